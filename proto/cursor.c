@@ -1,0 +1,455 @@
+#include "cursor.h"
+
+#include "cursor_private.h"
+#include "wire.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned __int128 u128;
+
+bool cursor_refuse(struct cursor_why *why, const char *field, const char *text, ...)
+{
+	va_list args;
+
+	snprintf(why->field, sizeof(why->field), "%s", field);
+	va_start(args, text);
+	vsnprintf(why->text, sizeof(why->text), text, args);
+	va_end(args);
+	return false;
+}
+
+bool cursor_refuse_memory(struct cursor_why *why)
+{
+	return cursor_refuse(why, "memory", "out of memory");
+}
+
+/* "dataset NAME: WHAT" as a field. */
+static bool refuse_dataset(struct cursor_why *why, const char *name, const char *what, const char *text)
+{
+	char field[sizeof(why->field)];
+
+	snprintf(field, sizeof(field), "dataset %.48s: %s", name, what);
+	return cursor_refuse(why, field, "%s", text);
+}
+
+/* ---- building ---- */
+
+static const char *source_fault(const struct cursor_source *s)
+{
+	if (!wire_label_ok(s->name))
+		return "name";
+	if (s->shuffle != ORDER_NONE && s->shuffle != ORDER_GLOBAL && s->shuffle != ORDER_BLOCK)
+		return "shuffle";
+	if (s->block < 1 || s->block > UINT32_C(1) << 31)
+		return "block";
+	if (s->group < 1 || s->group > UINT32_C(1) << 31)
+		return "group";
+	return NULL;
+}
+
+static void place_source(struct cursor *c, uint32_t d, const struct cursor_source *s)
+{
+	struct cursor_dataset *dataset = &c->dataset[d];
+
+	memset(dataset, 0, sizeof(*dataset));
+	memcpy(dataset->name, s->name, strlen(s->name));
+	dataset->digest = s->digest;
+	c->order[d] = (struct order_dataset){
+		.name_hash = order_name_hash(s->name, strlen(s->name)),
+		.windows = s->windows,
+		.block = s->block,
+		.group = s->group,
+		.shuffle = s->shuffle,
+		.slide = s->slide,
+	};
+}
+
+/* Room for @n datasets; what is there stays. */
+static bool grow(struct cursor *c, uint32_t n)
+{
+	struct cursor_dataset *dataset = realloc(c->dataset, n * sizeof(*dataset));
+
+	if (!dataset)
+		return false;
+	c->dataset = dataset;
+
+	struct order_dataset *order = realloc(c->order, n * sizeof(*order));
+
+	if (!order)
+		return false;
+	c->order = order;
+	return true;
+}
+
+static bool check_windows(const struct cursor *c, struct cursor_why *why)
+{
+	if (c->seq_len < 1 || c->seq_len > LIMIT_CHUNK_BYTES)
+		return cursor_refuse(why, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len, (uint64_t)LIMIT_CHUNK_BYTES);
+	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
+		return cursor_refuse(why, "extra", "%" PRIu64 ": seq_len + extra must be at most %" PRIu64, c->extra,
+			(uint64_t)LIMIT_CHUNK_BYTES);
+	if (c->stride < 1)
+		return cursor_refuse(why, "stride", "0, must be at least 1");
+	if (c->epochs && c->samples)
+		return cursor_refuse(why, "samples", "a stream has epochs or samples, not both");
+	return true;
+}
+
+/* An upper bound on the encoding, pending mix included, whatever values the run reaches. */
+static size_t worst_bytes(const struct cursor *c)
+{
+	size_t number = c->epochs ? 9 : 5; /* units and phases: 33 bits where they sum to 2^32 */
+	size_t bytes = 512 + order_padded(c->datasets);
+
+	for (uint32_t d = 0; d < c->datasets; d++)
+		bytes += strlen(c->dataset[d].name) + 2 + 31 /* windows, digest, shuffle, block, group, slide */
+			 + 9 /* base */ + 2 * number + (c->epochs ? 0 : number);
+	return bytes;
+}
+
+static bool check_size(const struct cursor *c, struct cursor_why *why)
+{
+	if (c->datasets > LIMIT_DATASETS)
+		return cursor_refuse(why, "datasets", "%u of them, at most %d", c->datasets, LIMIT_DATASETS);
+	if (worst_bytes(c) > LIMIT_CURSOR_BYTES)
+		return cursor_refuse(why, "datasets", "the cursor could grow to %zu bytes, over %d: shorten the names of the datasets",
+			worst_bytes(c), LIMIT_CURSOR_BYTES);
+	return true;
+}
+
+static bool units_from_weights(
+	const struct cursor *c, const double *weights, uint64_t *units, struct cursor_why *why)
+{
+	int at = order_units(weights, c->datasets, units);
+	char text[200];
+
+	if (at == (int)c->datasets)
+		return cursor_refuse(why, "weights", "their sum is not a finite number above 0: give at least one dataset a weight");
+	if (at >= 0) {
+		snprintf(text, sizeof(text),
+			isfinite(weights[at]) && weights[at] > 0
+				? "%g is too small a part of the sum to be served (below 2^-32): leave it out or raise it"
+				: "%g, must be a finite number ≥ 0",
+			weights[at]);
+		return refuse_dataset(why, c->dataset[at].name, "weight", text);
+	}
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (units[d] > 0 && c->order[d].windows == 0)
+			return refuse_dataset(why, c->dataset[d].name, "weight",
+				"a weight above 0 for a dataset without a single window: its shards are shorter than seq_len + extra");
+	return true;
+}
+
+bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct cursor_why *why)
+{
+	u128 total = 0;
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		u128 product = (u128)c->order[d].windows * c->epochs;
+
+		total += product;
+		if (total > UINT64_MAX)
+			return cursor_refuse(why, "epochs", "%" PRIu64 " epochs are more than 2^64 - 1 samples", c->epochs);
+		units[d] = (uint64_t)product;
+	}
+	if (total == 0)
+		return cursor_refuse(why, "epochs", "no dataset has a single window: the stream would be empty");
+	return true;
+}
+
+static int find_hash(const struct cursor *c, uint32_t n, const char *name)
+{
+	uint64_t hash = order_name_hash(name, strlen(name));
+
+	for (uint32_t d = 0; d < n; d++)
+		if (c->order[d].name_hash == hash)
+			return (int)d;
+	return -1;
+}
+
+int cursor_find(const struct cursor *cursor, const char *name)
+{
+	return find_hash(cursor, cursor->datasets, name);
+}
+
+bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
+	uint32_t n, struct cursor_why *why)
+{
+	*out = (struct cursor){
+		.seed = identity->seed,
+		.seq_len = identity->seq_len,
+		.extra = identity->extra,
+		.stride = identity->stride,
+		.epochs = identity->epochs,
+		.samples = identity->samples,
+	};
+	memcpy(out->stream, identity->stream, sizeof(out->stream));
+	if (!wire_name_ok(out->stream))
+		return cursor_refuse(why, "stream", "not a name");
+	if (!check_windows(out, why))
+		return false;
+	if (n == 0 || n > LIMIT_DATASETS)
+		return cursor_refuse(why, "datasets", "%u of them, must be 1 to %d", n, LIMIT_DATASETS);
+	if (!grow(out, n))
+		return cursor_refuse_memory(why);
+	for (uint32_t d = 0; d < n; d++) {
+		const char *fault = source_fault(&sources[d]);
+
+		if (fault)
+			return refuse_dataset(why, sources[d].name, fault, "not a value it may have");
+		if (find_hash(out, d, sources[d].name) >= 0)
+			return refuse_dataset(why, sources[d].name, "name", "used twice");
+		place_source(out, d, &sources[d]);
+		out->datasets = d + 1;
+	}
+	return check_size(out, why);
+}
+
+bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
+	uint32_t n, struct cursor_why *why)
+{
+	uint64_t units[LIMIT_DATASETS];
+	double weights[LIMIT_DATASETS];
+
+	if (!cursor_identity(out, identity, sources, n, why))
+		return false;
+	for (uint32_t d = 0; d < n; d++)
+		weights[d] = sources[d].weight;
+	if (!(out->epochs ? cursor_epoch_units(out, units, why) : units_from_weights(out, weights, units, why)))
+		return false;
+	out->segment[0] = order_segment_first(units, n);
+	return out->segment[0] ? true : cursor_refuse_memory(why);
+}
+
+bool cursor_copy(struct cursor *out, const struct cursor *cursor)
+{
+	*out = *cursor;
+	out->dataset = NULL;
+	out->order = NULL;
+	out->segment[0] = out->segment[1] = NULL;
+	if (!grow(out, cursor->datasets))
+		goto fail;
+	memcpy(out->dataset, cursor->dataset, cursor->datasets * sizeof(*out->dataset));
+	memcpy(out->order, cursor->order, cursor->datasets * sizeof(*out->order));
+	for (int i = 0; i < 2; i++)
+		if (cursor->segment[i] && !(out->segment[i] = order_segment_copy(cursor->segment[i])))
+			goto fail;
+	return true;
+fail:
+	cursor_free(out);
+	return false;
+}
+
+void cursor_free(struct cursor *cursor)
+{
+	free(cursor->dataset);
+	free(cursor->order);
+	order_segment_free(cursor->segment[0]);
+	order_segment_free(cursor->segment[1]);
+	memset(cursor, 0, sizeof(*cursor));
+}
+
+uint64_t cursor_end(const struct cursor *cursor)
+{
+	if (cursor->samples)
+		return cursor->samples;
+	return cursor->epochs ? cursor->segment[0]->prefix[cursor->segment[0]->padded] : UINT64_MAX;
+}
+
+struct order cursor_order(const struct cursor *cursor)
+{
+	return (struct order){
+		.seed = cursor->seed,
+		.end = cursor->epochs || cursor->samples ? cursor_end(cursor) : 0,
+		.exact_end = cursor->epochs > 0,
+		.datasets = cursor->datasets,
+		.segments = cursor->segment[1] ? 2 : 1,
+		.dataset = cursor->order,
+		.segment = (const struct order_segment *const *)cursor->segment,
+	};
+}
+
+/* ---- edits ---- */
+
+bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
+{
+	if (position < c->segment[0]->start)
+		return cursor_refuse(why, "position",
+			"%" PRIu64 " lies before %" PRIu64 ", where this cursor's mix began: use a cursor saved before that",
+			position, c->segment[0]->start);
+	if (position > cursor_end(c))
+		return cursor_refuse(why, "position", "%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
+	if (c->segment[1] && position >= c->segment[1]->start) {
+		order_segment_free(c->segment[0]);
+		c->segment[0] = c->segment[1];
+		c->segment[1] = NULL;
+	}
+	c->next = position;
+	return true;
+}
+
+/* The least position from @at on where a segment may start; 0 if there is none below 2^64. */
+static uint64_t mix_at_or_after(const struct cursor *c, uint64_t at)
+{
+	uint64_t least = c->segment[0]->start + 1;
+
+	if (at < least)
+		at = least;
+	if (at > UINT64_MAX - (LIMIT_BLOCK - 1))
+		return 0;
+	return (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK;
+}
+
+uint64_t cursor_mix_at(const struct cursor *cursor)
+{
+	return mix_at_or_after(cursor, cursor->next);
+}
+
+bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cursor_why *why)
+{
+	uint64_t units[LIMIT_DATASETS];
+	uint64_t least = cursor_mix_at(c);
+
+	if (c->epochs)
+		return cursor_refuse(why, "mix", "stream %s has epochs: it serves every window so often, and has no weights", c->stream);
+	if (at % LIMIT_BLOCK != 0)
+		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
+			mix_at_or_after(c, at > c->next ? at : c->next));
+	if (least == 0 || at < least)
+		return cursor_refuse(why, "position",
+			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64 ": take %" PRIu64, at,
+			c->next, c->segment[0]->start, least);
+	if (!units_from_weights(c, weights, units, why))
+		return false;
+
+	struct order_segment *next = order_segment_next(c->segment[0], at, units, c->datasets);
+
+	if (!next)
+		return cursor_refuse_memory(why);
+	order_segment_free(c->segment[1]);
+	c->segment[1] = next;
+	/* At the very position where it acts it is the current one already: equal cursors have one form. */
+	return at == c->next ? cursor_seek(c, at, why) : true;
+}
+
+bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cursor_why *why)
+{
+	struct cursor copy;
+	const char *fault = source_fault(source);
+
+	if (c->epochs)
+		return cursor_refuse(why, "add", "stream %s has epochs: its datasets are fixed", c->stream);
+	if (fault)
+		return refuse_dataset(why, source->name, fault, "not a value it may have");
+	if (cursor_find(c, source->name) >= 0)
+		return refuse_dataset(why, source->name, "name", "is in the cursor already");
+	if (!cursor_copy(&copy, c))
+		return cursor_refuse_memory(why);
+	if (!grow(&copy, c->datasets + 1)) {
+		cursor_free(&copy);
+		return cursor_refuse_memory(why);
+	}
+	place_source(&copy, copy.datasets++, source);
+	if (!check_size(&copy, why)) {
+		cursor_free(&copy);
+		return false;
+	}
+	/* The segments keep their own lists: what they serve does not know the newcomer. */
+	cursor_free(c);
+	*c = copy;
+	return true;
+}
+
+/* ---- comparing ---- */
+
+static bool same_number(struct cursor_why *why, const char *field, uint64_t mine, uint64_t now)
+{
+	return mine == now ||
+	       cursor_refuse(why, field, "the cursor has %" PRIu64 ", the stream has %" PRIu64 ": is this another run's cursor?", mine, now);
+}
+
+static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct cursor_why *why)
+{
+	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
+	const struct {
+		const char *what;
+		uint64_t mine, now;
+	} fields[] = {
+		{"windows", a->windows, b->windows},
+		{"digest of its shards", c->dataset[d].digest, now->dataset[n].digest},
+		{"shuffle", a->shuffle, b->shuffle},
+		{"block", a->shuffle == ORDER_BLOCK ? a->block : 0, a->shuffle == ORDER_BLOCK ? b->block : 0},
+		{"group", a->shuffle == ORDER_BLOCK ? a->group : 0, a->shuffle == ORDER_BLOCK ? b->group : 0},
+		{"slide", a->slide, b->slide},
+	};
+	char text[200];
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		if (fields[i].mine == fields[i].now)
+			continue;
+		snprintf(text, sizeof(text),
+			"the cursor has %" PRIu64 ", the stream has %" PRIu64
+			": its shards or settings changed; more shards enter as a new dataset",
+			fields[i].mine, fields[i].now);
+		return refuse_dataset(why, c->dataset[d].name, fields[i].what, text);
+	}
+	return true;
+}
+
+static uint64_t units_of(const struct order_segment *segment, uint32_t d)
+{
+	return segment && d < segment->datasets ? segment->units[d] : 0;
+}
+
+bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cursor_why *why)
+{
+	if (strcmp(c->stream, now->stream) != 0)
+		return cursor_refuse(why, "stream", "the cursor is of stream %s, not of %s", c->stream, now->stream);
+	if (!same_number(why, "seed", c->seed, now->seed) || !same_number(why, "seq_len", c->seq_len, now->seq_len) ||
+		!same_number(why, "extra", c->extra, now->extra) || !same_number(why, "stride", c->stride, now->stride) ||
+		!same_number(why, "epochs", c->epochs, now->epochs) || !same_number(why, "samples", c->samples, now->samples))
+		return false;
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		int n = cursor_find(now, c->dataset[d].name);
+
+		if (n >= 0) {
+			if (!same_dataset(c, d, now, (uint32_t)n, why))
+				return false;
+		} else if (units_of(c->segment[0], d) > 0 || units_of(c->segment[1], d) > 0) {
+			return refuse_dataset(why, c->dataset[d].name, "name", "the cursor serves it, the stream no longer has it");
+		}
+	}
+	/* With epochs the datasets are the end of the stream: none may come or go, and the list's order is the tree's. */
+	if (c->epochs && !same_number(why, "datasets", c->datasets, now->datasets))
+		return false;
+	return true;
+}
+
+uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro)
+{
+	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra, cursor->stride, cursor->epochs,
+		cursor->samples, cursor->next, world, micro, order_name_hash(cursor->stream, strlen(cursor->stream)));
+
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		const struct order_dataset *o = &cursor->order[d];
+
+		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block, o->group, o->slide);
+	}
+	for (int i = 0; i < 2; i++) {
+		const struct order_segment *s = cursor->segment[i];
+
+		if (!s)
+			continue;
+		h = order_derive(h, s->start, s->datasets);
+		h = order_derive_n(h, s->units, s->datasets);
+		h = order_derive_n(h, s->base, s->datasets);
+		h = order_derive_n(h, s->phase, s->padded);
+	}
+	return h;
+}

@@ -1,0 +1,359 @@
+/*
+ * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing: whatever passes is a cursor
+ * that the order can be evaluated on, and everything else is refused by name.
+ */
+#include "cursor.h"
+
+#include "cursor_private.h"
+#include "pack.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned __int128 u128;
+
+enum { HEADER_BYTES = 16, DATASET_VALUES = 8 };
+
+static const char magic[4] = {'t', 'k', 'd', 'c'};
+
+static void put_le(unsigned char *to, uint64_t value, int bytes)
+{
+	for (int i = 0; i < bytes; i++)
+		to[i] = (unsigned char)(value >> 8 * i);
+}
+
+static uint64_t get_le(const unsigned char *from, int bytes)
+{
+	uint64_t value = 0;
+
+	for (int i = 0; i < bytes; i++)
+		value |= (uint64_t)from[i] << 8 * i;
+	return value;
+}
+
+static void pack_key(struct pack *p, const char *key)
+{
+	pack_text(p, key, strlen(key));
+}
+
+static void pack_pair(struct pack *p, const char *key, uint64_t value)
+{
+	pack_key(p, key);
+	pack_uint(p, value);
+}
+
+static void pack_list(struct pack *p, const char *key, const uint64_t *values, uint32_t n)
+{
+	pack_key(p, key);
+	pack_array(p, n);
+	for (uint32_t i = 0; i < n; i++)
+		pack_uint(p, values[i]);
+}
+
+static void pack_datasets(struct pack *p, const struct cursor *c)
+{
+	pack_key(p, "datasets");
+	pack_array(p, c->datasets);
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		const struct order_dataset *o = &c->order[d];
+
+		pack_array(p, DATASET_VALUES - 1);
+		pack_text(p, c->dataset[d].name, strlen(c->dataset[d].name));
+		pack_uint(p, o->windows);
+		pack_uint(p, c->dataset[d].digest);
+		pack_uint(p, o->shuffle);
+		pack_uint(p, o->block);
+		pack_uint(p, o->group);
+		pack_uint(p, o->slide);
+	}
+}
+
+size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
+{
+	unsigned char *head = bytes;
+	const struct order_segment *now = c->segment[0], *then = c->segment[1];
+
+	if (capacity <= HEADER_BYTES)
+		return 0;
+
+	struct pack p = pack_into(head + HEADER_BYTES, capacity - HEADER_BYTES);
+
+	pack_map(&p, then ? 16 : 14);
+	pack_pair(&p, "order", ORDER_VERSION);
+	pack_key(&p, "stream");
+	pack_text(&p, c->stream, strlen(c->stream));
+	pack_pair(&p, "seed", c->seed);
+	pack_pair(&p, "seq_len", c->seq_len);
+	pack_pair(&p, "extra", c->extra);
+	pack_pair(&p, "stride", c->stride);
+	pack_pair(&p, "epochs", c->epochs);
+	pack_pair(&p, "samples", c->samples);
+	pack_datasets(&p, c);
+	pack_pair(&p, "next", c->next);
+	pack_pair(&p, "start", now->start);
+	pack_list(&p, "units", now->units, now->datasets);
+	pack_list(&p, "base", now->base, now->datasets);
+	pack_list(&p, "phase", now->phase, now->padded);
+	if (then) { /* base and phase of the pending mix follow from the current one */
+		pack_pair(&p, "pending_start", then->start);
+		pack_list(&p, "pending_units", then->units, then->datasets);
+	}
+	if (p.full)
+		return 0;
+	memcpy(head, magic, 4);
+	put_le(head + 4, CURSOR_VERSION, 4);
+	put_le(head + 8, order_checksum(p.bytes, p.length), 8);
+	return HEADER_BYTES + p.length;
+}
+
+/* What the map holds, before anything is believed. */
+struct parts {
+	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next, start, pending_start;
+	const struct value *stream, *datasets, *units, *base, *phase, *pending_units;
+};
+
+static bool find_parts(struct parts *parts, const struct value *map, const struct value *end, struct cursor_why *why)
+{
+	const struct {
+		const char *key;
+		uint64_t *number;           /* or */
+		const struct value **value; /* a text or an array */
+		enum value_type type;
+		bool optional;
+	} keys[] = {
+		{"order", &parts->order, NULL, VALUE_UINT, false},
+		{"stream", NULL, &parts->stream, VALUE_TEXT, false},
+		{"seed", &parts->seed, NULL, VALUE_UINT, false},
+		{"seq_len", &parts->seq_len, NULL, VALUE_UINT, false},
+		{"extra", &parts->extra, NULL, VALUE_UINT, false},
+		{"stride", &parts->stride, NULL, VALUE_UINT, false},
+		{"epochs", &parts->epochs, NULL, VALUE_UINT, false},
+		{"samples", &parts->samples, NULL, VALUE_UINT, false},
+		{"datasets", NULL, &parts->datasets, VALUE_ARRAY, false},
+		{"next", &parts->next, NULL, VALUE_UINT, false},
+		{"start", &parts->start, NULL, VALUE_UINT, false},
+		{"units", NULL, &parts->units, VALUE_ARRAY, false},
+		{"base", NULL, &parts->base, VALUE_ARRAY, false},
+		{"phase", NULL, &parts->phase, VALUE_ARRAY, false},
+		{"pending_start", &parts->pending_start, NULL, VALUE_UINT, true},
+		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true},
+	};
+
+	memset(parts, 0, sizeof(*parts));
+	for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
+		const struct value *v = map + 1, *found = NULL;
+
+		for (uint32_t i = 0; i < map->count; i++) {
+			const struct value *value = value_skip(v, end);
+
+			if (value_is(v, keys[k].key))
+				found = value;
+			v = value_skip(value, end);
+		}
+		if (!found && keys[k].optional)
+			continue;
+		if (!found || found->type != keys[k].type)
+			return cursor_refuse(why, keys[k].key, "missing, or not of its type");
+		if (keys[k].number)
+			*keys[k].number = found->number;
+		else
+			*keys[k].value = found;
+	}
+	if (!!parts->pending_start != !!parts->pending_units)
+		return cursor_refuse(why, "pending_start", "a pending mix needs both start and units");
+	return true;
+}
+
+/* An array of exactly @n unsigned numbers. */
+static bool read_list(const struct value *array, uint64_t *to, uint32_t n)
+{
+	if (array->count != n)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		if (array[1 + i].type != VALUE_UINT)
+			return false;
+		to[i] = array[1 + i].number;
+	}
+	return true;
+}
+
+/* @v: array of name, windows, digest, shuffle, block, group, slide. */
+static bool read_source(const struct value *v, char *name, struct cursor_source *s)
+{
+	uint64_t n[DATASET_VALUES - 2];
+
+	if (v->type != VALUE_ARRAY || v->count != DATASET_VALUES - 1 || v[1].type != VALUE_TEXT ||
+		v[1].count > LIMIT_NAME_BYTES)
+		return false;
+	for (int i = 0; i < DATASET_VALUES - 2; i++) {
+		if (v[2 + i].type != VALUE_UINT)
+			return false;
+		n[i] = v[2 + i].number;
+	}
+	if (n[2] > ORDER_BLOCK || n[3] > UINT32_MAX || n[4] > UINT32_MAX || n[5] > 1)
+		return false;
+	memcpy(name, v[1].bytes, v[1].count);
+	name[v[1].count] = 0;
+	if (strlen(name) != v[1].count)
+		return false;
+	*s = (struct cursor_source){
+		.name = name,
+		.windows = n[0],
+		.digest = n[1],
+		.shuffle = (enum order_shuffle)n[2],
+		.block = (uint32_t)n[3],
+		.group = (uint32_t)n[4],
+		.slide = n[5],
+	};
+	return true;
+}
+
+static bool decode_identity(struct cursor *out, const struct parts *parts, struct cursor_why *why)
+{
+	struct cursor identity = {
+		.seed = parts->seed,
+		.seq_len = parts->seq_len,
+		.extra = parts->extra,
+		.stride = parts->stride,
+		.epochs = parts->epochs,
+		.samples = parts->samples,
+	};
+	uint32_t n = parts->datasets->count;
+	struct cursor_source *sources = calloc(n ? n : 1, sizeof(*sources));
+	char (*names)[LIMIT_NAME_BYTES + 1] = calloc(n ? n : 1, sizeof(*names));
+	bool ok = false;
+
+	if (!sources || !names) {
+		cursor_refuse_memory(why);
+		goto out;
+	}
+	if (parts->stream->count > LIMIT_NAME_BYTES) {
+		cursor_refuse(why, "stream", "not a name");
+		goto out;
+	}
+	memcpy(identity.stream, parts->stream->bytes, parts->stream->count);
+	for (uint32_t d = 0; d < n; d++)
+		if (!read_source(parts->datasets + 1 + (size_t)d * DATASET_VALUES, names[d], &sources[d])) {
+			cursor_refuse(why, "datasets", "entry %u is not a dataset", d);
+			goto out;
+		}
+	ok = cursor_identity(out, &identity, sources, n, why);
+out:
+	free(sources);
+	free(names);
+	return ok;
+}
+
+/* Units must be what weights or epochs can make of these datasets. */
+static bool check_units(const struct cursor *c, const uint64_t *units, uint32_t n, struct cursor_why *why)
+{
+	uint64_t expected[LIMIT_DATASETS];
+	u128 sum = 0;
+
+	if (c->epochs) {
+		if (n != c->datasets || !cursor_epoch_units(c, expected, why))
+			return cursor_refuse(why, "units", "not those of a stream with epochs");
+		return memcmp(units, expected, n * sizeof(*units)) == 0 ||
+		       cursor_refuse(why, "units", "not those of a stream with epochs");
+	}
+	for (uint32_t d = 0; d < n; d++) {
+		if (units[d] > 0 && c->order[d].windows == 0)
+			return cursor_refuse(why, "units", "some for a dataset without windows");
+		sum += units[d];
+	}
+	return sum == ORDER_UNITS || cursor_refuse(why, "units", "they do not sum to 2^32");
+}
+
+static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct cursor_why *why)
+{
+	u128 sum = 0;
+
+	for (uint32_t d = 0; d < n; d++) {
+		if (base[d] > 0 && c->order[d].windows == 0)
+			return cursor_refuse(why, "base", "a dataset without windows was served");
+		sum += base[d];
+	}
+	return sum == start || cursor_refuse(why, "base", "the samples served do not add up to where the mix began");
+}
+
+static bool decode_mix(struct cursor *c, const struct parts *parts, struct cursor_why *why)
+{
+	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS];
+	uint32_t n = parts->units->count;
+
+	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) || !read_list(parts->base, base, n) ||
+		!read_list(parts->phase, phase, order_padded(n)))
+		return cursor_refuse(why, "units", "units, base and phase do not fit the datasets");
+	if (!check_units(c, units, n, why) || !check_served(c, base, n, parts->start, why))
+		return false;
+	if (phase[0] != 0 || (c->epochs && parts->start != 0))
+		return cursor_refuse(why, "start", "not one that this stream can have");
+	c->segment[0] = order_segment_load(parts->start, units, base, phase, n);
+	if (!c->segment[0])
+		return cursor_refuse(why, "start", "the mix is not one (start, or a phase above its units), or out of memory");
+	if (!parts->pending_units)
+		return true;
+
+	uint32_t m = parts->pending_units->count;
+
+	if (c->epochs || m < n || m > c->datasets || !read_list(parts->pending_units, units, m) ||
+		!check_units(c, units, m, why) || parts->pending_start % LIMIT_BLOCK != 0 ||
+		parts->pending_start <= parts->start || parts->pending_start <= parts->next)
+		return cursor_refuse(why, "pending_units", "not a mix that can follow");
+	c->segment[1] = order_segment_next(c->segment[0], parts->pending_start, units, m);
+	return c->segment[1] ? true : cursor_refuse_memory(why);
+}
+
+static bool decode_map(struct cursor *out, const struct value *values, int count, struct cursor_why *why)
+{
+	struct parts parts;
+
+	if (values[0].type != VALUE_MAP)
+		return cursor_refuse(why, "cursor", "not a map");
+	if (!find_parts(&parts, values, values + count, why))
+		return false;
+	if (parts.order != ORDER_VERSION)
+		return cursor_refuse(why, "order", "version %" PRIu64 " of the order, this tokend knows %d: install a newer one", parts.order,
+			ORDER_VERSION);
+	if (!decode_identity(out, &parts, why) || !decode_mix(out, &parts, why))
+		return false;
+	if (parts.next < parts.start || parts.next > cursor_end(out))
+		return cursor_refuse(why, "next", "%" PRIu64 " lies outside of the stream", parts.next);
+	out->next = parts.next;
+	return true;
+}
+
+bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct cursor_why *why)
+{
+	const unsigned char *head = bytes;
+	bool ok = false;
+
+	memset(out, 0, sizeof(*out));
+	if (n < 8 || memcmp(head, magic, 4) != 0)
+		return cursor_refuse(why, "cursor", "these %zu bytes are not a cursor of tokend", n);
+	if (get_le(head + 4, 4) > CURSOR_VERSION)
+		return cursor_refuse(why, "version", "a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
+			get_le(head + 4, 4), CURSOR_VERSION);
+	if (get_le(head + 4, 4) != CURSOR_VERSION)
+		return cursor_refuse(why, "version", "0 is none");
+	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
+		return cursor_refuse(why, "cursor", "%zu bytes, must be %d to %d: it is cut short or not one", n, HEADER_BYTES + 1,
+			LIMIT_CURSOR_BYTES);
+	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
+		return cursor_refuse(why, "checksum", "does not match: the cursor is damaged (torn write, flipped bit); use an earlier one");
+
+	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */
+	struct value *values = malloc(max * sizeof(*values));
+
+	if (!values)
+		return cursor_refuse_memory(why);
+
+	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
+
+	ok = count > 0 ? decode_map(out, values, count, why) : cursor_refuse(why, "cursor", "not MessagePack");
+	free(values);
+	if (!ok)
+		cursor_free(out);
+	return ok;
+}

@@ -1,0 +1,252 @@
+#include "pack.h"
+
+#include "limits.h"
+
+#include <msgpack/pack.h>
+#include <msgpack/unpack.h>
+#include <msgpack/unpack_define.h>
+#include <string.h>
+
+_Static_assert(MSGPACK_EMBED_STACK_SIZE >= LIMIT_DEPTH, "the template's stack holds the depth that we check");
+
+/* ---- packing ---- */
+
+static int put(void *data, const char *bytes, size_t n)
+{
+	struct pack *p = data;
+
+	if (p->full || n > p->capacity - p->length) {
+		p->full = true;
+		return -1;
+	}
+	memcpy(p->bytes + p->length, bytes, n);
+	p->length += n;
+	return 0;
+}
+
+static msgpack_packer packer(struct pack *pack)
+{
+	return (msgpack_packer){.data = pack, .callback = put};
+}
+
+void pack_map(struct pack *pack, uint32_t pairs)
+{
+	msgpack_packer p = packer(pack);
+
+	msgpack_pack_map(&p, pairs);
+}
+
+void pack_array(struct pack *pack, uint32_t items)
+{
+	msgpack_packer p = packer(pack);
+
+	msgpack_pack_array(&p, items);
+}
+
+void pack_uint(struct pack *pack, uint64_t value)
+{
+	msgpack_packer p = packer(pack);
+
+	msgpack_pack_uint64(&p, value);
+}
+
+void pack_text(struct pack *pack, const char *text, size_t n)
+{
+	msgpack_packer p = packer(pack);
+
+	msgpack_pack_str(&p, n);
+	msgpack_pack_str_body(&p, text, n);
+}
+
+void pack_bytes(struct pack *pack, const void *bytes, size_t n)
+{
+	msgpack_packer p = packer(pack);
+
+	msgpack_pack_bin(&p, n);
+	msgpack_pack_bin_body(&p, bytes, n);
+}
+
+/* ---- unpacking: the template calls back once a value, in document order ---- */
+
+struct sink {
+	struct value *values;
+	size_t count, max;
+	unsigned depth;
+	uint32_t open[LIMIT_DEPTH]; /* items still to come in each open container */
+};
+
+typedef int nothing; /* the template's idea of an object; we keep none */
+
+static int sink_value(struct sink *s, struct value v)
+{
+	if (s->count == s->max)
+		return UNPACK_MANY;
+	s->values[s->count++] = v;
+	return 0;
+}
+
+static int sink_open(struct sink *s, enum value_type type, unsigned int n)
+{
+	if (n > 0 && s->depth == LIMIT_DEPTH)
+		return UNPACK_DEPTH;
+	s->depth += n > 0;
+	return sink_value(s, (struct value){.type = type, .count = n});
+}
+
+#define SINK_UINT(name, ctype)                                                                               \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                           \
+	{                                                                                                    \
+		*o = 0;                                                                                      \
+		return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});                       \
+	}
+#define SINK_INT(name, ctype)                                                                                \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                           \
+	{                                                                                                    \
+		*o = 0;                                                                                      \
+		if (d >= 0)                                                                                  \
+			return sink_value(s, (struct value){.type = VALUE_UINT, .number = (uint64_t)d});     \
+		return sink_value(s, (struct value){.type = VALUE_NEGATIVE, .negative = d});                 \
+	}
+SINK_UINT(uint8, uint8_t)
+SINK_UINT(uint16, uint16_t)
+SINK_UINT(uint32, uint32_t)
+SINK_UINT(uint64, uint64_t)
+SINK_INT(int8, int8_t)
+SINK_INT(int16, int16_t)
+SINK_INT(int32, int32_t)
+SINK_INT(int64, int64_t)
+
+static int sink_double(struct sink *s, double d, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_DOUBLE, .real = d});
+}
+
+static int sink_float(struct sink *s, float d, nothing *o)
+{
+	return sink_double(s, d, o);
+}
+
+static int sink_nil(struct sink *s, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_NIL});
+}
+
+static int sink_true(struct sink *s, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_BOOL, .number = 1});
+}
+
+static int sink_false(struct sink *s, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_BOOL});
+}
+
+static int sink_str(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
+{
+	(void)base;
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_TEXT, .count = n, .bytes = at});
+}
+
+static int sink_bin(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
+{
+	(void)base;
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_BYTES, .count = n, .bytes = at});
+}
+
+static int sink_ext(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
+{
+	(void)s, (void)base, (void)at, (void)n, (void)o;
+	return UNPACK_MALFORMED; /* we speak no extension types */
+}
+
+static nothing sink_root(struct sink *s)
+{
+	(void)s;
+	return 0;
+}
+
+/* The container's object is what it has left to come, so that its last item closes it. */
+static int sink_array(struct sink *s, unsigned int n, nothing *o)
+{
+	if (n > INT32_MAX)
+		return UNPACK_MANY;
+	*o = (nothing)n;
+	return sink_open(s, VALUE_ARRAY, n);
+}
+
+static int sink_map(struct sink *s, unsigned int n, nothing *o)
+{
+	if (n > INT32_MAX)
+		return UNPACK_MANY;
+	*o = (nothing)n;
+	return sink_open(s, VALUE_MAP, n);
+}
+
+static int sink_array_item(struct sink *s, nothing *container, nothing item)
+{
+	(void)item;
+	if (--*container == 0)
+		s->depth--;
+	return 0;
+}
+
+static int sink_map_item(struct sink *s, nothing *container, nothing key, nothing item)
+{
+	(void)key;
+	return sink_array_item(s, container, item);
+}
+
+#define msgpack_unpack_struct(name)   struct sink##name
+#define msgpack_unpack_func(ret, name) static ret sink##name
+#define msgpack_unpack_callback(name) sink##name
+#define msgpack_unpack_object         nothing
+#define msgpack_unpack_user           struct sink
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wimplicit-fallthrough"
+#pragma GCC diagnostic ignored "-Wcast-qual"
+#include <msgpack/unpack_template.h>
+#pragma GCC diagnostic pop
+
+int unpack(const void *bytes, size_t n, struct value *values, size_t max)
+{
+	struct sink_context context = {.user = {.values = values, .max = max}};
+	size_t used = 0;
+	int done;
+
+	sink_init(&context);
+	done = sink_execute(&context, bytes, n, &used);
+	if (done < 0)
+		return done;
+	if (done == 0 || used != n)
+		return UNPACK_MALFORMED;
+	return (int)context.user.count;
+}
+
+const struct value *value_skip(const struct value *value, const struct value *end)
+{
+	uint64_t left = 1;
+
+	while (left > 0 && value < end) {
+		left--;
+		if (value->type == VALUE_ARRAY)
+			left += value->count;
+		else if (value->type == VALUE_MAP)
+			left += 2 * (uint64_t)value->count;
+		value++;
+	}
+	return value;
+}
+
+bool value_is(const struct value *value, const char *text)
+{
+	return value->type == VALUE_TEXT && value->count == strlen(text) &&
+	       memcmp(value->bytes, text, value->count) == 0;
+}

@@ -1,0 +1,70 @@
+/*
+ * MessagePack in fixed memory, over msgpack-c's header-only templates.
+ *
+ * Packing writes into the caller's buffer. Unpacking turns a buffer into a flat list of values in document order,
+ * like a tokenizer: a map of n is one VALUE_MAP followed by its 2n keys and values. Nothing allocates, nothing is
+ * copied: texts and bytes point into the buffer, whatever lengths it claims.
+ */
+#ifndef TOKEND_PACK_H
+#define TOKEND_PACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pack {
+	char *bytes;
+	size_t capacity;
+	size_t length;
+	bool full; /* something did not fit; everything since then is void */
+};
+
+static inline struct pack pack_into(void *bytes, size_t capacity)
+{
+	return (struct pack){.bytes = bytes, .capacity = capacity};
+}
+
+void pack_map(struct pack *pack, uint32_t pairs);
+void pack_array(struct pack *pack, uint32_t items);
+void pack_uint(struct pack *pack, uint64_t value);
+void pack_text(struct pack *pack, const char *text, size_t n);
+void pack_bytes(struct pack *pack, const void *bytes, size_t n);
+
+enum value_type {
+	VALUE_NIL,
+	VALUE_BOOL,
+	VALUE_UINT,
+	VALUE_NEGATIVE,
+	VALUE_DOUBLE,
+	VALUE_TEXT,
+	VALUE_BYTES,
+	VALUE_ARRAY,
+	VALUE_MAP,
+};
+
+struct value {
+	enum value_type type;
+	uint32_t count; /* bytes of a text, items of an array, pairs of a map */
+	union {
+		uint64_t number; /* VALUE_UINT, VALUE_BOOL */
+		int64_t negative;
+		double real;
+		const char *bytes;
+	};
+};
+
+enum {
+	UNPACK_MALFORMED = -1, /* not MessagePack, cut short, or followed by more */
+	UNPACK_DEPTH = -2,     /* nested deeper than LIMIT_DEPTH */
+	UNPACK_MANY = -3,      /* more than @max values */
+};
+
+/* Number of values written to @values, ≥ 1, or one of the above. */
+int unpack(const void *bytes, size_t n, struct value *values, size_t max);
+
+/* The value behind @value and everything in it; never past @end. */
+const struct value *value_skip(const struct value *value, const struct value *end);
+/* True if @value is the text @text. */
+bool value_is(const struct value *value, const char *text);
+
+#endif

@@ -1,0 +1,103 @@
+#include "ring.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static uint64_t slots_per_chunk(const struct ring_geometry *g)
+{
+	return LIMIT_CHUNK_BYTES / g->slot_stride;
+}
+
+uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s)
+{
+	uint64_t index = s % g->slots, per = slots_per_chunk(g);
+
+	return index / per * LIMIT_CHUNK_BYTES + index % per * g->slot_stride;
+}
+
+static bool within(uint64_t value, uint64_t limit, const char *name, char *why, size_t why_bytes)
+{
+	if (value >= 1 && value <= limit)
+		return true;
+	snprintf(why, why_bytes, "%s is %" PRIu64 ", must be 1 to %" PRIu64, name, value, limit);
+	return false;
+}
+
+bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
+	uint64_t token_bytes, char *why, size_t why_bytes)
+{
+	if (!within(slots, LIMIT_SLOTS, "slots", why, why_bytes) ||
+		!within(rows, LIMIT_MICRO_BATCH, "micro_batch", why, why_bytes) ||
+		!within(window_tokens, LIMIT_CHUNK_BYTES, "window", why, why_bytes) ||
+		!within(token_bytes, 8, "token bytes", why, why_bytes))
+		return false;
+
+	uint64_t slot_bytes = rows * window_tokens * token_bytes; /* < 2^16 · 2^30 · 2^3 */
+
+	if (slot_bytes > LIMIT_CHUNK_BYTES) {
+		snprintf(why, why_bytes,
+			"a slot would be %" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64 " bytes = %" PRIu64
+			" bytes, over 1 GiB (%" PRIu64 "): take a smaller micro_batch",
+			rows, window_tokens, token_bytes, slot_bytes, (uint64_t)LIMIT_CHUNK_BYTES);
+		return false;
+	}
+	if (slots * rows > LIMIT_RING_ROWS) {
+		snprintf(why, why_bytes, "%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64 " rows, over %d: take fewer slots",
+			slots, rows, slots * rows, LIMIT_RING_ROWS);
+		return false;
+	}
+	memset(g, 0, sizeof(*g));
+	g->slots = (uint32_t)slots;
+	g->rows = (uint32_t)rows;
+	g->window_tokens = (uint32_t)window_tokens;
+	g->token_bytes = (uint32_t)token_bytes;
+	g->slot_bytes = slot_bytes;
+	g->slot_stride = round_up(slot_bytes, 64);
+	g->control_at = round_up(ring_slot_offset(g, slots - 1) + g->slot_stride, RING_PAGE);
+	g->data_bytes = g->control_at + RING_PAGE;
+	g->meta_bytes = round_up(
+		RING_PAGE + slots * sizeof(struct ring_slot) + slots * rows * sizeof(struct ring_row), RING_PAGE);
+	return true;
+}
+
+static void ring_place(struct ring *ring, const struct ring_geometry *g, void *meta, void *data)
+{
+	ring->geometry = *g;
+	ring->header = meta;
+	ring->slot = (struct ring_slot *)((char *)meta + RING_PAGE);
+	ring->row = (struct ring_row *)(ring->slot + g->slots);
+	ring->data = data;
+	ring->control = (struct ring_control *)((char *)data + g->control_at);
+}
+
+void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data)
+{
+	ring_place(ring, g, meta, data);
+	ring->header->magic = RING_MAGIC;
+	ring->header->version = RING_VERSION;
+	ring->header->geometry = *g;
+	atomic_store(&ring->header->end, RING_ENDLESS);
+}
+
+bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes)
+{
+	const struct ring_header *header = meta;
+	struct ring_geometry g;
+	char why[256];
+
+	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC || header->version != RING_VERSION)
+		return false;
+	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows, header->geometry.window_tokens,
+		    header->geometry.token_bytes, why, sizeof(why)))
+		return false;
+	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes || g.data_bytes != data_bytes)
+		return false;
+	ring_place(ring, &g, meta, data);
+	return true;
+}

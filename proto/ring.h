@@ -1,0 +1,200 @@
+/*
+ * The ring between the daemon and one trainer process: layout of the two shared segments and the protocol on them.
+ *
+ *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
+ *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots × rows] |
+ *   data   mapped read-write by both (CUDA can only register writable maps)
+ *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct ring_control |
+ *
+ * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills them in order and
+ * raises `published`; the client reads below it and raises `released`. Tokens lie packed, [rows, window_tokens] in their
+ * stored width. The daemon never reads slot bytes back, and reads only the two words of the control page, which it
+ * range-checks: a client that scribbles there harms only itself.
+ *
+ * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its progress, then
+ * looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst: one side always sees the other.
+ *   client  client_waits = s + 1; published > s ?   |  daemon  published = p; client_waits ≤ p ? → one byte on the socket
+ *   daemon  wake_at = r;  released ≥ r ?            |  client  released = q; wake_at ≤ q ?       → one byte on the socket
+ * The daemon waits for half a ring, to be woken seldom. A client that holds more than that and waits for one slot would wait
+ * for ever, so it also says when it begins to wait:
+ *   daemon  wake_at = r;  client_waits, and a slot free ?  |  client  client_waits = s + 1; wake_at ? → one byte on the socket
+ */
+#ifndef TOKEND_RING_H
+#define TOKEND_RING_H
+
+#include "limits.h"
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RING_MAGIC   UINT64_C(0x31676e69726b6f74) /* "tokring1" */
+#define RING_VERSION 1
+#define RING_PAGE    4096
+#define RING_ENDLESS UINT64_MAX
+#define RING_PADDING UINT64_MAX /* position of a row behind the end of its stream */
+
+struct ring_geometry {
+	uint32_t slots;
+	uint32_t rows;          /* micro batch */
+	uint32_t window_tokens; /* seq_len + extra */
+	uint32_t token_bytes;   /* 2 or 4 */
+	uint64_t slot_bytes;    /* rows × window_tokens × token_bytes */
+	uint64_t slot_stride;   /* slot_bytes, rounded up to 64 */
+	uint64_t control_at;    /* of the control page in the data segment */
+	uint64_t meta_bytes;
+	uint64_t data_bytes;
+};
+
+struct ring_slot {
+	uint64_t position;  /* of row 0 */
+	uint32_t rows_valid; /* the rows behind them are padding */
+	uint32_t reserved;
+};
+
+struct ring_row {
+	uint64_t position; /* or RING_PADDING; everything else is then 0 */
+	uint64_t epoch;
+	uint64_t window; /* number in the dataset */
+	uint64_t offset; /* of the first token, in tokens, in its shard */
+	uint32_t dataset; /* index in the cursor's list */
+	uint32_t shard;   /* index in the dataset's sorted list */
+};
+
+struct ring_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t reserved;
+	struct ring_geometry geometry;
+	alignas(64) _Atomic uint64_t published; /* slots, since attach */
+	_Atomic uint64_t end;                   /* slots this rank gets in all, or RING_ENDLESS */
+	alignas(64) _Atomic uint64_t wake_at;   /* the daemon waits for released ≥ this; 0: it does not */
+	alignas(64) _Atomic uint64_t request;   /* number of the operator's last request; 0: none */
+};
+
+struct ring_control {
+	alignas(64) _Atomic uint64_t released;     /* slots the client will not look at again */
+	alignas(64) _Atomic uint64_t client_waits; /* it waits for published ≥ this; 0: it does not */
+};
+
+_Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
+_Static_assert(sizeof(struct ring_geometry) == 56, "shared layout");
+_Static_assert(offsetof(struct ring_header, geometry) == 16, "shared layout");
+_Static_assert(offsetof(struct ring_header, published) == 128, "shared layout");
+_Static_assert(offsetof(struct ring_header, end) == 136, "shared layout");
+_Static_assert(offsetof(struct ring_header, wake_at) == 192, "shared layout");
+_Static_assert(offsetof(struct ring_header, request) == 256, "shared layout");
+_Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
+_Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
+
+/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a private copy. */
+struct ring {
+	struct ring_geometry geometry;
+	struct ring_header *header;
+	struct ring_slot *slot;
+	struct ring_row *row;
+	struct ring_control *control;
+	uint8_t *data;
+};
+
+/*
+ * Sizes of a ring. False if a bound is broken; @why then holds the arithmetic.
+ */
+bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
+	uint64_t token_bytes, char *why, size_t why_bytes);
+
+/* The daemon's side: makes a zero-filled pair of maps a ring. */
+void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
+/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a ring of ours. */
+bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes);
+
+/* Where slot number @s lies. */
+uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s);
+
+static inline void *ring_slot_data(const struct ring *ring, uint64_t s)
+{
+	return ring->data + ring_slot_offset(&ring->geometry, s);
+}
+
+static inline struct ring_slot *ring_slot(const struct ring *ring, uint64_t s)
+{
+	return &ring->slot[s % ring->geometry.slots];
+}
+
+static inline struct ring_row *ring_rows(const struct ring *ring, uint64_t s)
+{
+	return &ring->row[s % ring->geometry.slots * ring->geometry.rows];
+}
+
+/* ---- the daemon's side ---- */
+
+/* Raises published. The client_waits it satisfies, which wants one byte, or 0. */
+static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
+{
+	atomic_store_explicit(&ring->header->published, published, memory_order_seq_cst);
+	uint64_t waits = atomic_load_explicit(&ring->control->client_waits, memory_order_seq_cst);
+
+	return waits != 0 && waits <= published ? waits : 0;
+}
+
+/* Loads released into *@released. False if the client wrote nonsense: less than before, or more than was published. */
+static inline bool ring_released(const struct ring *ring, uint64_t published, uint64_t *released)
+{
+	uint64_t now = atomic_load_explicit(&ring->control->released, memory_order_seq_cst);
+
+	if (now < *released || now > published)
+		return false;
+	*released = now;
+	return true;
+}
+
+/* Asks the client for a byte once released ≥ @at (0: no longer). Look at released again behind it. */
+static inline void ring_wake_at(const struct ring *ring, uint64_t at)
+{
+	atomic_store_explicit(&ring->header->wake_at, at, memory_order_seq_cst);
+}
+
+/* Does the client wait for a slot that is not published yet? */
+static inline bool ring_client_waits(const struct ring *ring, uint64_t published)
+{
+	return atomic_load_explicit(&ring->control->client_waits, memory_order_seq_cst) > published;
+}
+
+/* ---- the client's side ---- */
+
+static inline uint64_t ring_published(const struct ring *ring)
+{
+	return atomic_load_explicit(&ring->header->published, memory_order_acquire);
+}
+
+/* Announces a wait for slot number @s. True if it is there already: then do not wait. Else ring_daemon_waits() tells whether
+ * the daemon wants a byte to know of it. */
+static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
+{
+	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);
+	return atomic_load_explicit(&ring->header->published, memory_order_seq_cst) > s;
+}
+
+static inline bool ring_daemon_waits(const struct ring *ring)
+{
+	return atomic_load_explicit(&ring->header->wake_at, memory_order_seq_cst) != 0;
+}
+
+static inline void ring_wait_end(const struct ring *ring)
+{
+	atomic_store_explicit(&ring->control->client_waits, 0, memory_order_relaxed);
+}
+
+/* Raises released. The wake_at it satisfies, which wants one byte, or 0. */
+static inline uint64_t ring_release(const struct ring *ring, uint64_t released)
+{
+	atomic_store_explicit(&ring->control->released, released, memory_order_seq_cst);
+	uint64_t at = atomic_load_explicit(&ring->header->wake_at, memory_order_seq_cst);
+
+	return at != 0 && at <= released ? at : 0;
+}
+
+#endif

@@ -1,0 +1,240 @@
+#include "wire.h"
+
+#include "pack.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const char *const op_names[WIRE_OPS] = {
+	[WIRE_HELLO] = "hello",
+	[WIRE_ATTACH] = "attach",
+	[WIRE_FEED] = "feed",
+	[WIRE_CHECKPOINT] = "checkpoint",
+	[WIRE_SAVED] = "saved",
+	[WIRE_PENDING] = "pending",
+	[WIRE_REQUEST] = "request",
+	[WIRE_ACKNOWLEDGE] = "acknowledge",
+	[WIRE_STATUS] = "status",
+	[WIRE_SESSION] = "session",
+	[WIRE_ERROR] = "error",
+};
+
+static const char *const key_names[WIRE_KEYS] = {
+	[WIRE_VERSION_KEY] = "version",
+	[WIRE_RANK] = "rank",
+	[WIRE_WORLD] = "world",
+	[WIRE_MICRO] = "micro",
+	[WIRE_PEER] = "peer",
+	[WIRE_SLOTS] = "slots",
+	[WIRE_BEGIN] = "begin",
+	[WIRE_POSITION] = "position",
+	[WIRE_FINGERPRINT] = "fingerprint",
+	[WIRE_END] = "end",
+	[WIRE_META_BYTES] = "meta_bytes",
+	[WIRE_DATA_BYTES] = "data_bytes",
+	[WIRE_DIGEST] = "digest",
+	[WIRE_NUMBER] = "number",
+	[WIRE_AFTER] = "after",
+	[WIRE_ID] = "id",
+	[WIRE_PID] = "pid",
+	[WIRE_PUBLISHED] = "published",
+	[WIRE_RELEASED] = "released",
+	[WIRE_LOST_WAKES] = "lost_wakes",
+	[WIRE_SESSIONS] = "sessions",
+	[WIRE_MEMORY_BYTES] = "memory_bytes",
+	[WIRE_LIMIT_BYTES] = "limit_bytes",
+	[WIRE_UPTIME_MS] = "uptime_ms",
+	[WIRE_STALL_MS] = "stall_ms",
+	[WIRE_ACKNOWLEDGED] = "acknowledged",
+	[WIRE_STREAM] = "stream",
+	[WIRE_RUN] = "run",
+	[WIRE_TAG] = "tag",
+	[WIRE_CURSOR] = "cursor",
+	[WIRE_PATH] = "path",
+	[WIRE_KIND] = "kind",
+	[WIRE_ARGS] = "args",
+	[WIRE_CODE] = "code",
+	[WIRE_FIELD] = "field",
+	[WIRE_TEXT] = "text",
+	[WIRE_HOST] = "host",
+	[WIRE_IO] = "io",
+};
+
+_Static_assert(WIRE_KEYS <= 64, "a bit each");
+
+#define BIT WIRE_BIT
+
+/* What a message must have to be one. */
+static const uint64_t required[WIRE_OPS] = {
+	[WIRE_HELLO] = BIT(WIRE_VERSION_KEY),
+	[WIRE_ATTACH] = BIT(WIRE_STREAM) | BIT(WIRE_RUN) | BIT(WIRE_RANK) | BIT(WIRE_WORLD) | BIT(WIRE_MICRO) |
+			BIT(WIRE_PEER) | BIT(WIRE_SLOTS),
+	[WIRE_FEED] = BIT(WIRE_CURSOR) | BIT(WIRE_FINGERPRINT) | BIT(WIRE_END) | BIT(WIRE_META_BYTES) |
+		      BIT(WIRE_DATA_BYTES),
+	[WIRE_CHECKPOINT] = BIT(WIRE_TAG) | BIT(WIRE_CURSOR),
+	[WIRE_SAVED] = BIT(WIRE_TAG) | BIT(WIRE_PATH) | BIT(WIRE_DIGEST),
+	[WIRE_REQUEST] = BIT(WIRE_KIND) | BIT(WIRE_ARGS),
+	[WIRE_ACKNOWLEDGE] = BIT(WIRE_NUMBER) | BIT(WIRE_TEXT),
+	[WIRE_STATUS] = BIT(WIRE_AFTER),
+	[WIRE_SESSION] = BIT(WIRE_ID) | BIT(WIRE_STREAM) | BIT(WIRE_RUN),
+	[WIRE_ERROR] = BIT(WIRE_CODE) | BIT(WIRE_FIELD) | BIT(WIRE_TEXT),
+};
+
+const char *wire_op_name(enum wire_op op)
+{
+	return op_names[op];
+}
+
+/* ---- building ---- */
+
+void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n)
+{
+	assert(key >= WIRE_NUMBERS && n <= LIMIT_PACKET_BYTES);
+	w->has |= BIT(key);
+	w->bytes[key - WIRE_NUMBERS] = (struct wire_bytes){bytes, (uint32_t)n};
+}
+
+void wire_set_text(struct wire *w, enum wire_key key, const char *text)
+{
+	wire_set_bytes(w, key, text, strlen(text));
+}
+
+size_t wire_encode(const struct wire *w, void *packet)
+{
+	struct pack p = pack_into(packet, LIMIT_PACKET_BYTES);
+
+	pack_map(&p, 1 + (uint32_t)__builtin_popcountll(w->has));
+	pack_text(&p, "op", 2);
+	pack_text(&p, op_names[w->op], strlen(op_names[w->op]));
+	for (unsigned key = 0; key < WIRE_KEYS; key++) {
+		if (!wire_has(w, key))
+			continue;
+		pack_text(&p, key_names[key], strlen(key_names[key]));
+		if (key < WIRE_NUMBERS)
+			pack_uint(&p, w->number[key]);
+		else if (key == WIRE_CURSOR)
+			pack_bytes(&p, wire_bytes(w, key).at, wire_bytes(w, key).n);
+		else
+			pack_text(&p, wire_bytes(w, key).at, wire_bytes(w, key).n);
+	}
+	return p.full ? 0 : p.length;
+}
+
+/* ---- reading ---- */
+
+/* Where @value may stand among the first @n names, or @n. */
+static unsigned find_name(const struct value *value, const char *const *names, unsigned n)
+{
+	unsigned i = 0;
+
+	while (i < n && !value_is(value, names[i]))
+		i++;
+	return i;
+}
+
+static bool take(struct wire *w, unsigned key, const struct value *value)
+{
+	if (key < WIRE_NUMBERS) {
+		if (value->type != VALUE_UINT)
+			return false;
+		wire_set(w, key, value->number);
+		return true;
+	}
+	if (value->type != (key == WIRE_CURSOR ? VALUE_BYTES : VALUE_TEXT))
+		return false;
+	wire_set_bytes(w, key, value->bytes, value->count);
+	return true;
+}
+
+const char *wire_decode(struct wire *w, const void *packet, size_t n)
+{
+	struct value values[256];
+	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : UNPACK_MANY;
+	const struct value *end = values + count, *v = values + 1;
+	unsigned op = WIRE_OPS;
+
+	if (count == UNPACK_DEPTH)
+		return "nested too deep";
+	if (count == UNPACK_MANY)
+		return "too long";
+	if (count < 0 || values[0].type != VALUE_MAP)
+		return "not a MessagePack map";
+
+	memset(w, 0, sizeof(*w));
+	for (uint32_t i = 0; i < values[0].count; i++) {
+		const struct value *key = v, *value = value_skip(v, end);
+		unsigned k = find_name(key, key_names, WIRE_KEYS);
+
+		v = value_skip(value, end);
+		if (value_is(key, "op"))
+			op = find_name(value, op_names, WIRE_OPS);
+		else if (k < WIRE_KEYS && !take(w, k, value))
+			return key_names[k]; /* of the wrong type */
+	}
+	if (op == WIRE_OPS)
+		return "op";
+	w->op = op;
+	for (unsigned k = 0; k < WIRE_KEYS; k++)
+		if ((required[op] & BIT(k)) && !wire_has(w, k))
+			return key_names[k]; /* missing */
+	return NULL;
+}
+
+bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity)
+{
+	struct wire_bytes b = wire_bytes(w, key);
+
+	if (!wire_has(w, key) || b.n >= capacity || memchr(b.at, 0, b.n))
+		return false;
+	memcpy(to, b.at, b.n);
+	to[b.n] = 0;
+	return true;
+}
+
+/* ---- names ---- */
+
+unsigned wire_character(const char *text)
+{
+	const unsigned char *p = (const unsigned char *)text;
+	static const struct {
+		unsigned char mask, lead;
+		uint32_t least;
+	} forms[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+
+	for (unsigned n = 1; n <= 4; n++) {
+		if ((p[0] & forms[n - 1].mask) != forms[n - 1].lead)
+			continue;
+		uint32_t code = p[0] & (unsigned char)~forms[n - 1].mask;
+
+		for (unsigned i = 1; i < n; i++) {
+			if ((p[i] & 0xc0) != 0x80)
+				return 0;
+			code = code << 6 | (p[i] & 0x3f);
+		}
+		bool fine = code >= forms[n - 1].least && code != 0x7f && code <= 0x10ffff &&
+			    !(code >= 0xd800 && code < 0xe000);
+		return fine ? n : 0;
+	}
+	return 0;
+}
+
+bool wire_label_ok(const char *name)
+{
+	size_t n = strlen(name);
+
+	if (n == 0 || n > LIMIT_NAME_BYTES)
+		return false;
+	for (const char *p = name; *p;) {
+		unsigned step = wire_character(p);
+
+		if (step == 0)
+			return false;
+		p += step;
+	}
+	return true;
+}
+
+bool wire_name_ok(const char *name)
+{
+	return wire_label_ok(name) && name[0] != '.' && !strchr(name, '/');
+}

@@ -1,0 +1,155 @@
+/*
+ * Messages on the socket: one MessagePack map a packet, {"op": …, key: value, …}, and no value is a container.
+ *
+ *   client                                             daemon
+ *   hello{version, host}                            →
+ *                                                   ←  hello{version}
+ *   attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor}
+ *                                                   →
+ *                                                   ←  feed{cursor, fingerprint, end, meta_bytes, data_bytes} + 2 fds
+ *   checkpoint{tag, cursor}                         →
+ *                                                   ←  saved{tag, path, digest}
+ *   pending{}                                       →
+ *                                                   ←  request{number, kind, args}    number 0: none
+ *   acknowledge{number, text}                       →
+ *   request{stream, kind, args}                     →
+ *                                                   ←  request{number, kind, args}
+ *   status{after}                                   →
+ *                                                   ←  session{…} × n, status{…, after: next page or 0}
+ *                                                   ←  error{code, field, text}, at any time; the daemon then
+ *                                                      closes, unless it answers a checkpoint or a request
+ *
+ * A packet of one byte is not a message: it is a wake-up (see ring.h), in either direction. Detach is close.
+ * Unknown keys are ignored, missing ones refused. Texts and bytes are borrowed from the packet.
+ */
+#ifndef TOKEND_WIRE_H
+#define TOKEND_WIRE_H
+
+#include "limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WIRE_VERSION 1
+#define WIRE_SOCKET  "/run/tokend/tokend.sock" /* where the daemon listens unless told otherwise */
+
+enum wire_op {
+	WIRE_HELLO,
+	WIRE_ATTACH,
+	WIRE_FEED,
+	WIRE_CHECKPOINT,
+	WIRE_SAVED,
+	WIRE_PENDING,
+	WIRE_REQUEST,
+	WIRE_ACKNOWLEDGE,
+	WIRE_STATUS,
+	WIRE_SESSION,
+	WIRE_ERROR,
+	WIRE_OPS,
+};
+
+/* Keys with numbers first, then keys with texts or bytes. The names in a packet are these, in lower case. */
+enum wire_key {
+	WIRE_VERSION_KEY, /* "version" */
+	WIRE_RANK,
+	WIRE_WORLD,
+	WIRE_MICRO,
+	WIRE_PEER,
+	WIRE_SLOTS,
+	WIRE_BEGIN,
+	WIRE_POSITION,
+	WIRE_FINGERPRINT,
+	WIRE_END,
+	WIRE_META_BYTES,
+	WIRE_DATA_BYTES,
+	WIRE_DIGEST,
+	WIRE_NUMBER,
+	WIRE_AFTER,
+	WIRE_ID,
+	WIRE_PID,
+	WIRE_PUBLISHED,
+	WIRE_RELEASED,
+	WIRE_LOST_WAKES,
+	WIRE_SESSIONS,
+	WIRE_MEMORY_BYTES, /* of rings and staging, in use */
+	WIRE_LIMIT_BYTES,  /* what the config allows */
+	WIRE_UPTIME_MS,
+	WIRE_STALL_MS, /* how long this session has had no free slot */
+	WIRE_ACKNOWLEDGED,
+	WIRE_NUMBERS,
+
+	WIRE_STREAM = WIRE_NUMBERS,
+	WIRE_RUN,
+	WIRE_TAG,
+	WIRE_CURSOR,
+	WIRE_PATH,
+	WIRE_KIND,
+	WIRE_ARGS,
+	WIRE_CODE,
+	WIRE_FIELD,
+	WIRE_TEXT,
+	WIRE_HOST,
+	WIRE_IO,
+	WIRE_KEYS,
+};
+
+#define WIRE_BIT(key) (UINT64_C(1) << (key))
+
+struct wire_bytes {
+	const char *at;
+	uint32_t n;
+};
+
+struct wire {
+	enum wire_op op;
+	uint64_t has; /* WIRE_BIT of every key present */
+	uint64_t number[WIRE_NUMBERS];
+	struct wire_bytes bytes[WIRE_KEYS - WIRE_NUMBERS];
+};
+
+/* ---- building ---- */
+
+static inline void wire_set(struct wire *w, enum wire_key key, uint64_t value)
+{
+	w->has |= WIRE_BIT(key);
+	w->number[key] = value;
+}
+
+void wire_set_text(struct wire *w, enum wire_key key, const char *text);
+void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n);
+/* Length of the packet written to @packet (LIMIT_PACKET_BYTES of room), 0 if it does not fit. */
+size_t wire_encode(const struct wire *w, void *packet);
+
+/* ---- reading ---- */
+
+static inline bool wire_has(const struct wire *w, enum wire_key key)
+{
+	return w->has & WIRE_BIT(key);
+}
+
+static inline uint64_t wire_number(const struct wire *w, enum wire_key key)
+{
+	return w->number[key];
+}
+
+static inline struct wire_bytes wire_bytes(const struct wire *w, enum wire_key key)
+{
+	return w->bytes[key - WIRE_NUMBERS];
+}
+
+/* Copies a text with its 0 into @to. False if it is absent, has a 0 inside, or does not fit. */
+bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity);
+
+/* NULL, or why the packet is no message: names the key or the fault. */
+const char *wire_decode(struct wire *w, const void *packet, size_t n);
+const char *wire_op_name(enum wire_op op);
+
+/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs and tags become file
+ * names: no '/', no leading dot. Those of datasets (labels) may hold both. */
+/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or the text is empty. */
+unsigned wire_character(const char *text);
+bool wire_name_ok(const char *name);
+bool wire_label_ok(const char *name);
+
+#endif
