@@ -1,0 +1,552 @@
+/*
+ * The schema, as tables. A line here is all that a new key needs; schema.c reads them. What concerns several
+ * keys at once is checked where their mapping ends.
+ */
+#include "config.h"
+
+#include "../proto/wire.h"
+#include "schema.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+#define WINDOW_MAX   LIMIT_CHUNK_BYTES /* tokens; a slot holds at least one window */
+
+enum { STREAMS_MAX = 1024 };
+
+static const char NAME_RIGHT[] = "a name of 1 to 64 bytes, no control characters, no '/', no dot in front";
+static const char LABEL_RIGHT[] = "a name of 1 to 64 bytes, no control characters";
+
+/* ---- one dataset ---- */
+
+static bool take_label(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *name = schema_scalar(s, value, line, key->right);
+	char shown[64];
+
+	if (!name)
+		return false;
+	if (!wire_label_ok(name))
+		return schema_refuse(
+			s, line, "'%s' is no name; must be %s", schema_show(name, shown), key->right);
+	memcpy(to, name, strlen(name) + 1);
+	return true;
+}
+
+static bool take_dtype(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	unsigned choice;
+
+	if (!schema_choice(s, key, value, line, &choice))
+		return false;
+	*(uint32_t *)to = choice == 0 ? 2 : 4;
+	return true;
+}
+
+enum { DATASET_NAME, DATASET_PATH, DATASET_FORMAT, DATASET_DTYPE, DATASET_WEIGHT };
+
+static const char *const dtypes[] = {"u16", "u32", NULL};
+static const char *const shuffles[] = {
+	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
+
+static const struct schema_key dataset_keys[] = {
+	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name), .right = LABEL_RIGHT,
+		.required = true},
+	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
+		.right = "a file, a directory or a glob", .required = true},
+	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
+		.right = "auto or a format's name"},
+	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
+		.right = "u16 or u32", .choices = dtypes},
+	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
+		.right = "a finite number, 0 or more, such as 0.7"},
+	{"shuffle", schema_choice, offsetof(struct config_dataset, shuffle), .right = "global, block or none",
+		.choices = shuffles},
+	{"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
+		.max = UINT64_C(1) << 31},
+	{"group", schema_number32, offsetof(struct config_dataset, group), .min = 1,
+		.max = UINT64_C(1) << 31},
+	{"slide", schema_flag, offsetof(struct config_dataset, slide), .right = "true or false"},
+};
+
+_Static_assert(sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
+_Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
+
+static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_dataset *d)
+{
+	int lines[COUNT(dataset_keys)], line = (int)node->start_mark.line + 1;
+
+	*d = (struct config_dataset){
+		.token_bytes = 2,
+		.weight = 1,
+		.shuffle = ORDER_GLOBAL,
+		.block = 64,
+		.group = 64,
+		.line = line,
+	};
+	d->format = strdup("auto");
+	if (!d->format)
+		return schema_refuse(s, line, "out of memory");
+	if (!schema_mapping(s, node, line, dataset_keys, COUNT(dataset_keys), d, lines))
+		return false;
+	d->path_line = lines[DATASET_PATH];
+	d->has_weight = lines[DATASET_WEIGHT] != 0;
+	d->weight_line = d->has_weight ? lines[DATASET_WEIGHT] : line;
+	d->format_line = lines[DATASET_FORMAT] ? lines[DATASET_FORMAT] : line;
+	return true;
+}
+
+/* ---- one stream ----
+ * A taker of a list or of several fields gets the whole struct: its key's offset is 0. */
+
+static bool take_datasets(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config_stream *stream = to;
+
+	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, key->right))
+		return false;
+	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
+
+	if (n == 0 || n > LIMIT_DATASETS)
+		return schema_refuse(s, line, "has %zu datasets; must have 1 to %d", n, LIMIT_DATASETS);
+	stream->dataset = calloc(n, sizeof(*stream->dataset));
+	if (!stream->dataset)
+		return schema_refuse(s, line, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		yaml_node_t *node = yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
+		struct config_dataset *d = &stream->dataset[i];
+		size_t field = schema_enter(s, "[%zu]", i);
+
+		stream->datasets = (uint32_t)i + 1;
+		if (!take_dataset(s, node, d))
+			return false;
+		for (size_t j = 0; j < i; j++) {
+			if (strcmp(stream->dataset[j].name, d->name) == 0) {
+				schema_enter(s, ".name");
+				return schema_refuse(s, d->line,
+					"'%s' is taken by the dataset on line %d; must be another name",
+					d->name, stream->dataset[j].line);
+			}
+		}
+		schema_leave(s, field);
+	}
+	return true;
+}
+
+enum {
+	STREAM_SEED,
+	STREAM_SEQ_LEN,
+	STREAM_EXTRA,
+	STREAM_STRIDE,
+	STREAM_EOS,
+	STREAM_VOCAB,
+	STREAM_EPOCHS,
+	STREAM_SAMPLES,
+	STREAM_DATASETS,
+};
+
+static const struct schema_key stream_keys[] = {
+	[STREAM_SEED] = {"seed", schema_number, offsetof(struct config_stream, seed),
+		.right = "a whole number from 0 to 18446744073709551615 in plain digits", .required = true,
+		.max = UINT64_MAX},
+	[STREAM_SEQ_LEN] = {"seq_len", schema_number, offsetof(struct config_stream, seq_len),
+		.right = "a number of tokens from 1 to 1073741824 in plain digits", .required = true,
+		.min = 1, .max = WINDOW_MAX},
+	[STREAM_EXTRA] = {"extra", schema_number, offsetof(struct config_stream, extra), .max = WINDOW_MAX},
+	[STREAM_STRIDE] = {"stride", schema_number, offsetof(struct config_stream, stride), .min = 1,
+		.max = UINT64_MAX},
+	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos), .max = UINT32_MAX},
+	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
+		.max = UINT64_C(1) << 32},
+	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs), .min = 1,
+		.max = UINT64_MAX},
+	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples), .min = 1,
+		.max = UINT64_MAX},
+	[STREAM_DATASETS] = {"datasets", take_datasets, 0,
+		.right = "a list of datasets, each {name: …, path: …}", .required = true},
+};
+
+/* Refuses something about one key of a finished mapping. */
+#define REFUSE_KEY(s, line, name, ...) (schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
+
+static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
+{
+	if (stream->extra > WINDOW_MAX - stream->seq_len)
+		return REFUSE_KEY(s, lines[STREAM_EXTRA] ? lines[STREAM_EXTRA] : lines[STREAM_SEQ_LEN],
+			lines[STREAM_EXTRA] ? ".extra" : ".seq_len",
+			"seq_len %" PRIu64 " + extra %" PRIu64
+			" is over 1073741824 tokens; must be at most that",
+			stream->seq_len, stream->extra);
+	if (stream->has_eos && stream->has_vocab && stream->eos >= stream->vocab)
+		return REFUSE_KEY(s, lines[STREAM_EOS], ".eos",
+			"%" PRIu64 " is no token of a vocab of %" PRIu64 "; must be below it", stream->eos,
+			stream->vocab);
+	if (stream->epochs && stream->samples)
+		return REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
+			"the stream has epochs too (line %d); must have one of them", lines[STREAM_EPOCHS]);
+	return true;
+}
+
+/* Weights against the stream's end, and against each other. */
+static bool check_weights(struct schema *s, const struct config_stream *stream, const int *lines)
+{
+	double weights[LIMIT_DATASETS];
+	uint64_t units[LIMIT_DATASETS];
+
+	for (uint32_t i = 0; i < stream->datasets; i++) {
+		const struct config_dataset *d = &stream->dataset[i];
+
+		weights[i] = d->weight;
+		if (stream->epochs && d->has_weight) {
+			schema_enter(s, ".datasets[%u].weight", i);
+			return schema_refuse(s, d->weight_line,
+				"a stream with epochs (line %d) serves every window so often; must be left "
+				"out",
+				lines[STREAM_EPOCHS]);
+		}
+	}
+	if (stream->epochs)
+		return true;
+	int at = order_units(weights, stream->datasets, units);
+
+	if (at == (int)stream->datasets)
+		return REFUSE_KEY(s, lines[STREAM_DATASETS], ".datasets",
+			"the weights do not sum to a finite number above 0; must have at least one weight "
+			"above 0");
+	if (at >= 0) {
+		schema_enter(s, ".datasets[%d].weight", at);
+		return schema_refuse(s, stream->dataset[at].weight_line,
+			"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
+			stream->dataset[at].weight);
+	}
+	return true;
+}
+
+static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct config_stream *stream)
+{
+	int lines[COUNT(stream_keys)];
+
+	stream->line = line;
+	stream->extra = 1;
+	if (!schema_mapping(s, node, line, stream_keys, COUNT(stream_keys), stream, lines))
+		return false;
+	if (!lines[STREAM_STRIDE])
+		stream->stride = stream->seq_len;
+	stream->has_eos = lines[STREAM_EOS] != 0;
+	stream->has_vocab = lines[STREAM_VOCAB] != 0;
+	return check_stream(s, stream, lines) && check_weights(s, stream, lines);
+}
+
+static bool take_streams(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config *config = to;
+
+	if (!schema_node(s, value, YAML_MAPPING_NODE, line, key->right))
+		return false;
+	yaml_node_pair_t *pair = value->data.mapping.pairs.start;
+	size_t n = (size_t)(value->data.mapping.pairs.top - pair);
+
+	if (n == 0 || n > STREAMS_MAX)
+		return schema_refuse(s, line, "has %zu streams; must have 1 to %d", n, STREAMS_MAX);
+	config->stream = calloc(n, sizeof(*config->stream));
+	if (!config->stream)
+		return schema_refuse(s, line, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		struct config_stream *stream = &config->stream[i];
+		yaml_node_t *name_node = yaml_document_get_node(s->document, pair[i].key);
+		int at = (int)name_node->start_mark.line + 1;
+		const char *name = schema_scalar(s, name_node, at, NAME_RIGHT);
+		char shown[64];
+
+		if (!name)
+			return false;
+		size_t field = schema_enter(s, ".%s", schema_show(name, shown));
+
+		if (!wire_name_ok(name))
+			return schema_refuse(
+				s, at, "'%s' cannot name a stream; must be %s", shown, NAME_RIGHT);
+		const struct config_stream *other = config_stream(config, name);
+
+		if (other)
+			return schema_refuse(
+				s, at, "is given twice; the first is on line %d, remove one", other->line);
+		memcpy(stream->name, name, strlen(name) + 1);
+		config->streams = (uint32_t)i + 1;
+		if (!take_stream(s, yaml_document_get_node(s->document, pair[i].value), at, stream))
+			return false;
+		schema_leave(s, field);
+	}
+	return true;
+}
+
+/* ---- the whole file ---- */
+
+/* @path if it is absolute, else below the config's directory. NULL: out of memory. */
+static char *absolute(const struct config *config, const char *path)
+{
+	char *whole;
+
+	if (path[0] == '/')
+		return strdup(path);
+	return asprintf(&whole, "%s/%s", config->directory, path) < 0 ? NULL : whole;
+}
+
+static bool make_absolute(struct schema *s, const struct config *config, int line, char **path)
+{
+	char *whole = absolute(config, *path);
+
+	if (!whole)
+		return schema_refuse(s, line, "out of memory");
+	free(*path);
+	*path = whole;
+	return true;
+}
+
+static bool take_socket(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config *config = to;
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+
+	if (!schema_text(s, key, value, line, &config->socket) ||
+		!make_absolute(s, config, line, &config->socket))
+		return false;
+	if (strlen(config->socket) > room)
+		return schema_refuse(s, line, "%s has %zu bytes; a socket's path must have at most %zu",
+			config->socket, strlen(config->socket), room);
+	return true;
+}
+
+static bool take_state_dir(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config *config = to;
+
+	return schema_text(s, key, value, line, &config->state_dir) &&
+	       make_absolute(s, config, line, &config->state_dir);
+}
+
+/* HOST:PORT, with brackets around an IPv6 host. */
+static bool take_metrics(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = schema_scalar(s, value, line, key->right), *colon;
+	char shown[64];
+
+	if (!text)
+		return false;
+	colon = strrchr(text, ':');
+	size_t host = colon ? (size_t)(colon - text) : 0;
+	size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+	unsigned long port = digits >= 1 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
+	bool six = host > 2 && text[0] == '[' && text[host - 1] == ']';
+
+	if (host == 0 || (!six && memchr(text, ':', host)) || strpbrk(text, " \t/") ||
+		colon[1 + digits] != 0 || colon[1] == '0' || port < 1 || port > 65535)
+		return schema_refuse(
+			s, line, "'%s' is no address; must be %s", schema_show(text, shown), key->right);
+	return schema_text(s, key, value, line, to);
+}
+
+static bool take_uids(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	/* 2^32 - 1 is no user: it means "none" to the kernel. */
+	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1};
+	struct config *config = to;
+
+	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, key->right))
+		return false;
+	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
+
+	config->allow_uid = calloc(n + 1, sizeof(*config->allow_uid));
+	if (!config->allow_uid)
+		return schema_refuse(s, line, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		yaml_node_t *node = yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
+		size_t field = schema_enter(s, "[%zu]", i);
+		uint64_t uid;
+
+		if (!schema_number(s, &uid_key, node, (int)node->start_mark.line + 1, &uid))
+			return false;
+		config->allow_uid[config->allow_uids++] = (uid_t)uid;
+		schema_leave(s, field);
+	}
+	return true;
+}
+
+static const char *const ios[] = {
+	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
+
+static const struct schema_key config_keys[] = {
+	{"socket", take_socket, 0, .right = "the path of a socket"},
+	{"state_dir", take_state_dir, 0, .right = "a directory"},
+	{"memory", schema_size, offsetof(struct config, memory_bytes),
+		.right = "a size such as 512MiB, 1GiB or plain bytes", .min = 1, .max = INT64_MAX},
+	{"metrics", take_metrics, offsetof(struct config, metrics),
+		.right = "HOST:PORT, such as 127.0.0.1:9464"},
+	{"io", schema_choice, offsetof(struct config, io), .right = "auto, uring or pread", .choices = ios},
+	{"direct", schema_flag, offsetof(struct config, direct), .right = "true or false"},
+	{"allow_uids", take_uids, 0, .right = "a list of user numbers, such as [1000]"},
+	{"streams", take_streams, 0, .right = "a mapping of stream names to streams", .required = true},
+};
+
+_Static_assert(COUNT(config_keys) <= SCHEMA_KEYS && COUNT(stream_keys) <= SCHEMA_KEYS &&
+		       COUNT(dataset_keys) <= SCHEMA_KEYS,
+	"the walker has room for every table");
+
+static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
+{
+	snprintf(s->field, sizeof(s->field), "YAML");
+	if (parser->error == YAML_MEMORY_ERROR)
+		return schema_refuse(s, 1, "out of memory");
+	/* A reader error (bad UTF-8, a read that failed) has an offset but no line. */
+	if (parser->error == YAML_READER_ERROR)
+		return schema_refuse(s, (int)parser->mark.line + 1,
+			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
+			parser->problem_offset);
+	return schema_refuse(s, (int)parser->problem_mark.line + 1, "%s (column %zu); must be valid YAML",
+		parser->problem ? parser->problem : "cannot be parsed", parser->problem_mark.column + 1);
+}
+
+static bool take_document(struct schema *s, struct config *config)
+{
+	yaml_node_t *root = yaml_document_get_root_node(s->document);
+
+	if (!root)
+		return schema_refuse(
+			s, 1, "the file is empty; must have at least streams: (see config/tokend.yaml)");
+	return schema_mapping(
+		s, root, (int)root->start_mark.line + 1, config_keys, COUNT(config_keys), config, NULL);
+}
+
+/* A second document would be ignored by most programs. */
+static bool check_trailing(struct schema *s, yaml_parser_t *parser)
+{
+	yaml_document_t more;
+
+	if (!yaml_parser_load(parser, &more))
+		return refuse_syntax(s, parser);
+	bool trailing = yaml_document_get_root_node(&more) != NULL;
+	int line = (int)more.start_mark.line + 1;
+
+	yaml_document_delete(&more);
+	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one") : true;
+}
+
+static bool parse_file(FILE *file, struct config *config, char *why, size_t why_bytes)
+{
+	yaml_parser_t parser;
+	yaml_document_t document;
+	struct schema s = {.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
+	bool done;
+
+	if (!yaml_parser_initialize(&parser))
+		return schema_refuse(&s, 1, "out of memory");
+	yaml_parser_set_input_file(&parser, file);
+	done = yaml_parser_load(&parser, &document);
+	if (done) {
+		done = take_document(&s, config) && check_trailing(&s, &parser);
+		yaml_document_delete(&document);
+	} else {
+		refuse_syntax(&s, &parser);
+	}
+	yaml_parser_delete(&parser);
+	return done;
+}
+
+static bool parse(FILE *file, struct config *config, char *why, size_t why_bytes)
+{
+	errno = 0;
+	if (parse_file(file, config, why, why_bytes))
+		return true;
+	/* What libyaml calls an input error says not which. */
+	if (ferror(file))
+		snprintf(why, why_bytes, "%s: cannot be read: %s; name a config file with -c", config->path,
+			strerror(errno));
+	return false;
+}
+
+/* The directory of the file, absolute. */
+static char *directory_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+	char *whole = directory ? realpath(directory, NULL) : NULL;
+
+	free(directory);
+	return whole;
+}
+
+static bool set_defaults(struct config *config, const char *path)
+{
+	config->path = strdup(path);
+	config->directory = directory_of(path);
+	config->socket = strdup(WIRE_SOCKET);
+	config->state_dir = strdup("/var/lib/tokend");
+	config->memory_bytes = UINT64_C(1) << 30;
+	return config->path && config->directory && config->socket && config->state_dir;
+}
+
+struct config *config_load(const char *path, char *why, size_t why_bytes)
+{
+	FILE *file = fopen(path, "re");
+	struct config *config = NULL;
+
+	if (!file) {
+		snprintf(why, why_bytes, "%s: cannot be opened: %s; name the config file with -c", path,
+			strerror(errno));
+		return NULL;
+	}
+	config = calloc(1, sizeof(*config));
+	if (!config || !set_defaults(config, path))
+		snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
+	else if (parse(file, config, why, why_bytes))
+		goto out;
+	config_free(config);
+	config = NULL;
+out:
+	fclose(file);
+	return config;
+}
+
+static void stream_free(struct config_stream *stream)
+{
+	for (uint32_t i = 0; i < stream->datasets; i++) {
+		free(stream->dataset[i].path);
+		free(stream->dataset[i].format);
+	}
+	free(stream->dataset);
+}
+
+void config_free(struct config *config)
+{
+	if (!config)
+		return;
+	for (uint32_t i = 0; i < config->streams; i++)
+		stream_free(&config->stream[i]);
+	free(config->stream);
+	free(config->allow_uid);
+	free(config->metrics);
+	free(config->state_dir);
+	free(config->socket);
+	free(config->directory);
+	free(config->path);
+	free(config);
+}
+
+const struct config_stream *config_stream(const struct config *config, const char *name)
+{
+	for (uint32_t i = 0; i < config->streams; i++)
+		if (strcmp(config->stream[i].name, name) == 0)
+			return &config->stream[i];
+	return NULL;
+}

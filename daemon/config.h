@@ -1,0 +1,62 @@
+/*
+ * The configuration file: YAML to struct, nothing else. It touches no shard; see dataset.h for that.
+ */
+#ifndef TOKEND_CONFIG_H
+#define TOKEND_CONFIG_H
+
+#include "../proto/limits.h"
+#include "../proto/order.h"
+
+#include <sys/types.h>
+
+enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_PREAD };
+
+struct config_dataset {
+	char name[LIMIT_NAME_BYTES + 1];
+	char *path;	      /* as written */
+	char *format;	      /* "auto" or a format's name */
+	uint32_t token_bytes; /* of `dtype:`; 2 unless said */
+	double weight;	      /* 1 unless said */
+	bool has_weight;
+	enum order_shuffle shuffle;
+	uint32_t block, group;
+	bool slide;
+	int line, path_line, weight_line, format_line; /* the dataset's own where the key is not given */
+};
+
+struct config_stream {
+	char name[LIMIT_NAME_BYTES + 1];
+	uint64_t seed, seq_len, extra, stride;
+	uint64_t epochs, samples; /* 0: not finite */
+	bool has_eos, has_vocab;
+	uint64_t eos, vocab;
+	struct config_dataset *dataset;
+	uint32_t datasets;
+	int line;
+};
+
+struct config {
+	char *path;
+	char *directory; /* of the file: relative dataset paths start here */
+	char *socket;	 /* absolute */
+	char *state_dir; /* absolute */
+	char *metrics;	 /* HOST:PORT or NULL */
+	uint64_t memory_bytes;
+	enum config_io io;
+	bool direct;
+	uid_t *allow_uid;
+	uint32_t allow_uids;
+	struct config_stream *stream;
+	uint32_t streams;
+};
+
+/*
+ * NULL on any fault, with one line in @why: "FILE:LINE: FIELD: what is wrong; what would be right". Owned by
+ * the caller. Defaults: socket WIRE_SOCKET, state_dir /var/lib/tokend, memory 1GiB, io auto, shuffle global,
+ * weight 1, block and group 64, dtype u16, format auto, extra 1, stride seq_len.
+ */
+struct config *config_load(const char *path, char *why, size_t why_bytes);
+void config_free(struct config *config);
+const struct config_stream *config_stream(const struct config *config, const char *name);
+
+#endif

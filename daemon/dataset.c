@@ -1,0 +1,446 @@
+/*
+ * Three passes over a dataset: list the files, describe each, number the windows. What is kept is four arrays
+ * and the names; see the sizes in dataset.h. Faults are the config's: each names the line that asked for what
+ * is not there.
+ */
+#include "dataset.h"
+
+#include "shard/list.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One dataset on its way from the config to memory, with what an error needs. */
+struct opening {
+	const struct config *config;
+	const struct config_stream *stream;
+	const struct config_dataset *source;
+	struct dataset *dataset;
+	char *why;
+	size_t why_bytes;
+};
+
+__attribute__((format(printf, 4, 5))) static bool refuse(
+	const struct opening *o, int line, const char *field, const char *text, ...)
+{
+	size_t index = (size_t)(o->source - o->stream->dataset);
+	int n = snprintf(o->why, o->why_bytes, "%s:%d: streams.%s.datasets[%zu].%s: ", o->config->path, line,
+		o->stream->name, index, field);
+	va_list args;
+
+	va_start(args, text);
+	if (n >= 0 && (size_t)n < o->why_bytes)
+		vsnprintf(o->why + n, o->why_bytes - (size_t)n, text, args);
+	va_end(args);
+	return false;
+}
+
+static bool refuse_memory(const struct opening *o)
+{
+	return refuse(o, o->source->line, "path", "out of memory");
+}
+
+/* ---- from files to shards ---- */
+
+static bool list_files(const struct opening *o, struct shard_list *list)
+{
+	char path[PATH_MAX], why[PATH_MAX + 256];
+	bool below = o->source->path[0] != '/';
+	int n = snprintf(path, sizeof(path), "%s%s%s", below ? o->config->directory : "", below ? "/" : "",
+		o->source->path);
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return refuse(o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
+	if (!shard_list_read(list, path, why, sizeof(why)))
+		return refuse(o, o->source->path_line, "path",
+			"%s; must be a file, a directory or a glob that can be read", why);
+	if (list->count > 0)
+		return true;
+	shard_list_free(list);
+	return refuse(o, o->source->path_line, "path", "%s: no file there; must be at least one shard", path);
+}
+
+/* The arrays of @count shards, and the names that @list gives up. */
+static bool allocate(const struct opening *o, struct shard_list *list)
+{
+	struct dataset *d = o->dataset;
+	uint64_t count = list->count;
+
+	assert(count > 0);
+	d->root = list->root;
+	d->paths = list->paths;
+	d->path_at = list->at;
+	*list = (struct shard_list){0};
+	d->table.shards = count;
+	d->table.window_tokens = o->stream->seq_len + o->stream->extra;
+	d->table.stride = o->stream->stride;
+	d->table.tokens = calloc(count, sizeof(*d->table.tokens));
+	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
+	d->identity = calloc(count, sizeof(*d->identity));
+	return (d->table.tokens && d->table.first_window && d->identity) || refuse_memory(o);
+}
+
+static uint64_t mtime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+/* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
+static bool agree(const struct opening *o, const struct shard_format *format, const struct shard *shard,
+	const char *path)
+{
+	struct dataset *d = o->dataset;
+
+	if (!d->format) {
+		d->format = format;
+		d->token_bytes = shard->token_bytes;
+		d->data_at = shard->data_at;
+	}
+	if (d->format != format)
+		return refuse(o, o->source->path_line, "path",
+			"%s: is %s, the shards before it are %s; must be one format", path, format->name,
+			d->format->name);
+	if (d->token_bytes != shard->token_bytes || d->data_at != shard->data_at)
+		return refuse(o, o->source->path_line, "path",
+			"%s: has tokens of %" PRIu32 " bytes, the shards before it of %" PRIu32
+			"; must be one width",
+			path, shard->token_bytes, d->token_bytes);
+	return true;
+}
+
+static bool describe(
+	const struct opening *o, const struct shard_format *format, uint64_t s, int fd, const char *path)
+{
+	const struct shard_hint hint = {.token_bytes = o->source->token_bytes};
+	struct dataset *d = o->dataset;
+	struct shard shard;
+	struct stat st;
+	char why[512];
+
+	if (fstat(fd, &st) != 0)
+		return refuse(
+			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
+	format = shard_describe(format, path, fd, &st, &hint, &shard, why, sizeof(why));
+	if (!format)
+		return refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+	if (!agree(o, format, &shard, path))
+		return false;
+	d->table.tokens[s] = shard.tokens;
+	d->identity[s] = (struct dataset_identity){.inode = st.st_ino, .mtime_ns = mtime_ns(&st)};
+	d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), shard.tokens);
+	return true;
+}
+
+static bool describe_shards(const struct opening *o, const struct shard_format *format)
+{
+	struct dataset *d = o->dataset;
+	uint64_t total = 0;
+
+	d->digest = order_digest_begin(d->table.shards);
+	for (uint64_t s = 0; s < d->table.shards; s++) {
+		char path[PATH_MAX + 1];
+
+		dataset_shard_path(d, s, path, sizeof(path));
+		/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+		int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+		if (fd < 0)
+			return refuse(o, o->source->path_line, "path", "%s: %s; must be readable", path,
+				strerror(errno));
+		bool fine = describe(o, format, s, fd, path);
+
+		close(fd);
+		if (!fine)
+			return false;
+		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
+			return refuse(o, o->source->path_line, "path",
+				"more than 2^64 tokens in all; must be fewer");
+	}
+	return true;
+}
+
+/* ---- what the stream asks of it ---- */
+
+static bool check_windows(const struct opening *o)
+{
+	const struct table *t = &o->dataset->table;
+	uint64_t largest = 0;
+
+	if (t->windows > 0 || o->stream->epochs || !(o->source->weight > 0))
+		return true;
+	for (uint64_t s = 1; s < t->shards; s++)
+		if (t->tokens[s] > t->tokens[largest])
+			largest = s;
+	return refuse(o, o->source->path_line, "path",
+		"no shard holds a window: the largest, %s, has %" PRIu64 " tokens, a window is %" PRIu64
+		" (seq_len %" PRIu64 " + extra %" PRIu64
+		"); must have a longer shard, a smaller seq_len or weight 0",
+		dataset_shard_name(o->dataset, largest), t->tokens[largest], t->window_tokens,
+		o->stream->seq_len, o->stream->extra);
+}
+
+static bool open_dataset(const struct opening *o)
+{
+	const struct shard_format *format = NULL;
+	struct shard_list list = {0};
+
+	if (strcmp(o->source->format, "auto") != 0) {
+		format = shard_format(o->source->format);
+		if (!format)
+			return refuse(o, o->source->format_line, "format",
+				"'%.40s' is unknown; must be auto or one of: %s", o->source->format,
+				shard_format_names());
+	}
+	if (!list_files(o, &list))
+		return false;
+	if (!allocate(o, &list) || !describe_shards(o, format))
+		return false;
+	table_number(&o->dataset->table);
+	return check_windows(o);
+}
+
+/* ---- streams ---- */
+
+static void stream_identity(const struct config_stream *config, struct cursor *identity)
+{
+	*identity = (struct cursor){
+		.seed = config->seed,
+		.seq_len = config->seq_len,
+		.extra = config->extra,
+		.stride = config->stride,
+		.epochs = config->epochs,
+		.samples = config->samples,
+	};
+	memcpy(identity->stream, config->name, sizeof(identity->stream));
+}
+
+/* "dataset NAME: …" in a cursor's complaint becomes that dataset's line. */
+static int line_of(const struct config_stream *config, const char *field)
+{
+	for (uint32_t i = 0; i < config->datasets; i++) {
+		const char *name = config->dataset[i].name;
+		size_t n = strlen(name);
+
+		if (strncmp(field, "dataset ", 8) == 0 && strncmp(field + 8, name, n) == 0 &&
+			field[8 + n] == ':')
+			return config->dataset[i].weight_line;
+	}
+	return config->line;
+}
+
+static bool begin(struct stream *stream, const struct config *config, char *why, size_t why_bytes)
+{
+	const struct config_stream *source = stream->config;
+	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
+	struct cursor_why fault = {.field = "memory", .text = "out of memory"};
+	struct cursor identity;
+
+	stream_identity(source, &identity);
+	for (uint32_t i = 0; sources && i < source->datasets; i++)
+		dataset_source(&stream->dataset[i], &sources[i]);
+	bool done = sources && cursor_begin(&stream->begin, &identity, sources, source->datasets, &fault);
+
+	free(sources);
+	if (!done)
+		snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", config->path,
+			line_of(source, fault.field), source->name, fault.field, fault.text);
+	return done;
+}
+
+void dataset_source(const struct dataset *dataset, struct cursor_source *source)
+{
+	const struct config_dataset *config = dataset->config;
+
+	*source = (struct cursor_source){
+		.name = config->name,
+		.weight = config->weight,
+		.windows = dataset->table.windows,
+		.digest = dataset->digest,
+		.block = config->block,
+		.group = config->group,
+		.shuffle = config->shuffle,
+		.slide = config->slide,
+	};
+}
+
+static bool open_stream(struct stream *stream, const struct config_stream *source,
+	const struct config *config, char *why, size_t why_bytes)
+{
+	stream->config = source;
+	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
+	if (!stream->dataset) {
+		snprintf(why, why_bytes, "%s:%d: streams.%s: out of memory", config->path, source->line,
+			source->name);
+		return false;
+	}
+	for (uint32_t i = 0; i < source->datasets; i++) {
+		struct dataset *d = &stream->dataset[i];
+		struct opening o = {config, source, &source->dataset[i], d, why, why_bytes};
+
+		d->config = &source->dataset[i];
+		if (!open_dataset(&o))
+			return false;
+		if (i == 0)
+			stream->token_bytes = d->token_bytes;
+		if (d->token_bytes != stream->token_bytes)
+			return refuse(&o, d->config->line, "dtype",
+				"u%" PRIu32 " tokens, but those of dataset %s are u%" PRIu32
+				"; a stream must have one width",
+				8 * d->token_bytes, source->dataset[0].name, 8 * stream->token_bytes);
+	}
+	return begin(stream, config, why, why_bytes);
+}
+
+/* ---- the catalog ---- */
+
+/* @only: the stream to open, NULL for all. */
+static struct catalog *open_catalog(
+	const struct config *config, const struct config_stream *only, char *why, size_t why_bytes)
+{
+	struct catalog *catalog = calloc(1, sizeof(*catalog));
+
+	if (catalog)
+		catalog->stream = calloc(config->streams, sizeof(*catalog->stream));
+	if (!catalog || !catalog->stream) {
+		snprintf(why, why_bytes, "%s:1: streams: out of memory", config->path);
+		goto fail;
+	}
+	catalog->config = config;
+	for (uint32_t i = 0; i < config->streams; i++)
+		if ((!only || only == &config->stream[i]) &&
+			!open_stream(&catalog->stream[i], &config->stream[i], config, why, why_bytes))
+			goto fail;
+	return catalog;
+fail:
+	catalog_free(catalog);
+	return NULL;
+}
+
+struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes)
+{
+	return open_catalog(config, NULL, why, why_bytes);
+}
+
+struct catalog *catalog_open_stream(
+	const struct config *config, const char *stream, char *why, size_t why_bytes)
+{
+	const struct config_stream *only = config_stream(config, stream);
+	size_t n;
+
+	if (only)
+		return open_catalog(config, only, why, why_bytes);
+	snprintf(why, why_bytes, "%s:%d: streams: none is called %s; there are:", config->path,
+		config->stream[0].line, stream);
+	for (uint32_t i = 0; i < config->streams && (n = strlen(why)) + 1 < why_bytes; i++)
+		snprintf(why + n, why_bytes - n, "%s%s", i ? ", " : " ", config->stream[i].name);
+	return NULL;
+}
+
+static void dataset_free(struct dataset *dataset)
+{
+	free(dataset->table.tokens);
+	free(dataset->table.first_window);
+	free(dataset->identity);
+	free(dataset->root);
+	free(dataset->paths);
+	free(dataset->path_at);
+}
+
+void catalog_free(struct catalog *catalog)
+{
+	if (!catalog)
+		return;
+	for (uint32_t i = 0; catalog->stream && i < catalog->config->streams; i++) {
+		struct stream *stream = &catalog->stream[i];
+
+		for (uint32_t d = 0; stream->dataset && d < stream->config->datasets; d++)
+			dataset_free(&stream->dataset[d]);
+		free(stream->dataset);
+		cursor_free(&stream->begin);
+	}
+	free(catalog->stream);
+	free(catalog);
+}
+
+const struct stream *catalog_stream(const struct catalog *catalog, const char *name)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		if (catalog->stream[i].config && strcmp(catalog->stream[i].config->name, name) == 0)
+			return &catalog->stream[i];
+	return NULL;
+}
+
+/* ---- shards by number and by name ---- */
+
+const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard)
+{
+	assert(shard < dataset->table.shards);
+	return dataset->paths + dataset->path_at[shard];
+}
+
+/* A dataset keeps a list's parts as its own. */
+static struct shard_list list_of(const struct dataset *d)
+{
+	return (struct shard_list){
+		.root = d->root, .paths = d->paths, .at = d->path_at, .count = d->table.shards};
+}
+
+void dataset_shard_path(const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes)
+{
+	struct shard_list list = list_of(dataset);
+
+	assert(shard < list.count);
+	if (!shard_list_path(&list, shard, path, path_bytes) && path_bytes > 0)
+		path[0] = 0; /* open() then says ENOENT; a path cut short might be another file */
+}
+
+int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
+{
+	struct shard_list list = list_of(dataset);
+
+	return shard_list_find(&list, name);
+}
+
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes)
+{
+	const struct dataset_identity *listed = &dataset->identity[shard];
+	uint64_t size = dataset->data_at + dataset->table.tokens[shard] * dataset->token_bytes;
+	const struct {
+		const char *what;
+		uint64_t was, is;
+	} facts[] = {
+		{"size", size, (uint64_t)st->st_size},
+		{"inode", listed->inode, st->st_ino},
+		{"mtime (ns)", listed->mtime_ns, mtime_ns(st)},
+	};
+
+	assert(shard < dataset->table.shards);
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		if (facts[i].was == facts[i].is)
+			continue;
+		snprintf(why, why_bytes,
+			"%s was %" PRIu64 " when the shard was listed and is %" PRIu64 " now", facts[i].what,
+			facts[i].was, facts[i].is);
+		return false;
+	}
+	return true;
+}
+
+void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
+{
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		out[d] = NULL;
+		for (uint32_t i = 0; i < stream->config->datasets; i++)
+			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
+				out[d] = &stream->dataset[i];
+	}
+}

@@ -1,0 +1,72 @@
+/*
+ * Datasets as they lie on disk: a config's paths become sorted lists of shards with their window tables, and
+ * the streams that are made of them. Opening touches every shard once (stat, and the header where a format
+ * has one); afterwards all of it is read-only, and shared by every thread.
+ */
+#ifndef TOKEND_DATASET_H
+#define TOKEND_DATASET_H
+
+#include "../proto/cursor.h"
+#include "config.h"
+#include "shard/shard.h"
+#include "table.h"
+
+/* What tells a shard from another file put in its place. */
+struct dataset_identity {
+	uint64_t inode;
+	uint64_t mtime_ns;
+};
+
+struct dataset {
+	const struct config_dataset *config;
+	const struct shard_format *format;
+	char *root; /* absolute; shard paths are relative to it; "" joins to the path itself */
+	struct table table;
+	uint32_t token_bytes;
+	uint64_t data_at; /* byte offset of a shard's first token, the same for all shards of these formats */
+	uint64_t digest;
+	char *paths;	   /* all relative paths, each with its 0 */
+	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
+	struct dataset_identity *identity; /* [shards] */
+};
+
+struct stream {
+	const struct config_stream *config;
+	struct dataset *dataset; /* [config->datasets] */
+	uint32_t token_bytes;	 /* of every dataset; mixed widths are refused */
+	struct cursor begin;	 /* the cursor at position 0 */
+};
+
+struct catalog {
+	const struct config *config;
+	struct stream *stream; /* [config->streams] */
+};
+
+/* NULL on any fault, with one line in @why that starts "FILE:LINE: ". @config must outlive the catalog. */
+struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes);
+/* The same for a single stream: the others are left empty. For tools that need one. */
+struct catalog *catalog_open_stream(
+	const struct config *config, const char *stream, char *why, size_t why_bytes);
+void catalog_free(struct catalog *catalog);
+const struct stream *catalog_stream(const struct catalog *catalog, const char *name);
+
+/* The shard's path relative to the dataset's root, and (into @path) the one to open it by. */
+const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
+void dataset_shard_path(const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
+/* Index of the shard called @name (relative path), or -1. */
+int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
+/* Is the open file still the shard that was listed? False: what differs, in @why. */
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes);
+
+/* What cursor_begin() and cursor_add() want to know of it. Borrows the name. */
+void dataset_source(const struct dataset *dataset, struct cursor_source *source);
+
+/*
+ * For each dataset of @cursor the stream's own (NULL: not in the config any more, which only a dataset
+ * without units may be).
+ * @out has cursor->datasets entries. Call after cursor_belongs(cursor, &stream->begin).
+ */
+void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out);
+
+#endif

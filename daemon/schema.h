@@ -1,0 +1,75 @@
+/*
+ * Tables that say what a YAML mapping may hold, and one walker for all of them. YAML's own guesses (octal,
+ * yes/no, "1e3" as text) play no part: a key says how its text is read, and everything else is refused with
+ * the line it stands on.
+ */
+#ifndef TOKEND_SCHEMA_H
+#define TOKEND_SCHEMA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <yaml.h>
+
+struct schema {
+	yaml_document_t *document;
+	const char *file;
+	char field[320]; /* where the walk is: "streams.train.seq_len" */
+	char *why;
+	size_t why_bytes;
+};
+
+struct schema_key {
+	const char *name;
+	/* Reads @value into @to, which is at @at in the mapping's struct. @line is the key's. */
+	bool (*take)(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
+	size_t at;
+	const char *right; /* what would be right, for an error's second half */
+	bool required;
+	uint64_t min, max;	    /* of numbers */
+	const char *const *choices; /* NULL-terminated */
+};
+
+enum { SCHEMA_KEYS = 16 }; /* in one table at most */
+
+/* Always false, with "FILE:LINE: FIELD: …" in why. */
+__attribute__((format(printf, 3, 4))) bool schema_refuse(struct schema *s, int line, const char *text, ...);
+/* Goes into a part of the current field (".name" or "[3]"); the answer is what schema_leave() needs to come
+ * back. */
+__attribute__((format(printf, 2, 3))) size_t schema_enter(struct schema *s, const char *part, ...);
+void schema_leave(struct schema *s, size_t field);
+
+/*
+ * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not NULL, gets
+ * each key's line, or 0 where it is not given. @line is where the mapping is announced.
+ */
+bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys, size_t n,
+	void *into, int *lines);
+/* @node if it is of @type and has no tag, else NULL with why: @right says what would be right. */
+yaml_node_t *schema_node(
+	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right);
+/* The text of a scalar, in quotes or not. NULL with why if there is none, or a zero byte in it. */
+const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right);
+/* A value made fit for one line of text: shortened, control characters replaced. */
+const char *schema_show(const char *text, char shown[64]);
+/* The element of @known nearest to a mistyped @text, or NULL if none is near. */
+const char *schema_near(const char *text, const char *const *known, size_t n);
+
+/* ---- takers ---- */
+
+bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* uint64_t */
+bool schema_number32(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* uint32_t */
+bool schema_size(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* uint64_t */
+bool schema_real(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* double ≥ 0 */
+bool schema_flag(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to); /* bool */
+bool schema_choice(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* unsigned */
+bool schema_text(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* char *, owned */
+
+#endif

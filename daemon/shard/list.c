@@ -1,0 +1,290 @@
+/*
+ * One walk serves directories and patterns: a directory is a pattern that matches everything below it.
+ * (glob(3) would keep all names twice, and leaves out silently what it cannot read.)
+ */
+#include "list.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The directories that the walk is inside of: a link back to one of them would never end. */
+struct inside {
+	const struct inside *up;
+	dev_t device;
+	ino_t inode;
+};
+
+struct walk {
+	struct shard_list *list;
+	size_t text_room, at_room;
+	char path[PATH_MAX]; /* where the walk is */
+	size_t root_bytes;   /* of it, with the slash: what shard names do not have */
+	char *why;
+	size_t why_bytes;
+};
+
+static bool refuse(struct walk *w, const char *what)
+{
+	snprintf(w->why, w->why_bytes, "%s: %s", w->path, what);
+	return false;
+}
+
+static bool grow(void **array, size_t *room, size_t needed, size_t item)
+{
+	size_t more = *room ? *room : 64;
+
+	while (more < needed)
+		more += more / 2;
+	if (more == *room)
+		return true;
+	void *grown = realloc(*array, more * item);
+
+	if (!grown)
+		return false;
+	*array = grown;
+	*room = more;
+	return true;
+}
+
+static bool add_file(struct walk *w)
+{
+	struct shard_list *list = w->list;
+	const char *name = w->path + w->root_bytes;
+	size_t n = strlen(name) + 1;
+
+	if (list->bytes + n > UINT32_MAX)
+		return refuse(w,
+			"the names of this dataset's shards are over 4 GiB in all; use fewer, larger shards");
+	if (!grow((void **)&list->paths, &w->text_room, list->bytes + n, 1) ||
+		!grow((void **)&list->at, &w->at_room, list->count + 1, sizeof(*list->at)))
+		return refuse(w, "out of memory");
+	memcpy(list->paths + list->bytes, name, n);
+	list->at[list->count++] = (uint32_t)list->bytes;
+	list->bytes += n;
+	return true;
+}
+
+static bool walk_directory(struct walk *w, const char *pattern, const struct inside *up);
+
+/* What @pattern has left after its first part; NULL if that was the last. */
+static const char *next_part(const char *pattern)
+{
+	const char *slash = strchr(pattern, '/');
+
+	while (slash && *slash == '/')
+		slash++;
+	return slash && *slash ? slash : NULL;
+}
+
+/* w->path is an entry that matched: a file is taken, a directory entered. @pattern: what its entries must
+ * match. */
+static bool walk_entry(
+	struct walk *w, unsigned char type, bool last, const char *pattern, const struct inside *up)
+{
+	struct stat st;
+
+	if (type != DT_REG && type != DT_DIR) {
+		if (stat(w->path, &st) != 0)
+			return refuse(w, strerror(errno));
+		type = S_ISDIR(st.st_mode) ? DT_DIR
+					   : DT_REG; /* what is neither is refused when it is described */
+	}
+	if (type == DT_DIR)
+		return walk_directory(w, last ? NULL : pattern, up);
+	return last ? add_file(w) : true;
+}
+
+static bool entry_matches(const char *name, const char *pattern)
+{
+	char part[NAME_MAX + 1];
+
+	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return false;
+	if (!pattern)
+		return name[0] != '.';
+	size_t n = strcspn(pattern, "/");
+
+	if (n >= sizeof(part))
+		return false;
+	memcpy(part, pattern, n);
+	part[n] = 0;
+	return fnmatch(part, name, FNM_PERIOD | FNM_NOESCAPE) == 0;
+}
+
+static bool walk_entries(struct walk *w, DIR *dir, const char *pattern, const struct inside *here)
+{
+	size_t length = strlen(w->path);
+	const char *rest = pattern ? next_part(pattern) : NULL;
+
+	for (;;) {
+		errno = 0;
+		struct dirent *entry = readdir(dir);
+
+		if (!entry)
+			return errno == 0 ? true : refuse(w, strerror(errno));
+		if (!entry_matches(entry->d_name, pattern))
+			continue;
+		size_t n = strlen(entry->d_name);
+		bool slash = length > 0 && w->path[length - 1] != '/';
+
+		if (length + slash + n >= sizeof(w->path))
+			return refuse(w, strerror(ENAMETOOLONG));
+		if (slash)
+			w->path[length] = '/';
+		memcpy(w->path + length + slash, entry->d_name, n + 1);
+		if (!walk_entry(w, entry->d_type, !rest, rest, here))
+			return false;
+		w->path[length] = 0;
+	}
+}
+
+static bool walk_directory(struct walk *w, const char *pattern, const struct inside *up)
+{
+	DIR *dir = opendir(w->path);
+	struct inside here = {.up = up};
+	struct stat st;
+	bool done = false;
+
+	if (!dir)
+		return refuse(w, strerror(errno));
+	if (fstat(dirfd(dir), &st) != 0) {
+		refuse(w, strerror(errno));
+		goto out;
+	}
+	here.device = st.st_dev;
+	here.inode = st.st_ino;
+	for (; up; up = up->up) {
+		if (up->device == here.device && up->inode == here.inode) {
+			refuse(w, "is a link back to a directory that it lies in; remove it");
+			goto out;
+		}
+	}
+	done = walk_entries(w, dir, pattern, &here);
+out:
+	closedir(dir);
+	return done;
+}
+
+static int by_name(const void *a, const void *b, void *paths)
+{
+	const uint32_t *x = a, *y = b;
+
+	return strcmp((char *)paths + *x, (char *)paths + *y);
+}
+
+/* Sets the root to the first @n bytes of @path, and starts the walk there. */
+static bool start_at(struct walk *w, const char *path, size_t n)
+{
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	w->list->root = strndup(path, n);
+	if (!w->list->root)
+		return refuse(w, "out of memory");
+	memcpy(w->path, path, n);
+	w->path[n] = 0;
+	w->root_bytes = n + (path[n - 1] != '/');
+	return true;
+}
+
+static size_t parent_bytes(const char *path, size_t n)
+{
+	while (n > 1 && path[n - 1] != '/')
+		n--;
+	return n;
+}
+
+static bool walk_path(struct walk *w, const char *path)
+{
+	size_t wild = strcspn(path, "*?[");
+	struct stat st;
+
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return start_at(w, path, strlen(path)) && walk_directory(w, NULL, NULL);
+	if (stat(path, &st) == 0) {
+		if (!start_at(w, path, parent_bytes(path, strlen(path))))
+			return false;
+		memcpy(w->path, path, strlen(path) + 1);
+		w->root_bytes = parent_bytes(path, strlen(path));
+		return add_file(w);
+	}
+	memcpy(w->path, path, strlen(path) + 1);
+	if (path[wild] == 0 || errno == EACCES)
+		return refuse(w, strerror(errno));
+	size_t n = parent_bytes(path, wild);
+
+	return start_at(w, path, n) && walk_directory(w, path + n, NULL);
+}
+
+/* Gives back what growing left over. */
+static void trim(struct shard_list *list)
+{
+	void *paths = realloc(list->paths, list->bytes + 1),
+	     *at = realloc(list->at, (list->count + 1) * sizeof(*list->at));
+
+	list->paths = paths ? paths : list->paths;
+	list->at = at ? at : list->at;
+}
+
+bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes)
+{
+	struct walk w = {.list = list, .why = why, .why_bytes = why_bytes};
+
+	*list = (struct shard_list){0};
+	if (strlen(path) >= sizeof(w.path)) {
+		snprintf(why, why_bytes, "%.40s…: %s", path, strerror(ENAMETOOLONG));
+		return false;
+	}
+	if (!walk_path(&w, path)) {
+		shard_list_free(list);
+		return false;
+	}
+	trim(list);
+	qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
+	return true;
+}
+
+void shard_list_free(struct shard_list *list)
+{
+	free(list->root);
+	free(list->paths);
+	free(list->at);
+	*list = (struct shard_list){0};
+}
+
+const char *shard_list_name(const struct shard_list *list, uint64_t file)
+{
+	return list->paths + list->at[file];
+}
+
+int64_t shard_list_find(const struct shard_list *list, const char *name)
+{
+	uint64_t lo = 0, hi = list->count;
+
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+		int order = strcmp(shard_list_name(list, mid), name);
+
+		if (order == 0)
+			return (int64_t)mid;
+		if (order < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return -1;
+}
+
+bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, size_t path_bytes)
+{
+	size_t n = strlen(list->root);
+	const char *slash = n > 0 && list->root[n - 1] != '/' ? "/" : "";
+	int length = snprintf(path, path_bytes, "%s%s%s", list->root, slash, shard_list_name(list, file));
+
+	return length >= 0 && (size_t)length < path_bytes;
+}
