@@ -1,0 +1,247 @@
+#include "feed.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned __int128 u128;
+
+uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro)
+{
+	uint64_t end = cursor_end(cursor);
+
+	if (end == UINT64_MAX)
+		return RING_ENDLESS;
+
+	u128 step = (u128)world * micro;
+
+	return (uint64_t)((end - cursor->next + step - 1) / step);
+}
+
+struct feed *feed_new(const struct cursor *cursor, const struct feed_options *options)
+{
+	uint32_t slots = options->ring.geometry.slots;
+	struct feed *feed = calloc(1, sizeof(*feed) + cursor->datasets * sizeof(feed->source[0]));
+
+	if (!feed)
+		return NULL;
+	feed->options = *options;
+	feed->options.source = feed->source;
+	memcpy(feed->source, options->source, cursor->datasets * sizeof(feed->source[0]));
+	feed->left = calloc(slots, sizeof(*feed->left));
+	feed->retries = calloc((size_t)slots * options->ring.geometry.rows, sizeof(*feed->retries));
+	if (!feed->left || !feed->retries || !cursor_copy(&feed->cursor, cursor)) {
+		feed_free(feed);
+		return NULL;
+	}
+	feed->order = cursor_order(&feed->cursor);
+	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
+	atomic_store(&options->ring.header->end, feed->batches);
+	return feed;
+}
+
+void feed_free(struct feed *feed)
+{
+	if (!feed)
+		return;
+	assert(feed->reading == 0 && !feed->queued);
+	cursor_free(&feed->cursor);
+	free(feed->left);
+	free(feed->retries);
+	free(feed);
+}
+
+struct feed_counters feed_counters(const struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+	uint64_t published = ring_published(ring);
+	uint64_t released = atomic_load_explicit(&ring->control->released, memory_order_relaxed);
+
+	if (released > published) /* the client's word: for display only */
+		released = published;
+	return (struct feed_counters){
+		.published = published,
+		.released = released,
+		.lost_wakes = feed->lost_wakes,
+		.full = published - released == ring->geometry.slots,
+	};
+}
+
+/* ---- sleeping and waking ---- */
+
+/* Is there a reason to go on? Half the ring; or one slot, if the client waits for it and holds all others. */
+static bool feed_wanted(const struct feed *feed, uint64_t released)
+{
+	const struct ring *ring = &feed->options.ring;
+
+	return released >= feed->wake_at || (feed->planned - released < ring->geometry.slots &&
+						    ring_client_waits(ring, feed->planned));
+}
+
+/* Full: sleep until half the ring is free, so that the client makes one system call for many batches. */
+static enum feed_room feed_sleep(struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+	uint32_t half = ring->geometry.slots / 2;
+
+	feed->wake_at = feed->released + (half ? half : 1);
+	feed->late = false;
+	ring_wake_at(ring, feed->wake_at);
+	if (!ring_released(ring, feed->published, &feed->released))
+		return FEED_HOSTILE;
+	if (!feed_wanted(feed, feed->released))
+		return FEED_FULL;
+	feed->wake_at = 0;
+	ring_wake_at(ring, 0);
+	return FEED_ROOM;
+}
+
+enum feed_room feed_room(struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+
+	if (feed->row > 0)
+		return FEED_ROOM;
+	if (feed->planned == feed->batches)
+		return FEED_ENDED;
+	if (feed->planned - feed->released < ring->geometry.slots)
+		return FEED_ROOM;
+	if (!ring_released(ring, feed->published, &feed->released))
+		return FEED_HOSTILE;
+	if (feed->planned - feed->released < ring->geometry.slots)
+		return FEED_ROOM;
+	return feed_sleep(feed);
+}
+
+bool feed_awake(struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+
+	if (feed->wake_at == 0)
+		return false;
+	if (ring_released(ring, feed->published, &feed->released) && !feed_wanted(feed, feed->released))
+		return false;
+	/* Wanted, or nonsense, which feed_room() will find. */
+	feed->wake_at = 0;
+	ring_wake_at(ring, 0);
+	return true;
+}
+
+bool feed_late(const struct feed *feed)
+{
+	uint64_t released = feed->released;
+
+	return feed->wake_at != 0 && (!ring_released(&feed->options.ring, feed->published, &released) || feed_wanted(feed, released));
+}
+
+/* ---- planning ---- */
+
+static void describe_read(
+	const struct feed *feed, uint32_t index, const struct ring_row *row, struct engine_action *read)
+{
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+	uint8_t *slot = ring_slot_data(&feed->options.ring, index / g->rows);
+
+	*read = (struct engine_action){
+		.type = ENGINE_READ,
+		.id = feed->options.id,
+		.tag = (uint64_t)feed->options.id << 32 | index,
+		.owner = feed->source[row->dataset].owner,
+		.shard = row->shard,
+		.token = row->offset,
+		.tokens = g->window_tokens,
+		.to = slot + (uint64_t)(index % g->rows) * g->window_tokens * g->token_bytes,
+	};
+}
+
+void feed_read_again(const struct feed *feed, uint32_t index, struct engine_action *read)
+{
+	describe_read(feed, index, &feed->options.ring.row[index], read);
+}
+
+static void begin_slot(struct feed *feed, uint64_t first)
+{
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+	uint64_t end = cursor_end(&feed->cursor);
+	uint64_t valid = first < end ? end - first : 0;
+	uint32_t at = (uint32_t)(feed->planned % g->slots);
+
+	*ring_slot(&feed->options.ring, feed->planned) = (struct ring_slot){
+		.position = first,
+		.rows_valid = valid < g->rows ? (uint32_t)valid : g->rows,
+	};
+	assert(feed->left[at] == 0);
+	feed->left[at] = 1;
+	memset(&feed->retries[(size_t)at * g->rows], 0, g->rows);
+}
+
+/* The row of @position; false if it lies behind the end. */
+static bool locate(const struct feed *feed, uint64_t position, struct ring_row *row)
+{
+	struct order_place place;
+	uint64_t shard, offset;
+
+	if (position >= cursor_end(&feed->cursor) || !order_at(&feed->order, position, &place))
+		return false;
+
+	const struct table *table = feed->source[place.dataset].table;
+
+	assert(table);
+	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch, place.window, &shard, &offset);
+	*row = (struct ring_row){
+		.position = position,
+		.epoch = place.epoch,
+		.window = place.window,
+		.offset = offset,
+		.dataset = place.dataset,
+		.shard = (uint32_t)shard,
+	};
+	return true;
+}
+
+bool feed_plan(struct feed *feed, struct engine_action *read)
+{
+	const struct ring *ring = &feed->options.ring;
+	const struct ring_geometry *g = &ring->geometry;
+	uint64_t first = order_rank_position(
+		feed->cursor.next, feed->planned, feed->options.rank, feed->options.world, g->rows);
+	uint32_t at = (uint32_t)(feed->planned % g->slots), r = feed->row;
+	uint32_t index = at * g->rows + r;
+	struct ring_row row = {.position = RING_PADDING};
+
+	if (r == 0)
+		begin_slot(feed, first);
+
+	bool real = first <= UINT64_MAX - r && locate(feed, first + r, &row);
+
+	ring_rows(ring, feed->planned)[r] = row;
+	describe_read(feed, index, &row, read);
+	if (real) {
+		feed->left[at]++;
+		feed->reading++;
+	} else {
+		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
+	}
+	if (++feed->row == g->rows) {
+		feed->row = 0;
+		feed->planned++;
+		feed->left[at]--;
+	}
+	return real;
+}
+
+bool feed_publish(struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+	uint64_t before = feed->published, waits;
+
+	while (feed->published < feed->planned && feed->left[feed->published % ring->geometry.slots] == 0)
+		feed->published++;
+	if (feed->published == before)
+		return false;
+	waits = ring_publish(ring, feed->published);
+	if (waits == 0 || waits == feed->woken)
+		return false;
+	feed->woken = waits;
+	return true;
+}
