@@ -1,0 +1,573 @@
+/*
+ * What is the same whatever way bytes are read: a request finds its file, waits until that is open and known
+ * to be the one that was listed, reads until it has all, and ends exactly once.
+ *
+ *   queue → [parked: every entry of the table is in use] → [waiting: the file is being opened] → reading →
+ * finished
+ *
+ * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
+ * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
+ */
+#include "files.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+
+enum {
+	BATCH = 64,   /* works taken from the backend at once */
+	TRIES = 1000, /* EINTR or EAGAIN in a row, then it is an error */
+	SECTOR = 512,
+	WHY_BYTES = 192,
+};
+
+struct request {
+	struct disk_work work;
+	STAILQ_ENTRY(request) link; /* free, parked, waiting or finished */
+	struct disk_read read;
+	struct file *file;
+	char *staging;	/* O_DIRECT's, own; NULL where the disk is not direct */
+	uint64_t start; /* where in the file the first byte of `have` lies: aligned where direct */
+	uint64_t have;	/* bytes read from there on */
+	unsigned skip;	/* of these, bytes before the window */
+	unsigned tries;
+	bool staged;
+	bool reopened; /* ESTALE gets one chance */
+	struct disk_done done;
+	char why[WHY_BYTES];
+};
+
+struct disk {
+	const struct disk_ops *ops;
+	void *backend;
+	bool direct;
+	uint64_t largest_window_bytes;
+	unsigned in_flight;
+	struct request *request; /* [depth] */
+	struct requests unused, parked, finished;
+	struct files files;
+	char *staging;
+	uint64_t staging_bytes;
+	char notes[LIMIT_TEXT_BYTES];
+};
+
+static uint64_t staging_each(const struct disk_options *options)
+{
+	uint64_t window = options->largest_window_bytes, align = DISK_ALIGN;
+
+	return options->direct ? (window + align - 1) / align * align + 2 * align : 0;
+}
+
+uint64_t disk_memory(const struct disk_options *options)
+{
+	return sizeof(struct disk) + options->depth * (sizeof(struct request) + staging_each(options)) +
+	       files_memory(options->files);
+}
+
+static bool disk_allocate(struct disk *disk, const struct disk_options *options)
+{
+	uint64_t each = staging_each(options);
+
+	disk->request = calloc(options->depth, sizeof(*disk->request));
+	if (!disk->request || !files_init(&disk->files, options->files))
+		return false;
+	disk->staging_bytes = options->depth * each;
+	if (each > 0) {
+		void *staging = mmap(NULL, disk->staging_bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (staging == MAP_FAILED)
+			return false;
+		disk->staging = staging;
+	}
+	for (unsigned i = 0; i < options->depth; i++) {
+		disk->request[i].staging = disk->staging ? disk->staging + i * each : NULL;
+		STAILQ_INSERT_TAIL(&disk->unused, &disk->request[i], link);
+	}
+	return true;
+}
+
+static void disk_release(struct disk *disk)
+{
+	if (disk->staging)
+		munmap(disk->staging, disk->staging_bytes);
+	if (disk->files.count > 0)
+		files_free(&disk->files);
+	free(disk->request);
+	free(disk);
+}
+
+static struct disk *disk_make(
+	const struct disk_ops *ops, const struct disk_options *options, const char **what, int *error)
+{
+	assert(options->depth >= 1 && options->depth <= LIMIT_READS);
+	struct disk *disk = calloc(1, sizeof(*disk));
+
+	*what = "memory";
+	*error = ENOMEM;
+	if (!disk)
+		return NULL;
+	disk->ops = ops;
+	disk->direct = options->direct;
+	disk->largest_window_bytes = options->largest_window_bytes;
+	STAILQ_INIT(&disk->unused);
+	STAILQ_INIT(&disk->parked);
+	STAILQ_INIT(&disk->finished);
+	if (disk_allocate(disk, options))
+		disk->backend = ops->open(options->depth, what, error);
+	if (!disk->backend) {
+		disk_release(disk);
+		return NULL;
+	}
+	return disk;
+}
+
+struct disk *disk_open_with(
+	const struct disk_ops *ops, const struct disk_options *options, char *why, size_t why_bytes)
+{
+	const char *what;
+	int error;
+	struct disk *disk = disk_make(ops, options, &what, &error);
+
+	if (!disk)
+		snprintf(why, why_bytes, "reading with %s: %s: %s (%s)", ops->name, what,
+			strerrorname_np(error), strerror(error));
+	return disk;
+}
+
+static bool is_forbidden(int error)
+{
+	return error == EPERM || error == EACCES || error == ENOSYS;
+}
+
+struct disk *disk_open(const struct disk_options *options, char *note, char *why, size_t text_bytes)
+{
+	const char *what;
+	int error;
+
+	snprintf(note, text_bytes, "%s", "");
+	if (options->io == CONFIG_IO_PREAD)
+		return disk_open_with(&disk_pread, options, why, text_bytes);
+
+	struct disk *disk = disk_make(&disk_uring, options, &what, &error);
+
+	if (disk)
+		return disk;
+	if (options->io == CONFIG_IO_URING) {
+		snprintf(why, text_bytes,
+			"io: uring: %s: %s (%s); let the container's seccomp profile and "
+			"kernel.io_uring_disabled allow it, "
+			"or write io: auto",
+			what, strerrorname_np(error), strerror(error));
+		return NULL;
+	}
+	if (is_forbidden(error))
+		snprintf(note, text_bytes,
+			"io_uring is forbidden here (%s): reading with a pool of %d pread threads",
+			strerrorname_np(error), DISK_THREADS);
+	else
+		snprintf(note, text_bytes,
+			"io_uring does not work here (%s: %s): reading with a pool of %d pread threads", what,
+			strerrorname_np(error), DISK_THREADS);
+	return disk_open_with(&disk_pread, options, why, text_bytes);
+}
+
+void disk_close(struct disk *disk)
+{
+	struct disk_done done[BATCH];
+
+	if (!disk)
+		return;
+	disk_commit(disk);
+	while (disk->in_flight > 0)
+		disk_reap(disk, done, BATCH, 1000);
+	disk->ops->close(disk->backend);
+	disk_release(disk);
+}
+
+const char *disk_name(const struct disk *disk)
+{
+	return disk->ops->name;
+}
+
+const char *disk_notes(const struct disk *disk)
+{
+	return disk->notes;
+}
+
+/* ---- reading ---- */
+
+static void request_finish(struct disk *disk, struct request *request, enum disk_fault fault, int error)
+{
+	request->done = (struct disk_done){
+		.tag = request->read.tag,
+		.fault = fault,
+		.error = error,
+		.why = fault == DISK_REPLACED ? request->why : "",
+	};
+	STAILQ_INSERT_TAIL(&disk->finished, request, link);
+}
+
+static uint64_t read_bytes(const struct disk_read *read)
+{
+	return read->tokens * read->dataset->token_bytes;
+}
+
+/* As `have` counts: where the window ends. */
+static uint64_t request_end(const struct request *request)
+{
+	return request->skip + read_bytes(&request->read);
+}
+
+/*
+ * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: stopped at the end of
+ * the file, it gets no further; at a bad sector, it is told so.
+ */
+static void request_continue(struct disk *disk, struct request *request)
+{
+	struct disk_work *work = &request->work;
+	char *to = request->staged ? request->staging : request->read.to;
+	uint64_t from = request->have, end = request_end(request);
+
+	if (request->staged) {
+		from = from / SECTOR * SECTOR;
+		end = (end + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN;
+	}
+	work->opening = NULL;
+	work->fd = request->file->fd;
+	work->nowait = &request->file->nowait;
+	work->to = to + from;
+	work->bytes = end - from;
+	work->at = request->start + from;
+	disk->ops->submit(disk->backend, work);
+}
+
+static void request_start(struct disk *disk, struct request *request)
+{
+	const struct disk_read *read = &request->read;
+
+	request->start = read->dataset->data_at + read->token * read->dataset->token_bytes;
+	request->staged = request->file->direct;
+	request->skip = request->staged ? request->start % DISK_ALIGN : 0;
+	request->start -= request->skip;
+	request->have = 0;
+	request->tries = 0;
+	request_continue(disk, request);
+}
+
+/* ---- finding the file ---- */
+
+static void file_open(struct disk *disk, struct file *file)
+{
+	file->state = FILE_OPENING;
+	file->work.opening = &file->opening;
+	disk->ops->submit(disk->backend, &file->work);
+}
+
+static void file_begin(struct disk *disk, struct file *file)
+{
+	file->tries = 0;
+	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
+	file->direct = disk->direct;
+	file->opening.path = file->path;
+	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
+	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
+	file->opening.old = file->fd;
+	file->fd = -1;
+	file_open(disk, file);
+}
+
+static bool request_place(struct disk *disk, struct request *request)
+{
+	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard);
+
+	if (!file)
+		return false;
+	request->file = file;
+	if (file->state == FILE_OPEN) {
+		request_start(disk, request);
+		return true;
+	}
+	STAILQ_INSERT_TAIL(&file->waiting, request, link);
+	if (file->state == FILE_CLOSED)
+		file_begin(disk, file);
+	return true;
+}
+
+/* Nobody overtakes who is parked: a file that is always in use would keep them out for ever. */
+static void request_admit(struct disk *disk, struct request *request)
+{
+	if (!STAILQ_EMPTY(&disk->parked) || !request_place(disk, request))
+		STAILQ_INSERT_TAIL(&disk->parked, request, link);
+}
+
+static void disk_unpark(struct disk *disk)
+{
+	struct request *request;
+
+	while ((request = STAILQ_FIRST(&disk->parked))) {
+		STAILQ_REMOVE_HEAD(&disk->parked, link);
+		if (request_place(disk, request))
+			continue;
+		STAILQ_INSERT_HEAD(&disk->parked, request, link);
+		return;
+	}
+}
+
+void disk_queue(struct disk *disk, const struct disk_read *read)
+{
+	struct request *request = STAILQ_FIRST(&disk->unused);
+
+	assert(request);
+	assert(!disk->direct || read_bytes(read) <= disk->largest_window_bytes);
+	STAILQ_REMOVE_HEAD(&disk->unused, link);
+	disk->in_flight++;
+	request->read = *read;
+	request->reopened = false;
+	request_admit(disk, request);
+}
+
+void disk_commit(struct disk *disk)
+{
+	disk->ops->commit(disk->backend);
+}
+
+/* ---- what came back ---- */
+
+static void disk_note_buffered(struct disk *disk, struct file *file)
+{
+	file->direct = false;
+	if (!disk->notes[0])
+		snprintf(disk->notes, sizeof(disk->notes),
+			"direct: %.900s: its file system refuses O_DIRECT: such shards are read through the "
+			"page cache",
+			file->path);
+}
+
+static bool may_repeat(int error, unsigned *tries)
+{
+	return (error == EINTR || error == EAGAIN) && ++*tries < TRIES;
+}
+
+/*
+ * The request has left its file. An NFS server that forgot the file may still know the path, and whether that
+ * leads to the same file shows when it is opened again.
+ */
+static void request_fail(struct disk *disk, struct request *request, enum disk_fault fault, int error)
+{
+	if (error != ESTALE || request->reopened) {
+		request_finish(disk, request, fault, error);
+		return;
+	}
+	request->reopened = true;
+	request_admit(disk, request);
+}
+
+static void read_failed(struct disk *disk, struct request *request, int error)
+{
+	struct file *file = request->file;
+
+	if (may_repeat(error, &request->tries)) {
+		request_continue(disk, request);
+		return;
+	}
+	if (error == EINVAL && request->staged) {
+		/* Taken at open, refused now: this file system wants a coarser alignment. */
+		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
+		disk_note_buffered(disk, file);
+		request_start(disk, request);
+		return;
+	}
+	if (error == ESTALE)
+		files_forget(file);
+	files_put(&disk->files, file);
+	request_fail(disk, request, DISK_ERRNO, error);
+}
+
+static void read_done(struct disk *disk, struct request *request)
+{
+	struct disk_work *work = &request->work;
+
+	if (work->result < 0) {
+		read_failed(disk, request, (int)-work->result);
+		return;
+	}
+
+	uint64_t had = request->have, end = request_end(request);
+
+	request->have = work->at - request->start + (uint64_t)work->result;
+	request->tries = 0;
+	if (request->have < end && request->have > had) {
+		request_continue(disk, request);
+		return;
+	}
+	files_put(&disk->files, request->file);
+	if (request->have < end) {
+		request_finish(disk, request, DISK_SHORT, 0);
+		return;
+	}
+	if (request->staged)
+		memcpy(request->read.to, request->staging + request->skip, end - request->skip);
+	request_finish(disk, request, DISK_OK, 0);
+}
+
+/* Nobody finds the file any more, and all who wait for it learn @why. */
+static void file_fail(struct disk *disk, struct file *file, enum disk_fault fault, int error, const char *why)
+{
+	struct requests waiting = STAILQ_HEAD_INITIALIZER(waiting);
+	struct request *request;
+
+	files_forget(file);
+	file->state = FILE_CLOSED;
+	STAILQ_CONCAT(&waiting, &file->waiting);
+	while ((request = STAILQ_FIRST(&waiting))) {
+		STAILQ_REMOVE_HEAD(&waiting, link);
+		snprintf(request->why, sizeof(request->why), "%s", why);
+		files_put(&disk->files, file);
+		request_fail(disk, request, fault, error);
+	}
+}
+
+static void file_refused(struct disk *disk, struct file *file, int error)
+{
+	struct disk_opening *opening = &file->opening;
+
+	if (error == EINVAL && file->direct) {
+		disk_note_buffered(disk, file);
+		opening->flags &= ~O_DIRECT;
+		file_open(disk, file);
+		return;
+	}
+	/* Short of descriptors, the table shrinks before a stream fails. */
+	if (error == EMFILE || error == ENFILE)
+		opening->old = files_rob(&disk->files);
+	if (opening->old >= 0 || may_repeat(error, &file->tries)) {
+		file_open(disk, file);
+		return;
+	}
+	file_fail(disk, file, DISK_ERRNO, error, "");
+}
+
+static struct stat stat_of(const struct statx *found)
+{
+	return (struct stat){
+		.st_dev = makedev(found->stx_dev_major, found->stx_dev_minor),
+		.st_ino = found->stx_ino,
+		.st_mode = found->stx_mode,
+		.st_nlink = found->stx_nlink,
+		.st_uid = found->stx_uid,
+		.st_gid = found->stx_gid,
+		.st_size = (off_t)found->stx_size,
+		.st_blksize = found->stx_blksize,
+		.st_blocks = (blkcnt_t)found->stx_blocks,
+		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
+		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
+	};
+}
+
+static void file_ready(struct disk *disk, struct file *file)
+{
+	struct request *request;
+
+	/* On a file system without asynchronous reads, NONBLOCK would make io_uring give up with EAGAIN. */
+	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+	/* Windows in random order: read what is asked for, and nothing around it. */
+	if (file->dataset->config->shuffle == ORDER_GLOBAL)
+		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
+	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
+	file->nowait = !file->direct;
+	file->state = FILE_OPEN;
+	while ((request = STAILQ_FIRST(&file->waiting))) {
+		STAILQ_REMOVE_HEAD(&file->waiting, link);
+		request_start(disk, request);
+	}
+}
+
+static void opening_done(struct disk *disk, struct file *file)
+{
+	char why[WHY_BYTES];
+
+	if (file->work.result < 0) {
+		file_refused(disk, file, (int)-file->work.result);
+		return;
+	}
+	file->fd = (int)file->work.result;
+
+	struct stat st = stat_of(&file->opening.found);
+
+	if (dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
+		file_ready(disk, file);
+	else
+		file_fail(disk, file, DISK_REPLACED, 0, why);
+}
+
+static void work_done(struct disk *disk, struct disk_work *work)
+{
+	if (work->opening)
+		opening_done(disk, (struct file *)((char *)work - offsetof(struct file, work)));
+	else
+		read_done(disk, (struct request *)((char *)work - offsetof(struct request, work)));
+}
+
+static unsigned take_finished(struct disk *disk, struct disk_done *done, unsigned max)
+{
+	unsigned count = 0;
+	struct request *request;
+
+	while (count < max && (request = STAILQ_FIRST(&disk->finished))) {
+		STAILQ_REMOVE_HEAD(&disk->finished, link);
+		STAILQ_INSERT_HEAD(&disk->unused, request, link);
+		done[count++] = request->done;
+	}
+	disk->in_flight -= count;
+	return count;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* Returns whether the caller of disk_reap() has a reason to look: something ended, or a kick. */
+static bool disk_turn(struct disk *disk, int64_t deadline_ns)
+{
+	struct disk_work *works[BATCH];
+	bool kicked = false;
+	unsigned count = disk->ops->reap(disk->backend, works, BATCH, deadline_ns, &kicked);
+
+	for (unsigned i = 0; i < count; i++)
+		work_done(disk, works[i]);
+	disk_unpark(disk);
+	disk->ops->commit(disk->backend);
+	return kicked || !STAILQ_EMPTY(&disk->finished);
+}
+
+unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int timeout_ms)
+{
+	assert(max >= 1 && timeout_ms >= 0);
+	bool look = disk_turn(disk, 0);
+
+	if (!look && timeout_ms > 0) {
+		int64_t deadline_ns = now_ns() + timeout_ms * INT64_C(1000000);
+
+		while (!look && now_ns() < deadline_ns)
+			look = disk_turn(disk, deadline_ns);
+	}
+	return take_finished(disk, done, max);
+}
+
+void disk_kick(struct disk *disk)
+{
+	disk->ops->kick(disk->backend);
+}

@@ -1,0 +1,75 @@
+/*
+ * Reading shards. One small interface, two ways of doing it: io_uring, and a pool of threads that pread where
+ * io_uring is forbidden (most containers). Same bytes, same errors. The data thread owns a disk; only
+ * disk_kick() may be called from others.
+ *
+ * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
+ * the dataset listed (size, inode, mtime). Short reads are continued. A read is done exactly once: every tag
+ * that was queued comes back from disk_reap(), with 0 or an error.
+ */
+#ifndef TOKEND_DISK_H
+#define TOKEND_DISK_H
+
+#include "../dataset.h"
+
+struct disk;
+
+struct disk_read {
+	uint64_t tag; /* the caller's */
+	const struct dataset *dataset;
+	uint64_t shard;
+	uint64_t token; /* first token */
+	uint64_t tokens;
+	void *to; /* tokens × token_bytes bytes; untouched by others until the tag comes back */
+};
+
+enum disk_fault {
+	DISK_OK = 0,
+	DISK_ERRNO,    /* open or read failed; see error */
+	DISK_SHORT,    /* the file ends before the window does */
+	DISK_REPLACED, /* it is not the file that was listed at start */
+};
+
+struct disk_done {
+	uint64_t tag;
+	enum disk_fault fault;
+	int error;	 /* errno of DISK_ERRNO */
+	const char *why; /* DISK_REPLACED: what differs, valid until the next disk_reap(); else "" */
+};
+
+struct disk_options {
+	enum config_io io;
+	bool direct;	/* O_DIRECT through staging of our own */
+	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
+	unsigned
+		files; /* shards held open, ≥ 1; more reads than that many shards at a time wait their turn */
+	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
+};
+
+/*
+ * NULL with one line in @why. CONFIG_IO_AUTO takes io_uring and falls back to pread if the kernel forbids it;
+ * *@note then says so in one line (else ""). CONFIG_IO_URING fails instead.
+ */
+struct disk *disk_open(const struct disk_options *options, char *note, char *why, size_t text_bytes);
+/* Waits for what is in flight; its completions are lost. */
+void disk_close(struct disk *disk);
+const char *disk_name(const struct disk *disk); /* "uring" or "pread" */
+/* What a disk of these options keeps for itself, to be counted in `memory:`: all of it is allocated when it
+ * is opened. */
+uint64_t disk_memory(const struct disk_options *options);
+/* "", or one line once a file system refused O_DIRECT and its shards are read through the page cache. */
+const char *disk_notes(const struct disk *disk);
+
+/* Copies @read. At most depth may be in flight, that is, queued and not yet reaped: the caller counts. */
+void disk_queue(struct disk *disk, const struct disk_read *read);
+/* Starts everything queued. */
+void disk_commit(struct disk *disk);
+/*
+ * Fills at most @max completions. With none at hand it waits for the first one, for a kick, or for
+ * @timeout_ms (0: do not wait), and may return 0.
+ */
+unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int timeout_ms);
+/* Makes the current or next disk_reap() return soon. Any thread. */
+void disk_kick(struct disk *disk);
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * What a way of reading has to do: open a path and look at it, read bytes, be woken. Everything that can be
+ * said once for all of them (which shards are open, what is the right file, short reads, O_DIRECT's
+ * alignment) is in disk.c, so two backends cannot differ in it, and a test can put one of its own between.
+ */
+#ifndef TOKEND_DISK_OPS_H
+#define TOKEND_DISK_OPS_H
+
+#include "disk.h"
+
+#include <sys/stat.h>
+
+/* Closes @old if there is one, opens @path, and fills @found. Any step may hang on a network file system. */
+struct disk_opening {
+	const char *path;
+	int flags;
+	int old; /* a descriptor to close before, or -1; -1 afterwards */
+	struct statx found;
+	int step; /* the backend's */
+};
+
+/* One operation. It belongs to the backend from submit() until reap() hands it back. */
+struct disk_work {
+	struct disk_work *next; /* the backend's */
+	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
+	struct disk_opening *opening; /* NULL: it is a read */
+	int fd;
+	bool *nowait; /* the file may be asked with RWF_NOWAIT; cleared when it turns out to know none */
+	void *to;
+	size_t bytes;
+	uint64_t at;
+};
+
+struct disk_ops {
+	const char *name;
+	/* At most @works are submitted and not reaped. NULL: *@error is an errno, and @what failed. */
+	void *(*open)(unsigned works, const char **what, int *error);
+	void (*close)(void *backend); /* only when every work is back */
+	void (*submit)(void *backend, struct disk_work *work);
+	void (*commit)(void *backend); /* starts what was submitted; after reap() too, which may go on with a
+					  work's next step */
+	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0: not at all)
+	 * or a kick. */
+	unsigned (*reap)(
+		void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked);
+	void (*kick)(void *backend); /* any thread */
+};
+
+extern const struct disk_ops disk_uring;
+extern const struct disk_ops disk_pread;
+
+/* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that matters. */
+enum { DISK_ALIGN = 4096 };
+/* Threads of the pread pool. */
+enum { DISK_THREADS = 8 };
+
+/* disk_open() with a backend of the caller's. */
+struct disk *disk_open_with(
+	const struct disk_ops *ops, const struct disk_options *options, char *why, size_t why_bytes);
+
+#endif

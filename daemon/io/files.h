@@ -1,0 +1,60 @@
+/*
+ * The shards that are open: a table of fixed size, found by (dataset, shard), the least recently used given
+ * up first. A file with users is never given up. No I/O is done here: a descriptor of the former owner stays
+ * in the entry until whoever opens it anew closes it (closing can hang, too, so it is left to those that
+ * may).
+ */
+#ifndef TOKEND_FILES_H
+#define TOKEND_FILES_H
+
+#include "disk_ops.h"
+
+#include <sys/queue.h>
+
+struct request;
+STAILQ_HEAD(requests, request);
+
+struct file {
+	LIST_ENTRY(file) hashed; /* while known */
+	TAILQ_ENTRY(file) idle;	 /* while users is 0 */
+	const struct dataset *dataset;
+	uint64_t shard;
+	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
+	bool known;	/* can be found; a file that failed cannot, and leaves when its last user does */
+	bool direct;	/* opened with O_DIRECT */
+	bool nowait;	/* RWF_NOWAIT may be tried */
+	int fd;		/* of whatever state; -1: none */
+	unsigned users; /* requests that read or wait */
+	struct requests waiting; /* for the opening */
+	unsigned tries;
+	struct disk_work work; /* the opening */
+	struct disk_opening opening;
+	char *path; /* [PATH_MAX] */
+};
+
+LIST_HEAD(files_chain, file);
+TAILQ_HEAD(files_idle, file);
+
+struct files {
+	struct file *file;
+	unsigned count;
+	char *paths;
+	struct files_chain *chain;
+	unsigned chains;	/* a power of two */
+	struct files_idle idle; /* next to be given up first */
+};
+
+bool files_init(struct files *files, unsigned count);
+void files_free(struct files *files); /* closes all */
+uint64_t files_memory(unsigned count);
+
+/* The shard's file with one user more, CLOSED if it was not there. NULL if every entry has users. */
+struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard);
+/* One user less. */
+void files_put(struct files *files, struct file *file);
+/* Makes @file unknown: the next files_get() of its shard begins anew. */
+void files_forget(struct file *file);
+/* Takes the descriptor of the file that would be given up next, for want of descriptors. -1: none. */
+int files_rob(struct files *files);
+
+#endif
