@@ -1,0 +1,377 @@
+#include "log.h"
+#include "server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+enum {
+	PACKETS_A_TURN = 64, /* then the other connections get theirs */
+	MAX_FDS = 8,
+};
+
+bool refuse(struct refusal *r, const char *code, const char *field, const char *format, ...)
+{
+	va_list args;
+
+	r->code = code;
+	snprintf(r->field, sizeof(r->field), "%s", field);
+	va_start(args, format);
+	vsnprintf(r->text, sizeof(r->text), format, args);
+	va_end(args);
+	return false;
+}
+
+/* ---- closing ---- */
+
+void connection_settle(struct connection *c)
+{
+	if (!c->closing || c->handles > 0 || c->jobs > 0 || c->session)
+		return;
+	if (c->next)
+		c->next->before = c->before;
+	if (c->before)
+		c->before->next = c->next;
+	else
+		c->server->connections = c->next;
+	c->server->connected--;
+	close(c->fd);
+	free(c);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct connection *c = handle->data;
+
+	if (handle == (uv_handle_t *)&c->process)
+		close(c->pidfd);
+	c->handles--;
+	connection_settle(c);
+}
+
+void connection_close(struct connection *c)
+{
+	if (c->closing)
+		return;
+	c->closing = true;
+	/* The peer sees the end now; the descriptor lives until the data thread lets go of it. */
+	shutdown(c->fd, SHUT_RDWR);
+	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
+	if (c->pidfd >= 0)
+		uv_close((uv_handle_t *)&c->process, on_handle_closed);
+	if (c->session)
+		session_leave(c->session);
+}
+
+/* ---- sending ---- */
+
+void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n)
+{
+	char *packet = c->server->outgoing;
+	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	size_t length = wire_encode(w, packet);
+	struct iovec part = {packet, length};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+	if (c->closing)
+		return;
+	assert(length > 0 && n <= MAX_FDS);
+	if (n > 0) {
+		memset(control, 0, sizeof(control));
+		message.msg_control = control;
+		message.msg_controllen = CMSG_SPACE(n * sizeof(int));
+
+		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(n * sizeof(int));
+		memcpy(CMSG_DATA(head), fds, n * sizeof(int));
+	}
+	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
+		return;
+	if (errno == EAGAIN)
+		log_line(LOG_WARNING, "pid %d does not read its replies: dropped", (int)c->pid);
+	connection_close(c);
+}
+
+/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in whatever encoding. */
+static const char *printable(char *to, size_t capacity, const char *text)
+{
+	size_t n = 0;
+
+	while (*text) {
+		unsigned step = wire_character(text);
+
+		if (n + (step ? step : 1) >= capacity)
+			break;
+		if (step)
+			memcpy(to + n, text, step);
+		else
+			to[n] = '?';
+		n += step ? step : 1;
+		text += step ? step : 1;
+	}
+	to[n] = 0;
+	return to;
+}
+
+void connection_error(struct connection *c, const char *code, const char *field, const char *text)
+{
+	struct wire w = {.op = WIRE_ERROR};
+	char plain_field[96], plain_text[LIMIT_TEXT_BYTES];
+
+	wire_set_text(&w, WIRE_CODE, code);
+	wire_set_text(&w, WIRE_FIELD, printable(plain_field, sizeof(plain_field), field));
+	wire_set_text(&w, WIRE_TEXT, printable(plain_text, sizeof(plain_text), text));
+	connection_send(c, &w, NULL, 0);
+}
+
+void connection_refuse(struct connection *c, const char *code, const char *field, const char *text)
+{
+	log_line(LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
+	connection_error(c, code, field, text);
+	connection_close(c);
+}
+
+/* ---- receiving ---- */
+
+static void hello(struct connection *c, const struct wire *w)
+{
+	struct wire answer = {.op = WIRE_HELLO};
+
+	if (wire_number(w, WIRE_VERSION_KEY) != WIRE_VERSION) {
+		connection_refuse(c, "protocol", "version", "this tokend speaks version 1: install client and daemon of one release");
+		return;
+	}
+	if (!wire_text(w, WIRE_HOST, c->host, sizeof(c->host)) || !wire_label_ok(c->host))
+		c->host[0] = 0;
+	c->greeted = true;
+	wire_set(&answer, WIRE_VERSION_KEY, WIRE_VERSION);
+	connection_send(c, &answer, NULL, 0);
+}
+
+static void dispatch(struct connection *c, const struct wire *w)
+{
+	c->since_ms = uv_now(&c->server->loop);
+	if (!c->greeted && w->op != WIRE_HELLO) {
+		connection_refuse(c, "protocol", "op", "say hello first");
+		return;
+	}
+	switch (w->op) {
+	case WIRE_HELLO:
+		hello(c, w);
+		return;
+	case WIRE_ATTACH:
+		session_attach(c, w);
+		return;
+	case WIRE_CHECKPOINT:
+		save_checkpoint(c, w);
+		return;
+	case WIRE_PENDING:
+		request_pending(c);
+		return;
+	case WIRE_ACKNOWLEDGE:
+		request_acknowledge(c, w);
+		return;
+	case WIRE_REQUEST:
+		request_new(c, w);
+		return;
+	case WIRE_STATUS:
+		status_list(c, w);
+		return;
+	default:
+		connection_refuse(c, "protocol", "op", "not a message for a daemon");
+	}
+}
+
+/* Nobody sends us descriptors; whoever does is dropped, and they are closed. */
+static bool close_descriptors(struct msghdr *message)
+{
+	bool any = message->msg_flags & MSG_CTRUNC;
+
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+			close(fd);
+		}
+		any = true;
+	}
+	return any;
+}
+
+/* One packet. False if there is none, or the connection is closing. */
+static bool receive(struct connection *c)
+{
+	char *packet = c->server->incoming;
+	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	struct iovec part = {packet, LIMIT_PACKET_BYTES};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	const char *fault;
+	struct wire w;
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (n <= 0) {
+		connection_close(c);
+		return false;
+	}
+	if (close_descriptors(&message)) {
+		connection_refuse(c, "protocol", "descriptors", "a client sends none");
+	} else if (message.msg_flags & MSG_TRUNC) {
+		connection_refuse(c, "protocol", "packet", "longer than 128 KiB");
+	} else if (n == 1) {
+		if (c->session && c->session->fed)
+			feeder_kick(c->server->feeder, c->session->id);
+	} else if ((fault = wire_decode(&w, packet, (size_t)n))) {
+		connection_refuse(c, "protocol", fault, "missing, or not of its type");
+	} else {
+		dispatch(c, &w);
+	}
+	return !c->closing;
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+	struct connection *c = poll->data;
+
+	(void)events;
+	if (status < 0) {
+		connection_close(c);
+		return;
+	}
+	for (int i = 0; i < PACKETS_A_TURN && receive(c); i++)
+		;
+}
+
+/* The trainer died, whoever else still holds its end of the socket. */
+static void on_process_end(uv_poll_t *poll, int status, int events)
+{
+	struct connection *c = poll->data;
+
+	(void)status, (void)events;
+	if (c->session && !c->closing)
+		log_line(LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid, (unsigned long long)c->session->rank,
+			c->session->stream->config->name);
+	connection_close(c);
+}
+
+/* ---- accepting ---- */
+
+static bool allowed(const struct config *config, uid_t uid)
+{
+	if (uid == 0 || uid == geteuid())
+		return true;
+	for (uint32_t i = 0; i < config->allow_uids; i++)
+		if (config->allow_uid[i] == uid)
+			return true;
+	return false;
+}
+
+static int open_pidfd(int socket, pid_t pid)
+{
+	int fd = -1;
+	socklen_t n = sizeof(fd);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &n) == 0)
+		return fd;
+	/* Across sibling PID namespaces the pid is 0: then only the socket's end tells. */
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void connection_new(struct server *server, int fd, const struct ucred *peer)
+{
+	struct connection *c = calloc(1, sizeof(*c));
+
+	if (!c) {
+		close(fd);
+		return;
+	}
+	c->server = server;
+	c->fd = fd;
+	c->pid = peer->pid;
+	c->uid = peer->uid;
+	c->since_ms = uv_now(&server->loop);
+	c->next = server->connections;
+	if (c->next)
+		c->next->before = c;
+	server->connections = c;
+	server->connected++;
+	c->pidfd = open_pidfd(fd, peer->pid);
+	uv_poll_init(&server->loop, &c->poll, fd);
+	c->poll.data = c;
+	c->handles = 1;
+	if (c->pidfd >= 0) {
+		uv_poll_init(&server->loop, &c->process, c->pidfd);
+		c->process.data = c;
+		c->handles = 2;
+		uv_poll_start(&c->process, UV_READABLE, on_process_end);
+	}
+	uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+	char text[160];
+
+	if (!allowed(server->options->catalog->config, peer->uid)) {
+		snprintf(text, sizeof(text), "uid %u may not attach: add it to allow_uids", (unsigned)peer->uid);
+		connection_refuse(c, "uid", "allow_uids", text);
+	} else if (server->connected > server->options->connections) {
+		snprintf(text, sizeof(text), "%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
+			server->options->connections);
+		connection_refuse(c, "descriptors", "connections", text);
+	}
+}
+
+/* Out of descriptors: give up the spare one to take the client off the queue, and refuse it by closing. */
+static void refuse_for_descriptors(struct server *server)
+{
+	if (server->spare_fd < 0) {
+		/* Nothing to give up: leave the queue alone until on_second(), or the loop would spin on it. */
+		uv_poll_stop(&server->accept);
+		return;
+	}
+	close(server->spare_fd);
+
+	int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd >= 0)
+		close(fd);
+	server->spare_fd = dup(STDERR_FILENO); /* if somebody was faster: on_second() tries again */
+	log_line(LOG_WARNING, "out of file descriptors: a client was turned away; raise LimitNOFILE");
+}
+
+void connection_accept(struct server *server)
+{
+	for (;;) {
+		struct ucred peer = {0};
+		socklen_t n = sizeof(peer);
+		int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+			refuse_for_descriptors(server);
+			return;
+		}
+		if (fd < 0)
+			return;
+		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) {
+			close(fd);
+			continue;
+		}
+		connection_new(server, fd, &peer);
+	}
+}

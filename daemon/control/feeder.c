@@ -1,0 +1,292 @@
+#include "feeder.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { TICK_MS = 1000, REAP = 128 };
+enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
+
+/* Flags a session, and the list of sessions that have any. */
+struct mailbox {
+	pthread_mutex_t lock;
+	uint32_t count;
+	uint16_t waiting[LIMIT_SESSIONS];
+	uint8_t flags[LIMIT_SESSIONS];
+};
+
+struct member {
+	struct feed *feed;
+	int socket;
+	struct feeder_failure failure;
+};
+
+struct feeder {
+	pthread_t thread;
+	struct engine *engine;
+	struct disk *disk;
+	void (*ring)(void *);
+	void *context;
+	bool stop; /* under to_data.lock */
+	bool news; /* data thread: something was posted since the last ring() */
+	struct mailbox to_data, to_control;
+	struct engine_actions actions;
+	struct member member[LIMIT_SESSIONS];
+};
+
+/* ---- mailboxes ---- */
+
+static void mailbox_post(struct mailbox *box, uint32_t id, unsigned flags)
+{
+	pthread_mutex_lock(&box->lock);
+	if (box->flags[id] == 0)
+		box->waiting[box->count++] = (uint16_t)id;
+	box->flags[id] |= (uint8_t)flags;
+	pthread_mutex_unlock(&box->lock);
+}
+
+static bool mailbox_take(struct mailbox *box, uint32_t *id, unsigned *flags)
+{
+	bool any;
+
+	pthread_mutex_lock(&box->lock);
+	any = box->count > 0;
+	if (any) {
+		*id = box->waiting[--box->count];
+		*flags = box->flags[*id];
+		box->flags[*id] = 0;
+	}
+	pthread_mutex_unlock(&box->lock);
+	return any;
+}
+
+/* ---- the data thread ---- */
+
+static void send_wake(int socket)
+{
+	char byte = 0;
+
+	/* A full socket means that wake-ups lie there unread already; a dead one is the control thread's to see. */
+	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return;
+}
+
+static void say(struct feeder *f, uint32_t id, unsigned news)
+{
+	mailbox_post(&f->to_control, id, news);
+	f->news = true;
+}
+
+static void perform(struct feeder *f, const struct engine_action *a)
+{
+	struct member *m = &f->member[a->id];
+
+	switch (a->type) {
+	case ENGINE_READ:
+		disk_queue(f->disk,
+			&(struct disk_read){
+				.tag = a->tag,
+				.dataset = a->owner,
+				.shard = a->shard,
+				.token = a->token,
+				.tokens = a->tokens,
+				.to = a->to,
+			});
+		break;
+	case ENGINE_WAKE:
+		send_wake(m->socket);
+		break;
+	case ENGINE_FAILED:
+		m->failure = (struct feeder_failure){
+			.dataset = a->owner,
+			.shard = a->shard,
+			.token = a->token,
+			.fault = (enum disk_fault)(a->fault & 0xff),
+			.error = a->fault >> 8,
+		};
+		say(f, a->id, FEEDER_FAILED);
+		break;
+	case ENGINE_HOSTILE:
+		say(f, a->id, FEEDER_HOSTILE);
+		break;
+	case ENGINE_GONE:
+		say(f, a->id, FEEDER_GONE);
+		break;
+	}
+}
+
+static void step(struct feeder *f, const struct engine_event *event)
+{
+	const struct engine_event pump = {.type = ENGINE_PUMP, .id = UINT32_MAX};
+
+	do {
+		f->actions.count = 0;
+		engine_step(f->engine, event, &f->actions);
+		for (unsigned i = 0; i < f->actions.count; i++)
+			perform(f, &f->actions.action[i]);
+		event = &pump;
+	} while (f->actions.more);
+}
+
+static void read_mail(struct feeder *f)
+{
+	uint32_t id;
+	unsigned said;
+
+	while (mailbox_take(&f->to_data, &id, &said)) {
+		if (said & SAY_ATTACH)
+			step(f, &(struct engine_event){.type = ENGINE_ATTACH, .id = id, .feed = f->member[id].feed});
+		if (said & SAY_KICK)
+			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
+		if (said & SAY_DETACH)
+			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = id});
+	}
+}
+
+/* What may pass by itself: tried again. All else is fail-stop. */
+static bool retryable(const struct disk_done *done)
+{
+	return done->fault == DISK_ERRNO &&
+	       (done->error == EIO || done->error == EAGAIN || done->error == EINTR || done->error == ENOMEM ||
+		       done->error == ESTALE || done->error == ETIMEDOUT);
+}
+
+static void take_done(struct feeder *f, const struct disk_done *done)
+{
+	step(f, &(struct engine_event){
+			.type = ENGINE_DONE,
+			.id = UINT32_MAX,
+			.tag = done->tag,
+			.fault = (int)done->fault | done->error << 8,
+			.retryable = retryable(done),
+		});
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static bool stopping(struct feeder *f)
+{
+	bool stop;
+
+	pthread_mutex_lock(&f->to_data.lock);
+	stop = f->stop;
+	pthread_mutex_unlock(&f->to_data.lock);
+	return stop;
+}
+
+static void *run(void *argument)
+{
+	struct feeder *f = argument;
+	struct disk_done done[REAP];
+	int64_t tick = now_ms() + TICK_MS;
+
+	while (!stopping(f)) {
+		read_mail(f);
+		disk_commit(f->disk);
+		if (f->news) {
+			f->news = false;
+			f->ring(f->context);
+		}
+		int64_t now = now_ms();
+		unsigned n = disk_reap(f->disk, done, REAP, now < tick ? (int)(tick - now) : 1);
+
+		for (unsigned i = 0; i < n; i++)
+			take_done(f, &done[i]);
+		if (now >= tick) {
+			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
+			tick = now + TICK_MS;
+		}
+	}
+	return NULL;
+}
+
+/* ---- the control thread's side ---- */
+
+struct feeder *feeder_start(struct disk *disk, unsigned depth, void (*ring)(void *), void *context)
+{
+	struct feeder *f = calloc(1, sizeof(*f));
+	sigset_t all, before;
+	int error;
+
+	if (!f)
+		return NULL;
+	f->disk = disk;
+	f->ring = ring;
+	f->context = context;
+	f->engine = engine_new(depth);
+	pthread_mutex_init(&f->to_data.lock, NULL);
+	pthread_mutex_init(&f->to_control.lock, NULL);
+	if (!f->engine) {
+		free(f);
+		return NULL;
+	}
+	/* Signals are the loop's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&f->thread, NULL, run, f);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error) {
+		engine_free(f->engine);
+		free(f);
+		errno = error;
+		return NULL;
+	}
+	return f;
+}
+
+void feeder_stop(struct feeder *f)
+{
+	pthread_mutex_lock(&f->to_data.lock);
+	f->stop = true;
+	pthread_mutex_unlock(&f->to_data.lock);
+	disk_kick(f->disk);
+	pthread_join(f->thread, NULL);
+	engine_free(f->engine);
+	disk_close(f->disk);
+	pthread_mutex_destroy(&f->to_data.lock);
+	pthread_mutex_destroy(&f->to_control.lock);
+	free(f);
+}
+
+static void tell(struct feeder *f, uint32_t id, unsigned what)
+{
+	mailbox_post(&f->to_data, id, what);
+	disk_kick(f->disk);
+}
+
+void feeder_attach(struct feeder *f, uint32_t id, struct feed *feed, int socket)
+{
+	assert(id < LIMIT_SESSIONS);
+	f->member[id] = (struct member){.feed = feed, .socket = socket};
+	tell(f, id, SAY_ATTACH);
+}
+
+void feeder_kick(struct feeder *f, uint32_t id)
+{
+	tell(f, id, SAY_KICK);
+}
+
+void feeder_detach(struct feeder *f, uint32_t id)
+{
+	tell(f, id, SAY_DETACH);
+}
+
+bool feeder_take(struct feeder *f, uint32_t *id, unsigned *news)
+{
+	return mailbox_take(&f->to_control, id, news);
+}
+
+struct feeder_failure feeder_failure(const struct feeder *f, uint32_t id)
+{
+	return f->member[id].failure;
+}

@@ -1,0 +1,40 @@
+/*
+ * The data thread: the one place where the engine meets the disk. It owns both; the control thread talks to it through
+ * mailboxes of plain flags, one set a session, so that nothing can overflow and a kick said twice is said once.
+ */
+#ifndef TOKEND_FEEDER_H
+#define TOKEND_FEEDER_H
+
+#include "../engine/engine.h"
+#include "../io/disk.h"
+
+struct feeder;
+
+enum {
+	FEEDER_FAILED = 1,  /* the stream stopped: feeder_failure() says why */
+	FEEDER_HOSTILE = 2, /* the client wrote nonsense into its ring */
+	FEEDER_GONE = 4,    /* the feed is the caller's again, and its socket is not used any more */
+};
+
+struct feeder_failure {
+	const struct dataset *dataset;
+	uint64_t shard, token;
+	enum disk_fault fault;
+	int error; /* errno of DISK_ERRNO */
+};
+
+/* Takes over @disk. @ring is called in the data thread when feeder_take() has news. NULL with errno. */
+struct feeder *feeder_start(struct disk *disk, unsigned depth, void (*ring)(void *), void *context);
+/* Every feed must be gone. Closes the disk. */
+void feeder_stop(struct feeder *feeder);
+
+/* @socket gets the wake-up bytes until FEEDER_GONE. The feed's id names the session from here on. */
+void feeder_attach(struct feeder *feeder, uint32_t id, struct feed *feed, int socket);
+void feeder_kick(struct feeder *feeder, uint32_t id);
+void feeder_detach(struct feeder *feeder, uint32_t id);
+
+/* The next session with news and its FEEDER_ flags; false if there is none. */
+bool feeder_take(struct feeder *feeder, uint32_t *id, unsigned *news);
+struct feeder_failure feeder_failure(const struct feeder *feeder, uint32_t id);
+
+#endif

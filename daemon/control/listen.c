@@ -1,0 +1,138 @@
+#include "listen.h"
+
+#include "notify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { BACKLOG = 256 };
+
+__attribute__((format(printf, 3, 4))) static bool say(char *why, size_t why_bytes, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, why_bytes, format, args);
+	va_end(args);
+	return false;
+}
+
+/* systemd's socket must be of our kind, or every client would fail with a riddle. */
+static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
+{
+	int type = 0, domain = 0;
+	socklen_t n = sizeof(int);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 ||
+		type != SOCK_SEQPACKET || domain != AF_UNIX)
+		return say(why, why_bytes, "the socket systemd passed is no unix SOCK_SEQPACKET: use ListenSequentialPacket=");
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+		return say(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
+	l->fd = fd;
+	return true;
+}
+
+/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then look again. */
+static bool take_lock(struct listener *l, char *why, size_t why_bytes)
+{
+	for (;;) {
+		struct stat ours, now;
+
+		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (l->lock_fd < 0)
+			return say(why, why_bytes, "socket: cannot create %s: %s", l->lock, strerror(errno));
+		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
+			return say(why, why_bytes, "socket: another tokend listens at %s: stop it, or take another --socket", l->path);
+		if (fstat(l->lock_fd, &ours) == 0 && stat(l->lock, &now) == 0 && ours.st_ino == now.st_ino &&
+			ours.st_dev == now.st_dev)
+			return true;
+		close(l->lock_fd);
+	}
+}
+
+/* Does anybody listen there? systemd may, or another program: those take no lock of ours. */
+static bool is_live(const struct sockaddr_un *to)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool dead;
+
+	if (fd < 0)
+		return true;
+	dead = connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 && errno == ECONNREFUSED;
+	close(fd);
+	return !dead;
+}
+
+static bool bind_own(struct listener *l, char *why, size_t why_bytes)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	struct stat st;
+
+	memcpy(to.sun_path, l->path, strlen(l->path) + 1);
+	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (l->fd < 0)
+		return say(why, why_bytes, "socket: %s", strerror(errno));
+	/* Anything but a dead socket is not ours to remove. */
+	if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode)) {
+		if (is_live(&to))
+			return say(why, why_bytes, "socket: another program listens at %s: stop it, or take another --socket", l->path);
+		unlink(l->path);
+	}
+	if (bind(l->fd, (struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
+		return say(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
+	return true;
+}
+
+/* The directory of the socket; one missing level is made. */
+static void make_parent(const char *path)
+{
+	char parent[108];
+	const char *slash = strrchr(path, '/');
+
+	if (!slash || slash == path)
+		return;
+	snprintf(parent, sizeof(parent), "%.*s", (int)(slash - path), path);
+	if (mkdir(parent, 0755) < 0)
+		return; /* it is there, or the lock will say why not */
+}
+
+bool listener_open(struct listener *l, const char *path, char *why, size_t why_bytes)
+{
+	int fd = notify_listen_fd();
+
+	*l = (struct listener){.fd = -1, .lock_fd = -1};
+	if (fd >= 0)
+		return adopt(l, fd, why, why_bytes);
+	if (strlen(path) >= sizeof(l->path))
+		return say(why, why_bytes, "socket: the path %s is longer than %zu bytes", path, sizeof(l->path) - 1);
+	memcpy(l->path, path, strlen(path) + 1);
+	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);
+	make_parent(path);
+	if (take_lock(l, why, why_bytes) && bind_own(l, why, why_bytes))
+		return true;
+	if (l->fd >= 0)
+		close(l->fd);
+	if (l->lock_fd >= 0)
+		close(l->lock_fd);
+	return false;
+}
+
+void listener_close(struct listener *l)
+{
+	if (l->fd >= 0)
+		close(l->fd);
+	if (l->lock_fd >= 0) {
+		unlink(l->path);
+		unlink(l->lock);
+		close(l->lock_fd);
+	}
+	l->fd = l->lock_fd = -1;
+}

@@ -1,0 +1,259 @@
+/*
+ * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a timer covers the time-outs
+ * that it asks for.
+ */
+#include "metrics.h"
+
+#include "../../proto/version.h"
+#include "server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONNECTIONS = 16, TIMEOUT_S = 10 };
+
+struct metrics {
+	struct server *server;
+	struct MHD_Daemon *http;
+	uv_poll_t poll;
+	uv_timer_t timer;
+	unsigned handles;
+};
+
+/* ---- the page ---- */
+
+static void header(FILE *to, const char *name, const char *type, const char *help)
+{
+	fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void plain(FILE *to, const char *name, const char *type, const char *help, double value)
+{
+	header(to, name, type, help);
+	fprintf(to, "%s %.15g\n", name, value);
+}
+
+/* A label's value: quotes, backslashes and line ends are escaped. */
+static void label(FILE *to, const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '"' || *text == '\\')
+			fputc('\\', to);
+		fputc(*text, to);
+	}
+}
+
+static double session_value(const struct session *s, unsigned which, uint64_t now_ms)
+{
+	struct feed_counters c = feed_counters(s->feed);
+
+	switch (which) {
+	case 0:
+		return (double)c.published;
+	case 1:
+		return (double)c.released;
+	case 2:
+		return (double)(c.published - c.released);
+	case 3:
+		return s->full_since_ms ? (double)(now_ms - s->full_since_ms) / 1000 : 0;
+	default:
+		return (double)c.lost_wakes;
+	}
+}
+
+static void sessions(FILE *to, const struct server *server)
+{
+	static const char *const families[][3] = {
+		{"tokend_session_published_batches_total", "counter", "Micro-batches put into the session's ring"},
+		{"tokend_session_released_batches_total", "counter", "Micro-batches the trainer has given back"},
+		{"tokend_session_ready_batches", "gauge", "Micro-batches in the ring and not given back: 0 while the trainer waits"},
+		{"tokend_session_full_seconds", "gauge", "For how long the ring has been full: the trainer is behind, or hangs"},
+		{"tokend_session_lost_wakes_total", "counter", "Wake-ups that did not arrive: 0 in a sound system"},
+	};
+	uint64_t now = uv_now(&server->loop);
+
+	for (unsigned f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
+		header(to, families[f][0], families[f][1], families[f][2]);
+		for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+			const struct session *s = server->session[id];
+
+			if (!s || !s->fed)
+				continue;
+			fprintf(to, "%s{stream=\"", families[f][0]);
+			label(to, s->stream->config->name);
+			fputs("\",run=\"", to);
+			label(to, s->run);
+			fprintf(to, "\",rank=\"%" PRIu64 "\",peer=\"%" PRIu64 "\",session=\"%" PRIu32 "\"} %.15g\n", s->rank, s->peer, s->id,
+				session_value(s, f, now));
+		}
+	}
+}
+
+static void page(FILE *to, const struct server *server)
+{
+	uint64_t now = uv_now(&server->loop);
+	uv_rusage_t usage = {0};
+
+	uv_getrusage(&usage);
+	header(to, "tokend_info", "gauge", "Version and way of reading");
+	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION, disk_name(server->options->disk));
+	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready", (double)(now - server->started_ms) / 1000);
+	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",
+		(double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+			((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6);
+	plain(to, "tokend_sessions", "gauge", "Sessions attached", server->sessions);
+	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging in use", (double)server->memory_bytes);
+	plain(to, "tokend_memory_limit_bytes", "gauge", "What memory: allows",
+		(double)server->options->catalog->config->memory_bytes);
+	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost, of sessions that have ended", (double)server->lost_wakes);
+	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard", (double)server->failures);
+	sessions(to, server);
+}
+
+static struct MHD_Response *make_page(const struct server *server)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *to = open_memstream(&text, &n);
+
+	if (!to)
+		return NULL;
+	page(to, server);
+	if (fclose(to) != 0) {
+		free(text);
+		return NULL;
+	}
+	struct MHD_Response *response = MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE);
+
+	if (!response)
+		free(text);
+	else
+		MHD_add_response_header(response, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+	return response;
+}
+
+static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url, const char *method,
+	const char *version, const char *body, size_t *body_bytes, void **state)
+{
+	static char lost[] = "metrics are at /metrics\n";
+	struct metrics *m = context;
+	bool found = strcmp(method, "GET") == 0 && strcmp(url, "/metrics") == 0;
+	struct MHD_Response *response = found ? make_page(m->server)
+					      : MHD_create_response_from_buffer(strlen(lost), lost, MHD_RESPMEM_PERSISTENT);
+	enum MHD_Result result = MHD_NO;
+
+	(void)version, (void)body, (void)body_bytes, (void)state;
+	if (response) {
+		result = MHD_queue_response(connection, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, response);
+		MHD_destroy_response(response);
+	}
+	return result;
+}
+
+/* ---- on the loop ---- */
+
+static void on_timer(uv_timer_t *timer);
+
+static void run(struct metrics *m)
+{
+	MHD_UNSIGNED_LONG_LONG wait;
+
+	MHD_run(m->http);
+	if (MHD_get_timeout(m->http, &wait) == MHD_YES)
+		uv_timer_start(&m->timer, on_timer, wait, 0);
+	else
+		uv_timer_stop(&m->timer);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+	run(timer->data);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+	(void)status, (void)events;
+	run(poll->data);
+}
+
+static bool resolve(const char *address, struct addrinfo **found, char *why, size_t why_bytes)
+{
+	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+	char host[64];
+	const char *colon = strrchr(address, ':');
+	size_t n = colon ? (size_t)(colon - address) : 0;
+
+	if (!colon || n >= sizeof(host)) {
+		snprintf(why, why_bytes, "metrics: %s: must be HOST:PORT with a numeric host", address);
+		return false;
+	}
+	if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
+		snprintf(host, sizeof(host), "%.*s", (int)(n - 2), address + 1);
+	else
+		snprintf(host, sizeof(host), "%.*s", (int)n, address);
+	int error = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, found);
+
+	if (error)
+		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host", address, gai_strerror(error));
+	return error == 0;
+}
+
+struct metrics *metrics_start(struct server *server, const char *address, char *why, size_t why_bytes)
+{
+	struct metrics *m = calloc(1, sizeof(*m));
+	struct addrinfo *found = NULL;
+	const union MHD_DaemonInfo *info;
+
+	if (!m) {
+		snprintf(why, why_bytes, "metrics: out of memory");
+		return NULL;
+	}
+	if (!resolve(address, &found, why, why_bytes)) {
+		free(m);
+		return NULL;
+	}
+	m->server = server;
+	m->http = MHD_start_daemon(MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, answer, m,
+		MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+	freeaddrinfo(found);
+	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+	if (!info) {
+		snprintf(why, why_bytes, "metrics: cannot listen at %s: %s", address, strerror(errno));
+		if (m->http)
+			MHD_stop_daemon(m->http);
+		free(m);
+		return NULL;
+	}
+	uv_poll_init(&server->loop, &m->poll, info->epoll_fd);
+	uv_timer_init(&server->loop, &m->timer);
+	m->poll.data = m->timer.data = m;
+	m->handles = 2;
+	uv_poll_start(&m->poll, UV_READABLE, on_poll);
+	return m;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	struct metrics *m = handle->data;
+
+	if (--m->handles > 0)
+		return;
+	MHD_stop_daemon(m->http);
+	free(m);
+}
+
+void metrics_stop(struct metrics *m)
+{
+	if (!m)
+		return;
+	uv_close((uv_handle_t *)&m->poll, on_closed);
+	uv_close((uv_handle_t *)&m->timer, on_closed);
+}

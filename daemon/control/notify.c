@@ -1,0 +1,51 @@
+#include "notify.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { LISTEN_FDS_START = 3 };
+
+void notify(const char *state)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int fd;
+
+	if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(to.sun_path))
+		return;
+	memcpy(to.sun_path, path, strlen(path));
+	if (path[0] == '@')
+		to.sun_path[0] = 0;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&to,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))) < 0) {
+		/* systemd's own time-outs deal with a service that it cannot hear. */
+	}
+	close(fd);
+}
+
+/* Is the variable pair PID/value meant for this very process? */
+static uint64_t variable_for_us(const char *value_name, const char *pid_name)
+{
+	const char *value = getenv(value_name), *pid = getenv(pid_name);
+
+	if (!value || (pid && strtol(pid, NULL, 10) != getpid()))
+		return 0;
+	return strtoull(value, NULL, 10);
+}
+
+uint64_t notify_watchdog_ms(void)
+{
+	return variable_for_us("WATCHDOG_USEC", "WATCHDOG_PID") / 1000 / 3;
+}
+
+int notify_listen_fd(void)
+{
+	return getenv("LISTEN_PID") && variable_for_us("LISTEN_FDS", "LISTEN_PID") > 0 ? LISTEN_FDS_START : -1;
+}

@@ -1,0 +1,77 @@
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+/* Before Linux 5.14 there is no advice for it: touch each page. */
+static bool populate(void *map, size_t bytes)
+{
+	if (madvise(map, bytes, MADV_POPULATE_WRITE) == 0)
+		return true;
+	if (errno != EINVAL)
+		return false;
+	for (size_t at = 0; at < bytes; at += RING_PAGE)
+		((volatile char *)map)[at] = 0;
+	return true;
+}
+
+/* A memfd of @bytes, mapped, populated, sealed. */
+static bool make(const char *name, uint64_t bytes, int seals, int *fd, void **map)
+{
+	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd < 0 || ftruncate(*fd, (off_t)bytes) < 0)
+		return false;
+	*map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (*map == MAP_FAILED)
+		return false;
+	/* fallocate first: where memory is short it says so, where a page fault would kill us. */
+	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0 || !populate(*map, bytes))
+		return false;
+	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
+}
+
+bool segment_new(struct segment *segment, const struct ring_geometry *g)
+{
+	*segment = (struct segment){.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1};
+	segment->ring.geometry = *g;
+	if (!make("tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &segment->meta_fd, &segment->meta) ||
+		!make("tokend-data", g->data_bytes, 0, &segment->data_fd, &segment->data)) {
+		int error = errno;
+
+		segment_free(segment);
+		errno = error;
+		return false;
+	}
+	ring_format(&segment->ring, g, segment->meta, segment->data);
+	return true;
+}
+
+void segment_close_fds(struct segment *segment)
+{
+	if (segment->meta_fd >= 0)
+		close(segment->meta_fd);
+	if (segment->data_fd >= 0)
+		close(segment->data_fd);
+	segment->meta_fd = segment->data_fd = -1;
+}
+
+void segment_free(struct segment *segment)
+{
+	segment_close_fds(segment);
+	if (segment->meta && segment->meta != MAP_FAILED)
+		munmap(segment->meta, segment->ring.geometry.meta_bytes);
+	if (segment->data && segment->data != MAP_FAILED)
+		munmap(segment->data, segment->ring.geometry.data_bytes);
+	segment->meta = segment->data = NULL;
+}

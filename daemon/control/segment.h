@@ -1,0 +1,22 @@
+/*
+ * The two shared segments of a session: sealed memfds, populated before anybody else sees them, so that all their memory
+ * is charged to the daemon and no page fault waits in a trainer's step.
+ */
+#ifndef TOKEND_SEGMENT_H
+#define TOKEND_SEGMENT_H
+
+#include "../../proto/ring.h"
+
+struct segment {
+	struct ring ring;
+	void *meta, *data;
+	int meta_fd, data_fd; /* -1 once handed over */
+};
+
+/* False with errno. May take long for large rings: not on the loop. */
+bool segment_new(struct segment *segment, const struct ring_geometry *g);
+/* The fds are of no more use once the client has them. */
+void segment_close_fds(struct segment *segment);
+void segment_free(struct segment *segment);
+
+#endif

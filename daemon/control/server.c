@@ -1,0 +1,200 @@
+#include "server.h"
+
+#include "log.h"
+#include "notify.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	SECOND_MS = 1000,
+	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is dropped */
+};
+
+static void stop(struct server *server)
+{
+	if (server->stopping)
+		return;
+	server->stopping = true;
+	notify("STOPPING=1");
+	uv_close((uv_handle_t *)&server->accept, NULL);
+	metrics_stop(server->metrics);
+	server->metrics = NULL;
+	/* Trainers look for us again; the sooner the path is free the sooner they find our successor. */
+	listener_close(&server->listener);
+	for (struct connection *c = server->connections, *next; c; c = next) {
+		next = c->next;
+		connection_close(c);
+	}
+}
+
+/* With the last connection the rest of the loop may go. */
+static void leave_if_done(struct server *server)
+{
+	if (!server->stopping || server->connections || server->sessions > 0 || uv_is_closing((uv_handle_t *)&server->second))
+		return;
+	uv_close((uv_handle_t *)&server->second, NULL);
+	uv_close((uv_handle_t *)&server->watchdog, NULL);
+	uv_close((uv_handle_t *)&server->news, NULL);
+	for (int i = 0; i < 2; i++)
+		uv_close((uv_handle_t *)&server->signal[i], NULL);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+	struct server *server = signal->data;
+
+	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", number == SIGTERM ? "SIGTERM" : "SIGINT", server->sessions);
+	stop(server);
+}
+
+static void on_accept(uv_poll_t *poll, int status, int events)
+{
+	(void)status, (void)events;
+	connection_accept(poll->data);
+}
+
+/* Descriptors may have come back since we ran out of them. */
+static void accept_again(struct server *server)
+{
+	if (server->spare_fd < 0)
+		server->spare_fd = dup(STDERR_FILENO);
+	if (server->spare_fd >= 0 && !uv_is_active((uv_handle_t *)&server->accept))
+		uv_poll_start(&server->accept, UV_READABLE, on_accept);
+}
+
+static void on_news(uv_async_t *async)
+{
+	struct server *server = async->data;
+	uint32_t id;
+	unsigned news;
+
+	while (feeder_take(server->feeder, &id, &news))
+		session_news(server, id, news);
+}
+
+static void ring_news(void *context)
+{
+	struct server *server = context;
+
+	uv_async_send(&server->news);
+}
+
+static void on_second(uv_timer_t *timer)
+{
+	struct server *server = timer->data;
+	uint64_t now = uv_now(&server->loop);
+
+	for (struct connection *c = server->connections, *next; c; c = next) {
+		next = c->next;
+		if (c->session)
+			session_clock(c->session, now);
+		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0)
+			connection_close(c);
+	}
+	if (!server->stopping)
+		accept_again(server);
+	if (server->sessions > 0)
+		server->lonely_since_ms = now;
+	if (server->options->linger_s > 0 && now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
+		log_line(LOG_NOTE, "no session for %u s: leaving", server->options->linger_s);
+		stop(server);
+	}
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+	(void)timer;
+	notify("WATCHDOG=1");
+}
+
+static bool start(struct server *server, char *why, size_t why_bytes)
+{
+	const struct server_options *o = server->options;
+	uint64_t watchdog = notify_watchdog_ms();
+
+	if (!listener_open(&server->listener, o->socket, why, why_bytes)) {
+		disk_close(o->disk);
+		return false;
+	}
+	server->request = calloc(o->catalog->config->streams, sizeof(*server->request));
+	server->feeder = server->request ? feeder_start(o->disk, o->depth, ring_news, server) : NULL;
+	if (!server->feeder) {
+		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
+		disk_close(o->disk);
+		listener_close(&server->listener);
+		return false;
+	}
+	if (o->catalog->config->metrics) {
+		server->metrics = metrics_start(server, o->catalog->config->metrics, why, why_bytes);
+		if (!server->metrics) {
+			feeder_stop(server->feeder);
+			server->feeder = NULL;
+			listener_close(&server->listener);
+			return false;
+		}
+	}
+	uv_poll_init(&server->loop, &server->accept, server->listener.fd);
+	server->accept.data = server;
+	uv_poll_start(&server->accept, UV_READABLE, on_accept);
+	for (int i = 0; i < 2; i++) {
+		uv_signal_init(&server->loop, &server->signal[i]);
+		server->signal[i].data = server;
+		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
+	}
+	uv_timer_init(&server->loop, &server->second);
+	server->second.data = server;
+	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
+	uv_timer_init(&server->loop, &server->watchdog);
+	if (watchdog)
+		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
+	return true;
+}
+
+/* One turn of the loop at a time, so that the end of the last connection is seen wherever it came from. */
+static void serve(struct server *server)
+{
+	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)
+		leave_if_done(server);
+}
+
+int server_run(const struct server_options *options)
+{
+	struct server *server = calloc(1, sizeof(*server));
+	char why[LIMIT_TEXT_BYTES];
+
+	if (!server || uv_loop_init(&server->loop) < 0) {
+		log_line(LOG_ERROR, "out of memory");
+		free(server);
+		disk_close(options->disk);
+		return 1;
+	}
+	server->options = options;
+	server->memory_bytes = options->staging_bytes;
+	uv_async_init(&server->loop, &server->news, on_news);
+	server->news.data = server;
+	if (!start(server, why, sizeof(why))) {
+		log_line(LOG_ERROR, "%s", why);
+		uv_close((uv_handle_t *)&server->news, NULL);
+		uv_run(&server->loop, UV_RUN_DEFAULT);
+		uv_loop_close(&server->loop);
+		free(server->request);
+		free(server);
+		return 1;
+	}
+	server->spare_fd = dup(STDERR_FILENO);
+	server->started_ms = server->lonely_since_ms = uv_now(&server->loop);
+	log_line(LOG_NOTE, "ready at %s", server->listener.path[0] ? server->listener.path : "systemd's socket");
+	notify("READY=1");
+	serve(server);
+	feeder_stop(server->feeder);
+	if (server->spare_fd >= 0)
+		close(server->spare_fd);
+	uv_loop_close(&server->loop);
+	free(server->request);
+	free(server);
+	return 0;
+}

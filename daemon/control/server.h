@@ -1,0 +1,145 @@
+/*
+ * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every session is what its
+ * client said at attach, and dies with its connection.
+ *
+ *   server.c      the loop: listening, signals, the clock, news from the data thread
+ *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
+ *   session.c     attach and what it owns, and its end
+ *   save.c        snapshots, asked for by a session
+ *   request.c     an operator's word to a stream
+ *   status.c      what goes on; metrics.c says the same to Prometheus
+ *
+ * The loop makes no file-system call: those run in libuv's pool.
+ */
+#ifndef TOKEND_SERVER_H
+#define TOKEND_SERVER_H
+
+#include "../../proto/wire.h"
+#include "../dataset.h"
+#include "feeder.h"
+#include "listen.h"
+#include "metrics.h"
+#include "segment.h"
+
+#include <uv.h>
+
+struct server_options {
+	const struct catalog *catalog;
+	const char *socket;
+	struct disk *disk; /* taken over */
+	unsigned depth;
+	unsigned connections;   /* at most so many: the descriptors of more are kept for shards */
+	uint64_t staging_bytes; /* of the disk, counted in memory: */
+	unsigned linger_s;      /* leave when there was no session for so long; 0: never */
+};
+
+/* Serves until SIGTERM or SIGINT. The exit code; reasons go to the log. */
+int server_run(const struct server_options *options);
+
+/* ---- between the files of the control thread ---- */
+
+/* Why something is refused, until it can be said. */
+struct refusal {
+	const char *code;
+	char field[96];
+	char text[LIMIT_TEXT_BYTES];
+};
+
+/* Fills @r; always false. */
+__attribute__((format(printf, 4, 5))) bool refuse(
+	struct refusal *r, const char *code, const char *field, const char *format, ...);
+
+struct request { /* an operator's word to a stream */
+	uint64_t number;
+	char kind[LIMIT_NAME_BYTES + 1];
+	char args[LIMIT_TEXT_BYTES + 1];
+};
+
+struct server {
+	const struct server_options *options;
+	uv_loop_t loop;
+	uv_poll_t accept;
+	uv_signal_t signal[2];
+	uv_timer_t second, watchdog;
+	uv_async_t news;
+	struct listener listener;
+	struct feeder *feeder;
+	struct metrics *metrics; /* or NULL */
+	int spare_fd; /* given up to be able to refuse when we run out of them */
+	bool stopping;
+	uint64_t memory_bytes; /* rings and staging, in use or promised */
+	uint64_t started_ms;
+	uint64_t lonely_since_ms;
+	uint64_t lost_wakes; /* of sessions gone */
+	uint64_t failures;   /* sessions stopped by a shard */
+	uint32_t sessions;
+	struct session *session[LIMIT_SESSIONS];
+	struct connection *connections;
+	unsigned connected; /* length of that list */
+	struct request *request; /* [streams] */
+	uint64_t requests;
+	char incoming[LIMIT_PACKET_BYTES]; /* the packet being read; messages borrow from it */
+	char outgoing[LIMIT_PACKET_BYTES];
+};
+
+struct connection {
+	struct server *server;
+	struct connection *next, *before;
+	int fd;
+	pid_t pid;
+	uid_t uid;
+	uv_poll_t poll;
+	uv_poll_t process; /* the peer's pidfd, if it could be had */
+	int pidfd;
+	unsigned handles; /* still open in libuv */
+	unsigned jobs;    /* of it in the pool */
+	bool greeted, closing;
+	uint64_t since_ms; /* of its last message */
+	char host[LIMIT_NAME_BYTES + 1];
+	struct session *session;
+};
+
+struct session {
+	struct connection *connection;
+	const struct stream *stream;
+	uint32_t id;
+	uint64_t rank, world, micro, peer, slots;
+	char run[LIMIT_NAME_BYTES + 1];
+	uint64_t bytes; /* of its ring, out of memory: */
+	struct segment segment;
+	struct feed *feed;
+	bool fed; /* the data thread has the feed */
+	uint64_t next;  /* position it was attached at */
+	uint64_t full_since_ms; /* 0: not full */
+	uint64_t acknowledged;
+};
+
+/* connection.c */
+void connection_accept(struct server *server);
+/* Sends a message, with @fds if there are any. A client that does not read its replies is dropped. */
+void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n);
+/* Says why, in the log too, and closes. */
+void connection_refuse(struct connection *c, const char *code, const char *field, const char *text);
+/* Answers with an error and stays. */
+void connection_error(struct connection *c, const char *code, const char *field, const char *text);
+void connection_close(struct connection *c);
+/* Frees it once nothing of it is left: call after anything that may have been the last. */
+void connection_settle(struct connection *c);
+
+/* Each of these carries out one message. */
+void session_attach(struct connection *c, const struct wire *w);   /* session.c */
+void save_checkpoint(struct connection *c, const struct wire *w);  /* save.c */
+void request_new(struct connection *c, const struct wire *w);      /* request.c */
+void request_pending(struct connection *c);
+void request_acknowledge(struct connection *c, const struct wire *w);
+void status_list(struct connection *c, const struct wire *w);      /* status.c */
+
+/* session.c */
+/* News from the data thread on session @id. */
+void session_news(struct server *server, uint32_t id, unsigned news);
+/* The connection closes: takes the session back from the data thread, or frees it. */
+void session_leave(struct session *session);
+/* Once a second. */
+void session_clock(struct session *session, uint64_t now_ms);
+
+#endif

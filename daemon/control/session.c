@@ -1,0 +1,386 @@
+/*
+ * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs in three steps: what
+ * needs no waiting is checked on the loop, cursor and ring are made in libuv's pool, and back on the loop the data thread
+ * gets the feed and the client its two descriptors.
+ *
+ * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the connection may
+ * close. A job in the pool holds its connection open until it is back.
+ */
+#include "log.h"
+#include "server.h"
+#include "store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	RING_BYTES = 4 << 20, /* what a ring holds unless the client says: so much, */
+	SLOTS_LEAST = 4,      /* but this many batches at least */
+	SLOTS_MOST = 64,      /* and no more than this */
+};
+
+/* ---- attach ---- */
+
+enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
+
+struct attach_job {
+	uv_work_t work;
+	struct connection *connection;
+	struct session *session; /* owned until it is attached */
+	const char *state_dir;
+	struct ring_geometry geometry;
+	enum start start;
+	uint64_t position;
+	char tag[2 * LIMIT_NAME_BYTES + 2];
+	size_t cursor_bytes;
+	struct cursor cursor;
+	uint64_t fingerprint;
+	bool ok;
+	struct refusal refusal;
+	char bytes[LIMIT_CURSOR_BYTES]; /* of the cursor, in and out */
+};
+
+static void attach_job_free(struct attach_job *job)
+{
+	cursor_free(&job->cursor);
+	free(job);
+}
+
+/* Frees what a session owns, and itself; not in the data thread any more. */
+static void session_free(struct session *s)
+{
+	struct server *server = s->connection->server;
+
+	assert(!s->fed);
+	if (s->feed)
+		server->lost_wakes += feed_counters(s->feed).lost_wakes;
+	feed_free(s->feed);
+	segment_free(&s->segment);
+	server->memory_bytes -= s->bytes;
+	server->session[s->id] = NULL;
+	server->sessions--;
+	s->connection->session = NULL;
+	free(s);
+}
+
+static bool read_start(struct attach_job *job, const struct wire *w)
+{
+	static const enum wire_key keys[] = {WIRE_BEGIN, WIRE_POSITION, WIRE_TAG, WIRE_CURSOR};
+	unsigned given = 0;
+
+	for (unsigned i = 0; i < 4; i++) {
+		if (!wire_has(w, keys[i]))
+			continue;
+		given++;
+		job->start = (enum start)i;
+	}
+	if (given != 1)
+		return refuse(&job->refusal, "attach", "start", "name one of begin, position, tag and cursor");
+	if (job->start == START_POSITION)
+		job->position = wire_number(w, WIRE_POSITION);
+	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
+		return refuse(&job->refusal, "attach", "tag", "too long");
+	if (job->start == START_CURSOR) {
+		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
+
+		if (b.n > sizeof(job->bytes))
+			return refuse(&job->refusal, "attach", "cursor", "%u bytes, at most %d", b.n, LIMIT_CURSOR_BYTES);
+		memcpy(job->bytes, b.at, b.n);
+		job->cursor_bytes = b.n;
+	}
+	return true;
+}
+
+static bool read_coordinates(struct attach_job *job, const struct wire *w, const struct catalog *catalog)
+{
+	struct session *s = job->session;
+	struct refusal *r = &job->refusal;
+	char name[LIMIT_NAME_BYTES + 1];
+
+	s->rank = wire_number(w, WIRE_RANK);
+	s->world = wire_number(w, WIRE_WORLD);
+	s->micro = wire_number(w, WIRE_MICRO);
+	s->peer = wire_number(w, WIRE_PEER);
+	s->slots = wire_number(w, WIRE_SLOTS);
+	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
+		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
+	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
+		return refuse(r, "attach", "stream", "not a name");
+	s->stream = catalog_stream(catalog, name);
+	if (!s->stream)
+		return refuse(r, "attach", "stream", "%s is not in %s", name, catalog->config->path);
+	if (s->world < 1 || s->world > LIMIT_WORLD)
+		return refuse(r, "attach", "world", "%" PRIu64 ", must be 1 to 2^32", s->world);
+	if (s->rank >= s->world)
+		return refuse(r, "attach", "rank", "%" PRIu64 ", must be below the world, %" PRIu64, s->rank, s->world);
+	return true;
+}
+
+static uint64_t default_slots(const struct stream *stream, uint64_t micro)
+{
+	uint64_t slot = micro * (stream->config->seq_len + stream->config->extra) * stream->token_bytes;
+	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
+
+	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
+}
+
+/* Sizes the ring and takes its memory out of `memory:`. */
+static bool reserve(struct attach_job *job, struct server *server)
+{
+	struct session *s = job->session;
+	const struct config_stream *c = s->stream->config;
+	uint64_t limit = server->options->catalog->config->memory_bytes;
+	char why[300];
+
+	if (s->micro < 1 || s->micro > LIMIT_MICRO_BATCH)
+		return refuse(&job->refusal, "attach", "micro_batch", "%" PRIu64 ", must be 1 to %d", s->micro, LIMIT_MICRO_BATCH);
+	if (s->slots == 0)
+		s->slots = default_slots(s->stream, s->micro);
+	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes, why, sizeof(why)))
+		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
+
+	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
+	uint64_t left = limit > server->memory_bytes ? limit - server->memory_bytes : 0;
+
+	if (need > left)
+		return refuse(&job->refusal, "memory", "slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
+			" are left: raise memory: in %s, or take fewer slots",
+			s->slots, need, left, limit, server->options->catalog->config->path);
+	s->bytes = need;
+	server->memory_bytes += need;
+	return true;
+}
+
+/* Decodes the job's bytes. */
+static bool read_cursor(struct attach_job *job, const char *former)
+{
+	struct cursor_why why;
+
+	if (cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, &why) &&
+		cursor_belongs(&job->cursor, &job->session->stream->begin, &why))
+		return true;
+	if (job->start != START_TAG)
+		return refuse(&job->refusal, "cursor", why.field, "%s", why.text);
+	return refuse(&job->refusal, "cursor", why.field, "%s (snapshot %s)%s%s", why.text, job->tag,
+		*former ? "; the one before it is kept as " : "", former);
+}
+
+static bool make_cursor(struct attach_job *job)
+{
+	const struct stream *stream = job->session->stream;
+	char former[STORE_TAG_BYTES] = "", text[600];
+	struct cursor_why why;
+
+	if (job->start == START_BEGIN || job->start == START_POSITION) {
+		if (!cursor_copy(&job->cursor, &stream->begin))
+			return refuse(&job->refusal, "memory", "cursor", "out of memory");
+		return cursor_seek(&job->cursor, job->start == START_BEGIN ? 0 : job->position, &why) ||
+		       refuse(&job->refusal, "cursor", why.field, "%s", why.text);
+	}
+	if (job->start == START_TAG) {
+		job->cursor_bytes = store_load(job->state_dir, stream->config->name, job->session->run, job->tag, job->bytes, former,
+			text, sizeof(text));
+		if (job->cursor_bytes == 0)
+			return refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
+				*former ? "; the one before it is kept as " : "", former);
+	}
+	return read_cursor(job, former);
+}
+
+static bool make_feed(struct attach_job *job)
+{
+	struct session *s = job->session;
+	const struct stream *stream = s->stream;
+	const struct dataset *dataset[LIMIT_DATASETS];
+	struct feed_source source[LIMIT_DATASETS];
+	const struct catalog *catalog = job->connection->server->options->catalog;
+
+	if (!segment_new(&s->segment, &job->geometry))
+		return refuse(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
+	stream_map(stream, &job->cursor, dataset);
+	for (uint32_t d = 0; d < job->cursor.datasets; d++)
+		source[d] = (struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
+	s->feed = feed_new(&job->cursor,
+		&(struct feed_options){
+			.id = s->id,
+			.stream = (uint32_t)(stream - catalog->stream),
+			.rank = s->rank,
+			.world = s->world,
+			.ring = s->segment.ring,
+			.source = source,
+		});
+	return s->feed || refuse(&job->refusal, "memory", "feed", "out of memory");
+}
+
+/* In the pool. */
+static void attach_work(uv_work_t *work)
+{
+	struct attach_job *job = work->data;
+
+	job->ok = make_cursor(job) && make_feed(job);
+	if (!job->ok)
+		return;
+	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
+	assert(job->cursor_bytes > 0);
+	job->fingerprint = cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
+	job->session->next = job->cursor.next;
+}
+
+static void send_feed(struct attach_job *job)
+{
+	struct session *s = job->session;
+	struct wire w = {.op = WIRE_FEED};
+	int fds[] = {s->segment.meta_fd, s->segment.data_fd};
+
+	wire_set_bytes(&w, WIRE_CURSOR, job->bytes, job->cursor_bytes);
+	wire_set(&w, WIRE_FINGERPRINT, job->fingerprint);
+	wire_set(&w, WIRE_END, cursor_end(&job->cursor));
+	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
+	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
+	connection_send(job->connection, &w, fds, 2);
+	segment_close_fds(&s->segment);
+}
+
+/* Back on the loop. */
+static void attach_done(uv_work_t *work, int status)
+{
+	struct attach_job *job = work->data;
+	struct connection *c = job->connection;
+	struct session *s = job->session;
+
+	(void)status;
+	c->jobs--;
+	if (c->closing) {
+		session_free(s);
+		connection_settle(c);
+	} else if (!job->ok) {
+		session_free(s);
+		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
+	} else {
+		s->fed = true;
+		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
+		send_feed(job);
+	}
+	attach_job_free(job);
+}
+
+static struct session *session_new(struct connection *c)
+{
+	struct server *server = c->server;
+	uint32_t id = 0;
+
+	while (id < LIMIT_SESSIONS && server->session[id])
+		id++;
+	if (id == LIMIT_SESSIONS)
+		return NULL;
+
+	struct session *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->connection = c;
+	s->id = id;
+	s->segment.meta_fd = s->segment.data_fd = -1;
+	server->session[id] = s;
+	server->sessions++;
+	c->session = s;
+	return s;
+}
+
+void session_attach(struct connection *c, const struct wire *w)
+{
+	struct server *server = c->server;
+
+	if (c->session) {
+		connection_refuse(c, "attach", "connection", "it is attached already: a session is a connection of its own");
+		return;
+	}
+
+	struct attach_job *job = calloc(1, sizeof(*job));
+	struct session *s = job ? session_new(c) : NULL;
+
+	if (!s) {
+		free(job);
+		connection_refuse(c, "memory", "sessions", "no room for another one");
+		return;
+	}
+	job->connection = c;
+	job->session = s;
+	job->state_dir = server->options->catalog->config->state_dir;
+	job->work.data = job;
+	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) || !reserve(job, server)) {
+		session_free(s);
+		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
+		attach_job_free(job);
+		return;
+	}
+	c->jobs++;
+	uv_queue_work(&server->loop, &job->work, attach_work, attach_done);
+}
+
+/* ---- the end of a session ---- */
+
+void session_leave(struct session *s)
+{
+	if (s->fed)
+		feeder_detach(s->connection->server->feeder, s->id);
+	else if (s->connection->jobs == 0)
+		session_free(s);
+	/* else attach_done() frees it */
+}
+
+static void say_failure(struct session *s, const struct feeder_failure *f)
+{
+	const char *shard = dataset_shard_name(f->dataset, f->shard);
+	char field[96], text[LIMIT_TEXT_BYTES];
+
+	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
+	if (f->fault == DISK_ERRNO)
+		snprintf(text, sizeof(text), "shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped", shard,
+			f->token, strerror(f->error), s->stream->config->name);
+	else
+		snprintf(text, sizeof(text),
+			f->fault == DISK_SHORT
+				? "shard %s at token %" PRIu64 ": the file ends before that, it was truncated; stream %s stops here: restore "
+				  "it, then attach at the cursor"
+				: "shard %s at token %" PRIu64 ": the file is not the one that was there when tokend started (size, inode "
+				  "or mtime differ); stream %s stops here: restore it or restart tokend",
+			shard, f->token, s->stream->config->name);
+	s->connection->server->failures++;
+	connection_refuse(s->connection, "data", field, text);
+}
+
+void session_news(struct server *server, uint32_t id, unsigned news)
+{
+	struct session *s = server->session[id];
+	struct connection *c;
+
+	assert(s && s->fed);
+	c = s->connection;
+	if ((news & FEEDER_FAILED) && !c->closing) {
+		struct feeder_failure failure = feeder_failure(server->feeder, id);
+
+		say_failure(s, &failure);
+	}
+	if ((news & FEEDER_HOSTILE) && !c->closing)
+		connection_refuse(c, "protocol", "released", "the ring's control words are out of range: this client was thrown out");
+	if (news & FEEDER_GONE) {
+		s->fed = false;
+		session_free(s);
+		connection_settle(c);
+	}
+}
+
+void session_clock(struct session *s, uint64_t now_ms)
+{
+	if (!s->fed)
+		return;
+	if (!feed_counters(s->feed).full)
+		s->full_since_ms = 0;
+	else if (s->full_since_ms == 0)
+		s->full_since_ms = now_ms;
+}

@@ -1,0 +1,57 @@
+/* Status: one packet a session, a page of them at a time, then the totals. */
+#include "server.h"
+
+enum { STATUS_PAGE = 32 }; /* sessions a reply lists; they must fit into the socket's buffer */
+
+static void send_session(struct connection *c, const struct session *s, uint64_t now_ms)
+{
+	struct feed_counters counters = feed_counters(s->feed);
+	struct wire w = {.op = WIRE_SESSION};
+
+	wire_set(&w, WIRE_ID, s->id);
+	wire_set_text(&w, WIRE_STREAM, s->stream->config->name);
+	wire_set_text(&w, WIRE_RUN, s->run);
+	wire_set_text(&w, WIRE_HOST, s->connection->host);
+	wire_set(&w, WIRE_RANK, s->rank);
+	wire_set(&w, WIRE_WORLD, s->world);
+	wire_set(&w, WIRE_MICRO, s->micro);
+	wire_set(&w, WIRE_PEER, s->peer);
+	wire_set(&w, WIRE_SLOTS, s->slots);
+	wire_set(&w, WIRE_PID, (uint64_t)s->connection->pid);
+	wire_set(&w, WIRE_PUBLISHED, counters.published);
+	wire_set(&w, WIRE_RELEASED, counters.released);
+	wire_set(&w, WIRE_LOST_WAKES, counters.lost_wakes);
+	wire_set(&w, WIRE_POSITION, s->next + counters.released * s->world * s->micro);
+	wire_set(&w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
+	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
+	wire_set(&w, WIRE_ACKNOWLEDGED, s->acknowledged);
+	connection_send(c, &w, NULL, 0);
+}
+
+void status_list(struct connection *c, const struct wire *w)
+{
+	struct server *server = c->server;
+	const struct config *config = server->options->catalog->config;
+	uint64_t id = wire_number(w, WIRE_AFTER), now = uv_now(&server->loop);
+	unsigned listed = 0;
+	struct wire total = {.op = WIRE_STATUS};
+
+	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
+		struct session *s = server->session[id];
+
+		if (!s || !s->fed)
+			continue;
+		send_session(c, s, now);
+		listed++;
+	}
+	wire_set(&total, WIRE_AFTER, id < LIMIT_SESSIONS ? id : 0);
+	wire_set(&total, WIRE_SESSIONS, server->sessions);
+	wire_set(&total, WIRE_MEMORY_BYTES, server->memory_bytes);
+	wire_set(&total, WIRE_LIMIT_BYTES, config->memory_bytes);
+	wire_set(&total, WIRE_UPTIME_MS, now - server->started_ms);
+	wire_set(&total, WIRE_LOST_WAKES, server->lost_wakes);
+	wire_set(&total, WIRE_PID, (uint64_t)uv_os_getpid());
+	wire_set_text(&total, WIRE_IO, disk_name(server->options->disk));
+	wire_set_text(&total, WIRE_PATH, config->path);
+	connection_send(c, &total, NULL, 0);
+}

@@ -1,0 +1,296 @@
+#include "store.h"
+
+#include "../../proto/wire.h"
+#include "log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FORMER ".former"
+
+__attribute__((format(printf, 3, 4))) static bool say(char *why, size_t why_bytes, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, why_bytes, format, args);
+	va_end(args);
+	return false;
+}
+
+/* DIRECTORY/RUN/FILE in @path, PATH_MAX long. False with ENAMETOOLONG. */
+static bool join(char *path, const char *directory, const char *run, const char *file)
+{
+	if (snprintf(path, PATH_MAX, "%s/%s/%s", directory, run, file) < PATH_MAX)
+		return true;
+	errno = ENAMETOOLONG;
+	return false;
+}
+
+/* Creates one directory level and makes it durable in its parent. */
+static bool make_directory(const char *path)
+{
+	char parent[PATH_MAX];
+	char *slash;
+	int fd, error;
+
+	if (mkdir(path, 0755) < 0)
+		return errno == EEXIST;
+	snprintf(parent, sizeof(parent), "%s", path);
+	slash = strrchr(parent, '/');
+	if (!slash || slash == parent)
+		return true;
+	*slash = 0;
+	fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	error = fsync(fd) < 0 ? errno : 0;
+	close(fd);
+	errno = error;
+	return error == 0;
+}
+
+/* @path and everything above it. */
+static bool make_directories(const char *path)
+{
+	char part[PATH_MAX];
+
+	snprintf(part, sizeof(part), "%s", path);
+	for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		if (!make_directory(part))
+			return false;
+		*p = '/';
+	}
+	return make_directory(part);
+}
+
+/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than @capacity. */
+static ssize_t read_file(int at, const char *name, void *bytes, size_t capacity)
+{
+	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	size_t have = 0;
+	ssize_t n = 0;
+	char more;
+
+	if (fd < 0)
+		return -1;
+	while (have < capacity && (n = read(fd, (char *)bytes + have, capacity - have)) > 0)
+		have += (size_t)n;
+	if (n >= 0 && have == capacity && (n = read(fd, &more, 1)) == 1) {
+		errno = EFBIG;
+		n = -1;
+	}
+	int error = errno;
+
+	close(fd);
+	errno = error;
+	return n < 0 ? -1 : (ssize_t)have;
+}
+
+static bool write_durably(int at, const char *name, const void *bytes, size_t n)
+{
+	int fd = openat(at, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+	const char *p = bytes;
+	bool ok = fd >= 0;
+
+	while (ok && n > 0) {
+		ssize_t done = write(fd, p, n);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		ok = done >= 0;
+		p += ok ? done : 0;
+		n -= ok ? (size_t)done : 0;
+	}
+	ok = ok && fsync(fd) == 0;
+
+	int error = errno;
+
+	if (fd >= 0 && close(fd) < 0 && ok) {
+		ok = false;
+		error = errno;
+	}
+	errno = error;
+	return ok;
+}
+
+/* Keeps what NAME holds now as FORMER, whatever happens in between. */
+static bool keep_former(int at, const char *name, const char *former)
+{
+	char beside[NAME_MAX + 1];
+
+	snprintf(beside, sizeof(beside), ".%s.link", name);
+	unlinkat(at, beside, 0);
+	if (linkat(at, name, at, beside, 0) < 0)
+		return false;
+	return renameat(at, beside, at, former) == 0;
+}
+
+/* Puts @bytes in place of NAME in directory @at. False with errno. */
+static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n, bool *replaced)
+{
+	char beside[NAME_MAX + 1], now[LIMIT_CURSOR_BYTES];
+	ssize_t have = read_file(at, name, now, sizeof(now));
+
+	*replaced = false;
+	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
+		return fsync(at) == 0; /* another rank of this job was faster */
+	snprintf(beside, sizeof(beside), ".%s.new", name);
+	if (!write_durably(at, beside, bytes, n))
+		goto fail;
+	if (have >= 0 || errno == EFBIG) {
+		struct stat st;
+
+		if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+			if (!keep_former(at, name, former))
+				goto fail;
+			*replaced = true;
+		}
+	}
+	if (renameat(at, beside, at, name) < 0)
+		goto fail;
+	return fsync(at) == 0;
+fail:;
+	int error = errno;
+
+	unlinkat(at, beside, 0);
+	errno = error;
+	return false;
+}
+
+bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag, const void *bytes, size_t n,
+	char *path, size_t path_bytes, char *why, size_t why_bytes)
+{
+	static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* ranks of a job save the same tag at once */
+	char directory[PATH_MAX], name[LIMIT_NAME_BYTES + 16], former[LIMIT_NAME_BYTES + 16];
+	bool ok = false, replaced = false;
+	int at = -1;
+
+	if (!join(directory, state_dir, stream, run))
+		return say(why, why_bytes, "state_dir: the path is too long");
+	if (strlen(tag) >= strlen(FORMER) && strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
+		return say(why, why_bytes, "tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
+	snprintf(name, sizeof(name), "%s.cursor", tag);
+	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
+	snprintf(path, path_bytes, "%s/%s", directory, name);
+
+	pthread_mutex_lock(&one_at_a_time);
+	if (make_directories(directory))
+		at = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (at >= 0)
+		ok = replace(at, name, former, bytes, n, &replaced);
+	if (!ok)
+		say(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path, strerror(errno));
+	pthread_mutex_unlock(&one_at_a_time);
+	if (at >= 0)
+		close(at);
+	if (ok && replaced)
+		log_line(LOG_NOTE, "snapshot %s of stream %s, run %s, saved again: the former one is now %s" FORMER, tag, stream, run,
+			tag);
+	return ok;
+}
+
+/* ---- reading ---- */
+
+/* Runs of @stream that have @tag: their number, the last one's name in @found, all of them in @list. */
+static int find_runs(const char *stream_dir, const char *file, char *found, char *list, size_t list_bytes)
+{
+	DIR *dir = opendir(stream_dir);
+	struct dirent *e;
+	int n = 0;
+
+	*list = 0;
+	while (dir && (e = readdir(dir))) {
+		char path[PATH_MAX];
+
+		if (!wire_name_ok(e->d_name) ||
+			!join(path, stream_dir, e->d_name, file) || access(path, F_OK) < 0)
+			continue;
+		n++;
+		memcpy(found, e->d_name, strlen(e->d_name) + 1); /* a name is ≤ LIMIT_NAME_BYTES */
+		size_t used = strlen(list);
+
+		snprintf(list + used, list_bytes - used, "%s%s", n > 1 ? ", " : "", e->d_name);
+	}
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+/* Splits "RUN/TAG"; a plain TAG leaves @run as it is. */
+static bool split_tag(const char *text, char *run, size_t run_bytes, char *tag, size_t tag_bytes, bool *named)
+{
+	const char *slash = strchr(text, '/');
+
+	*named = slash != NULL;
+	if (slash)
+		snprintf(run, run_bytes, "%.*s", (int)(slash - text), text);
+	snprintf(tag, tag_bytes, "%s", slash ? slash + 1 : text);
+	return wire_name_ok(run) && wire_name_ok(tag);
+}
+
+/* The tag of what the file @path held before, if that is still there. */
+static void offer_former(const char *path, const char *tag, char *former)
+{
+	char before[PATH_MAX + 16];
+	size_t stem = strlen(path) - strlen(".cursor");
+
+	snprintf(before, sizeof(before), "%.*s" FORMER ".cursor", (int)stem, path);
+	if (access(before, F_OK) == 0)
+		snprintf(former, STORE_TAG_BYTES, "%s" FORMER, tag);
+}
+
+size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes, char *former,
+	char *why, size_t why_bytes)
+{
+	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
+	char in_run[2 * LIMIT_NAME_BYTES + 2], name[2 * LIMIT_NAME_BYTES + 2], file[2 * LIMIT_NAME_BYTES + 16];
+	bool named;
+	ssize_t n;
+
+	*former = 0;
+
+	snprintf(in_run, sizeof(in_run), "%s", run);
+	if (!split_tag(tag, in_run, sizeof(in_run), name, sizeof(name), &named)) {
+		say(why, why_bytes, "'%s' is no tag: must be TAG or RUN/TAG", tag);
+		return 0;
+	}
+	snprintf(file, sizeof(file), "%s.cursor", name);
+	if (snprintf(stream_dir, sizeof(stream_dir), "%s/%s", state_dir, stream) >= PATH_MAX ||
+		!join(path, stream_dir, in_run, file)) {
+		say(why, why_bytes, "state_dir: the path is too long");
+		return 0;
+	}
+	if (!named && access(path, F_OK) < 0) {
+		char other[2 * LIMIT_NAME_BYTES + 2];
+		int runs = find_runs(stream_dir, file, other, list, sizeof(list));
+
+		if (runs > 1) {
+			say(why, why_bytes, "run %s has no snapshot %s, but several others have: %s; name one as RUN/%s", run, name, list,
+				name);
+			return 0;
+		}
+		if (runs == 1 && !join(path, stream_dir, other, file)) {
+			say(why, why_bytes, "state_dir: the path is too long");
+			return 0;
+		}
+	}
+	offer_former(path, tag, former);
+	n = read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
+	if (n > 0)
+		return (size_t)n;
+	if (n < 0 && errno == ENOENT)
+		say(why, why_bytes, "stream %s has no snapshot %s (%s)", stream, name, path);
+	else
+		say(why, why_bytes, "%s: %s", path, n < 0 ? strerror(errno) : "is empty");
+	return 0;
+}

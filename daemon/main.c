@@ -1,0 +1,213 @@
+/*
+ * tokend: reads its configuration, opens every shard list once, and serves until it is told to stop.
+ */
+#include "../proto/version.h"
+#include "control/log.h"
+#include "control/server.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum {
+	LINGER_MOST_S = 366 * 86400,
+	OPEN_SHARDS_MOST = 1024,
+	DESCRIPTORS_OWN = 40,       /* the loop, the disk, the listener, metrics, files of the pool */
+	DESCRIPTORS_A_SESSION = 4,  /* socket, pidfd, and two segments while it attaches */
+};
+
+struct arguments {
+	const char *config;
+	const char *socket;
+	bool check;
+	unsigned linger_s;
+};
+
+static const char usage[] =
+	"usage: tokend -c FILE [--socket PATH] [--linger SECONDS] [--check]\n"
+	"  -c, --config FILE   the configuration (see config/tokend.yaml)\n"
+	"  --socket PATH       listen here instead of where the configuration says\n"
+	"  --linger SECONDS    leave when there was no session for so long\n"
+	"  --check             check configuration and shards, print what is never served, and exit\n"
+	"  --version           print the version and exit\n";
+
+/* 0, or the exit code to leave with. -1: all is well. */
+static int parse(int argc, char **argv, struct arguments *a)
+{
+	static const struct option options[] = {
+		{"config", required_argument, NULL, 'c'},
+		{"socket", required_argument, NULL, 's'},
+		{"linger", required_argument, NULL, 'l'},
+		{"check", no_argument, NULL, 'k'},
+		{"version", no_argument, NULL, 'v'},
+		{"help", no_argument, NULL, 'h'},
+		{0},
+	};
+	unsigned long seconds;
+	char *end;
+	int option;
+
+	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+		switch (option) {
+		case 'c':
+			a->config = optarg;
+			break;
+		case 's':
+			a->socket = optarg;
+			break;
+		case 'l':
+			seconds = strtoul(optarg, &end, 10);
+			if (*optarg < '0' || *optarg > '9' || *end || seconds < 1 || seconds > LINGER_MOST_S) {
+				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n", optarg, LINGER_MOST_S);
+				return 2;
+			}
+			a->linger_s = (unsigned)seconds;
+			break;
+		case 'k':
+			a->check = true;
+			break;
+		case 'v':
+			printf("tokend %s\n", TOKEND_VERSION);
+			return 0;
+		case 'h':
+			fputs(usage, stdout);
+			return 0;
+		default:
+			fputs(usage, stderr);
+			return 2;
+		}
+	}
+	if (!a->config || optind < argc) {
+		fputs(usage, stderr);
+		return 2;
+	}
+	return -1;
+}
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static void print_check(const struct catalog *catalog)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+
+		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32 " bytes a token\n",
+			s->config->name, s->config->seq_len, s->config->extra, s->config->stride, s->token_bytes);
+		for (uint32_t d = 0; d < s->config->datasets; d++) {
+			const struct table *t = &s->dataset[d].table;
+			uint64_t unserved = table_unserved(t);
+
+			printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64 " windows; never served in one epoch: %" PRIu64
+			       " tokens, %.3f %%%s\n",
+				s->config->dataset[d].name, t->shards, t->total_tokens, t->windows, unserved,
+				percent(unserved, t->total_tokens), s->config->dataset[d].slide ? " (another part each epoch: slide)" : "");
+		}
+	}
+}
+
+/* Descriptors are shared out before anybody asks: a shard must always find one, whoever attaches. */
+struct descriptors {
+	unsigned files, sessions;
+};
+
+static struct descriptors share_descriptors(void)
+{
+	struct rlimit limit = {.rlim_cur = 256};
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+			getrlimit(RLIMIT_NOFILE, &limit);
+	}
+	uint64_t all = limit.rlim_cur, files = all / 4;
+	uint64_t left = all > files + DESCRIPTORS_OWN ? all - files - DESCRIPTORS_OWN : 0;
+
+	files = files < 1 ? 1 : files > OPEN_SHARDS_MOST ? OPEN_SHARDS_MOST : files;
+	left /= DESCRIPTORS_A_SESSION;
+	return (struct descriptors){
+		.files = (unsigned)files,
+		.sessions = left < 1 ? 1 : left > LIMIT_SESSIONS ? LIMIT_SESSIONS : (unsigned)left,
+	};
+}
+
+static uint64_t largest_window(const struct catalog *catalog)
+{
+	uint64_t largest = 0;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+		uint64_t bytes = (s->config->seq_len + s->config->extra) * s->token_bytes;
+
+		largest = bytes > largest ? bytes : largest;
+	}
+	return largest;
+}
+
+static int serve(const struct catalog *catalog, const struct arguments *a)
+{
+	const struct config *config = catalog->config;
+	struct descriptors descriptors = share_descriptors();
+	char note[LIMIT_TEXT_BYTES] = "", why[LIMIT_TEXT_BYTES];
+	struct disk_options options = {
+		.io = config->io,
+		.direct = config->direct,
+		.depth = LIMIT_READS / 2,
+		.files = descriptors.files,
+		.largest_window_bytes = largest_window(catalog),
+	};
+	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+
+	if (!disk) {
+		log_line(LOG_ERROR, "%s", why);
+		return 1;
+	}
+	if (note[0])
+		log_line(LOG_NOTE, "%s", note);
+	signal(SIGPIPE, SIG_IGN);
+	return server_run(&(struct server_options){
+		.catalog = catalog,
+		.socket = a->socket ? a->socket : config->socket,
+		.disk = disk,
+		.depth = options.depth,
+		.connections = descriptors.sessions,
+		.staging_bytes = disk_memory(&options),
+		.linger_s = a->linger_s,
+	});
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments a = {0};
+	char why[2 * LIMIT_TEXT_BYTES];
+	struct config *config;
+	struct catalog *catalog;
+	int code = parse(argc, argv, &a);
+
+	if (code >= 0)
+		return code;
+	config = config_load(a.config, why, sizeof(why));
+	if (!config) {
+		fprintf(stderr, "tokend: %s\n", why);
+		return 1;
+	}
+	catalog = catalog_open(config, why, sizeof(why));
+	if (!catalog) {
+		fprintf(stderr, "tokend: %s\n", why);
+		config_free(config);
+		return 1;
+	}
+	if (a.check)
+		print_check(catalog);
+	code = a.check ? 0 : serve(catalog, &a);
+	catalog_free(catalog);
+	config_free(config);
+	return code;
+}
