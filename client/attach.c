@@ -1,0 +1,479 @@
+/*
+ * Everything that waits for the daemon: looking for one, attaching, asking. A daemon may die at any
+ * instruction and come back with an empty memory, so nothing here depends on what the former one knew: an
+ * attach says all there is to say.
+ */
+#include "handle.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS INT64_C(1000000)
+
+enum {
+	SLICE_MS = 1000,      /* of a wait: a lost wake-up costs at most this */
+	IDLE_MS = 100,	      /* of a wait whose owner wants to be asked */
+	BACKOFF_MS = 250,     /* between two tries, at most */
+	HANDSHAKE_MS = 30000, /* from connect to feed: it may have to open its shards first */
+};
+
+int64_t handle_clock(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+int handle_doze(struct tokend *t, int fd, short events, int64_t until)
+{
+	const int64_t longest = (t->idle ? IDLE_MS : SLICE_MS) * MS;
+	struct pollfd p = {fd, events, 0};
+
+	for (;;) {
+		int64_t left = until - handle_clock(), slice = left < 0 ? 0 : earlier(left, longest);
+		const struct timespec time = {slice / (1000 * MS), slice % (1000 * MS)};
+		int n = ppoll(&p, 1, &time, NULL);
+
+		if (n > 0)
+			return 1;
+		if (left <= longest && n == 0)
+			return 0;
+		if (t->idle && t->idle(t->idle_context))
+			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+	}
+}
+
+/* ---- what a daemon refuses ---- */
+
+/* The error message in t->packet as one of ours, with "field: text" in why. */
+static int refused(struct tokend *t)
+{
+	const struct wire *w = &t->packet->wire;
+	struct wire_bytes code = wire_bytes(w, WIRE_CODE), field = wire_bytes(w, WIRE_FIELD),
+			  text = wire_bytes(w, WIRE_TEXT);
+	int error = TOKEND_EREFUSED;
+
+	if (code.n == 4 && memcmp(code.at, "data", 4) == 0)
+		error = TOKEND_EDATA;
+	if (code.n == 8 && memcmp(code.at, "protocol", 8) == 0)
+		error = TOKEND_EPROTOCOL;
+	return handle_fail(
+		t, error, "%.*s%s%.*s", (int)field.n, field.at, field.n ? ": " : "", (int)text.n, text.at);
+}
+
+static int not_ours(struct tokend *t, const char *what)
+{
+	return handle_fail(t, TOKEND_EPROTOCOL,
+		"socket: what answers at %s is not a tokend we understand (%s): is it of another version?",
+		t->socket, what);
+}
+
+/* ---- searching ---- */
+
+static void search_begin(struct search *s, uint32_t patience_ms)
+{
+	int64_t now = handle_clock();
+
+	*s = (struct search){
+		.fd = -1,
+		.active = true,
+		.backoff_ms = 1,
+		.since = now,
+		.retry = now,
+		.give_up = now + patience_ms * MS,
+	};
+}
+
+void handle_stop_search(struct search *s)
+{
+	if (s->active && s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	s->active = false;
+}
+
+/* This try came to nothing. The next follows after half to all of the backoff: ranks shall not come as one.
+ */
+static void search_later(struct search *s, int error)
+{
+	int64_t now = handle_clock(), backoff = s->backoff_ms * MS;
+	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)(uintptr_t)s);
+
+	if (s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	s->error = error;
+	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
+	s->backoff_ms = s->backoff_ms * 2 < BACKOFF_MS ? s->backoff_ms * 2 : BACKOFF_MS;
+}
+
+static int gave_up(struct tokend *t, const struct search *s)
+{
+	int64_t seconds = (handle_clock() - s->since) / (1000 * MS);
+	const char *error =
+		s->error == ETIMEDOUT ? "it accepts connections but does not answer" : strerror(s->error);
+
+	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
+		return handle_fail(t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
+	if (s->error == ENAMETOOLONG)
+		return handle_fail(t, TOKEND_ECONNECT,
+			"socket: %s has %zu bytes, a socket's path has at most 107", t->socket,
+			strlen(t->socket));
+	if (s == &t->search)
+		return handle_fail(t, TOKEND_ECONNECT,
+			"socket: the daemon at %s was lost and none came back for %" PRId64
+			" s (%s): start it, and resume from the cursor, which is at position %" PRIu64,
+			t->socket, seconds, error, handle_position(t));
+	return handle_fail(t, TOKEND_ECONNECT, "socket: no daemon answers at %s (%s): is tokend running?",
+		t->socket, error);
+}
+
+static void say_hello(struct wire *w, char *host, size_t host_bytes)
+{
+	if (gethostname(host, host_bytes) != 0)
+		host[0] = 0;
+	host[host_bytes - 1] = 0;
+	*w = (struct wire){.op = WIRE_HELLO};
+	wire_set(w, WIRE_VERSION_KEY, WIRE_VERSION);
+	wire_set_text(w, WIRE_HOST, host);
+}
+
+static void say_attach(struct wire *w, const struct tokend *t, const struct target *target)
+{
+	*w = (struct wire){.op = WIRE_ATTACH};
+	wire_set_text(w, WIRE_STREAM, t->stream);
+	wire_set_text(w, WIRE_RUN, t->run);
+	wire_set(w, WIRE_RANK, target->rank);
+	wire_set(w, WIRE_WORLD, target->world);
+	wire_set(w, WIRE_MICRO, target->micro);
+	wire_set(w, WIRE_PEER, t->peer);
+	wire_set(w, WIRE_SLOTS, t->slots);
+	if (target->cursor)
+		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
+	else if (target->tag)
+		wire_set_text(w, WIRE_TAG, target->tag);
+	else if (target->at_position)
+		wire_set(w, WIRE_POSITION, target->position);
+	else
+		wire_set(w, WIRE_BEGIN, 1);
+}
+
+/* Connects and says all we have to say; what comes back is search_receive()'s. */
+static void search_connect(struct tokend *t, const struct target *target, struct search *s)
+{
+	struct wire hello, attach;
+	char host[LIMIT_NAME_BYTES + 1];
+
+	s->fd = link_open(t->socket);
+	if (s->fd < 0) {
+		int error = -s->fd;
+
+		s->fd = -1;
+		search_later(s, error);
+		return;
+	}
+	say_hello(&hello, host, sizeof(host));
+	say_attach(&attach, t, target);
+
+	/* Refused at hello, it may have closed before the second packet: then its word is there to be read.
+	 */
+	int error = link_send(s->fd, &hello, t->out);
+
+	if (error == 0)
+		error = link_send(s->fd, &attach, t->out);
+	if (error != 0 && error != -EPIPE && error != -ECONNRESET) {
+		search_later(s, -error);
+		return;
+	}
+	s->answer_by = handle_clock() + HANDSHAKE_MS * MS;
+}
+
+/* 1: a feed is in t->packet, 0: go on, or an error. */
+static int search_receive(struct tokend *t, struct search *s)
+{
+	const struct wire *w = &t->packet->wire;
+
+	switch (link_receive(s->fd, t->packet)) {
+	case LINK_NOTHING:
+	case LINK_WAKE:
+		return 0;
+	case LINK_CLOSED:
+		search_later(s, ECONNRESET);
+		return 0;
+	case LINK_FAULT:
+		return not_ours(t, t->packet->fault);
+	case LINK_MESSAGE:
+		break;
+	}
+	if (w->op == WIRE_FEED)
+		return 1;
+	if (w->op == WIRE_ERROR)
+		return refused(t);
+	if (w->op != WIRE_HELLO)
+		return not_ours(t, wire_op_name(w->op));
+	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : not_ours(t, "version");
+}
+
+static int search_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
+{
+	for (;;) {
+		int64_t now = handle_clock();
+
+		if (s->fd >= 0 && now >= s->answer_by)
+			search_later(s, ETIMEDOUT);
+		if (s->fd < 0 && now >= s->retry)
+			search_connect(t, target, s);
+		if (s->fd < 0 && now >= s->give_up)
+			return gave_up(t, s);
+
+		int64_t until = s->fd >= 0 ? s->answer_by : earlier(s->retry, s->give_up);
+		int r = handle_doze(t, s->fd, POLLIN, wait ? until : 0);
+
+		if (r == 1)
+			r = search_receive(t, s);
+		else if (r == 0 && !wait)
+			return 0;
+		if (r != 0)
+			return r;
+	}
+}
+
+/* The feed in t->packet as a ring and a cursor. */
+static int take_feed(
+	struct tokend *t, const struct target *target, struct generation **g, struct cursor *cursor)
+{
+	struct packet *p = t->packet;
+	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR);
+	struct cursor_why why;
+	char text[200];
+	bool no_memory;
+
+	if (p->fds != 2)
+		return not_ours(t, "a feed without its two segments");
+	*g = generation_map(p->fd[0], wire_number(&p->wire, WIRE_META_BYTES), p->fd[1],
+		wire_number(&p->wire, WIRE_DATA_BYTES), &no_memory, text, sizeof(text));
+	packet_close(p);
+	if (!*g)
+		return no_memory ? handle_fail(t, TOKEND_EMEMORY, "ring: %s", text) : not_ours(t, text);
+	if (!cursor_decode(cursor, bytes.at, bytes.n, &why)) {
+		generation_free(*g, true);
+		return not_ours(t, why.text);
+	}
+	if ((*g)->ring.geometry.rows != target->micro ||
+		(*g)->ring.geometry.window_tokens != cursor->seq_len + cursor->extra) {
+		generation_free(*g, true);
+		cursor_free(cursor);
+		return not_ours(t, "a ring of another shape");
+	}
+	(*g)->id = ++t->generations;
+	return 1;
+}
+
+int handle_find(struct tokend *t, const struct target *target, uint32_t patience_ms, struct generation **g,
+	struct cursor *cursor, int *fd)
+{
+	struct search s;
+
+	search_begin(&s, patience_ms);
+
+	int r = search_step(t, target, &s, true);
+
+	if (r == 1)
+		r = take_feed(t, target, g, cursor);
+	if (r == 1) {
+		*fd = s.fd;
+		s.fd = -1;
+	}
+	handle_stop_search(&s);
+	return r;
+}
+
+/* ---- a daemon that was lost ---- */
+
+void handle_lose(struct tokend *t)
+{
+	if (t->fd >= 0)
+		close(t->fd);
+	t->fd = -1;
+}
+
+/* The new ring must go on exactly where the old one stopped. */
+static int check_revived(struct tokend *t, const struct generation *g, const struct cursor *cursor)
+{
+	const struct ring_geometry *old = &t->now->ring.geometry, *new = &g->ring.geometry;
+
+	if (cursor->next != t->taken)
+		return not_ours(t, "a feed at another position");
+	if (new->window_tokens != old->window_tokens || new->token_bytes != old->token_bytes)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"dtype: the restarted daemon serves windows of %u × %u bytes, before it were %u × %u",
+			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
+	return 1;
+}
+
+int handle_revive(struct tokend *t, bool wait)
+{
+	struct search *s = &t->search;
+	struct generation *g = NULL;
+	struct cursor cursor = {0};
+
+	if (t->failed)
+		return handle_failed(t);
+
+	const struct cursor *place = handle_speak(t, t->taken);
+
+	if (!place)
+		return TOKEND_EMEMORY;
+
+	const struct target target = {
+		.cursor = t->bytes,
+		.cursor_bytes = cursor_encode(place, t->bytes, LIMIT_CURSOR_BYTES),
+		.rank = t->rank,
+		.world = t->world,
+		.micro = t->micro,
+	};
+
+	if (!s->active)
+		search_begin(s, t->deadline_ms);
+
+	int r = search_step(t, &target, s, wait);
+
+	if (r == 0 || r == TOKEND_EAGAIN)
+		return r;
+	if (r == 1)
+		r = take_feed(t, &target, &g, &cursor);
+	if (r == 1) {
+		assert(g);
+		r = check_revived(t, g, &cursor);
+		cursor_free(&cursor);
+		if (r == 1) {
+			handle_adopt(t, g, s->fd);
+			s->fd = -1;
+			t->reattached++;
+		} else {
+			generation_free(g, true);
+		}
+	}
+	handle_stop_search(s);
+	return r == 1 ? 1 : handle_latch(t, r);
+}
+
+/* ---- talking to the one we have ---- */
+
+int handle_listen(struct tokend *t)
+{
+	for (;;) {
+		switch (link_receive(t->fd, t->packet)) {
+		case LINK_NOTHING:
+			return 0;
+		case LINK_WAKE:
+			break;
+		case LINK_CLOSED:
+			handle_lose(t);
+			return 0;
+		case LINK_FAULT:
+			return handle_latch(t, not_ours(t, t->packet->fault));
+		case LINK_MESSAGE:
+			if (t->packet->wire.op == WIRE_ERROR)
+				return handle_latch(t, refused(t));
+			break; /* the late answer to a question that was interrupted */
+		}
+	}
+}
+
+static int tell(struct tokend *t, const struct wire *wire)
+{
+	for (;;) {
+		int error = link_send(t->fd, wire, t->out);
+
+		if (error == 0)
+			return 1;
+		if (error == -EMSGSIZE)
+			return handle_fail(
+				t, TOKEND_EARGUMENT, "message: longer than %d bytes", LIMIT_PACKET_BYTES);
+		if (error != -EAGAIN) {
+			handle_lose(t);
+			return 0;
+		}
+
+		int r = handle_doze(t, t->fd, POLLOUT, handle_clock() + SLICE_MS * MS);
+
+		if (r < 0)
+			return r;
+	}
+}
+
+/* An answer to an earlier question, interrupted while it waited, has another tag. */
+static bool answers(const struct wire *question, const struct wire *w, enum wire_op answer)
+{
+	struct wire_bytes asked = wire_bytes(question, WIRE_TAG), got = wire_bytes(w, WIRE_TAG);
+
+	return w->op == answer &&
+	       (!wire_has(question, WIRE_TAG) || (asked.n == got.n && memcmp(asked.at, got.at, got.n) == 0));
+}
+
+/* 1: it is in t->packet, 0: the daemon is lost, or an error. */
+static int await(struct tokend *t, const struct wire *question, enum wire_op answer)
+{
+	for (;;) {
+		int r = handle_doze(t, t->fd, POLLIN, handle_clock() + SLICE_MS * MS);
+
+		if (r < 0)
+			return r;
+		switch (link_receive(t->fd, t->packet)) {
+		case LINK_NOTHING:
+		case LINK_WAKE:
+			continue;
+		case LINK_CLOSED:
+			handle_lose(t);
+			return 0;
+		case LINK_FAULT:
+			return handle_latch(t, not_ours(t, t->packet->fault));
+		case LINK_MESSAGE:
+			break;
+		}
+		if (answers(question, &t->packet->wire, answer))
+			return 1;
+		if (t->packet->wire.op == WIRE_ERROR) {
+			r = refused(t);
+			return r == TOKEND_EDATA ? handle_latch(t, r) : r;
+		}
+	}
+}
+
+int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer)
+{
+	for (;;) {
+		int r = t->fd < 0 ? handle_revive(t, true) : 1;
+
+		if (r == 1)
+			r = tell(t, question);
+		if (r == 1)
+			r = await(t, question, answer);
+		if (r != 0)
+			return r == 1 ? 0 : r;
+	}
+}
+
+int handle_tell(struct tokend *t, const struct wire *note)
+{
+	for (;;) {
+		int r = t->fd < 0 ? handle_revive(t, true) : 1;
+
+		if (r == 1)
+			r = tell(t, note);
+		if (r != 0)
+			return r == 1 ? 0 : r;
+	}
+}

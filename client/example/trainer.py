@@ -1,0 +1,32 @@
+"""torchrun --nproc-per-node 2 trainer.py [CONFIG]: 100 steps, then a checkpoint. Again, on any number: it goes on there."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from tokend import Loader
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(50257, 64), torch.nn.Linear(64, 50257)))
+optimizer = torch.optim.AdamW(model.parameters())
+data = Loader("train", micro_batch=2, config=sys.argv[1] if len(sys.argv) > 1 else None)
+
+weights, moments = get_state_dict(model, optimizer)
+state = {"model": weights, "optimizer": moments, "data": data}
+if os.path.exists("checkpoint/.metadata"):
+    dcp.load(state, checkpoint_id="checkpoint")
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
+    logits = model(batch["input_ids"])
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}", flush=True)
+weights, moments = get_state_dict(model, optimizer)
+dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
+dist.destroy_process_group()

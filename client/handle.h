@@ -1,0 +1,138 @@
+/*
+ * A handle from the inside, shared by the files of the library and by the Python extension; not installed.
+ *
+ *   tokend.c   its beginning and end; checkpoints and requests
+ *   next.c     batches out, slots back
+ *   attach.c   looking for the daemon, attaching, waiting, asking it something
+ *   seek.c     the cursor: where we are, and every way to be elsewhere
+ *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in any order
+ *
+ * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be asked for.
+ * `taken` is the position behind the last batch handed out, `committed` behind the last one committed;
+ * cursors in between are made from origin. A lost daemon changes none of this: the new ring begins at
+ * `taken`.
+ */
+#ifndef TOKEND_HANDLE_H
+#define TOKEND_HANDLE_H
+
+#include "../proto/cursor.h"
+#include "connect.h"
+#include "map.h"
+#include "tokend.h"
+
+/* What an attach asks for. */
+struct target {
+	const void *cursor; /* or NULL */
+	size_t cursor_bytes;
+	const char *tag; /* or NULL */
+	uint64_t position;
+	bool at_position; /* none of the three: the beginning */
+	uint64_t rank, world;
+	uint32_t micro;
+};
+
+/* A search for a daemon that attaches us: goes through connect, hello and attach until a feed comes. */
+struct search {
+	int fd;	   /* connected, no feed yet; -1 */
+	int error; /* errno of the last try */
+	bool active;
+	uint32_t backoff_ms;
+	int64_t since, retry, give_up, answer_by; /* ns */
+};
+
+/* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new one. */
+struct leg {
+	uint64_t start, step;
+};
+
+struct tokend {
+	/* what a ready next() and release() touch */
+	const volatile uint64_t *alive; /* a page that fork() wipes */
+	struct generation *now; /* never NULL; its published slots are served even when the daemon is gone */
+	uint64_t taken, end;
+	uint64_t step; /* world × micro */
+	uint64_t rank, world;
+	uint64_t number;
+	uint32_t micro;
+	int fd; /* of the session; -1: lost */
+
+	int failed; /* an error that holds until the next seek */
+	char why[1400], failed_why[1400];
+
+	struct cursor origin;
+	struct cursor spoken; /* origin moved to where it was last asked for */
+	bool spoken_ok, committing;
+	uint64_t committed;
+	struct leg *leg; /* ascending; the last is the current one */
+	uint32_t legs;
+
+	char *socket, *stream, *run;
+	uint32_t peer, slots, deadline_ms, connect_ms;
+	struct search search; /* for a lost daemon */
+	uint64_t generations, reattached, lost_wakes, waited_ns, batches;
+	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES] of an attach */
+	uint8_t *saved; /* [LIMIT_CURSOR_BYTES] of a checkpoint, which may have to attach first */
+	uint8_t *out;	/* [LIMIT_PACKET_BYTES] */
+	struct packet *packet;
+
+	/* Called while waiting, every 100 ms and after signals; not 0: the call returns TOKEND_EAGAIN. */
+	int (*idle)(void *context);
+	void *idle_context;
+};
+
+/* As tokend_attach(), with an idle(). */
+int handle_attach(struct tokend **out, const struct tokend_options *options, int (*idle)(void *),
+	void *idle_context, char *why, size_t why_bytes);
+
+/* ---- tokend.c ---- */
+
+static inline bool handle_forked(const struct tokend *t)
+{
+	return *t->alive == 0;
+}
+
+/* Puts one line into why and returns @code. */
+__attribute__((format(printf, 3, 4))) int handle_fail(struct tokend *t, int code, const char *format, ...);
+/* The same for an error that holds until the next seek; why is set already. */
+int handle_latch(struct tokend *t, int code);
+/* That error again. */
+int handle_failed(struct tokend *t);
+int handle_check(struct tokend *t); /* EFORKED in a child */
+/* Makes @g the current ring, reached over @fd. The former one stays while batches of it are held. */
+void handle_adopt(struct tokend *t, struct generation *g, int fd);
+
+/* ---- attach.c ---- */
+
+int64_t handle_clock(void);
+/* 1: @fd is ready for @events (-1: none), 0: it is @until, TOKEND_EAGAIN: idle() wants out. */
+int handle_doze(struct tokend *t, int fd, short events, int64_t until);
+/* Looks for a daemon for @patience_ms and attaches. 1, and *@g, *@cursor, *@fd are the caller's; or an error.
+ */
+int handle_find(struct tokend *t, const struct target *target, uint32_t patience_ms, struct generation **g,
+	struct cursor *cursor, int *fd);
+/* The daemon is lost: looks on for one, and attaches where we are. 1, 0 if !wait and not yet, or an error. */
+int handle_revive(struct tokend *t, bool wait);
+void handle_lose(struct tokend *t);
+void handle_stop_search(struct search *s);
+/* Takes what the daemon said on its own account. 0, or an error that was latched. */
+int handle_listen(struct tokend *t);
+/* Sends @question, waits for @answer, which is then in t->packet->wire. */
+int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer);
+/* Sends @note once. */
+int handle_tell(struct tokend *t, const struct wire *note);
+
+/* ---- seek.c ---- */
+
+/* The cursor at @position, or NULL and why. Valid until the next call. */
+const struct cursor *handle_speak(struct tokend *t, uint64_t position);
+/* The place that tokend_cursor() speaks of. */
+static inline uint64_t handle_position(const struct tokend *t)
+{
+	return t->committing ? t->committed : t->taken;
+}
+/* Begins at a cursor, which becomes ours, on the ring that was adopted for it. */
+void handle_start(struct tokend *t, const struct cursor *origin, const struct target *target);
+/* EARGUMENT unless rank, world and micro_batch are ones. */
+int handle_check_target(struct tokend *t, const struct target *target);
+
+#endif

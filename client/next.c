@@ -1,0 +1,232 @@
+/*
+ * The calls of every step. On a ready ring next() and release() touch two shared words and private memory,
+ * and make no system call; whatever else there is to do is reached only when the ring is empty.
+ */
+#include "handle.h"
+
+#include <inttypes.h>
+#include <poll.h>
+
+enum {
+	SPIN_NS = 20000,    /* a slot that is about to come is not worth a system call */
+	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
+	HANDLE_BITS = 48,   /* of a batch's handle: its slot; above: its generation */
+};
+
+_Static_assert(sizeof(struct tokend_row) == sizeof(struct ring_row) &&
+		       offsetof(struct tokend_row, position) == offsetof(struct ring_row, position) &&
+		       offsetof(struct tokend_row, epoch) == offsetof(struct ring_row, epoch) &&
+		       offsetof(struct tokend_row, window) == offsetof(struct ring_row, window) &&
+		       offsetof(struct tokend_row, offset) == offsetof(struct ring_row, offset) &&
+		       offsetof(struct tokend_row, dataset) == offsetof(struct ring_row, dataset) &&
+		       offsetof(struct tokend_row, shard) == offsetof(struct ring_row, shard),
+	"rows are handed out as they lie in the ring");
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static bool spin(const struct tokend *t)
+{
+	const struct generation *g = t->now;
+	int64_t until = handle_clock() + SPIN_NS;
+
+	do {
+		for (int i = 0; i < 32; i++) {
+			if (ring_published(&g->ring) > g->out.taken)
+				return true;
+			pause_cpu();
+		}
+	} while (handle_clock() < until);
+	return false;
+}
+
+/* The wait ended by the clock. A slot that is there although no byte came, nor is coming, was not announced.
+ */
+static int count_lost_wake(struct tokend *t)
+{
+	if (ring_published(&t->now->ring) <= t->now->out.taken)
+		return 0;
+
+	int r = handle_doze(t, t->fd, POLLIN, handle_clock() + LATE_WAKE_MS * INT64_C(1000000));
+
+	if (r == 0)
+		t->lost_wakes++;
+	return r;
+}
+
+/* Until the next slot may be there, the daemon said something, or a second has passed. */
+static int wait_once(struct tokend *t)
+{
+	const struct generation *g = t->now;
+	int r = 0;
+
+	if (spin(t))
+		return 0;
+	if (!ring_wait_begin(&g->ring, g->out.taken)) {
+		if (ring_daemon_waits(&g->ring))
+			link_wake(t->fd);
+		r = handle_doze(t, t->fd, POLLIN, handle_clock() + INT64_C(1000000000));
+		if (r == 0)
+			r = count_lost_wake(t);
+	}
+	ring_wait_end(&g->ring);
+	return r == 1 ? handle_listen(t) : r;
+}
+
+/* 1: a batch is there, 0: the end, EAGAIN: not yet, or why there will be none. */
+static int look(struct tokend *t)
+{
+	struct generation *g = t->now;
+
+	g->published = ring_published(&g->ring);
+	if (g->published > g->out.taken)
+		return 1;
+	if (atomic_load(&g->ring.header->end) <= g->out.taken)
+		return 0;
+	if (t->failed)
+		return handle_failed(t);
+	if (giveback_full(&g->out))
+		return handle_fail(t, TOKEND_EHELD,
+			"slots: all %u are taken and the oldest batch was not released: release it, or "
+			"attach with more slots",
+			g->out.slots);
+	return TOKEND_EAGAIN;
+}
+
+/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who holds more would starve it. */
+static int ask_for_one(struct tokend *t)
+{
+	const struct ring *ring = &t->now->ring;
+
+	if (t->fd >= 0 && !ring_wait_begin(ring, t->now->out.taken) && ring_daemon_waits(ring))
+		link_wake(t->fd);
+	return TOKEND_EAGAIN;
+}
+
+/* What is published comes first, whatever else has happened meanwhile. */
+static int find_slot(struct tokend *t, bool wait)
+{
+	for (bool again = false;; again = true) {
+		int r = look(t);
+
+		if (r != TOKEND_EAGAIN)
+			return r;
+		if (again && !wait)
+			return ask_for_one(t);
+		if (t->fd < 0)
+			r = handle_revive(t, wait);
+		else
+			r = wait ? wait_once(t) : handle_listen(t);
+		if (r < 0 && !t->failed)
+			return r;
+	}
+}
+
+/* Hands out the slot behind the last one taken, which is published. */
+static int hand_out(struct tokend *t, struct tokend_batch *batch)
+{
+	struct generation *g = t->now;
+	const struct ring_geometry *geometry = &g->ring.geometry;
+	uint64_t s = g->out.taken;
+	const struct ring_slot *slot = ring_slot(&g->ring, s);
+	uint64_t due = t->taken + t->rank * t->micro;
+
+	if (slot->rows_valid > 0 && slot->position != due)
+		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL,
+					       "position: the daemon served %" PRIu64 " where %" PRIu64
+					       " was due: seek, and report this",
+					       slot->position, due));
+	t->taken = t->end - t->taken > t->step ? t->taken + t->step : t->end;
+	g->out.taken++;
+	g->held++;
+	*batch = (struct tokend_batch){
+		.tokens = ring_slot_data(&g->ring, s),
+		.row = (const struct tokend_row *)ring_rows(&g->ring, s),
+		.rows = geometry->rows,
+		.rows_valid = slot->rows_valid,
+		.window_tokens = geometry->window_tokens,
+		.token_bytes = geometry->token_bytes,
+		.position = slot->position,
+		.next = t->taken,
+		.number = t->number++,
+		.handle = g->id << HANDLE_BITS | s,
+	};
+	return 1;
+}
+
+static inline bool ready(const struct tokend *t)
+{
+	return !handle_forked(t) && t->now->published > t->now->out.taken;
+}
+
+int tokend_next(struct tokend *t, struct tokend_batch *batch)
+{
+	if (ready(t))
+		return hand_out(t, batch);
+
+	int r = handle_check(t);
+
+	if (r == 0)
+		r = look(t);
+	if (r == TOKEND_EAGAIN) {
+		int64_t begin = handle_clock();
+
+		r = find_slot(t, true);
+		t->waited_ns += (uint64_t)(handle_clock() - begin);
+	}
+	return r == 1 ? hand_out(t, batch) : r;
+}
+
+int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
+{
+	if (ready(t))
+		return hand_out(t, batch);
+
+	int r = handle_check(t);
+
+	if (r == 0)
+		r = find_slot(t, false);
+	return r == 1 ? hand_out(t, batch) : r;
+}
+
+/* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
+static struct generation **find_generation(struct tokend *t, uint64_t handle)
+{
+	struct generation **at = &t->now;
+
+	while (*at && (*at)->id << HANDLE_BITS != handle >> HANDLE_BITS << HANDLE_BITS)
+		at = &(*at)->older;
+	return at;
+}
+
+void tokend_release(struct tokend *t, const struct tokend_batch *batch)
+{
+	if (handle_check(t) < 0)
+		return;
+
+	struct generation **at = find_generation(t, batch->handle), *g = *at;
+
+	if (!g || !giveback_return(&g->out, batch->handle & ((UINT64_C(1) << HANDLE_BITS) - 1))) {
+		handle_fail(
+			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before", batch->number);
+		return;
+	}
+	g->held--;
+	if (g == t->now) {
+		uint64_t wake_at = ring_release(&g->ring, g->out.released);
+
+		if (wake_at != 0 && wake_at != g->answered && t->fd >= 0) {
+			g->answered = wake_at;
+			link_wake(t->fd);
+		}
+	} else if (g->held == 0) {
+		*at = g->older;
+		generation_free(g, true);
+	}
+}

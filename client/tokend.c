@@ -1,0 +1,352 @@
+/*
+ * The beginning and end of a handle, what it says of itself, and what it asks of the daemon on a trainer's
+ * behalf. The calls of every step are in next.c.
+ */
+#include "tokend.h"
+
+#include "../proto/version.h"
+#include "handle.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { DEADLINE_MS = 300000 };
+
+_Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS, "told to users");
+_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "told to users");
+
+/* ---- failing ---- */
+
+int handle_fail(struct tokend *t, int code, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(t->why, sizeof(t->why), format, args);
+	va_end(args);
+	return code;
+}
+
+int handle_latch(struct tokend *t, int code)
+{
+	t->failed = code;
+	memcpy(t->failed_why, t->why, sizeof(t->why));
+	return code;
+}
+
+int handle_failed(struct tokend *t)
+{
+	memcpy(t->why, t->failed_why, sizeof(t->why));
+	return t->failed;
+}
+
+int handle_check(struct tokend *t)
+{
+	if (handle_forked(t))
+		return handle_fail(t, TOKEND_EFORKED,
+			"fork: this handle belongs to the process that attached: attach anew in the child, "
+			"with another peer or rank");
+	return 0;
+}
+
+const char *tokend_why(const struct tokend *t)
+{
+	return t->why;
+}
+
+const char *tokend_version(void)
+{
+	return TOKEND_VERSION;
+}
+
+/* ---- attach and detach ---- */
+
+static int check_options(struct tokend *t, const struct tokend_options *o)
+{
+	int starts = (o->cursor != NULL) + (o->tag != NULL) + (o->start_at_position != 0);
+
+	if (!o->stream || !wire_name_ok(o->stream))
+		return handle_fail(t, TOKEND_EARGUMENT, "stream: %s%s: name a stream of the daemon's config",
+			o->stream ? "no name: " : "missing", o->stream ? o->stream : "");
+	if (o->run && !wire_name_ok(o->run))
+		return handle_fail(t, TOKEND_EARGUMENT, "run: no name: %s", o->run);
+	if (starts > 1)
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"start: give one of cursor, tag and position, not %d of them", starts);
+	if (o->cursor && (o->cursor_bytes == 0 || o->cursor_bytes > LIMIT_CURSOR_BYTES))
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
+			o->cursor_bytes, LIMIT_CURSOR_BYTES);
+	if (o->tag && strlen(o->tag) > 2 * LIMIT_NAME_BYTES + 1)
+		return handle_fail(t, TOKEND_EARGUMENT, "tag: %zu bytes, TAG or RUN/TAG has at most %d",
+			strlen(o->tag), 2 * LIMIT_NAME_BYTES + 1);
+	if (o->slots > LIMIT_SLOTS)
+		return handle_fail(t, TOKEND_EARGUMENT, "slots: %u, at most %d", o->slots, LIMIT_SLOTS);
+	return 0;
+}
+
+/* What a caller compiled against another version of the struct gave: members it does not know are 0. */
+static bool read_options(struct tokend_options *o, const struct tokend_options *given)
+{
+	const char *bytes = (const char *)given;
+
+	memset(o, 0, sizeof(*o));
+	if (given->size < offsetof(struct tokend_options, start_at_position) + sizeof(o->start_at_position))
+		return false;
+	memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
+	for (size_t i = sizeof(*o); i < given->size; i++)
+		if (bytes[i] != 0)
+			return false;
+	return true;
+}
+
+static const char *default_socket(const char *given)
+{
+	const char *named = getenv("TOKEND_SOCKET");
+
+	if (given)
+		return given;
+	return named && named[0] ? named : WIRE_SOCKET;
+}
+
+static bool make_fork_page(struct tokend *t)
+{
+	uint64_t *page = mmap(NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return false;
+	t->alive = page;
+	if (madvise(page, RING_PAGE, MADV_WIPEONFORK) != 0)
+		return false;
+	*page = 1;
+	return true;
+}
+
+static bool make_buffers(struct tokend *t, const struct tokend_options *o)
+{
+	t->socket = strdup(default_socket(o->socket));
+	t->stream = strdup(o->stream);
+	t->run = strdup(o->run ? o->run : "default");
+	t->bytes = malloc(LIMIT_CURSOR_BYTES);
+	t->saved = malloc(LIMIT_CURSOR_BYTES);
+	t->out = malloc(LIMIT_PACKET_BYTES);
+	t->packet = malloc(sizeof(*t->packet));
+	t->leg = malloc(sizeof(*t->leg));
+	if (t->packet)
+		t->packet->fds = 0;
+	return t->socket && t->stream && t->run && t->bytes && t->saved && t->out && t->packet && t->leg &&
+	       make_fork_page(t);
+}
+
+static int attach(struct tokend *t, const struct tokend_options *o)
+{
+	const struct target target = {
+		.cursor = o->cursor,
+		.cursor_bytes = o->cursor_bytes,
+		.tag = o->tag,
+		.position = o->position,
+		.at_position = o->start_at_position != 0,
+		.rank = o->rank,
+		.world = o->world,
+		.micro = o->micro_batch,
+	};
+	struct generation *g;
+	struct cursor cursor;
+	int fd;
+	int r = check_options(t, o);
+
+	if (r == 0)
+		r = handle_check_target(t, &target);
+	if (r < 0)
+		return r;
+	if (!make_buffers(t, o))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	t->peer = o->peer;
+	t->slots = o->slots;
+	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
+	r = handle_find(t, &target, o->connect_ms, &g, &cursor, &fd);
+	if (r < 0)
+		return r;
+	handle_adopt(t, g, fd);
+	handle_start(t, &cursor, &target);
+	return handle_speak(t, t->taken) ? 0 : TOKEND_EMEMORY;
+}
+
+int handle_attach(struct tokend **out, const struct tokend_options *options, int (*idle)(void *),
+	void *idle_context, char *why, size_t why_bytes)
+{
+	struct tokend_options o;
+	struct tokend *t = calloc(1, sizeof(*t));
+	int r = TOKEND_EMEMORY;
+
+	*out = NULL;
+	if (why && why_bytes)
+		snprintf(why, why_bytes, "memory: out of memory");
+	if (!t)
+		return r;
+	t->fd = t->search.fd = -1;
+	t->idle = idle;
+	t->idle_context = idle_context;
+	if (read_options(&o, options))
+		r = attach(t, &o);
+	else
+		r = handle_fail(t, TOKEND_EARGUMENT,
+			"size: %zu: set it to sizeof(struct tokend_options) and everything unused to 0",
+			options->size);
+	if (why && why_bytes)
+		snprintf(why, why_bytes, "%s", t->why);
+	if (r == 0)
+		*out = t;
+	else
+		tokend_detach(t);
+	return r;
+}
+
+int tokend_attach(struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
+{
+	return handle_attach(out, options, NULL, NULL, why, why_bytes);
+}
+
+void tokend_detach(struct tokend *t)
+{
+	if (!t)
+		return;
+
+	/* A child has neither the segments nor, any more, a right to close descriptors by number. */
+	bool ours = t->alive && !handle_forked(t);
+
+	for (struct generation *g = t->now, *older; g; g = older) {
+		older = g->older;
+		generation_free(g, ours);
+	}
+	if (ours) {
+		handle_lose(t);
+		handle_stop_search(&t->search);
+	}
+	if (t->alive)
+		munmap((void *)t->alive, RING_PAGE);
+	cursor_free(&t->origin);
+	cursor_free(&t->spoken);
+	free(t->socket);
+	free(t->stream);
+	free(t->run);
+	free(t->bytes);
+	free(t->saved);
+	free(t->out);
+	if (t->packet && ours)
+		packet_close(t->packet);
+	free(t->packet);
+	free(t->leg);
+	free(t);
+}
+
+void handle_adopt(struct tokend *t, struct generation *g, int fd)
+{
+	struct generation *old = t->now;
+
+	handle_lose(t);
+	t->fd = fd;
+	t->now = g;
+	g->older = old;
+	if (old && old->held == 0) {
+		g->older = old->older;
+		generation_free(old, true);
+	}
+}
+
+void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
+{
+	const struct ring_geometry *g = &t->now->ring.geometry;
+
+	*shape = (struct tokend_shape){
+		.rows = g->rows,
+		.window_tokens = g->window_tokens,
+		.token_bytes = g->token_bytes,
+		.slots = g->slots,
+		.seq_len = t->origin.seq_len,
+		.rank = t->rank,
+		.world = t->world,
+		.batches = t->batches,
+		.data_bytes = g->data_bytes,
+		.lost_wakes = t->lost_wakes,
+		.reattached = t->reattached,
+		.waited_ns = t->waited_ns,
+	};
+}
+
+const char *tokend_dataset(const struct tokend *t, uint32_t dataset)
+{
+	return dataset < t->origin.datasets ? t->origin.dataset[dataset].name : NULL;
+}
+
+/* ---- the daemon's other services ---- */
+
+int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes)
+{
+	struct wire question = {.op = WIRE_CHECKPOINT};
+	int r = handle_check(t);
+
+	if (r < 0)
+		return r;
+	if (!tag || !wire_name_ok(tag))
+		return handle_fail(t, TOKEND_EARGUMENT, "tag: no name: %s", tag ? tag : "missing");
+
+	int64_t n = tokend_cursor(t, t->saved, LIMIT_CURSOR_BYTES);
+
+	if (n < 0)
+		return (int)n;
+	wire_set_text(&question, WIRE_TAG, tag);
+	wire_set_bytes(&question, WIRE_CURSOR, t->saved, (size_t)n);
+	r = handle_ask(t, &question, WIRE_SAVED);
+	if (r == 0 && path && path_bytes) {
+		struct wire_bytes saved = wire_bytes(&t->packet->wire, WIRE_PATH);
+
+		snprintf(path, path_bytes, "%.*s", (int)saved.n, saved.at);
+	}
+	return r;
+}
+
+uint64_t tokend_request_number(const struct tokend *t)
+{
+	if (handle_forked(t))
+		return 0;
+	return atomic_load_explicit(&t->now->ring.header->request, memory_order_acquire);
+}
+
+int tokend_request(struct tokend *t, struct tokend_request *request)
+{
+	const struct wire question = {.op = WIRE_PENDING};
+	const struct wire *w = &t->packet->wire;
+	int r = handle_check(t);
+
+	memset(request, 0, sizeof(*request));
+	if (r == 0)
+		r = handle_ask(t, &question, WIRE_REQUEST);
+	if (r < 0)
+		return r;
+	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
+		!wire_text(w, WIRE_ARGS, request->args, sizeof(request->args)))
+		return handle_fail(t, TOKEND_EPROTOCOL,
+			"request: the daemon sent one too long for this client: is it newer?");
+	request->number = wire_number(w, WIRE_NUMBER);
+	return 0;
+}
+
+int tokend_acknowledge(struct tokend *t, uint64_t number, const char *text)
+{
+	struct wire note = {.op = WIRE_ACKNOWLEDGE};
+	int r = handle_check(t);
+
+	if (r < 0)
+		return r;
+	if (strlen(text) > LIMIT_TEXT_BYTES)
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "text: %zu bytes, at most %d", strlen(text), LIMIT_TEXT_BYTES);
+	wire_set(&note, WIRE_NUMBER, number);
+	wire_set_text(&note, WIRE_TEXT, text);
+	return handle_tell(t, &note);
+}

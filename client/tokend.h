@@ -1,0 +1,198 @@
+/*
+ * libtokend: the client of tokend. It attaches one process to one stream and hands out micro-batches of
+ * tokens that the daemon has put into shared memory. See README.md for a whole trainer in C.
+ *
+ * A handle belongs to one thread at a time; distinct handles are independent. After fork() a child must not
+ * use its parent's handles: every call says so. No function here raises signals, starts threads or writes to
+ * stdio.
+ *
+ * Functions return 0 or more on success and one of enum tokend_error, which are negative, on failure;
+ * tokend_why() then has one line with the field, the value and what to do.
+ *
+ * When the daemon dies or is upgraded nothing is lost: tokend_next() goes on with what is in the ring, then
+ * reconnects by itself (1 to 250 ms apart, for deadline_ms in all) and attaches at its own cursor. Batches
+ * held meanwhile stay valid.
+ */
+#ifndef TOKEND_H
+#define TOKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TOKEND_API __attribute__((visibility("default")))
+
+enum tokend_error {
+	TOKEND_EARGUMENT = -1, /* a value that cannot be: the call changed nothing */
+	TOKEND_ECONNECT = -2,  /* no daemon answers at the socket (within the deadline) */
+	TOKEND_EREFUSED = -3,  /* the daemon refused: why names the field */
+	TOKEND_EDATA = -4,     /* the stream stopped: a shard is unreadable, truncated or replaced */
+	TOKEND_EHELD = -5,     /* all slots are held by batches that were not released */
+	TOKEND_EMEMORY = -6,   /* out of memory, or of file descriptors */
+	TOKEND_EPROTOCOL = -7, /* the peer is not a tokend of a version we speak */
+	TOKEND_EFORKED = -8,   /* used in a child of the process that attached */
+	TOKEND_EAGAIN = -9,    /* not now: see the function */
+};
+
+#define TOKEND_PADDING	    UINT64_MAX /* position of a row behind the end of a finite stream */
+#define TOKEND_ENDLESS	    UINT64_MAX
+#define TOKEND_CURSOR_BYTES (96 * 1024) /* no cursor is longer */
+
+struct tokend; /* a session */
+
+struct tokend_options {
+	size_t size;	      /* sizeof(struct tokend_options): lets the struct grow */
+	const char *socket;   /* NULL: $TOKEND_SOCKET, else /run/tokend/tokend.sock */
+	const char *stream;   /* required */
+	const char *run;      /* names the job; NULL: "default". Jobs with other names never touch */
+	uint64_t rank, world; /* data-parallel coordinate: rank < world */
+	uint32_t micro_batch; /* rows of a batch, ≥ 1 */
+	uint32_t peer;	/* tensor/pipeline/context-parallel process of this rank: same batches, own ring */
+	uint32_t slots; /* batches of read-ahead; 0: the daemon's choice */
+	uint32_t deadline_ms; /* how long to look for a lost daemon; 0: 300,000 */
+	uint32_t connect_ms;  /* how long the first attach may look for one; 0: not at all */
+	/* Where to start: exactly one of cursor, tag, position and the beginning. */
+	const void *cursor; /* bytes from tokend_cursor() */
+	size_t cursor_bytes;
+	const char *tag;   /* of a tokend_checkpoint() of this stream and run, or "RUN/TAG" of another run */
+	uint64_t position; /* used if start_at_position is not 0 */
+	int start_at_position;
+};
+
+struct tokend_row {
+	uint64_t position; /* number of the sample in the whole run, or TOKEND_PADDING */
+	uint64_t epoch;	   /* of its dataset */
+	uint64_t window;   /* its number in the dataset */
+	uint64_t offset;   /* of its first token in its shard, in tokens */
+	uint32_t dataset;  /* see tokend_dataset() */
+	uint32_t shard;	   /* number in the dataset's sorted list */
+};
+
+struct tokend_batch {
+	const void *tokens; /* [rows][window_tokens], packed, token_bytes each, in the host's byte order;
+			       padding rows are 0 */
+	const struct tokend_row *row; /* [rows] */
+	uint32_t rows;
+	uint32_t rows_valid; /* fewer than rows only at the end of a finite stream */
+	uint32_t window_tokens;
+	uint32_t token_bytes; /* 2 or 4, unsigned */
+	uint64_t position;    /* of row 0 */
+	uint64_t next;	      /* the cursor's position once every rank has taken its batch of this step */
+	uint64_t number;      /* 0, 1, 2, … since attach or seek */
+	uint64_t handle;      /* private */
+};
+
+/*
+ * Attaches. *@out is owned by the caller until tokend_detach(); on failure it is NULL and @why, if not NULL,
+ * gets one line. Errors: EARGUMENT, ECONNECT, EREFUSED (unknown stream or tag, a cursor that does not belong,
+ * no memory left for the ring), EMEMORY, EPROTOCOL.
+ */
+TOKEND_API int tokend_attach(
+	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes);
+/* Gives everything back; batches still held become invalid. NULL is fine. */
+TOKEND_API void tokend_detach(struct tokend *t);
+
+/*
+ * Waits for the next micro-batch: 1 and *@batch, or 0 at the end of a finite stream, or an error. The tokens
+ * and rows stay valid and unchanged until tokend_release(). On a ready ring this makes no system call. A
+ * signal does not interrupt it. Errors: EDATA, EHELD, ECONNECT after the deadline (the cursor is still good),
+ * EREFUSED if a restarted daemon's config no longer fits (names the field), EFORKED. After an error the
+ * handle still answers tokend_cursor(); it serves again after tokend_seek().
+ */
+TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
+/* The same, but TOKEND_EAGAIN where there is nothing yet instead of waiting. */
+TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
+/* Gives the slot back, in any order. The batch's memory is the daemon's again. Once a batch. */
+TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batch);
+
+/* Shape of the batches and the length of the stream; valid from attach on, changed only by tokend_seek(). */
+struct tokend_shape {
+	uint32_t rows, window_tokens, token_bytes, slots;
+	uint64_t seq_len;
+	uint64_t rank, world;
+	uint64_t batches;    /* this rank gets from here on, or TOKEND_ENDLESS */
+	uint64_t data_bytes; /* of the data segment */
+	uint64_t lost_wakes; /* waits that ended by the clock although the batch was there: 0 in a sound
+				system */
+	uint64_t reattached; /* times the daemon was lost and found */
+	uint64_t waited_ns;  /* time spent waiting in tokend_next(), in all */
+};
+TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
+/* Name of a dataset by its index in tokend_row, or NULL. Owned by the handle until seek or detach. */
+TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
+
+/*
+ * For trainers that fetch ahead: says that everything up to and including the batch with this `next` has been
+ * trained on. From the first call on, tokend_cursor() and tokend_checkpoint() speak of the committed place
+ * instead of the taken one. EARGUMENT if @next is not that of a batch taken and not yet committed.
+ */
+TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
+
+/*
+ * The cursor behind the last batch taken (or committed): the same bytes on every rank at the same step.
+ * Returns their number, or EMEMORY if @capacity is too small (TOKEND_CURSOR_BYTES never is). Makes no system
+ * call.
+ */
+TOKEND_API int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity);
+/* A number over cursor, world and micro-batch: equal on all ranks at one step, or the job is not one job. */
+TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
+
+/*
+ * Has the daemon write the cursor durably under @tag (1 to 64 of A-Z a-z 0-9 . _ - : @ +), and waits for it.
+ * @path, if not NULL, gets where. Reconnects as tokend_next() does. Errors: EARGUMENT, EREFUSED with the
+ * daemon's errno text (the former snapshot is then still valid), ECONNECT.
+ */
+TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes);
+
+/*
+ * Goes to another cursor, rank, world or micro-batch: detach and attach, in one handle. Batches still held
+ * stay valid until released. NULL for @cursor means the taken one. Errors as tokend_attach(); the handle is
+ * then where it was.
+ */
+TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch);
+/* The same cursor at another position. @to gets the new bytes; returns their number. Touches no session. */
+TOKEND_API int64_t tokend_cursor_seek(const void *cursor, size_t cursor_bytes, uint64_t position, void *to,
+	size_t capacity, char *why, size_t why_bytes);
+/* Position of a cursor, or an error; pure. */
+TOKEND_API int tokend_cursor_position(
+	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
+
+/*
+ * New weights, by dataset name; a dataset that is not named gets 0. They act from *@acts_from on, the least
+ * multiple of 1024 that is not before the taken position. All ranks of a job make the same call at the same
+ * step. It is an edit of the cursor and a seek: what was read ahead is read again. Errors: EARGUMENT (unknown
+ * name, bad weight, a finite stream), EAGAIN (the mix announced before has begun but is not yet committed:
+ * commit first), and those of tokend_seek().
+ */
+TOKEND_API int tokend_set_mix(
+	struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t *acts_from);
+
+struct tokend_request {
+	uint64_t number; /* grows; 0: none */
+	char kind[65];	 /* "drain", "checkpoint", "mix", … */
+	char args[1025];
+};
+
+/* The number of the operator's last request as this session sees it: one atomic load. 0: none. */
+TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
+/* Fetches it. request->number is 0 if there is none. Errors: ECONNECT, EPROTOCOL. */
+TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
+/* Tells the daemon that request @number was carried out, with one line for the operator. */
+TOKEND_API int tokend_acknowledge(struct tokend *t, uint64_t number, const char *text);
+
+/* Widens @n tokens to int64. For consumers without a GPU. */
+TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);
+
+/* One line on the last failure of this handle; "" if there was none. Valid until its next call. */
+TOKEND_API const char *tokend_why(const struct tokend *t);
+TOKEND_API const char *tokend_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
