@@ -1,0 +1,104 @@
+/*
+ * tokctl: one table of subcommands.
+ */
+#include "../../proto/version.h"
+#include "ctl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct command {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *arguments;
+	const char *help;
+};
+
+static const struct command commands[] = {
+	{"plan", ctl_plan, "-c FILE STREAM --from I --count N [--cursor F] [--json]",
+		"the order of a stream, computed without a daemon"},
+	{"when", ctl_when,
+		"-c FILE STREAM --dataset D --shard S --offset T [--epoch E] [--cursor F]... [--json]",
+		"at which positions a token of a shard is served"},
+	{"inspect", ctl_inspect, "[-c FILE] [--input-format F] [--input-dtype u16|u32] PATH... [--json]",
+		"what shards hold, and what is wrong with them"},
+	{"cat", ctl_cat,
+		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start begin|POSITION|TAG] "
+		"[--cursor F] "
+		"[--cursor-out F] [--run RUN] [--peer P] [--slots N] [-c FILE]",
+		"attach like a trainer and write raw tokens to stdout"},
+	{"cursor", ctl_cursor,
+		"new -c FILE STREAM -o G | show F [--json] | diff F G [--json] | seek F --to POSITION -o G | "
+		"mix F [--at POSITION] D=W... -o G | add F -c FILE -o G",
+		"edits of a cursor, offline"},
+	{"status", ctl_status, "[--socket P] [-c FILE] [--json]", "what a running daemon serves"},
+};
+
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+int ctl_fail(const char *text, ...)
+{
+	va_list args;
+
+	fputs("tokctl: ", stderr);
+	va_start(args, text);
+	vfprintf(stderr, text, args);
+	va_end(args);
+	fputc('\n', stderr);
+	return CTL_FAILED;
+}
+
+static const struct command *find(const char *name)
+{
+	for (int i = 0; i < COMMANDS; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+int ctl_usage(const char *command, const char *text, ...)
+{
+	const struct command *c = find(command);
+	va_list args;
+
+	fprintf(stderr, "tokctl %s: ", command);
+	va_start(args, text);
+	vfprintf(stderr, text, args);
+	va_end(args);
+	fprintf(stderr, "; usage: tokctl %s %s\n", command, c ? c->arguments : "");
+	return CTL_USAGE;
+}
+
+static int help(FILE *to)
+{
+	fputs("tokctl COMMAND …: looks at and edits what tokend serves\n\n", to);
+	for (int i = 0; i < COMMANDS; i++)
+		fprintf(to, "  %-8s %s\n           tokctl %s %s\n", commands[i].name, commands[i].help,
+			commands[i].name, commands[i].arguments);
+	fputs("\nExit status: 0 done, 1 failed or not so, 2 usage. --json prints one object a line.\n", to);
+	return to == stdout ? CTL_OK : CTL_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2)
+		return help(stderr);
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+		return help(stdout);
+	if (strcmp(argv[1], "--version") == 0) {
+		puts("tokctl " TOKEND_VERSION);
+		return CTL_OK;
+	}
+	const struct command *c = find(argv[1]);
+
+	if (!c) {
+		ctl_fail("'%s' is no command; `tokctl --help` lists them", argv[1]);
+		return CTL_USAGE;
+	}
+	if (argc == 3 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
+		printf("usage: tokctl %s %s\n%s\n", c->name, c->arguments, c->help);
+		return CTL_OK;
+	}
+	return c->run(argc - 1, argv + 1);
+}
