@@ -1,0 +1,730 @@
+/*
+ * The handle of libtokend as a Python object, in the stable ABI. The package's loader.py is what users see;
+ * this only moves values across and keeps the interpreter running while something waits.
+ *
+ * Threads. Python code asks for a loader's state from other threads than the one that reads, so calls are
+ * serialised here: `turn` is held by a call that may wait, `state` by whoever touches the handle. next()
+ * gives `state` up each time it looks whether Python wants something (a signal, the interpreter lock), so a
+ * cursor can be read while it waits. Neither is ever waited for with the interpreter lock held.
+ */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "../handle.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ERRORS = 9 };
+
+struct module {
+	PyObject *error;	    /* tokend.Error */
+	PyObject *kind[ERRORS + 1]; /* its subclasses, by -enum tokend_error */
+	PyObject *client;
+};
+
+struct client {
+	PyObject_HEAD struct tokend *t; /* NULL: closed */
+	pthread_mutex_t turn, state;
+	atomic_int wanting;    /* threads that wait for state */
+	PyThreadState *thread; /* of the call that waits */
+	bool yields;	       /* it gives state up meanwhile */
+	uint64_t batches, tokens;
+};
+
+/* ---- errors ---- */
+
+static PyObject *raise_error(PyObject *self, int code, const char *why)
+{
+	struct module *m = PyType_GetModuleState(Py_TYPE(self));
+	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
+
+	/* Interrupted: what the signal's handler raised is set already. */
+	if (!PyErr_Occurred())
+		PyErr_SetString(kind, why);
+	return NULL;
+}
+
+static PyObject *raise_last(struct client *c, int code)
+{
+	return raise_error((PyObject *)c, code, tokend_why(c->t));
+}
+
+/* ---- taking turns ---- */
+
+static void lock(pthread_mutex_t *mutex)
+{
+	if (pthread_mutex_trylock(mutex) == 0)
+		return;
+	Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(mutex);
+	Py_END_ALLOW_THREADS
+}
+
+/*
+ * Before any use of the handle. False: it was closed, or belongs to a parent; the exception is set and
+ * nothing is locked.
+ */
+static bool enter(struct client *c, bool waits)
+{
+	if (c->t && handle_forked(c->t)) {
+		/* The locks were copied as they stood: leave them alone. */
+		handle_check(c->t);
+		raise_last(c, TOKEND_EFORKED);
+		return false;
+	}
+	if (waits)
+		lock(&c->turn);
+	atomic_fetch_add(&c->wanting, 1);
+	lock(&c->state);
+	atomic_fetch_sub(&c->wanting, 1);
+	if (c->t)
+		return true;
+	pthread_mutex_unlock(&c->state);
+	if (waits)
+		pthread_mutex_unlock(&c->turn);
+	raise_error((PyObject *)c, 0, "closed: this loader was closed; make a new one");
+	return false;
+}
+
+static void leave(struct client *c, bool waits)
+{
+	pthread_mutex_unlock(&c->state);
+	if (waits)
+		pthread_mutex_unlock(&c->turn);
+}
+
+static int idle(void *context)
+{
+	struct client *c = context;
+
+	if (c->yields)
+		pthread_mutex_unlock(&c->state);
+	PyEval_RestoreThread(c->thread);
+
+	int interrupted = PyErr_CheckSignals();
+
+	c->thread = PyEval_SaveThread();
+	if (c->yields) {
+		/* Who waits for state goes first: a mutex alone would be ours again before they woke. */
+		for (int i = 0; i < 1000 && atomic_load(&c->wanting) > 0; i++)
+			usleep(50);
+		pthread_mutex_lock(&c->state);
+	}
+	return interrupted;
+}
+
+#define WAITING(c, call)                                                                                     \
+	do {                                                                                                 \
+		(c)->thread = PyEval_SaveThread();                                                           \
+		call;                                                                                        \
+		PyEval_RestoreThread((c)->thread);                                                           \
+	} while (0)
+
+/* ---- arguments ---- */
+
+struct whole {
+	const char *name;
+	uint64_t most, value;
+	bool given;
+};
+
+/* An "O&" converter: an integer from 0 to most, or None. */
+static int to_whole(PyObject *object, void *out)
+{
+	struct whole *w = out;
+
+	if (object == Py_None)
+		return 1;
+
+	PyObject *index = PyNumber_Index(object);
+
+	if (!index)
+		return 0;
+	w->value = PyLong_AsUnsignedLongLong(index);
+	w->given = true;
+	Py_DECREF(index);
+	if (!PyErr_Occurred() && w->value <= w->most)
+		return 1;
+	PyErr_Clear();
+	PyErr_Format(
+		PyExc_ValueError, "%s: %S, must be 0 to %llu", w->name, object, (unsigned long long)w->most);
+	return 0;
+}
+
+#define WHOLE(name, most)                                                                                    \
+	{                                                                                                    \
+		name, most, 0, false                                                                         \
+	}
+
+/* ---- making and closing ---- */
+
+static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
+{
+	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer", "slots",
+		"deadline_ms", "connect_ms", "cursor", "tag", "position", NULL};
+	struct client *c = (struct client *)self;
+	struct tokend_options o = {.size = sizeof(o)};
+	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
+	struct whole world = {"world", UINT64_MAX, 1, false};
+	struct whole peer = WHOLE("peer", UINT32_MAX), slots = WHOLE("slots", UINT32_MAX);
+	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
+	struct whole position = WHOLE("start", UINT64_MAX);
+	Py_ssize_t cursor_bytes = 0;
+	char why[1400];
+	int r;
+
+	if (c->t) {
+		raise_error(self, 0, "attached already");
+		return -1;
+	}
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&", names, &o.stream,
+		    to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole, &world, to_whole, &peer,
+		    to_whole, &slots, to_whole, &deadline, to_whole, &patience, &o.cursor, &cursor_bytes,
+		    &o.tag, to_whole, &position))
+		return -1;
+	o.rank = rank.value;
+	o.world = world.value;
+	o.micro_batch = (uint32_t)micro.value;
+	o.peer = (uint32_t)peer.value;
+	o.slots = (uint32_t)slots.value;
+	o.deadline_ms = (uint32_t)deadline.value;
+	o.connect_ms = (uint32_t)patience.value;
+	o.cursor_bytes = (size_t)cursor_bytes;
+	o.position = position.value;
+	o.start_at_position = position.given;
+	WAITING(c, r = handle_attach(&c->t, &o, idle, c, why, sizeof(why)));
+	if (r == 0)
+		return 0;
+	raise_error(self, r, why);
+	return -1;
+}
+
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+	allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
+	struct client *c = (struct client *)allocate(type, 0);
+
+	(void)args, (void)keywords;
+	if (c) {
+		pthread_mutex_init(&c->turn, NULL);
+		pthread_mutex_init(&c->state, NULL);
+	}
+	return (PyObject *)c;
+}
+
+static void client_dealloc(PyObject *self)
+{
+	struct client *c = (struct client *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc release = PyType_GetSlot(type, Py_tp_free);
+
+	tokend_detach(c->t);
+	pthread_mutex_destroy(&c->turn);
+	pthread_mutex_destroy(&c->state);
+	release(self);
+	Py_DECREF(type);
+}
+
+static PyObject *client_close(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!c->t || handle_forked(c->t))
+		Py_RETURN_NONE;
+	if (!enter(c, true)) {
+		PyErr_Clear();
+		Py_RETURN_NONE;
+	}
+	tokend_detach(c->t);
+	c->t = NULL;
+	leave(c, true);
+	Py_RETURN_NONE;
+}
+
+/* ---- batches ---- */
+
+static void copy_rows(const struct tokend_batch *b, int64_t *position, int64_t *dataset)
+{
+	for (uint32_t i = 0; i < b->rows; i++) {
+		bool padding = b->row[i].position == TOKEND_PADDING;
+
+		position[i] = padding ? -1 : (int64_t)b->row[i].position;
+		dataset[i] = padding ? -1 : (int64_t)b->row[i].dataset;
+	}
+}
+
+static PyObject *client_next_into(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long tokens, position, dataset;
+	struct tokend_batch b;
+
+	if (!PyArg_ParseTuple(args, "KKK", &tokens, &position, &dataset) || !enter(c, true))
+		return NULL;
+
+	int r = tokend_try_next(c->t, &b);
+
+	if (r == TOKEND_EAGAIN) {
+		c->yields = true;
+		WAITING(c, r = tokend_next(c->t, &b));
+		c->yields = false;
+	}
+	if (r != 1) {
+		if (r < 0)
+			raise_last(c, r);
+		leave(c, true);
+		return r < 0 ? NULL : Py_NewRef(Py_None);
+	}
+	tokend_widen((int64_t *)(uintptr_t)tokens, b.tokens, (size_t)b.rows * b.window_tokens, b.token_bytes);
+	copy_rows(&b, (int64_t *)(uintptr_t)position, (int64_t *)(uintptr_t)dataset);
+	tokend_release(c->t, &b);
+	c->batches++;
+	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
+	leave(c, true);
+	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
+}
+
+/* ---- saying where we are ---- */
+
+static PyObject *client_cursor(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	PyObject *result = NULL;
+
+	(void)none;
+
+	char *bytes = PyMem_Malloc(TOKEND_CURSOR_BYTES);
+
+	if (!bytes)
+		return PyErr_NoMemory();
+	if (enter(c, false)) {
+		int64_t n = tokend_cursor(c->t, bytes, TOKEND_CURSOR_BYTES);
+
+		result = n < 0 ? raise_last(c, (int)n) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
+		leave(c, false);
+	}
+	PyMem_Free(bytes);
+	return result;
+}
+
+static PyObject *client_position(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	uint64_t position = handle_position(c->t);
+
+	leave(c, false);
+	return PyLong_FromUnsignedLongLong(position);
+}
+
+static PyObject *client_taken(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	uint64_t taken = c->t->taken;
+
+	leave(c, false);
+	return PyLong_FromUnsignedLongLong(taken);
+}
+
+static PyObject *client_fingerprint(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	uint64_t fingerprint = tokend_fingerprint(c->t);
+
+	leave(c, false);
+	return PyLong_FromUnsignedLongLong(fingerprint);
+}
+
+static PyObject *client_commit(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	struct whole next = WHOLE("next", UINT64_MAX);
+
+	if (!PyArg_ParseTuple(args, "O&", to_whole, &next) || !enter(c, false))
+		return NULL;
+
+	int r = tokend_commit(c->t, next.value);
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, false);
+	return result;
+}
+
+static PyObject *client_shape(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_shape s;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+	tokend_shape(c->t, &s);
+
+	PyObject *batches =
+		s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(s.batches);
+	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsK}", "rows", s.rows, "window_tokens",
+		s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
+		(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
+		(unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
+		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
+		"reattached", (unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
+		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens);
+
+	leave(c, false);
+	return result;
+}
+
+static PyObject *client_datasets(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	PyObject *list = PyList_New(0);
+	const char *name;
+
+	(void)none;
+	if (!list || !enter(c, false)) {
+		Py_XDECREF(list);
+		return NULL;
+	}
+	for (uint32_t d = 0; list && (name = tokend_dataset(c->t, d)); d++) {
+		PyObject *text = PyUnicode_FromString(name);
+
+		if (!text || PyList_Append(list, text) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(text);
+	}
+	leave(c, false);
+	return list;
+}
+
+/* ---- going elsewhere ---- */
+
+static PyObject *client_seek(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	struct whole rank = WHOLE("rank", UINT64_MAX), world = WHOLE("world", UINT64_MAX);
+	struct whole micro = WHOLE("micro_batch", UINT32_MAX);
+	const char *cursor;
+	Py_ssize_t n;
+	int r;
+
+	if (!PyArg_ParseTuple(
+		    args, "z#O&O&O&", &cursor, &n, to_whole, &rank, to_whole, &world, to_whole, &micro) ||
+		!enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value, (uint32_t)micro.value));
+
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, true);
+	return result;
+}
+
+static bool read_weights(PyObject *names, PyObject *weights, const char **name, double *weight, Py_ssize_t n)
+{
+	for (Py_ssize_t i = 0; i < n; i++) {
+		name[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
+		weight[i] = PyFloat_AsDouble(PyList_GetItem(weights, i));
+		if (!name[i] || PyErr_Occurred())
+			return false;
+	}
+	return true;
+}
+
+static PyObject *client_set_mix(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *names, *weights, *result = NULL;
+	uint64_t acts_from = 0;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "OO", &names, &weights))
+		return NULL;
+
+	Py_ssize_t n = PyList_Size(names);
+
+	if (n < 0 || PyList_Size(weights) != n)
+		return PyErr_Occurred()
+			       ? NULL
+			       : raise_error(self, TOKEND_EARGUMENT, "mix: as many weights as names");
+
+	const char **name = PyMem_Malloc((size_t)(n + 1) * sizeof(*name));
+	double *weight = PyMem_Malloc((size_t)(n + 1) * sizeof(*weight));
+
+	if (!name || !weight)
+		PyErr_NoMemory();
+	else if (read_weights(names, weights, name, weight, n) && enter(c, true)) {
+		WAITING(c, r = tokend_set_mix(c->t, name, weight, (uint32_t)n, &acts_from));
+		result = r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from);
+		leave(c, true);
+	}
+	PyMem_Free(name);
+	PyMem_Free(weight);
+	return result;
+}
+
+/* ---- the daemon's other services ---- */
+
+static PyObject *client_checkpoint(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	char path[LIMIT_TEXT_BYTES + 1];
+	const char *tag;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "s", &tag) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_checkpoint(c->t, tag, path, sizeof(path)));
+
+	PyObject *result = r < 0 ? raise_last(c, r) : PyUnicode_DecodeFSDefault(path);
+
+	leave(c, true);
+	return result;
+}
+
+static PyObject *client_request_number(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	uint64_t number = tokend_request_number(c->t);
+
+	leave(c, false);
+	return PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *client_request(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_request request;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_request(c->t, &request));
+
+	PyObject *result =
+		r < 0 ? raise_last(c, r)
+		      : Py_BuildValue("Kss", (unsigned long long)request.number, request.kind, request.args);
+
+	leave(c, true);
+	return result;
+}
+
+static PyObject *client_acknowledge(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	struct whole number = WHOLE("number", UINT64_MAX);
+	const char *text;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "O&s", to_whole, &number, &text) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_acknowledge(c->t, number.value, text));
+
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, true);
+	return result;
+}
+
+/* ---- cursors as values ---- */
+
+static PyObject *raise_argument(PyObject *module, const char *why)
+{
+	struct module *m = PyModule_GetState(module);
+
+	PyErr_SetString(m->kind[-TOKEND_EARGUMENT], why);
+	return NULL;
+}
+
+static PyObject *cursor_seek_to(PyObject *module, PyObject *args)
+{
+	struct whole position = WHOLE("position", UINT64_MAX);
+	const char *cursor;
+	Py_ssize_t n;
+	char why[600];
+
+	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &position))
+		return NULL;
+
+	char *to = PyMem_Malloc(TOKEND_CURSOR_BYTES);
+
+	if (!to)
+		return PyErr_NoMemory();
+
+	int64_t length = tokend_cursor_seek(
+		cursor, (size_t)n, position.value, to, TOKEND_CURSOR_BYTES, why, sizeof(why));
+	PyObject *result =
+		length < 0 ? raise_argument(module, why) : PyBytes_FromStringAndSize(to, (Py_ssize_t)length);
+
+	PyMem_Free(to);
+	return result;
+}
+
+static PyObject *position_of(PyObject *module, PyObject *args)
+{
+	uint64_t position = 0;
+	const char *cursor;
+	Py_ssize_t n;
+	char why[600];
+
+	if (!PyArg_ParseTuple(args, "y#", &cursor, &n))
+		return NULL;
+	if (tokend_cursor_position(cursor, (size_t)n, &position, why, sizeof(why)) < 0)
+		return raise_argument(module, why);
+	return PyLong_FromUnsignedLongLong(position);
+}
+
+/* ---- the module ---- */
+
+static PyMethodDef client_methods[] = {
+	{"next_into", client_next_into, METH_VARARGS,
+		"(tokens, positions, datasets) addresses of int64 → (rows_valid, next), or None"},
+	{"cursor", client_cursor, METH_NOARGS, "bytes"},
+	{"position", client_position, METH_NOARGS, "of the cursor"},
+	{"taken", client_taken, METH_NOARGS, "position behind the last batch taken"},
+	{"fingerprint", client_fingerprint, METH_NOARGS, "equal on all ranks at one step"},
+	{"commit", client_commit, METH_VARARGS, "(next)"},
+	{"shape", client_shape, METH_NOARGS, "a dict of sizes and counts"},
+	{"datasets", client_datasets, METH_NOARGS, "their names, by index"},
+	{"seek", client_seek, METH_VARARGS, "(cursor or None, rank, world, micro_batch)"},
+	{"set_mix", client_set_mix, METH_VARARGS, "(names, weights) → where it acts from"},
+	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
+	{"request_number", client_request_number, METH_NOARGS, "of the operator's last request, or 0"},
+	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
+	{"acknowledge", client_acknowledge, METH_VARARGS, "(number, text)"},
+	{"close", client_close, METH_NOARGS, "gives everything back"},
+	{0},
+};
+
+static PyType_Slot client_slots[] = {
+	{Py_tp_doc, "One session with a daemon. See tokend.Loader."},
+	{Py_tp_new, client_new},
+	{Py_tp_init, client_init},
+	{Py_tp_dealloc, client_dealloc},
+	{Py_tp_methods, client_methods},
+	{0},
+};
+
+static PyType_Spec client_spec = {
+	"tokend._tokend.Client", sizeof(struct client), 0, Py_TPFLAGS_DEFAULT, client_slots};
+
+static const struct {
+	int code;
+	const char *name, *doc;
+	const char *beside; /* the built-in exception that it is too */
+} errors[] = {
+	{TOKEND_EARGUMENT, "ArgumentError", "A value that cannot be; nothing was changed.", "ValueError"},
+	{TOKEND_ECONNECT, "ConnectError", "No daemon answers at the socket.", "ConnectionError"},
+	{TOKEND_EREFUSED, "RefusedError", "The daemon refused: the text names the field.", NULL},
+	{TOKEND_EDATA, "DataError", "The stream stopped: a shard is unreadable, truncated or replaced.",
+		NULL},
+	{TOKEND_EHELD, "HeldError", "All slots are held.", NULL},
+	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
+	{TOKEND_EPROTOCOL, "ProtocolError", "What answers is no tokend of a version we speak.", NULL},
+	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached.", NULL},
+	{TOKEND_EAGAIN, "NotNowError", "Not now: commit what was taken first.", NULL},
+};
+
+static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *beside)
+{
+	PyObject *builtins = PyEval_GetBuiltins(); /* borrowed */
+	PyObject *other = beside ? PyDict_GetItemString(builtins, beside) : NULL;
+	PyObject *bases = other ? PyTuple_Pack(2, m->error, other) : PyTuple_Pack(1, m->error);
+	char full[64];
+
+	snprintf(full, sizeof(full), "tokend.%s", name);
+
+	PyObject *error = bases ? PyErr_NewExceptionWithDoc(full, doc, bases, NULL) : NULL;
+
+	Py_XDECREF(bases);
+	return error;
+}
+
+static int execute(PyObject *module)
+{
+	struct module *m = PyModule_GetState(module);
+
+	m->error = PyErr_NewExceptionWithDoc("tokend.Error", "Everything that tokend raises.", NULL, NULL);
+	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
+		return -1;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		PyObject *error = new_error(m, errors[i].name, errors[i].doc, errors[i].beside);
+
+		m->kind[-errors[i].code] = error;
+		if (!error || PyModule_AddObjectRef(module, errors[i].name, error) < 0)
+			return -1;
+	}
+	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
+	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
+		return -1;
+	return PyModule_AddStringConstant(module, "version", tokend_version());
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+	struct module *m = PyModule_GetState(module);
+
+	Py_VISIT(m->error);
+	Py_VISIT(m->client);
+	for (int i = 0; i <= ERRORS; i++)
+		Py_VISIT(m->kind[i]);
+	return 0;
+}
+
+static int clear(PyObject *module)
+{
+	struct module *m = PyModule_GetState(module);
+
+	Py_CLEAR(m->error);
+	Py_CLEAR(m->client);
+	for (int i = 0; i <= ERRORS; i++)
+		Py_CLEAR(m->kind[i]);
+	return 0;
+}
+
+static PyMethodDef module_methods[] = {
+	{"cursor_seek", cursor_seek_to, METH_VARARGS, "(cursor, position) → cursor"},
+	{"cursor_position", position_of, METH_VARARGS, "(cursor) → position"},
+	{0},
+};
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0}};
+
+static struct PyModuleDef definition = {
+	.m_base = PyModuleDef_HEAD_INIT,
+	.m_name = "_tokend",
+	.m_size = sizeof(struct module),
+	.m_methods = module_methods,
+	.m_slots = module_slots,
+	.m_traverse = traverse,
+	.m_clear = clear,
+};
+
+PyMODINIT_FUNC PyInit__tokend(void)
+{
+	return PyModuleDef_Init(&definition);
+}
