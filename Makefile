@@ -1,0 +1,195 @@
+# tokend. `make run` shows it, `make test` proves it; both install what is missing first. V=1 shows the commands.
+#
+# Everything is built under build/, once a variant: build/gcc (what is installed), build/clang, build/asan (ASan + UBSan) and
+# build/tsan come from the same rules with other compilers and flags.
+
+PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+MANDIR  ?= $(PREFIX)/share/man
+DOCDIR  ?= $(PREFIX)/share/doc/tokend
+VARIANT ?= gcc
+PYTHON   = build/venv/bin/python
+VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
+
+CC_gcc   = gcc
+CC_clang = clang
+CC_asan  = gcc
+CC_tsan  = gcc
+HARDENED    = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+FLAGS_gcc   = $(HARDENED)
+FLAGS_clang = $(HARDENED)
+FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan  = -O1 -fsanitize=thread
+
+CC       = $(CC_$(VARIANT))
+O        = build/$(VARIANT)
+WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
+ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+
+proto   = $(wildcard proto/*.c)
+shards  = $(wildcard daemon/*.c daemon/shard/*.c)
+daemon  = $(filter-out daemon/main.c,$(shards)) $(wildcard daemon/engine/*.c daemon/io/*.c daemon/control/*.c)
+client  = $(wildcard client/*.c)
+ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
+tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
+sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] bench/*.c)
+
+objects = $(patsubst %.c,$(O)/%.o,$(1))
+
+Q = $(if $(V),,@)
+say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)';)
+
+# As many jobs as there are processors, unless -j says otherwise. Compilers' messages are kept together in the makes below
+# the first one only: what `run` and `test` print is to be seen as it comes.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+else
+MAKEFLAGS += --output-sync=target
+endif
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+.PHONY: all programs unit run test bench deps deps-test install uninstall format format-check lint clean
+.DEFAULT_GOAL = all
+.SECONDARY:
+
+all: programs python links
+programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next
+
+# ---- compiling and linking ----
+
+$(O)/%.o: %.c Makefile
+	$(Q)mkdir -p $(@D)
+	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+$(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient
+
+# The widening loops are the one place where the trainer's own CPU goes.
+$(O)/client/widen.o: FLAGS_$(VARIANT) += -O3
+
+link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
+
+$(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
+	$(link) -luv -luring -lyaml -lmicrohttpd -lm -lpthread
+
+$(O)/bin/tokctl: $(call objects,$(ctl))
+	$(link) -lyaml -lm
+
+$(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
+	$(link) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs -lm
+
+$(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
+	$(Q)ln -sf libtokend.so.1 $@
+
+$(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
+	$(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
+	$(link) -lm
+
+# Tests link what they name out of this archive; it holds no main().
+$(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
+	$(Q)rm -f $@; $(AR) rcs $@ $^
+
+unit: $(tests:%=$(O)/check/%) $(O)/check/sim
+
+$(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
+	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lm -lpthread
+
+$(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
+	$(link) -lm -lpthread
+
+# What people and scripts use lies in one place, whatever the variant's name.
+.PHONY: links python
+links: programs
+	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
+
+# ---- Python: the stable ABI, so one build serves every Python from 3.11 on ----
+
+python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%)
+
+build/python/tokend/%: client/python/tokend/%
+	$(Q)mkdir -p $(@D); cp $< $@
+
+include_python = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
+
+build/gcc/client/python/_tokend.o: ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
+build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,client/python/_tokend.c $(client) $(proto))
+	$(link) -shared -lm
+
+# ---- the two commands ----
+
+run: deps
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) client/example/gpt/run.py
+
+# T=NAME runs only the tests whose names hold it.
+test: deps-test
+	+$(Q)$(MAKE) all unit
+	+$(Q)$(MAKE) VARIANT=clang programs unit
+	+$(Q)$(MAKE) VARIANT=asan programs unit
+	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring
+	$(Q)$(PYTHON) tests/run $(T)
+
+bench: deps
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) bench/run.py
+
+deps:
+	$(Q)tests/deps.sh run
+
+deps-test:
+	$(Q)tests/deps.sh test
+
+# ---- installing ----
+
+units   = $(wildcard systemd/*.service systemd/*.socket)
+manuals = $(filter-out build/%,$(wildcard */*.[158] */*/*.[158]))
+manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
+
+# Where things will lie is written into what says so to others.
+fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|'
+
+install: all
+	$(call say,INSTALL,$(DESTDIR)$(PREFIX))install -Dm755 -t $(DESTDIR)$(PREFIX)/bin build/gcc/bin/tokend build/gcc/bin/tokctl
+	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/include client/tokend.h
+	$(Q)install -Dm755 -t $(DESTDIR)$(LIBDIR) build/gcc/lib/libtokend.so.1
+	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
+	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/tokend/python/tokend $(modules)
+	$(Q)install -Dm755 -t $(DESTDIR)$(PREFIX)/lib/tokend/python/tokend build/python/tokend/_tokend.abi3.so
+	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml README.md
+	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
+	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	$(Q)$(fill) client/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
+	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
+	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
+
+uninstall:
+	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)
+	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
+	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
+	$(Q)rm -f $(foreach page,$(manuals),$(call manual,$(page)))
+	$(Q)rm -rf $(DESTDIR)$(PREFIX)/lib/tokend $(DESTDIR)$(DOCDIR)
+
+# ---- keeping house ----
+
+format:
+	$(Q)clang-format -i $(sources) client/python/_tokend.c
+
+format-check:
+	$(Q)clang-format --dry-run -Werror $(sources) client/python/_tokend.c
+
+lint: deps-test
+	$(Q)printf '%s\n' $(filter %.c,$(sources)) | \
+		xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -Iclient' tidy
+	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
+	$(Q)build/venv/bin/ruff check client tests bench
+
+clean:
+	$(Q)rm -rf build
+
+-include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c \
+	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c)))

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# deps.sh run|test: installs what building and running (or testing too) needs and is missing, from Debian's packages and
+# PyPI into build/venv. Says nothing and takes no time when nothing is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev python3 python3-dev python3-venv)
+wheels=(numpy==2.4.6 matplotlib==3.11.2)
+if [ "${1:-run}" = test ]; then
+	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++)
+	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+	dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+	root=()
+	[ "$(id -u)" = 0 ] || root=(sudo)
+	command -v apt-get >/dev/null || { echo "deps: not a Debian: install the likes of: ${missing[*]}" >&2; exit 1; }
+	if [ ${#root[@]} -gt 0 ] && ! command -v sudo >/dev/null; then
+		echo "deps: need root or sudo to install: ${missing[*]}" >&2
+		exit 1
+	fi
+	echo "Installing from Debian: ${missing[*]}"
+	mkdir -p build
+	if ! { "${root[@]}" apt-get update && DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } >build/apt.log 2>&1; then
+		tail -n 20 build/apt.log >&2
+		echo "deps: apt-get failed; the whole of it is in build/apt.log" >&2
+		exit 1
+	fi
+fi
+
+# torch first and by its exact version: whatever depends on it must find it there.
+if [ ! -x build/venv/bin/python ]; then
+	mkdir -p build
+	/usr/bin/python3 -m venv build/venv
+fi
+wanted="torch==2.13.0 ${wheels[*]}"
+stamp=build/venv/.installed-${1:-run}
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+	echo "Installing into build/venv: $wanted"
+	build/venv/bin/pip install -qq --disable-pip-version-check torch==2.13.0
+	build/venv/bin/pip install -qq --disable-pip-version-check "${wheels[@]}"
+	echo "$wanted" >"$stamp"
+fi

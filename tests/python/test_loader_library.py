@@ -1,0 +1,252 @@
+"""libtokend itself, by ctypes: what the Python loader, which copies every batch, never does with it."""
+
+import ctypes as c
+import os
+import random
+import signal
+import subprocess
+
+import numpy
+import pytest
+from conftest import BIN, wait_until
+
+LIBRARY = BIN.parent / "lib" / "libtokend.so.1"
+EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9
+
+
+class Options(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t), ("socket", c.c_char_p), ("stream", c.c_char_p), ("run", c.c_char_p), ("rank", c.c_uint64),
+        ("world", c.c_uint64), ("micro_batch", c.c_uint32), ("peer", c.c_uint32), ("slots", c.c_uint32),
+        ("deadline_ms", c.c_uint32), ("connect_ms", c.c_uint32), ("cursor", c.c_char_p), ("cursor_bytes", c.c_size_t),
+        ("tag", c.c_char_p), ("position", c.c_uint64), ("start_at_position", c.c_int),
+    ]  # fmt: skip
+
+
+class Row(c.Structure):
+    _fields_ = [
+        ("position", c.c_uint64), ("epoch", c.c_uint64), ("window", c.c_uint64), ("offset", c.c_uint64),
+        ("dataset", c.c_uint32), ("shard", c.c_uint32),
+    ]  # fmt: skip
+
+
+class Batch(c.Structure):
+    _fields_ = [
+        ("tokens", c.c_void_p), ("row", c.POINTER(Row)), ("rows", c.c_uint32), ("rows_valid", c.c_uint32),
+        ("window_tokens", c.c_uint32), ("token_bytes", c.c_uint32), ("position", c.c_uint64), ("next", c.c_uint64),
+        ("number", c.c_uint64), ("handle", c.c_uint64),
+    ]  # fmt: skip
+
+    def array(self):
+        kind = {2: c.c_uint16, 4: c.c_uint32}[self.token_bytes]
+        at = c.cast(self.tokens, c.POINTER(kind))
+        return numpy.ctypeslib.as_array(at, (self.rows, self.window_tokens))
+
+
+class Request(c.Structure):
+    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 65), ("args", c.c_char * 1025)]
+
+
+@pytest.fixture(scope="module")
+def library():
+    lib = c.CDLL(str(LIBRARY))
+    lib.tokend_why.restype = c.c_char_p
+    lib.tokend_request_number.restype = c.c_uint64
+    return lib
+
+
+class Handle:
+    """One attached handle; its calls are the library's."""
+
+    def __init__(self, lib, daemon, **options):
+        self.lib, self.t = lib, c.c_void_p()
+        o = Options(size=c.sizeof(Options), socket=daemon.socket.encode(), stream=b"train", world=1, micro_batch=4)
+        for name, value in options.items():
+            setattr(o, name, value)
+        why = c.create_string_buffer(1000)
+        self.error = lib.tokend_attach(c.byref(self.t), c.byref(o), why, len(why))
+        self.why_not = why.value.decode()
+
+    def __enter__(self):
+        assert self.error == 0, self.why_not
+        return self
+
+    def __exit__(self, *exception):
+        self.lib.tokend_detach(self.t)
+
+    def why(self):
+        return self.lib.tokend_why(self.t).decode()
+
+    def next(self, function="tokend_next"):
+        batch = Batch()
+        r = getattr(self.lib, function)(self.t, c.byref(batch))
+        return batch if r == 1 else r
+
+    def take(self):
+        batch = self.next()
+        assert isinstance(batch, Batch), self.why()
+        return batch
+
+    def release(self, batch):
+        self.lib.tokend_release(self.t, c.byref(batch))
+
+
+def test_only_its_own_names_are_exported():
+    names = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+    exported = [line.split()[-1] for line in names.splitlines()]
+    assert "tokend_attach" in exported
+    assert [name for name in exported if not name.startswith("tokend_")] == []
+
+
+def test_rows_say_where_they_come_from(library, daemon):
+    plan = daemon.plan("train", 0, 400)
+    names, shards = ["web", "code"], {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}
+    with Handle(library, daemon) as handle:
+        for step in range(100):
+            batch = handle.take()
+            assert (batch.number, batch.position, batch.next) == (step, 4 * step, 4 * step + 4)
+            for i, expected in enumerate(plan[4 * step : 4 * step + 4]):
+                row = batch.row[i]
+                assert [row.position, row.epoch, row.window, row.offset] == [
+                    expected[field] for field in ("position", "epoch", "window", "offset")
+                ]
+                assert names[row.dataset] == expected["dataset"]
+                assert shards[names[row.dataset]][row.shard] == expected["shard"]
+                assert numpy.array_equal(batch.array()[i], daemon.tokens(expected, 65))
+            handle.release(batch)
+
+
+def test_batches_come_back_in_any_order_and_stay_whole_until_then(library, daemon):
+    chance = random.Random(5)
+    with Handle(library, daemon, slots=16) as handle:
+        held, taken = [], 0
+        while taken < 2000:
+            room = not held or held[0][0].number > taken - 16  # the oldest holds the ring
+            if room and (not held or chance.random() < 0.6):
+                batch = handle.take()
+                held.append((batch, batch.array().copy()))
+                taken += 1
+            else:
+                batch, tokens = held.pop(chance.randrange(len(held)) if room else 0)
+                assert numpy.array_equal(batch.array(), tokens)
+                handle.release(batch)
+
+
+def test_a_held_batch_outlives_the_daemon(library, daemon):
+    plan = daemon.plan("train", 0, 4 * 75)
+    with Handle(library, daemon, slots=16) as handle:
+        held = []
+        for generation in range(3):
+            batches = [handle.take() for _ in range(5)]
+            daemon.kill()
+            daemon.start()
+            for batch in batches[:2]:
+                handle.release(batch)
+            held += batches[2:]
+            for step in range(20):  # more than the dead daemon's ring can hold
+                batch = handle.take()
+                assert batch.position == 4 * (25 * generation + 5 + step)
+                handle.release(batch)
+            for batch in held:
+                for i in range(4):
+                    assert numpy.array_equal(batch.array()[i], daemon.tokens(plan[batch.position + i], 65))
+        assert open("/proc/self/maps").read().count("memfd:") == 2 * 4
+        for batch in reversed(held):
+            handle.release(batch)
+        assert open("/proc/self/maps").read().count("memfd:") == 2
+
+
+def test_all_slots_held_is_an_error_and_not_a_deadlock(library, daemon):
+    with Handle(library, daemon, slots=4) as handle:
+        held = [handle.take() for _ in range(4)]
+        assert handle.next() == handle.next("tokend_try_next") == EHELD
+        handle.release(held[2])  # the oldest still holds the ring
+        assert handle.next() == EHELD
+        assert "slots: all 4" in handle.why()
+        handle.release(held[0])
+        assert handle.take().position == 16
+
+
+def test_a_second_release_is_said_and_harmless(library, daemon):
+    with Handle(library, daemon) as handle:
+        batch = handle.take()
+        handle.release(batch)
+        assert handle.why() == ""
+        handle.release(batch)
+        assert "released before" in handle.why()
+        assert handle.take().position == 4
+
+
+def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
+    with Handle(library, daemon, slots=4) as handle:
+        daemon.signal(signal.SIGSTOP)
+        taken = 0
+        while isinstance(batch := handle.next("tokend_try_next"), Batch):
+            handle.release(batch)
+            taken += 1
+        assert batch == EAGAIN
+        daemon.signal(signal.SIGCONT)
+        daemon.kill()
+        assert handle.next("tokend_try_next") == EAGAIN
+        daemon.start()
+        found = []
+
+        def try_once():
+            batch = handle.next("tokend_try_next")
+            if batch != EAGAIN:
+                found.append(batch)
+            return found
+
+        wait_until(try_once, "a batch")
+        assert found[0].position == 4 * taken
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"size": 0}, "size: 0"),
+        ({"size": 8}, "size: 8"),
+        ({"tag": b"x", "start_at_position": 1}, "start: give one"),
+        ({"cursor": b"x", "cursor_bytes": 0}, "cursor: 0 bytes"),
+        ({"stream": None}, "stream: missing"),
+    ],
+)
+def test_options_that_cannot_be(library, daemon, options, text):
+    handle = Handle(library, daemon, **options)
+    assert handle.error == EARGUMENT
+    assert text in handle.why_not
+    assert not handle.t
+
+
+def test_a_caller_with_a_larger_struct_of_a_later_version(library, daemon):
+    class Later(c.Structure):
+        _fields_ = [("options", Options), ("more", c.c_uint64)]
+
+    for more, expected in ((0, 0), (1, EARGUMENT)):
+        o = Later(more=more)
+        o.options = Options(size=c.sizeof(Later), socket=daemon.socket.encode(), stream=b"train", world=1, micro_batch=1)
+        t = c.c_void_p()
+        assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == expected
+        library.tokend_detach(t)
+
+
+def test_no_request_is_number_0(library, daemon):
+    with Handle(library, daemon) as handle:
+        request = Request(number=9)
+        assert library.tokend_request_number(handle.t) == 0
+        assert library.tokend_request(handle.t, c.byref(request)) == 0
+        assert (request.number, request.kind) == (0, b"")
+
+
+def test_a_child_can_detach_its_copy(library, daemon):
+    with Handle(library, daemon) as handle:
+        batch = handle.take()
+        child = os.fork()
+        if child == 0:
+            told = handle.next()
+            handle.release(batch)
+            library.tokend_detach(handle.t)
+            os._exit(0 if told == EFORKED else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        handle.release(batch)
+        assert [handle.take().position for _ in range(3)] == [4, 8, 12]

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What `make install` puts down works from there, for C and for Python, and `make uninstall` takes all of it away.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+root=$scratch/root
+top=$root/usr
+
+quiet_make() { # not a part of the make that runs the tests
+	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory "$@" DESTDIR="$root" PREFIX=/usr >"$scratch/make.log" 2>&1 ||
+		{ cat "$scratch/make.log" && exit 1; }
+}
+quiet_make install
+find "$root" ! -type d -printf '%P\n' | sort
+
+# Programs: their version is the tree's, and they need no libraries but those they are meant to.
+version=$(sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
+[ "$("$top/bin/tokend" --version)" = "tokend $version" ]
+[ "$("$top/bin/tokctl" --version)" = "tokctl $version" ]
+needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '; }
+[ "$(needed "$top/bin/tokctl")" = "libyaml-0.so.2 " ]
+[ "$(needed "$top/lib/libtokend.so")" = "" ]
+
+# The library, found through pkg-config.
+export PKG_CONFIG_PATH=$top/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
+[ "$(pkg-config --modversion tokend)" = "$version" ]
+printf '#include <stdio.h>\n#include <tokend.h>\nint main(void) { return puts(tokend_version()) < 0; }\n' >"$scratch/use.c"
+# shellcheck disable=SC2046
+gcc "$scratch/use.c" -o "$scratch/use" $(PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 pkg-config --cflags --libs tokend)
+[ "$(LD_LIBRARY_PATH=$top/lib "$scratch/use")" = "$version" ]
+
+# The package, with nothing of the tree in its path.
+(cd "$scratch" && PYTHONPATH=$top/lib/tokend/python "$OLDPWD/build/venv/bin/python" -c 'import tokend; print(tokend.__file__, tokend.Loader)')
+
+# The units: nothing is left to be filled in, and what they start is there.
+units=$top/lib/systemd/system
+if grep -r '@[A-Z]*@' "$units" "$top/lib/pkgconfig"; then exit 1; fi
+sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$units"/*.service | while read -r started; do
+	[ -x "$root$started" ]
+done
+
+quiet_make uninstall
+left=$(find "$root" ! -type d)
+[ -z "$left" ] || { echo "left behind: $left" && exit 1; }

@@ -1,0 +1,379 @@
+/*
+ * For tests of the disk: a dataset of real files in a directory of its own, and a reader that compares every
+ * byte it gets.
+ */
+#ifndef TEST_SHELF_H
+#define TEST_SHELF_H
+
+#include "../../daemon/io/disk_ops.h"
+#include "rng.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum {
+	DEPTH = 64,
+	DATA_AT = 1030, /* not a multiple of anything that O_DIRECT likes */
+	WINDOW_BYTES = 4098,
+	LARGEST_BYTES = 400000,
+	SHARDS_MOST = 64,
+};
+
+struct mode {
+	const char *name;
+	enum config_io io;
+	bool direct;
+};
+
+static const struct mode modes[] = {
+	{"uring", CONFIG_IO_URING, false},
+	{"uring direct", CONFIG_IO_URING, true},
+	{"pread", CONFIG_IO_PREAD, false},
+	{"pread direct", CONFIG_IO_PREAD, true},
+};
+
+/* ---- a dataset in a directory of its own ---- */
+
+struct shelf {
+	struct dataset dataset;
+	struct config_dataset config;
+	uint64_t tokens[SHARDS_MOST];
+	uint32_t path_at[SHARDS_MOST];
+	struct dataset_identity identity[SHARDS_MOST];
+	char paths[SHARDS_MOST * 8];
+	char root[64];
+	char *bytes[SHARDS_MOST]; /* what the tokens of each shard are */
+};
+
+static inline char *shelf_path(const struct shelf *shelf, uint64_t shard)
+{
+	static char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", shelf->root, shelf->paths + shelf->path_at[shard]);
+	return path;
+}
+
+static inline void write_file(const char *path, const void *bytes, size_t n)
+{
+	static const char header[DATA_AT];
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	struct iovec parts[] = {{(void *)header, sizeof(header)}, {(void *)bytes, n}};
+
+	assert_true(fd >= 0);
+	assert_int_equal(writev(fd, parts, 2), sizeof(header) + n);
+	assert_return_code(close(fd), errno);
+}
+
+static inline void identify(struct shelf *shelf, uint64_t shard)
+{
+	struct stat st;
+
+	assert_return_code(stat(shelf_path(shelf, shard), &st), errno);
+	shelf->identity[shard] = (struct dataset_identity){
+		.inode = st.st_ino,
+		.mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
+	};
+}
+
+static inline void add_shard(struct shelf *shelf, uint64_t tokens, struct rng *rng)
+{
+	uint64_t shard = shelf->dataset.table.shards++;
+	size_t n = tokens * shelf->dataset.token_bytes;
+
+	assert_true(shard < SHARDS_MOST);
+	shelf->tokens[shard] = tokens;
+	shelf->path_at[shard] = (uint32_t)(shard * 8);
+	snprintf(shelf->paths + shard * 8, 8, "%03u.bin", (unsigned)shard);
+	shelf->bytes[shard] = malloc(n);
+	assert_non_null(shelf->bytes[shard]);
+	for (size_t i = 0; i < n; i++)
+		shelf->bytes[shard][i] = (char)(rng_next(rng) >> 32);
+	write_file(shelf_path(shelf, shard), shelf->bytes[shard], n);
+	identify(shelf, shard);
+}
+
+/* @shards of @tokens and a few more each, so that their ends differ. */
+static inline struct shelf *shelf_new(unsigned shards, uint64_t tokens)
+{
+	struct shelf *shelf = calloc(1, sizeof(*shelf));
+	const char *tmp = getenv("TMPDIR");
+	struct rng rng = {.state = 7};
+
+	assert_non_null(shelf);
+	snprintf(shelf->root, sizeof(shelf->root), "%s/tokend-disk-XXXXXX", tmp ? tmp : "/tmp");
+	assert_non_null(mkdtemp(shelf->root));
+	shelf->config.shuffle = ORDER_GLOBAL;
+	shelf->dataset = (struct dataset){
+		.config = &shelf->config,
+		.root = shelf->root,
+		.table = {.tokens = shelf->tokens},
+		.token_bytes = 2,
+		.data_at = DATA_AT,
+		.paths = shelf->paths,
+		.path_at = shelf->path_at,
+		.identity = shelf->identity,
+	};
+	for (unsigned s = 0; s < shards; s++)
+		add_shard(shelf, tokens + s * 13, &rng);
+	return shelf;
+}
+
+static inline void shelf_free(struct shelf *shelf)
+{
+	for (uint64_t s = 0; s < shelf->dataset.table.shards; s++) {
+		if (remove(shelf_path(shelf, s)) < 0)
+			assert_int_equal(errno, ENOENT);
+		free(shelf->bytes[s]);
+	}
+	assert_return_code(rmdir(shelf->root), errno);
+	free(shelf);
+}
+
+/* ---- a disk, and reads whose bytes are compared ---- */
+
+struct reader {
+	struct disk *disk;
+	unsigned in_flight;
+	uint64_t done;
+	struct disk_read read[DEPTH]; /* by tag */
+	bool busy[DEPTH];
+	char *to; /* [DEPTH] of LARGEST_BYTES */
+};
+
+static inline struct disk_options options_of(const struct mode *mode, unsigned files)
+{
+	return (struct disk_options){
+		.io = mode->io,
+		.direct = mode->direct,
+		.depth = DEPTH,
+		.files = files,
+		.largest_window_bytes = LARGEST_BYTES,
+	};
+}
+
+static inline bool uring_works(void)
+{
+	const char *what;
+	int error;
+	void *backend = disk_uring.open(4, &what, &error);
+
+	if (backend)
+		disk_uring.close(backend);
+	return backend;
+}
+
+static inline void reader_use(struct reader *reader, struct disk *disk)
+{
+	*reader = (struct reader){.disk = disk, .to = malloc((size_t)DEPTH * LARGEST_BYTES)};
+	assert_non_null(disk);
+	assert_non_null(reader->to);
+}
+
+static inline void reader_open(struct reader *reader, const struct mode *mode, unsigned files)
+{
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
+	struct disk_options options = options_of(mode, files);
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	reader_use(reader, disk_open(&options, note, why, sizeof(why)));
+	assert_string_equal(disk_name(reader->disk), mode->io == CONFIG_IO_URING ? "uring" : "pread");
+	assert_string_equal(note, "");
+}
+
+static inline void reader_close(struct reader *reader)
+{
+	disk_close(reader->disk);
+	free(reader->to);
+}
+
+static inline char *reader_to(const struct reader *reader, uint64_t tag)
+{
+	return reader->to + tag * LARGEST_BYTES;
+}
+
+static inline void reader_queue(
+	struct reader *reader, const struct shelf *shelf, uint64_t shard, uint64_t token, uint64_t tokens)
+{
+	uint64_t tag = 0;
+
+	while (reader->busy[tag])
+		tag++;
+	assert_true(tag < DEPTH && tokens * 2 <= LARGEST_BYTES);
+	reader->busy[tag] = true;
+	reader->in_flight++;
+	reader->read[tag] = (struct disk_read){
+		.tag = tag,
+		.dataset = &shelf->dataset,
+		.shard = shard,
+		.token = token,
+		.tokens = tokens,
+		.to = reader_to(reader, tag),
+	};
+	memset(reader->read[tag].to, 0, tokens * 2);
+	disk_queue(reader->disk, &reader->read[tag]);
+}
+
+static inline void assert_right_bytes(const struct reader *reader, const struct shelf *shelf, uint64_t tag)
+{
+	const struct disk_read *read = &reader->read[tag];
+
+	assert_memory_equal(read->to, shelf->bytes[read->shard] + read->token * 2, read->tokens * 2);
+}
+
+/* Each tag comes back once: busy says so. */
+static inline unsigned reader_reap(
+	struct reader *reader, struct disk_done *done, unsigned max, int timeout_ms)
+{
+	unsigned n = disk_reap(reader->disk, done, max, timeout_ms);
+
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(done[i].tag < DEPTH && reader->busy[done[i].tag]);
+		reader->busy[done[i].tag] = false;
+		reader->in_flight--;
+		reader->done++;
+	}
+	return n;
+}
+
+static inline void reap_right(struct reader *reader, const struct shelf *shelf)
+{
+	struct disk_done done[DEPTH];
+	unsigned n = reader_reap(reader, done, 1 + reader->done % DEPTH, 10000);
+
+	assert_true(n > 0);
+	for (unsigned i = 0; i < n; i++) {
+		assert_int_equal(done[i].error, 0);
+		assert_int_equal(done[i].fault, DISK_OK);
+		assert_right_bytes(reader, shelf, done[i].tag);
+	}
+}
+
+static inline void queue_random(
+	struct reader *reader, const struct shelf *shelf, struct rng *rng, uint64_t tokens)
+{
+	uint64_t shard = rng_below(rng, shelf->dataset.table.shards);
+
+	reader_queue(reader, shelf, shard, rng_below(rng, shelf->tokens[shard] - tokens + 1), tokens);
+}
+
+static inline void read_random(
+	struct reader *reader, const struct shelf *shelf, uint64_t reads, uint64_t tokens)
+{
+	struct rng rng = {.state = 11};
+	uint64_t end = reader->done + reads;
+
+	while (reader->done < end) {
+		while (reader->in_flight < DEPTH && reader->done + reader->in_flight < end)
+			queue_random(reader, shelf, &rng, tokens);
+		disk_commit(reader->disk);
+		reap_right(reader, shelf);
+	}
+	assert_int_equal(reader->in_flight, 0);
+}
+
+static inline struct disk_done read_once(
+	struct reader *reader, const struct shelf *shelf, uint64_t shard, uint64_t token, uint64_t tokens)
+{
+	struct disk_done done;
+
+	assert_int_equal(reader->in_flight, 0);
+	reader_queue(reader, shelf, shard, token, tokens);
+	disk_commit(reader->disk);
+	assert_int_equal(reader_reap(reader, &done, 1, 10000), 1);
+	return done;
+}
+
+static inline void assert_reads(struct reader *reader, const struct shelf *shelf, uint64_t shard)
+{
+	struct disk_done done = read_once(reader, shelf, shard, 1, shelf->tokens[shard] - 1);
+
+	assert_int_equal(done.fault, DISK_OK);
+	assert_string_equal(done.why, "");
+	assert_right_bytes(reader, shelf, done.tag);
+}
+
+static inline void assert_replaced(
+	struct reader *reader, const struct shelf *shelf, uint64_t shard, const char *what)
+{
+	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+
+	assert_int_equal(done.fault, DISK_REPLACED);
+	assert_memory_equal(done.why, what, strlen(what));
+}
+
+static inline void assert_errno(struct reader *reader, const struct shelf *shelf, uint64_t shard, int error)
+{
+	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+
+	assert_int_equal(done.fault, DISK_ERRNO);
+	assert_int_equal(done.error, error);
+}
+
+static inline unsigned open_below(const char *root)
+{
+	unsigned count = 0;
+
+	for (int fd = 0; fd < 1024; fd++) {
+		char link[64], path[256] = "";
+
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		if (readlink(link, path, sizeof(path) - 1) > 0 && strncmp(path, root, strlen(root)) == 0)
+			count++;
+	}
+	return count;
+}
+
+static inline int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
+}
+
+struct test_case {
+	const char *name;
+	void (*run)(void **state); /* a const struct mode */
+	int (*teardown)(void **state);
+};
+#define CASE(function)                                                                                       \
+	{                                                                                                    \
+#function, function, NULL                                                                    \
+	}
+
+/* Every case in every mode. */
+static inline int run_cases(const struct test_case *cases, unsigned count)
+{
+	struct CMUnitTest *tests = calloc(count * COUNT(modes), sizeof(*tests));
+	char(*names)[80] = calloc(count * COUNT(modes), sizeof(*names));
+	int failed = 1;
+
+	for (unsigned i = 0; tests && names && i < count * COUNT(modes); i++) {
+		const struct mode *mode = &modes[i % COUNT(modes)];
+		const struct test_case *test = &cases[i / COUNT(modes)];
+
+		snprintf(names[i], sizeof(names[i]), "%s [%s]", test->name, mode->name);
+		tests[i] = (struct CMUnitTest){
+			names[i], test->run, NULL, test->teardown, (void *)(uintptr_t)mode};
+	}
+	if (tests && names)
+		failed = _cmocka_run_group_tests("disk", tests, count * COUNT(modes), NULL, NULL);
+	free(tests);
+	free(names);
+	return failed;
+}
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * The parts of the client that are arithmetic: slots that come back in any order, and tokens that become
+ * int64. Everything else of it is tested against a real daemon (tests/python/).
+ */
+#include "../../client/giveback.h"
+#include "../../client/tokend.h"
+
+#include "rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { SLOTS_MOST = 200 };
+
+/* ---- slots coming back ---- */
+
+static void in_order(void **state)
+{
+	uint64_t bits[1] = {0};
+	struct giveback g = {.slots = 3, .bits = bits};
+
+	(void)state;
+	for (uint64_t s = 0; s < 1000; s++) {
+		g.taken++;
+		assert_true(giveback_return(&g, s));
+		assert_int_equal(g.released, s + 1);
+		assert_int_equal(bits[0], 0);
+	}
+}
+
+static void the_oldest_holds_the_others_back(void **state)
+{
+	uint64_t bits[1] = {0};
+	struct giveback g = {.slots = 4, .bits = bits, .taken = 4};
+
+	(void)state;
+	assert_true(giveback_full(&g));
+	assert_true(giveback_return(&g, 3));
+	assert_true(giveback_return(&g, 1));
+	assert_int_equal(g.released, 0);
+	assert_true(giveback_full(&g));
+	assert_true(giveback_return(&g, 0));
+	assert_int_equal(g.released, 2);
+	assert_false(giveback_full(&g));
+	assert_true(giveback_return(&g, 2));
+	assert_int_equal(g.released, 4);
+	assert_int_equal(bits[0], 0);
+}
+
+static void what_is_not_out_cannot_come_back(void **state)
+{
+	uint64_t bits[1] = {0};
+	struct giveback g = {.slots = 4, .bits = bits, .taken = 3};
+
+	(void)state;
+	assert_false(giveback_return(&g, 3));
+	assert_true(giveback_return(&g, 1));
+	assert_false(giveback_return(&g, 1));
+	assert_true(giveback_return(&g, 0));
+	assert_false(giveback_return(&g, 0));
+	assert_false(giveback_return(&g, 1));
+	assert_int_equal(g.released, 2);
+}
+
+/* Against a list of what is out: released is its least member, and only its members come back. */
+static void like_a_list_of_what_is_out(void **state)
+{
+	struct rng random = {20261101};
+
+	(void)state;
+	for (uint32_t slots = 1; slots <= SLOTS_MOST; slots += 1 + (uint32_t)rng_below(&random, 7)) {
+		uint64_t bits[(SLOTS_MOST + 63) / 64] = {0};
+		struct giveback g = {.slots = slots, .bits = bits};
+		uint64_t out[SLOTS_MOST];
+		uint32_t n = 0;
+
+		for (int step = 0; step < 5000; step++) {
+			if (!giveback_full(&g) && rng_below(&random, 2)) {
+				out[n++] = g.taken++;
+			} else if (n > 0) {
+				uint32_t i = (uint32_t)rng_below(&random, n);
+
+				assert_true(giveback_return(&g, out[i]));
+				assert_false(giveback_return(&g, out[i]));
+				out[i] = out[--n];
+			}
+
+			uint64_t least = g.taken;
+
+			for (uint32_t i = 0; i < n; i++)
+				if (out[i] < least)
+					least = out[i];
+			assert_int_equal(g.released, least);
+		}
+	}
+}
+
+/* ---- widening ---- */
+
+static void every_token_keeps_its_value(void **state)
+{
+	uint16_t narrow[65536];
+	static int64_t wide[65536];
+
+	(void)state;
+	for (uint32_t i = 0; i < COUNT(narrow); i++)
+		narrow[i] = (uint16_t)i;
+	tokend_widen(wide, narrow, COUNT(narrow), 2);
+	for (uint32_t i = 0; i < COUNT(narrow); i++)
+		assert_int_equal(wide[i], i);
+}
+
+/* Any length and alignment, and nothing written beyond. */
+static void lengths_and_edges(void **state)
+{
+	struct rng random = {7};
+	uint32_t from[80];
+	uint16_t halves[2 * COUNT(from)];
+	int64_t to[80];
+
+	(void)state;
+	for (size_t n = 0; n < 70; n++)
+		for (size_t at = 0; at < 8; at++) {
+			for (size_t i = 0; i < COUNT(from); i++)
+				from[i] = (uint32_t)rng_next(&random) | UINT32_C(1) << 31;
+			memset(to, 0xee, sizeof(to));
+			tokend_widen(to + at, from + at, n, 4);
+			for (size_t i = 0; i < COUNT(to); i++)
+				assert_true(to[i] ==
+					    (i >= at && i < at + n ? (int64_t)from[i]
+								   : (int64_t)UINT64_C(0xeeeeeeeeeeeeeeee)));
+			memcpy(halves, from, sizeof(from));
+			tokend_widen(to + at, halves + at, n, 2);
+			for (size_t i = 0; i < n; i++)
+				assert_true(to[at + i] == halves[at + i]);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(in_order),
+		cmocka_unit_test(the_oldest_holds_the_others_back),
+		cmocka_unit_test(what_is_not_out_cannot_come_back),
+		cmocka_unit_test(like_a_list_of_what_is_out),
+		cmocka_unit_test(every_token_keeps_its_value),
+		cmocka_unit_test(lengths_and_edges),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

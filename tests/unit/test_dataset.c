@@ -1,0 +1,598 @@
+/*
+ * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that each fault
+ * gets.
+ */
+#include "../../daemon/dataset.h"
+#include "../../daemon/shard/list.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Each test works in a directory of its own. */
+struct place {
+	char directory[64];
+	struct config *config;
+	struct catalog *catalog;
+	char why[8192];
+};
+
+static int set_up(void **state)
+{
+	struct place *p = calloc(1, sizeof(*p));
+
+	assert_non_null(p);
+	strcpy(p->directory, "/tmp/tokend-dataset-XXXXXX");
+	assert_non_null(mkdtemp(p->directory));
+	*state = p;
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static void close_catalog(struct place *p)
+{
+	catalog_free(p->catalog);
+	config_free(p->config);
+	p->catalog = NULL;
+	p->config = NULL;
+}
+
+static int tear_down(void **state)
+{
+	struct place *p = *state;
+
+	close_catalog(p);
+	assert_int_equal(nftw(p->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+	free(p);
+	return 0;
+}
+
+static const char *in(const struct place *p, const char *name)
+{
+	static char path[4096];
+
+	snprintf(path, sizeof(path), "%s/%s", p->directory, name);
+	return path;
+}
+
+/* A file of @bytes zeros, with the directories above it. */
+static void make(const struct place *p, const char *name, uint64_t bytes)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s", in(p, name));
+	for (char *slash = path + strlen(p->directory) + 1; (slash = strchr(slash, '/')); slash++) {
+		*slash = 0;
+		assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
+		*slash = '/';
+	}
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	close(fd);
+}
+
+static void write_file(const struct place *p, const char *name, const void *bytes, size_t n)
+{
+	make(p, name, 0);
+	FILE *file = fopen(in(p, name), "w");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(bytes, 1, n, file), n);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* A config whose one stream, "train", has these datasets: one a line from line 6 on. */
+static bool open_datasets(struct place *p, const char *stream_keys, const char *datasets)
+{
+	char text[4096];
+	int n = snprintf(text, sizeof(text), "streams:\n  train:\n    seed: 42\n    %s\n    datasets:\n%s\n",
+		stream_keys, datasets);
+
+	close_catalog(p);
+	write_file(p, "t.yaml", text, (size_t)n);
+	p->config = config_load(in(p, "t.yaml"), p->why, sizeof(p->why));
+	if (!p->config)
+		fail_msg("%s", p->why);
+	p->catalog = catalog_open(p->config, p->why, sizeof(p->why));
+	unlink(in(p, "t.yaml"));
+	return p->catalog;
+}
+
+static const struct stream *open_good(struct place *p, const char *stream_keys, const char *datasets)
+{
+	if (!open_datasets(p, stream_keys, datasets))
+		fail_msg("%s", p->why);
+	return catalog_stream(p->catalog, "train");
+}
+
+/* @expected: what follows "FILE:LINE: FIELD: ", with DIR for the test's directory. */
+static void assert_refused(
+	struct place *p, const char *stream_keys, const char *datasets, const char *expected)
+{
+	char whole[8400], text[8192] = "";
+
+	for (const char *at = expected, *dir; *at; at = dir + 3) {
+		dir = strstr(at, "DIR");
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%.*s%s",
+			dir ? (int)(dir - at) : (int)strlen(at), at, dir ? p->directory : "");
+		if (!dir)
+			break;
+	}
+	snprintf(whole, sizeof(whole), "%s/t.yaml:%s", p->directory, text);
+	assert_false(open_datasets(p, stream_keys, datasets));
+	assert_string_equal(p->why, whole);
+}
+
+#define LEN8 "seq_len: 8" /* windows of 9 tokens */
+
+static void assert_shards(const struct dataset *d, const char *const *names, uint64_t n)
+{
+	assert_int_equal(d->table.shards, n);
+	for (uint64_t s = 0; s < n; s++)
+		assert_string_equal(dataset_shard_name(d, s), names[s]);
+}
+
+#define ASSERT_SHARDS(d, ...)                                                                                \
+	assert_shards(d, (const char *const[]){__VA_ARGS__},                                                 \
+		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+static void assert_root(const struct place *p, const struct dataset *d, const char *root)
+{
+	char expected[4096];
+
+	snprintf(expected, sizeof(expected), "%s%s%s", p->directory, *root ? "/" : "", root);
+	assert_string_equal(d->root, expected);
+}
+
+/* ---- the vectors of the order's contract ---- */
+
+static void make_vectors(const struct place *p)
+{
+	make(p, "web/a.bin", 2 * 50001);
+	make(p, "web/b.bin", 2 * 30000);
+	make(p, "web/c.bin", 2 * 5);
+	make(p, "code/x.bin", 2 * 9000);
+	make(p, "code/y.bin", 2 * 12345);
+	make(p, "math/z.bin", 2 * 3000);
+}
+
+static void test_vectors(void **state)
+{
+	struct place *p = *state;
+
+	make_vectors(p);
+	const struct stream *s = open_good(p, "seq_len: 64",
+		"      - {name: web, path: web, weight: 0.7}\n"
+		"      - {name: code, path: 'code/*.bin', weight: 0.25, shuffle: block, block: 8, group: 3}\n"
+		"      - {name: math, path: math/z.bin, weight: 0.05, shuffle: none, slide: true}\n");
+
+	assert_int_equal(s->dataset[0].table.windows, 1249);
+	assert_int_equal(s->dataset[1].table.windows, 332);
+	assert_int_equal(s->dataset[2].table.windows, 46);
+	assert_true(s->dataset[0].digest == UINT64_C(0xb3960afe8c9f9ec6));
+	assert_true(s->dataset[1].digest == UINT64_C(0xe6b64183fa5596cf));
+	assert_int_equal(s->token_bytes, 2);
+	assert_root(p, &s->dataset[0], "web");
+	assert_root(p, &s->dataset[1], "code");
+	assert_root(p, &s->dataset[2], "math");
+	ASSERT_SHARDS(&s->dataset[2], "z.bin");
+
+	/* The cursor at 0 carries all of it, and its order is the one of the contract. */
+	assert_string_equal(s->begin.stream, "train");
+	assert_int_equal(s->begin.seed, 42);
+	assert_int_equal(s->begin.datasets, 3);
+	assert_true(s->begin.dataset[1].digest == s->dataset[1].digest);
+	struct order order = cursor_order(&s->begin);
+	struct order_place place;
+	uint64_t shard, offset;
+
+	assert_true(order_at(&order, 1024, &place));
+	assert_int_equal(place.dataset, 0);
+	table_locate(
+		&s->dataset[0].table, &s->begin.order[0], 42, place.epoch, place.window, &shard, &offset);
+	assert_string_equal(dataset_shard_name(&s->dataset[0], shard), "a.bin");
+	assert_int_equal(offset, 32768);
+}
+
+/* With epochs a dataset without windows is allowed: it has nothing to serve. */
+static void test_epochs(void **state)
+{
+	struct place *p = *state;
+
+	make_vectors(p);
+	make(p, "short.bin", 2);
+	const struct stream *s = open_good(p, "seq_len: 64\n    epochs: 2",
+		"      - {name: web, path: web}\n      - {name: short, path: short.bin}\n");
+
+	assert_int_equal(s->dataset[1].table.windows, 0);
+	assert_int_equal(cursor_end(&s->begin), 2 * 1249);
+	assert_refused(p, "seq_len: 64\n    epochs: 2", "      - {name: short, path: short.bin}",
+		"2: streams.train: epochs: no dataset has a single window: the stream would be empty");
+}
+
+/* ---- what a path means ---- */
+
+static void test_sorted_by_bytes(void **state)
+{
+	static const char *const names[] = {
+		"a.bin", "a/b.bin", "a-b.bin", "B.bin", "a/c/d.npy", "a0.bin", "\xc3\xa9.bin"};
+	struct place *p = *state;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), "d/%s", names[i]);
+		make(p, path, 100);
+	}
+	make(p, "d/.hidden.bin", 100);
+	make(p, "d/.hidden/x", 1);
+	make(p, "d/a/.x", 1);
+	const struct dataset *d = open_good(p, LEN8, "      - {name: d, path: d/}")->dataset;
+
+	assert_root(p, d, "d");
+	ASSERT_SHARDS(d, "B.bin", "a-b.bin", "a.bin", "a/b.bin", "a/c/d.npy", "a0.bin", "\xc3\xa9.bin");
+	for (uint64_t s = 0; s < d->table.shards; s++) {
+		char path[4096], expected[4200];
+
+		assert_int_equal(dataset_find_shard(d, dataset_shard_name(d, s)), s);
+		dataset_shard_path(d, s, path, sizeof(path));
+		snprintf(expected, sizeof(expected), "%s/d/%s", p->directory, dataset_shard_name(d, s));
+		assert_string_equal(path, expected);
+		assert_int_equal(access(path, R_OK), 0);
+	}
+	assert_int_equal(dataset_find_shard(d, "a"), -1);
+	assert_int_equal(dataset_find_shard(d, ""), -1);
+	assert_int_equal(dataset_find_shard(d, "\xff"), -1);
+}
+
+static void test_globs(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "d/x1.bin", 100);
+	make(p, "d/x2.bin", 100);
+	make(p, "d/y.txt", 100);
+	make(p, "d/.x3.bin", 100);
+	make(p, "e/1/t/a.bin", 100);
+	make(p, "e/2/t/a.bin", 100);
+	make(p, "e/2/u/a.bin", 100);
+	make(p, "e/3/t", 3);
+	const struct stream *s = open_good(p, LEN8,
+		"      - {name: a, path: 'd/x*.bin'}\n"
+		"      - {name: b, path: 'e/*/t/*.bin'}\n"
+		"      - {name: c, path: 'd/*[13].bin'}\n"
+		"      - {name: d, path: 'e/[12]'}\n"
+		"      - {name: e, path: './e//?//t//a.bin'}\n");
+
+	assert_root(p, &s->dataset[0], "d");
+	ASSERT_SHARDS(&s->dataset[0], "x1.bin", "x2.bin");
+	assert_root(p, &s->dataset[1], "e");
+	ASSERT_SHARDS(&s->dataset[1], "1/t/a.bin", "2/t/a.bin");
+	ASSERT_SHARDS(&s->dataset[2], "x1.bin");
+	ASSERT_SHARDS(&s->dataset[3], "1/t/a.bin", "2/t/a.bin", "2/u/a.bin");
+	assert_root(p, &s->dataset[4], "./e");
+	ASSERT_SHARDS(&s->dataset[4], "1/t/a.bin", "2/t/a.bin");
+}
+
+/* A name that exists is taken as it is, and an absolute path is not below the config. */
+static void test_literal(void **state)
+{
+	struct place *p = *state;
+	char datasets[256];
+
+	make(p, "d/a[1]*.bin", 100);
+	make(p, "d/a1.bin", 100);
+	snprintf(datasets, sizeof(datasets), "      - {name: d, path: '%s/d/a[1]*.bin'}", p->directory);
+	const struct dataset *d = open_good(p, LEN8, datasets)->dataset;
+
+	assert_root(p, d, "d");
+	ASSERT_SHARDS(d, "a[1]*.bin");
+}
+
+static void test_links(void **state)
+{
+	struct place *p = *state;
+	char target[4096];
+
+	make(p, "far/a.bin", 100);
+	make(p, "far/deep/b.bin", 100);
+	make(p, "d/c.bin", 100);
+	snprintf(target, sizeof(target), "%s", in(p, "far/a.bin"));
+	assert_int_equal(symlink(target, in(p, "d/file.bin")), 0);
+	assert_int_equal(symlink("../far/deep", in(p, "d/dir")), 0);
+	const struct dataset *d = open_good(p, LEN8, "      - {name: d, path: d}")->dataset;
+
+	ASSERT_SHARDS(d, "c.bin", "dir/b.bin", "file.bin");
+
+	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
+	assert_refused(p, LEN8, "      - {name: d, path: d}",
+		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link back to a directory that it "
+		"lies in; remove it; must be "
+		"a file, a directory or a glob that can be read");
+	unlink(in(p, "far/deep/back"));
+	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
+	assert_refused(p, LEN8, "      - {name: d, path: d}",
+		"6: streams.train.datasets[0].path: DIR/d/gone.bin: No such file or directory; must be a "
+		"file, a directory or a glob "
+		"that can be read");
+}
+
+/* ---- what is refused ---- */
+
+static void test_missing(void **state)
+{
+	struct place *p = *state;
+
+	assert_refused(p, LEN8, "      - {name: a, path: nix}",
+		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a file, a "
+		"directory or a glob that "
+		"can be read");
+	assert_refused(p, LEN8, "      - {name: a, path: 'nix/*.bin'}",
+		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a file, a "
+		"directory or a glob that "
+		"can be read");
+	assert_refused(p, LEN8, "      - {name: a, path: '*.bin'}",
+		"6: streams.train.datasets[0].path: DIR/*.bin: no file there; must be at least one shard");
+	assert_int_equal(mkdir(in(p, "empty"), 0755), 0);
+	assert_refused(p, LEN8, "      - name: a\n        path: empty",
+		"7: streams.train.datasets[0].path: DIR/empty: no file there; must be at least one shard");
+}
+
+static void test_short(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "d/a.bin", 2 * 7);
+	make(p, "d/b.bin", 2 * 8);
+	make(p, "d/c.bin", 0);
+	make(p, "e.bin", 2 * 9);
+	assert_refused(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d}",
+		"7: streams.train.datasets[1].path: no shard holds a window: the largest, b.bin, has 8 "
+		"tokens, a window is 9 (seq_len "
+		"8 + extra 1); must have a longer shard, a smaller seq_len or weight 0");
+	const struct stream *s =
+		open_good(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d, weight: 0}");
+
+	assert_int_equal(s->dataset[0].table.windows, 1);
+	assert_int_equal(s->dataset[1].table.windows, 0);
+	assert_int_equal(s->dataset[1].table.shards, 3);
+}
+
+static void test_widths(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "a.bin", 40);
+	make(p, "b.bin", 40);
+	make(p, "c.bin", 41);
+	make(p, "d.bin", 42);
+	assert_refused(p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}",
+		"7: streams.train.datasets[1].dtype: u32 tokens, but those of dataset a are u16; a stream "
+		"must have one width");
+	assert_refused(p, LEN8, "      - {name: c, path: c.bin}",
+		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple of 2 (a "
+		"token of u16): it is cut "
+		"short, or `dtype` is wrong");
+	assert_refused(p, LEN8, "      - {name: d, path: d.bin, dtype: u32}",
+		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple of 4 (a "
+		"token of u32): it is cut "
+		"short, or `dtype` is wrong");
+	const struct stream *s = open_good(p, LEN8, "      - {name: a, path: a.bin, dtype: u32}");
+
+	assert_int_equal(s->token_bytes, 4);
+	assert_int_equal(s->dataset->table.tokens[0], 10);
+}
+
+static void test_format(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "a.tokens", 40);
+	assert_refused(p, LEN8, "      - {name: a, path: a.tokens}",
+		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (flat: a name that "
+		"ends in .bin or .npy); "
+		"move it away, or say `format: flat` if it is plain tokens");
+	assert_int_equal(open_good(p, LEN8, "      - {name: a, path: a.tokens, format: flat}")
+				 ->dataset->table.tokens[0],
+		20);
+	assert_refused(p, LEN8, "      - name: a\n        path: a.tokens\n        format: arrow",
+		"8: streams.train.datasets[0].format: 'arrow' is unknown; must be auto or one of: flat");
+	assert_int_equal(mkfifo(in(p, "pipe.bin"), 0644), 0);
+	assert_refused(p, LEN8, "      - {name: a, path: pipe.bin}",
+		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must be one");
+}
+
+/* Files of other formats are not read as tokens, unless the config insists. */
+static void test_foreign(void **state)
+{
+	static const struct {
+		const char *file, *bytes;
+		size_t n;
+		const char *kind;
+	} files[] = {
+		{"n.npy", "\x93NUMPY\1\0", 8, "a NumPy .npy file with a header"},
+		{"g.bin", "\x88\xd8\x34\1\1\0\0\0", 8, "an llm.c (GPT-2) file"},
+		{"l.bin", "\xa1\xd9\x34\1\7\0\0\0", 8, "an llm.c (Llama-3) file"},
+		{"v.bin", "\x8a\xd8\x34\1\1\0\0\0", 8, "an llm.c evaluation file"},
+		{"z.bin", "\x28\xb5\x2f\xfd", 4, "a zstd-compressed file"},
+		{"m.bin", "MMIDIDX\0\0\1\0\0", 12, "a Megatron .idx file"},
+		{"a.bin", "ARROW1\0\0", 8, "an Arrow file"},
+		{"x.ds", "\0\0", 2, "a datatrove shard"},
+		{"x.mds", "\0\0", 2, "an MDS shard"},
+	};
+	struct place *p = *state;
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		char datasets[128], expected[512], bytes[64] = {0};
+
+		memcpy(bytes, files[i].bytes, files[i].n);
+		write_file(p, files[i].file, bytes, sizeof(bytes));
+		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s}", files[i].file);
+		snprintf(expected, sizeof(expected),
+			"6: streams.train.datasets[0].path: DIR/%s: seems to be %s, which this version does "
+			"not read; convert it to "
+			"flat tokens, or say `format: flat` if it has no header",
+			files[i].file, files[i].kind);
+		assert_refused(p, LEN8, datasets, expected);
+		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s, format: flat}",
+			files[i].file);
+		assert_int_equal(open_good(p, LEN8, datasets)->dataset->table.tokens[0], 32);
+	}
+	make(p, "pair.bin", 64);
+	make(p, "pair.idx", 64);
+	assert_refused(p, LEN8, "      - {name: a, path: pair.bin}",
+		"6: streams.train.datasets[0].path: DIR/pair.bin: seems to be the .bin of a Megatron pair "
+		"(there is an .idx beside "
+		"it), which this version does not read; convert it to flat tokens, or say `format: flat` if "
+		"it has no header");
+}
+
+/* ---- a shard put in another's place ---- */
+
+static struct stat stat_of(const struct place *p, const char *name)
+{
+	struct stat st;
+
+	assert_int_equal(stat(in(p, name), &st), 0);
+	return st;
+}
+
+static void test_same_shard(void **state)
+{
+	struct place *p = *state;
+	char why[256], expected[256];
+
+	make(p, "a.bin", 40);
+	const struct dataset *d = open_good(p, LEN8, "      - {name: a, path: a.bin}")->dataset;
+	struct stat listed = stat_of(p, "a.bin"), st = listed;
+
+	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_int_equal(truncate(in(p, "a.bin"), 38), 0);
+	st = stat_of(p, "a.bin");
+	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_string_equal(why, "size was 40 when the shard was listed and is 38 now");
+	st = listed;
+	st.st_ino++;
+	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_non_null(strstr(why, "inode was "));
+	st = listed;
+	st.st_mtim.tv_nsec ^= 1;
+	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	snprintf(expected, sizeof(expected),
+		"mtime (ns) was %lld%09ld when the shard was listed and is %lld%09ld now",
+		(long long)listed.st_mtim.tv_sec, listed.st_mtim.tv_nsec, (long long)st.st_mtim.tv_sec,
+		st.st_mtim.tv_nsec);
+	assert_string_equal(why, expected);
+}
+
+/* ---- streams and catalogs ---- */
+
+static void test_one_stream(void **state)
+{
+	static const char text[] = "streams:\n"
+				   "  a: {seed: 1, seq_len: 8, datasets: [{name: x, path: a.bin}]}\n"
+				   "  b: {seed: 1, seq_len: 8, datasets: [{name: x, path: nowhere}]}\n";
+	struct place *p = *state;
+	char expected[256];
+
+	make(p, "a.bin", 40);
+	write_file(p, "t.yaml", text, sizeof(text) - 1);
+	p->config = config_load(in(p, "t.yaml"), p->why, sizeof(p->why));
+	assert_non_null(p->config);
+	assert_null(catalog_open(p->config, p->why, sizeof(p->why)));
+	p->catalog = catalog_open_stream(p->config, "a", p->why, sizeof(p->why));
+	assert_non_null(p->catalog);
+	assert_non_null(catalog_stream(p->catalog, "a"));
+	assert_null(catalog_stream(p->catalog, "b"));
+	assert_null(catalog_open_stream(p->config, "c", p->why, sizeof(p->why)));
+	snprintf(expected, sizeof(expected), "%s/t.yaml:2: streams: none is called c; there are: a, b",
+		p->directory);
+	assert_string_equal(p->why, expected);
+}
+
+/* A cursor's list has its own order, and may have a dataset that the config no longer has. */
+static void test_map(void **state)
+{
+	struct place *p = *state;
+	struct cursor_source sources[] = {
+		{.name = "b", .weight = 1, .windows = 2, .block = 1, .group = 1},
+		{.name = "gone", .weight = 0, .windows = 2, .block = 1, .group = 1},
+		{.name = "a", .weight = 1, .windows = 2, .block = 1, .group = 1},
+	};
+	const struct dataset *map[3];
+	struct cursor cursor;
+	struct cursor_why why;
+
+	make(p, "a.bin", 2 * 17);
+	const struct stream *s =
+		open_good(p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: a.bin}");
+
+	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, &why));
+	stream_map(s, &cursor, map);
+	assert_ptr_equal(map[0], &s->dataset[1]);
+	assert_null(map[1]);
+	assert_ptr_equal(map[2], &s->dataset[0]);
+	cursor_free(&cursor);
+}
+
+/* Besides the names, 64 bytes a shard. (A sanitizer's allocator counts nothing; the plain build does.) */
+static void test_memory(void **state)
+{
+	enum { SHARDS = 3000 };
+	struct place *p = *state;
+	size_t names = 0;
+
+	for (int i = 0; i < SHARDS; i++) {
+		char name[32];
+
+		names += (size_t)snprintf(name, sizeof(name), "d/%05d.bin", i) - 1;
+		make(p, name, 18);
+	}
+	size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	const struct dataset *d = open_good(p, LEN8, "      - {name: d, path: d}")->dataset;
+	size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+
+	assert_int_equal(d->table.windows, SHARDS);
+	assert_true(after - before <= 64 * SHARDS + names + 8192);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_vectors, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_epochs, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_sorted_by_bytes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_globs, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_literal, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_links, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_missing, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_short, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_widths, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_format, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_same_shard, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_map, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_memory, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

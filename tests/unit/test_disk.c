@@ -1,0 +1,681 @@
+/* Reading shards, with real files on a real file system; every test runs with each backend, buffered and
+ * direct. */
+#include "shelf.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* ---- right bytes ---- */
+
+static void reads_of_all_sizes(void **state)
+{
+	struct shelf *shelf = shelf_new(7, LARGEST_BYTES / 2 + 5000);
+	struct reader reader;
+
+	reader_open(&reader, *state, 16);
+	for (uint64_t tokens = 1; tokens <= LARGEST_BYTES / 2; tokens = tokens * 3 + 1)
+		read_random(&reader, shelf, 150, tokens);
+	read_random(&reader, shelf, 20, LARGEST_BYTES / 2);
+	assert_string_equal(disk_notes(reader.disk), "");
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void first_and_last_token(void **state)
+{
+	struct shelf *shelf = shelf_new(4, 4096);
+	struct reader reader;
+
+	reader_open(&reader, *state, 2);
+	for (uint64_t shard = 0; shard < 4; shard++) {
+		reader_queue(&reader, shelf, shard, 0, 1);
+		reader_queue(&reader, shelf, shard, shelf->tokens[shard] - 1, 1);
+		reader_queue(&reader, shelf, shard, 0, shelf->tokens[shard]);
+	}
+	disk_commit(reader.disk);
+	while (reader.in_flight > 0)
+		reap_right(&reader, shelf);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void hundred_thousand_reads(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(5, 100000);
+	struct reader reader;
+
+	reader_open(&reader, mode, 8);
+	read_random(&reader, shelf, mode->direct ? 10000 : 100000, WINDOW_BYTES / 2);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void more_files_than_the_table(void **state)
+{
+	struct shelf *shelf = shelf_new(SHARDS_MOST, 5000);
+
+	for (unsigned files = 1; files <= 9; files += 4) {
+		struct reader reader;
+
+		reader_open(&reader, *state, files);
+		read_random(&reader, shelf, 3000, WINDOW_BYTES / 2);
+		assert_int_equal(open_below(shelf->root), files);
+		reader_close(&reader);
+		assert_int_equal(open_below(shelf->root), 0);
+	}
+	shelf_free(shelf);
+}
+
+/* A shard that is read all the time must not keep the only entry from the others. */
+static void a_busy_file_lets_others_in(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 5000);
+	struct reader reader;
+	struct disk_done done[DEPTH];
+	uint64_t tokens = 100, rounds = 0;
+	bool other = false;
+
+	reader_open(&reader, *state, 1);
+	reader_queue(&reader, shelf, 0, 0, tokens);
+	reader_queue(&reader, shelf, 1, 0, tokens);
+	while (!other && rounds++ < 1000) {
+		while (reader.in_flight < DEPTH)
+			reader_queue(&reader, shelf, 0, 0, tokens);
+		disk_commit(reader.disk);
+		unsigned n = reader_reap(&reader, done, 4, 10000);
+
+		for (unsigned i = 0; i < n; i++)
+			other |= reader.read[done[i].tag].shard == 1;
+	}
+	assert_true(other);
+	while (reader.in_flight > 0)
+		reap_right(&reader, shelf);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void drop_from_cache(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_return_code(fdatasync(fd), errno);
+	assert_return_code(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), errno);
+	close(fd);
+}
+
+static bool is_cached(const char *path)
+{
+	char byte;
+	struct iovec to = {&byte, 1};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool cached = preadv2(fd, &to, 1, 0, RWF_NOWAIT) != -1 || errno != EAGAIN;
+
+	close(fd);
+	return cached;
+}
+
+static void reads_of_what_is_not_cached(void **state)
+{
+	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
+	struct reader reader;
+
+	for (unsigned round = 0; round < 5; round++) {
+		for (unsigned s = 0; s < 8; s++)
+			drop_from_cache(shelf_path(shelf, s));
+		if (is_cached(shelf_path(shelf, 0))) {
+			shelf_free(shelf);
+			skip(); /* TMPDIR is a tmpfs */
+		}
+		reader_open(&reader, *state, 8);
+		read_random(&reader, shelf, 500, WINDOW_BYTES / 2);
+		reader_close(&reader);
+	}
+	shelf_free(shelf);
+}
+
+/* ---- files that changed ---- */
+
+static void truncated_when_open(void **state)
+{
+	struct shelf *shelf = shelf_new(1, 50000);
+	struct reader reader;
+	struct disk_done done;
+
+	reader_open(&reader, *state, 4);
+	assert_reads(&reader, shelf, 0);
+	assert_return_code(truncate(shelf_path(shelf, 0), DATA_AT + 9001), errno);
+	done = read_once(&reader, shelf, 0, 4000, 501); /* one byte more than there is */
+	assert_int_equal(done.fault, DISK_SHORT);
+	done = read_once(&reader, shelf, 0, 40000, 500);
+	assert_int_equal(done.fault, DISK_SHORT);
+	done = read_once(&reader, shelf, 0, 4000, 500);
+	assert_int_equal(done.fault, DISK_OK);
+	assert_right_bytes(&reader, shelf, done.tag);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void truncated_before_open(void **state)
+{
+	struct shelf *shelf = shelf_new(1, 50000);
+	struct reader reader;
+
+	reader_open(&reader, *state, 4);
+	assert_return_code(truncate(shelf_path(shelf, 0), 100), errno);
+	assert_replaced(&reader, shelf, 0, "size was 101030 ");
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+/* Another file of the same size, put there by rename: the open one goes on being read, a fresh open refuses.
+ */
+static void replaced_by_rename(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 3000);
+	struct reader reader;
+	char other[80];
+
+	reader_open(&reader, *state, 1);
+	assert_reads(&reader, shelf, 0);
+	snprintf(other, sizeof(other), "%s/new", shelf->root);
+	write_file(other, shelf->bytes[1], 6000);
+	assert_return_code(rename(other, shelf_path(shelf, 0)), errno);
+	assert_reads(&reader, shelf, 0);
+	assert_reads(&reader, shelf, 1); /* takes the only entry */
+	assert_replaced(&reader, shelf, 0, "inode was ");
+	assert_reads(&reader, shelf, 1);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void rewritten_in_place(void **state)
+{
+	struct shelf *shelf = shelf_new(1, 3000);
+	struct reader reader;
+	struct timespec times[] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000, .tv_nsec = 5}};
+
+	reader_open(&reader, *state, 4);
+	assert_return_code(utimensat(AT_FDCWD, shelf_path(shelf, 0), times, 0), errno);
+	assert_replaced(&reader, shelf, 0, "mtime (ns) was ");
+	identify(shelf, 0);
+	assert_reads(&reader, shelf, 0);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+/* The shard at @path was moved to @aside; @other has been put in its place. */
+static void check_other(struct reader *reader, const struct shelf *shelf, const char *aside, int error)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s", shelf_path(shelf, 0));
+	if (error)
+		assert_errno(reader, shelf, 0, error);
+	else
+		assert_replaced(reader, shelf, 0, "size was ");
+	if (remove(path) < 0)
+		assert_int_equal(errno, ENOENT);
+	assert_return_code(rename(aside, path), errno);
+	assert_reads(reader, shelf, 0); /* the failure was not kept */
+	assert_reads(reader, shelf, 1); /* gives it up */
+	assert_return_code(rename(path, aside), errno);
+}
+
+static void missing_or_not_a_file(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 3000);
+	struct reader reader;
+	char path[256], aside[80];
+
+	reader_open(&reader, *state, 1);
+	snprintf(path, sizeof(path), "%s", shelf_path(shelf, 0));
+	snprintf(aside, sizeof(aside), "%s/aside", shelf->root);
+	assert_return_code(rename(path, aside), errno);
+	check_other(&reader, shelf, aside, ENOENT);
+	assert_return_code(symlink(path, path), errno);
+	check_other(&reader, shelf, aside, ELOOP);
+	assert_return_code(mkfifo(path, 0600), errno);
+	check_other(&reader, shelf, aside, 0);
+	assert_return_code(mkdir(path, 0700), errno);
+	check_other(&reader, shelf, aside, 0);
+	assert_return_code(rename(aside, path), errno);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+/* All who wait for one opening learn its end; the other shard's reads are not touched by it. */
+static void many_wait_for_one_that_fails(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 3000);
+	struct reader reader;
+	struct disk_done done[DEPTH];
+	unsigned failed = 0, right = 0;
+
+	reader_open(&reader, *state, 1);
+	assert_return_code(unlink(shelf_path(shelf, 0)), errno);
+	for (unsigned i = 0; i < DEPTH; i++)
+		reader_queue(&reader, shelf, i % 2, i, 100);
+	disk_commit(reader.disk);
+	while (reader.in_flight > 0) {
+		unsigned n = reader_reap(&reader, done, DEPTH, 10000);
+
+		for (unsigned i = 0; i < n; i++) {
+			if (reader.read[done[i].tag].shard == 0) {
+				assert_int_equal(done[i].error, ENOENT);
+				failed++;
+			} else {
+				assert_int_equal(done[i].fault, DISK_OK);
+				assert_right_bytes(&reader, shelf, done[i].tag);
+				right++;
+			}
+		}
+	}
+	assert_int_equal(failed, DEPTH / 2);
+	assert_int_equal(right, DEPTH / 2);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+/* sysfs has files of a size that refuse O_DIRECT and know no RWF_NOWAIT. */
+static void file_system_without_direct(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(1, 3000);
+	struct reader reader;
+	struct stat st;
+	char paths[] = "vmlinux", root[] = "/sys/kernel/btf";
+	int fd = open("/sys/kernel/btf/vmlinux", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size < 2 * LARGEST_BYTES) {
+		shelf_free(shelf);
+		skip();
+	}
+	shelf->dataset.root = root;
+	shelf->dataset.paths = paths;
+	shelf->dataset.data_at = st.st_size % 2;
+	shelf->tokens[0] = (uint64_t)st.st_size / 2;
+	shelf->bytes[0] = realloc(shelf->bytes[0], shelf->tokens[0] * 2);
+	assert_non_null(shelf->bytes[0]);
+	for (uint64_t n = 0; n < shelf->tokens[0] * 2;)
+		n += (uint64_t)pread(fd, shelf->bytes[0] + n, shelf->tokens[0] * 2 - n,
+			(off_t)(shelf->dataset.data_at + n));
+	shelf->identity[0].inode = st.st_ino;
+	shelf->identity[0].mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
+	reader_open(&reader, mode, 4);
+	read_random(&reader, shelf, 2000, WINDOW_BYTES / 2);
+	read_random(&reader, shelf, 20, LARGEST_BYTES / 2);
+	assert_string_equal(disk_notes(reader.disk),
+		mode->direct ? "direct: /sys/kernel/btf/vmlinux: its file system refuses O_DIRECT: "
+			       "such shards are read through the page cache"
+			     : "");
+	reader_close(&reader);
+	close(fd);
+	shelf->dataset.root = shelf->root;
+	shelf->dataset.paths = shelf->paths;
+	shelf_free(shelf);
+}
+
+/* ---- waiting ---- */
+
+static void timeout_returns(void **state)
+{
+	struct reader reader;
+	struct disk_done done;
+	int64_t begin;
+
+	reader_open(&reader, *state, 1);
+	for (int i = 0; i < 3; i++) {
+		begin = now_ms();
+		assert_int_equal(disk_reap(reader.disk, &done, 1, 30), 0);
+		assert_true(now_ms() - begin >= 29);
+		begin = now_ms();
+		assert_int_equal(disk_reap(reader.disk, &done, 1, 0), 0);
+		assert_true(now_ms() - begin < 10000);
+	}
+	reader_close(&reader);
+}
+
+static void *kick_later(void *disk)
+{
+	usleep(20000);
+	disk_kick(disk);
+	return NULL;
+}
+
+/* The timeout is far beyond what a test may take: only the kick ends the wait. */
+static void kick_wakes(void **state)
+{
+	struct reader reader;
+	struct disk_done done;
+	pthread_t thread;
+
+	reader_open(&reader, *state, 1);
+	for (int i = 0; i < 10; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, kick_later, reader.disk), 0);
+		assert_int_equal(disk_reap(reader.disk, &done, 1, 3600000), 0);
+		pthread_join(thread, NULL);
+	}
+	disk_kick(reader.disk); /* before the wait; two are as good as one */
+	disk_kick(reader.disk);
+	assert_int_equal(disk_reap(reader.disk, &done, 1, 3600000), 0);
+	assert_int_equal(disk_reap(reader.disk, &done, 1, 30), 0);
+	reader_close(&reader);
+}
+
+struct kicker {
+	struct disk *disk;
+	uint64_t kicks;
+	_Atomic uint64_t seen;
+};
+
+static void *kick_often(void *argument)
+{
+	struct kicker *kicker = argument;
+
+	for (uint64_t i = 1; i <= kicker->kicks; i++) {
+		disk_kick(kicker->disk);
+		while (kicker->seen < i)
+			sched_yield();
+	}
+	return NULL;
+}
+
+/* One after the other, with reads between: a lost kick hangs. */
+static void no_kick_is_lost(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 3000);
+	struct reader reader;
+	pthread_t thread;
+	uint64_t reads = 0;
+
+	reader_open(&reader, *state, 1);
+	struct kicker kicker = {.disk = reader.disk, .kicks = 2000};
+
+	assert_int_equal(pthread_create(&thread, NULL, kick_often, &kicker), 0);
+	while (kicker.seen < kicker.kicks) {
+		struct disk_done done[DEPTH];
+
+		if (reads <= kicker.seen / 3 && reader.in_flight == 0)
+			reader_queue(&reader, shelf, reads++ % 2, 0, 100);
+		disk_commit(reader.disk);
+		if (reader_reap(&reader, done, DEPTH, 3600000) == 0)
+			kicker.seen++;
+		else
+			disk_kick(reader.disk); /* it may have come in the same call */
+	}
+	pthread_join(thread, NULL);
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
+static void close_with_reads_in_flight(void **state)
+{
+	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
+	struct rng rng = {.state = 3};
+
+	for (unsigned round = 0; round < 20; round++) {
+		struct reader reader;
+
+		for (unsigned s = 0; s < 8; s++)
+			drop_from_cache(shelf_path(shelf, s));
+		reader_open(&reader, *state, 1 + round % 8);
+		for (unsigned i = 0; i < DEPTH; i++)
+			queue_random(&reader, shelf, &rng, 20000);
+		if (round % 2)
+			disk_commit(reader.disk);
+		reader_close(&reader);
+		assert_int_equal(open_below(shelf->root), 0);
+	}
+	shelf_free(shelf);
+}
+
+struct leaving {
+	struct reader *reader;
+	struct shelf *shelf;
+};
+
+static void *queue_and_leave(void *argument)
+{
+	struct leaving *leaving = argument;
+	struct rng rng = {.state = 5};
+
+	for (unsigned i = 0; i < DEPTH; i++)
+		queue_random(leaving->reader, leaving->shelf, &rng, 20000);
+	disk_commit(leaving->reader->disk);
+	return NULL;
+}
+
+/* As the daemon does: opened by one thread, used by a second, closed by the first when that has ended. */
+static void close_after_the_reading_thread(void **state)
+{
+	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
+
+	for (unsigned round = 0; round < 20; round++) {
+		struct reader reader;
+		pthread_t thread;
+
+		for (unsigned s = 0; s < 8; s++)
+			drop_from_cache(shelf_path(shelf, s));
+		reader_open(&reader, *state, 4);
+		struct leaving leaving = {.reader = &reader, .shelf = shelf};
+
+		assert_int_equal(pthread_create(&thread, NULL, queue_and_leave, &leaving), 0);
+		pthread_join(thread, NULL);
+		reader_close(&reader);
+		assert_int_equal(open_below(shelf->root), 0);
+	}
+	shelf_free(shelf);
+}
+
+/* ---- in a child: what holds for a whole process ---- */
+
+/* Runs @body in a child, whose exit status tells; asserts of cmocka do not work there. */
+#define CHECK(condition)                                                                                     \
+	do {                                                                                                 \
+		if (!(condition)) {                                                                          \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);              \
+			_exit(1);                                                                            \
+		}                                                                                            \
+	} while (0)
+
+static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf), const struct mode *mode,
+	struct shelf *shelf)
+{
+	int status;
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		body(mode, shelf);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* Reads each shard as a whole; the errno of the first that failed, -1 if something else is wrong. */
+static int read_all(struct disk *disk, const struct shelf *shelf)
+{
+	static char to[LARGEST_BYTES];
+	struct disk_done done;
+
+	for (uint64_t s = 0; s < shelf->dataset.table.shards; s++) {
+		uint64_t tokens = shelf->tokens[s];
+
+		disk_queue(disk, &(struct disk_read){
+					 .dataset = &shelf->dataset, .shard = s, .tokens = tokens, .to = to});
+		disk_commit(disk);
+		if (disk_reap(disk, &done, 1, 10000) != 1)
+			return -1;
+		if (done.fault == DISK_ERRNO)
+			return done.error;
+		if (done.fault != DISK_OK || memcmp(to, shelf->bytes[s], tokens * 2) != 0)
+			return -1;
+	}
+	return 0;
+}
+
+static void forbid_uring(int error)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = COUNT(filter), .filter = filter};
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void forbidden(const struct mode *mode, struct shelf *shelf, int error, const char *expected_note)
+{
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
+	struct disk_options options = options_of(mode, 4);
+
+	forbid_uring(error);
+	options.io = CONFIG_IO_URING;
+	CHECK(!disk_open(&options, note, why, sizeof(why)));
+	CHECK(strncmp(why, "io: uring: io_uring_setup: E", 28) == 0);
+	CHECK(!strchr(why, '\n'));
+	options.io = CONFIG_IO_AUTO;
+
+	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+
+	CHECK(disk);
+	CHECK(strcmp(disk_name(disk), "pread") == 0);
+	CHECK(strcmp(note, expected_note) == 0);
+	CHECK(read_all(disk, shelf) == 0);
+	disk_close(disk);
+}
+
+static void forbidden_eperm(const struct mode *mode, struct shelf *shelf)
+{
+	forbidden(mode, shelf, EPERM,
+		"io_uring is forbidden here (EPERM): reading with a pool of 8 pread threads");
+}
+
+static void forbidden_enosys(const struct mode *mode, struct shelf *shelf)
+{
+	forbidden(mode, shelf, ENOSYS,
+		"io_uring is forbidden here (ENOSYS): reading with a pool of 8 pread threads");
+}
+
+static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
+{
+	forbidden(mode, shelf, ENOMEM,
+		"io_uring does not work here (io_uring_setup: ENOMEM): reading with a pool of 8 pread "
+		"threads");
+}
+
+static void falls_back_where_uring_is_forbidden(void **state)
+{
+	struct shelf *shelf = shelf_new(6, 20000);
+
+	in_child(forbidden_eperm, *state, shelf);
+	in_child(forbidden_enosys, *state, shelf);
+	in_child(forbidden_enomem, *state, shelf);
+	shelf_free(shelf);
+}
+
+static void limit_descriptors(unsigned more)
+{
+	int next = dup(0);
+	struct rlimit limit = {.rlim_cur = (rlim_t)next + more, .rlim_max = (rlim_t)next + more};
+
+	CHECK(next > 0);
+	close(next);
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* The table would hold 16 files, the process may have three more. */
+static void few_descriptors(const struct mode *mode, struct shelf *shelf)
+{
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
+	struct disk_options options = options_of(mode, 16);
+	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+
+	CHECK(disk);
+	limit_descriptors(3);
+	for (int i = 0; i < 5; i++)
+		CHECK(read_all(disk, shelf) == 0);
+	disk_close(disk);
+}
+
+static void no_descriptors(const struct mode *mode, struct shelf *shelf)
+{
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
+	struct disk_options options = options_of(mode, 16);
+	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+
+	CHECK(disk);
+	limit_descriptors(1);
+	int taken = dup(0);
+
+	CHECK(taken >= 0);
+	CHECK(read_all(disk, shelf) == EMFILE);
+	close(taken);
+	CHECK(read_all(disk, shelf) == 0);
+	disk_close(disk);
+}
+
+static void short_of_descriptors(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(12, 3000);
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	in_child(few_descriptors, mode, shelf);
+	in_child(no_descriptors, mode, shelf);
+	shelf_free(shelf);
+}
+
+static void memory_is_told(void **state)
+{
+	const struct mode *mode = *state;
+	struct disk_options options = options_of(mode, 4);
+	uint64_t bytes = disk_memory(&options);
+
+	assert_true(bytes > (mode->direct ? DEPTH * (uint64_t)LARGEST_BYTES : 0));
+	assert_true(bytes < (mode->direct ? DEPTH * (uint64_t)LARGEST_BYTES : 0) + 1000000);
+}
+
+static const struct test_case cases[] = {
+	CASE(reads_of_all_sizes),
+	CASE(first_and_last_token),
+	CASE(hundred_thousand_reads),
+	CASE(more_files_than_the_table),
+	CASE(a_busy_file_lets_others_in),
+	CASE(reads_of_what_is_not_cached),
+	CASE(truncated_when_open),
+	CASE(truncated_before_open),
+	CASE(replaced_by_rename),
+	CASE(rewritten_in_place),
+	CASE(missing_or_not_a_file),
+	CASE(many_wait_for_one_that_fails),
+	CASE(file_system_without_direct),
+	CASE(timeout_returns),
+	CASE(kick_wakes),
+	CASE(no_kick_is_lost),
+	CASE(close_with_reads_in_flight),
+	CASE(close_after_the_reading_thread),
+	CASE(falls_back_where_uring_is_forbidden),
+	CASE(short_of_descriptors),
+	CASE(memory_is_told),
+};
+
+int main(void)
+{
+	return run_cases(cases, COUNT(cases));
+}

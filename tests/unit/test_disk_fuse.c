@@ -1,0 +1,411 @@
+/*
+ * A file system that hangs, fails and forgets: a FUSE server of one file, spoken to without a library, since
+ * a dozen of its messages are enough. It stands for NFS. Skipped where a process may not mount.
+ */
+#include "shelf.h"
+
+#include <linux/fuse.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+enum {
+	FILE_NODE = 2,
+	FILE_TOKENS = 50000,
+	HELD_MOST = 16,
+	HOLD_MS = 20000, /* a failed test must not leave processes behind that cannot be killed */
+};
+
+/* What the test says to the server, and sees of it. */
+struct orders {
+	_Atomic unsigned holds; /* an opcode that is not answered for now; 0: none */
+	_Atomic unsigned held;
+	_Atomic int read_error;	    /* of every READ */
+	_Atomic uint64_t forgotten; /* handles up to this give ESTALE */
+	_Atomic uint32_t read_most; /* bytes of one answer */
+	_Atomic uint64_t newer_ns;  /* what mtime is later than listed */
+	_Atomic uint64_t opens;	    /* so far; a handle is the number of its open */
+	_Atomic uint64_t reads;
+};
+
+static struct mounted {
+	struct shelf *shelf;   /* its one shard is the file served */
+	struct orders *orders; /* shared */
+	pid_t process;
+} mounted;
+
+/* ---- the server ---- */
+
+struct server {
+	struct orders *orders;
+	const struct dataset_identity *listed;
+	int fd;
+	char *bytes; /* the whole file */
+	uint64_t size;
+	int64_t held_since_ms;
+	char held[HELD_MOST][512];
+};
+
+static void answer(
+	const struct server *s, const struct fuse_in_header *in, int error, const void *body, size_t n)
+{
+	struct fuse_out_header out = {
+		.len = (uint32_t)(sizeof(out) + n), .error = -error, .unique = in->unique};
+	struct iovec parts[] = {{&out, sizeof(out)}, {(void *)(uintptr_t)body, n}};
+
+	/* ENOENT: the asker was interrupted and does not wait any more. */
+	if (writev(s->fd, parts, 2) < 0 && errno != ENOENT) {
+		fprintf(stderr, "fuse: answering opcode %u: %s\n", in->opcode, strerror(errno));
+		_exit(1);
+	}
+}
+
+static struct fuse_attr attr_of(const struct server *s, uint64_t node)
+{
+	uint64_t mtime_ns = s->listed->mtime_ns + s->orders->newer_ns;
+	bool is_file = node == FILE_NODE;
+
+	return (struct fuse_attr){
+		.ino = node,
+		.size = is_file ? s->size : 0,
+		.mode = is_file ? S_IFREG | 0444 : S_IFDIR | 0555,
+		.nlink = 1,
+		.mtime = mtime_ns / 1000000000,
+		.mtimensec = (uint32_t)(mtime_ns % 1000000000),
+	};
+}
+
+static void serve_read(
+	const struct server *s, const struct fuse_in_header *in, const struct fuse_read_in *read)
+{
+	uint64_t left = read->offset < s->size ? s->size - read->offset : 0;
+	uint64_t n = read->size < left ? read->size : left;
+
+	s->orders->reads++;
+	if (s->orders->read_error)
+		answer(s, in, s->orders->read_error, NULL, 0);
+	else if (read->fh <= s->orders->forgotten)
+		answer(s, in, ESTALE, NULL, 0);
+	else
+		answer(s, in, 0, s->bytes + read->offset,
+			n < s->orders->read_most ? n : s->orders->read_most);
+}
+
+static void serve(const struct server *s, const struct fuse_in_header *in)
+{
+	struct fuse_init_out init = {
+		.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .max_write = 4096};
+	struct fuse_open_out opened = {.open_flags = FOPEN_DIRECT_IO};
+	struct fuse_attr_out attr = {.attr = attr_of(s, in->nodeid)};
+	struct fuse_entry_out entry = {.nodeid = FILE_NODE, .attr = attr_of(s, FILE_NODE)};
+
+	switch (in->opcode) {
+	case FUSE_INIT:
+		answer(s, in, 0, &init, sizeof(init));
+		return;
+	case FUSE_LOOKUP:
+		answer(s, in, 0, &entry, sizeof(entry));
+		return;
+	case FUSE_GETATTR:
+		answer(s, in, 0, &attr, sizeof(attr));
+		return;
+	case FUSE_OPEN:
+		opened.fh = ++s->orders->opens;
+		answer(s, in, 0, &opened, sizeof(opened));
+		return;
+	case FUSE_READ:
+		serve_read(s, in, (const struct fuse_read_in *)(in + 1));
+		return;
+	case FUSE_FLUSH:
+	case FUSE_RELEASE:
+		answer(s, in, 0, NULL, 0);
+		return;
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_INTERRUPT:
+		return;
+	default:
+		answer(s, in, ENOSYS, NULL, 0);
+	}
+}
+
+static void let_go(struct server *s)
+{
+	if (s->orders->held == 0 || (s->orders->holds && now_ms() - s->held_since_ms < HOLD_MS))
+		return;
+	for (unsigned i = 0; i < s->orders->held; i++)
+		serve(s, (const struct fuse_in_header *)s->held[i]);
+	s->orders->held = 0;
+}
+
+static void take(struct server *s, const char *request)
+{
+	const struct fuse_in_header *in = (const struct fuse_in_header *)request;
+
+	if (in->opcode != s->orders->holds || s->orders->held == HELD_MOST) {
+		serve(s, in);
+		return;
+	}
+	memcpy(s->held[s->orders->held], request, sizeof(s->held[0]));
+	s->held_since_ms = now_ms();
+	s->orders->held++;
+}
+
+/* Until it is killed, or the mount is gone. */
+static void server_run(struct server *s)
+{
+	static char request[FUSE_MIN_READ_BUFFER + 8192];
+	struct pollfd poll_fd = {.fd = s->fd, .events = POLLIN};
+
+	for (;;) {
+		let_go(s);
+		if (poll(&poll_fd, 1, 5) <= 0)
+			continue;
+		ssize_t n = read(s->fd, request, sizeof(request));
+
+		if (n < 0 && errno == ENODEV)
+			_exit(0);
+		if (n >= (ssize_t)sizeof(struct fuse_in_header))
+			take(s, request);
+	}
+}
+
+/* ---- the test's side ---- */
+
+static void server_begin(int fd, struct shelf *shelf, struct orders *orders)
+{
+	struct server s = {.orders = orders, .listed = &shelf->identity[0], .fd = fd};
+
+	s.size = DATA_AT + FILE_TOKENS * 2;
+	s.bytes = calloc(1, s.size);
+	if (!s.bytes)
+		_exit(1);
+	memcpy(s.bytes + DATA_AT, shelf->bytes[0], FILE_TOKENS * 2);
+	server_run(&s);
+}
+
+static void mount_over(struct shelf *shelf, int fd)
+{
+	char options[80];
+
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
+	if (mount("tokend-test", shelf->root, "fuse.tokend-test", MS_NOSUID | MS_NODEV, options) < 0) {
+		close(fd);
+		shelf_free(shelf);
+		skip();
+	}
+}
+
+/* From here on the shelf's shard is the server's file. */
+static struct shelf *mounted_new(void)
+{
+	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		skip();
+	struct shelf *shelf = shelf_new(1, FILE_TOKENS);
+
+	mount_over(shelf, fd);
+	shelf->identity[0].inode = FILE_NODE;
+	mounted.shelf = shelf;
+	mounted.orders = mmap(
+		NULL, sizeof(*mounted.orders), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(mounted.orders, MAP_FAILED);
+	mounted.orders->read_most = UINT32_MAX;
+	mounted.process = fork();
+	assert_true(mounted.process >= 0);
+	if (mounted.process == 0)
+		server_begin(fd, shelf, mounted.orders);
+	close(fd);
+	return shelf;
+}
+
+static int mounted_free(void **state)
+{
+	(void)state;
+	if (!mounted.shelf)
+		return 0;
+	kill(mounted.process, SIGKILL);
+	waitpid(mounted.process, NULL, 0);
+	umount2(mounted.shelf->root, MNT_DETACH);
+	munmap(mounted.orders, sizeof(*mounted.orders));
+	shelf_free(mounted.shelf);
+	mounted.shelf = NULL;
+	return 0;
+}
+
+static void wait_held(unsigned count)
+{
+	int64_t begin = now_ms();
+
+	while (mounted.orders->held != count) {
+		assert_true(now_ms() - begin < 10000);
+		usleep(1000);
+	}
+}
+
+static void hold(unsigned opcode)
+{
+	mounted.orders->holds = opcode;
+}
+
+static void hold_no_more(void)
+{
+	hold(0);
+	wait_held(0);
+}
+
+/* ---- tests ---- */
+
+static void reads_through_it(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct reader reader;
+
+	reader_open(&reader, *state, 4);
+	read_random(&reader, shelf, 300, WINDOW_BYTES / 2);
+	mounted.orders->read_most = 1024;
+	mounted.orders->reads = 0;
+	read_random(&reader, shelf, 100, WINDOW_BYTES / 2);
+	assert_true(mounted.orders->reads > 400); /* so they were short */
+	assert_int_equal(mounted.orders->opens, 1);
+	reader_close(&reader);
+}
+
+static void read_beside(struct reader *reader, const struct shelf *shelf, unsigned reads)
+{
+	for (unsigned i = 0; i < reads; i++) {
+		reader_queue(reader, shelf, 0, i % 4000, 1000);
+		disk_commit(reader->disk);
+		reap_right(reader, shelf);
+	}
+}
+
+static void assert_wait_ends(struct reader *reader)
+{
+	struct disk_done done;
+	int64_t begin = now_ms();
+
+	assert_int_equal(reader->in_flight, 1);
+	assert_int_equal(reader_reap(reader, &done, 1, 50), 0);
+	assert_in_range(now_ms() - begin, 49, 5000);
+}
+
+/* Whatever hangs: other reads are done, a wait ends in time, and in the end the late ones come, too. */
+static void check_hang(
+	struct reader *reader, const struct shelf *fuse, const struct shelf *local, unsigned opcode)
+{
+	hold(opcode);
+	reader_queue(reader, fuse, 0, 7, 1000);
+	disk_commit(reader->disk);
+	wait_held(1);
+	read_beside(reader, local, 2000);
+	assert_wait_ends(reader);
+	hold_no_more();
+	reap_right(reader, fuse);
+	assert_int_equal(reader->in_flight, 0);
+}
+
+static void a_hang_holds_up_nobody_else(void **state)
+{
+	struct shelf *fuse = mounted_new(), *local = shelf_new(1, 5000);
+	struct reader reader;
+
+	reader_open(&reader, *state, 3);
+	check_hang(&reader, fuse, local, FUSE_OPEN);
+	check_hang(&reader, fuse, local, FUSE_READ);
+	reader_close(&reader);
+	shelf_free(local);
+}
+
+/* With two entries, a third shard closes the FUSE file, which hangs; the other local shard goes on. */
+static void a_hanging_close_holds_up_nobody_else(void **state)
+{
+	struct shelf *fuse = mounted_new(), *local = shelf_new(2, 5000);
+	struct reader reader;
+
+	reader_open(&reader, *state, 2);
+	assert_reads(&reader, fuse, 0);
+	assert_reads(&reader, local, 0);
+	hold(FUSE_FLUSH);
+	reader_queue(&reader, local, 1, 0, 1000);
+	disk_commit(reader.disk);
+	wait_held(1);
+	read_beside(&reader, local, 100);
+	assert_wait_ends(&reader);
+	hold_no_more();
+	reap_right(&reader, local);
+	reader_close(&reader);
+	shelf_free(local);
+}
+
+static void eio_comes_out_and_passes(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct reader reader;
+
+	reader_open(&reader, *state, 4);
+	mounted.orders->read_error = EIO;
+	assert_errno(&reader, shelf, 0, EIO);
+	assert_errno(&reader, shelf, 0, EIO);
+	mounted.orders->read_error = 0;
+	assert_reads(&reader, shelf, 0);
+	reader_close(&reader);
+}
+
+/* A handle is stale for ever; the path may still lead to the file. */
+static void estale_opens_again(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct orders *orders = mounted.orders;
+	struct reader reader;
+
+	reader_open(&reader, *state, 4);
+	assert_reads(&reader, shelf, 0);
+	orders->forgotten = orders->opens;
+	read_random(&reader, shelf, 200, WINDOW_BYTES / 2);
+	assert_int_equal(orders->opens, 2);
+	orders->forgotten = UINT64_MAX;
+	assert_errno(&reader, shelf, 0, ESTALE);
+	orders->forgotten = 0;
+	assert_reads(&reader, shelf, 0);
+	orders->newer_ns = 1;
+	orders->forgotten = orders->opens;
+	assert_replaced(&reader, shelf, 0, "mtime (ns) was ");
+	reader_close(&reader);
+}
+
+/* The server dies: every read ends with an error, and the disk closes. */
+static void the_server_dies(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct reader reader;
+	struct disk_done done;
+
+	reader_open(&reader, *state, 4);
+	hold(FUSE_READ);
+	reader_queue(&reader, shelf, 0, 0, 1000);
+	disk_commit(reader.disk);
+	wait_held(1);
+	kill(mounted.process, SIGKILL);
+	assert_int_equal(reader_reap(&reader, &done, 1, 10000), 1);
+	assert_int_equal(done.fault, DISK_ERRNO);
+	assert_int_equal(done.error, ECONNABORTED);
+	reader_close(&reader);
+}
+
+static const struct test_case cases[] = {
+	{"reads_through_it", reads_through_it, mounted_free},
+	{"a_hang_holds_up_nobody_else", a_hang_holds_up_nobody_else, mounted_free},
+	{"a_hanging_close_holds_up_nobody_else", a_hanging_close_holds_up_nobody_else, mounted_free},
+	{"eio_comes_out_and_passes", eio_comes_out_and_passes, mounted_free},
+	{"estale_opens_again", estale_opens_again, mounted_free},
+	{"the_server_dies", the_server_dies, mounted_free},
+};
+
+int main(void)
+{
+	return run_cases(cases, COUNT(cases));
+}

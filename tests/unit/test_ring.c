@@ -1,0 +1,477 @@
+/*
+ * The ring: its layout, and its protocol between two threads over one mapping (a sanitizer sees nothing
+ * across two).
+ *
+ * The payload is written and read with plain accesses: if the protocol did not order them, ThreadSanitizer
+ * would say so.
+ */
+#include "../../proto/ring.h"
+
+#include "rng.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define GIB	     LIMIT_CHUNK_BYTES
+
+/* ---- geometry ---- */
+
+static bool fits(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes)
+{
+	char why[256] = "";
+	bool ok = ring_geometry(g, slots, rows, window, bytes, why, sizeof(why));
+
+	assert_int_equal(ok, why[0] == 0);
+	return ok;
+}
+
+/* Slots lie one behind the other, aligned, none across a chunk, the control page behind them all. */
+static void check_layout(const struct ring_geometry *g)
+{
+	uint64_t end = 0;
+
+	for (uint64_t s = 0; s < g->slots; s++) {
+		uint64_t at = ring_slot_offset(g, s);
+
+		assert_true(at >= end && at % 64 == 0);
+		end = at + g->slot_bytes;
+		assert_int_equal(at / GIB, (end - 1) / GIB);
+		assert_int_equal(ring_slot_offset(g, s + 3 * (uint64_t)g->slots), at);
+	}
+	assert_true(g->control_at >= end && g->control_at % RING_PAGE == 0);
+	assert_int_equal(g->data_bytes, g->control_at + RING_PAGE);
+	assert_true(g->meta_bytes % RING_PAGE == 0);
+	assert_true(g->meta_bytes >=
+		    RING_PAGE + g->slots * (sizeof(struct ring_slot) + g->rows * sizeof(struct ring_row)));
+}
+
+static void layouts(void **state)
+{
+	struct rng rng = {21};
+	struct ring_geometry g;
+	unsigned fine = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 3000; i++) {
+		uint64_t slots = 1 + rng_below(&rng, i % 4 ? 40 : LIMIT_SLOTS),
+			 rows = 1 + (rng_wide(&rng) & 0xffff);
+		uint64_t window = 1 + (rng_wide(&rng) & (GIB - 1)), bytes = 2 + 2 * rng_below(&rng, 2);
+
+		if (!fits(&g, slots, rows, window, bytes))
+			continue;
+		fine++;
+		assert_int_equal(g.slot_bytes, rows * window * bytes);
+		check_layout(&g);
+	}
+	assert_true(fine > 300);
+}
+
+static void slots_around_a_gibibyte(void **state)
+{
+	struct ring_geometry g;
+
+	(void)state;
+	assert_true(fits(&g, 3, 1, GIB / 4, 4)); /* exactly 1 GiB: a chunk each */
+	assert_int_equal(g.slot_bytes, GIB);
+	assert_int_equal(ring_slot_offset(&g, 2), 2 * GIB);
+	check_layout(&g);
+	assert_true(fits(&g, 7, 1, GIB / 6, 4)); /* two thirds: one a chunk, none across */
+	assert_int_equal(ring_slot_offset(&g, 1), GIB);
+	check_layout(&g);
+	assert_true(fits(&g, 4096, 1, GIB / 4, 4));
+	check_layout(&g);
+}
+
+static void refuse(uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes, const char *say)
+{
+	struct ring_geometry g;
+	char why[256] = "";
+
+	assert_false(ring_geometry(&g, slots, rows, window, bytes, why, sizeof(why)));
+	if (!strstr(why, say))
+		fail_msg("\"%s\" does not say \"%s\"", why, say);
+}
+
+static void geometries_refused(void **state)
+{
+	(void)state;
+	refuse(2, 8, GIB / 32 + 1, 4, "8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB");
+	refuse(2, LIMIT_MICRO_BATCH, GIB, 8, "over 1 GiB");
+	refuse(LIMIT_SLOTS, 1025, 1, 2, "4096 slots × 1025 rows = 4198400 rows");
+	refuse(0, 1, 1, 2, "slots is 0");
+	refuse(LIMIT_SLOTS + 1, 1, 1, 2, "slots is 4097");
+	refuse(1, 0, 1, 2, "micro_batch is 0");
+	refuse(1, LIMIT_MICRO_BATCH + 1, 1, 2, "micro_batch is 65537");
+	refuse(1, 1, 0, 2, "window is 0");
+	refuse(1, 1, UINT64_MAX, 2, "window is 18446744073709551615");
+	refuse(UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, "slots");
+}
+
+/* ---- one map for both sides ---- */
+
+struct maps {
+	struct ring_geometry g;
+	struct ring daemon, client;
+	void *meta, *data;
+};
+
+static void *map(uint64_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(at != MAP_FAILED);
+	return at;
+}
+
+static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
+{
+	assert_true(fits(&m->g, slots, rows, window, 4));
+	m->meta = map(m->g.meta_bytes);
+	m->data = map(m->g.data_bytes);
+	ring_format(&m->daemon, &m->g, m->meta, m->data);
+	assert_true(ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes));
+}
+
+static void maps_free(struct maps *m)
+{
+	munmap(m->meta, m->g.meta_bytes);
+	munmap(m->data, m->g.data_bytes);
+}
+
+static void both_sides_see_the_same(void **state)
+{
+	struct maps m;
+
+	(void)state;
+	maps_make(&m, 3, 4, 33);
+	assert_memory_equal(&m.daemon.geometry, &m.client.geometry, sizeof(m.g));
+	for (uint64_t s = 0; s < 7; s++) {
+		assert_ptr_equal(ring_slot_data(&m.daemon, s), ring_slot_data(&m.client, s));
+		assert_ptr_equal(ring_slot(&m.daemon, s), ring_slot(&m.client, s));
+		assert_ptr_equal(ring_rows(&m.daemon, s), ring_rows(&m.client, s));
+		assert_ptr_equal(ring_rows(&m.daemon, s), ring_rows(&m.daemon, s + 3));
+	}
+	assert_true((char *)(ring_rows(&m.daemon, 2) + 4) <= (char *)m.meta + m.g.meta_bytes);
+	assert_true((char *)ring_slot_data(&m.daemon, 2) + m.g.slot_bytes <= (char *)m.daemon.control);
+	assert_ptr_equal(m.client.control, (char *)m.data + m.g.data_bytes - RING_PAGE);
+	maps_free(&m);
+}
+
+static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
+{
+	struct ring ring;
+
+	return ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes);
+}
+
+static void mangled_headers_are_refused(void **state)
+{
+	struct maps m;
+
+	(void)state;
+	maps_make(&m, 3, 128, 33); /* so many rows that another number of slots has other sizes */
+	uint8_t *header = m.meta;
+	size_t reserved = offsetof(struct ring_header, reserved);
+
+	for (size_t bit = 0; bit < 8 * (offsetof(struct ring_header, geometry) + sizeof(m.g)); bit++) {
+		if (bit / 8 >= reserved && bit / 8 < reserved + 4)
+			continue; /* for later versions */
+		header[bit / 8] ^= 1 << bit % 8;
+		assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes));
+		header[bit / 8] ^= 1 << bit % 8;
+	}
+	assert_true(opens(&m, m.g.meta_bytes, m.g.data_bytes));
+	maps_free(&m);
+}
+
+static void maps_of_another_size_are_refused(void **state)
+{
+	struct maps m;
+
+	(void)state;
+	maps_make(&m, 3, 4, 33);
+	assert_false(opens(&m, m.g.meta_bytes - RING_PAGE, m.g.data_bytes));
+	assert_false(opens(&m, m.g.meta_bytes + RING_PAGE, m.g.data_bytes));
+	assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes - 1));
+	assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes + RING_PAGE));
+	assert_false(opens(&m, 0, 0));
+	assert_false(opens(&m, RING_PAGE - 1, m.g.data_bytes));
+	maps_free(&m);
+}
+
+/* Whatever stands in the header, what is opened is a ring that lies inside of the maps. */
+static void random_headers(void **state)
+{
+	struct rng rng = {22};
+	struct maps m;
+	unsigned refused = 0;
+
+	(void)state;
+	maps_make(&m, 3, 4, 33);
+	uint8_t *geometry = (uint8_t *)m.meta + offsetof(struct ring_header, geometry);
+
+	for (unsigned i = 0; i < 100000; i++) {
+		struct ring ring;
+
+		for (unsigned hits = 1 + (unsigned)rng_below(&rng, 6); hits > 0; hits--)
+			geometry[rng_below(&rng, sizeof(m.g))] = (uint8_t)rng_wide(&rng);
+		if (ring_open(&ring, m.meta, m.g.meta_bytes, m.data, m.g.data_bytes)) {
+			assert_int_equal(ring.geometry.meta_bytes, m.g.meta_bytes);
+			assert_int_equal(ring.geometry.data_bytes, m.g.data_bytes);
+			check_layout(&ring.geometry);
+		} else {
+			refused++;
+		}
+		memcpy(geometry, &m.g, sizeof(m.g));
+	}
+	assert_true(refused > 90000);
+	maps_free(&m);
+}
+
+/* ---- the words, one thread ---- */
+
+static void released_is_range_checked(void **state)
+{
+	struct maps m;
+	uint64_t released = 2;
+
+	(void)state;
+	maps_make(&m, 4, 1, 1);
+	ring_release(&m.client, 3);
+	assert_true(ring_released(&m.daemon, 5, &released));
+	assert_int_equal(released, 3);
+	ring_release(&m.client, 2); /* backwards */
+	assert_false(ring_released(&m.daemon, 5, &released));
+	ring_release(&m.client, 6); /* more than there was */
+	assert_false(ring_released(&m.daemon, 5, &released));
+	ring_release(&m.client, UINT64_MAX);
+	assert_false(ring_released(&m.daemon, 5, &released));
+	assert_int_equal(released, 3);
+	ring_release(&m.client, 5);
+	assert_true(ring_released(&m.daemon, 5, &released));
+	maps_free(&m);
+}
+
+static void waits_ask_for_one_byte(void **state)
+{
+	struct maps m;
+
+	(void)state;
+	maps_make(&m, 4, 1, 1);
+	assert_int_equal(ring_publish(&m.daemon, 1), 0); /* nobody waits */
+	assert_true(ring_wait_begin(&m.client, 0));	 /* there already */
+	assert_false(ring_wait_begin(&m.client, 2));
+	assert_int_equal(ring_publish(&m.daemon, 2), 0); /* not this one */
+	assert_int_equal(ring_publish(&m.daemon, 3), 3);
+	ring_wait_end(&m.client);
+	assert_int_equal(ring_publish(&m.daemon, 4), 0);
+	assert_int_equal(ring_release(&m.client, 1), 0);
+	ring_wake_at(&m.daemon, 3);
+	assert_int_equal(ring_release(&m.client, 2), 0);
+	assert_int_equal(ring_release(&m.client, 3), 3);
+	ring_wake_at(&m.daemon, 0);
+	assert_int_equal(ring_release(&m.client, 4), 0);
+	maps_free(&m);
+}
+
+/* ---- the protocol, two threads ---- */
+
+enum { WINDOW = 24, ROWS = 2 };
+
+struct side {
+	int wakes_me, wakes_other; /* eventfds, as the byte on the socket */
+	uint64_t lost, slept, wrong;
+	struct rng rng;
+};
+
+struct race {
+	struct maps maps;
+	uint64_t slots;
+	unsigned pauses; /* one in so many turns dawdles; 0: none */
+	struct side daemon, client;
+};
+
+static void send_byte(const struct side *s)
+{
+	assert_int_equal(eventfd_write(s->wakes_other, 1), 0);
+}
+
+/* Sleeps until the byte is here. False: it did not come within a second. */
+static bool await_byte(struct side *s)
+{
+	struct pollfd p = {.fd = s->wakes_me, .events = POLLIN};
+	eventfd_t value;
+	int ready;
+
+	s->slept++;
+	do
+		ready = poll(&p, 1, 1000);
+	while (ready < 0 && errno == EINTR);
+	return ready == 1 && eventfd_read(s->wakes_me, &value) == 0;
+}
+
+/* Leaves the processor at moments that differ from run to run. */
+static void dawdle(struct side *s, unsigned pauses)
+{
+	if (pauses && rng_below(&s->rng, pauses) == 0)
+		for (volatile unsigned spin = (unsigned)rng_below(&s->rng, 2000); spin > 0; spin--)
+			;
+}
+
+/* Daemon: until there is room behind @planned slots. */
+static void await_room(struct race *r, uint64_t planned, uint64_t *released)
+{
+	const struct ring *ring = &r->maps.daemon;
+
+	while (planned - *released == r->maps.g.slots) {
+		uint64_t at = *released + (r->maps.g.slots + 1) / 2;
+
+		ring_wake_at(ring, at);
+		r->daemon.wrong += !ring_released(ring, planned, released);
+		if (*released < at && !await_byte(&r->daemon)) {
+			r->daemon.wrong += !ring_released(ring, planned, released);
+			r->daemon.lost += *released >= at;
+		}
+		ring_wake_at(ring, 0);
+		r->daemon.wrong += !ring_released(ring, planned, released);
+	}
+}
+
+static void *produce(void *arg)
+{
+	struct race *r = arg;
+	const struct ring *ring = &r->maps.daemon;
+	uint64_t released = 0, woken = 0;
+
+	for (uint64_t s = 0; s < r->slots; s++) {
+		await_room(r, s, &released);
+		uint32_t *tokens = ring_slot_data(ring, s);
+
+		for (unsigned i = 0; i < ROWS * WINDOW; i++)
+			tokens[i] = (uint32_t)(s * 31 + i);
+		*ring_slot(ring, s) = (struct ring_slot){.position = s * ROWS, .rows_valid = ROWS};
+		for (unsigned row = 0; row < ROWS; row++)
+			ring_rows(ring, s)[row] = (struct ring_row){.position = s * ROWS + row, .window = ~s};
+		dawdle(&r->daemon, r->pauses);
+		uint64_t waits = ring_publish(ring, s + 1);
+
+		if (waits && waits != woken) {
+			woken = waits;
+			send_byte(&r->daemon);
+		}
+	}
+	return NULL;
+}
+
+/* Client: until slot @s is there. */
+static void await_slot(struct race *r, uint64_t s)
+{
+	const struct ring *ring = &r->maps.client;
+
+	while (ring_published(ring) <= s) {
+		if (!ring_wait_begin(ring, s) && !await_byte(&r->client))
+			r->client.lost += ring_published(ring) > s;
+		ring_wait_end(ring);
+	}
+}
+
+static bool slot_is_right(const struct ring *ring, uint64_t s)
+{
+	const uint32_t *tokens = ring_slot_data(ring, s);
+	const struct ring_row *row = ring_rows(ring, s);
+	bool right = ring_slot(ring, s)->position == s * ROWS && ring_slot(ring, s)->rows_valid == ROWS;
+
+	for (unsigned i = 0; i < ROWS * WINDOW; i++)
+		right &= tokens[i] == (uint32_t)(s * 31 + i);
+	for (unsigned i = 0; i < ROWS; i++)
+		right &= row[i].position == s * ROWS + i && row[i].window == ~s;
+	return right;
+}
+
+static void *consume(void *arg)
+{
+	struct race *r = arg;
+	const struct ring *ring = &r->maps.client;
+
+	for (uint64_t s = 0; s < r->slots; s++) {
+		await_slot(r, s);
+		r->client.wrong += !slot_is_right(ring, s);
+		dawdle(&r->client, r->pauses);
+		if (ring_release(ring, s + 1))
+			send_byte(&r->client);
+	}
+	return NULL;
+}
+
+static void race(uint64_t ring_slots, uint64_t slots, unsigned pauses)
+{
+	struct race r = {.slots = slots, .pauses = pauses};
+	pthread_t producer, consumer;
+	int to_daemon = eventfd(0, EFD_CLOEXEC), to_client = eventfd(0, EFD_CLOEXEC);
+
+	assert_true(to_daemon >= 0 && to_client >= 0);
+	r.daemon = (struct side){.wakes_me = to_daemon, .wakes_other = to_client, .rng = {23}};
+	r.client = (struct side){.wakes_me = to_client, .wakes_other = to_daemon, .rng = {24}};
+	maps_make(&r.maps, ring_slots, ROWS, WINDOW);
+	assert_int_equal(pthread_create(&producer, NULL, produce, &r), 0);
+	assert_int_equal(pthread_create(&consumer, NULL, consume, &r), 0);
+	pthread_join(producer, NULL);
+	pthread_join(consumer, NULL);
+
+	assert_int_equal(r.client.wrong, 0);
+	assert_int_equal(r.daemon.wrong, 0);
+	assert_int_equal(r.client.lost, 0);
+	assert_int_equal(r.daemon.lost, 0);
+	assert_int_equal(ring_published(&r.maps.client), slots);
+	assert_true(r.client.slept + r.daemon.slept > 0); /* or nothing was tried */
+	close(to_daemon);
+	close(to_client);
+	maps_free(&r.maps);
+}
+
+static void a_million_slots(void **state)
+{
+	(void)state;
+	race(8, 800000, 0);
+	race(2, 100000, 7);
+	race(3, 100000, 2);
+}
+
+/* Every slot is a wait in one direction or the other. */
+static void a_ring_of_one(void **state)
+{
+	(void)state;
+	race(1, 50000, 0);
+	race(1, 10000, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(layouts),
+		cmocka_unit_test(slots_around_a_gibibyte),
+		cmocka_unit_test(geometries_refused),
+		cmocka_unit_test(both_sides_see_the_same),
+		cmocka_unit_test(mangled_headers_are_refused),
+		cmocka_unit_test(maps_of_another_size_are_refused),
+		cmocka_unit_test(random_headers),
+		cmocka_unit_test(released_is_range_checked),
+		cmocka_unit_test(waits_ask_for_one_byte),
+		cmocka_unit_test(a_million_slots),
+		cmocka_unit_test(a_ring_of_one),
+	};
+
+	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
+}

@@ -1,0 +1,186 @@
+/*
+ * The window table against a count by hand: every window of small random tables, and the vectors of the
+ * order's contract.
+ */
+#include "../../daemon/table.h"
+#include "rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SHARDS = 12, TOKENS = 90 };
+
+struct fixture {
+	struct table table;
+	uint64_t tokens[SHARDS], first[SHARDS + 1];
+};
+
+static void number(
+	struct fixture *f, const uint64_t *tokens, uint64_t shards, uint64_t window, uint64_t stride)
+{
+	memcpy(f->tokens, tokens, shards * sizeof(*tokens));
+	f->table = (struct table){.window_tokens = window,
+		.stride = stride,
+		.shards = shards,
+		.tokens = f->tokens,
+		.first_window = f->first};
+	table_number(&f->table);
+}
+
+static struct order_dataset order_of(const struct table *table, bool slide)
+{
+	return (struct order_dataset){.name_hash = order_name_hash("math", 4),
+		.windows = table->windows,
+		.shuffle = ORDER_NONE,
+		.slide = slide};
+}
+
+static void assert_at(
+	const struct table *t, bool slide, uint64_t epoch, uint64_t window, uint64_t shard, uint64_t offset)
+{
+	struct order_dataset order = order_of(t, slide);
+	uint64_t s, o;
+
+	table_locate(t, &order, 42, epoch, window, &s, &o);
+	assert_int_equal(s, shard);
+	assert_int_equal(o, offset);
+}
+
+static void test_vectors(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	number(&f, (const uint64_t[]){5, 3000, 3030}, 3, 65, 64);
+	assert_int_equal(f.table.windows, 93);
+	assert_int_equal(f.table.total_tokens, 6035);
+	assert_at(&f.table, true, 0, 0, 1, 26);
+	assert_at(&f.table, true, 0, 46, 2, 15);
+	assert_at(&f.table, true, 1, 0, 1, 32);
+	assert_at(&f.table, true, 1, 46, 2, 7);
+	assert_at(&f.table, false, 1, 46, 2, 0);
+	assert_at(&f.table, false, 0, 92, 2, 46 * 64);
+}
+
+/* A shard exactly as long as a window, one token less, one more. */
+static void test_edges(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	number(&f, (const uint64_t[]){9, 8, 0, 10, 16, 17}, 6, 9, 8);
+	assert_int_equal(f.table.windows, 1 + 0 + 0 + 1 + 1 + 2);
+	assert_at(&f.table, false, 0, 0, 0, 0);
+	assert_at(&f.table, false, 0, 1, 3, 0);
+	assert_at(&f.table, false, 0, 2, 4, 0);
+	assert_at(&f.table, false, 0, 4, 5, 8);
+	assert_int_equal(table_unserved(&f.table), 0 + 8 + 0 + 1 + 7 + 0);
+	number(&f, (const uint64_t[]){0}, 1, 9, 8);
+	assert_int_equal(f.table.windows, 0);
+	assert_int_equal(table_unserved(&f.table), 0);
+}
+
+/* Numbers near 2^63: no step may wrap. */
+static void test_huge(void **state)
+{
+	struct fixture f;
+	struct order_dataset order;
+	uint64_t tokens = UINT64_C(1) << 62, first, count;
+
+	(void)state;
+	number(&f, (const uint64_t[]){tokens, tokens}, 2, 2, 1);
+	assert_true(f.table.windows == 2 * (tokens - 1));
+	assert_at(&f.table, false, 0, 2 * (tokens - 1) - 1, 1, tokens - 2);
+	order = order_of(&f.table, false);
+	table_holding(&f.table, &order, 42, 0, 1, tokens - 1, &first, &count);
+	assert_int_equal(count, 1);
+	assert_true(first == f.table.windows - 1);
+	assert_int_equal(table_unserved(&f.table), 0);
+	number(&f, (const uint64_t[]){tokens}, 1, 2, UINT64_MAX);
+	assert_int_equal(f.table.windows, 1);
+	assert_true(table_unserved(&f.table) == tokens - 2);
+}
+
+/* Which windows hold each token, found by laying them all out. */
+static void check_table(const struct table *t, bool slide, uint64_t epoch)
+{
+	static unsigned char holds[SHARDS * TOKENS][SHARDS][TOKENS]; /* [window][shard][token] */
+	struct order_dataset order = order_of(t, slide);
+	uint64_t unserved = 0;
+
+	assert_true(t->windows <= SHARDS * TOKENS);
+	memset(holds, 0, t->windows * sizeof(holds[0]));
+	for (uint64_t w = 0; w < t->windows; w++) {
+		uint64_t shard, offset;
+
+		table_locate(t, &order, 42, epoch, w, &shard, &offset);
+		assert_true(shard < t->shards && offset + t->window_tokens <= t->tokens[shard]);
+		memset(&holds[w][shard][offset], 1, t->window_tokens);
+	}
+	for (uint64_t s = 0; s < t->shards; s++)
+		for (uint64_t token = 0; token < t->tokens[s]; token++) {
+			uint64_t first, count, expected = 0;
+
+			table_holding(t, &order, 42, epoch, s, token, &first, &count);
+			for (uint64_t w = 0; w < t->windows; w++) {
+				if (holds[w][s][token] != (w >= first && w < first + count))
+					fail_msg("window %zu, token %zu of shard %zu", (size_t)w,
+						(size_t)token, (size_t)s);
+				expected += holds[w][s][token];
+			}
+			assert_int_equal(count, expected);
+			unserved += expected == 0;
+		}
+	if (!slide)
+		assert_int_equal(table_unserved(t), unserved);
+}
+
+static void test_random(void **state)
+{
+	struct rng rng = {.state = 3};
+
+	(void)state;
+	for (int i = 0; i < 100; i++) {
+		uint64_t tokens[SHARDS], shards = 1 + rng_below(&rng, SHARDS);
+		struct fixture f;
+
+		for (uint64_t s = 0; s < shards; s++)
+			tokens[s] = rng_below(&rng, 3) ? rng_below(&rng, TOKENS) : rng_below(&rng, 4);
+		number(&f, tokens, shards, 1 + rng_below(&rng, 20), 1 + rng_below(&rng, 30));
+		check_table(&f.table, i & 1, rng_below(&rng, 5));
+	}
+}
+
+/* A token behind the shard's end is held by nothing. */
+static void test_beyond(void **state)
+{
+	struct fixture f;
+	struct order_dataset order;
+	uint64_t first, count;
+
+	(void)state;
+	number(&f, (const uint64_t[]){20}, 1, 5, 5);
+	order = order_of(&f.table, false);
+	table_holding(&f.table, &order, 42, 0, 0, 19, &first, &count);
+	assert_int_equal(count, 1);
+	table_holding(&f.table, &order, 42, 0, 0, 20, &first, &count);
+	assert_int_equal(count, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_vectors),
+		cmocka_unit_test(test_edges),
+		cmocka_unit_test(test_huge),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_beyond),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

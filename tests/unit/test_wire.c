@@ -1,0 +1,331 @@
+/* Messages: every one survives the trip, and none is taken for one that it is not. */
+#include "../../proto/wire.h"
+
+#include "../../proto/pack.h"
+#include "rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A message of each kind, with what it must have and more. */
+static struct wire message(enum wire_op op)
+{
+	struct wire w = {.op = op};
+
+	for (unsigned key = 0; key < WIRE_NUMBERS; key++)
+		wire_set(&w, key, UINT64_MAX >> (key * 2));
+	for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++)
+		wire_set_text(&w, key, "some text");
+	return w;
+}
+
+static void assert_same(const struct wire *a, const struct wire *b)
+{
+	assert_int_equal(a->op, b->op);
+	assert_true(a->has == b->has);
+	for (unsigned key = 0; key < WIRE_NUMBERS; key++)
+		assert_true(!wire_has(a, key) || wire_number(a, key) == wire_number(b, key));
+	for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++) {
+		struct wire_bytes x = wire_bytes(a, key), y = wire_bytes(b, key);
+
+		if (!wire_has(a, key))
+			continue;
+		assert_int_equal(x.n, y.n);
+		assert_memory_equal(x.at, y.at, x.n);
+	}
+}
+
+static void round_trip(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES);
+
+	(void)state;
+	assert_non_null(packet);
+	for (unsigned op = 0; op < WIRE_OPS; op++) {
+		struct wire w = message(op), back;
+		size_t n = wire_encode(&w, packet);
+
+		assert_true(n > 1);
+		assert_null(wire_decode(&back, packet, n));
+		assert_same(&w, &back);
+		for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++)
+			assert_true(
+				wire_bytes(&back, key).at > packet && wire_bytes(&back, key).at < packet + n);
+	}
+	free(packet);
+}
+
+static void absent_keys_stay_absent(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES);
+	struct wire w = {.op = WIRE_HELLO}, back;
+
+	(void)state;
+	wire_set(&w, WIRE_VERSION_KEY, 1);
+	assert_null(wire_decode(&back, packet, wire_encode(&w, packet)));
+	assert_true(back.has == WIRE_BIT(WIRE_VERSION_KEY));
+	assert_false(wire_has(&back, WIRE_HOST));
+	free(packet);
+}
+
+/* Without one key: either it is fine, or the fault names that very key. */
+static void missing_keys_are_named(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES);
+	unsigned refused[WIRE_OPS] = {0};
+
+	(void)state;
+	for (unsigned op = 0; op < WIRE_OPS; op++)
+		for (unsigned key = 0; key < WIRE_KEYS; key++) {
+			struct wire w = message(op), back;
+			const char *fault;
+
+			w.has &= ~WIRE_BIT(key);
+			fault = wire_decode(&back, packet, wire_encode(&w, packet));
+			refused[op] += fault != NULL;
+			if (!fault)
+				continue;
+			w = (struct wire){.op = op};
+			if (key < WIRE_NUMBERS)
+				wire_set(&w, key, 0);
+			else
+				wire_set_text(&w, key, "");
+			size_t n = wire_encode(&w, packet);
+
+			assert_non_null(memmem(packet, n, fault, strlen(fault)));
+		}
+	assert_int_equal(refused[WIRE_HELLO], 1);
+	assert_int_equal(refused[WIRE_ATTACH], 7);
+	assert_int_equal(refused[WIRE_FEED], 5);
+	assert_int_equal(refused[WIRE_CHECKPOINT], 2);
+	assert_int_equal(refused[WIRE_SAVED], 3);
+	assert_int_equal(refused[WIRE_ERROR], 3);
+	free(packet);
+}
+
+static void unknown_keys_are_ignored(void **state)
+{
+	char bytes[256];
+	struct pack p = pack_into(bytes, sizeof(bytes));
+	struct wire w;
+
+	(void)state;
+	pack_map(&p, 5);
+	pack_text(&p, "later", 5);
+	pack_array(&p, 2);
+	pack_map(&p, 1);
+	pack_uint(&p, 1);
+	pack_uint(&p, 2);
+	pack_uint(&p, 3);
+	pack_text(&p, "op", 2);
+	pack_text(&p, "hello", 5);
+	pack_uint(&p, 17); /* a key that is no text */
+	pack_uint(&p, 18);
+	pack_text(&p, "version", 7);
+	pack_uint(&p, 3);
+	pack_text(&p, "versions", 8);
+	pack_uint(&p, 4);
+	assert_false(p.full);
+	assert_null(wire_decode(&w, bytes, p.length));
+	assert_int_equal(w.op, WIRE_HELLO);
+	assert_true(w.has == WIRE_BIT(WIRE_VERSION_KEY));
+	assert_int_equal(wire_number(&w, WIRE_VERSION_KEY), 3);
+}
+
+static const char *decode_pair(const char *key, bool text, const char *op)
+{
+	char bytes[256];
+	struct pack p = pack_into(bytes, sizeof(bytes));
+	struct wire w;
+
+	pack_map(&p, 2);
+	pack_text(&p, "op", 2);
+	pack_text(&p, op, strlen(op));
+	pack_text(&p, key, strlen(key));
+	if (text)
+		pack_text(&p, "1", 1);
+	else
+		pack_uint(&p, 1);
+	return wire_decode(&w, bytes, p.length);
+}
+
+static void wrong_types_are_named(void **state)
+{
+	(void)state;
+	assert_null(decode_pair("version", false, "hello"));
+	assert_string_equal(decode_pair("version", true, "hello"), "version");
+	assert_string_equal(decode_pair("stream", false, "hello"), "stream");
+	assert_string_equal(decode_pair("cursor", true, "hello"), "cursor");
+	assert_string_equal(decode_pair("version", false, "hullo"), "op");
+	assert_string_equal(decode_pair("version", false, ""), "op");
+}
+
+static void what_is_no_message(void **state)
+{
+	char *packet = calloc(1, LIMIT_PACKET_BYTES + 1);
+	struct wire w;
+
+	(void)state;
+	assert_non_null(wire_decode(&w, packet, 0));
+	assert_non_null(wire_decode(&w, "\0", 1)); /* a wake-up */
+	assert_non_null(wire_decode(&w, "\x90", 1));
+	assert_non_null(wire_decode(&w, "\x80", 1));
+	assert_string_equal(
+		wire_decode(&w, "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 10), "nested too deep");
+	assert_string_equal(wire_decode(&w, packet, LIMIT_PACKET_BYTES + 1), "too long");
+	packet[0] = '\xdc'; /* an array of 4,096 zeros */
+	packet[1] = 0x10;
+	assert_string_equal(wire_decode(&w, packet, 3 + 4096), "too long");
+	free(packet);
+}
+
+static void too_long_to_send(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES), *cursor = calloc(1, LIMIT_PACKET_BYTES);
+	struct wire w = {.op = WIRE_CHECKPOINT}, back;
+
+	(void)state;
+	wire_set_text(&w, WIRE_TAG, "t");
+	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_PACKET_BYTES);
+	assert_int_equal(wire_encode(&w, packet), 0);
+	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_CURSOR_BYTES);
+	assert_null(wire_decode(&back, packet, wire_encode(&w, packet)));
+	assert_int_equal(wire_bytes(&back, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
+	free(cursor);
+	free(packet);
+}
+
+static void texts(void **state)
+{
+	struct wire w = {.op = WIRE_ERROR};
+	char to[6];
+
+	(void)state;
+	assert_false(wire_text(&w, WIRE_TEXT, to, sizeof(to)));
+	wire_set_text(&w, WIRE_TEXT, "12345");
+	assert_true(wire_text(&w, WIRE_TEXT, to, sizeof(to)));
+	assert_string_equal(to, "12345");
+	wire_set_text(&w, WIRE_TEXT, "123456");
+	assert_false(wire_text(&w, WIRE_TEXT, to, sizeof(to)));
+	wire_set_bytes(&w, WIRE_TEXT, "12\0", 3);
+	assert_false(wire_text(&w, WIRE_TEXT, to, sizeof(to)));
+	wire_set_text(&w, WIRE_TEXT, "");
+	assert_true(wire_text(&w, WIRE_TEXT, to, sizeof(to)));
+	assert_string_equal(to, "");
+}
+
+static void truncated_at_every_byte(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES);
+	struct wire w = message(WIRE_ATTACH), back;
+	size_t n = wire_encode(&w, packet);
+
+	(void)state;
+	for (size_t cut = 0; cut < n; cut++) {
+		char *exact = malloc(cut ? cut : 1);
+
+		memcpy(exact, packet, cut);
+		assert_non_null(wire_decode(&back, exact, cut));
+		free(exact);
+	}
+	free(packet);
+}
+
+static void random_mutations(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES), *again = malloc(LIMIT_PACKET_BYTES);
+	struct rng rng = {12};
+	unsigned fine = 0, refused = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 100000; i++) {
+		struct wire w = message(rng_below(&rng, WIRE_OPS)), back, once_more;
+		size_t n = wire_encode(&w, packet);
+
+		for (unsigned hits = 1 + (unsigned)rng_below(&rng, 4); hits > 0; hits--)
+			packet[rng_below(&rng, n)] = (char)rng_next(&rng);
+		if (wire_decode(&back, packet, n)) {
+			refused++;
+			continue;
+		}
+		fine++;
+		assert_null(wire_decode(&once_more, again, wire_encode(&back, again)));
+		assert_same(&back, &once_more);
+	}
+	assert_true(fine > 100 && refused > 100);
+	free(packet);
+	free(again);
+}
+
+static void op_names_differ(void **state)
+{
+	(void)state;
+	for (unsigned a = 0; a < WIRE_OPS; a++)
+		for (unsigned b = 0; b < a; b++)
+			assert_string_not_equal(wire_op_name(a), wire_op_name(b));
+}
+
+static void names(void **state)
+{
+	char longest[LIMIT_NAME_BYTES + 2];
+
+	(void)state;
+	memset(longest, 'n', sizeof(longest));
+	longest[LIMIT_NAME_BYTES + 1] = 0;
+	assert_false(wire_name_ok(longest));
+	longest[LIMIT_NAME_BYTES] = 0;
+	assert_true(wire_name_ok(longest));
+	assert_true(wire_name_ok("train"));
+	assert_true(wire_name_ok("step_1000@node-1:2+x.y"));
+	assert_true(wire_name_ok("a..b"));
+	assert_false(wire_name_ok(""));
+	assert_false(wire_name_ok("."));
+	assert_false(wire_name_ok(".."));
+	assert_false(wire_name_ok(".hidden"));
+	assert_false(wire_name_ok("a/b"));
+	assert_false(wire_name_ok("a\nb"));
+	assert_false(wire_name_ok("a\x7f"));
+}
+
+static void labels(void **state)
+{
+	(void)state;
+	assert_true(wire_label_ok("a/b"));
+	assert_true(wire_label_ok(".x"));
+	assert_true(wire_label_ok("\xc3\xa9\xe6\x96\x87\xf0\x9f\x98\x80"));
+	assert_false(wire_label_ok(""));
+	assert_false(wire_label_ok("tab\t"));
+	assert_false(wire_label_ok("\xc3"));		     /* cut short */
+	assert_false(wire_label_ok("\x80"));		     /* no lead */
+	assert_false(wire_label_ok("\xc0\xaf"));	     /* overlong '/' */
+	assert_false(wire_label_ok("\xed\xa0\x80"));	     /* a surrogate */
+	assert_false(wire_label_ok("\xf4\x90\x80\x80"));     /* above U+10FFFF */
+	assert_false(wire_label_ok("\xc2\x85"));	     /* a C1 control */
+	assert_false(wire_label_ok("\xf8\x88\x80\x80\x80")); /* five bytes */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(round_trip),
+		cmocka_unit_test(absent_keys_stay_absent),
+		cmocka_unit_test(missing_keys_are_named),
+		cmocka_unit_test(unknown_keys_are_ignored),
+		cmocka_unit_test(wrong_types_are_named),
+		cmocka_unit_test(what_is_no_message),
+		cmocka_unit_test(too_long_to_send),
+		cmocka_unit_test(texts),
+		cmocka_unit_test(truncated_at_every_byte),
+		cmocka_unit_test(random_mutations),
+		cmocka_unit_test(op_names_differ),
+		cmocka_unit_test(names),
+		cmocka_unit_test(labels),
+	};
+
+	return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}
