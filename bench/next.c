@@ -1,0 +1,105 @@
+/*
+ * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON line: attach to first batch,
+ * the cost of a ready next(), and the rate at which it can drain the ring (tokens only looked at, not widened).
+ */
+#include "../client/tokend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { ROUNDS = 200, READY = 16 };
+
+static double now_s(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static struct tokend_batch take(struct tokend *t)
+{
+	struct tokend_batch batch;
+
+	if (tokend_next(t, &batch) != 1) {
+		fprintf(stderr, "bench-next: %s\n", tokend_why(t));
+		exit(1);
+	}
+	return batch;
+}
+
+/* Lets the ring fill, then takes READY batches at once and times each call by itself, clock included. */
+static double ready_next_ns(struct tokend *t)
+{
+	static double sample[ROUNDS * READY];
+	const struct timespec pause = {0, 2000000};
+	struct tokend_batch batch;
+	int n = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		nanosleep(&pause, NULL);
+		for (int i = 0; i < READY; i++) {
+			double from = now_s(CLOCK_MONOTONIC);
+
+			batch = take(t);
+			sample[n++] = (now_s(CLOCK_MONOTONIC) - from) * 1e9;
+			tokend_release(t, &batch);
+		}
+	}
+	qsort(sample, (size_t)n, sizeof(sample[0]), by_value);
+	return sample[n / 2];
+}
+
+int main(int argc, char **argv)
+{
+	struct tokend_options options = {.size = sizeof(options), .world = 1, .micro_batch = 8, .start_at_position = 1};
+	struct tokend_shape shape;
+	struct tokend_batch batch;
+	struct tokend *t;
+	char why[1500];
+	double from = now_s(CLOCK_MONOTONIC), first, rate = 0, cpu = 0;
+	uint64_t batches;
+
+	if (argc != 5) {
+		fprintf(stderr, "usage: bench-next SOCKET STREAM POSITION BATCHES\n");
+		return 2;
+	}
+	options.socket = argv[1];
+	options.stream = argv[2];
+	options.position = strtoull(argv[3], NULL, 10);
+	options.connect_ms = 5000;
+	batches = strtoull(argv[4], NULL, 10);
+	if (tokend_attach(&t, &options, why, sizeof(why)) < 0) {
+		fprintf(stderr, "bench-next: %s\n", why);
+		return 1;
+	}
+	batch = take(t);
+	first = now_s(CLOCK_MONOTONIC) - from;
+	tokend_release(t, &batch);
+	tokend_shape(t, &shape);
+	if (batches > 0) {
+		double wall = now_s(CLOCK_MONOTONIC), own = now_s(CLOCK_THREAD_CPUTIME_ID);
+		double tokens = (double)batches * shape.rows * shape.window_tokens;
+
+		for (uint64_t i = 0; i < batches; i++) {
+			batch = take(t);
+			tokend_release(t, &batch);
+		}
+		rate = tokens / (now_s(CLOCK_MONOTONIC) - wall);
+		cpu = (now_s(CLOCK_THREAD_CPUTIME_ID) - own) / tokens * 1e9;
+	}
+	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": %.3f, \"ring_bytes\": %" PRIu64
+	       ", \"lost_wakes\": %" PRIu64 "}\n",
+		first * 1e3, batches > 0 ? ready_next_ns(t) : 0, rate, cpu, shape.data_bytes, shape.lost_wakes);
+	tokend_detach(t);
+	return 0;
+}

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""What tokend costs, beside torch's DataLoader over numpy.memmap, in one run on this machine.
+
+Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the median of ROUNDS rounds in
+which the contestants take turns. Nothing here is a test; it asserts nothing but that the tokens are there.
+
+    make bench                        all of it (about three minutes)
+    build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
+"""
+import argparse, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin"))
+sys.path.insert(0, str(ROOT / "build/python"))
+SEQ, MICRO = 2048, 8
+WIN = SEQ + 1
+BATCH_TOKENS = MICRO * WIN
+
+
+def cpu_of(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {l.split(":")[0]: int(l.split()[1]) / 1024 for l in lines if l.startswith(("VmRSS", "RssAnon", "RssShmem", "RssFile"))}
+
+
+class Daemon:
+    def __init__(self, directory, streams, extra=""):
+        self.dir = Path(directory)
+        self.socket = self.dir / "s.sock"
+        self.config = self.dir / "tokend.yaml"
+        self.config.write_text(f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{extra}streams:\n{streams}")
+        self.process = None
+
+    def __enter__(self):
+        self.process = subprocess.Popen([BIN / "tokend", "-c", self.config], stderr=subprocess.DEVNULL)
+        return self
+
+    def wait(self):
+        for _ in range(2000):
+            if subprocess.run([BIN / "tokctl", "status", "--socket", self.socket], capture_output=True).returncode == 0:
+                return self
+            time.sleep(0.005)
+        raise SystemExit("bench: the daemon did not start")
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def next_from_c(daemon, stream, position, batches):
+    out = subprocess.run([BIN / "bench-next", daemon.socket, stream, str(position), str(batches)], check=True, capture_output=True)
+    return json.loads(out.stdout)
+
+
+# ---- the contestants: each is a fresh process, so that CPU and memory are its own ----
+
+def measure(batches, seconds, workers_cpu=lambda: 0.0):
+    """Drains @batches for @seconds after a warm-up; int64 tensors [8, 2049] in the trainer's hands."""
+    for _ in range(64):
+        tokens = next(batches)
+    assert str(tokens.dtype) == "torch.int64" and tuple(tokens.shape) == (MICRO, WIN)
+    n, begin, thread, other = 0, time.monotonic(), time.thread_time(), workers_cpu()
+    while time.monotonic() - begin < seconds:
+        for _ in range(16):
+            next(batches)
+        n += 16
+    wall, thread, other = time.monotonic() - begin, time.thread_time() - thread, workers_cpu() - other
+    total = n * BATCH_TOKENS
+    return {"rate": total / wall, "thread_cpu": thread / total * 1e9, "all_cpu": (thread + other) / total * 1e9}
+
+
+def contest_tokend(args):
+    from tokend import Loader
+    import torch
+    torch.set_num_threads(1)
+    loader = Loader("train", micro_batch=MICRO, socket=args.socket)
+
+    def whole():  # the [8, 2049] tensor that input_ids and labels are views of
+        for batch in loader:
+            yield batch["input_ids"].as_strided((MICRO, WIN), (WIN, 1))
+
+    result = measure(whole(), args.seconds, lambda: cpu_of(args.daemon))
+    # a ready ring: let it fill, take a few, time those
+    times = []
+    it = iter(loader)
+    for _ in range(100):
+        time.sleep(0.003)
+        for _ in range(16):
+            begin = time.perf_counter()
+            next(it)
+            times.append(time.perf_counter() - begin)
+    result["ready_us"] = statistics.median(times) * 1e6
+    destination = torch.empty((MICRO, WIN), dtype=torch.int64)
+    source = torch.zeros((MICRO, WIN), dtype=torch.int32)
+    times = []
+    for _ in range(500):
+        begin = time.perf_counter()
+        destination.copy_(source)
+        times.append(time.perf_counter() - begin)
+    result["copy_us"] = statistics.median(times) * 1e6
+    result["lost_wakes"] = loader.stats()["lost_wakes"]
+    loader.close()
+    return result
+
+
+def contest_memmap(args):
+    import numpy, torch
+    from torch.utils.data import DataLoader, Dataset
+    torch.set_num_threads(1)
+
+    class Windows(Dataset):
+        def __init__(self):
+            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
+
+        def __len__(self):
+            return (len(self.tokens) - WIN) // SEQ + 1
+
+        def __getitem__(self, i):
+            return torch.from_numpy(self.tokens[i * SEQ : i * SEQ + WIN].astype(numpy.int64))
+
+    loader = DataLoader(Windows(), batch_size=MICRO, shuffle=True, num_workers=args.workers, drop_last=True)
+
+    def forever():
+        while True:
+            yield from loader
+
+    def workers():
+        me = os.getpid()
+        mine = resource.getrusage(resource.RUSAGE_SELF)
+        pids = [int(p) for p in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+        # threads of this process other than the trainer's are the loader's too (pin, queues)
+        return sum(cpu_of(p) for p in pids) + mine.ru_utime + mine.ru_stime - time.thread_time()
+
+    return measure(forever(), args.seconds, workers)
+
+
+def contest(name, **args):
+    command = [sys.executable, __file__, "--contest", name] + [f"--{k}={v}" for k, v in args.items()]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+
+
+# ---- the report ----
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def row(what, value, wanted):
+    print(f"  {what:<66} {value:>14}   {wanted}")
+
+
+def write_tokens(path, tokens):
+    import numpy
+    random = numpy.random.default_rng(1)
+    with open(path, "wb") as file:
+        while tokens > 0:
+            n = min(tokens, 20_000_000)
+            random.integers(0, 50257, n, dtype=numpy.uint16).tofile(file)
+            tokens -= n
+
+
+def throughput(directory, args):
+    path = directory / "tokens.bin"
+    write_tokens(path, args.tokens)
+    streams = f"  train:\n    seed: 42\n    seq_len: {SEQ}\n    datasets:\n      - {{name: web, path: tokens.bin}}\n"
+    rounds = {"tokend": [], "memmap0": [], "memmap2": [], "c": []}
+    for io in ("uring", "pread"):
+        rounds[io] = []
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        for _ in range(args.rounds):
+            rounds["tokend"].append(contest("tokend", socket=daemon.socket, daemon=daemon.process.pid, seconds=args.seconds))
+            rounds["memmap0"].append(contest("memmap", file=path, workers=0, seconds=args.seconds))
+            rounds["memmap2"].append(contest("memmap", file=path, workers=2, seconds=args.seconds))
+            rounds["c"].append(next_from_c(daemon, "train", 0, 20000))
+    for _ in range(args.rounds):
+        for io in ("uring", "pread"):
+            with Daemon(directory, streams, f"io: {io}\n") as daemon:
+                daemon.wait()
+                rounds[io].append(next_from_c(daemon, "train", 0, 20000))
+    t, m0, m2 = rounds["tokend"], rounds["memmap0"], rounds["memmap2"]
+    print(f"\nOne trainer, {args.tokens / 1e6:.0f} M u16 tokens in the page cache, int64 tensors of {MICRO}×{WIN}")
+    print(f"  {'':<34}{'M tokens/s':>12}{'trainer CPU s':>16}{'all CPU s':>12}   (CPU per 10⁹ tokens)")
+    for name, r in (("tokend", t), ("DataLoader over memmap, 0 workers", m0), ("DataLoader over memmap, 2 workers", m2)):
+        print(f"  {name:<34}{median(r, 'rate') / 1e6:>12.1f}{median(r, 'thread_cpu'):>16.2f}{median(r, 'all_cpu'):>12.2f}")
+    print()
+    row("tokens/s ÷ DataLoader with 0 workers", f"{median(t, 'rate') / median(m0, 'rate'):.2f}", "wanted ≥ 2")
+    row("tokens/s ÷ DataLoader with 2 workers", f"{median(t, 'rate') / median(m2, 'rate'):.1f}", "wanted ≥ 20")
+    row("CPU of the trainer's thread ÷ DataLoader with 0 workers", f"{median(t, 'thread_cpu') / median(m0, 'thread_cpu'):.3f}", "wanted ≤ 0.5")
+    row("CPU of all processes ÷ DataLoader with 2 workers", f"{median(t, 'all_cpu') / median(m2, 'all_cpu'):.3f}", "wanted ≤ 0.1")
+    row("ready next() in C, p50, clock included", f"{median(rounds['c'], 'ready_ns'):.0f} ns", "wanted ≤ 200 ns")
+    row("ready next() in Python to torch int64, p50", f"{median(t, 'ready_us'):.1f} µs", "wanted ≤ 20 µs")
+    row("  of it: torch's own int32 → int64 copy of that size", f"{median(t, 'copy_us'):.1f} µs", "")
+    row("tokens/s in C, pread pool ÷ io_uring", f"{median(rounds['pread'], 'tokens_s') / median(rounds['uring'], 'tokens_s'):.2f}", "")
+    row("lost wake-ups", str(max(r["lost_wakes"] for r in t + rounds["c"])), "wanted 0")
+
+
+def start_up(directory, args):
+    sparse = directory / "sparse.bin"
+    tokens = 10**12
+    with open(sparse, "wb") as file:
+        file.truncate(2 * tokens)
+    windows = (tokens - WIN) // SEQ + 1
+    streams = f"  train:\n    seed: 42\n    seq_len: {SEQ}\n    datasets:\n      - {{name: web, path: sparse.bin}}\n"
+    first = {}
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        next_from_c(daemon, "train", 0, 0)
+        for _ in range(20):
+            for name, position in (("0", 0), ("middle", windows // 2), ("end", windows - 8), ("2^62", 2**62)):
+                first.setdefault(name, []).append(next_from_c(daemon, "train", position, 0)["first_ms"])
+        memory = memory_of(daemon.process.pid)
+    cold = []
+    for _ in range(10):
+        begin = time.monotonic()
+        with Daemon(directory, streams) as daemon:
+            next_from_c(daemon, "train", 0, 0)
+            cold.append((time.monotonic() - begin) * 1e3)
+    base = statistics.median(first["0"])
+    print("\nStart-up on one dataset of 10¹² tokens (a sparse file)")
+    row("attach → first batch at position 0", f"{base:.2f} ms", "wanted ≤ 20 ms")
+    for name in ("middle", "end", "2^62"):
+        row(f"  at {name} ÷ at 0", f"{statistics.median(first[name]) / base:.2f}", "wanted ≤ 1.2")
+    row("tokend exec → first batch (processes included)", f"{statistics.median(cold):.0f} ms", "wanted ≤ 100 ms")
+    private = memory["VmRSS"] - memory["RssShmem"]
+    row("daemon's RSS beside rings", f"{private:.1f} MiB", "wanted ≤ 16 MiB + 64 B a shard")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=500_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4)
+    for hidden in ("contest", "socket", "file"):
+        parser.add_argument("--" + hidden, help=argparse.SUPPRESS)
+    for hidden in ("daemon", "workers"):
+        parser.add_argument("--" + hidden, type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.contest:
+        print(json.dumps(contest_tokend(args) if args.contest == "tokend" else contest_memmap(args)))
+        return
+    print(f"tokend bench: {os.cpu_count()} CPUs, Linux {os.uname().release}, {args.rounds} rounds of {args.seconds:g} s, medians")
+    directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
+    try:
+        throughput(directory, args)
+        start_up(directory, args)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""`make run`: a small GPT learns from real text through tokend, while daemon and trainers are killed.
+
+The conductor. It starts the daemon and the trainers as an operator would, kills them, starts them again, and at the end
+holds what was trained on against the order. train.py is what a user would write; this file is not.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import prepare
+import processes
+import report
+
+REPO = pathlib.Path(__file__).resolve().parents[3]
+HERE = pathlib.Path(__file__).resolve().parent
+BIN = REPO / "build" / "bin"
+RUN = REPO / "build" / "run"
+CONFIG, DATA, RECORDS, CHECKPOINTS = RUN / "tokend.yaml", RUN / "data", RUN / "records", RUN / "checkpoints"
+
+SEQ_LEN, GLOBAL_BATCH = 128, 16
+CHECKPOINT_EVERY = 40
+KILL_DAEMON, KILL_TRAINERS, RESCALE, END = 60, 133, 200, 300  # steps
+SOCKET_PATH_BYTES = 107
+STALLED_S = 180
+
+STREAMS = """\
+socket: {socket}
+state_dir: state
+memory: 64MiB
+streams:
+  train:
+    seed: 42
+    seq_len: 128
+    eos: 50256
+    vocab: 50257
+    datasets:
+      - {{name: code, path: data/code, weight: 0.5}}
+      - {{name: manual, path: data/manual, weight: 0.2, slide: true}}
+      - {{name: kernel, path: data/kernel, weight: 0.3, shuffle: block, block: 16, group: 32}}
+  valid:
+    seed: 42
+    seq_len: 128
+    epochs: 1
+    datasets:
+      - {{name: held-out, path: data/valid}}
+"""
+
+
+class Failure(Exception):
+    """One line for the user; the log, if there is one, shows its last lines."""
+
+    def __init__(self, text, log=None):
+        super().__init__(text)
+        self.log = log
+
+
+class Stopped(BaseException):
+    """A signal asked us to end."""
+
+
+# ---- what is shown ----
+
+
+class Screen:
+    def __init__(self):
+        self.began, self.acts, self.live = time.monotonic(), 0, sys.stdout.isatty()
+        self.shown, self.last = 0.0, ""
+
+    def act(self, title, why):
+        self.acts += 1
+        self.say(f"\n[{self.acts}] {title}   ({time.monotonic() - self.began:.0f} s)")
+        for line in why:
+            self.say("    " + line)
+
+    def say(self, text):
+        print(("\r\033[K" if self.live else "") + text, flush=True)
+
+    def progress(self, text):
+        """One line that is rewritten on a terminal, and now and then a line in a log."""
+        if self.live:
+            print("\r\033[K  " + text[:shutil.get_terminal_size().columns - 3], end="", flush=True)
+        elif time.monotonic() - self.shown > 5 and text != self.last:
+            self.shown, self.last = time.monotonic(), text
+            print("  " + text, flush=True)
+
+
+# ---- the daemon ----
+
+
+class Daemon:
+    """tokend and what it cost, over all its lives."""
+
+    def __init__(self, socket_path):
+        self.socket, self.process, self.cpu_s, self.private_kib, self.shared_kib = socket_path, None, 0.0, 0, 0
+
+    def start(self):
+        """Returns the milliseconds until it answers."""
+        began = time.monotonic()
+        self.process = processes.start([BIN / "tokend", "-c", CONFIG], RUN / "tokend.log", {})
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() - began > 10:
+                raise Failure("tokend does not come up", RUN / "tokend.log")
+            time.sleep(0.001)
+        return 1000 * (time.monotonic() - began)
+
+    def answers(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
+    def watch(self):
+        if self.process and self.process.poll() is not None:
+            raise Failure(f"tokend ended by itself ({self.process.returncode})", RUN / "tokend.log")
+        if self.process:
+            private, shared = processes.memory_kib(self.process.pid)
+            self.private_kib, self.shared_kib = max(self.private_kib, private), max(self.shared_kib, shared)
+
+    def end(self, number):
+        """Sends a signal and waits; SIGTERM must end it with 0."""
+        self.watch()
+        self.cpu_s += processes.cpu_seconds(self.process.pid)
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=10)
+        self.process = None
+        if number == signal.SIGTERM and code != 0:
+            raise Failure(f"tokend did not end cleanly after SIGTERM ({code})", RUN / "tokend.log")
+
+
+# ---- the trainers ----
+
+
+class Tail:
+    """The lines that a growing file got since the last look."""
+
+    def __init__(self, path):
+        self.path, self.at = path, 0
+
+    def lines(self):
+        if not self.path.exists():
+            return []
+        with open(self.path) as file:
+            file.seek(self.at)
+            whole = file.read().rpartition("\n")
+        self.at += len(whole[0]) + len(whole[1])
+        return [json.loads(line) for line in whole[0].splitlines()]
+
+
+class Job:
+    """One torchrun of train.py, followed through what its ranks record."""
+
+    def __init__(self, screen, daemon, name, world, until):
+        self.screen, self.daemon, self.world, self.until = screen, daemon, world, until
+        self.log = RUN / f"trainers-{name}.log"
+        self.tails = [Tail(RECORDS / f"{name}-{rank}.jsonl") for rank in range(world)]
+        self.steps, self.step, self.moved = [], 0, time.monotonic()
+        self.process = processes.start(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world, HERE / "train.py",
+             "--socket", daemon.socket, "--checkpoints", CHECKPOINTS, "--record", RECORDS / name,
+             "--until", until, "--every", CHECKPOINT_EVERY],
+            self.log,
+            {"PYTHONPATH": str(REPO / "build" / "python"), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(RUN / "tmp"),
+             "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world)), "OMP_WAIT_POLICY": "PASSIVE",
+             "GLOO_SOCKET_IFNAME": "lo"})
+
+    def look(self):
+        for tail in self.tails:
+            for line in tail.lines():
+                if "step" in line:
+                    self.steps.append(line)
+                    self.step = max(self.step, line["step"] + 1)
+                    self.moved = time.monotonic()
+        if time.monotonic() - self.moved > STALLED_S:
+            raise Failure(f"the trainers made no step for {STALLED_S} s", self.log)
+
+    def show(self):
+        recent = self.steps[-10 * self.world:]
+        if not recent:
+            self.screen.progress("the trainers are starting (most of it is importing torch) ...")
+            return
+        if self.step >= self.until:
+            self.screen.progress(f"step {self.step}: the last checkpoint, and the held-out text ...")
+            return
+        took, waited = sum(s["took"] for s in recent), sum(s["waited"] for s in recent)
+        rate = sum(len(s["position"]) for s in recent) * SEQ_LEN * self.world / took
+        loss = sum(s["loss"] for s in recent) / len(recent)
+        self.screen.progress(f"step {self.step:3}/{END}  loss {loss:6.3f}  {rate:6,.0f} tokens/s  "
+                             f"waiting for data {100 * waited / took:5.2f} %{'' if self.daemon.process else '  NO DAEMON'}")
+
+    def follow(self, step=None, seconds=None):
+        """Until a step is done, or for a while, or to the end."""
+        until = time.monotonic() + seconds if seconds else None
+        while not (step and self.step >= step) and not (until and time.monotonic() > until):
+            time.sleep(0.2 if self.screen.live else 0.1)
+            ended = self.process.poll() is not None
+            self.look()
+            self.show()
+            self.daemon.watch()
+            if ended:
+                if self.process.returncode:
+                    raise Failure(f"the trainers failed ({self.process.returncode})", self.log)
+                if step or seconds:
+                    raise Failure("the trainers ended too early", self.log)
+                return
+
+
+# ---- the story ----
+
+
+def fresh_start(socket_path):
+    for path in (RECORDS, CHECKPOINTS, RUN / "state", RUN / "tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+    for path in (*RUN.glob("*.log"), RUN / "loss.png"):
+        path.unlink(missing_ok=True)
+    CONFIG.write_text(STREAMS.format(socket=json.dumps(str(socket_path))))
+
+
+def checked(config):
+    """`tokend --check`: configuration and shards, without serving."""
+    done = subprocess.run([BIN / "tokend", "-c", config, "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise Failure(done.stdout.strip())
+
+
+def story(screen, socket_path):
+    screen.act("Real text becomes token shards",
+               ["GPT-2's tokenizer over the Python library's code, Python's manual and the Linux kernel's."])
+    tokens = prepare.prepare(DATA)
+    total = sum(tokens.values())
+    screen.say(f"  {total:,} tokens: " + ", ".join(f"{name} {n:,}" for name, n in tokens.items()))
+    if total < 8e6:
+        raise Failure(f"only {total:,} tokens of text were found on this machine, need 8,000,000")
+
+    fresh_start(socket_path)
+    daemon = Daemon(socket_path)
+    screen.act("The daemon starts", [f"tokend -c {CONFIG.relative_to(REPO)}: three datasets mixed 50:20:30, seed 42; no index is built."])
+    checked(CONFIG)
+    screen.say(f"  it answers after {daemon.start():.0f} ms")
+
+    screen.act("Two processes train; the daemon is killed",
+               ["torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with what",
+                "their rings hold, and attach again by themselves where they were."])
+    first = Job(screen, daemon, "1", 2, END)
+    first.follow(step=KILL_DAEMON)
+    killed, at = time.time(), first.step
+    daemon.end(signal.SIGKILL)
+    screen.say(f"  step {at}: SIGKILL to the daemon")
+    first.follow(seconds=2.0)
+    answers = daemon.start()
+    meanwhile = sum(killed < step["at"] < time.time() for step in first.steps) // first.world
+    screen.say(f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: {meanwhile}")
+
+    screen.act("All trainers are killed between two checkpoints",
+               [f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what comes after it is undone."])
+    first.follow(step=KILL_TRAINERS)
+    number = processes.kill_tree(first.process)
+    first.look()
+    screen.say(f"  step {first.step}: SIGKILL to torchrun and its ranks, {number} processes")
+
+    screen.act("They resume from the last checkpoint", [f"Two processes again, until a planned stop at step {RESCALE}."])
+    second = Job(screen, daemon, "2", 2, RESCALE)
+    second.follow()
+    resumed = second.steps[0]["step"]
+    screen.say(f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at step {second.step}")
+
+    screen.act("One process goes on where two stopped", ["Another number of ranks reads the very same global batches."])
+    third = Job(screen, daemon, "3", 1, END)
+    third.follow()
+    screen.say(f"  from step {third.steps[0]['step']} to {third.step}")
+    daemon.end(signal.SIGTERM)
+    return daemon, {at: "daemon killed", first.step: "trainers killed", third.steps[0]["step"]: "one process"}
+
+
+def proof(screen, daemon, marks):
+    screen.act("The proof", ["What each rank recorded, held against `tokctl plan` and the shard files themselves."])
+    attempts = [report.Attempt(RECORDS, name, world) for name, world in (("1", 2), ("2", 2), ("3", 1))]
+    order = report.plan(BIN / "tokctl", CONFIG, "train", END * GLOBAL_BATCH)
+    found = report.check(attempts, order, report.Shards(DATA, ("code", "manual", "kernel"), SEQ_LEN), GLOBAL_BATCH)
+
+    curve, undone = report.losses(attempts)
+    valid = [(attempts[n + 1].start if n + 1 < len(attempts) else END,
+              sum(rank["valid"]["loss"] for rank in attempt.last) / sum(rank["valid"]["tokens"] for rank in attempt.last))
+             for n, attempt in enumerate(attempts) if attempt.last]
+    report.picture(RUN / "loss.png", curve, undone, valid, marks)
+    screen.say(report.text_plot(curve, dict(zip(marks, "DT1"))))
+    screen.say("          D daemon killed, T trainers killed, 1 one process from here on\n")
+
+    entries = [entry for attempt in attempts for step in attempt.steps.values() for entry in step]
+    took, waited = sum(entry["took"] for entry in entries), sum(entry["waited"] for entry in entries)
+    lost_wakes = sum(rank["loader"]["lost_wakes"] for attempt in attempts for rank in attempt.last)
+    first, last = (sum(loss for _, loss in part) / len(part) for part in (curve[:3], curve[-20:]))
+    served = ", ".join(f"{name} {100 * n / len(order):.1f} %" for name, n in found["shares"].items())
+    lines = (
+        ("loss", f"{first:.2f} -> {last:.2f}; held-out text " + ", ".join(f"{loss:.2f} at step {step}" for step, loss in valid)),
+        ("picture", (RUN / "loss.png").relative_to(REPO)),
+        ("mix", served),
+        ("global batches", f"{END}, {found['moved']} of them not as the order has them"),
+        ("done again", f"{found['undone']} steps, {found['differ']} rows of them different the second time"),
+        ("waiting for data", f"{100 * waited / took:.2f} % of all steps; longest {1000 * max(e['waited'] for e in entries):.0f} ms; "
+                             f"lost wake-ups {lost_wakes}"),
+        ("the daemon", f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in rings, "
+                       f"{daemon.cpu_s:.2f} CPU s in both its lives"),
+    )
+    for name, text in lines:
+        screen.say(f"  {name:17} {text}")
+    verdict = "samples {samples:,}, repeated {repeated}, lost {lost}, altered {altered}".format(**found)
+    screen.say(f"\n  {verdict}")
+
+    wrong = [name for name in ("repeated", "lost", "altered", "moved", "differ") if found[name]]
+    if found["samples"] != len(order):
+        wrong.append("samples")
+    if lost_wakes:
+        wrong.append("lost wake-ups")
+    if last > first - 2:
+        wrong.append("the loss did not fall")
+    if wrong:
+        raise Failure("the run does not hold what it promises: " + ", ".join(wrong))
+
+
+def place_for_socket():
+    """(path, directory to remove afterwards or None): a checkout may lie too deep for a unix socket's path."""
+    path = RUN / "tokend.sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        return path, None
+    for root in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):
+        if root and os.access(root, os.W_OK) and len(os.fsencode(root)) < SOCKET_PATH_BYTES - 32:
+            directory = pathlib.Path(tempfile.mkdtemp(prefix="tokend-", dir=root))
+            return directory / "tokend.sock", directory
+    raise Failure("no place for a socket: neither $XDG_RUNTIME_DIR nor /tmp can be written to")
+
+
+def stop(number, _frame):
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)  # once is enough: what follows is the cleaning up
+    raise Stopped(number)
+
+
+def main():
+    RUN.mkdir(parents=True, exist_ok=True)
+    lock = open(RUN / "lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print(f"run.py: another run is going on in {RUN}; wait for it, or stop it", file=sys.stderr)
+        return 1
+    screen, directory = Screen(), None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    processes.adopt()
+    try:
+        socket_path, directory = place_for_socket()
+        proof(screen, *story(screen, socket_path))
+        left = len(processes.descendants(os.getpid()))
+        screen.say(f"  {time.monotonic() - screen.began:.0f} s; still running: {left} processes")
+        return 1 if left else 0
+    except Stopped as stopped:
+        screen.say("\nStopped; the daemon and the trainers are ended.")
+        return 128 + stopped.args[0]
+    except (Failure, OSError, RuntimeError, subprocess.SubprocessError) as failure:
+        screen.say(f"\nFAILED: {failure}")
+        if getattr(failure, "log", None):
+            lines = failure.log.read_text().splitlines()
+            first = next((n for n, line in enumerate(lines) if "Traceback" in line), max(0, len(lines) - 25))
+            print(f"From {failure.log}:", *lines[first:first + 25], sep="\n    ")
+        return 1
+    finally:
+        processes.kill_all()
+        (RUN / "tokend.sock").unlink(missing_ok=True)
+        shutil.rmtree(RUN / "tmp", ignore_errors=True)
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""A small GPT, trained with plain DDP. What concerns tokend is marked "tokend:".
+
+    torchrun --nproc-per-node N train.py --socket S --checkpoints DIR --record PREFIX --until STEP
+
+It starts from the newest checkpoint in DIR, whatever the number of ranks that wrote it.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import time
+import zlib
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+from tokend import Loader
+
+GLOBAL_BATCH = 16  # rows a step, however many ranks share them
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary=50257, length=128, width=128, heads=4, layers=2):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.place = nn.Embedding(length, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, activation="gelu",
+                                           batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        # GPT-2 numbers its tokens roughly by frequency, so rare ones can have a narrower output
+        # layer. It is still a distribution over all of them, at a tenth of the arithmetic.
+        self.output = nn.AdaptiveLogSoftmaxWithLoss(width, vocabulary, cutoffs=[1000, 8000])
+        for embedding in (self.token, self.place):
+            nn.init.normal_(embedding.weight, std=0.02)
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+
+    def forward(self, input_ids, labels):
+        x = self.layers(self.token(input_ids) + self.place.weight, mask=self.causal, is_causal=True)
+        real = labels >= 0  # the padding at the end of a finite stream is -100
+        return self.output(x[real], labels[real]).loss
+
+
+class Training:
+    """Model, optimizer and step as one entry of a checkpoint."""
+
+    def __init__(self, model):
+        self.model, self.step = model, 0
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+
+    def state_dict(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "step": self.step}
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"],
+                       optim_state_dict=state["optimizer"])
+        self.step = state["step"]
+
+    def learn(self, batch):
+        for group in self.optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1.0, (self.step + 1) / 30)
+        self.optimizer.zero_grad()
+        loss = self.model(batch["input_ids"], batch["labels"])
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        return loss.item()
+
+
+def checksums(batch):
+    """Of each row as it was trained on, so that the report can compare it with the bytes on disk."""
+    rows = zip(batch["input_ids"].numpy().astype("<u2"), batch["labels"].numpy().astype("<u2"))
+    return [zlib.crc32(labels.tobytes(), zlib.crc32(input_ids.tobytes())) for input_ids, labels in rows]
+
+
+@torch.no_grad()
+def validate(model, socket, rank, world):
+    """Loss summed over this rank's tokens of the validation set, and their number."""
+    # tokend: another stream of the same daemon; this one is finite, so the loop ends by itself.
+    loader = Loader("valid", micro_batch=GLOBAL_BATCH // world, socket=socket)
+    loss, tokens = 0.0, 0
+    for batch in loader:
+        if real := int((batch["labels"] >= 0).sum()):
+            loss += real * model(batch["input_ids"], batch["labels"]).item()
+            tokens += real
+    loader.close()
+    return {"loss": loss, "tokens": tokens}
+
+
+def newest(checkpoints):
+    done = sorted(checkpoints.glob("step-*/.metadata"))  # DCP writes this file last
+    return done[-1].parent if done else None
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--socket")
+    arguments.add_argument("--checkpoints", type=pathlib.Path)
+    arguments.add_argument("--record", help="where each rank writes what it trained on")
+    arguments.add_argument("--until", type=int)
+    arguments.add_argument("--every", type=int, default=50, help="steps between checkpoints")
+    arguments = arguments.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(42)
+    # A batch without one rare token leaves that part of the output layer without a gradient.
+    training = Training(DistributedDataParallel(GPT(), find_unused_parameters=True))
+
+    # tokend: the loader goes into the checkpoint beside the model. It adds a few hundred bytes.
+    loader = Loader("train", micro_batch=GLOBAL_BATCH // world, socket=arguments.socket)
+    state = {"training": training, "loader": loader}
+    if checkpoint := newest(arguments.checkpoints):
+        dcp.load(state, checkpoint_id=checkpoint)
+
+    record = open(f"{arguments.record}-{rank}.jsonl", "w", buffering=1)
+    record.write(json.dumps({"start": training.step, "world": world, "pid": os.getpid()}) + "\n")
+
+    names = loader.datasets
+    began = time.perf_counter()
+    for batch in loader:  # tokend: no workers, no sampler, no epochs to count
+        waited = time.perf_counter() - began
+        loss = training.learn(batch)
+        record.write(json.dumps({
+            "step": training.step - 1, "loss": loss, "waited": waited,
+            "took": time.perf_counter() - began, "at": time.time(),
+            "position": batch["position"].tolist(),
+            "dataset": [names[d] for d in batch["dataset"].tolist()],
+            "checksum": checksums(batch),
+        }) + "\n")
+
+        if training.step % arguments.every == 0 or training.step == arguments.until:
+            dcp.save(state, checkpoint_id=arguments.checkpoints / f"step-{training.step:06d}")
+            if rank == 0:
+                for old in sorted(arguments.checkpoints.iterdir())[:-2]:
+                    shutil.rmtree(old)
+        if training.step == arguments.until:
+            break
+        began = time.perf_counter()
+
+    record.write(json.dumps({"valid": validate(training.model.module, arguments.socket, rank, world),
+                             "loader": loader.stats()}) + "\n")
+    loader.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
