@@ -9,6 +9,7 @@
  * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
  */
 #include "files.h"
+#include "pool.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,6 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <time.h>
 
 enum {
@@ -172,11 +174,11 @@ struct disk *disk_open(const struct disk_options *options, char *note, char *why
 	if (is_forbidden(error))
 		snprintf(note, text_bytes,
 			"io_uring is forbidden here (%s): reading with a pool of %d pread threads",
-			strerrorname_np(error), DISK_THREADS);
+			strerrorname_np(error), POOL_THREADS);
 	else
 		snprintf(note, text_bytes,
 			"io_uring does not work here (%s: %s): reading with a pool of %d pread threads", what,
-			strerrorname_np(error), DISK_THREADS);
+			strerrorname_np(error), POOL_THREADS);
 	return disk_open_with(&disk_pread, options, why, text_bytes);
 }
 
@@ -243,7 +245,8 @@ static void request_continue(struct disk *disk, struct request *request)
 	}
 	work->opening = NULL;
 	work->fd = request->file->fd;
-	work->nowait = &request->file->nowait;
+	work->nowait = request->file->nowait;
+	work->direct = request->staged;
 	work->to = to + from;
 	work->bytes = end - from;
 	work->at = request->start + from;
@@ -473,17 +476,26 @@ static struct stat stat_of(const struct statx *found)
 	};
 }
 
+/* Where it is not known, this says so before it looks at the file. */
+static bool knows_nowait(int fd)
+{
+	char byte;
+	struct iovec to = {.iov_base = &byte, .iov_len = 1};
+
+	/* EINVAL: O_DIRECT, and not aligned. */
+	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN || errno == EINVAL;
+}
+
 static void file_ready(struct disk *disk, struct file *file)
 {
 	struct request *request;
 
-	/* On a file system without asynchronous reads, NONBLOCK would make io_uring give up with EAGAIN. */
+	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
 	/* Windows in random order: read what is asked for, and nothing around it. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
 		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
-	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
-	file->nowait = !file->direct;
+	file->nowait = knows_nowait(file->fd);
 	file->state = FILE_OPEN;
 	while ((request = STAILQ_FIRST(&file->waiting))) {
 		STAILQ_REMOVE_HEAD(&file->waiting, link);

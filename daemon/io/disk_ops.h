@@ -16,7 +16,6 @@ struct disk_opening {
 	int flags;
 	int old; /* a descriptor to close before, or -1; -1 afterwards */
 	struct statx found;
-	int step; /* the backend's */
 };
 
 /* One operation. It belongs to the backend from submit() until reap() hands it back. */
@@ -25,7 +24,8 @@ struct disk_work {
 	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
 	struct disk_opening *opening; /* NULL: it is a read */
 	int fd;
-	bool *nowait; /* the file may be asked with RWF_NOWAIT; cleared when it turns out to know none */
+	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
+	bool direct; /* the file is open with O_DIRECT */
 	void *to;
 	size_t bytes;
 	uint64_t at;
@@ -37,8 +37,7 @@ struct disk_ops {
 	void *(*open)(unsigned works, const char **what, int *error);
 	void (*close)(void *backend); /* only when every work is back */
 	void (*submit)(void *backend, struct disk_work *work);
-	void (*commit)(void *backend); /* starts what was submitted; after reap() too, which may go on with a
-					  work's next step */
+	void (*commit)(void *backend); /* starts what was submitted; is called after each reap(), too */
 	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0: not at all)
 	 * or a kick. */
 	unsigned (*reap)(
@@ -51,8 +50,6 @@ extern const struct disk_ops disk_pread;
 
 /* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that matters. */
 enum { DISK_ALIGN = 4096 };
-/* Threads of the pread pool. */
-enum { DISK_THREADS = 8 };
 
 /* disk_open() with a backend of the caller's. */
 struct disk *disk_open_with(

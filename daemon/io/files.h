@@ -22,7 +22,7 @@ struct file {
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
 	bool known;	/* can be found; a file that failed cannot, and leaves when its last user does */
 	bool direct;	/* opened with O_DIRECT */
-	bool nowait;	/* RWF_NOWAIT may be tried */
+	bool nowait;	/* as in struct disk_work */
 	int fd;		/* of whatever state; -1: none */
 	unsigned users; /* requests that read or wait */
 	struct requests waiting; /* for the opening */

@@ -385,6 +385,7 @@ static void the_server_dies(void **state)
 	struct disk_done done;
 
 	reader_open(&reader, *state, 4);
+	assert_reads(&reader, shelf, 0);
 	hold(FUSE_READ);
 	reader_queue(&reader, shelf, 0, 0, 1000);
 	disk_commit(reader.disk);

@@ -1,0 +1,233 @@
+#include "pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { STACK_BYTES = 64 * 1024 };
+
+struct pool {
+	int news_fd;
+	pthread_mutex_t mutex; /* of all below */
+	pthread_cond_t work;
+	struct works todo, done;
+	unsigned idle; /* threads that wait for work */
+	bool kicked, stop;
+	unsigned threads; /* only the data thread adds to them */
+	pthread_t thread[POOL_THREADS];
+};
+
+void works_clear(struct works *works)
+{
+	works->first = NULL;
+	works->end = &works->first;
+	works->count = 0;
+}
+
+void works_add(struct works *works, struct disk_work *work)
+{
+	work->next = NULL;
+	*works->end = work;
+	works->end = &work->next;
+	works->count++;
+}
+
+struct disk_work *works_take(struct works *works)
+{
+	struct disk_work *work = works->first;
+
+	if (!work)
+		return NULL;
+	works->first = work->next;
+	if (!works->first)
+		works->end = &works->first;
+	works->count--;
+	return work;
+}
+
+void works_move(struct works *to, struct works *from)
+{
+	if (!from->first)
+		return;
+	*to->end = from->first;
+	to->end = from->end;
+	to->count += from->count;
+	works_clear(from);
+}
+
+/* ---- the threads ---- */
+
+static int64_t opening_do(struct disk_opening *opening)
+{
+	if (opening->old >= 0)
+		close(opening->old);
+	opening->old = -1;
+
+	int fd = open(opening->path, opening->flags);
+
+	if (fd < 0)
+		return -errno;
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &opening->found) < 0) {
+		int error = errno;
+
+		close(fd);
+		return -error;
+	}
+	return fd;
+}
+
+static int64_t work_do(struct disk_work *work)
+{
+	if (work->opening)
+		return opening_do(work->opening);
+	ssize_t n = pread(work->fd, work->to, work->bytes, (off_t)work->at);
+
+	return n < 0 ? -errno : n;
+}
+
+static struct disk_work *pool_next(struct pool *pool)
+{
+	struct disk_work *work;
+
+	while (!(work = works_take(&pool->todo)) && !pool->stop) {
+		pool->idle++;
+		pthread_cond_wait(&pool->work, &pool->mutex);
+		pool->idle--;
+	}
+	return work;
+}
+
+static void *pool_thread(void *argument)
+{
+	struct pool *pool = argument;
+	struct disk_work *work;
+
+	pthread_mutex_lock(&pool->mutex);
+	while ((work = pool_next(pool))) {
+		pthread_mutex_unlock(&pool->mutex);
+		work->result = work_do(work);
+		pthread_mutex_lock(&pool->mutex);
+		bool first = !pool->done.first;
+
+		works_add(&pool->done, work);
+		if (first)
+			eventfd_write(pool->news_fd, 1);
+	}
+	pthread_mutex_unlock(&pool->mutex);
+	return NULL;
+}
+
+/* ---- the data thread's side ---- */
+
+/* Signals are for the threads that expect them: these inherit a mask that blocks all. */
+static int pool_add_thread(struct pool *pool)
+{
+	pthread_attr_t attr;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	int error = pthread_create(&pool->thread[pool->threads], &attr, pool_thread, pool);
+
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!error)
+		pool->threads++;
+	return error;
+}
+
+/* Threads are added the first time that there is more to do than they can; the first is enough to go on with.
+ */
+static void pool_grow(struct pool *pool, unsigned lacking)
+{
+	while (lacking-- > 0 && pool->threads < POOL_THREADS)
+		if (pool_add_thread(pool) != 0)
+			return;
+}
+
+void pool_give(struct pool *pool, struct works *works)
+{
+	if (!works->first)
+		return;
+	pthread_mutex_lock(&pool->mutex);
+	works_move(&pool->todo, works);
+	unsigned count = pool->todo.count, idle = pool->idle;
+
+	for (unsigned i = 0; i < count && i < idle; i++)
+		pthread_cond_signal(&pool->work);
+	pthread_mutex_unlock(&pool->mutex);
+	if (count > idle)
+		pool_grow(pool, count - idle);
+}
+
+bool pool_take(struct pool *pool, struct works *done)
+{
+	pthread_mutex_lock(&pool->mutex);
+	bool kicked = pool->kicked;
+
+	pool->kicked = false;
+	works_move(done, &pool->done);
+	pthread_mutex_unlock(&pool->mutex);
+	return kicked;
+}
+
+void pool_kick(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->mutex);
+	pool->kicked = true;
+	eventfd_write(pool->news_fd, 1);
+	pthread_mutex_unlock(&pool->mutex);
+}
+
+int pool_news_fd(const struct pool *pool)
+{
+	return pool->news_fd;
+}
+
+void pool_close(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->mutex);
+	pool->stop = true;
+	pthread_cond_broadcast(&pool->work);
+	pthread_mutex_unlock(&pool->mutex);
+	for (unsigned i = 0; i < pool->threads; i++)
+		pthread_join(pool->thread[i], NULL);
+	pthread_cond_destroy(&pool->work);
+	pthread_mutex_destroy(&pool->mutex);
+	close(pool->news_fd);
+	free(pool);
+}
+
+struct pool *pool_open(const char **what, int *error)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+
+	*what = "memory";
+	*error = ENOMEM;
+	if (!pool)
+		return NULL;
+	*what = "eventfd";
+	pool->news_fd = eventfd(0, EFD_CLOEXEC);
+	if (pool->news_fd < 0) {
+		*error = errno;
+		free(pool);
+		return NULL;
+	}
+	works_clear(&pool->todo);
+	works_clear(&pool->done);
+	pthread_mutex_init(&pool->mutex, NULL);
+	pthread_cond_init(&pool->work, NULL);
+	*what = "starting a thread";
+	*error = pool_add_thread(pool);
+	if (*error) {
+		pool_close(pool);
+		return NULL;
+	}
+	return pool;
+}
