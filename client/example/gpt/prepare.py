@@ -25,6 +25,7 @@ import numpy
 
 VOCABULARY, EOS = 50257, 50256
 SHARD_TOKENS = 2_000_000
+DATASET_TOKENS = 12_000_000  # enough of one kind
 HELD_OUT = 1000  # every 1000th document goes into the validation set instead
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 # openai-whisper is here for one file it ships, GPT-2's vocabulary; nothing of it is imported.
@@ -98,7 +99,7 @@ def sources(data):
     ):
         deb = package(name=deb_name, downloads=downloads)
         if deb is None:
-            say(f"{name}: {deb_name} cannot be had here, so {' and '.join(instead)} stand in")
+            say(f"{name}: {deb_name} cannot be had here; instead: {', '.join(instead)}")
         yield name, deb_files(deb, wanted) if deb else local_prose(instead)
 
 
@@ -210,6 +211,8 @@ def prepare(data):
             if time.monotonic() - shown > 1:
                 shown = time.monotonic()
                 say(f"{name:7} {number + 1:6,} documents, {(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ...")
+            if shards.tokens >= DATASET_TOKENS:
+                break
         shards.flush()
         tokens[name] = shards.tokens
         files += shards.files
