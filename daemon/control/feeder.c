@@ -1,5 +1,7 @@
 #include "feeder.h"
 
+#include "log.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -33,6 +35,7 @@ struct feeder {
 	void *context;
 	bool stop; /* under to_data.lock */
 	bool news; /* data thread: something was posted since the last ring() */
+	bool noted; /* data thread: the disk's note is in the log */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
@@ -184,6 +187,15 @@ static bool stopping(struct feeder *f)
 	return stop;
 }
 
+/* What the disk had to do otherwise than it was told, once. */
+static void note_disk(struct feeder *f)
+{
+	if (f->noted || !disk_notes(f->disk)[0])
+		return;
+	f->noted = true;
+	log_line(LOG_WARNING, "%s", disk_notes(f->disk));
+}
+
 static void *run(void *argument)
 {
 	struct feeder *f = argument;
@@ -204,6 +216,7 @@ static void *run(void *argument)
 			take_done(f, &done[i]);
 		if (now >= tick) {
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
+			note_disk(f);
 			tick = now + TICK_MS;
 		}
 	}

@@ -34,7 +34,7 @@ struct attach_job {
 	struct ring_geometry geometry;
 	enum start start;
 	uint64_t position;
-	char tag[2 * LIMIT_NAME_BYTES + 2];
+	char tag[STORE_TAG_BYTES];
 	size_t cursor_bytes;
 	struct cursor cursor;
 	uint64_t fingerprint;

@@ -226,6 +226,18 @@ static int find_runs(const char *stream_dir, const char *file, char *found, char
 	return n;
 }
 
+/* A name, or one with FORMER behind it. */
+static bool tag_ok(const char *tag)
+{
+	char name[STORE_TAG_BYTES];
+	size_t n = strlen(tag), tail = strlen(FORMER);
+
+	if (n > tail && strcmp(tag + n - tail, FORMER) == 0)
+		n -= tail;
+	snprintf(name, sizeof(name), "%.*s", (int)n, tag);
+	return wire_name_ok(name);
+}
+
 /* Splits "RUN/TAG"; a plain TAG leaves @run as it is. */
 static bool split_tag(const char *text, char *run, size_t run_bytes, char *tag, size_t tag_bytes, bool *named)
 {
@@ -235,7 +247,7 @@ static bool split_tag(const char *text, char *run, size_t run_bytes, char *tag, 
 	if (slash)
 		snprintf(run, run_bytes, "%.*s", (int)(slash - text), text);
 	snprintf(tag, tag_bytes, "%s", slash ? slash + 1 : text);
-	return wire_name_ok(run) && wire_name_ok(tag);
+	return wire_name_ok(run) && tag_ok(tag);
 }
 
 /* The tag of what the file @path held before, if that is still there. */
@@ -253,7 +265,7 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 	char *why, size_t why_bytes)
 {
 	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
-	char in_run[2 * LIMIT_NAME_BYTES + 2], name[2 * LIMIT_NAME_BYTES + 2], file[2 * LIMIT_NAME_BYTES + 16];
+	char in_run[STORE_TAG_BYTES], name[STORE_TAG_BYTES], file[STORE_TAG_BYTES + 16];
 	bool named;
 	ssize_t n;
 
