@@ -25,7 +25,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 	fi
 	echo "Installing from Debian: ${missing[*]}"
 	mkdir -p build
-	if ! { "${root[@]}" apt-get update && DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } >build/apt.log 2>&1; then
+	if ! { "${root[@]}" apt-get update && "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}"; } </dev/null >build/apt.log 2>&1; then
 		tail -n 20 build/apt.log >&2
 		echo "deps: apt-get failed; the whole of it is in build/apt.log" >&2
 		exit 1
@@ -33,9 +34,9 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 # torch first and by its exact version: whatever depends on it must find it there.
-if [ ! -x build/venv/bin/python ]; then
+if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment is half made
 	mkdir -p build
-	/usr/bin/python3 -m venv build/venv
+	/usr/bin/python3 -m venv --clear build/venv
 fi
 wanted="torch==2.13.0 ${wheels[*]}"
 stamp=build/venv/.installed-${1:-run}

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 
 import numpy
 import pytest
@@ -130,6 +131,19 @@ def test_batches_come_back_in_any_order_and_stay_whole_until_then(library, daemo
                 batch, tokens = held.pop(chance.randrange(len(held)) if room else 0)
                 assert numpy.array_equal(batch.array(), tokens)
                 handle.release(batch)
+
+
+@pytest.mark.parametrize("function", ["tokend_next", "tokend_try_next"])
+def test_one_free_slot_is_enough(library, daemon, function):
+    """Who holds all slots but one still gets the next batch, waiting or polling."""
+    with Handle(library, daemon, slots=4) as handle:
+        held = [handle.take() for _ in range(3)]
+        for _ in range(200):
+            deadline = time.monotonic() + 10
+            while not isinstance(batch := handle.next(function), Batch):
+                assert batch == EAGAIN and time.monotonic() < deadline, batch
+            held.append(batch)
+            handle.release(held.pop(0))
 
 
 def test_a_held_batch_outlives_the_daemon(library, daemon):

@@ -118,10 +118,11 @@ def kill_daemons(checks, place, config, rng):
     events = ["kill"] * KILLS + ["stop"] * STOPS + ["restart"] * RESTARTS
     rng.shuffle(events)
     killed = hit = frozen = restarted = 0
-    living = True
     for event in events:
         random_moment(clock, daemon, rng)
-        living = living and all(r.process.poll() is None and not r.ended for r in readers)
+        living = all(r.process.poll() is None and not r.ended for r in readers)
+        if not living:
+            break
         if event == "kill":
             hit += daemon.rings() > 0
             killed += daemon.alive()
@@ -218,8 +219,9 @@ def kill_trainers(checks, place, config):
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"
     checks.ok(f"a killed trainer's session is gone within 100 ms though a child holds its socket ({text})", times[10] <= 0.1, text)
     checks.ok("none stays", times[-1] < 5, text)
-    sessions, _ = status(daemon.socket)
+    sessions, total = status(daemon.socket)
     checks.equal("tokctl status lists the witness alone", [s["pid"] for s in sessions], [os.getpid()])
+    checks.equal("no wake-up was lost", total["lost_wakes"] + sessions[0]["lost_wakes"], 0)
     checks.ok(f"the other client read {witness.checked} batches meanwhile, 0 wrong", witness.step(10))
     checks.has("the log names who died", daemon.log(), "rank 1 of train freed")
     witness.close()
@@ -262,7 +264,7 @@ def return_to_start(checks, place, config):
     for _ in range(10):  # shards are opened, threads started
         attach_and_die(daemon.socket)
     wait_for(idle)
-    fds, shared, own = daemon.fds(), daemon.memory_kib("RssShmem"), daemon.memory_kib("RssAnon")
+    fds, shared, own = daemon.settled_fds(), daemon.memory_kib("RssShmem"), daemon.memory_kib("RssAnon")
     counted = status(daemon.socket)[1]["memory_bytes"]
     lived = 0
     for _ in range(CYCLES):
