@@ -306,6 +306,7 @@ void handle_lose(struct tokend *t)
 	if (t->fd >= 0)
 		close(t->fd);
 	t->fd = -1;
+	t->late = 0;
 }
 
 /* The new ring must go on exactly where the old one stopped. */
@@ -371,6 +372,19 @@ int handle_revive(struct tokend *t, bool wait)
 
 /* ---- talking to the one we have ---- */
 
+/* Is the message in t->packet the answer to a question that was interrupted? All are answered once. */
+static bool late_answer(struct tokend *t)
+{
+	const struct wire *w = &t->packet->wire;
+	struct wire_bytes code = wire_bytes(w, WIRE_CODE);
+	bool unsaved = w->op == WIRE_ERROR && code.n == 10 && memcmp(code.at, "checkpoint", 10) == 0;
+
+	if (t->late == 0 || (w->op != WIRE_SAVED && w->op != WIRE_REQUEST && !unsaved))
+		return false;
+	t->late--;
+	return true;
+}
+
 int handle_listen(struct tokend *t)
 {
 	for (;;) {
@@ -385,9 +399,9 @@ int handle_listen(struct tokend *t)
 		case LINK_FAULT:
 			return handle_latch(t, not_ours(t, t->packet->fault));
 		case LINK_MESSAGE:
-			if (t->packet->wire.op == WIRE_ERROR)
+			if (!late_answer(t) && t->packet->wire.op == WIRE_ERROR)
 				return handle_latch(t, refused(t));
-			break; /* the late answer to a question that was interrupted */
+			break;
 		}
 	}
 }
@@ -414,7 +428,6 @@ static int tell(struct tokend *t, const struct wire *wire)
 	}
 }
 
-/* An answer to an earlier question, interrupted while it waited, has another tag. */
 static bool answers(const struct wire *question, const struct wire *w, enum wire_op answer)
 {
 	struct wire_bytes asked = wire_bytes(question, WIRE_TAG), got = wire_bytes(w, WIRE_TAG);
@@ -423,10 +436,13 @@ static bool answers(const struct wire *question, const struct wire *w, enum wire
 	       (!wire_has(question, WIRE_TAG) || (asked.n == got.n && memcmp(asked.at, got.at, got.n) == 0));
 }
 
-/* 1: it is in t->packet, 0: the daemon is lost, or an error. */
+/*
+ * 1: it is in t->packet, 0: the daemon is lost, or an error. Without a @question: until those that were
+ * interrupted are answered, for an answer does not say which question of its kind it is to.
+ */
 static int await(struct tokend *t, const struct wire *question, enum wire_op answer)
 {
-	for (;;) {
+	while (question || t->late > 0) {
 		int r = handle_doze(t, t->fd, POLLIN, handle_clock() + SLICE_MS * MS);
 
 		if (r < 0)
@@ -443,13 +459,16 @@ static int await(struct tokend *t, const struct wire *question, enum wire_op ans
 		case LINK_MESSAGE:
 			break;
 		}
-		if (answers(question, &t->packet->wire, answer))
+		if (late_answer(t))
+			continue;
+		if (question && answers(question, &t->packet->wire, answer))
 			return 1;
 		if (t->packet->wire.op == WIRE_ERROR) {
 			r = refused(t);
 			return r == TOKEND_EDATA ? handle_latch(t, r) : r;
 		}
 	}
+	return 1;
 }
 
 int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer)
@@ -458,9 +477,13 @@ int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answe
 		int r = t->fd < 0 ? handle_revive(t, true) : 1;
 
 		if (r == 1)
-			r = tell(t, question);
+			r = await(t, NULL, answer);
 		if (r == 1)
+			r = tell(t, question);
+		if (r == 1) {
 			r = await(t, question, answer);
+			t->late += r == TOKEND_EAGAIN;
+		}
 		if (r != 0)
 			return r == 1 ? 0 : r;
 	}

@@ -62,6 +62,7 @@ struct tokend {
 	struct cursor origin;
 	struct cursor spoken; /* origin moved to where it was last asked for */
 	bool spoken_ok, committing;
+	uint32_t late; /* answers to come to questions that were interrupted */
 	uint64_t committed;
 	struct leg *leg; /* ascending; the last is the current one */
 	uint32_t legs;

@@ -15,7 +15,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { DEADLINE_MS = 300000 };
+enum {
+	DEADLINE_MS = 300000,
+	TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8, /* RUN/TAG.former, the longest that a daemon offers */
+};
 
 _Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS, "told to users");
 _Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "told to users");
@@ -81,9 +84,9 @@ static int check_options(struct tokend *t, const struct tokend_options *o)
 	if (o->cursor && (o->cursor_bytes == 0 || o->cursor_bytes > LIMIT_CURSOR_BYTES))
 		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
 			o->cursor_bytes, LIMIT_CURSOR_BYTES);
-	if (o->tag && strlen(o->tag) > 2 * LIMIT_NAME_BYTES + 1)
+	if (o->tag && strlen(o->tag) > TAG_BYTES)
 		return handle_fail(t, TOKEND_EARGUMENT, "tag: %zu bytes, TAG or RUN/TAG has at most %d",
-			strlen(o->tag), 2 * LIMIT_NAME_BYTES + 1);
+			strlen(o->tag), TAG_BYTES);
 	if (o->slots > LIMIT_SLOTS)
 		return handle_fail(t, TOKEND_EARGUMENT, "slots: %u, at most %d", o->slots, LIMIT_SLOTS);
 	return 0;

@@ -1,12 +1,13 @@
 /*
- * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing: whatever passes is a cursor
- * that the order can be evaluated on, and everything else is refused by name.
+ * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing: whatever
+ * passes is a cursor that the order can be evaluated on, and everything else is refused by name.
  */
 #include "cursor.h"
 
 #include "cursor_private.h"
 #include "pack.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,11 +114,12 @@ struct parts {
 	const struct value *stream, *datasets, *units, *base, *phase, *pending_units;
 };
 
-static bool find_parts(struct parts *parts, const struct value *map, const struct value *end, struct cursor_why *why)
+static bool find_parts(
+	struct parts *parts, const struct value *map, const struct value *end, struct cursor_why *why)
 {
 	const struct {
 		const char *key;
-		uint64_t *number;           /* or */
+		uint64_t *number;	    /* or */
 		const struct value **value; /* a text or an array */
 		enum value_type type;
 		bool optional;
@@ -221,7 +223,7 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 	};
 	uint32_t n = parts->datasets->count;
 	struct cursor_source *sources = calloc(n ? n : 1, sizeof(*sources));
-	char (*names)[LIMIT_NAME_BYTES + 1] = calloc(n ? n : 1, sizeof(*names));
+	char(*names)[LIMIT_NAME_BYTES + 1] = calloc(n ? n : 1, sizeof(*names));
 	bool ok = false;
 
 	if (!sources || !names) {
@@ -265,7 +267,8 @@ static bool check_units(const struct cursor *c, const uint64_t *units, uint32_t 
 	return sum == ORDER_UNITS || cursor_refuse(why, "units", "they do not sum to 2^32");
 }
 
-static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct cursor_why *why)
+static bool check_served(
+	const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct cursor_why *why)
 {
 	u128 sum = 0;
 
@@ -274,16 +277,18 @@ static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t 
 			return cursor_refuse(why, "base", "a dataset without windows was served");
 		sum += base[d];
 	}
-	return sum == start || cursor_refuse(why, "base", "the samples served do not add up to where the mix began");
+	return sum == start ||
+	       cursor_refuse(why, "base", "the samples served do not add up to where the mix began");
 }
 
 static bool decode_mix(struct cursor *c, const struct parts *parts, struct cursor_why *why)
 {
-	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS];
+	assert(parts->units && parts->base && parts->phase); /* find_parts() saw to it */
+	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
 	uint32_t n = parts->units->count;
 
-	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) || !read_list(parts->base, base, n) ||
-		!read_list(parts->phase, phase, order_padded(n)))
+	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) ||
+		!read_list(parts->base, base, n) || !read_list(parts->phase, phase, order_padded(n)))
 		return cursor_refuse(why, "units", "units, base and phase do not fit the datasets");
 	if (!check_units(c, units, n, why) || !check_served(c, base, n, parts->start, why))
 		return false;
@@ -291,7 +296,8 @@ static bool decode_mix(struct cursor *c, const struct parts *parts, struct curso
 		return cursor_refuse(why, "start", "not one that this stream can have");
 	c->segment[0] = order_segment_load(parts->start, units, base, phase, n);
 	if (!c->segment[0])
-		return cursor_refuse(why, "start", "the mix is not one (start, or a phase above its units), or out of memory");
+		return cursor_refuse(why, "start",
+			"the mix is not one (start, or a phase above its units), or out of memory");
 	if (!parts->pending_units)
 		return true;
 
@@ -314,8 +320,9 @@ static bool decode_map(struct cursor *out, const struct value *values, int count
 	if (!find_parts(&parts, values, values + count, why))
 		return false;
 	if (parts.order != ORDER_VERSION)
-		return cursor_refuse(why, "order", "version %" PRIu64 " of the order, this tokend knows %d: install a newer one", parts.order,
-			ORDER_VERSION);
+		return cursor_refuse(why, "order",
+			"version %" PRIu64 " of the order, this tokend knows %d: install a newer one",
+			parts.order, ORDER_VERSION);
 	if (!decode_identity(out, &parts, why) || !decode_mix(out, &parts, why))
 		return false;
 	if (parts.next < parts.start || parts.next > cursor_end(out))
@@ -333,15 +340,18 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct curso
 	if (n < 8 || memcmp(head, magic, 4) != 0)
 		return cursor_refuse(why, "cursor", "these %zu bytes are not a cursor of tokend", n);
 	if (get_le(head + 4, 4) > CURSOR_VERSION)
-		return cursor_refuse(why, "version", "a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
+		return cursor_refuse(why, "version",
+			"a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
 			get_le(head + 4, 4), CURSOR_VERSION);
 	if (get_le(head + 4, 4) != CURSOR_VERSION)
 		return cursor_refuse(why, "version", "0 is none");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
-		return cursor_refuse(why, "cursor", "%zu bytes, must be %d to %d: it is cut short or not one", n, HEADER_BYTES + 1,
-			LIMIT_CURSOR_BYTES);
+		return cursor_refuse(why, "cursor", "%zu bytes, must be %d to %d: it is cut short or not one",
+			n, HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
 	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
-		return cursor_refuse(why, "checksum", "does not match: the cursor is damaged (torn write, flipped bit); use an earlier one");
+		return cursor_refuse(why, "checksum",
+			"does not match: the cursor is damaged (torn write, flipped bit); use an earlier "
+			"one");
 
 	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */
 	struct value *values = malloc(max * sizeof(*values));
@@ -351,7 +361,8 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct curso
 
 	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
 
-	ok = count > 0 ? decode_map(out, values, count, why) : cursor_refuse(why, "cursor", "not MessagePack");
+	ok = count > 0 ? decode_map(out, values, count, why)
+		       : cursor_refuse(why, "cursor", "not MessagePack");
 	free(values);
 	if (!ok)
 		cursor_free(out);

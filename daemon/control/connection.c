@@ -16,6 +16,8 @@
 
 enum {
 	PACKETS_A_TURN = 64, /* then the other connections get theirs */
+	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
+	LAST_WORDS = 512,    /* packets of a peer that is gone: more than a socket's queue holds */
 	MAX_FDS = 8,
 };
 
@@ -104,7 +106,8 @@ void connection_send(struct connection *c, const struct wire *w, const int *fds,
 	connection_close(c);
 }
 
-/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in whatever encoding. */
+/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in whatever
+ * encoding. */
 static const char *printable(char *to, size_t capacity, const char *text)
 {
 	size_t n = 0;
@@ -150,7 +153,8 @@ static void hello(struct connection *c, const struct wire *w)
 	struct wire answer = {.op = WIRE_HELLO};
 
 	if (wire_number(w, WIRE_VERSION_KEY) != WIRE_VERSION) {
-		connection_refuse(c, "protocol", "version", "this tokend speaks version 1: install client and daemon of one release");
+		connection_refuse(c, "protocol", "version",
+			"this tokend speaks version 1: install client and daemon of one release");
 		return;
 	}
 	if (!wire_text(w, WIRE_HOST, c->host, sizeof(c->host)) || !wire_label_ok(c->host))
@@ -227,6 +231,10 @@ static bool receive(struct connection *c)
 	const char *fault;
 	struct wire w;
 
+	/* A peer that closes with our bytes unread resets the connection; what it said before comes after
+	 * that. */
+	if (n < 0 && errno == ECONNRESET)
+		n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
 	if (n <= 0) {
@@ -248,13 +256,21 @@ static bool receive(struct connection *c)
 	return !c->closing;
 }
 
+/* The peer is gone. What it said before counts: a rank acknowledges, then leaves. */
+static void hear_out(struct connection *c)
+{
+	for (int i = 0; i < LAST_WORDS && receive(c); i++)
+		;
+	connection_close(c);
+}
+
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
 	struct connection *c = poll->data;
 
 	(void)events;
-	if (status < 0) {
-		connection_close(c);
+	if (status < 0) { /* a reset: libuv has stopped the poll */
+		hear_out(c);
 		return;
 	}
 	for (int i = 0; i < PACKETS_A_TURN && receive(c); i++)
@@ -268,9 +284,9 @@ static void on_process_end(uv_poll_t *poll, int status, int events)
 
 	(void)status, (void)events;
 	if (c->session && !c->closing)
-		log_line(LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid, (unsigned long long)c->session->rank,
-			c->session->stream->config->name);
-	connection_close(c);
+		log_line(LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid,
+			(unsigned long long)c->session->rank, c->session->stream->config->name);
+	hear_out(c);
 }
 
 /* ---- accepting ---- */
@@ -300,8 +316,9 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 {
 	struct connection *c = calloc(1, sizeof(*c));
 
-	if (!c) {
+	if (!c || uv_poll_init(&server->loop, &c->poll, fd) < 0) {
 		close(fd);
+		free(c);
 		return;
 	}
 	c->server = server;
@@ -315,11 +332,13 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 	server->connections = c;
 	server->connected++;
 	c->pidfd = open_pidfd(fd, peer->pid);
-	uv_poll_init(&server->loop, &c->poll, fd);
 	c->poll.data = c;
 	c->handles = 1;
+	if (c->pidfd >= 0 && uv_poll_init(&server->loop, &c->process, c->pidfd) < 0) {
+		close(c->pidfd);
+		c->pidfd = -1;
+	}
 	if (c->pidfd >= 0) {
-		uv_poll_init(&server->loop, &c->process, c->pidfd);
 		c->process.data = c;
 		c->handles = 2;
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
@@ -328,10 +347,12 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 	char text[160];
 
 	if (!allowed(server->options->catalog->config, peer->uid)) {
-		snprintf(text, sizeof(text), "uid %u may not attach: add it to allow_uids", (unsigned)peer->uid);
+		snprintf(text, sizeof(text), "uid %u may not attach: add it to allow_uids",
+			(unsigned)peer->uid);
 		connection_refuse(c, "uid", "allow_uids", text);
 	} else if (server->connected > server->options->connections) {
-		snprintf(text, sizeof(text), "%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
+		snprintf(text, sizeof(text),
+			"%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
 			server->options->connections);
 		connection_refuse(c, "descriptors", "connections", text);
 	}
@@ -341,7 +362,8 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 static void refuse_for_descriptors(struct server *server)
 {
 	if (server->spare_fd < 0) {
-		/* Nothing to give up: leave the queue alone until on_second(), or the loop would spin on it. */
+		/* Nothing to give up: leave the queue alone until on_second(), or the loop would spin on it.
+		 */
 		uv_poll_stop(&server->accept);
 		return;
 	}
@@ -357,7 +379,7 @@ static void refuse_for_descriptors(struct server *server)
 
 void connection_accept(struct server *server)
 {
-	for (;;) {
+	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		struct ucred peer = {0};
 		socklen_t n = sizeof(peer);
 		int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

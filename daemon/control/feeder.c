@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -33,9 +35,10 @@ struct feeder {
 	struct disk *disk;
 	void (*ring)(void *);
 	void *context;
-	bool stop; /* under to_data.lock */
-	bool news; /* data thread: something was posted since the last ring() */
-	bool noted; /* data thread: the disk's note is in the log */
+	bool stop;     /* under to_data.lock */
+	bool news;     /* data thread: something was posted since the last ring() */
+	bool noted;    /* data thread: the disk's note is in the log */
+	char why[160]; /* of the last shard that was not the one listed */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
@@ -73,7 +76,8 @@ static void send_wake(int socket)
 {
 	char byte = 0;
 
-	/* A full socket means that wake-ups lie there unread already; a dead one is the control thread's to see. */
+	/* A full socket means that wake-ups lie there unread already; a dead one is the control thread's to
+	 * see. */
 	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return;
 }
@@ -90,15 +94,14 @@ static void perform(struct feeder *f, const struct engine_action *a)
 
 	switch (a->type) {
 	case ENGINE_READ:
-		disk_queue(f->disk,
-			&(struct disk_read){
-				.tag = a->tag,
-				.dataset = a->owner,
-				.shard = a->shard,
-				.token = a->token,
-				.tokens = a->tokens,
-				.to = a->to,
-			});
+		disk_queue(f->disk, &(struct disk_read){
+					    .tag = a->tag,
+					    .dataset = a->owner,
+					    .shard = a->shard,
+					    .token = a->token,
+					    .tokens = a->tokens,
+					    .to = a->to,
+				    });
 		break;
 	case ENGINE_WAKE:
 		send_wake(m->socket);
@@ -111,6 +114,7 @@ static void perform(struct feeder *f, const struct engine_action *a)
 			.fault = (enum disk_fault)(a->fault & 0xff),
 			.error = a->fault >> 8,
 		};
+		memcpy(m->failure.why, f->why, sizeof(f->why));
 		say(f, a->id, FEEDER_FAILED);
 		break;
 	case ENGINE_HOSTILE:
@@ -142,7 +146,8 @@ static void read_mail(struct feeder *f)
 
 	while (mailbox_take(&f->to_data, &id, &said)) {
 		if (said & SAY_ATTACH)
-			step(f, &(struct engine_event){.type = ENGINE_ATTACH, .id = id, .feed = f->member[id].feed});
+			step(f, &(struct engine_event){
+					.type = ENGINE_ATTACH, .id = id, .feed = f->member[id].feed});
 		if (said & SAY_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
 		if (said & SAY_DETACH)
@@ -154,12 +159,14 @@ static void read_mail(struct feeder *f)
 static bool retryable(const struct disk_done *done)
 {
 	return done->fault == DISK_ERRNO &&
-	       (done->error == EIO || done->error == EAGAIN || done->error == EINTR || done->error == ENOMEM ||
-		       done->error == ESTALE || done->error == ETIMEDOUT);
+	       (done->error == EIO || done->error == EAGAIN || done->error == EINTR ||
+		       done->error == ENOMEM || done->error == ESTALE || done->error == ETIMEDOUT);
 }
 
 static void take_done(struct feeder *f, const struct disk_done *done)
 {
+	if (done->fault == DISK_REPLACED)
+		snprintf(f->why, sizeof(f->why), "%s", done->why);
 	step(f, &(struct engine_event){
 			.type = ENGINE_DONE,
 			.id = UINT32_MAX,

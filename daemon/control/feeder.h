@@ -1,6 +1,7 @@
 /*
- * The data thread: the one place where the engine meets the disk. It owns both; the control thread talks to it through
- * mailboxes of plain flags, one set a session, so that nothing can overflow and a kick said twice is said once.
+ * The data thread: the one place where the engine meets the disk. It owns both; the control thread talks to
+ * it through mailboxes of plain flags, one set a session, so that nothing can overflow and a kick said twice
+ * is said once.
  */
 #ifndef TOKEND_FEEDER_H
 #define TOKEND_FEEDER_H
@@ -20,7 +21,8 @@ struct feeder_failure {
 	const struct dataset *dataset;
 	uint64_t shard, token;
 	enum disk_fault fault;
-	int error; /* errno of DISK_ERRNO */
+	int error;     /* errno of DISK_ERRNO */
+	char why[160]; /* what differs, of DISK_REPLACED */
 };
 
 /* Takes over @disk. @ring is called in the data thread when feeder_take() has news. NULL with errno. */

@@ -31,16 +31,19 @@ static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 	int type = 0, domain = 0;
 	socklen_t n = sizeof(int);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 ||
-		type != SOCK_SEQPACKET || domain != AF_UNIX)
-		return say(why, why_bytes, "the socket systemd passed is no unix SOCK_SEQPACKET: use ListenSequentialPacket=");
+	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
+		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
+		domain != AF_UNIX)
+		return say(why, why_bytes,
+			"the socket systemd passed is no unix SOCK_SEQPACKET: use ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return say(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
 	l->fd = fd;
 	return true;
 }
 
-/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then look again. */
+/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then look again.
+ */
 static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 {
 	for (;;) {
@@ -50,7 +53,9 @@ static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 		if (l->lock_fd < 0)
 			return say(why, why_bytes, "socket: cannot create %s: %s", l->lock, strerror(errno));
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
-			return say(why, why_bytes, "socket: another tokend listens at %s: stop it, or take another --socket", l->path);
+			return say(why, why_bytes,
+				"socket: another tokend listens at %s: stop it, or take another --socket",
+				l->path);
 		if (fstat(l->lock_fd, &ours) == 0 && stat(l->lock, &now) == 0 && ours.st_ino == now.st_ino &&
 			ours.st_dev == now.st_dev)
 			return true;
@@ -83,10 +88,13 @@ static bool bind_own(struct listener *l, char *why, size_t why_bytes)
 	/* Anything but a dead socket is not ours to remove. */
 	if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode)) {
 		if (is_live(&to))
-			return say(why, why_bytes, "socket: another program listens at %s: stop it, or take another --socket", l->path);
+			return say(why, why_bytes,
+				"socket: another program listens at %s: stop it, or take another --socket",
+				l->path);
 		unlink(l->path);
 	}
-	if (bind(l->fd, (struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
+	if (bind(l->fd, (struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 ||
+		listen(l->fd, BACKLOG) < 0)
 		return say(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
 	return true;
 }
@@ -112,7 +120,8 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 	if (fd >= 0)
 		return adopt(l, fd, why, why_bytes);
 	if (strlen(path) >= sizeof(l->path))
-		return say(why, why_bytes, "socket: the path %s is longer than %zu bytes", path, sizeof(l->path) - 1);
+		return say(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
+			sizeof(l->path) - 1);
 	memcpy(l->path, path, strlen(path) + 1);
 	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);
 	make_parent(path);

@@ -1,6 +1,6 @@
 /*
- * The socket that trainers connect to: systemd's if it gives us one, else our own. A lock file beside our own tells a live
- * daemon from a dead one's left-over without a race, and disappears with us.
+ * The socket that trainers connect to: systemd's if it gives us one, else our own. A lock file beside our own
+ * tells a live daemon from a dead one's left-over without a race, and disappears with us.
  */
 #ifndef TOKEND_LISTEN_H
 #define TOKEND_LISTEN_H
@@ -10,7 +10,7 @@
 
 struct listener {
 	int fd;
-	int lock_fd;    /* -1 where systemd owns the socket */
+	int lock_fd;	/* -1 where systemd owns the socket */
 	char path[108]; /* of our own socket */
 	char lock[128];
 };

@@ -8,7 +8,8 @@
 void log_line(enum log_level level, const char *format, ...)
 {
 	char line[2048];
-	int n = getenv("JOURNAL_STREAM") ? snprintf(line, sizeof(line), "<%d>", level) : snprintf(line, sizeof(line), "tokend: ");
+	int n = getenv("JOURNAL_STREAM") ? snprintf(line, sizeof(line), "<%d>", level)
+					 : snprintf(line, sizeof(line), "tokend: ");
 	va_list args;
 
 	va_start(args, format);
@@ -21,7 +22,8 @@ void log_line(enum log_level level, const char *format, ...)
 		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
 			line[i] = '?';
 	line[n++] = '\n';
-	/* One write a line, so that lines of several processes do not mix. A log that cannot be written has nobody to tell. */
+	/* One write a line, so that lines of several processes do not mix. A log that cannot be written has
+	 * nobody to tell. */
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
 }

@@ -1,5 +1,6 @@
 /*
- * The log: lines on stderr, for a terminal or journald. Levels are sd-daemon's prefixes, written only under systemd.
+ * The log: lines on stderr, for a terminal or journald. Levels are sd-daemon's prefixes, written only under
+ * systemd.
  */
 #ifndef TOKEND_LOG_H
 #define TOKEND_LOG_H

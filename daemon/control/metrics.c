@@ -1,6 +1,6 @@
 /*
- * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a timer covers the time-outs
- * that it asks for.
+ * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a timer covers
+ * the time-outs that it asks for.
  */
 #include "metrics.h"
 
@@ -71,11 +71,16 @@ static double session_value(const struct session *s, unsigned which, uint64_t no
 static void sessions(FILE *to, const struct server *server)
 {
 	static const char *const families[][3] = {
-		{"tokend_session_published_batches_total", "counter", "Micro-batches put into the session's ring"},
-		{"tokend_session_released_batches_total", "counter", "Micro-batches the trainer has given back"},
-		{"tokend_session_ready_batches", "gauge", "Micro-batches in the ring and not given back: 0 while the trainer waits"},
-		{"tokend_session_full_seconds", "gauge", "For how long the ring has been full: the trainer is behind, or hangs"},
-		{"tokend_session_lost_wakes_total", "counter", "Wake-ups that did not arrive: 0 in a sound system"},
+		{"tokend_session_published_batches_total", "counter",
+			"Micro-batches put into the session's ring"},
+		{"tokend_session_released_batches_total", "counter",
+			"Micro-batches the trainer has given back"},
+		{"tokend_session_ready_batches", "gauge",
+			"Micro-batches in the ring and not given back: 0 while the trainer waits"},
+		{"tokend_session_full_seconds", "gauge",
+			"For how long the ring has been full: the trainer is behind, or hangs"},
+		{"tokend_session_lost_wakes_total", "counter",
+			"Wake-ups that did not arrive: 0 in a sound system"},
 	};
 	uint64_t now = uv_now(&server->loop);
 
@@ -90,8 +95,10 @@ static void sessions(FILE *to, const struct server *server)
 			label(to, s->stream->config->name);
 			fputs("\",run=\"", to);
 			label(to, s->run);
-			fprintf(to, "\",rank=\"%" PRIu64 "\",peer=\"%" PRIu64 "\",session=\"%" PRIu32 "\"} %.15g\n", s->rank, s->peer, s->id,
-				session_value(s, f, now));
+			fprintf(to,
+				"\",rank=\"%" PRIu64 "\",peer=\"%" PRIu64 "\",session=\"%" PRIu32
+				"\"} %.15g\n",
+				s->rank, s->peer, s->id, session_value(s, f, now));
 		}
 	}
 }
@@ -103,17 +110,22 @@ static void page(FILE *to, const struct server *server)
 
 	uv_getrusage(&usage);
 	header(to, "tokend_info", "gauge", "Version and way of reading");
-	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION, disk_name(server->options->disk));
-	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready", (double)(now - server->started_ms) / 1000);
+	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION,
+		disk_name(server->options->disk));
+	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready",
+		(double)(now - server->started_ms) / 1000);
 	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",
 		(double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
 			((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6);
 	plain(to, "tokend_sessions", "gauge", "Sessions attached", server->sessions);
-	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging in use", (double)server->memory_bytes);
+	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging in use",
+		(double)server->memory_bytes);
 	plain(to, "tokend_memory_limit_bytes", "gauge", "What memory: allows",
 		(double)server->options->catalog->config->memory_bytes);
-	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost, of sessions that have ended", (double)server->lost_wakes);
-	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard", (double)server->failures);
+	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost, of sessions that have ended",
+		(double)server->lost_wakes);
+	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard",
+		(double)server->failures);
 	sessions(to, server);
 }
 
@@ -139,14 +151,15 @@ static struct MHD_Response *make_page(const struct server *server)
 	return response;
 }
 
-static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url, const char *method,
-	const char *version, const char *body, size_t *body_bytes, void **state)
+static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url,
+	const char *method, const char *version, const char *body, size_t *body_bytes, void **state)
 {
 	static char lost[] = "metrics are at /metrics\n";
 	struct metrics *m = context;
 	bool found = strcmp(method, "GET") == 0 && strcmp(url, "/metrics") == 0;
-	struct MHD_Response *response = found ? make_page(m->server)
-					      : MHD_create_response_from_buffer(strlen(lost), lost, MHD_RESPMEM_PERSISTENT);
+	struct MHD_Response *response =
+		found ? make_page(m->server)
+		      : MHD_create_response_from_buffer(strlen(lost), lost, MHD_RESPMEM_PERSISTENT);
 	enum MHD_Result result = MHD_NO;
 
 	(void)version, (void)body, (void)body_bytes, (void)state;
@@ -185,7 +198,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 static bool resolve(const char *address, struct addrinfo **found, char *why, size_t why_bytes)
 {
-	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+	const struct addrinfo hints = {
+		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
 	char host[64];
 	const char *colon = strrchr(address, ':');
 	size_t n = colon ? (size_t)(colon - address) : 0;
@@ -201,7 +215,8 @@ static bool resolve(const char *address, struct addrinfo **found, char *why, siz
 	int error = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, found);
 
 	if (error)
-		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host", address, gai_strerror(error));
+		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host", address,
+			gai_strerror(error));
 	return error == 0;
 }
 
@@ -220,9 +235,10 @@ struct metrics *metrics_start(struct server *server, const char *address, char *
 		return NULL;
 	}
 	m->server = server;
-	m->http = MHD_start_daemon(MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, answer, m,
-		MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
-		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+	m->http = MHD_start_daemon(MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL,
+		NULL, answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
+		(unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
 	freeaddrinfo(found);
 	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info) {

@@ -1,6 +1,6 @@
 /*
- * Requests: an operator's word to the sessions of a stream, which see its number in their rings and fetch the rest. The daemon
- * carries nothing out and remembers only the last one.
+ * Requests: an operator's word to the sessions of a stream, which see its number in their rings and fetch the
+ * rest. The daemon carries nothing out and remembers only the last one.
  */
 #include "log.h"
 #include "server.h"
@@ -26,8 +26,9 @@ void request_new(struct connection *c, const struct wire *w)
 {
 	struct server *server = c->server;
 	char name[LIMIT_NAME_BYTES + 1];
-	const struct stream *stream =
-		wire_text(w, WIRE_STREAM, name, sizeof(name)) ? catalog_stream(server->options->catalog, name) : NULL;
+	const struct stream *stream = wire_text(w, WIRE_STREAM, name, sizeof(name))
+					      ? catalog_stream(server->options->catalog, name)
+					      : NULL;
 	struct request *r;
 
 	if (!stream) {
@@ -38,7 +39,8 @@ void request_new(struct connection *c, const struct wire *w)
 
 	struct request next = {.number = server->requests + 1};
 
-	if (!wire_text(w, WIRE_KIND, next.kind, sizeof(next.kind)) || !wire_text(w, WIRE_ARGS, next.args, sizeof(next.args))) {
+	if (!wire_text(w, WIRE_KIND, next.kind, sizeof(next.kind)) ||
+		!wire_text(w, WIRE_ARGS, next.args, sizeof(next.args))) {
 		connection_error(c, "request", "args", "too long");
 		return;
 	}
@@ -48,7 +50,8 @@ void request_new(struct connection *c, const struct wire *w)
 		struct session *s = server->session[id];
 
 		if (s && s->fed && s->stream == stream)
-			atomic_store_explicit(&s->segment.ring.header->request, r->number, memory_order_release);
+			atomic_store_explicit(
+				&s->segment.ring.header->request, r->number, memory_order_release);
 	}
 	log_line(LOG_NOTE, "request %" PRIu64 " to stream %s: %s %s", r->number, name, r->kind, r->args);
 	send_request(c, r);
@@ -73,6 +76,6 @@ void request_acknowledge(struct connection *c, const struct wire *w)
 	if (!c->session || !wire_text(w, WIRE_TEXT, text, sizeof(text)))
 		return;
 	c->session->acknowledged = wire_number(w, WIRE_NUMBER);
-	log_line(LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s", c->session->acknowledged, c->session->rank,
-		c->session->run, text);
+	log_line(LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s", c->session->acknowledged,
+		c->session->rank, c->session->run, text);
 }

@@ -1,6 +1,7 @@
 /*
- * Snapshots asked for by a session. The bytes are the trainer's: they are checked against the stream, then stored as they are,
- * in libuv's pool. An error is answered and the session goes on: training does not stop because a disk is full.
+ * Snapshots asked for by a session. The bytes are the trainer's: they are checked against the stream, then
+ * stored as they are, in libuv's pool. An error is answered and the session goes on: training does not stop
+ * because a disk is full.
  */
 #include "log.h"
 #include "server.h"
@@ -38,8 +39,8 @@ static void save_work(uv_work_t *work)
 		  refuse(&job->refusal, "checkpoint", why.field, "%s", why.text);
 	cursor_free(&cursor);
 	if (job->ok)
-		job->ok = store_save(job->state_dir, job->stream->config->name, job->run, job->tag, job->bytes, job->n, job->path,
-				  sizeof(job->path), text, sizeof(text)) ||
+		job->ok = store_save(job->state_dir, job->stream->config->name, job->run, job->tag,
+				  job->bytes, job->n, job->path, sizeof(job->path), text, sizeof(text)) ||
 			  refuse(&job->refusal, "checkpoint", "state_dir", "%s", text);
 }
 
@@ -81,7 +82,8 @@ void save_checkpoint(struct connection *c, const struct wire *w)
 	job = b.n <= LIMIT_CURSOR_BYTES ? calloc(1, sizeof(*job)) : NULL;
 	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) || !wire_name_ok(job->tag)) {
 		free(job);
-		connection_error(c, "checkpoint", "tag", "not a name: 1 to 64 bytes without '/' and leading dot");
+		connection_error(
+			c, "checkpoint", "tag", "not a name: 1 to 64 bytes without '/' and leading dot");
 		return;
 	}
 	job->connection = c;

@@ -1,6 +1,6 @@
 /*
- * The two shared segments of a session: sealed memfds, populated before anybody else sees them, so that all their memory
- * is charged to the daemon and no page fault waits in a trainer's step.
+ * The two shared segments of a session: sealed memfds, populated before anybody else sees them, so that all
+ * their memory is charged to the daemon and no page fault waits in a trainer's step.
  */
 #ifndef TOKEND_SEGMENT_H
 #define TOKEND_SEGMENT_H

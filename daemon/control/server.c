@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -34,7 +35,8 @@ static void stop(struct server *server)
 /* With the last connection the rest of the loop may go. */
 static void leave_if_done(struct server *server)
 {
-	if (!server->stopping || server->connections || server->sessions > 0 || uv_is_closing((uv_handle_t *)&server->second))
+	if (!server->stopping || server->connections || server->sessions > 0 ||
+		uv_is_closing((uv_handle_t *)&server->second))
 		return;
 	uv_close((uv_handle_t *)&server->second, NULL);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
@@ -47,7 +49,8 @@ static void on_signal(uv_signal_t *signal, int number)
 {
 	struct server *server = signal->data;
 
-	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", number == SIGTERM ? "SIGTERM" : "SIGINT", server->sessions);
+	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", number == SIGTERM ? "SIGTERM" : "SIGINT",
+		server->sessions);
 	stop(server);
 }
 
@@ -99,7 +102,8 @@ static void on_second(uv_timer_t *timer)
 		accept_again(server);
 	if (server->sessions > 0)
 		server->lonely_since_ms = now;
-	if (server->options->linger_s > 0 && now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
+	if (server->options->linger_s > 0 &&
+		now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
 		log_line(LOG_NOTE, "no session for %u s: leaving", server->options->linger_s);
 		stop(server);
 	}
@@ -173,6 +177,7 @@ int server_run(const struct server_options *options)
 		return 1;
 	}
 	server->options = options;
+	server->requests = (uint64_t)time(NULL) << 20; /* numbers grow from one daemon to the next */
 	server->memory_bytes = options->staging_bytes;
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
@@ -187,7 +192,8 @@ int server_run(const struct server_options *options)
 	}
 	server->spare_fd = dup(STDERR_FILENO);
 	server->started_ms = server->lonely_since_ms = uv_now(&server->loop);
-	log_line(LOG_NOTE, "ready at %s", server->listener.path[0] ? server->listener.path : "systemd's socket");
+	log_line(LOG_NOTE, "ready at %s",
+		server->listener.path[0] ? server->listener.path : "systemd's socket");
 	notify("READY=1");
 	serve(server);
 	feeder_stop(server->feeder);

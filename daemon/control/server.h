@@ -1,6 +1,6 @@
 /*
- * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every session is what its
- * client said at attach, and dies with its connection.
+ * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every session is
+ * what its client said at attach, and dies with its connection.
  *
  *   server.c      the loop: listening, signals, the clock, news from the data thread
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
@@ -28,9 +28,9 @@ struct server_options {
 	const char *socket;
 	struct disk *disk; /* taken over */
 	unsigned depth;
-	unsigned connections;   /* at most so many: the descriptors of more are kept for shards */
+	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
 	uint64_t staging_bytes; /* of the disk, counted in memory: */
-	unsigned linger_s;      /* leave when there was no session for so long; 0: never */
+	unsigned linger_s;	/* leave when there was no session for so long; 0: never */
 };
 
 /* Serves until SIGTERM or SIGINT. The exit code; reasons go to the log. */
@@ -65,7 +65,7 @@ struct server {
 	struct listener listener;
 	struct feeder *feeder;
 	struct metrics *metrics; /* or NULL */
-	int spare_fd; /* given up to be able to refuse when we run out of them */
+	int spare_fd;		 /* given up to be able to refuse when we run out of them */
 	bool stopping;
 	uint64_t memory_bytes; /* rings and staging, in use or promised */
 	uint64_t started_ms;
@@ -75,7 +75,7 @@ struct server {
 	uint32_t sessions;
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
-	unsigned connected; /* length of that list */
+	unsigned connected;	 /* length of that list */
 	struct request *request; /* [streams] */
 	uint64_t requests;
 	char incoming[LIMIT_PACKET_BYTES]; /* the packet being read; messages borrow from it */
@@ -92,7 +92,7 @@ struct connection {
 	uv_poll_t process; /* the peer's pidfd, if it could be had */
 	int pidfd;
 	unsigned handles; /* still open in libuv */
-	unsigned jobs;    /* of it in the pool */
+	unsigned jobs;	  /* of it in the pool */
 	bool greeted, closing;
 	uint64_t since_ms; /* of its last message */
 	char host[LIMIT_NAME_BYTES + 1];
@@ -108,8 +108,8 @@ struct session {
 	uint64_t bytes; /* of its ring, out of memory: */
 	struct segment segment;
 	struct feed *feed;
-	bool fed; /* the data thread has the feed */
-	uint64_t next;  /* position it was attached at */
+	bool fed;		/* the data thread has the feed */
+	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
 	uint64_t acknowledged;
 };
@@ -127,12 +127,12 @@ void connection_close(struct connection *c);
 void connection_settle(struct connection *c);
 
 /* Each of these carries out one message. */
-void session_attach(struct connection *c, const struct wire *w);   /* session.c */
-void save_checkpoint(struct connection *c, const struct wire *w);  /* save.c */
-void request_new(struct connection *c, const struct wire *w);      /* request.c */
+void session_attach(struct connection *c, const struct wire *w);  /* session.c */
+void save_checkpoint(struct connection *c, const struct wire *w); /* save.c */
+void request_new(struct connection *c, const struct wire *w);	  /* request.c */
 void request_pending(struct connection *c);
 void request_acknowledge(struct connection *c, const struct wire *w);
-void status_list(struct connection *c, const struct wire *w);      /* status.c */
+void status_list(struct connection *c, const struct wire *w); /* status.c */
 
 /* session.c */
 /* News from the data thread on session @id. */

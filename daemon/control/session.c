@@ -1,10 +1,10 @@
 /*
- * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs in three steps: what
- * needs no waiting is checked on the loop, cursor and ring are made in libuv's pool, and back on the loop the data thread
- * gets the feed and the client its two descriptors.
+ * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs in three
+ * steps: what needs no waiting is checked on the loop, cursor and ring are made in libuv's pool, and back on
+ * the loop the data thread gets the feed and the client its two descriptors.
  *
- * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the connection may
- * close. A job in the pool holds its connection open until it is back.
+ * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the
+ * connection may close. A job in the pool holds its connection open until it is back.
  */
 #include "log.h"
 #include "server.h"
@@ -78,7 +78,8 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 		job->start = (enum start)i;
 	}
 	if (given != 1)
-		return refuse(&job->refusal, "attach", "start", "name one of begin, position, tag and cursor");
+		return refuse(
+			&job->refusal, "attach", "start", "name one of begin, position, tag and cursor");
 	if (job->start == START_POSITION)
 		job->position = wire_number(w, WIRE_POSITION);
 	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
@@ -87,7 +88,8 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 
 		if (b.n > sizeof(job->bytes))
-			return refuse(&job->refusal, "attach", "cursor", "%u bytes, at most %d", b.n, LIMIT_CURSOR_BYTES);
+			return refuse(&job->refusal, "attach", "cursor", "%u bytes, at most %d", b.n,
+				LIMIT_CURSOR_BYTES);
 		memcpy(job->bytes, b.at, b.n);
 		job->cursor_bytes = b.n;
 	}
@@ -106,7 +108,8 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
-		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
+		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot",
+			LIMIT_NAME_BYTES);
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return refuse(r, "attach", "stream", "not a name");
 	s->stream = catalog_stream(catalog, name);
@@ -115,7 +118,8 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return refuse(r, "attach", "world", "%" PRIu64 ", must be 1 to 2^32", s->world);
 	if (s->rank >= s->world)
-		return refuse(r, "attach", "rank", "%" PRIu64 ", must be below the world, %" PRIu64, s->rank, s->world);
+		return refuse(r, "attach", "rank", "%" PRIu64 ", must be below the world, %" PRIu64, s->rank,
+			s->world);
 	return true;
 }
 
@@ -136,10 +140,12 @@ static bool reserve(struct attach_job *job, struct server *server)
 	char why[300];
 
 	if (s->micro < 1 || s->micro > LIMIT_MICRO_BATCH)
-		return refuse(&job->refusal, "attach", "micro_batch", "%" PRIu64 ", must be 1 to %d", s->micro, LIMIT_MICRO_BATCH);
+		return refuse(&job->refusal, "attach", "micro_batch", "%" PRIu64 ", must be 1 to %d",
+			s->micro, LIMIT_MICRO_BATCH);
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro);
-	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes, why, sizeof(why)))
+	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes,
+		    why, sizeof(why)))
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
@@ -182,8 +188,8 @@ static bool make_cursor(struct attach_job *job)
 		       refuse(&job->refusal, "cursor", why.field, "%s", why.text);
 	}
 	if (job->start == START_TAG) {
-		job->cursor_bytes = store_load(job->state_dir, stream->config->name, job->session->run, job->tag, job->bytes, former,
-			text, sizeof(text));
+		job->cursor_bytes = store_load(job->state_dir, stream->config->name, job->session->run,
+			job->tag, job->bytes, former, text, sizeof(text));
 		if (job->cursor_bytes == 0)
 			return refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
 				*former ? "; the one before it is kept as " : "", former);
@@ -200,19 +206,19 @@ static bool make_feed(struct attach_job *job)
 	const struct catalog *catalog = job->connection->server->options->catalog;
 
 	if (!segment_new(&s->segment, &job->geometry))
-		return refuse(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
+		return refuse(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s",
+			s->bytes, strerror(errno));
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
 		source[d] = (struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
-	s->feed = feed_new(&job->cursor,
-		&(struct feed_options){
-			.id = s->id,
-			.stream = (uint32_t)(stream - catalog->stream),
-			.rank = s->rank,
-			.world = s->world,
-			.ring = s->segment.ring,
-			.source = source,
-		});
+	s->feed = feed_new(&job->cursor, &(struct feed_options){
+						 .id = s->id,
+						 .stream = (uint32_t)(stream - catalog->stream),
+						 .rank = s->rank,
+						 .world = s->world,
+						 .ring = s->segment.ring,
+						 .source = source,
+					 });
 	return s->feed || refuse(&job->refusal, "memory", "feed", "out of memory");
 }
 
@@ -296,7 +302,8 @@ void session_attach(struct connection *c, const struct wire *w)
 	struct server *server = c->server;
 
 	if (c->session) {
-		connection_refuse(c, "attach", "connection", "it is attached already: a session is a connection of its own");
+		connection_refuse(c, "attach", "connection",
+			"it is attached already: a session is a connection of its own");
 		return;
 	}
 
@@ -312,7 +319,8 @@ void session_attach(struct connection *c, const struct wire *w)
 	job->session = s;
 	job->state_dir = server->options->catalog->config->state_dir;
 	job->work.data = job;
-	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) || !reserve(job, server)) {
+	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) ||
+		!reserve(job, server)) {
 		session_free(s);
 		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
 		attach_job_free(job);
@@ -339,17 +347,28 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	char field[96], text[LIMIT_TEXT_BYTES];
 
 	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
-	if (f->fault == DISK_ERRNO)
-		snprintf(text, sizeof(text), "shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped", shard,
-			f->token, strerror(f->error), s->stream->config->name);
-	else
+	const char *stream = s->stream->config->name;
+
+	switch (f->fault) {
+	case DISK_SHORT:
 		snprintf(text, sizeof(text),
-			f->fault == DISK_SHORT
-				? "shard %s at token %" PRIu64 ": the file ends before that, it was truncated; stream %s stops here: restore "
-				  "it, then attach at the cursor"
-				: "shard %s at token %" PRIu64 ": the file is not the one that was there when tokend started (size, inode "
-				  "or mtime differ); stream %s stops here: restore it or restart tokend",
-			shard, f->token, s->stream->config->name);
+			"shard %s at token %" PRIu64
+			": the file ends before that, it was truncated; stream %s stops here, nothing was "
+			"skipped: restore it, then attach at the cursor",
+			shard, f->token, stream);
+		break;
+	case DISK_REPLACED:
+		snprintf(text, sizeof(text),
+			"shard %s at token %" PRIu64
+			": not the file that was there when tokend started: %s; stream %s stops here, "
+			"nothing was skipped: restore it, or restart tokend",
+			shard, f->token, f->why, stream);
+		break;
+	default:
+		snprintf(text, sizeof(text),
+			"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped", shard,
+			f->token, strerror(f->error), stream);
+	}
 	s->connection->server->failures++;
 	connection_refuse(s->connection, "data", field, text);
 }
@@ -367,7 +386,8 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 		say_failure(s, &failure);
 	}
 	if ((news & FEEDER_HOSTILE) && !c->closing)
-		connection_refuse(c, "protocol", "released", "the ring's control words are out of range: this client was thrown out");
+		connection_refuse(c, "protocol", "released",
+			"the ring's control words are out of range: this client was thrown out");
 	if (news & FEEDER_GONE) {
 		s->fed = false;
 		session_free(s);

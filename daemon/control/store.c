@@ -54,6 +54,8 @@ static bool make_directory(const char *path)
 		return false;
 	error = fsync(fd) < 0 ? errno : 0;
 	close(fd);
+	if (error) /* or the next one would find it there and take it for durable */
+		rmdir(path);
 	errno = error;
 	return error == 0;
 }
@@ -73,7 +75,8 @@ static bool make_directories(const char *path)
 	return make_directory(part);
 }
 
-/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than @capacity. */
+/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than
+ * @capacity. */
 static ssize_t read_file(int at, const char *name, void *bytes, size_t capacity)
 {
 	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -140,6 +143,8 @@ static bool replace(int at, const char *name, const char *former, const void *by
 {
 	char beside[NAME_MAX + 1], now[LIMIT_CURSOR_BYTES];
 	ssize_t have = read_file(at, name, now, sizeof(now));
+	struct stat st;
+	int error;
 
 	*replaced = false;
 	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
@@ -147,30 +152,36 @@ static bool replace(int at, const char *name, const char *former, const void *by
 	snprintf(beside, sizeof(beside), ".%s.new", name);
 	if (!write_durably(at, beside, bytes, n))
 		goto fail;
-	if (have >= 0 || errno == EFBIG) {
-		struct stat st;
-
-		if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-			if (!keep_former(at, name, former))
-				goto fail;
-			*replaced = true;
-		}
+	/* Whatever stands there is kept, damaged or not. */
+	if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		if (!keep_former(at, name, former))
+			goto fail;
+		*replaced = true;
 	}
 	if (renameat(at, beside, at, name) < 0)
 		goto fail;
-	return fsync(at) == 0;
-fail:;
-	int error = errno;
-
+	if (fsync(at) == 0)
+		return true;
+	/* Who asks again must not find it there and take it for durable. */
+	error = errno;
+	if (*replaced)
+		renameat(at, former, at, name);
+	else
+		unlinkat(at, name, 0);
+	errno = error;
+	return false;
+fail:
+	error = errno;
 	unlinkat(at, beside, 0);
 	errno = error;
 	return false;
 }
 
-bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag, const void *bytes, size_t n,
-	char *path, size_t path_bytes, char *why, size_t why_bytes)
+bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag,
+	const void *bytes, size_t n, char *path, size_t path_bytes, char *why, size_t why_bytes)
 {
-	static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* ranks of a job save the same tag at once */
+	static pthread_mutex_t one_at_a_time =
+		PTHREAD_MUTEX_INITIALIZER; /* ranks of a job save the same tag at once */
 	char directory[PATH_MAX], name[LIMIT_NAME_BYTES + 16], former[LIMIT_NAME_BYTES + 16];
 	bool ok = false, replaced = false;
 	int at = -1;
@@ -178,7 +189,8 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 	if (!join(directory, state_dir, stream, run))
 		return say(why, why_bytes, "state_dir: the path is too long");
 	if (strlen(tag) >= strlen(FORMER) && strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
-		return say(why, why_bytes, "tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
+		return say(why, why_bytes,
+			"tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
 	snprintf(path, path_bytes, "%s/%s", directory, name);
@@ -189,13 +201,15 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 	if (at >= 0)
 		ok = replace(at, name, former, bytes, n, &replaced);
 	if (!ok)
-		say(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path, strerror(errno));
+		say(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path,
+			strerror(errno));
 	pthread_mutex_unlock(&one_at_a_time);
 	if (at >= 0)
 		close(at);
 	if (ok && replaced)
-		log_line(LOG_NOTE, "snapshot %s of stream %s, run %s, saved again: the former one is now %s" FORMER, tag, stream, run,
-			tag);
+		log_line(LOG_NOTE,
+			"snapshot %s of stream %s, run %s, saved again: the former one is now %s" FORMER, tag,
+			stream, run, tag);
 	return ok;
 }
 
@@ -212,8 +226,8 @@ static int find_runs(const char *stream_dir, const char *file, char *found, char
 	while (dir && (e = readdir(dir))) {
 		char path[PATH_MAX];
 
-		if (!wire_name_ok(e->d_name) ||
-			!join(path, stream_dir, e->d_name, file) || access(path, F_OK) < 0)
+		if (!wire_name_ok(e->d_name) || !join(path, stream_dir, e->d_name, file) ||
+			access(path, F_OK) < 0)
 			continue;
 		n++;
 		memcpy(found, e->d_name, strlen(e->d_name) + 1); /* a name is ≤ LIMIT_NAME_BYTES */
@@ -261,8 +275,8 @@ static void offer_former(const char *path, const char *tag, char *former)
 		snprintf(former, STORE_TAG_BYTES, "%s" FORMER, tag);
 }
 
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes, char *former,
-	char *why, size_t why_bytes)
+size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes,
+	char *former, char *why, size_t why_bytes)
 {
 	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
 	char in_run[STORE_TAG_BYTES], name[STORE_TAG_BYTES], file[STORE_TAG_BYTES + 16];
@@ -287,8 +301,9 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 		int runs = find_runs(stream_dir, file, other, list, sizeof(list));
 
 		if (runs > 1) {
-			say(why, why_bytes, "run %s has no snapshot %s, but several others have: %s; name one as RUN/%s", run, name, list,
-				name);
+			say(why, why_bytes,
+				"run %s has no snapshot %s, but several others have: %s; name one as RUN/%s",
+				run, name, list, name);
 			return 0;
 		}
 		if (runs == 1 && !join(path, stream_dir, other, file)) {

@@ -1,9 +1,11 @@
 /*
- * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the trainer holds.
+ * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the trainer
+ * holds.
  *
- * A snapshot is acknowledged when file and directory are on disk: written beside, fsynced, renamed, directory fsynced. A
- * power cut leaves the old one or the new one. A tag saved again keeps the former one as TAG.former, a tag like any other
- * but that it cannot be saved. All of this blocks: call it off the loop. Any thread.
+ * A snapshot is acknowledged when file and directory are on disk: written beside, fsynced, renamed, directory
+ * fsynced. A power cut leaves the old one or the new one. A tag saved again keeps the former one as
+ * TAG.former, a tag like any other but that it cannot be saved. All of this blocks: call it off the loop. Any
+ * thread.
  */
 #ifndef TOKEND_STORE_H
 #define TOKEND_STORE_H
@@ -13,17 +15,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Names must satisfy wire_name_ok(). *@path gets the file's path. False: one line in @why; what was there before stays. */
-bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag, const void *bytes, size_t n,
-	char *path, size_t path_bytes, char *why, size_t why_bytes);
+/* Names must satisfy wire_name_ok(). *@path gets the file's path. False: one line in @why; what was there
+ * before stays. */
+bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag,
+	const void *bytes, size_t n, char *path, size_t path_bytes, char *why, size_t why_bytes);
 
 /*
- * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG" names the run. @bytes
- * has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in @why. Contents are not checked here; whoever finds them
- * damaged offers *@former, the tag of the one before ("": there is none), which has STORE_TAG_BYTES of room.
+ * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG" names the
+ * run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in @why. Contents are not
+ * checked here; whoever finds them damaged offers *@former, the tag of the one before ("": there is none),
+ * which has STORE_TAG_BYTES of room.
  */
 enum { STORE_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes, char *former,
-	char *why, size_t why_bytes);
+size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes,
+	char *former, char *why, size_t why_bytes);
 
 #endif
