@@ -1,6 +1,7 @@
 /*
- * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON line: attach to first batch,
- * the cost of a ready next(), and the rate at which it can drain the ring (tokens only looked at, not widened).
+ * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON line: attach
+ * to first batch, the cost of a ready next(), and the rate at which it can drain the ring (tokens only looked
+ * at, not widened).
  */
 #include "../client/tokend.h"
 
@@ -61,7 +62,8 @@ static double ready_next_ns(struct tokend *t)
 
 int main(int argc, char **argv)
 {
-	struct tokend_options options = {.size = sizeof(options), .world = 1, .micro_batch = 8, .start_at_position = 1};
+	struct tokend_options options = {
+		.size = sizeof(options), .world = 1, .micro_batch = 8, .start_at_position = 1};
 	struct tokend_shape shape;
 	struct tokend_batch batch;
 	struct tokend *t;
@@ -97,9 +99,10 @@ int main(int argc, char **argv)
 		rate = tokens / (now_s(CLOCK_MONOTONIC) - wall);
 		cpu = (now_s(CLOCK_THREAD_CPUTIME_ID) - own) / tokens * 1e9;
 	}
-	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": %.3f, \"ring_bytes\": %" PRIu64
-	       ", \"lost_wakes\": %" PRIu64 "}\n",
-		first * 1e3, batches > 0 ? ready_next_ns(t) : 0, rate, cpu, shape.data_bytes, shape.lost_wakes);
+	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": %.3f, "
+	       "\"ring_bytes\": %" PRIu64 ", \"lost_wakes\": %" PRIu64 "}\n",
+		first * 1e3, batches > 0 ? ready_next_ns(t) : 0, rate, cpu, shape.data_bytes,
+		shape.lost_wakes);
 	tokend_detach(t);
 	return 0;
 }

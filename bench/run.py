@@ -191,7 +191,8 @@ def throughput(directory, args):
     print()
     row("tokens/s ÷ DataLoader with 0 workers", f"{median(t, 'rate') / median(m0, 'rate'):.2f}", "wanted ≥ 2")
     row("tokens/s ÷ DataLoader with 2 workers", f"{median(t, 'rate') / median(m2, 'rate'):.1f}", "wanted ≥ 20")
-    row("CPU of the trainer's thread ÷ DataLoader with 0 workers", f"{median(t, 'thread_cpu') / median(m0, 'thread_cpu'):.3f}", "wanted ≤ 0.5")
+    row("CPU of the trainer's thread ÷ DataLoader with 0 workers",
+        f"{median(t, 'thread_cpu') / median(m0, 'thread_cpu'):.3f}", "wanted ≤ 0.5")
     row("CPU of all processes ÷ DataLoader with 2 workers", f"{median(t, 'all_cpu') / median(m2, 'all_cpu'):.3f}", "wanted ≤ 0.1")
     row("ready next() in C, p50, clock included", f"{median(rounds['c'], 'ready_ns'):.0f} ns", "wanted ≤ 200 ns")
     row("ready next() in Python to torch int64, p50", f"{median(t, 'ready_us'):.1f} µs", "wanted ≤ 20 µs")

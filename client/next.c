@@ -99,7 +99,8 @@ static int look(struct tokend *t)
 	return TOKEND_EAGAIN;
 }
 
-/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who holds more would starve it. */
+/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who holds more
+ * would starve it. */
 static int ask_for_one(struct tokend *t)
 {
 	const struct ring *ring = &t->now->ring;

@@ -17,8 +17,8 @@
 enum {
 	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
-	DESCRIPTORS_OWN = 40,       /* the loop, the disk, the listener, metrics, files of the pool */
-	DESCRIPTORS_A_SESSION = 4,  /* socket, pidfd, and two segments while it attaches */
+	DESCRIPTORS_OWN = 40,	   /* the loop, the disk, the listener, metrics, files of the pool */
+	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
 };
 
 struct arguments {
@@ -62,8 +62,10 @@ static int parse(int argc, char **argv, struct arguments *a)
 			break;
 		case 'l':
 			seconds = strtoul(optarg, &end, 10);
-			if (*optarg < '0' || *optarg > '9' || *end || seconds < 1 || seconds > LINGER_MOST_S) {
-				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n", optarg, LINGER_MOST_S);
+			if (*optarg < '0' || *optarg > '9' || *end || seconds < 1 ||
+				seconds > LINGER_MOST_S) {
+				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n", optarg,
+					LINGER_MOST_S);
 				return 2;
 			}
 			a->linger_s = (unsigned)seconds;
@@ -99,16 +101,19 @@ static void print_check(const struct catalog *catalog)
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
-		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32 " bytes a token\n",
-			s->config->name, s->config->seq_len, s->config->extra, s->config->stride, s->token_bytes);
+		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
+		       " bytes a token\n",
+			s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
+			s->token_bytes);
 		for (uint32_t d = 0; d < s->config->datasets; d++) {
 			const struct table *t = &s->dataset[d].table;
 			uint64_t unserved = table_unserved(t);
 
-			printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64 " windows; never served in one epoch: %" PRIu64
-			       " tokens, %.3f %%%s\n",
+			printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
+			       " windows; never served in one epoch: %" PRIu64 " tokens, %.3f %%%s\n",
 				s->config->dataset[d].name, t->shards, t->total_tokens, t->windows, unserved,
-				percent(unserved, t->total_tokens), s->config->dataset[d].slide ? " (another part each epoch: slide)" : "");
+				percent(unserved, t->total_tokens),
+				s->config->dataset[d].slide ? " (another part each epoch: slide)" : "");
 		}
 	}
 }
@@ -134,7 +139,9 @@ static struct descriptors share_descriptors(void)
 	left /= DESCRIPTORS_A_SESSION;
 	return (struct descriptors){
 		.files = (unsigned)files,
-		.sessions = left < 1 ? 1 : left > LIMIT_SESSIONS ? LIMIT_SESSIONS : (unsigned)left,
+		.sessions = left < 1		    ? 1
+			    : left > LIMIT_SESSIONS ? LIMIT_SESSIONS
+						    : (unsigned)left,
 	};
 }
 

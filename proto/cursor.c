@@ -90,10 +90,11 @@ static bool grow(struct cursor *c, uint32_t n)
 static bool check_windows(const struct cursor *c, struct cursor_why *why)
 {
 	if (c->seq_len < 1 || c->seq_len > LIMIT_CHUNK_BYTES)
-		return cursor_refuse(why, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len, (uint64_t)LIMIT_CHUNK_BYTES);
-	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
-		return cursor_refuse(why, "extra", "%" PRIu64 ": seq_len + extra must be at most %" PRIu64, c->extra,
+		return cursor_refuse(why, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len,
 			(uint64_t)LIMIT_CHUNK_BYTES);
+	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
+		return cursor_refuse(why, "extra", "%" PRIu64 ": seq_len + extra must be at most %" PRIu64,
+			c->extra, (uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->stride < 1)
 		return cursor_refuse(why, "stride", "0, must be at least 1");
 	if (c->epochs && c->samples)
@@ -108,7 +109,8 @@ static size_t worst_bytes(const struct cursor *c)
 	size_t bytes = 512 + order_padded(c->datasets);
 
 	for (uint32_t d = 0; d < c->datasets; d++)
-		bytes += strlen(c->dataset[d].name) + 2 + 31 /* windows, digest, shuffle, block, group, slide */
+		bytes += strlen(c->dataset[d].name) + 2 +
+			 31 /* windows, digest, shuffle, block, group, slide */
 			 + 9 /* base */ + 2 * number + (c->epochs ? 0 : number);
 	return bytes;
 }
@@ -118,7 +120,8 @@ static bool check_size(const struct cursor *c, struct cursor_why *why)
 	if (c->datasets > LIMIT_DATASETS)
 		return cursor_refuse(why, "datasets", "%u of them, at most %d", c->datasets, LIMIT_DATASETS);
 	if (worst_bytes(c) > LIMIT_CURSOR_BYTES)
-		return cursor_refuse(why, "datasets", "the cursor could grow to %zu bytes, over %d: shorten the names of the datasets",
+		return cursor_refuse(why, "datasets",
+			"the cursor could grow to %zu bytes, over %d: shorten the names of the datasets",
 			worst_bytes(c), LIMIT_CURSOR_BYTES);
 	return true;
 }
@@ -130,11 +133,13 @@ static bool units_from_weights(
 	char text[200];
 
 	if (at == (int)c->datasets)
-		return cursor_refuse(why, "weights", "their sum is not a finite number above 0: give at least one dataset a weight");
+		return cursor_refuse(why, "weights",
+			"their sum is not a finite number above 0: give at least one dataset a weight");
 	if (at >= 0) {
 		snprintf(text, sizeof(text),
 			isfinite(weights[at]) && weights[at] > 0
-				? "%g is too small a part of the sum to be served (below 2^-32): leave it out or raise it"
+				? "%g is too small a part of the sum to be served (below 2^-32): leave it "
+				  "out or raise it"
 				: "%g, must be a finite number ≥ 0",
 			weights[at]);
 		return refuse_dataset(why, c->dataset[at].name, "weight", text);
@@ -142,7 +147,8 @@ static bool units_from_weights(
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return refuse_dataset(why, c->dataset[d].name, "weight",
-				"a weight above 0 for a dataset without a single window: its shards are shorter than seq_len + extra");
+				"a weight above 0 for a dataset without a single window: its shards are "
+				"shorter than seq_len + extra");
 	return true;
 }
 
@@ -155,11 +161,13 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct cursor_w
 
 		total += product;
 		if (total > UINT64_MAX)
-			return cursor_refuse(why, "epochs", "%" PRIu64 " epochs are more than 2^64 - 1 samples", c->epochs);
+			return cursor_refuse(why, "epochs",
+				"%" PRIu64 " epochs are more than 2^64 - 1 samples", c->epochs);
 		units[d] = (uint64_t)product;
 	}
 	if (total == 0)
-		return cursor_refuse(why, "epochs", "no dataset has a single window: the stream would be empty");
+		return cursor_refuse(
+			why, "epochs", "no dataset has a single window: the stream would be empty");
 	return true;
 }
 
@@ -221,7 +229,8 @@ bool cursor_begin(struct cursor *out, const struct cursor *identity, const struc
 		return false;
 	for (uint32_t d = 0; d < n; d++)
 		weights[d] = sources[d].weight;
-	if (!(out->epochs ? cursor_epoch_units(out, units, why) : units_from_weights(out, weights, units, why)))
+	if (!(out->epochs ? cursor_epoch_units(out, units, why)
+			  : units_from_weights(out, weights, units, why)))
 		return false;
 	out->segment[0] = order_segment_first(units, n);
 	return out->segment[0] ? true : cursor_refuse_memory(why);
@@ -281,10 +290,12 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
 {
 	if (position < c->segment[0]->start)
 		return cursor_refuse(why, "position",
-			"%" PRIu64 " lies before %" PRIu64 ", where this cursor's mix began: use a cursor saved before that",
+			"%" PRIu64 " lies before %" PRIu64
+			", where this cursor's mix began: use a cursor saved before that",
 			position, c->segment[0]->start);
 	if (position > cursor_end(c))
-		return cursor_refuse(why, "position", "%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
+		return cursor_refuse(why, "position",
+			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
 	if (c->segment[1] && position >= c->segment[1]->start) {
 		order_segment_free(c->segment[0]);
 		c->segment[0] = c->segment[1];
@@ -317,14 +328,17 @@ bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cur
 	uint64_t least = cursor_mix_at(c);
 
 	if (c->epochs)
-		return cursor_refuse(why, "mix", "stream %s has epochs: it serves every window so often, and has no weights", c->stream);
+		return cursor_refuse(why, "mix",
+			"stream %s has epochs: it serves every window so often, and has no weights",
+			c->stream);
 	if (at % LIMIT_BLOCK != 0)
-		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
-			mix_at_or_after(c, at > c->next ? at : c->next));
+		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64,
+			at, LIMIT_BLOCK, mix_at_or_after(c, at > c->next ? at : c->next));
 	if (least == 0 || at < least)
 		return cursor_refuse(why, "position",
-			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64 ": take %" PRIu64, at,
-			c->next, c->segment[0]->start, least);
+			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64
+			": take %" PRIu64,
+			at, c->next, c->segment[0]->start, least);
 	if (!units_from_weights(c, weights, units, why))
 		return false;
 
@@ -370,11 +384,14 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cur
 
 static bool same_number(struct cursor_why *why, const char *field, uint64_t mine, uint64_t now)
 {
-	return mine == now ||
-	       cursor_refuse(why, field, "the cursor has %" PRIu64 ", the stream has %" PRIu64 ": is this another run's cursor?", mine, now);
+	return mine == now || cursor_refuse(why, field,
+				      "the cursor has %" PRIu64 ", the stream has %" PRIu64
+				      ": is this another run's cursor?",
+				      mine, now);
 }
 
-static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct cursor_why *why)
+static bool same_dataset(
+	const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct cursor_why *why)
 {
 	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
 	const struct {
@@ -410,10 +427,14 @@ static uint64_t units_of(const struct order_segment *segment, uint32_t d)
 bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cursor_why *why)
 {
 	if (strcmp(c->stream, now->stream) != 0)
-		return cursor_refuse(why, "stream", "the cursor is of stream %s, not of %s", c->stream, now->stream);
-	if (!same_number(why, "seed", c->seed, now->seed) || !same_number(why, "seq_len", c->seq_len, now->seq_len) ||
-		!same_number(why, "extra", c->extra, now->extra) || !same_number(why, "stride", c->stride, now->stride) ||
-		!same_number(why, "epochs", c->epochs, now->epochs) || !same_number(why, "samples", c->samples, now->samples))
+		return cursor_refuse(
+			why, "stream", "the cursor is of stream %s, not of %s", c->stream, now->stream);
+	if (!same_number(why, "seed", c->seed, now->seed) ||
+		!same_number(why, "seq_len", c->seq_len, now->seq_len) ||
+		!same_number(why, "extra", c->extra, now->extra) ||
+		!same_number(why, "stride", c->stride, now->stride) ||
+		!same_number(why, "epochs", c->epochs, now->epochs) ||
+		!same_number(why, "samples", c->samples, now->samples))
 		return false;
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		int n = cursor_find(now, c->dataset[d].name);
@@ -422,10 +443,12 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cur
 			if (!same_dataset(c, d, now, (uint32_t)n, why))
 				return false;
 		} else if (units_of(c->segment[0], d) > 0 || units_of(c->segment[1], d) > 0) {
-			return refuse_dataset(why, c->dataset[d].name, "name", "the cursor serves it, the stream no longer has it");
+			return refuse_dataset(why, c->dataset[d].name, "name",
+				"the cursor serves it, the stream no longer has it");
 		}
 	}
-	/* With epochs the datasets are the end of the stream: none may come or go, and the list's order is the tree's. */
+	/* With epochs the datasets are the end of the stream: none may come or go, and the list's order is
+	 * the tree's. */
 	if (c->epochs && !same_number(why, "datasets", c->datasets, now->datasets))
 		return false;
 	return true;
@@ -433,13 +456,15 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cur
 
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro)
 {
-	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra, cursor->stride, cursor->epochs,
-		cursor->samples, cursor->next, world, micro, order_name_hash(cursor->stream, strlen(cursor->stream)));
+	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra, cursor->stride,
+		cursor->epochs, cursor->samples, cursor->next, world, micro,
+		order_name_hash(cursor->stream, strlen(cursor->stream)));
 
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
 		const struct order_dataset *o = &cursor->order[d];
 
-		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block, o->group, o->slide);
+		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block,
+			o->group, o->slide);
 	}
 	for (int i = 0; i < 2; i++) {
 		const struct order_segment *s = cursor->segment[i];

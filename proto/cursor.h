@@ -5,11 +5,11 @@
  *   next       the first position that no rank has taken
  *   mix        the current segment, and at most one pending one
  *
- * Every change to a run is an edit of its cursor followed by a seek; the edits below are the only way into the order.
- * Equal cursors encode to equal bytes: all ranks at one step hold the same ones.
+ * Every change to a run is an edit of its cursor followed by a seek; the edits below are the only way into
+ * the order. Equal cursors encode to equal bytes: all ranks at one step hold the same ones.
  *
- * Encoded: "tkdc", u32 format version, u64 checksum of what follows (both little-endian), then a MessagePack map.
- * A version never changes its meaning; readers keep all older ones.
+ * Encoded: "tkdc", u32 format version, u64 checksum of what follows (both little-endian), then a MessagePack
+ * map. A version never changes its meaning; readers keep all older ones.
  *
  * Functions that can refuse return false and put one line (field, value, what would be right) into *why.
  */
@@ -39,7 +39,7 @@ struct cursor {
 	uint64_t samples; /* > 0: finite, ends there */
 	uint32_t datasets;
 	struct cursor_dataset *dataset; /* [datasets], owned */
-	struct order_dataset *order;    /* [datasets], owned; name hash, windows, shuffle */
+	struct order_dataset *order;	/* [datasets], owned; name hash, windows, shuffle */
 	uint64_t next;
 	struct order_segment *segment[2]; /* current, pending or NULL; owned */
 };
@@ -56,7 +56,8 @@ struct cursor_source {
 
 /*
  * A cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and samples. On false,
- * why->field may be "dataset NAME: weight" and the like. *@out is free to be passed to cursor_free() either way.
+ * why->field may be "dataset NAME: weight" and the like. *@out is free to be passed to cursor_free() either
+ * way.
  */
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
 	uint32_t n, struct cursor_why *why);
@@ -72,14 +73,16 @@ struct order cursor_order(const struct cursor *cursor);
 
 /* Refused before the current segment and past the end. Past a pending mix makes that the current one. */
 bool cursor_seek(struct cursor *cursor, uint64_t position, struct cursor_why *why);
-/* Where a mix announced now would act: the least multiple of 1024 that is ≥ next and > the current segment's start. */
+/* Where a mix announced now would act: the least multiple of 1024 that is ≥ next and > the current segment's
+ * start. */
 uint64_t cursor_mix_at(const struct cursor *cursor);
 /*
- * New weights from @at on (a position that cursor_mix_at() allows, or a later multiple of 1024). @weights has one entry a
- * dataset of the cursor. Replaces a pending mix. Refused on a stream with epochs.
+ * New weights from @at on (a position that cursor_mix_at() allows, or a later multiple of 1024). @weights has
+ * one entry a dataset of the cursor. Replaces a pending mix. Refused on a stream with epochs.
  */
 bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct cursor_why *why);
-/* Appends a dataset with no weight yet; a mix gives it some. Refused on a stream with epochs and for a name in use. */
+/* Appends a dataset with no weight yet; a mix gives it some. Refused on a stream with epochs and for a name
+ * in use. */
 bool cursor_add(struct cursor *cursor, const struct cursor_source *source, struct cursor_why *why);
 /* Index of the dataset called @name, or -1. */
 int cursor_find(const struct cursor *cursor, const char *name);
@@ -87,16 +90,19 @@ int cursor_find(const struct cursor *cursor, const char *name);
 /* ---- comparing ---- */
 
 /*
- * True if @cursor belongs to the stream as it stands now (@now: a fresh cursor of it). Order and weights of the list are
- * no part of that, and the stream may have more datasets; those that @cursor serves must be there unchanged.
+ * True if @cursor belongs to the stream as it stands now (@now: a fresh cursor of it). Order and weights of
+ * the list are no part of that, and the stream may have more datasets; those that @cursor serves must be
+ * there unchanged.
  */
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct cursor_why *why);
-/* A number over identity, order version, mix, position, world and micro-batch: equal on all ranks at one step. */
+/* A number over identity, order version, mix, position, world and micro-batch: equal on all ranks at one
+ * step. */
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro);
 
 /* ---- bytes ---- */
 
-/* Length of the encoding written to @bytes, or 0 if it is longer than @capacity (LIMIT_CURSOR_BYTES always holds one). */
+/* Length of the encoding written to @bytes, or 0 if it is longer than @capacity (LIMIT_CURSOR_BYTES always
+ * holds one). */
 size_t cursor_encode(const struct cursor *cursor, void *bytes, size_t capacity);
 /* *@out is free to be passed to cursor_free() either way. Any bytes may be given. */
 bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct cursor_why *why);

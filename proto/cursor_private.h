@@ -10,8 +10,8 @@ __attribute__((format(printf, 3, 4))) bool cursor_refuse(
 bool cursor_refuse_memory(struct cursor_why *why);
 
 /* Identity and datasets, checked; no segment yet. *@out is free to be passed to cursor_free() either way. */
-bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources, uint32_t n,
-	struct cursor_why *why);
+bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
+	uint32_t n, struct cursor_why *why);
 /* Units of a stream with epochs: E windows of each dataset's own number, T in all. */
 bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct cursor_why *why);
 

@@ -69,7 +69,8 @@ uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens)
 	return order_derive(digest, order_name_hash(path, strlen(path)), tokens);
 }
 
-/* ---- permute: a Feistel network over the two digits of x in mixed radix (b, a), walked until it lands in [0, n) ---- */
+/* ---- permute: a Feistel network over the two digits of x in mixed radix (b, a), walked until it lands in
+ * [0, n) ---- */
 
 struct feistel {
 	uint64_t a, b;
@@ -290,8 +291,8 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
 	return s;
 }
 
-struct order_segment *order_segment_load(uint64_t start, const uint64_t *units, const uint64_t *base,
-	const uint64_t *phase, uint32_t datasets)
+struct order_segment *order_segment_load(
+	uint64_t start, const uint64_t *units, const uint64_t *base, const uint64_t *phase, uint32_t datasets)
 {
 	struct order_segment *s = segment_new(start, units, datasets);
 
@@ -311,8 +312,10 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units, 
 	return s;
 }
 
-/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding that is left. */
-static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi, uint64_t j, uint64_t *rest)
+/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding that is left.
+ */
+static uint64_t node_left(
+	const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi, uint64_t j, uint64_t *rest)
 {
 	uint64_t w = node_units(s, lo, hi);
 	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
@@ -430,7 +433,8 @@ static struct group group_of(const struct order_dataset *d, uint64_t x)
 }
 
 /* Where the tail, the windows behind the last full block, stands: @tail windows from number @at on. */
-static void tail_of(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t *at, uint64_t *tail)
+static void tail_of(
+	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t *at, uint64_t *tail)
 {
 	uint64_t full = d->windows / d->block;
 	uint64_t key = order_derive(seed, KEY_TAIL, d->name_hash, epoch);
@@ -451,7 +455,8 @@ static uint64_t block_window(const struct order_dataset *d, uint64_t seed, uint6
 		return full * d->block + (y - at);
 	if (tail > 0 && y >= at)
 		y -= tail;
-	return order_permute(full, order_derive(seed, KEY_BLOCK, d->name_hash, epoch), y / d->block) * d->block +
+	return order_permute(full, order_derive(seed, KEY_BLOCK, d->name_hash, epoch), y / d->block) *
+		       d->block +
 	       y % d->block;
 }
 
@@ -471,8 +476,8 @@ static uint64_t block_unwindow(const struct order_dataset *d, uint64_t seed, uin
 	}
 	struct group g = group_of(d, y);
 
-	return g.lo +
-	       order_unpermute(g.size, order_derive(seed, KEY_GROUP, d->name_hash, epoch, g.number), y - g.lo);
+	return g.lo + order_unpermute(
+			      g.size, order_derive(seed, KEY_GROUP, d->name_hash, epoch, g.number), y - g.lo);
 }
 
 uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
@@ -496,7 +501,8 @@ uint64_t order_unwindow(const struct order_dataset *d, uint64_t seed, uint64_t e
 	case ORDER_NONE:
 		break;
 	case ORDER_GLOBAL:
-		return order_unpermute(d->windows, order_derive(seed, KEY_SHUFFLE, d->name_hash, epoch), window);
+		return order_unpermute(
+			d->windows, order_derive(seed, KEY_SHUFFLE, d->name_hash, epoch), window);
 	case ORDER_BLOCK:
 		return block_unwindow(d, seed, epoch, window);
 	}
@@ -575,8 +581,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	if (place->window >= d->windows)
 		return false;
 
-	u128 wide = (u128)place->epoch * d->windows +
-		    order_unwindow(d, order->seed, place->epoch, place->window);
+	u128 wide =
+		(u128)place->epoch * d->windows + order_unwindow(d, order->seed, place->epoch, place->window);
 
 	if (wide > UINT64_MAX)
 		return false;
@@ -586,8 +592,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	uint32_t i = order->segments;
 
 	while (i > 0 && !(place->dataset < order->segment[i - 1]->datasets
-				  ? order->segment[i - 1]->base[place->dataset] <= ordinal
-				  : false))
+					? order->segment[i - 1]->base[place->dataset] <= ordinal
+					: false))
 		i--;
 	if (i == 0)
 		return false;
@@ -599,13 +605,15 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	j += s->start;
 	if (i < order->segments && j >= order->segment[i]->start)
 		return false;
-	/* Past an exact end nothing is scrambled; past another end the scramble may still bring it before it. */
+	/* Past an exact end nothing is scrambled; past another end the scramble may still bring it before it.
+	 */
 	if (order->exact_end && j >= order->end)
 		return false;
 	if (s->mixed > 1) {
 		uint64_t m = j / LIMIT_BLOCK;
 
-		j = m * LIMIT_BLOCK + order_unpermute(block_size(order, m), block_key(order, m), j % LIMIT_BLOCK);
+		j = m * LIMIT_BLOCK +
+		    order_unpermute(block_size(order, m), block_key(order, m), j % LIMIT_BLOCK);
 	}
 	if (order->end && j >= order->end)
 		return false;

@@ -94,13 +94,13 @@ static int sink_open(struct sink *s, enum value_type type, unsigned int n)
 }
 
 #define SINK_UINT(name, ctype)                                                                               \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                           \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                          \
 	{                                                                                                    \
 		*o = 0;                                                                                      \
 		return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});                       \
 	}
 #define SINK_INT(name, ctype)                                                                                \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                           \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                          \
 	{                                                                                                    \
 		*o = 0;                                                                                      \
 		if (d >= 0)                                                                                  \
@@ -202,11 +202,11 @@ static int sink_map_item(struct sink *s, nothing *container, nothing key, nothin
 	return sink_array_item(s, container, item);
 }
 
-#define msgpack_unpack_struct(name)   struct sink##name
+#define msgpack_unpack_struct(name)    struct sink##name
 #define msgpack_unpack_func(ret, name) static ret sink##name
-#define msgpack_unpack_callback(name) sink##name
-#define msgpack_unpack_object         nothing
-#define msgpack_unpack_user           struct sink
+#define msgpack_unpack_callback(name)  sink##name
+#define msgpack_unpack_object	       nothing
+#define msgpack_unpack_user	       struct sink
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Wunused-function"

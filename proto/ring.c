@@ -48,7 +48,8 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 		return false;
 	}
 	if (slots * rows > LIMIT_RING_ROWS) {
-		snprintf(why, why_bytes, "%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64 " rows, over %d: take fewer slots",
+		snprintf(why, why_bytes,
+			"%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64 " rows, over %d: take fewer slots",
 			slots, rows, slots * rows, LIMIT_RING_ROWS);
 		return false;
 	}
@@ -62,7 +63,8 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 	g->control_at = round_up(ring_slot_offset(g, slots - 1) + g->slot_stride, RING_PAGE);
 	g->data_bytes = g->control_at + RING_PAGE;
 	g->meta_bytes = round_up(
-		RING_PAGE + slots * sizeof(struct ring_slot) + slots * rows * sizeof(struct ring_row), RING_PAGE);
+		RING_PAGE + slots * sizeof(struct ring_slot) + slots * rows * sizeof(struct ring_row),
+		RING_PAGE);
 	return true;
 }
 
@@ -96,7 +98,8 @@ bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, u
 	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows, header->geometry.window_tokens,
 		    header->geometry.token_bytes, why, sizeof(why)))
 		return false;
-	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes || g.data_bytes != data_bytes)
+	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes ||
+		g.data_bytes != data_bytes)
 		return false;
 	ring_place(ring, &g, meta, data);
 	return true;

@@ -1,23 +1,25 @@
 /*
- * The ring between the daemon and one trainer process: layout of the two shared segments and the protocol on them.
+ * The ring between the daemon and one trainer process: layout of the two shared segments and the protocol on
+ * them.
  *
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
  *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots × rows] |
  *   data   mapped read-write by both (CUDA can only register writable maps)
  *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct ring_control |
  *
- * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills them in order and
- * raises `published`; the client reads below it and raises `released`. Tokens lie packed, [rows, window_tokens] in their
- * stored width. The daemon never reads slot bytes back, and reads only the two words of the control page, which it
- * range-checks: a client that scribbles there harms only itself.
+ * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills them in
+ * order and raises `published`; the client reads below it and raises `released`. Tokens lie packed, [rows,
+ * window_tokens] in their stored width. The daemon never reads slot bytes back, and reads only the two words
+ * of the control page, which it range-checks: a client that scribbles there harms only itself.
  *
- * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its progress, then
- * looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst: one side always sees the other.
- *   client  client_waits = s + 1; published > s ?   |  daemon  published = p; client_waits ≤ p ? → one byte on the socket
- *   daemon  wake_at = r;  released ≥ r ?            |  client  released = q; wake_at ≤ q ?       → one byte on the socket
- * The daemon waits for half a ring, to be woken seldom. A client that holds more than that and waits for one slot would wait
- * for ever, so it also says when it begins to wait:
- *   daemon  wake_at = r;  client_waits, and a slot free ?  |  client  client_waits = s + 1; wake_at ? → one byte on the socket
+ * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its
+ * progress, then looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst:
+ * one side always sees the other. client  client_waits = s + 1; published > s ?   |  daemon  published = p;
+ * client_waits ≤ p ? → one byte on the socket daemon  wake_at = r;  released ≥ r ?            |  client
+ * released = q; wake_at ≤ q ?       → one byte on the socket The daemon waits for half a ring, to be woken
+ * seldom. A client that holds more than that and waits for one slot would wait for ever, so it also says when
+ * it begins to wait: daemon  wake_at = r;  client_waits, and a slot free ?  |  client  client_waits = s + 1;
+ * wake_at ? → one byte on the socket
  */
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
@@ -38,18 +40,18 @@
 
 struct ring_geometry {
 	uint32_t slots;
-	uint32_t rows;          /* micro batch */
+	uint32_t rows;		/* micro batch */
 	uint32_t window_tokens; /* seq_len + extra */
-	uint32_t token_bytes;   /* 2 or 4 */
-	uint64_t slot_bytes;    /* rows × window_tokens × token_bytes */
-	uint64_t slot_stride;   /* slot_bytes, rounded up to 64 */
-	uint64_t control_at;    /* of the control page in the data segment */
+	uint32_t token_bytes;	/* 2 or 4 */
+	uint64_t slot_bytes;	/* rows × window_tokens × token_bytes */
+	uint64_t slot_stride;	/* slot_bytes, rounded up to 64 */
+	uint64_t control_at;	/* of the control page in the data segment */
 	uint64_t meta_bytes;
 	uint64_t data_bytes;
 };
 
 struct ring_slot {
-	uint64_t position;  /* of row 0 */
+	uint64_t position;   /* of row 0 */
 	uint32_t rows_valid; /* the rows behind them are padding */
 	uint32_t reserved;
 };
@@ -57,10 +59,10 @@ struct ring_slot {
 struct ring_row {
 	uint64_t position; /* or RING_PADDING; everything else is then 0 */
 	uint64_t epoch;
-	uint64_t window; /* number in the dataset */
-	uint64_t offset; /* of the first token, in tokens, in its shard */
+	uint64_t window;  /* number in the dataset */
+	uint64_t offset;  /* of the first token, in tokens, in its shard */
 	uint32_t dataset; /* index in the cursor's list */
-	uint32_t shard;   /* index in the dataset's sorted list */
+	uint32_t shard;	  /* index in the dataset's sorted list */
 };
 
 struct ring_header {
@@ -69,13 +71,13 @@ struct ring_header {
 	uint32_t reserved;
 	struct ring_geometry geometry;
 	alignas(64) _Atomic uint64_t published; /* slots, since attach */
-	_Atomic uint64_t end;                   /* slots this rank gets in all, or RING_ENDLESS */
-	alignas(64) _Atomic uint64_t wake_at;   /* the daemon waits for released ≥ this; 0: it does not */
-	alignas(64) _Atomic uint64_t request;   /* number of the operator's last request; 0: none */
+	_Atomic uint64_t end;			/* slots this rank gets in all, or RING_ENDLESS */
+	alignas(64) _Atomic uint64_t wake_at;	/* the daemon waits for released ≥ this; 0: it does not */
+	alignas(64) _Atomic uint64_t request;	/* number of the operator's last request; 0: none */
 };
 
 struct ring_control {
-	alignas(64) _Atomic uint64_t released;     /* slots the client will not look at again */
+	alignas(64) _Atomic uint64_t released;	   /* slots the client will not look at again */
 	alignas(64) _Atomic uint64_t client_waits; /* it waits for published ≥ this; 0: it does not */
 };
 
@@ -90,7 +92,8 @@ _Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
 _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
-/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a private copy. */
+/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a private copy.
+ */
 struct ring {
 	struct ring_geometry geometry;
 	struct ring_header *header;
@@ -108,7 +111,8 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
-/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a ring of ours. */
+/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a ring of
+ * ours. */
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes);
 
 /* Where slot number @s lies. */
@@ -140,7 +144,8 @@ static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 	return waits != 0 && waits <= published ? waits : 0;
 }
 
-/* Loads released into *@released. False if the client wrote nonsense: less than before, or more than was published. */
+/* Loads released into *@released. False if the client wrote nonsense: less than before, or more than was
+ * published. */
 static inline bool ring_released(const struct ring *ring, uint64_t published, uint64_t *released)
 {
 	uint64_t now = atomic_load_explicit(&ring->control->released, memory_order_seq_cst);
@@ -170,8 +175,8 @@ static inline uint64_t ring_published(const struct ring *ring)
 	return atomic_load_explicit(&ring->header->published, memory_order_acquire);
 }
 
-/* Announces a wait for slot number @s. True if it is there already: then do not wait. Else ring_daemon_waits() tells whether
- * the daemon wants a byte to know of it. */
+/* Announces a wait for slot number @s. True if it is there already: then do not wait. Else
+ * ring_daemon_waits() tells whether the daemon wants a byte to know of it. */
 static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 {
 	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);

@@ -1,17 +1,15 @@
 /*
- * Messages on the socket: one MessagePack map a packet, {"op": …, key: value, …}, and no value is a container.
+ * Messages on the socket: one MessagePack map a packet, {"op": …, key: value, …}, and no value is a
+ * container.
  *
  *   client                                             daemon
  *   hello{version, host}                            →
  *                                                   ←  hello{version}
  *   attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor}
  *                                                   →
- *                                                   ←  feed{cursor, fingerprint, end, meta_bytes, data_bytes} + 2 fds
- *   checkpoint{tag, cursor}                         →
- *                                                   ←  saved{tag, path, digest}
- *   pending{}                                       →
- *                                                   ←  request{number, kind, args}    number 0: none
- *   acknowledge{number, text}                       →
+ *                                                   ←  feed{cursor, fingerprint, end, meta_bytes, data_bytes}
+ * + 2 fds checkpoint{tag, cursor}                         → ←  saved{tag, path, digest} pending{} → ←
+ * request{number, kind, args}    number 0: none acknowledge{number, text}                       →
  *   request{stream, kind, args}                     →
  *                                                   ←  request{number, kind, args}
  *   status{after}                                   →
@@ -145,9 +143,10 @@ bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacit
 const char *wire_decode(struct wire *w, const void *packet, size_t n);
 const char *wire_op_name(enum wire_op op);
 
-/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs and tags become file
- * names: no '/', no leading dot. Those of datasets (labels) may hold both. */
-/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or the text is empty. */
+/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs and tags
+ * become file names: no '/', no leading dot. Those of datasets (labels) may hold both. */
+/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or the text is
+ * empty. */
 unsigned wire_character(const char *text);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);

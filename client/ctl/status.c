@@ -87,10 +87,11 @@ static void put_numbers(struct ctl_out *out, const struct wire *w, const struct 
 
 static void put_session_json(struct ctl_out *out, const struct wire *w)
 {
-	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"}, {WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"},
-		{WIRE_PEER, "peer"}, {WIRE_PID, "pid"}, {WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"},
-		{WIRE_PUBLISHED, "published"}, {WIRE_RELEASED, "released"}, {WIRE_STALL_MS, "full_ms"},
-		{WIRE_LOST_WAKES, "lost_wakes"}, {WIRE_MEMORY_BYTES, "memory_bytes"}};
+	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
+		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"}, {WIRE_PID, "pid"},
+		{WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"}, {WIRE_PUBLISHED, "published"},
+		{WIRE_RELEASED, "released"}, {WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
+		{WIRE_MEMORY_BYTES, "memory_bytes"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
 	put_text(out, w, WIRE_STREAM, "stream");
@@ -105,17 +106,20 @@ static void put_session(struct ctl_out *out, const struct wire *w)
 	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
 
 	snprintf(line, sizeof(line),
-		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %5" PRIu64 " %12" PRIu64 " %3" PRIu64 " of %-3" PRIu64 " %8" PRIu64 "\n",
-		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK), wire_number(w, WIRE_WORLD),
-		wire_number(w, WIRE_MICRO), wire_number(w, WIRE_POSITION),
-		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED), wire_number(w, WIRE_SLOTS), wire_number(w, WIRE_PID));
+		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %5" PRIu64 " %12" PRIu64 " %3" PRIu64
+		" of %-3" PRIu64 " %8" PRIu64 "\n",
+		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK),
+		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_MICRO), wire_number(w, WIRE_POSITION),
+		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED), wire_number(w, WIRE_SLOTS),
+		wire_number(w, WIRE_PID));
 	ctl_put(out, line);
 }
 
 static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
-	static const struct column columns[] = {{WIRE_SESSIONS, "sessions"}, {WIRE_PID, "pid"}, {WIRE_UPTIME_MS, "uptime_ms"},
-		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_LIMIT_BYTES, "limit_bytes"}, {WIRE_LOST_WAKES, "lost_wakes"}};
+	static const struct column columns[] = {{WIRE_SESSIONS, "sessions"}, {WIRE_PID, "pid"},
+		{WIRE_UPTIME_MS, "uptime_ms"}, {WIRE_MEMORY_BYTES, "memory_bytes"},
+		{WIRE_LIMIT_BYTES, "limit_bytes"}, {WIRE_LOST_WAKES, "lost_wakes"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
 	put_text(out, w, WIRE_IO, "io");
@@ -131,10 +135,11 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 	char line[400];
 
 	snprintf(line, sizeof(line),
-		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64 " sessions, %" PRIu64 " of %" PRIu64
-		" bytes, lost wakes %" PRIu64 "\n",
-		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n, io.at, wire_number(w, WIRE_SESSIONS),
-		wire_number(w, WIRE_MEMORY_BYTES), wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
+		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64 " sessions, %" PRIu64
+		" of %" PRIu64 " bytes, lost wakes %" PRIu64 "\n",
+		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n, io.at,
+		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
+		wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
 	ctl_put(out, line);
 }
 
@@ -153,7 +158,8 @@ static bool list(int fd, const char *socket, bool json, struct packet *packet, s
 			return false;
 		while (packet->wire.op == WIRE_SESSION) {
 			if (!headed)
-				ctl_put(out, "STREAM       RUN               RANK of WORLD MICRO     POSITION  READY          PID\n");
+				ctl_put(out, "STREAM       RUN               RANK of WORLD MICRO     "
+					     "POSITION  READY          PID\n");
 			headed = true;
 			if (json)
 				put_session_json(out, &packet->wire);
@@ -195,7 +201,8 @@ int ctl_status(int argc, char **argv)
 		return CTL_FAILED;
 	fd = link_open(socket);
 	if (fd < 0) {
-		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket", socket, strerror(-fd));
+		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket", socket,
+			strerror(-fd));
 		free(socket);
 		return CTL_FAILED;
 	}

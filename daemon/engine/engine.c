@@ -10,8 +10,8 @@ enum { TRIES = 3 };
 
 struct engine {
 	unsigned depth;
-	unsigned reading;    /* reads in flight, over all feeds */
-	struct feed *run;    /* ring of feeds with something to do; the next in turn */
+	unsigned reading; /* reads in flight, over all feeds */
+	struct feed *run; /* ring of feeds with something to do; the next in turn */
 	struct feed *feed[LIMIT_SESSIONS];
 };
 
@@ -80,7 +80,8 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 	emit_plain(out, ENGINE_GONE, feed);
 }
 
-/* All feeds of the stream stop. Each says so in its turn, for there may be more of them than the list has room. */
+/* All feeds of the stream stop. Each says so in its turn, for there may be more of them than the list has
+ * room. */
 static void fail_stream(struct engine *engine, uint32_t stream, const struct engine_action *read, int fault)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
@@ -159,7 +160,8 @@ static void tick(struct engine *engine)
 		bool late = feed_late(feed);
 		uint64_t released = feed->released;
 
-		/* A byte may be on its way at this tick; still not here at the next one it was lost. Liars send none. */
+		/* A byte may be on its way at this tick; still not here at the next one it was lost. Liars
+		 * send none. */
 		if (late && feed->late && feed_awake(feed)) {
 			feed->lost_wakes += ring_released(&feed->options.ring, feed->published, &released);
 			run_add(engine, feed);
@@ -195,7 +197,8 @@ static bool run_once(struct engine *engine, struct feed *feed, struct engine_act
 		emit(out, read);
 	}
 	if (feed->row == 0) {
-		publish(feed, out); /* it may have been padding alone, or its reads were done before its last row */
+		publish(feed,
+			out); /* it may have been padding alone, or its reads were done before its last row */
 		engine->run = feed->next;
 	}
 	return true;

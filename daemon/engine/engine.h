@@ -1,6 +1,7 @@
 /*
- * The core: which window goes into which slot of which ring, when. It does no I/O and knows no clock: events go in,
- * actions come out, and between them it writes only to its own values and to the ring memory it was handed.
+ * The core: which window goes into which slot of which ring, when. It does no I/O and knows no clock: events
+ * go in, actions come out, and between them it writes only to its own values and to the ring memory it was
+ * handed.
  *
  *   ATTACH ┐                              ┌ READ    tokens of a shard into a slot
  *   DETACH │                              │ WAKE    the client waits: send it a byte
@@ -8,8 +9,9 @@
  *   DONE   │                              │ HOSTILE a client wrote nonsense into its ring
  *   TICK   ┘                              └ GONE    nothing touches this feed's memory any more
  *
- * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the reads in
- * flight, a slot at a time in turn. Everything a feed needs is allocated when it is made; a step allocates nothing.
+ * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the
+ * reads in flight, a slot at a time in turn. Everything a feed needs is allocated when it is made; a step
+ * allocates nothing.
  */
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
@@ -21,17 +23,18 @@
 struct engine;
 struct feed;
 
-/* One dataset of a feed's cursor. table is NULL where the cursor keeps a dataset that is never served any more. */
+/* One dataset of a feed's cursor. table is NULL where the cursor keeps a dataset that is never served any
+ * more. */
 struct feed_source {
 	const struct table *table;
 	const void *owner; /* handed back in ENGINE_READ; the engine does not look into it */
 };
 
 struct feed_options {
-	uint32_t id;        /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
-	uint32_t stream;    /* feeds of one stream fail together */
+	uint32_t id;	 /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
+	uint32_t stream; /* feeds of one stream fail together */
 	uint64_t rank, world;
-	struct ring ring;   /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
+	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
 	const struct feed_source *source; /* [cursor->datasets], copied */
 };
 
@@ -54,7 +57,7 @@ struct engine_event {
 	uint32_t id;
 	struct feed *feed;
 	uint64_t tag;
-	int fault;      /* 0: read; else the caller's code, handed on in ENGINE_FAILED */
+	int fault;	/* 0: read; else the caller's code, handed on in ENGINE_FAILED */
 	bool retryable; /* a fault that may pass: tried three times in all */
 };
 
@@ -84,7 +87,8 @@ struct engine_actions {
 /* NULL when out of memory. At most @depth reads are in flight. */
 struct engine *engine_new(unsigned depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
-/* Appends to @out, which must have room for ENGINE_RESERVE more; the caller resets its count when it has carried them out. */
+/* Appends to @out, which must have room for ENGINE_RESERVE more; the caller resets its count when it has
+ * carried them out. */
 void engine_step(struct engine *engine, const struct engine_event *event, struct engine_actions *out);
 
 struct feed_counters {

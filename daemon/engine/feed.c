@@ -74,8 +74,8 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 {
 	const struct ring *ring = &feed->options.ring;
 
-	return released >= feed->wake_at || (feed->planned - released < ring->geometry.slots &&
-						    ring_client_waits(ring, feed->planned));
+	return released >= feed->wake_at ||
+	       (feed->planned - released < ring->geometry.slots && ring_client_waits(ring, feed->planned));
 }
 
 /* Full: sleep until half the ring is free, so that the client makes one system call for many batches. */
@@ -131,7 +131,8 @@ bool feed_late(const struct feed *feed)
 {
 	uint64_t released = feed->released;
 
-	return feed->wake_at != 0 && (!ring_released(&feed->options.ring, feed->published, &released) || feed_wanted(feed, released));
+	return feed->wake_at != 0 && (!ring_released(&feed->options.ring, feed->published, &released) ||
+					     feed_wanted(feed, released));
 }
 
 /* ---- planning ---- */
@@ -187,7 +188,8 @@ static bool locate(const struct feed *feed, uint64_t position, struct ring_row *
 	const struct table *table = feed->source[place.dataset].table;
 
 	assert(table);
-	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch, place.window, &shard, &offset);
+	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch, place.window,
+		&shard, &offset);
 	*row = (struct ring_row){
 		.position = position,
 		.epoch = place.epoch,

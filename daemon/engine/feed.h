@@ -3,8 +3,8 @@
  *
  *   released ≤ published ≤ planned ≤ released + slots
  *
- * A slot is planned row by row, each row becoming a read (or zeros, behind the end), and published when its last read
- * is done and all slots before it are published.
+ * A slot is planned row by row, each row becoming a read (or zeros, behind the end), and published when its
+ * last read is done and all slots before it are published.
  */
 #ifndef TOKEND_FEED_H
 #define TOKEND_FEED_H
@@ -23,18 +23,18 @@ struct feed {
 	struct order order;
 	enum feed_state state;
 
-	uint64_t batches;   /* slots in all, or RING_ENDLESS */
-	uint64_t planned;   /* slots whose rows are all planned */
-	uint32_t row;       /* rows planned of the slot behind them */
+	uint64_t batches; /* slots in all, or RING_ENDLESS */
+	uint64_t planned; /* slots whose rows are all planned */
+	uint32_t row;	  /* rows planned of the slot behind them */
 	uint64_t published;
 	uint64_t released;
-	uint64_t wake_at;   /* released count it sleeps for; 0: it does not */
-	bool late;          /* the last tick saw that count reached, yet no kick came */
-	uint64_t woken;     /* the last client_waits that was answered */
-	uint32_t reading;   /* reads in flight */
+	uint64_t wake_at; /* released count it sleeps for; 0: it does not */
+	bool late;	  /* the last tick saw that count reached, yet no kick came */
+	uint64_t woken;	  /* the last client_waits that was answered */
+	uint32_t reading; /* reads in flight */
 	_Atomic uint64_t lost_wakes;
 
-	uint32_t *left;   /* [slots] reads to come, and one while the slot is being planned */
+	uint32_t *left;	  /* [slots] reads to come, and one while the slot is being planned */
 	uint8_t *retries; /* [slots × rows] */
 
 	/* the engine's run list of feeds with something to do */
@@ -46,7 +46,8 @@ struct feed {
 	struct feed_source source[];
 };
 
-/* May the next row be planned? Puts the feed to sleep (wake_at) when the ring is full. HOSTILE: nonsense in released. */
+/* May the next row be planned? Puts the feed to sleep (wake_at) when the ring is full. HOSTILE: nonsense in
+ * released. */
 enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
 /* Plans the next row. True if it wants a read, which @read describes. */

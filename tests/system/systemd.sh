@@ -75,7 +75,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		[ "$(stat -c %s /srv/still.$rank)" = $((batches * 4 * 257 * 2)) ]
 	done
 	systemctl is-active tokend
-	[ "$(ps -o user= -p "$(property MainPID)")" = tokend ]
+	[ "$(stat -c %U "/proc/$(property MainPID)")" = tokend ]
 	tokctl status --json | grep -q '"io":"uring"'
 	[ "$(property WatchdogUSec)" = 30s ]
 	exec 3<>/dev/tcp/127.0.0.1/9464
