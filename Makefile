@@ -58,6 +58,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 all: programs python links
 programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next
+	@:
 
 # ---- compiling and linking ----
 
@@ -95,6 +96,7 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
 unit: $(tests:%=$(O)/check/%) $(O)/check/sim
+	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lm -lpthread

@@ -144,18 +144,24 @@ static void uring_submit(void *backend, struct disk_work *work)
 	io_uring_sqe_set_data(sqe, work);
 }
 
+/* Has the ring read the pool's descriptor, unless it does already. */
+static void uring_arm(struct uring *u)
+{
+	if (u->armed)
+		return;
+	struct io_uring_sqe *sqe = ring_entry(&u->ring);
+
+	io_uring_prep_read(sqe, pool_news_fd(u->pool), &u->news, sizeof(u->news), 0);
+	io_uring_sqe_set_data(sqe, NULL);
+	u->armed = true;
+}
+
 static void uring_commit(void *backend)
 {
 	struct uring *u = backend;
 
 	pool_give(u->pool, &u->waiting);
-	if (!u->armed) {
-		struct io_uring_sqe *sqe = ring_entry(&u->ring);
-
-		io_uring_prep_read(sqe, pool_news_fd(u->pool), &u->news, sizeof(u->news), 0);
-		io_uring_sqe_set_data(sqe, NULL);
-		u->armed = true;
-	}
+	uring_arm(u);
 	ring_commit(&u->ring);
 }
 
@@ -208,6 +214,8 @@ static unsigned uring_reap(
 
 	if (count > 0 || *kicked || deadline_ns == 0)
 		return count;
+	/* What was just harvested may have been news already taken: then nobody would hear the next. */
+	uring_arm(u);
 	uring_wait(u, deadline_ns);
 	return uring_harvest(u, done, max, kicked);
 }
