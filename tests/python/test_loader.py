@@ -306,7 +306,7 @@ def test_checkpoint_and_start_from_its_tag(daemon):
 
 
 def test_a_killed_daemon_is_not_noticed(daemon):
-    with make(daemon, rank=0, world=2) as loader:
+    with make(daemon, rank=0, world=2, slots=16) as loader:  # fewer than the steps after the last kill
         plan = daemon.plan("train", 0, 300 * 8)
         for step in range(300):
             if step % 100 == 50:
