@@ -101,6 +101,17 @@ class Daemon:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def freeze(self):
+        """Stops it in its tracks, and returns when every thread of it stands."""
+        self.signal(signal.SIGSTOP)
+        threads = f"/proc/{self.process.pid}/task"
+
+        def state(thread):
+            with open(f"{threads}/{thread}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0]
+
+        wait_until(lambda: all(state(thread) == "T" for thread in os.listdir(threads)), "the daemon's standstill")
+
     def kill(self):
         self.process.kill()
         self.process.wait()

@@ -466,7 +466,7 @@ def stop_and_drain(daemon, loader):
     def interrupt(number, frame):
         raise Interrupt
 
-    daemon.signal(signal.SIGSTOP)
+    daemon.freeze()
     former = signal.signal(signal.SIGALRM, interrupt)
     batches = []
     try:
