@@ -1,10 +1,10 @@
 #include "listen.h"
 
+#include "log.h"
 #include "notify.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,16 +15,6 @@
 
 enum { BACKLOG = 256 };
 
-__attribute__((format(printf, 3, 4))) static bool say(char *why, size_t why_bytes, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(why, why_bytes, format, args);
-	va_end(args);
-	return false;
-}
-
 /* systemd's socket must be of our kind, or every client would fail with a riddle. */
 static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 {
@@ -34,10 +24,10 @@ static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
 		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
 		domain != AF_UNIX)
-		return say(why, why_bytes,
+		return log_why(why, why_bytes,
 			"the socket systemd passed is no unix SOCK_SEQPACKET: use ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
-		return say(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
+		return log_why(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
 	l->fd = fd;
 	return true;
 }
@@ -51,9 +41,10 @@ static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (l->lock_fd < 0)
-			return say(why, why_bytes, "socket: cannot create %s: %s", l->lock, strerror(errno));
+			return log_why(
+				why, why_bytes, "socket: cannot create %s: %s", l->lock, strerror(errno));
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
-			return say(why, why_bytes,
+			return log_why(why, why_bytes,
 				"socket: another tokend listens at %s: stop it, or take another --socket",
 				l->path);
 		if (fstat(l->lock_fd, &ours) == 0 && stat(l->lock, &now) == 0 && ours.st_ino == now.st_ino &&
@@ -84,18 +75,18 @@ static bool bind_own(struct listener *l, char *why, size_t why_bytes)
 	memcpy(to.sun_path, l->path, strlen(l->path) + 1);
 	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (l->fd < 0)
-		return say(why, why_bytes, "socket: %s", strerror(errno));
+		return log_why(why, why_bytes, "socket: %s", strerror(errno));
 	/* Anything but a dead socket is not ours to remove. */
 	if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode)) {
 		if (is_live(&to))
-			return say(why, why_bytes,
+			return log_why(why, why_bytes,
 				"socket: another program listens at %s: stop it, or take another --socket",
 				l->path);
 		unlink(l->path);
 	}
 	if (bind(l->fd, (struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 ||
 		listen(l->fd, BACKLOG) < 0)
-		return say(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
+		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
 	return true;
 }
 
@@ -120,7 +111,7 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 	if (fd >= 0)
 		return adopt(l, fd, why, why_bytes);
 	if (strlen(path) >= sizeof(l->path))
-		return say(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
+		return log_why(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
 			sizeof(l->path) - 1);
 	memcpy(l->path, path, strlen(path) + 1);
 	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);

@@ -27,3 +27,13 @@ void log_line(enum log_level level, const char *format, ...)
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
 }
+
+bool log_why(char *why, size_t why_bytes, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, why_bytes, format, args);
+	va_end(args);
+	return false;
+}

@@ -8,23 +8,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define FORMER ".former"
-
-__attribute__((format(printf, 3, 4))) static bool say(char *why, size_t why_bytes, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(why, why_bytes, format, args);
-	va_end(args);
-	return false;
-}
 
 /* DIRECTORY/RUN/FILE in @path, PATH_MAX long. False with ENAMETOOLONG. */
 static bool join(char *path, const char *directory, const char *run, const char *file)
@@ -187,9 +176,9 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 	int at = -1;
 
 	if (!join(directory, state_dir, stream, run))
-		return say(why, why_bytes, "state_dir: the path is too long");
+		return log_why(why, why_bytes, "state_dir: the path is too long");
 	if (strlen(tag) >= strlen(FORMER) && strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
-		return say(why, why_bytes,
+		return log_why(why, why_bytes,
 			"tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
@@ -201,7 +190,7 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 	if (at >= 0)
 		ok = replace(at, name, former, bytes, n, &replaced);
 	if (!ok)
-		say(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path,
+		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path,
 			strerror(errno));
 	pthread_mutex_unlock(&one_at_a_time);
 	if (at >= 0)
@@ -287,13 +276,13 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 
 	snprintf(in_run, sizeof(in_run), "%s", run);
 	if (!split_tag(tag, in_run, sizeof(in_run), name, sizeof(name), &named)) {
-		say(why, why_bytes, "'%s' is no tag: must be TAG or RUN/TAG", tag);
+		log_why(why, why_bytes, "'%s' is no tag: must be TAG or RUN/TAG", tag);
 		return 0;
 	}
 	snprintf(file, sizeof(file), "%s.cursor", name);
 	if (snprintf(stream_dir, sizeof(stream_dir), "%s/%s", state_dir, stream) >= PATH_MAX ||
 		!join(path, stream_dir, in_run, file)) {
-		say(why, why_bytes, "state_dir: the path is too long");
+		log_why(why, why_bytes, "state_dir: the path is too long");
 		return 0;
 	}
 	if (!named && access(path, F_OK) < 0) {
@@ -301,13 +290,13 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 		int runs = find_runs(stream_dir, file, other, list, sizeof(list));
 
 		if (runs > 1) {
-			say(why, why_bytes,
+			log_why(why, why_bytes,
 				"run %s has no snapshot %s, but several others have: %s; name one as RUN/%s",
 				run, name, list, name);
 			return 0;
 		}
 		if (runs == 1 && !join(path, stream_dir, other, file)) {
-			say(why, why_bytes, "state_dir: the path is too long");
+			log_why(why, why_bytes, "state_dir: the path is too long");
 			return 0;
 		}
 	}
@@ -316,8 +305,8 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 	if (n > 0)
 		return (size_t)n;
 	if (n < 0 && errno == ENOENT)
-		say(why, why_bytes, "stream %s has no snapshot %s (%s)", stream, name, path);
+		log_why(why, why_bytes, "stream %s has no snapshot %s (%s)", stream, name, path);
 	else
-		say(why, why_bytes, "%s: %s", path, n < 0 ? strerror(errno) : "is empty");
+		log_why(why, why_bytes, "%s: %s", path, n < 0 ? strerror(errno) : "is empty");
 	return 0;
 }
