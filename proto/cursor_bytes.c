@@ -142,17 +142,21 @@ static bool find_parts(
 		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true},
 	};
 
-	memset(parts, 0, sizeof(*parts));
-	for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
-		const struct value *v = map + 1, *found = NULL;
+	enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
+	const struct value *at[KEYS] = {0}, *v = map + 1;
 
-		for (uint32_t i = 0; i < map->count; i++) {
-			const struct value *value = value_skip(v, end);
+	for (uint32_t i = 0; i < map->count; i++) {
+		const struct value *value = value_skip(v, end);
 
+		for (size_t k = 0; k < KEYS; k++)
 			if (value_is(v, keys[k].key))
-				found = value;
-			v = value_skip(value, end);
-		}
+				at[k] = value;
+		v = value_skip(value, end);
+	}
+	memset(parts, 0, sizeof(*parts));
+	for (size_t k = 0; k < KEYS; k++) {
+		const struct value *found = at[k];
+
 		if (!found && keys[k].optional)
 			continue;
 		if (!found || found->type != keys[k].type)
