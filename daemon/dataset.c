@@ -246,7 +246,8 @@ static bool begin(struct stream *stream, const struct config *config, char *why,
 	stream_identity(source, &identity);
 	for (uint32_t i = 0; sources && i < source->datasets; i++)
 		dataset_source(&stream->dataset[i], &sources[i]);
-	bool done = sources && cursor_begin(&stream->begin, &identity, sources, source->datasets, &fault);
+	bool done = sources &&
+		    cursor_begin(&stream->begin, &identity, sources, source->datasets, NULL, 0, &fault);
 
 	free(sources);
 	if (!done)

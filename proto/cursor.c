@@ -220,10 +220,13 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 }
 
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, struct cursor_why *why)
+	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why)
 {
 	uint64_t units[LIMIT_DATASETS];
 	double weights[LIMIT_DATASETS];
+	struct order_segment *first;
+
+	(void)steps, (void)step_count;
 
 	if (!cursor_identity(out, identity, sources, n, why))
 		return false;
@@ -232,8 +235,36 @@ bool cursor_begin(struct cursor *out, const struct cursor *identity, const struc
 	if (!(out->epochs ? cursor_epoch_units(out, units, why)
 			  : units_from_weights(out, weights, units, why)))
 		return false;
-	out->segment[0] = order_segment_first(units, n);
-	return out->segment[0] ? true : cursor_refuse_memory(why);
+	first = order_segment_first(units, n);
+	return cursor_append(out, first) || cursor_refuse_memory(why);
+}
+
+bool cursor_append(struct cursor *c, struct order_segment *segment)
+{
+	struct order_segment **list = segment ? realloc(c->segment, (c->segments + 1) * sizeof(*list)) : NULL;
+
+	if (!list) {
+		order_segment_free(segment);
+		return false;
+	}
+	c->segment = list;
+	list[c->segments++] = segment;
+	return true;
+}
+
+/* Drops the first @n segments. */
+static void drop_first(struct cursor *c, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		order_segment_free(c->segment[i]);
+	c->segments -= n;
+	memmove(c->segment, c->segment + n, c->segments * sizeof(struct order_segment *));
+}
+
+static void drop_pending(struct cursor *c)
+{
+	while (c->segments > 1)
+		order_segment_free(c->segment[--c->segments]);
 }
 
 bool cursor_copy(struct cursor *out, const struct cursor *cursor)
@@ -241,13 +272,14 @@ bool cursor_copy(struct cursor *out, const struct cursor *cursor)
 	*out = *cursor;
 	out->dataset = NULL;
 	out->order = NULL;
-	out->segment[0] = out->segment[1] = NULL;
+	out->segment = NULL;
+	out->segments = 0;
 	if (!grow(out, cursor->datasets))
 		goto fail;
 	memcpy(out->dataset, cursor->dataset, cursor->datasets * sizeof(*out->dataset));
 	memcpy(out->order, cursor->order, cursor->datasets * sizeof(*out->order));
-	for (int i = 0; i < 2; i++)
-		if (cursor->segment[i] && !(out->segment[i] = order_segment_copy(cursor->segment[i])))
+	for (uint32_t i = 0; i < cursor->segments; i++)
+		if (!cursor_append(out, order_segment_copy(cursor->segment[i])))
 			goto fail;
 	return true;
 fail:
@@ -259,8 +291,8 @@ void cursor_free(struct cursor *cursor)
 {
 	free(cursor->dataset);
 	free(cursor->order);
-	order_segment_free(cursor->segment[0]);
-	order_segment_free(cursor->segment[1]);
+	drop_first(cursor, cursor->segments);
+	free(cursor->segment);
 	memset(cursor, 0, sizeof(*cursor));
 }
 
@@ -278,7 +310,7 @@ struct order cursor_order(const struct cursor *cursor)
 		.end = cursor->epochs || cursor->samples ? cursor_end(cursor) : 0,
 		.exact_end = cursor->epochs > 0,
 		.datasets = cursor->datasets,
-		.segments = cursor->segment[1] ? 2 : 1,
+		.segments = cursor->segments,
 		.dataset = cursor->order,
 		.segment = (const struct order_segment *const *)cursor->segment,
 	};
@@ -296,11 +328,11 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
 	if (position > cursor_end(c))
 		return cursor_refuse(why, "position",
 			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
-	if (c->segment[1] && position >= c->segment[1]->start) {
-		order_segment_free(c->segment[0]);
-		c->segment[0] = c->segment[1];
-		c->segment[1] = NULL;
-	}
+	uint32_t passed = 0;
+
+	while (passed + 1 < c->segments && position >= c->segment[passed + 1]->start)
+		passed++;
+	drop_first(c, passed);
 	c->next = position;
 	return true;
 }
@@ -346,8 +378,9 @@ bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cur
 
 	if (!next)
 		return cursor_refuse_memory(why);
-	order_segment_free(c->segment[1]);
-	c->segment[1] = next;
+	drop_pending(c);
+	if (!cursor_append(c, next))
+		return cursor_refuse_memory(why);
 	/* At the very position where it acts it is the current one already: equal cursors have one form. */
 	return at == c->next ? cursor_seek(c, at, why) : true;
 }
@@ -419,9 +452,13 @@ static bool same_dataset(
 	return true;
 }
 
-static uint64_t units_of(const struct order_segment *segment, uint32_t d)
+/* Does the cursor give dataset @d any weight, now or later? */
+static bool serves(const struct cursor *c, uint32_t d)
 {
-	return segment && d < segment->datasets ? segment->units[d] : 0;
+	for (uint32_t i = 0; i < c->segments; i++)
+		if (d < c->segment[i]->datasets && c->segment[i]->units[d] > 0)
+			return true;
+	return false;
 }
 
 bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cursor_why *why)
@@ -442,7 +479,7 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cur
 		if (n >= 0) {
 			if (!same_dataset(c, d, now, (uint32_t)n, why))
 				return false;
-		} else if (units_of(c->segment[0], d) > 0 || units_of(c->segment[1], d) > 0) {
+		} else if (serves(c, d)) {
 			return refuse_dataset(why, c->dataset[d].name, "name",
 				"the cursor serves it, the stream no longer has it");
 		}
@@ -466,11 +503,9 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
 		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block,
 			o->group, o->slide);
 	}
-	for (int i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < cursor->segments; i++) {
 		const struct order_segment *s = cursor->segment[i];
 
-		if (!s)
-			continue;
 		h = order_derive(h, s->start, s->datasets);
 		h = order_derive_n(h, s->units, s->datasets);
 		h = order_derive_n(h, s->base, s->datasets);

@@ -3,7 +3,8 @@
  *
  *   identity   stream, seed, windows, and the frozen list of datasets (what must not change under a run)
  *   next       the first position that no rank has taken
- *   mix        the current segment, and at most one pending one
+ *   mix        the current segment, and the pending ones: a mix that was announced, or what is left of a
+ *              schedule
  *
  * Every change to a run is an edit of its cursor followed by a seek; the edits below are the only way into
  * the order. Equal cursors encode to equal bytes: all ranks at one step hold the same ones.
@@ -28,7 +29,8 @@ struct cursor_why {
 
 struct cursor_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
-	uint64_t digest; /* of the sorted (path, tokens) list */
+	uint64_t digest;     /* of the sorted (path, tokens) list */
+	uint64_t max_epochs; /* 0: no limit; see cursor_schedule() */
 };
 
 struct cursor {
@@ -41,7 +43,8 @@ struct cursor {
 	struct cursor_dataset *dataset; /* [datasets], owned */
 	struct order_dataset *order;	/* [datasets], owned; name hash, windows, shuffle */
 	uint64_t next;
-	struct order_segment *segment[2]; /* current, pending or NULL; owned */
+	uint32_t segments;		/* ≥ 1 */
+	struct order_segment **segment; /* [segments], owned: the current one, then the pending ones */
 };
 
 /* What a cursor begins with: one dataset as config and shards describe it. */
@@ -52,15 +55,28 @@ struct cursor_source {
 	uint32_t block, group;
 	enum order_shuffle shuffle;
 	bool slide;
+	uint64_t max_epochs;
 };
 
 /*
- * A cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and samples. On false,
- * why->field may be "dataset NAME: weight" and the like. *@out is free to be passed to cursor_free() either
- * way.
+ * A planned change of the mix: from the mix before it to @weights, in @steps equal steps, the k-th of which
+ * acts from from + (to - from)·k / steps, rounded down to a multiple of 1024, with the units
+ * (before·(steps - k) + after·k) / steps, the missing ones one each to the largest remainders (ties: lower
+ * index). At once is one step with from = to.
+ */
+struct cursor_step {
+	uint64_t from, to; /* multiples of 1024 */
+	uint32_t steps;	   /* ≥ 1, and at most (to - from) / 1024 unless it is 1 */
+	const double *weights;
+};
+
+/*
+ * A cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and samples. @steps,
+ * ascending, all ahead, are its schedule: see cursor_schedule(). On false, why->field may be "dataset NAME:
+ * weight", "schedule[2]: at" and the like. *@out is free to be passed to cursor_free() either way.
  */
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, struct cursor_why *why);
+	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why);
 bool cursor_copy(struct cursor *out, const struct cursor *cursor); /* false: out of memory */
 void cursor_free(struct cursor *cursor);
 
@@ -69,21 +85,59 @@ uint64_t cursor_end(const struct cursor *cursor);
 /* The order of this cursor's run, as far as it knows it; borrows from @cursor until its next edit. */
 struct order cursor_order(const struct cursor *cursor);
 
-/* ---- edits: on false, *cursor is as it was ---- */
+/*
+ * ---- edits: on false, *cursor is as it was ----
+ *
+ * A dataset with max_epochs gets weight 0 from the block of 1024 on that would take it beyond; the other
+ * datasets keep their ratio. Every edit of the mix below lays that out as pending segments, so nobody has to
+ * think of it later; what does not fit into LIMIT_CURSOR_BYTES is refused.
+ */
 
-/* Refused before the current segment and past the end. Past a pending mix makes that the current one. */
+/* Refused before the current segment and past the end. Past pending mixes makes the last of them the current
+ * one. */
 bool cursor_seek(struct cursor *cursor, uint64_t position, struct cursor_why *why);
+/* Goes @samples further: those are never served. Refused past the end. */
+bool cursor_skip(struct cursor *cursor, uint64_t samples, struct cursor_why *why);
+/* A seek backwards; refused for what lies ahead. */
+bool cursor_rewind(struct cursor *cursor, uint64_t position, struct cursor_why *why);
 /* Where a mix announced now would act: the least multiple of 1024 that is ≥ next and > the current segment's
  * start. */
 uint64_t cursor_mix_at(const struct cursor *cursor);
 /*
  * New weights from @at on (a position that cursor_mix_at() allows, or a later multiple of 1024). @weights has
- * one entry a dataset of the cursor. Replaces a pending mix. Refused on a stream with epochs.
+ * one entry a dataset of the cursor. Replaces all that is pending. Refused on a stream with epochs, and for a
+ * weight above 0 of a dataset whose max_epochs are served.
  */
 bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct cursor_why *why);
-/* Appends a dataset with no weight yet; a mix gives it some. Refused on a stream with epochs and for a name
- * in use. */
+/*
+ * Appends a dataset with no weight yet; a mix gives it some. Refused on a stream with epochs and for a name
+ * in use.
+ */
 bool cursor_add(struct cursor *cursor, const struct cursor_source *source, struct cursor_why *why);
+/* What cursor_add() wants, of dataset @d of another cursor. Borrows the name; weight is 0. */
+void cursor_source(const struct cursor *cursor, uint32_t d, struct cursor_source *source);
+/*
+ * Takes the weight of dataset @d away from @at on, in the mix that is in force there and in all that are
+ * pending after it; the others keep their ratio (units are the weights). Pending mixes before @at stay. The
+ * dataset stays in the list. Refused on a stream with epochs, if it has no weight from @at on, and if nothing
+ * would be left.
+ */
+bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct cursor_why *why);
+/*
+ * Replaces all that is pending by @steps, ascending, and, unless @max_epochs ([datasets]) is NULL, the
+ * limits. Steps whose time has passed by cursor_mix_at() are left out, but for the last, which acts from
+ * there. Refused on a stream with epochs.
+ */
+bool cursor_schedule(struct cursor *cursor, const struct cursor_step *steps, uint32_t n,
+	const uint64_t *max_epochs, struct cursor_why *why);
+
+/*
+ * How dataset @d with max_epochs ends by the segments of this cursor: false if it has none, or weight to the
+ * end (of a stream with samples); else from *@position on it is no more served, and *@unserved windows of its
+ * last epoch are left over.
+ */
+bool cursor_unserved(const struct cursor *cursor, uint32_t d, uint64_t *position, uint64_t *unserved);
+
 /* Index of the dataset called @name, or -1. */
 int cursor_find(const struct cursor *cursor, const char *name);
 

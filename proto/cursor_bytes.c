@@ -73,7 +73,7 @@ static void pack_datasets(struct pack *p, const struct cursor *c)
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
 	unsigned char *head = bytes;
-	const struct order_segment *now = c->segment[0], *then = c->segment[1];
+	const struct order_segment *now = c->segment[0], *then = c->segments > 1 ? c->segment[1] : NULL;
 
 	if (capacity <= HEADER_BYTES)
 		return 0;
@@ -298,8 +298,7 @@ static bool decode_mix(struct cursor *c, const struct parts *parts, struct curso
 		return false;
 	if (phase[0] != 0 || (c->epochs && parts->start != 0))
 		return cursor_refuse(why, "start", "not one that this stream can have");
-	c->segment[0] = order_segment_load(parts->start, units, base, phase, n);
-	if (!c->segment[0])
+	if (!cursor_append(c, order_segment_load(parts->start, units, base, phase, n)))
 		return cursor_refuse(why, "start",
 			"the mix is not one (start, or a phase above its units), or out of memory");
 	if (!parts->pending_units)
@@ -311,8 +310,8 @@ static bool decode_mix(struct cursor *c, const struct parts *parts, struct curso
 		!check_units(c, units, m, why) || parts->pending_start % LIMIT_BLOCK != 0 ||
 		parts->pending_start <= parts->start || parts->pending_start <= parts->next)
 		return cursor_refuse(why, "pending_units", "not a mix that can follow");
-	c->segment[1] = order_segment_next(c->segment[0], parts->pending_start, units, m);
-	return c->segment[1] ? true : cursor_refuse_memory(why);
+	return cursor_append(c, order_segment_next(c->segment[0], parts->pending_start, units, m)) ||
+	       cursor_refuse_memory(why);
 }
 
 static bool decode_map(struct cursor *out, const struct value *values, int count, struct cursor_why *why)

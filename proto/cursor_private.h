@@ -15,4 +15,7 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 /* Units of a stream with epochs: E windows of each dataset's own number, T in all. */
 bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct cursor_why *why);
 
+/* Takes over @segment as the last pending one, freeing it on failure. False: out of memory, or it is NULL. */
+bool cursor_append(struct cursor *cursor, struct order_segment *segment);
+
 #endif

@@ -88,7 +88,7 @@ static void json_list(struct ctl_out *out, const char *key, const uint64_t *valu
 static void json_segments(struct ctl_out *out, const struct cursor *c)
 {
 	ctl_put(out, ",\"segments\":[");
-	for (int i = 0; i < 2 && c->segment[i]; i++) {
+	for (uint32_t i = 0; i < c->segments; i++) {
 		const struct order_segment *s = c->segment[i];
 
 		ctl_put(out, i ? ",{" : "{");
@@ -155,7 +155,7 @@ static void show_mix(struct ctl_out *out, const struct cursor *c)
 			width = ctl_width(c->dataset[d].name);
 	ctl_put_left(out, "dataset", width);
 	ctl_put(out, "               windows  digest          ");
-	for (int i = 0; i < 2 && c->segment[i]; i++) {
+	for (uint32_t i = 0; i < c->segments; i++) {
 		snprintf(head, sizeof(head), "  %sfrom %" PRIu64, i ? "pending " : "", c->segment[i]->start);
 		ctl_put_left(out, head, 24);
 	}
@@ -165,7 +165,7 @@ static void show_mix(struct ctl_out *out, const struct cursor *c)
 		ctl_put_right(out, c->order[d].windows, 22);
 		snprintf(head, sizeof(head), "  %016" PRIx64, c->dataset[d].digest);
 		ctl_put(out, head);
-		for (int i = 0; i < 2 && c->segment[i]; i++)
+		for (uint32_t i = 0; i < c->segments; i++)
 			put_percent(out, c->segment[i], d);
 		ctl_put(out, "\n");
 	}
@@ -192,9 +192,9 @@ static void show_text(struct ctl_out *out, const struct cursor *c)
 	ctl_put(out, line);
 	snprintf(line, sizeof(line), "mix      from %" PRIu64, c->segment[0]->start);
 	ctl_put(out, line);
-	if (c->segment[1])
+	if (c->segments > 1)
 		snprintf(line, sizeof(line), ", another pending from %" PRIu64 "\n\n", c->segment[1]->start);
-	ctl_put(out, c->segment[1] ? line : ", none pending\n\n");
+	ctl_put(out, c->segments > 1 ? line : ", none pending\n\n");
 	show_mix(out, c);
 }
 
@@ -352,7 +352,8 @@ static int diff_cursors(const struct cursor *a, const struct cursor *b, bool jso
 	for (uint32_t i = 0; i < a->datasets && i < b->datasets; i++)
 		diff_dataset(&d, a, b, i);
 	diff_segment(&d, "", a->segment[0], b->segment[0]);
-	diff_segment(&d, "pending ", a->segment[1], b->segment[1]);
+	diff_segment(&d, "pending ", a->segments > 1 ? a->segment[1] : NULL,
+		b->segments > 1 ? b->segment[1] : NULL);
 	return ctl_finish(&d.out, d.differs ? CTL_FAILED : CTL_OK);
 }
 

@@ -72,7 +72,8 @@ static void collect(struct history *h, const struct cursor *cursors, unsigned n)
 	unsigned kept = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		const struct order_segment *now = cursors[i].segment[0], *then = cursors[i].segment[1];
+		const struct order_segment *now = cursors[i].segment[0],
+					   *then = cursors[i].segments > 1 ? cursors[i].segment[1] : NULL;
 
 		h->known[h->count++] = (struct known){now, NULL, cursors[i].next};
 		if (then)

@@ -201,7 +201,7 @@ static void stream_make(struct sim *sim, struct stream *s)
 		identity.epochs = 1 + below(sim, 3);
 	else if (one_in(sim, 2))
 		identity.samples = 1 + below(sim, 5000);
-	CHECK(sim, cursor_begin(&s->begin, &identity, source, n, &why));
+	CHECK(sim, cursor_begin(&s->begin, &identity, source, n, NULL, 0, &why));
 }
 
 /* A cursor anywhere in the stream, with or without a mix on its way. */

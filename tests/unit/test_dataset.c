@@ -545,7 +545,7 @@ static void test_map(void **state)
 	const struct stream *s =
 		open_good(p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: a.bin}");
 
-	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, &why));
+	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, NULL, 0, &why));
 	stream_map(s, &cursor, map);
 	assert_ptr_equal(map[0], &s->dataset[1]);
 	assert_null(map[1]);

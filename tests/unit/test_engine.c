@@ -32,12 +32,12 @@ static struct cursor begin(uint64_t samples, uint64_t next)
 			      .stride = 4,
 			      .samples = samples},
 		      c;
-	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false}};
+	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
 	struct cursor_why why;
 
 	table_number(&table);
 	assert_int_equal(table.windows, 100);
-	assert_true(cursor_begin(&c, &id, sources, 1, &why));
+	assert_true(cursor_begin(&c, &id, sources, 1, NULL, 0, &why));
 	assert_true(cursor_seek(&c, next, &why));
 	return c;
 }
