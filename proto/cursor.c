@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,13 +28,15 @@ bool cursor_refuse_memory(struct cursor_why *why)
 	return cursor_refuse(why, "memory", "out of memory");
 }
 
-/* "dataset NAME: WHAT" as a field. */
-static bool refuse_dataset(struct cursor_why *why, const char *name, const char *what, const char *text)
+bool cursor_refuse_dataset(struct cursor_why *why, const char *name, const char *what, const char *text, ...)
 {
-	char field[sizeof(why->field)];
+	va_list args;
 
-	snprintf(field, sizeof(field), "dataset %.48s: %s", name, what);
-	return cursor_refuse(why, field, "%s", text);
+	snprintf(why->field, sizeof(why->field), "dataset %.48s: %s", name, what);
+	va_start(args, text);
+	vsnprintf(why->text, sizeof(why->text), text, args);
+	va_end(args);
+	return false;
 }
 
 /* ---- building ---- */
@@ -60,6 +61,7 @@ static void place_source(struct cursor *c, uint32_t d, const struct cursor_sourc
 	memset(dataset, 0, sizeof(*dataset));
 	memcpy(dataset->name, s->name, strlen(s->name));
 	dataset->digest = s->digest;
+	dataset->max_epochs = s->max_epochs;
 	c->order[d] = (struct order_dataset){
 		.name_hash = order_name_hash(s->name, strlen(s->name)),
 		.windows = s->windows,
@@ -102,53 +104,60 @@ static bool check_windows(const struct cursor *c, struct cursor_why *why)
 	return true;
 }
 
-/* An upper bound on the encoding, pending mix included, whatever values the run reaches. */
-static size_t worst_bytes(const struct cursor *c)
+static size_t number_bytes(uint64_t value)
+{
+	return value < 128 ? 1 : value < 256 ? 2 : value <= UINT16_MAX ? 3 : value <= UINT32_MAX ? 5 : 9;
+}
+
+bool cursor_limited(const struct cursor *c)
+{
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (c->dataset[d].max_epochs > 0)
+			return true;
+	return false;
+}
+
+size_t cursor_bytes_without_pending(const struct cursor *c)
 {
 	size_t number = c->epochs ? 9 : 5; /* units and phases: 33 bits where they sum to 2^32 */
 	size_t bytes = 512 + order_padded(c->datasets);
+	bool limited = cursor_limited(c);
 
-	for (uint32_t d = 0; d < c->datasets; d++)
+	for (uint32_t d = 0; d < c->datasets; d++) {
 		bytes += strlen(c->dataset[d].name) + 2 +
 			 31 /* windows, digest, shuffle, block, group, slide */
-			 + 9 /* base */ + 2 * number + (c->epochs ? 0 : number);
+			 + 9 /* base */ + 2 * number;
+		if (limited)
+			bytes += number_bytes(c->dataset[d].max_epochs);
+	}
+	return bytes;
+}
+
+size_t cursor_bytes_pending(const struct order_segment *s)
+{
+	size_t bytes = number_bytes(s->start) + (s->datasets < 16 ? 1 : 3);
+
+	for (uint32_t d = 0; d < s->datasets; d++)
+		bytes += number_bytes(s->units[d]);
 	return bytes;
 }
 
 static bool check_size(const struct cursor *c, struct cursor_why *why)
 {
+	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
+	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets; /* room for a mix that is asked for later */
+
 	if (c->datasets > LIMIT_DATASETS)
 		return cursor_refuse(why, "datasets", "%u of them, at most %d", c->datasets, LIMIT_DATASETS);
-	if (worst_bytes(c) > LIMIT_CURSOR_BYTES)
+	for (uint32_t i = 1; i < c->segments; i++)
+		pending += cursor_bytes_pending(c->segment[i]);
+	bytes += pending > reserve ? pending : reserve;
+	if (bytes > LIMIT_CURSOR_BYTES)
 		return cursor_refuse(why, "datasets",
-			"the cursor could grow to %zu bytes, over %d: shorten the names of the datasets",
-			worst_bytes(c), LIMIT_CURSOR_BYTES);
-	return true;
-}
-
-static bool units_from_weights(
-	const struct cursor *c, const double *weights, uint64_t *units, struct cursor_why *why)
-{
-	int at = order_units(weights, c->datasets, units);
-	char text[200];
-
-	if (at == (int)c->datasets)
-		return cursor_refuse(why, "weights",
-			"their sum is not a finite number above 0: give at least one dataset a weight");
-	if (at >= 0) {
-		snprintf(text, sizeof(text),
-			isfinite(weights[at]) && weights[at] > 0
-				? "%g is too small a part of the sum to be served (below 2^-32): leave it "
-				  "out or raise it"
-				: "%g, must be a finite number ≥ 0",
-			weights[at]);
-		return refuse_dataset(why, c->dataset[at].name, "weight", text);
-	}
-	for (uint32_t d = 0; d < c->datasets; d++)
-		if (units[d] > 0 && c->order[d].windows == 0)
-			return refuse_dataset(why, c->dataset[d].name, "weight",
-				"a weight above 0 for a dataset without a single window: its shards are "
-				"shorter than seq_len + extra");
+			"the cursor, with %u mixes to come, could grow to %zu bytes, over %d: shorten the "
+			"names of the datasets%s",
+			c->segments > 1 ? c->segments - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
+			c->segments > 2 ? ", or take fewer steps" : "");
 	return true;
 }
 
@@ -210,61 +219,75 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 		const char *fault = source_fault(&sources[d]);
 
 		if (fault)
-			return refuse_dataset(why, sources[d].name, fault, "not a value it may have");
+			return cursor_refuse_dataset(why, sources[d].name, fault, "not a value it may have");
+		if (out->epochs && sources[d].max_epochs)
+			return cursor_refuse_dataset(why, sources[d].name, "max_epochs",
+				"stream %s has epochs: it serves every window so often; leave max_epochs out",
+				out->stream);
 		if (find_hash(out, d, sources[d].name) >= 0)
-			return refuse_dataset(why, sources[d].name, "name", "used twice");
+			return cursor_refuse_dataset(why, sources[d].name, "name", "used twice");
 		place_source(out, d, &sources[d]);
 		out->datasets = d + 1;
 	}
 	return check_size(out, why);
 }
 
+static bool begin_epochs(struct cursor *out, uint32_t step_count, struct cursor_why *why)
+{
+	uint64_t units[LIMIT_DATASETS];
+
+	if (step_count > 0)
+		return cursor_refuse(why, "schedule",
+			"stream %s has epochs: it serves every window so often, and has no weights",
+			out->stream);
+	if (!cursor_epoch_units(out, units, why))
+		return false;
+	return cursor_append(out, order_segment_first(units, out->datasets)) || cursor_refuse_memory(why);
+}
+
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
 	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why)
 {
-	uint64_t units[LIMIT_DATASETS];
 	double weights[LIMIT_DATASETS];
-	struct order_segment *first;
-
-	(void)steps, (void)step_count;
 
 	if (!cursor_identity(out, identity, sources, n, why))
 		return false;
 	for (uint32_t d = 0; d < n; d++)
 		weights[d] = sources[d].weight;
-	if (!(out->epochs ? cursor_epoch_units(out, units, why)
-			  : units_from_weights(out, weights, units, why)))
-		return false;
-	first = order_segment_first(units, n);
-	return cursor_append(out, first) || cursor_refuse_memory(why);
+	return out->epochs ? begin_epochs(out, step_count, why)
+			   : cursor_begin_mix(out, weights, steps, step_count, why);
 }
 
 bool cursor_append(struct cursor *c, struct order_segment *segment)
 {
-	struct order_segment **list = segment ? realloc(c->segment, (c->segments + 1) * sizeof(*list)) : NULL;
+	uint32_t n = c->segments;
 
-	if (!list) {
-		order_segment_free(segment);
+	if (!segment)
 		return false;
+	/* Room doubles at powers of two, so there is always some up to the next one. */
+	if ((n & (n - 1)) == 0) {
+		struct order_segment **list =
+			realloc(c->segment, (n ? 2 * (size_t)n : 1) * sizeof(struct order_segment *));
+
+		if (!list) {
+			order_segment_free(segment);
+			return false;
+		}
+		c->segment = list;
 	}
-	c->segment = list;
-	list[c->segments++] = segment;
+	c->segment[c->segments++] = segment;
 	return true;
 }
 
 /* Drops the first @n segments. */
 static void drop_first(struct cursor *c, uint32_t n)
 {
+	if (n == 0)
+		return;
 	for (uint32_t i = 0; i < n; i++)
 		order_segment_free(c->segment[i]);
 	c->segments -= n;
 	memmove(c->segment, c->segment + n, c->segments * sizeof(struct order_segment *));
-}
-
-static void drop_pending(struct cursor *c)
-{
-	while (c->segments > 1)
-		order_segment_free(c->segment[--c->segments]);
 }
 
 bool cursor_copy(struct cursor *out, const struct cursor *cursor)
@@ -337,52 +360,25 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
 	return true;
 }
 
-/* The least position from @at on where a segment may start; 0 if there is none below 2^64. */
-static uint64_t mix_at_or_after(const struct cursor *c, uint64_t at)
+bool cursor_skip(struct cursor *c, uint64_t samples, struct cursor_why *why)
 {
-	uint64_t least = c->segment[0]->start + 1;
+	uint64_t end = cursor_end(c);
 
-	if (at < least)
-		at = least;
-	if (at > UINT64_MAX - (LIMIT_BLOCK - 1))
-		return 0;
-	return (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK;
+	if (samples > end - c->next)
+		return cursor_refuse(why, "samples",
+			"%" PRIu64 " from %" PRIu64 " on lead beyond the end of the stream, %" PRIu64
+			": %" PRIu64 " are left",
+			samples, c->next, end, end - c->next);
+	return cursor_seek(c, c->next + samples, why);
 }
 
-uint64_t cursor_mix_at(const struct cursor *cursor)
+bool cursor_rewind(struct cursor *c, uint64_t position, struct cursor_why *why)
 {
-	return mix_at_or_after(cursor, cursor->next);
-}
-
-bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cursor_why *why)
-{
-	uint64_t units[LIMIT_DATASETS];
-	uint64_t least = cursor_mix_at(c);
-
-	if (c->epochs)
-		return cursor_refuse(why, "mix",
-			"stream %s has epochs: it serves every window so often, and has no weights",
-			c->stream);
-	if (at % LIMIT_BLOCK != 0)
-		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64,
-			at, LIMIT_BLOCK, mix_at_or_after(c, at > c->next ? at : c->next));
-	if (least == 0 || at < least)
+	if (position > c->next)
 		return cursor_refuse(why, "position",
-			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64
-			": take %" PRIu64,
-			at, c->next, c->segment[0]->start, least);
-	if (!units_from_weights(c, weights, units, why))
-		return false;
-
-	struct order_segment *next = order_segment_next(c->segment[0], at, units, c->datasets);
-
-	if (!next)
-		return cursor_refuse_memory(why);
-	drop_pending(c);
-	if (!cursor_append(c, next))
-		return cursor_refuse_memory(why);
-	/* At the very position where it acts it is the current one already: equal cursors have one form. */
-	return at == c->next ? cursor_seek(c, at, why) : true;
+			"%" PRIu64 " lies ahead of %" PRIu64 ", where this cursor is: use skip, or seek",
+			position, c->next);
+	return cursor_seek(c, position, why);
 }
 
 bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cursor_why *why)
@@ -393,9 +389,9 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cur
 	if (c->epochs)
 		return cursor_refuse(why, "add", "stream %s has epochs: its datasets are fixed", c->stream);
 	if (fault)
-		return refuse_dataset(why, source->name, fault, "not a value it may have");
+		return cursor_refuse_dataset(why, source->name, fault, "not a value it may have");
 	if (cursor_find(c, source->name) >= 0)
-		return refuse_dataset(why, source->name, "name", "is in the cursor already");
+		return cursor_refuse_dataset(why, source->name, "name", "is in the cursor already");
 	if (!cursor_copy(&copy, c))
 		return cursor_refuse_memory(why);
 	if (!grow(&copy, c->datasets + 1)) {
@@ -411,6 +407,22 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cur
 	cursor_free(c);
 	*c = copy;
 	return true;
+}
+
+void cursor_source(const struct cursor *c, uint32_t d, struct cursor_source *source)
+{
+	const struct order_dataset *o = &c->order[d];
+
+	*source = (struct cursor_source){
+		.name = c->dataset[d].name,
+		.windows = o->windows,
+		.digest = c->dataset[d].digest,
+		.block = o->block,
+		.group = o->group,
+		.shuffle = o->shuffle,
+		.slide = o->slide,
+		.max_epochs = c->dataset[d].max_epochs,
+	};
 }
 
 /* ---- comparing ---- */
@@ -438,17 +450,13 @@ static bool same_dataset(
 		{"group", a->shuffle == ORDER_BLOCK ? a->group : 0, a->shuffle == ORDER_BLOCK ? b->group : 0},
 		{"slide", a->slide, b->slide},
 	};
-	char text[200];
 
-	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-		if (fields[i].mine == fields[i].now)
-			continue;
-		snprintf(text, sizeof(text),
-			"the cursor has %" PRIu64 ", the stream has %" PRIu64
-			": its shards or settings changed; more shards enter as a new dataset",
-			fields[i].mine, fields[i].now);
-		return refuse_dataset(why, c->dataset[d].name, fields[i].what, text);
-	}
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		if (fields[i].mine != fields[i].now)
+			return cursor_refuse_dataset(why, c->dataset[d].name, fields[i].what,
+				"the cursor has %" PRIu64 ", the stream has %" PRIu64
+				": its shards or settings changed; more shards enter as a new dataset",
+				fields[i].mine, fields[i].now);
 	return true;
 }
 
@@ -480,7 +488,7 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cur
 			if (!same_dataset(c, d, now, (uint32_t)n, why))
 				return false;
 		} else if (serves(c, d)) {
-			return refuse_dataset(why, c->dataset[d].name, "name",
+			return cursor_refuse_dataset(why, c->dataset[d].name, "name",
 				"the cursor serves it, the stream no longer has it");
 		}
 	}
@@ -502,6 +510,8 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
 
 		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block,
 			o->group, o->slide);
+		if (cursor->dataset[d].max_epochs)
+			h = order_derive(h, d, cursor->dataset[d].max_epochs);
 	}
 	for (uint32_t i = 0; i < cursor->segments; i++) {
 		const struct order_segment *s = cursor->segment[i];

@@ -20,10 +20,11 @@
 #include "limits.h"
 #include "order.h"
 
-#define CURSOR_VERSION 1
+#define CURSOR_VERSION                                                                                       \
+	2 /* 1 is still written for what it can hold: no limits, and one pending segment at most */
 
 struct cursor_why {
-	char field[80]; /* e.g. "seed", "dataset web: windows" */
+	char field[112]; /* e.g. "seed", "dataset web: windows" */
 	char text[400];
 };
 
@@ -90,7 +91,9 @@ struct order cursor_order(const struct cursor *cursor);
  *
  * A dataset with max_epochs gets weight 0 from the block of 1024 on that would take it beyond; the other
  * datasets keep their ratio. Every edit of the mix below lays that out as pending segments, so nobody has to
- * think of it later; what does not fit into LIMIT_CURSOR_BYTES is refused.
+ * think of it later; what does not fit into LIMIT_CURSOR_BYTES is refused, and a position from which on no
+ * dataset would be left. A later mix may give it weight again if what is left lasts for a block of that.
+ * Planned mixes that change nothing are no segments.
  */
 
 /* Refused before the current segment and past the end. Past pending mixes makes the last of them the current
@@ -104,9 +107,9 @@ bool cursor_rewind(struct cursor *cursor, uint64_t position, struct cursor_why *
  * start. */
 uint64_t cursor_mix_at(const struct cursor *cursor);
 /*
- * New weights from @at on (a position that cursor_mix_at() allows, or a later multiple of 1024). @weights has
- * one entry a dataset of the cursor. Replaces all that is pending. Refused on a stream with epochs, and for a
- * weight above 0 of a dataset whose max_epochs are served.
+ * New weights from @at on (what cursor_mix_at() says, or a later multiple of 1024). @weights has one entry a
+ * dataset of the cursor. Replaces all that is pending. Refused on a stream with epochs, and for a weight
+ * above 0 of a dataset whose max_epochs are served by then.
  */
 bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct cursor_why *why);
 /*
@@ -126,15 +129,16 @@ bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct cursor
 /*
  * Replaces all that is pending by @steps, ascending, and, unless @max_epochs ([datasets]) is NULL, the
  * limits. Steps whose time has passed by cursor_mix_at() are left out, but for the last, which acts from
- * there. Refused on a stream with epochs.
+ * there. The first may be at 0, with the weights that it all began with: a ramp that has begun is then the
+ * one that was begun, and not one from the present mix. Refused on a stream with epochs.
  */
 bool cursor_schedule(struct cursor *cursor, const struct cursor_step *steps, uint32_t n,
 	const uint64_t *max_epochs, struct cursor_why *why);
 
 /*
  * How dataset @d with max_epochs ends by the segments of this cursor: false if it has none, or weight to the
- * end (of a stream with samples); else from *@position on it is no more served, and *@unserved windows of its
- * last epoch are left over.
+ * end (of a stream with samples); else from *@position on it is no more served, and *@unserved of the windows
+ * that its max_epochs hold, repeats counted, are left over (2^64 - 1 for more than that).
  */
 bool cursor_unserved(const struct cursor *cursor, uint32_t d, uint64_t *position, uint64_t *unserved);
 

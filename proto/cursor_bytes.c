@@ -44,12 +44,17 @@ static void pack_pair(struct pack *p, const char *key, uint64_t value)
 	pack_uint(p, value);
 }
 
-static void pack_list(struct pack *p, const char *key, const uint64_t *values, uint32_t n)
+static void pack_numbers(struct pack *p, const uint64_t *values, uint32_t n)
 {
-	pack_key(p, key);
 	pack_array(p, n);
 	for (uint32_t i = 0; i < n; i++)
 		pack_uint(p, values[i]);
+}
+
+static void pack_list(struct pack *p, const char *key, const uint64_t *values, uint32_t n)
+{
+	pack_key(p, key);
+	pack_numbers(p, values, n);
 }
 
 static void pack_datasets(struct pack *p, const struct cursor *c)
@@ -70,17 +75,40 @@ static void pack_datasets(struct pack *p, const struct cursor *c)
 	}
 }
 
+/* Base and phase of what is pending follow from the current mix. */
+static void pack_pending(struct pack *p, const struct cursor *c)
+{
+	pack_key(p, "pending");
+	pack_array(p, 2 * (c->segments - 1));
+	for (uint32_t i = 1; i < c->segments; i++) {
+		const struct order_segment *s = c->segment[i];
+
+		pack_uint(p, s->start);
+		pack_numbers(p, s->units, s->datasets);
+	}
+}
+
+static void pack_limits(struct pack *p, const struct cursor *c)
+{
+	pack_key(p, "limits");
+	pack_array(p, c->datasets);
+	for (uint32_t d = 0; d < c->datasets; d++)
+		pack_uint(p, c->dataset[d].max_epochs);
+}
+
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
 	unsigned char *head = bytes;
-	const struct order_segment *now = c->segment[0], *then = c->segments > 1 ? c->segment[1] : NULL;
+	const struct order_segment *now = c->segment[0], *then = c->segments == 2 ? c->segment[1] : NULL;
+	bool limited = cursor_limited(c);
+	unsigned version = limited || c->segments > 2 ? 2 : 1;
 
 	if (capacity <= HEADER_BYTES)
 		return 0;
 
 	struct pack p = pack_into(head + HEADER_BYTES, capacity - HEADER_BYTES);
 
-	pack_map(&p, then ? 16 : 14);
+	pack_map(&p, version == 2 ? 15 + limited : then ? 16 : 14);
 	pack_pair(&p, "order", ORDER_VERSION);
 	pack_key(&p, "stream");
 	pack_text(&p, c->stream, strlen(c->stream));
@@ -96,14 +124,18 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	pack_list(&p, "units", now->units, now->datasets);
 	pack_list(&p, "base", now->base, now->datasets);
 	pack_list(&p, "phase", now->phase, now->padded);
-	if (then) { /* base and phase of the pending mix follow from the current one */
+	if (version == 2) {
+		if (limited)
+			pack_limits(&p, c);
+		pack_pending(&p, c);
+	} else if (then) {
 		pack_pair(&p, "pending_start", then->start);
 		pack_list(&p, "pending_units", then->units, then->datasets);
 	}
 	if (p.full)
 		return 0;
 	memcpy(head, magic, 4);
-	put_le(head + 4, CURSOR_VERSION, 4);
+	put_le(head + 4, version, 4);
 	put_le(head + 8, order_checksum(p.bytes, p.length), 8);
 	return HEADER_BYTES + p.length;
 }
@@ -111,35 +143,39 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 /* What the map holds, before anything is believed. */
 struct parts {
 	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next, start, pending_start;
-	const struct value *stream, *datasets, *units, *base, *phase, *pending_units;
+	const struct value *stream, *datasets, *units, *base, *phase, *pending_units; /* version 1 */
+	const struct value *limits, *pending;					      /* version 2 */
 };
 
-static bool find_parts(
-	struct parts *parts, const struct value *map, const struct value *end, struct cursor_why *why)
+static bool find_parts(struct parts *parts, uint64_t version, const struct value *map,
+	const struct value *end, struct cursor_why *why)
 {
+	bool second = version == 2;
 	const struct {
 		const char *key;
 		uint64_t *number;	    /* or */
 		const struct value **value; /* a text or an array */
 		enum value_type type;
-		bool optional;
+		bool optional, unknown;
 	} keys[] = {
-		{"order", &parts->order, NULL, VALUE_UINT, false},
-		{"stream", NULL, &parts->stream, VALUE_TEXT, false},
-		{"seed", &parts->seed, NULL, VALUE_UINT, false},
-		{"seq_len", &parts->seq_len, NULL, VALUE_UINT, false},
-		{"extra", &parts->extra, NULL, VALUE_UINT, false},
-		{"stride", &parts->stride, NULL, VALUE_UINT, false},
-		{"epochs", &parts->epochs, NULL, VALUE_UINT, false},
-		{"samples", &parts->samples, NULL, VALUE_UINT, false},
-		{"datasets", NULL, &parts->datasets, VALUE_ARRAY, false},
-		{"next", &parts->next, NULL, VALUE_UINT, false},
-		{"start", &parts->start, NULL, VALUE_UINT, false},
-		{"units", NULL, &parts->units, VALUE_ARRAY, false},
-		{"base", NULL, &parts->base, VALUE_ARRAY, false},
-		{"phase", NULL, &parts->phase, VALUE_ARRAY, false},
-		{"pending_start", &parts->pending_start, NULL, VALUE_UINT, true},
-		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true},
+		{"order", &parts->order, NULL, VALUE_UINT, false, false},
+		{"stream", NULL, &parts->stream, VALUE_TEXT, false, false},
+		{"seed", &parts->seed, NULL, VALUE_UINT, false, false},
+		{"seq_len", &parts->seq_len, NULL, VALUE_UINT, false, false},
+		{"extra", &parts->extra, NULL, VALUE_UINT, false, false},
+		{"stride", &parts->stride, NULL, VALUE_UINT, false, false},
+		{"epochs", &parts->epochs, NULL, VALUE_UINT, false, false},
+		{"samples", &parts->samples, NULL, VALUE_UINT, false, false},
+		{"datasets", NULL, &parts->datasets, VALUE_ARRAY, false, false},
+		{"next", &parts->next, NULL, VALUE_UINT, false, false},
+		{"start", &parts->start, NULL, VALUE_UINT, false, false},
+		{"units", NULL, &parts->units, VALUE_ARRAY, false, false},
+		{"base", NULL, &parts->base, VALUE_ARRAY, false, false},
+		{"phase", NULL, &parts->phase, VALUE_ARRAY, false, false},
+		{"pending_start", &parts->pending_start, NULL, VALUE_UINT, true, second},
+		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true, second},
+		{"limits", NULL, &parts->limits, VALUE_ARRAY, true, !second},
+		{"pending", NULL, &parts->pending, VALUE_ARRAY, !second, !second},
 	};
 
 	enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -157,7 +193,7 @@ static bool find_parts(
 	for (size_t k = 0; k < KEYS; k++) {
 		const struct value *found = at[k];
 
-		if (!found && keys[k].optional)
+		if (keys[k].unknown || (!found && keys[k].optional))
 			continue;
 		if (!found || found->type != keys[k].type)
 			return cursor_refuse(why, keys[k].key, "missing, or not of its type");
@@ -244,6 +280,15 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 			cursor_refuse(why, "datasets", "entry %u is not a dataset", d);
 			goto out;
 		}
+	for (uint32_t d = 0; parts->limits && d < n; d++) {
+		const struct value *limit = parts->limits + 1 + d;
+
+		if (parts->limits->count != n || limit->type != VALUE_UINT) {
+			cursor_refuse(why, "limits", "not one number a dataset");
+			goto out;
+		}
+		sources[d].max_epochs = limit->number;
+	}
 	ok = cursor_identity(out, &identity, sources, n, why);
 out:
 	free(sources);
@@ -285,7 +330,43 @@ static bool check_served(
 	       cursor_refuse(why, "base", "the samples served do not add up to where the mix began");
 }
 
-static bool decode_mix(struct cursor *c, const struct parts *parts, struct cursor_why *why)
+/* The mix behind the last one so far. */
+static bool decode_next(
+	struct cursor *c, uint64_t start, const struct value *list, uint64_t next, struct cursor_why *why)
+{
+	const struct order_segment *before = c->segment[c->segments - 1];
+	uint64_t units[LIMIT_DATASETS];
+	uint32_t n = list->count;
+
+	if (c->epochs || n < before->datasets || n > c->datasets || !read_list(list, units, n) ||
+		!check_units(c, units, n, why) || start % LIMIT_BLOCK != 0 || start <= before->start ||
+		start <= next)
+		return cursor_refuse(why, "pending", "not a mix that can follow");
+	return cursor_append(c, order_segment_next(before, start, units, n)) || cursor_refuse_memory(why);
+}
+
+/* @list: start, units, start, units, … */
+static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end, uint64_t next,
+	struct cursor_why *why)
+{
+	const struct value *v = list + 1;
+
+	if (list->count % 2 != 0)
+		return cursor_refuse(why, "pending", "not pairs of start and units");
+	for (uint32_t i = 0; i < list->count; i += 2) {
+		const struct value *start = v, *units = v + 1; /* a start is one value, or is refused */
+
+		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
+			return cursor_refuse(why, "pending", "not pairs of start and units");
+		if (!decode_next(c, start->number, units, next, why))
+			return false;
+		v = value_skip(units, end);
+	}
+	return true;
+}
+
+static bool decode_mix(
+	struct cursor *c, const struct parts *parts, const struct value *end, struct cursor_why *why)
 {
 	assert(parts->units && parts->base && parts->phase); /* find_parts() saw to it */
 	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
@@ -301,32 +382,26 @@ static bool decode_mix(struct cursor *c, const struct parts *parts, struct curso
 	if (!cursor_append(c, order_segment_load(parts->start, units, base, phase, n)))
 		return cursor_refuse(why, "start",
 			"the mix is not one (start, or a phase above its units), or out of memory");
-	if (!parts->pending_units)
-		return true;
-
-	uint32_t m = parts->pending_units->count;
-
-	if (c->epochs || m < n || m > c->datasets || !read_list(parts->pending_units, units, m) ||
-		!check_units(c, units, m, why) || parts->pending_start % LIMIT_BLOCK != 0 ||
-		parts->pending_start <= parts->start || parts->pending_start <= parts->next)
-		return cursor_refuse(why, "pending_units", "not a mix that can follow");
-	return cursor_append(c, order_segment_next(c->segment[0], parts->pending_start, units, m)) ||
-	       cursor_refuse_memory(why);
+	return parts->pending ? decode_pending(c, parts->pending, end, parts->next, why)
+	       : parts->pending_units
+		       ? decode_next(c, parts->pending_start, parts->pending_units, parts->next, why)
+		       : true;
 }
 
-static bool decode_map(struct cursor *out, const struct value *values, int count, struct cursor_why *why)
+static bool decode_map(
+	struct cursor *out, uint64_t version, const struct value *values, int count, struct cursor_why *why)
 {
 	struct parts parts;
 
 	if (values[0].type != VALUE_MAP)
 		return cursor_refuse(why, "cursor", "not a map");
-	if (!find_parts(&parts, values, values + count, why))
+	if (!find_parts(&parts, version, values, values + count, why))
 		return false;
 	if (parts.order != ORDER_VERSION)
 		return cursor_refuse(why, "order",
 			"version %" PRIu64 " of the order, this tokend knows %d: install a newer one",
 			parts.order, ORDER_VERSION);
-	if (!decode_identity(out, &parts, why) || !decode_mix(out, &parts, why))
+	if (!decode_identity(out, &parts, why) || !decode_mix(out, &parts, values + count, why))
 		return false;
 	if (parts.next < parts.start || parts.next > cursor_end(out))
 		return cursor_refuse(why, "next", "%" PRIu64 " lies outside of the stream", parts.next);
@@ -342,11 +417,14 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct curso
 	memset(out, 0, sizeof(*out));
 	if (n < 8 || memcmp(head, magic, 4) != 0)
 		return cursor_refuse(why, "cursor", "these %zu bytes are not a cursor of tokend", n);
-	if (get_le(head + 4, 4) > CURSOR_VERSION)
+
+	uint64_t version = get_le(head + 4, 4);
+
+	if (version > CURSOR_VERSION)
 		return cursor_refuse(why, "version",
 			"a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
-			get_le(head + 4, 4), CURSOR_VERSION);
-	if (get_le(head + 4, 4) != CURSOR_VERSION)
+			version, CURSOR_VERSION);
+	if (version < 1)
 		return cursor_refuse(why, "version", "0 is none");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return cursor_refuse(why, "cursor", "%zu bytes, must be %d to %d: it is cut short or not one",
@@ -364,7 +442,7 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct curso
 
 	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
 
-	ok = count > 0 ? decode_map(out, values, count, why)
+	ok = count > 0 ? decode_map(out, version, values, count, why)
 		       : cursor_refuse(why, "cursor", "not MessagePack");
 	free(values);
 	if (!ok)

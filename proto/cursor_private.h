@@ -1,12 +1,17 @@
-/* What cursor.c and cursor_bytes.c share. */
+/* What the files of the cursor share. */
 #ifndef TOKEND_CURSOR_PRIVATE_H
 #define TOKEND_CURSOR_PRIVATE_H
 
 #include "cursor.h"
 
+/* ---- cursor.c ---- */
+
 /* Fills @why; always false. */
 __attribute__((format(printf, 3, 4))) bool cursor_refuse(
 	struct cursor_why *why, const char *field, const char *text, ...);
+/* The same for field "dataset NAME: WHAT". */
+__attribute__((format(printf, 4, 5))) bool cursor_refuse_dataset(
+	struct cursor_why *why, const char *name, const char *what, const char *text, ...);
 bool cursor_refuse_memory(struct cursor_why *why);
 
 /* Identity and datasets, checked; no segment yet. *@out is free to be passed to cursor_free() either way. */
@@ -17,5 +22,36 @@ bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct cur
 
 /* Takes over @segment as the last pending one, freeing it on failure. False: out of memory, or it is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
+
+bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
+/* Bounds on the encoding, whatever positions the run reaches: of all but what is pending, and of one pending
+ * segment. */
+size_t cursor_bytes_without_pending(const struct cursor *cursor);
+size_t cursor_bytes_pending(const struct order_segment *segment);
+
+/* ---- cursor_mix.c ---- */
+
+/* A mix that was asked for: [datasets] weights from a position on. */
+struct cursor_point {
+	uint64_t at;
+	double *weights;
+};
+
+bool cursor_units(
+	const struct cursor *cursor, const double *weights, uint64_t *units, struct cursor_why *why);
+/*
+ * Replaces all that is pending by @points, ascending and ahead, and by the mixes that follow from max_epochs.
+ * A cursor without a segment gets its first one too, from a point at 0. With @asked the last point is an
+ * operator's word: it becomes a segment even if it changes nothing, and a weight that max_epochs forbids is
+ * refused instead of left out. On false, *cursor is as it was.
+ */
+bool cursor_lay_out(struct cursor *cursor, const struct cursor_point *points, uint32_t n, bool asked,
+	struct cursor_why *why);
+
+/* ---- cursor_schedule.c ---- */
+
+/* The mix of a cursor without a segment: weights from 0 on, then a schedule. */
+bool cursor_begin_mix(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
+	uint32_t n, struct cursor_why *why);
 
 #endif

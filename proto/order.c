@@ -320,8 +320,11 @@ static uint64_t node_left(
 	uint64_t w = node_units(s, lo, hi);
 	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
 
-	*rest = (uint64_t)(product % w);
-	return (uint64_t)(product / w);
+	/* At most j + 1, and so are 64 bits enough: one division of 128, the other is a product. */
+	uint64_t left = (uint64_t)(product / w);
+
+	*rest = (uint64_t)product - left * w;
+	return left;
 }
 
 /* Carries the counts and roundings of @before, whose node [lo,hi) has served @j samples, into @next. */

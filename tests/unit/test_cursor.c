@@ -54,6 +54,19 @@ static struct cursor begin(void)
 	return begin_as(0, 0);
 }
 
+/* code ends after two epochs, math after three. */
+static struct cursor begin_limited(uint64_t samples)
+{
+	struct cursor_source sources[] = {three[0], three[1], three[2]};
+	struct cursor id = identity(0, samples), c;
+	struct cursor_why why;
+
+	sources[1].max_epochs = 2;
+	sources[2].max_epochs = 3;
+	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &why));
+	return c;
+}
+
 static struct bytes *encode(const struct cursor *c)
 {
 	struct bytes *b = malloc(sizeof(*b));
@@ -256,7 +269,59 @@ static unsigned shapes(struct cursor *c)
 	c[n] = begin();
 	assert_true(cursor_add(&c[n], &late, &why));
 	assert_true(cursor_mix(&c[n++], 1024, (double[]){.5, 0, .2, 7}, &why));
+	c[n++] = begin_limited(0);
+	c[n++] = begin_limited(5000);
+	c[n] = begin_limited(0);
+	assert_true(cursor_seek(&c[n++], 200000, &why)); /* limits, nothing pending */
+	c[n] = begin();
+	assert_true(cursor_schedule(&c[n++],
+		(const struct cursor_step[]){{2048, 2048, 1, (double[]){1, 2, 3}},
+			{4096, 8192, 3, (double[]){0, 1, 0}}, {10240, 10240, 1, (double[]){3, 0, 1}}},
+		3, NULL, &why));
 	return n;
+}
+
+/* What an older tokend wrote means the same for ever, and is still written where it can be. */
+static const char version_1[] =
+	"746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616da5747261696ea4736565642aa77365"
+	"715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d706c657300a8646174617365747393"
+	"97a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b64183fa5596cf0208030097a46d6174"
+	"682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb3333333ce40000000ce0ccccccda4626173"
+	"6593000000a570686173659400ce79999999ce80000000ce06666666ad70656e64696e675f7374617274cd1000ad7065"
+	"6e64696e675f756e69747393ce80000000ce4ccccccdce33333333";
+
+static void version_1_is_unchanged(void **state)
+{
+	struct cursor c = begin(), back;
+	struct cursor_why why;
+	struct bytes *b;
+	uint8_t old[sizeof(version_1) / 2];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(old); i++)
+		assert_int_equal(sscanf(version_1 + 2 * i, "%2hhx", &old[i]), 1);
+	assert_true(cursor_seek(&c, 3000, &why));
+	assert_true(cursor_mix(&c, 4096, (double[]){.5, .3, .2}, &why));
+	b = encode(&c);
+	assert_int_equal(b->n, sizeof(old));
+	assert_memory_equal(b->at, old, sizeof(old));
+	assert_true(decode(&back, old, sizeof(old), &why));
+	assert_int_equal(cursor_fingerprint(&back, 2, 8), UINT64_C(0x82dd636840d1c351));
+	cursor_free(&back);
+	free(b);
+	/* Only what needs it is of version 2. */
+	assert_true(cursor_schedule(&c,
+		(const struct cursor_step[]){
+			{4096, 4096, 1, (double[]){.5, .3, .2}}, {5120, 5120, 1, (double[]){1, 1, 1}}},
+		2, NULL, &why));
+	b = encode(&c);
+	assert_int_equal(b->at[4], 2);
+	free(b);
+	assert_true(cursor_seek(&c, 4096, &why));
+	b = encode(&c);
+	assert_int_equal(b->at[4], 1);
+	free(b);
+	cursor_free(&c);
 }
 
 static void round_trip(void **state)
@@ -479,6 +544,7 @@ static void exercise(struct cursor *c, struct rng *rng)
 	struct order o = cursor_order(c);
 	struct cursor_why why;
 	double weights[LIMIT_DATASETS];
+	uint8_t bytes[LIMIT_CURSOR_BYTES];
 	struct order_place p;
 	uint64_t back;
 
@@ -495,9 +561,23 @@ static void exercise(struct cursor *c, struct rng *rng)
 		p = (struct order_place){d, rng_wide(rng), rng_wide(rng)};
 		order_when(&o, &p, &back);
 	}
-	cursor_mix(c, cursor_mix_at(c), weights, &why);
+	for (uint32_t d = 0; d < c->datasets; d++)
+		cursor_unserved(c, d, &back, &back);
+	if (rng_below(rng, 2))
+		cursor_remove(c, (uint32_t)rng_below(rng, c->datasets),
+			cursor_mix_at(c) + rng_below(rng, 4) * 1024, &why);
+	if (rng_below(rng, 2))
+		cursor_schedule(c,
+			&(struct cursor_step){
+				c->next / 1024 * 1024, c->next / 1024 * 1024 + 8192, 4, weights},
+			1, NULL, &why);
+	cursor_skip(c, rng_wide(rng), &why);
+	if (rng_below(rng, 2))
+		cursor_mix(c, cursor_mix_at(c), weights, &why);
 	cursor_seek(c, rng_wide(rng), &why);
+	cursor_rewind(c, rng_wide(rng), &why);
 	cursor_fingerprint(c, 1, 1);
+	assert_true(cursor_encode(c, bytes, sizeof(bytes)) > 0);
 }
 
 static void decoded_is_sound(const struct bytes *b, struct rng *rng, unsigned *accepted)
@@ -546,7 +626,174 @@ static void mutations_with_a_good_checksum(void **state)
 		cursor_free(&c[i]);
 }
 
+/* Version 2 with every byte at its edges, one at a time: a sound cursor, or a refusal. */
+static void every_byte_of_version_2(void **state)
+{
+	static const uint8_t edges[] = {
+		0, 1, 2, 3, 0x7f, 0x80, 0x90, 0x91, 0x92, 0x9f, 0xa0, 0xc0, 0xcd, 0xce, 0xcf, 0xdf, 0xff};
+	struct cursor c[16];
+	struct rng rng = {14};
+	unsigned n = shapes(c), accepted = 0, tries = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < n; i++) {
+		struct bytes *b = encode(&c[i]);
+
+		for (size_t at = HEADER; b->at[4] == 2 && at < b->n; at++) {
+			uint8_t was = b->at[at];
+
+			for (unsigned k = 0; k < COUNT(edges) + 8; k++, tries++) {
+				b->at[at] = k < COUNT(edges) ? edges[k] : was ^ 1 << (k - COUNT(edges));
+				seal(b);
+				decoded_is_sound(b, &rng, &accepted);
+			}
+			b->at[at] = was;
+		}
+		cursor_free(&c[i]);
+		free(b);
+	}
+	assert_true(tries > 10000 && accepted > tries / 100 && accepted < tries);
+}
+
+/* @key's value in the map replaced by the bytes @value. */
+static struct bytes *with_value(
+	const struct cursor *c, const char *key, size_t old, const char *value, size_t n)
+{
+	struct bytes *b = encode(c);
+	uint8_t *found = memmem(b->at, b->n, key, strlen(key));
+
+	assert_non_null(found);
+	found += strlen(key);
+	memmove(found + n, found + old, b->n - (size_t)(found - b->at) - old);
+	memcpy(found, value, n);
+	b->n += n - old;
+	seal(b);
+	return b;
+}
+
+static void version_2_refuses(void **state)
+{
+	struct cursor c = begin_limited(0), out;
+	struct cursor_why why;
+	struct bytes *b;
+	bool ok;
+
+	(void)state;
+#define WITH(key, old, value, field)                                                                         \
+	(b = with_value(&c, key, old, value, sizeof(value) - 1), ok = decode(&out, b->at, b->n, &why),       \
+		assert_refused(&out, ok, &why, field, ""), free(b))
+	WITH("\xa6limits", 4, "\x92\x00\x02", "limits");	 /* of two datasets */
+	WITH("\xa6limits", 4, "\x94\x00\x02\x03\x04", "limits"); /* of four */
+	WITH("\xa6limits", 4, "\x93\x00\x02\xc0", "limits");	 /* nil */
+	WITH("\xa6limits", 4, "\x93\x00\x02\xff", "limits");	 /* -1 */
+	WITH("\xa6limits", 4, "\x00", "limits");		 /* no list */
+	WITH("\xa7pending", 1, "\x93", "cursor");		 /* fewer than it says: not MessagePack */
+	WITH("\xa6"
+	     "epochs",
+		1, "\x01", "dataset code: max_epochs"); /* limits in a stream with epochs */
+	cursor_free(&c);
+	c = begin_limited(0);
+	assert_true(cursor_seek(&c, 200000, &why)); /* its list is empty */
+	WITH("\xa7pending", 1, "\x91\x00", "pending");
+	WITH("\xa7pending", 1, "\x92\x00\x00", "pending");
+	WITH("\xa7pending", 1, "\x92\x00\x91\xcf\x00\x00\x00\x01\x00\x00\x00\x00", "pending");
+	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x00\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01",
+		"pending");
+#define ALONE "\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"
+	WITH("\xa7pending", 1, "\x92\xce\x00\x02\x00\x00" ALONE, "pending"); /* not ahead */
+	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x01" ALONE, "pending"); /* on no block */
+	WITH("\xa7pending", 1, "\x94\xce\x00\x04\x00\x00" ALONE "\xce\x00\x04\x00\x00" ALONE, "pending");
+	WITH("\xa7pending", 1, "\xc0", "pending");
+#undef WITH
+	/* And one that is fine, so that the others are refused for what they are. */
+	b = with_value(&c, "\xa7pending", 1, "\x92\xce\x00\x04\x00\x00" ALONE, 6 + sizeof(ALONE) - 1);
+#undef ALONE
+	assert_true(decode(&out, b->at, b->n, &why));
+	assert_int_equal(out.segments, 2);
+	assert_int_equal(out.segment[1]->start, 0x40000);
+	cursor_free(&out);
+	free(b);
+	cursor_free(&c);
+}
+
 /* ---- edits ---- */
+
+static void skipping(void **state)
+{
+	struct cursor c = begin(), s = begin_as(0, 5000), same = begin();
+	struct cursor_why why;
+	bool ok;
+
+	(void)state;
+	assert_true(cursor_skip(&c, 0, &why));
+	assert_true(equal_bytes(&c, &same));
+	assert_true(cursor_mix(&c, 2048, (double[]){1, 1, 1}, &why));
+	assert_true(cursor_skip(&c, 2047, &why));
+	assert_int_equal(c.segments, 2);
+	assert_true(cursor_skip(&c, 1, &why));
+	assert_int_equal(c.segment[0]->start, 2048);
+	assert_int_equal(c.next, 2048);
+	assert_true(cursor_skip(&c, UINT64_MAX - 2048, &why));
+	ok = cursor_skip(&c, 1, &why);
+	assert_refused(&c, ok, &why, "samples", "0 are left");
+	assert_true(cursor_skip(&s, 4000, &why));
+	assert_false(cursor_skip(&s, UINT64_MAX, &why));
+	assert_int_equal(s.next, 4000);
+	ok = cursor_skip(&s, 1001, &why);
+	assert_refused(&s, ok, &why, "samples", "1000 are left");
+	cursor_free(&same);
+}
+
+static void rewinding(void **state)
+{
+	struct cursor c = begin();
+	struct cursor_why why;
+
+	(void)state;
+	assert_true(cursor_seek(&c, 3000, &why));
+	assert_true(cursor_mix(&c, 4096, (double[]){1, 1, 1}, &why));
+	assert_true(cursor_rewind(&c, 3000, &why));
+	assert_true(cursor_rewind(&c, 10, &why));
+	assert_int_equal(c.next, 10);
+	assert_int_equal(c.segments, 2); /* what was announced stays announced */
+	assert_false(cursor_rewind(&c, 11, &why));
+	assert_string_equal(why.field, "position");
+	assert_non_null(strstr(why.text, "ahead"));
+	assert_true(cursor_seek(&c, 5000, &why));
+	bool ok = cursor_rewind(&c, 4095, &why);
+
+	assert_refused(&c, ok, &why, "position", "4096");
+}
+
+static void sources_of_another_cursor(void **state)
+{
+	struct cursor a = begin_limited(0), b = begin_limited(0);
+	struct cursor_source source;
+	struct cursor_why why;
+
+	(void)state;
+	for (uint32_t d = 0; d < 3; d++) {
+		cursor_source(&a, d, &source);
+		assert_string_equal(source.name, three[d].name);
+		assert_int_equal(source.windows, three[d].windows);
+		assert_int_equal(source.digest, three[d].digest);
+		assert_int_equal(source.block, three[d].block);
+		assert_int_equal(source.group, three[d].group);
+		assert_int_equal(source.shuffle, three[d].shuffle);
+		assert_int_equal(source.slide, three[d].slide);
+		assert_int_equal(source.max_epochs, d ? d + 1 : 0);
+		assert_true(source.weight == 0);
+	}
+	source = late;
+	source.max_epochs = 7;
+	assert_true(cursor_add(&a, &source, &why));
+	cursor_source(&a, 3, &source);
+	assert_int_equal(source.max_epochs, 7);
+	assert_true(cursor_add(&b, &source, &why));
+	assert_true(equal_bytes(&a, &b));
+	cursor_free(&a);
+	cursor_free(&b);
+}
 
 static void seeking(void **state)
 {
@@ -784,6 +1031,10 @@ static void what_may_differ(void **state)
 	sources[0].weight = 3;			     /* weights and order of the list are no identity */
 	assert_true(cursor_begin(&turned, &id, sources, 3, NULL, 0, &why));
 	assert_true(cursor_belongs(&c, &turned, &why));
+	turned.dataset[1].max_epochs =
+		5; /* nor are limits: a config may change them in the middle of a run */
+	assert_true(cursor_belongs(&c, &turned, &why));
+	assert_true(cursor_belongs(&turned, &c, &why));
 	cursor_free(&turned);
 	cursor_free(&now);
 	cursor_free(&c);
@@ -851,6 +1102,9 @@ static void fingerprints_differ(void **state)
 	WITH(other.order[2].group++);
 	WITH(other.order[2].slide = false);
 	WITH(other.dataset[2].digest++);
+	WITH(other.dataset[2].max_epochs++);
+	WITH(other.dataset[1].max_epochs++);
+	WITH(other.dataset[1].max_epochs = 2);
 	WITH(other.segment[0]->units[1]++);
 	WITH(other.segment[0]->base[1]++);
 	WITH(other.segment[0]->phase[1]++);
@@ -959,6 +1213,7 @@ int main(void)
 		cmocka_unit_test(begin_refuses_no_weight_at_all),
 		cmocka_unit_test(begin_allows_an_empty_dataset),
 		cmocka_unit_test(round_trip),
+		cmocka_unit_test(version_1_is_unchanged),
 		cmocka_unit_test(shapes_differ),
 		cmocka_unit_test(equal_cursors_have_equal_bytes),
 		cmocka_unit_test(encoding_never_passes_the_end),
@@ -969,6 +1224,11 @@ int main(void)
 		cmocka_unit_test(tampered_values_are_refused),
 		cmocka_unit_test(another_file_is_refused),
 		cmocka_unit_test(mutations_with_a_good_checksum),
+		cmocka_unit_test(every_byte_of_version_2),
+		cmocka_unit_test(version_2_refuses),
+		cmocka_unit_test(skipping),
+		cmocka_unit_test(rewinding),
+		cmocka_unit_test(sources_of_another_cursor),
 		cmocka_unit_test(seeking),
 		cmocka_unit_test(seeking_past_a_pending_mix),
 		cmocka_unit_test(where_a_mix_acts),

@@ -1,0 +1,422 @@
+/*
+ * The mix of a cursor: from weights to the segments that are in force now and later.
+ *
+ * All edits of the mix end in cursor_lay_out(), so that there is one place where max_epochs become segments.
+ * A dataset's limit is reached in the block of 1024 that would take it beyond; whether it is, is a question
+ * to a segment alone (where does this one serve the first ordinal too many?), so that a schedule laid out in
+ * the middle of a run is the one that was laid out at its beginning.
+ */
+#include "cursor.h"
+
+#include "cursor_private.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned __int128 u128;
+
+/* ---- weights ---- */
+
+bool cursor_units(const struct cursor *c, const double *weights, uint64_t *units, struct cursor_why *why)
+{
+	int at = order_units(weights, c->datasets, units);
+
+	if (at == (int)c->datasets)
+		return cursor_refuse(why, "weights",
+			"their sum is not a finite number above 0: give at least one dataset a weight");
+	if (at >= 0)
+		return cursor_refuse_dataset(why, c->dataset[at].name, "weight",
+			isfinite(weights[at]) && weights[at] > 0
+				? "%g is too small a part of the sum to be served (below 2^-32): leave it "
+				  "out or raise it"
+				: "%g, must be a finite number ≥ 0",
+			weights[at]);
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (units[d] > 0 && c->order[d].windows == 0)
+			return cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+				"a weight above 0 for a dataset without a single window: its shards are "
+				"shorter than seq_len + extra");
+	return true;
+}
+
+static uint64_t units_of(const struct order_segment *s, uint32_t d)
+{
+	return d < s->datasets ? s->units[d] : 0;
+}
+
+static uint64_t base_of(const struct order_segment *s, uint32_t d)
+{
+	return d < s->datasets ? s->base[d] : 0;
+}
+
+/* Units as weights: exact, they have 33 bits. */
+static void weights_of(const struct cursor *c, const struct order_segment *s, double *weights)
+{
+	for (uint32_t d = 0; d < c->datasets; d++)
+		weights[d] = (double)units_of(s, d);
+}
+
+/* ---- limits ---- */
+
+/* How many samples dataset @d may serve in all; UINT64_MAX: any number. */
+static uint64_t limit_of(const struct cursor *c, uint32_t d)
+{
+	u128 limit = (u128)c->order[d].windows * c->dataset[d].max_epochs;
+
+	return c->dataset[d].max_epochs == 0 || limit > UINT64_MAX ? UINT64_MAX : (uint64_t)limit;
+}
+
+/* Start of the first block in which @s would take @d beyond its limit; UINT64_MAX: none does. */
+static uint64_t block_beyond(const struct cursor *c, const struct order_segment *s, uint32_t d)
+{
+	uint64_t limit = limit_of(c, d), j;
+
+	if (limit == UINT64_MAX || units_of(s, d) == 0)
+		return UINT64_MAX;
+	/* Beyond already, where limits came later: then by its next sample. */
+	if (limit < s->base[d])
+		limit = s->base[d];
+	if (!order_join(s, d, limit, &j) || j > UINT64_MAX - s->start)
+		return UINT64_MAX;
+	return s->start + j / LIMIT_BLOCK * LIMIT_BLOCK;
+}
+
+/* Takes the weight of all that reach their limit in @s by the block at @at. The first of them, or -1. */
+static int take_weight(const struct cursor *c, const struct order_segment *s, uint64_t at, double *weights)
+{
+	int first = -1;
+
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (block_beyond(c, s, d) <= at) {
+			weights[d] = 0;
+			if (first < 0)
+				first = (int)d;
+		}
+	return first;
+}
+
+static uint64_t earliest_beyond(const struct cursor *c, const struct order_segment *s)
+{
+	uint64_t earliest = UINT64_MAX;
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		uint64_t at = block_beyond(c, s, d);
+
+		if (at < earliest)
+			earliest = at;
+	}
+	return earliest;
+}
+
+static bool any(const double *weights, uint32_t n)
+{
+	for (uint32_t d = 0; d < n; d++)
+		if (weights[d] > 0)
+			return true;
+	return false;
+}
+
+/* ---- laying out ---- */
+
+struct layout {
+	const struct cursor *cursor;
+	struct cursor list;		  /* the segments that were laid out, nothing else */
+	const struct order_segment *last; /* in force behind what was laid out; NULL at the beginning */
+	uint64_t floor;			  /* no segment starts before it */
+	size_t bytes;
+};
+
+static bool refuse_room(const struct layout *l, struct cursor_why *why)
+{
+	return cursor_refuse(why, "schedule",
+		"%u or more mixes are to come, of %u datasets, and a cursor of at most %d bytes has no room "
+		"for that many: take fewer steps, or give fewer datasets max_epochs",
+		l->list.segments, l->cursor->datasets, LIMIT_CURSOR_BYTES);
+}
+
+static bool append(struct layout *l, struct order_segment *s, struct cursor_why *why)
+{
+	if (l->last)
+		l->bytes += cursor_bytes_pending(s);
+	if (l->bytes > LIMIT_CURSOR_BYTES) {
+		order_segment_free(s);
+		return refuse_room(l, why);
+	}
+	if (!cursor_append(&l->list, s))
+		return cursor_refuse_memory(why);
+	l->last = s;
+	return true;
+}
+
+static bool same_units(const struct order_segment *a, const struct order_segment *b)
+{
+	for (uint32_t d = 0; d < a->datasets || d < b->datasets; d++)
+		if (units_of(a, d) != units_of(b, d))
+			return false;
+	return true;
+}
+
+static bool refuse_served(
+	const struct layout *l, const struct order_segment *s, uint32_t d, struct cursor_why *why)
+{
+	const struct cursor *c = l->cursor;
+	uint64_t limit = limit_of(c, d), served = base_of(s, d);
+
+	return cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+		"a weight above 0, but its max_epochs (%" PRIu64 ") are served by position %" PRIu64
+		" (%" PRIu64 " windows are left, too few for a block of %d): leave it out",
+		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0, LIMIT_BLOCK);
+}
+
+/*
+ * A mix from @at on, without what reaches its limit in the very first block. What changes nothing is no
+ * segment, unless it was asked for.
+ */
+static bool place(struct layout *l, uint64_t at, double *weights, bool asked, struct cursor_why *why)
+{
+	const struct cursor *c = l->cursor;
+	uint64_t units[LIMIT_DATASETS];
+
+	for (;;) {
+		if (!any(weights, c->datasets))
+			return cursor_refuse(why, "max_epochs",
+				"from position %" PRIu64
+				" on no dataset is left to serve: leave one of weight "
+				"above 0 without max_epochs, or use epochs: for a stream that ends",
+				at);
+		if (!cursor_units(c, weights, units, why))
+			return false;
+
+		struct order_segment *s = l->last ? order_segment_next(l->last, at, units, c->datasets)
+						  : order_segment_first(units, c->datasets);
+
+		if (!s)
+			return cursor_refuse_memory(why);
+
+		int beyond = take_weight(c, s, at, weights);
+
+		if (beyond < 0 && (asked || !l->last || !same_units(s, l->last)))
+			return append(l, s, why);
+		if (beyond >= 0 && asked)
+			refuse_served(l, s, (uint32_t)beyond, why);
+		order_segment_free(s);
+		if (beyond < 0)
+			return true;
+		if (asked)
+			return false;
+	}
+}
+
+/* The mixes that follow from the limits while @weights are asked for, until @until. */
+static bool follow(struct layout *l, double *weights, uint64_t until, struct cursor_why *why)
+{
+	for (;;) {
+		uint64_t at = earliest_beyond(l->cursor, l->last);
+
+		if (at < l->floor)
+			at = l->floor;
+		if (at >= until || at == UINT64_MAX)
+			return true;
+		take_weight(l->cursor, l->last, at, weights);
+		if (!place(l, at, weights, false, why))
+			return false;
+	}
+}
+
+static bool lay_points(
+	struct layout *l, const struct cursor_point *points, uint32_t n, bool asked, struct cursor_why *why)
+{
+	const struct cursor *c = l->cursor;
+	double weights[LIMIT_DATASETS];
+	uint64_t end = cursor_end(c);
+
+	if (l->last) {
+		weights_of(c, l->last, weights);
+		if (!follow(l, weights, n > 0 && points[0].at < end ? points[0].at : end, why))
+			return false;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		memcpy(weights, points[i].weights, c->datasets * sizeof(*weights));
+		if (!place(l, points[i].at, weights, asked && i + 1 == n, why) ||
+			!follow(l, weights, i + 1 < n && points[i + 1].at < end ? points[i + 1].at : end,
+				why))
+			return false;
+	}
+	return true;
+}
+
+bool cursor_lay_out(
+	struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked, struct cursor_why *why)
+{
+	struct layout l = {.cursor = c, .bytes = cursor_bytes_without_pending(c)};
+	struct order_segment *now = c->segments ? c->segment[0] : NULL;
+
+	if (now) {
+		uint64_t least = cursor_mix_at(c);
+
+		if (!cursor_append(&l.list, now)) /* lent until nothing can fail any more */
+			return cursor_refuse_memory(why);
+		l.floor = least ? least : UINT64_MAX;
+		l.last = now;
+	}
+	bool ok = lay_points(&l, points, n, asked, why);
+	struct cursor *out = ok ? c : &l.list; /* whose segments are of no use any more, but for @now */
+
+	for (uint32_t i = 0; i < out->segments; i++)
+		if (out->segment[i] != now)
+			order_segment_free(out->segment[i]);
+	free(out->segment);
+	if (!ok)
+		return false;
+	c->segment = l.list.segment;
+	c->segments = l.list.segments;
+	/* At the very position where it acts a mix is the current one already: equal cursors have one form.
+	 */
+	return cursor_seek(c, c->next, why);
+}
+
+/* ---- edits ---- */
+
+/* The least position from @at on where a segment may start; 0 if there is none below 2^64. */
+static uint64_t mix_at_or_after(const struct cursor *c, uint64_t at)
+{
+	uint64_t least = c->segment[0]->start + 1;
+
+	if (at < least)
+		at = least;
+	if (at > UINT64_MAX - (LIMIT_BLOCK - 1))
+		return 0;
+	return (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK;
+}
+
+uint64_t cursor_mix_at(const struct cursor *cursor)
+{
+	return mix_at_or_after(cursor, cursor->next);
+}
+
+/* May a mix act from @at on? */
+static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, struct cursor_why *why)
+{
+	uint64_t least = cursor_mix_at(c);
+
+	if (c->epochs)
+		return cursor_refuse(why, edit,
+			"stream %s has epochs: it serves every window so often, and has no weights",
+			c->stream);
+	if (least == 0)
+		return cursor_refuse(why, "position",
+			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
+			c->next, LIMIT_BLOCK);
+	if (at % LIMIT_BLOCK != 0) {
+		uint64_t fit = mix_at_or_after(c, at > c->next ? at : c->next);
+
+		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64,
+			at, LIMIT_BLOCK, fit ? fit : at / LIMIT_BLOCK * LIMIT_BLOCK);
+	}
+	if (at < least)
+		return cursor_refuse(why, "position",
+			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64
+			": take %" PRIu64,
+			at, c->next, c->segment[0]->start, least);
+	return true;
+}
+
+bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cursor_why *why)
+{
+	double given[LIMIT_DATASETS];
+	uint64_t units[LIMIT_DATASETS];
+
+	if (!check_mix(c, at, "mix", why) || !cursor_units(c, weights, units, why))
+		return false;
+	memcpy(given, weights, c->datasets * sizeof(*given));
+	return cursor_lay_out(c, &(struct cursor_point){at, given}, 1, true, why);
+}
+
+/* The points from which the pending mixes are laid out again without dataset @d from @at on. */
+static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at, struct cursor_point *points,
+	double *weights, bool *served)
+{
+	const struct order_segment *before = c->segment[0];
+	uint32_t n = 0;
+
+	*served = false;
+	for (uint32_t i = 1; i <= c->segments; i++) {
+		const struct order_segment *s = i < c->segments ? c->segment[i] : NULL;
+
+		/* The mix in force at @at begins anew there. */
+		if (before->start < at && (!s || s->start > at)) {
+			points[n] = (struct cursor_point){at, weights + (size_t)n * c->datasets};
+			weights_of(c, before, points[n++].weights);
+			*served |= units_of(before, d) > 0;
+		}
+		if (s) {
+			points[n] = (struct cursor_point){s->start, weights + (size_t)n * c->datasets};
+			weights_of(c, s, points[n++].weights);
+			*served |= s->start >= at && units_of(s, d) > 0;
+			before = s;
+		}
+	}
+	for (uint32_t i = 0; i < n; i++)
+		if (points[i].at >= at)
+			points[i].weights[d] = 0;
+	return n;
+}
+
+bool cursor_remove(struct cursor *c, uint32_t d, uint64_t at, struct cursor_why *why)
+{
+	assert(d < c->datasets);
+	if (!check_mix(c, at, "remove", why))
+		return false;
+
+	struct cursor_point *points = malloc((c->segments + 1) * sizeof(*points));
+	double *weights = malloc((size_t)(c->segments + 1) * c->datasets * sizeof(*weights));
+	bool served, ok = false;
+
+	if (!points || !weights) {
+		cursor_refuse_memory(why);
+		goto out;
+	}
+	uint32_t n = points_without(c, d, at, points, weights, &served);
+
+	if (!served) {
+		cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+			"it has none from position %" PRIu64 " on: there is nothing to remove", at);
+		goto out;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		if (!any(points[i].weights, c->datasets)) {
+			cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+				"it is the only one that is served from position %" PRIu64
+				" on: give another one a weight there first (mix)",
+				points[i].at);
+			goto out;
+		}
+	ok = cursor_lay_out(c, points, n, false, why);
+out:
+	free(points);
+	free(weights);
+	return ok;
+}
+
+bool cursor_unserved(const struct cursor *c, uint32_t d, uint64_t *position, uint64_t *unserved)
+{
+	uint32_t i = c->segments;
+	u128 limit = (u128)c->order[d].windows * c->dataset[d].max_epochs;
+
+	if (c->dataset[d].max_epochs == 0)
+		return false;
+	while (i > 0 && units_of(c->segment[i - 1], d) == 0)
+		i--;
+	if (i == c->segments || c->segment[i]->start >= cursor_end(c))
+		return false;
+
+	uint64_t served = base_of(c->segment[i], d);
+	u128 left = served < limit ? limit - served : 0;
+
+	*position = c->segment[i]->start;
+	*unserved = left > UINT64_MAX ? UINT64_MAX : (uint64_t)left;
+	return true;
+}

@@ -1,0 +1,276 @@
+/*
+ * Schedules: planned changes of the mix, at once or in steps, as points to lay out. Integers only, so that
+ * every machine has the same ones.
+ */
+#include "cursor.h"
+
+#include "cursor_private.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a step may be ---- */
+
+struct field {
+	char text[48];
+};
+
+static struct field field_of(uint32_t i, const char *what)
+{
+	struct field f;
+
+	snprintf(f.text, sizeof(f.text), "schedule[%u]: %s", i, what);
+	return f;
+}
+
+static bool check_position(
+	const struct cursor *c, uint32_t i, const char *what, uint64_t at, struct cursor_why *why)
+{
+	uint64_t last = UINT64_MAX / LIMIT_BLOCK * LIMIT_BLOCK;
+
+	if (at % LIMIT_BLOCK != 0)
+		return cursor_refuse(why, field_of(i, what).text,
+			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
+			at > last ? last : (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK);
+	if (at >= cursor_end(c))
+		return cursor_refuse(why, field_of(i, what).text,
+			"%" PRIu64 " is not before the end of the stream, %" PRIu64
+			": no sample would be of this mix",
+			at, cursor_end(c));
+	return true;
+}
+
+static bool check_step(
+	const struct cursor *c, const struct cursor_step *steps, uint32_t i, struct cursor_why *why)
+{
+	const struct cursor_step *s = &steps[i];
+	bool at_once = s->from == s->to;
+	uint64_t room = s->to > s->from ? (s->to - s->from) / LIMIT_BLOCK : 0;
+	const char *from = at_once ? "at" : "from";
+
+	if (!check_position(c, i, from, s->from, why) ||
+		!check_position(c, i, at_once ? from : "to", s->to, why))
+		return false;
+	if (s->to < s->from)
+		return cursor_refuse(why, field_of(i, "to").text, "%" PRIu64 " lies before from, %" PRIu64,
+			s->to, s->from);
+	if (s->steps < 1 || (s->steps > 1 && s->steps > room))
+		return cursor_refuse(why, field_of(i, "steps").text,
+			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps, room ? room : 1,
+			LIMIT_BLOCK);
+	if (i > 0 && (at_once ? s->from <= steps[i - 1].to : s->from < steps[i - 1].to))
+		return cursor_refuse(why, field_of(i, from).text,
+			"%" PRIu64 " is not behind the step before it, which ends at %" PRIu64
+			": put the steps into ascending order",
+			s->from, steps[i - 1].to);
+	return true;
+}
+
+/* Units of the mix that step @i leads to. */
+static bool step_units(const struct cursor *c, const struct cursor_step *s, uint32_t i, uint64_t *units,
+	struct cursor_why *why)
+{
+	char field[sizeof(why->field)];
+
+	if (cursor_units(c, s->weights, units, why))
+		return true;
+	snprintf(field, sizeof(field), "schedule[%u]: %.88s", i, why->field);
+	memcpy(why->field, field, sizeof(field));
+	return false;
+}
+
+/* ---- ramps ---- */
+
+struct remainder {
+	uint64_t part;
+	uint32_t index;
+};
+
+static int by_larger_part(const void *a, const void *b)
+{
+	const struct remainder *x = a, *y = b;
+
+	if (x->part != y->part)
+		return x->part < y->part ? 1 : -1;
+	return x->index < y->index ? -1 : 1;
+}
+
+/* The mix after @k of @steps from @before to @after; units as weights, which holds them exactly. */
+static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k, uint32_t steps,
+	double *weights)
+{
+	struct remainder parts[LIMIT_DATASETS];
+	uint64_t left = ORDER_UNITS;
+
+	for (uint32_t d = 0; d < n; d++) {
+		uint64_t sum = before[d] * (steps - k) + after[d] * k; /* < 2^64: units are ≤ 2^32 */
+		uint64_t units = sum / steps;
+
+		weights[d] = (double)units;
+		left -= units;
+		parts[d] = (struct remainder){sum % steps, d};
+	}
+	qsort(parts, n, sizeof(parts[0]), by_larger_part);
+	for (uint32_t i = 0; i < left; i++)
+		weights[parts[i].index]++;
+}
+
+/* ---- points ---- */
+
+struct plan {
+	uint32_t n;
+	struct cursor_point *point;
+	double *weights; /* of all points */
+};
+
+static void plan_free(struct plan *p)
+{
+	free(p->point);
+	free(p->weights);
+}
+
+/* Room for @extra points and those of all steps. */
+static bool plan_open(struct plan *p, const struct cursor *c, const struct cursor_step *steps, uint32_t n,
+	uint32_t extra, struct cursor_why *why)
+{
+	uint64_t count = extra;
+
+	assert(c->datasets > 0);
+	*p = (struct plan){0};
+	for (uint32_t i = 0; i < n; i++) {
+		if (!check_step(c, steps, i, why))
+			return false;
+		count += steps[i].steps;
+	}
+	/* None is encoded in fewer bytes than a start, the head of a list, and one a dataset. */
+	if (count > LIMIT_CURSOR_BYTES / ((uint64_t)c->datasets + 4)) {
+		cursor_refuse(why, "schedule",
+			"%" PRIu64 " mixes are to come, of %u datasets, and a cursor of at most %d bytes has "
+			"no room for that many: take fewer steps",
+			count, c->datasets, LIMIT_CURSOR_BYTES);
+		return false;
+	}
+	p->point = malloc((count + 1) * sizeof(*p->point));
+	p->weights = malloc((count + 1) * c->datasets * sizeof(*p->weights));
+	if (!p->point || !p->weights) {
+		cursor_refuse_memory(why);
+		return false;
+	}
+	return true;
+}
+
+/* The next point; its weights are for the caller to write. */
+static double *add_point(struct plan *p, const struct cursor *c, uint64_t at)
+{
+	double *weights = p->weights + (size_t)p->n * c->datasets;
+
+	p->point[p->n++] = (struct cursor_point){at, weights};
+	return weights;
+}
+
+/* Adds the points of @steps; the mix before them has @before units. */
+static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
+	const struct cursor_step *steps, uint32_t n, struct cursor_why *why)
+{
+	uint64_t after[LIMIT_DATASETS];
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct cursor_step *s = &steps[i];
+
+		if (!step_units(c, s, i, after, why))
+			return false;
+		for (uint32_t k = 1; k < s->steps; k++) {
+			uint64_t way = s->to - s->from;
+			/* way · k / steps, with no product of 2^64 or more */
+			uint64_t at = s->from + way / s->steps * k + way % s->steps * k / s->steps;
+
+			ramp(before, after, c->datasets, k, s->steps,
+				add_point(p, c, at / LIMIT_BLOCK * LIMIT_BLOCK));
+		}
+		/* The last one has the weights as given, so that what is left of them without a dataset keeps
+		 * its ratio. */
+		memcpy(add_point(p, c, s->to), s->weights, c->datasets * sizeof(*s->weights));
+		memcpy(before, after, c->datasets * sizeof(*before));
+	}
+	return true;
+}
+
+bool cursor_begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps, uint32_t n,
+	struct cursor_why *why)
+{
+	uint64_t before[LIMIT_DATASETS];
+	struct plan p;
+	bool ok = false;
+
+	if (!cursor_units(c, weights, before, why))
+		return false;
+	if (n > 0 && steps[0].to == 0)
+		return cursor_refuse(
+			why, "schedule[0]: at", "0, must be ahead: give the datasets' weights instead");
+	if (plan_open(&p, c, steps, n, 1, why)) {
+		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
+		ok = plan_steps(&p, c, before, steps, n, why) && cursor_lay_out(c, p.point, p.n, false, why);
+	}
+	plan_free(&p);
+	return ok;
+}
+
+/* Leaves out what has passed by @least, but for the last, which then acts from there. */
+static const struct cursor_point *ahead(struct plan *p, uint64_t least)
+{
+	uint32_t i = 0;
+
+	while (i + 1 < p->n && p->point[i + 1].at <= least)
+		i++;
+	if (p->n > 0 && p->point[i].at < least)
+		p->point[i].at = least;
+	p->n -= i;
+	return p->point + i;
+}
+
+/* With the limits in place already. */
+static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n, struct cursor_why *why)
+{
+	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
+	struct plan p;
+	bool ok = false;
+
+	for (uint32_t d = 0; d < c->datasets; d++)
+		before[d] = d < c->segment[0]->datasets ? c->segment[0]->units[d] : 0;
+	if (n > 0 && least == 0)
+		return cursor_refuse(why, "schedule",
+			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
+			c->next, LIMIT_BLOCK);
+	if (plan_open(&p, c, steps, n, 0, why) && plan_steps(&p, c, before, steps, n, why)) {
+		const struct cursor_point *points = ahead(&p, least);
+
+		ok = cursor_lay_out(c, points, p.n, false, why);
+	}
+	plan_free(&p);
+	return ok;
+}
+
+bool cursor_schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n,
+	const uint64_t *max_epochs, struct cursor_why *why)
+{
+	struct cursor copy;
+
+	if (c->epochs)
+		return cursor_refuse(why, "schedule",
+			"stream %s has epochs: it serves every window so often, and has no weights",
+			c->stream);
+	if (!cursor_copy(&copy, c))
+		return cursor_refuse_memory(why);
+	for (uint32_t d = 0; max_epochs && d < c->datasets; d++)
+		copy.dataset[d].max_epochs = max_epochs[d];
+	if (!schedule(&copy, steps, n, why)) {
+		cursor_free(&copy);
+		return false;
+	}
+	cursor_free(c);
+	*c = copy;
+	return true;
+}
