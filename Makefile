@@ -36,7 +36,7 @@ client  = $(wildcard client/*.c)
 ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
-sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] bench/*.c)
+sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] bench/*.c)
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 
@@ -52,12 +52,13 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test bench deps deps-test install uninstall format format-check lint clean
+.PHONY: all programs unit run test prove bench deps deps-test install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
 all: programs python links
-programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next
+programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next \
+	$(O)/bin/bench-order
 	@:
 
 # ---- compiling and linking ----
@@ -77,7 +78,7 @@ $(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
 	$(link) -luv -luring -lyaml -lmicrohttpd -lm -lpthread
 
 $(O)/bin/tokctl: $(call objects,$(ctl))
-	$(link) -lyaml -lm
+	$(link) -lyaml -lm -lpthread
 
 $(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
 	$(link) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs -lm
@@ -91,11 +92,14 @@ $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libt
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 	$(link) -lm
 
+$(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
+	$(link) -lm
+
 # Tests link what they name out of this archive; it holds no main().
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
-unit: $(tests:%=$(O)/check/%) $(O)/check/sim
+unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove
 	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
@@ -103,6 +107,9 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 
 $(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
 	$(link) -lm -lpthread
+
+$(O)/check/prove: $(call objects,$(wildcard tests/prove/*.c) $(proto) $(wildcard daemon/engine/*.c) daemon/table.c)
+	$(link) -lm
 
 # What people and scripts use lies in one place, whatever the variant's name.
 .PHONY: links python
@@ -135,6 +142,11 @@ test: deps-test
 	+$(Q)$(MAKE) VARIANT=asan programs unit
 	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring
 	$(Q)$(PYTHON) tests/run $(T)
+
+# The claims of order and cursor, over as many cases as two minutes hold. SEED=… to have a run again.
+prove: deps
+	+$(Q)$(MAKE) build/gcc/check/prove
+	$(Q)build/gcc/check/prove $(if $(SEED),--seed $(SEED)) $(T)
 
 bench: deps
 	+$(Q)$(MAKE) all
@@ -185,7 +197,7 @@ format-check:
 	$(Q)clang-format --dry-run -Werror $(sources) client/python/_tokend.c
 
 lint: deps-test
-	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c) bench/next.c | \
+	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c bench/*.c) | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -Iclient' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
@@ -193,5 +205,5 @@ lint: deps-test
 clean:
 	$(Q)rm -rf build
 
--include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c \
-	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c)))
+-include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c \
+	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c)))

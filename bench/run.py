@@ -4,10 +4,10 @@
 Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the median of ROUNDS rounds in
 which the contestants take turns. Nothing here is a test; it asserts nothing but that the tokens are there.
 
-    make bench                        all of it (about three minutes)
+    make bench                        all of it (about six minutes)
     build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
 """
-import argparse, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +139,28 @@ def contest_memmap(args):
     return measure(forever(), args.seconds, workers)
 
 
+def contest_control(args):
+    """One of two processes with steps of 10 ms: what control() with nothing to do takes of a step."""
+    import torch
+    import torch.distributed as distributed
+    from tokend import Loader
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{args.file}", rank=args.rank, world_size=2)
+    loader, noise, times = Loader("train", micro_batch=MICRO, socket=args.socket), torch.rand(256, 256), []
+    for _ in range(850):
+        next(loader)
+        until = time.perf_counter() + 0.01
+        while time.perf_counter() < until:
+            noise @ noise
+        begin = time.perf_counter()
+        loader.control()
+        times.append(time.perf_counter() - begin)
+    loader.close()
+    distributed.destroy_process_group()
+    times = sorted(times[50:])[:-8]  # the slowest hundredth is when another process had the CPU
+    return {"mean_us": statistics.mean(times) * 1e6, "median_us": statistics.median(times) * 1e6}
+
+
 def contest(name, **args):
     command = [sys.executable, __file__, "--contest", name] + [f"--{k}={v}" for k, v in args.items()]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
@@ -201,6 +223,20 @@ def throughput(directory, args):
     row("lost wake-ups", str(max(r["lost_wakes"] for r in t + rounds["c"])), "wanted 0")
 
 
+def control(directory, args):
+    streams = f"  train:\n    seed: 42\n    seq_len: {SEQ}\n    datasets:\n      - {{name: web, path: tokens.bin}}\n"
+    rounds = []
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        for i in range(args.rounds):
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                ranks = [pool.submit(contest, "control", socket=daemon.socket, file=directory / f"meet{i}", rank=rank) for rank in range(2)]
+                rounds += [rank.result() for rank in ranks]
+    print("\nAn operator's requests, 2 ranks, steps of 10 ms")
+    row("loader.control() with nothing to do, mean over the steps", f"{median(rounds, 'mean_us'):.0f} µs", "wanted ≤ 50 µs")
+    row("  p50, as one step in eight launches or reads an all-reduce", f"{median(rounds, 'median_us'):.0f} µs", "")
+
+
 def start_up(directory, args):
     sparse = directory / "sparse.bin"
     tokens = 10**12
@@ -232,24 +268,127 @@ def start_up(directory, args):
     row("daemon's RSS beside rings", f"{private:.1f} MiB", "wanted ≤ 16 MiB + 64 B a shard")
 
 
+def order(args):
+    """What a position costs. CPU time, and yardsticks of the same run: machines differ, and so do their hours."""
+    result = json.loads(subprocess.run([BIN / "bench-order"], check=True, capture_output=True).stdout)
+    far = result["far_read_ns"]
+    names = {"one": "one dataset", "mix8": "8 datasets", "mix8_block": "8 datasets in blocks", "mix8_slide": "8 datasets that slide",
+             "mix1000": "1,000 datasets", "shards_1e6": "one dataset of 10⁶ shards",
+             "mix8_shards_1e6": "8 datasets of 10⁶ shards in all, sliding"}
+    print(f"\nPosition → window, and → shard and offset; a read past all caches: {far:.0f} ns, a division: {result['division_ns']:.1f} ns")
+    for key, name in names.items():
+        window, token = result[key]["window_ns"], result[key]["token_ns"]
+        row(name, f"{window:.0f} → {token:.0f} ns", f"{window / far:.2f} → {token / far:.2f} such reads; wanted ≤ 300 ns to the window")
+
+
+def rss(daemon):
+    memory = memory_of(daemon.process.pid)
+    return memory["VmRSS"] - memory["RssShmem"]
+
+
+def opened(directory, streams):
+    """Seconds and MiB from exec to the first session, of a daemon with these shards."""
+    begin = time.monotonic()
+    with Daemon(directory, streams) as daemon:
+        out = subprocess.run([BIN / "bench-next", daemon.socket, "train", "0", "0"], capture_output=True)
+        while out.returncode:  # its patience is shorter than this may take
+            if daemon.process.poll() is not None or time.monotonic() - begin > 600:
+                raise SystemExit(f"bench: {out.stderr.decode()}")
+            out = subprocess.run([BIN / "bench-next", daemon.socket, "train", "0", "0"], capture_output=True)
+        return time.monotonic() - begin, rss(daemon)
+
+
+def small_shards(directory, count):
+    directory.mkdir(parents=True)
+    at = os.open(directory, os.O_RDONLY)
+    for s in range(count):
+        file = os.open(f"{s:07}.bin", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=at)
+        os.truncate(file, 64)
+        os.close(file)
+    os.close(at)
+    os.sync()
+
+
+def opening(directory, args):
+    """Small shards and many datasets, warm: the files were made a moment ago."""
+    small_shards(directory / "many", args.shards)
+    for d in range(1000):
+        small_shards(directory / f"sets/{d}", 1)
+    stream = "  train:\n    seed: 42\n    seq_len: 8\n    datasets:\n"
+    least = opened(directory, stream + "      - {name: d0, path: sets/0}\n")
+    many = min(opened(directory, stream + "      - {name: web, path: many}\n") for _ in range(3))
+    sets = opened(directory, stream + "".join(f"      - {{name: d{d}, path: sets/{d}}}\n" for d in range(1000)))
+    print("\nOpening, files in the page cache")
+    each = (many[0] - least[0]) / args.shards * 1e6
+    row(f"exec → first batch, one dataset of {args.shards} shards", f"{many[0]:.2f} s", f"{each:.1f} µs a shard")
+    row("  daemon's memory a shard, names of 12 bytes included", f"{(many[1] - least[1]) * 2**20 / args.shards:.0f} B", "wanted ≤ 64 B")
+    row("exec → first batch, 1,000 datasets in one mix", f"{sets[0] * 1e3:.0f} ms", f"one dataset: {least[0] * 1e3:.0f} ms")
+    shutil.rmtree(directory / "many")
+
+
+def hundred_t(directory, args):
+    """10,000 sparse shards of 10 G tokens: does it matter where one is?"""
+    win, shards, tokens = 4097, 10_000, 10**10
+    (directory / "sparse").mkdir()
+    for s in range(shards):
+        with open(directory / f"sparse/{s:05}.bin", "wb") as file:
+            file.truncate(4 * tokens)
+    every = shards * ((tokens - win) // 4096 + 1)
+    places = {"0": 0, "middle": every // 2, "end": every - 64, "2^62": 2**62}
+    costs = {what: {name: [] for name in places} for what in ("tokctl plan", "tokctl when", "attach → first batch")}
+    streams = "  train:\n    seed: 42\n    seq_len: 4096\n    datasets:\n      - {name: web, path: sparse, dtype: u32}\n"
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        before = rss(daemon)
+        for _ in range(15):
+            for name, position in places.items():
+                begin = time.monotonic()
+                plan = [BIN / "tokctl", "plan", "-c", daemon.config, "train", "--from", str(position), "--count", "1", "--json"]
+                at = json.loads(subprocess.run(plan, check=True, capture_output=True).stdout)
+                costs["tokctl plan"][name].append((time.monotonic() - begin) * 1e3)
+                begin = time.monotonic()
+                when = [BIN / "tokctl", "when", "-c", daemon.config, "train", "--dataset", "web", "--shard", at["shard"], "--offset",
+                        str(at["offset"] + 1), "--epoch", str(at["epoch"]), "--json"]
+                subprocess.run(when, check=True, capture_output=True)
+                costs["tokctl when"][name].append((time.monotonic() - begin) * 1e3)
+                costs["attach → first batch"][name].append(next_from_c(daemon, "train", position, 0)["first_ms"])
+        after = rss(daemon)
+        for _ in range(15):
+            for position in places.values():
+                next_from_c(daemon, "train", position + 10**6, 0)
+        last = rss(daemon)
+    print("\n100 T tokens: 10,000 sparse shards of 10 G u32 tokens")
+    for what, cost in costs.items():
+        base = statistics.median(cost["0"])
+        ratios = ", ".join(f"{name} {statistics.median(cost[name]) / base:.2f}" for name in places if name != "0")
+        row(f"{what} at position 0; elsewhere ÷ that", f"{base:.2f} ms", f"{ratios}; wanted ≤ 1.2")
+    row("daemon's RSS beside rings: opened, after 60 sessions, after 120", f"{before:.1f} {after:.1f} {last:.1f} MiB", "wanted flat")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=500_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--shards", type=int, default=1_000_000, help="of the dataset whose opening is measured")
     for hidden in ("contest", "socket", "file"):
         parser.add_argument("--" + hidden, help=argparse.SUPPRESS)
-    for hidden in ("daemon", "workers"):
+    for hidden in ("daemon", "workers", "rank"):
         parser.add_argument("--" + hidden, type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.contest:
-        print(json.dumps(contest_tokend(args) if args.contest == "tokend" else contest_memmap(args)))
+        contests = {"tokend": contest_tokend, "memmap": contest_memmap, "control": contest_control}
+        print(json.dumps(contests[args.contest](args)))
         return
     print(f"tokend bench: {os.cpu_count()} CPUs, Linux {os.uname().release}, {args.rounds} rounds of {args.seconds:g} s, medians")
     directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
     try:
         throughput(directory, args)
+        control(directory, args)
         start_up(directory, args)
+        order(args)
+        opening(directory, args)
+        hundred_t(directory, args)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -379,7 +379,8 @@ static bool late_answer(struct tokend *t)
 	struct wire_bytes code = wire_bytes(w, WIRE_CODE);
 	bool unsaved = w->op == WIRE_ERROR && code.n == 10 && memcmp(code.at, "checkpoint", 10) == 0;
 
-	if (t->late == 0 || (w->op != WIRE_SAVED && w->op != WIRE_REQUEST && !unsaved))
+	if (t->late == 0 ||
+		(w->op != WIRE_SAVED && w->op != WIRE_REQUEST && w->op != WIRE_DESCRIBED && !unsaved))
 		return false;
 	t->late--;
 	return true;
@@ -484,18 +485,6 @@ int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answe
 			r = await(t, question, answer);
 			t->late += r == TOKEND_EAGAIN;
 		}
-		if (r != 0)
-			return r == 1 ? 0 : r;
-	}
-}
-
-int handle_tell(struct tokend *t, const struct wire *note)
-{
-	for (;;) {
-		int r = t->fd < 0 ? handle_revive(t, true) : 1;
-
-		if (r == 1)
-			r = tell(t, note);
 		if (r != 0)
 			return r == 1 ? 0 : r;
 	}

@@ -1,10 +1,11 @@
 /*
  * A handle from the inside, shared by the files of the library and by the Python extension; not installed.
  *
- *   tokend.c   its beginning and end; checkpoints and requests
+ *   tokend.c   its beginning and end; checkpoints      request.c  an operator's requests
  *   next.c     batches out, slots back
  *   attach.c   looking for the daemon, attaching, waiting, asking it something
  *   seek.c     the cursor: where we are, and every way to be elsewhere
+ *   record.c   a record of what was taken
  *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in any order
  *
  * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be asked for.
@@ -40,6 +41,12 @@ struct search {
 	int64_t since, retry, give_up, answer_by; /* ns */
 };
 
+/* What tokend_obey() carried out and tokend_answer() has not yet told: at which place, from where it acts. */
+struct obeyed {
+	bool any;
+	uint64_t from, acts_from;
+};
+
 /* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new one. */
 struct leg {
 	uint64_t start, step;
@@ -54,7 +61,8 @@ struct tokend {
 	uint64_t rank, world;
 	uint64_t number;
 	uint32_t micro;
-	int fd; /* of the session; -1: lost */
+	int fd;			  /* of the session; -1: lost */
+	struct recording *record; /* or NULL */
 
 	int failed; /* an error that holds until the next seek */
 	char why[1400], failed_why[1400];
@@ -66,6 +74,7 @@ struct tokend {
 	uint64_t committed;
 	struct leg *leg; /* ascending; the last is the current one */
 	uint32_t legs;
+	struct obeyed obeyed;
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
@@ -119,8 +128,6 @@ void handle_stop_search(struct search *s);
 int handle_listen(struct tokend *t);
 /* Sends @question, waits for @answer, which is then in t->packet->wire. */
 int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer);
-/* Sends @note once. */
-int handle_tell(struct tokend *t, const struct wire *note);
 
 /* ---- seek.c ---- */
 
@@ -133,7 +140,24 @@ static inline uint64_t handle_position(const struct tokend *t)
 }
 /* Begins at a cursor, which becomes ours, on the ring that was adopted for it. */
 void handle_start(struct tokend *t, const struct cursor *origin, const struct target *target);
+/* tokend_set_mix() from @at on, or TOKEND_SOON. *@acts_from as there. */
+int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
+	uint64_t *acts_from);
+/* Goes @samples further than what is taken. *@to: the position it comes to. */
+int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to);
 /* EARGUMENT unless rank, world and micro_batch are ones. */
 int handle_check_target(struct tokend *t, const struct target *target);
+
+/* ---- record.c ---- */
+
+/* Records @rows that are about to be handed out, behind which the session is at @next. There is a record. An
+ * error: nothing of it is in the file. */
+int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
+	size_t row_bytes, uint64_t next);
+/* After a seek: the record, if there is one, says where we are. What fails here is tried again with the next
+ * batch. */
+int handle_record_place(struct tokend *t);
+/* @ours: not in a child. */
+void handle_end_record(struct tokend *t, bool ours);
 
 #endif

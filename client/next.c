@@ -129,7 +129,7 @@ static int find_slot(struct tokend *t, bool wait)
 	}
 }
 
-/* Hands out the slot behind the last one taken, which is published. */
+/* Hands out the slot behind the last one taken, which is published. What cannot be recorded is not taken. */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
 	struct generation *g = t->now;
@@ -143,12 +143,24 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 					       "position: the daemon served %" PRIu64 " where %" PRIu64
 					       " was due: seek, and report this",
 					       slot->position, due));
-	t->taken = t->end - t->taken > t->step ? t->taken + t->step : t->end;
+
+	const struct tokend_row *row = (const struct tokend_row *)ring_rows(&g->ring, s);
+	const void *tokens = ring_slot_data(&g->ring, s);
+	uint64_t next = order_rank_next(t->taken, t->step, t->end);
+
+	if (__builtin_expect(t->record != NULL, 0)) {
+		int r = handle_record(t, row, slot->rows_valid, tokens,
+			(size_t)geometry->window_tokens * geometry->token_bytes, next);
+
+		if (r < 0)
+			return r;
+	}
+	t->taken = next;
 	g->out.taken++;
 	g->held++;
 	*batch = (struct tokend_batch){
-		.tokens = ring_slot_data(&g->ring, s),
-		.row = (const struct tokend_row *)ring_rows(&g->ring, s),
+		.tokens = tokens,
+		.row = row,
 		.rows = geometry->rows,
 		.rows_valid = slot->rows_valid,
 		.window_tokens = geometry->window_tokens,

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,7 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 	t->taken = t->committed = origin->next;
 	t->legs = 1;
 	t->leg[0] = (struct leg){t->taken, t->step};
+	handle_record_place(t);
 }
 
 /* Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or an error.
@@ -183,6 +185,7 @@ static int seek_here(struct tokend *t, struct target *target)
 	cursor_free(&cursor);
 	set_target(t, target);
 	t->leg[t->legs++] = (struct leg){t->taken, t->step};
+	handle_record_place(t);
 	return 0;
 }
 
@@ -213,67 +216,25 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	return 0;
 }
 
-/* ---- another mix ---- */
+/* ---- edits of where we are ---- */
 
-/* The weights by their place in the cursor. */
-static int order_weights(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
-	double *ordered, bool *named)
+static int refused(struct tokend *t, const struct cursor_why *why)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		int d = cursor_find(&t->origin, names[i]);
-
-		if (d < 0)
-			return handle_fail(t, TOKEND_EARGUMENT,
-				"mix: stream %s has no dataset %s, it has %s%s", t->stream, names[i],
-				t->origin.dataset[0].name, t->origin.datasets > 1 ? " and others" : "");
-		if (named[d])
-			return handle_fail(t, TOKEND_EARGUMENT, "mix: dataset %s is named twice", names[i]);
-		named[d] = true;
-		ordered[d] = weights[i];
-	}
-	return 0;
+	return handle_fail(t, TOKEND_EARGUMENT, "%s: %s", why->field, why->text);
 }
 
-/* origin with the new mix, which acts from *@at on. It goes on covering what is not committed. */
-static int edit_mix(struct tokend *t, struct cursor *edited, const double *weights, uint64_t *at)
+static int no_memory(struct tokend *t)
 {
-	const struct cursor *here = handle_speak(t, t->taken);
-	struct cursor_why why;
-
-	if (!here)
-		return TOKEND_EMEMORY;
-	*at = cursor_mix_at(here);
-	if (here->segment[0]->start != edited->segment[0]->start) {
-		/* The pending mix has begun: it becomes the current one, which makes room for another. */
-		if (t->committing && t->committed < here->segment[0]->start)
-			return handle_fail(t, TOKEND_EAGAIN,
-				"mix: the one announced before acts from %" PRIu64 ", only %" PRIu64
-				" is committed: commit first",
-				here->segment[0]->start, t->committed);
-		if (!cursor_seek(edited, handle_position(t), &why))
-			goto refused;
-	}
-	if (cursor_mix(edited, *at, weights, &why))
-		return 0;
-refused:
-	return handle_fail(t, TOKEND_EARGUMENT, "%s: %s", why.field, why.text);
+	return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 }
 
-/* Attaches where we are, at the edited cursor. */
+/* Attaches at @edited, as who we are. */
 static int go_edited(struct tokend *t, const struct cursor *edited)
 {
 	struct target target = {.cursor = t->bytes, .rank = t->rank, .world = t->world, .micro = t->micro};
-	struct cursor here, cursor;
-	struct cursor_why why;
+	struct cursor cursor;
 
-	if (!cursor_copy(&here, edited))
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
-
-	bool there = cursor_seek(&here, t->taken, &why);
-
-	assert(there);
-	target.cursor_bytes = cursor_encode(&here, t->bytes, LIMIT_CURSOR_BYTES);
-	cursor_free(&here);
+	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
 
 	int r = go(t, &target, &cursor);
 
@@ -284,29 +245,222 @@ static int go_edited(struct tokend *t, const struct cursor *edited)
 	return 0;
 }
 
-static int change_mix(struct tokend *t, const double *weights, uint64_t *acts_from)
+int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 {
+	const struct cursor *here = handle_speak(t, t->taken);
+	const struct target target = {.rank = t->rank, .world = t->world, .micro = t->micro};
+	struct cursor_why why;
 	struct cursor edited;
-	uint64_t at;
 
-	if (!cursor_copy(&edited, &t->origin))
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	if (!here)
+		return TOKEND_EMEMORY;
+	if (!cursor_copy(&edited, here))
+		return no_memory(t);
 
-	int r = edit_mix(t, &edited, weights, &at);
+	int r = cursor_skip(&edited, samples, &why) ? go_edited(t, &edited) : refused(t, &why);
 
-	if (r == 0)
-		r = go_edited(t, &edited);
 	if (r < 0) {
 		cursor_free(&edited);
 		return r;
 	}
-	/* What lies before a mix that is over can no longer be committed. */
-	if (!t->committing && edited.next == t->taken)
-		t->committed = t->taken;
-	set_origin(t, &edited);
-	if (acts_from)
-		*acts_from = at;
+	*to = edited.next;
+	handle_start(t, &edited, &target);
 	return 0;
+}
+
+/* ---- another mix ---- */
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Appends dataset @name as it stands in the stream at @begin. */
+static int add_dataset(struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
+{
+	struct cursor_source source;
+	struct cursor_why why;
+	int d = cursor_find(begin, name);
+
+	if (d < 0)
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"mix: stream %s has no dataset %s, it has %s%s: add it to the daemon's config first, "
+			"and restart that",
+			t->stream, name, begin->dataset[0].name, begin->datasets > 1 ? " and others" : "");
+	cursor_source(begin, (uint32_t)d, &source);
+	return cursor_add(edited, &source, &why) ? 0 : refused(t, &why);
+}
+
+/* The datasets among @names that the cursor lacks, in an order that does not depend on the caller's. */
+static int add_missing(struct tokend *t, struct cursor *edited, const char *const *names, uint32_t n)
+{
+	const char **missing = malloc((n + 1) * sizeof(*missing));
+	struct cursor begin = {0};
+	struct cursor_why why;
+	uint32_t count = 0;
+	int64_t r = 0;
+
+	if (!missing)
+		return no_memory(t);
+	for (uint32_t i = 0; i < n; i++)
+		if (cursor_find(edited, names[i]) < 0)
+			missing[count++] = names[i];
+	if (count > 0) {
+		qsort(missing, count, sizeof(*missing), compare_names);
+		r = tokend_stream(t, t->saved, LIMIT_CURSOR_BYTES);
+		if (r > 0)
+			r = cursor_decode(&begin, t->saved, (size_t)r, &why) ? 0 : refused(t, &why);
+	}
+	for (uint32_t i = 0; r == 0 && i < count; i++)
+		if (i == 0 || strcmp(missing[i], missing[i - 1]) != 0)
+			r = add_dataset(t, edited, &begin, missing[i]);
+	cursor_free(&begin);
+	free(missing);
+	return (int)r;
+}
+
+/* @weights by their place in the cursor, which has all of @names. */
+static int order_weights(struct tokend *t, const struct cursor *cursor, const char *const *names,
+	const double *weights, uint32_t n, double *ordered)
+{
+	for (uint32_t d = 0; d < cursor->datasets; d++)
+		ordered[d] = -1;
+	for (uint32_t i = 0; i < n; i++) {
+		int d = cursor_find(cursor, names[i]);
+
+		if (!isfinite(weights[i]) || weights[i] < 0)
+			return handle_fail(t, TOKEND_EARGUMENT,
+				"mix: weight of dataset %s: %g, must be a finite number ≥ 0", names[i],
+				weights[i]);
+		if (ordered[d] >= 0)
+			return handle_fail(t, TOKEND_EARGUMENT, "mix: dataset %s is named twice", names[i]);
+		ordered[d] = weights[i];
+	}
+	for (uint32_t d = 0; d < cursor->datasets; d++)
+		if (ordered[d] < 0)
+			ordered[d] = 0;
+	return 0;
+}
+
+/* @edited with the mixes of @mixed, which is it at a later place and another mix there, in front of which
+ * those that have begun since stay. */
+static bool join(struct cursor *edited, struct cursor *mixed)
+{
+	uint32_t before = 0, all;
+
+	while (before < edited->segments && edited->segment[before]->start < mixed->segment[0]->start)
+		before++;
+	all = before + mixed->segments;
+
+	struct order_segment **list = malloc(all * sizeof(struct order_segment *));
+
+	if (!list)
+		return false;
+	for (uint32_t i = 0; i < before; i++)
+		list[i] = edited->segment[i];
+	for (uint32_t i = before; i < edited->segments; i++)
+		order_segment_free(edited->segment[i]);
+	free(edited->segment);
+	edited->segment = list;
+	edited->segments = before;
+	for (uint32_t i = 0; i < mixed->segments; i++) {
+		list[before + i] = order_segment_copy(mixed->segment[i]);
+		if (!list[before + i])
+			return false;
+		edited->segments++;
+	}
+	return true;
+}
+
+/*
+ * @edited as the new origin: it goes on covering all that is not committed. What a cursor cannot hold is
+ * given up by a trainer that never committed, which is not going to ask for it.
+ */
+static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
+{
+	struct cursor_why why;
+	bool moved = !t->committing || cursor_seek(edited, t->committed, &why);
+
+	assert(moved); /* origin covers all that is asked for */
+	*covered = t->committed;
+	if (!join(edited, mixed))
+		return no_memory(t);
+	if (cursor_encode(edited, t->saved, LIMIT_CURSOR_BYTES) > 0)
+		return 0;
+	if (t->committing)
+		return handle_fail(t, TOKEND_EAGAIN,
+			"mix: more mixes than a cursor holds have begun since %" PRIu64
+			", the last that is committed: commit first",
+			t->committed);
+	moved = cursor_seek(edited, t->taken, &why);
+	assert(moved);
+	*covered = t->taken;
+	return 0;
+}
+
+/* @mixed, which is where we are, with another mix from *@at on. */
+static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names, const double *weights,
+	uint32_t n, uint64_t *at)
+{
+	double *ordered = malloc(mixed->datasets * sizeof(*ordered));
+	struct cursor_why why;
+	int r = ordered ? order_weights(t, mixed, names, weights, n, ordered) : no_memory(t);
+
+	if (*at == TOKEND_SOON)
+		*at = cursor_mix_at(mixed);
+	if (r == 0 && !cursor_mix(mixed, *at, ordered, &why))
+		r = refused(t, &why);
+	free(ordered);
+	return r;
+}
+
+/* @edited becomes origin, and is the callee's. */
+static int change_mix(struct tokend *t, struct cursor *edited, const char *const *names,
+	const double *weights, uint32_t n, uint64_t *at)
+{
+	struct cursor mixed;
+	struct cursor_why why;
+	uint64_t covered = 0;
+	int r = 0;
+
+	if (!cursor_copy(&mixed, edited))
+		r = no_memory(t);
+	else if (!cursor_seek(&mixed, t->taken, &why))
+		r = refused(t, &why);
+	if (r == 0)
+		r = edit_mix(t, &mixed, names, weights, n, at);
+	if (r == 0)
+		r = cover(t, edited, &mixed, &covered);
+	if (r == 0)
+		r = go_edited(t, &mixed);
+	cursor_free(&mixed);
+	if (r < 0) {
+		cursor_free(edited);
+		return r;
+	}
+	t->committed = covered;
+	set_origin(t, edited);
+	return 0;
+}
+
+int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
+	uint64_t *acts_from)
+{
+	struct cursor edited;
+
+	if (!cursor_copy(&edited, &t->origin))
+		return no_memory(t);
+
+	int r = add_missing(t, &edited, names, n);
+
+	if (r < 0) {
+		cursor_free(&edited);
+		return r;
+	}
+	r = change_mix(t, &edited, names, weights, n, &at);
+	if (r == 0 && acts_from)
+		*acts_from = at;
+	return r;
 }
 
 int tokend_set_mix(
@@ -314,64 +468,5 @@ int tokend_set_mix(
 {
 	int r = handle_check(t);
 
-	if (r < 0)
-		return r;
-
-	double *ordered = calloc(t->origin.datasets, sizeof(*ordered));
-	bool *named = calloc(t->origin.datasets, sizeof(*named));
-
-	if (ordered && named)
-		r = order_weights(t, names, weights, n, ordered, named);
-	else
-		r = handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
-	if (r == 0)
-		r = change_mix(t, ordered, acts_from);
-	free(ordered);
-	free(named);
-	return r;
-}
-
-/* ---- cursors as values ---- */
-
-static bool decode(struct cursor *cursor, const void *bytes, size_t n, char *why, size_t why_bytes)
-{
-	struct cursor_why reason;
-
-	if (cursor_decode(cursor, bytes, n, &reason))
-		return true;
-	if (why && why_bytes)
-		snprintf(why, why_bytes, "%s: %s", reason.field, reason.text);
-	return false;
-}
-
-int64_t tokend_cursor_seek(const void *cursor, size_t cursor_bytes, uint64_t position, void *to,
-	size_t capacity, char *why, size_t why_bytes)
-{
-	struct cursor_why reason = {"capacity", "too few bytes for the cursor"};
-	struct cursor c;
-	int64_t n = TOKEND_EARGUMENT;
-
-	if (!decode(&c, cursor, cursor_bytes, why, why_bytes))
-		return n;
-	if (cursor_seek(&c, position, &reason)) {
-		n = (int64_t)cursor_encode(&c, to, capacity);
-		if (n == 0)
-			n = TOKEND_EMEMORY;
-	}
-	if (n < 0 && why && why_bytes)
-		snprintf(why, why_bytes, "%s: %s", reason.field, reason.text);
-	cursor_free(&c);
-	return n;
-}
-
-int tokend_cursor_position(
-	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes)
-{
-	struct cursor c;
-
-	if (!decode(&c, cursor, cursor_bytes, why, why_bytes))
-		return TOKEND_EARGUMENT;
-	*position = c.next;
-	cursor_free(&c);
-	return 0;
+	return r < 0 ? r : handle_mix(t, names, weights, n, TOKEND_SOON, acts_from);
 }

@@ -222,6 +222,7 @@ void tokend_detach(struct tokend *t)
 	/* A child has neither the segments nor, any more, a right to close descriptors by number. */
 	bool ours = t->alive && !handle_forked(t);
 
+	handle_end_record(t, ours);
 	for (struct generation *g = t->now, *older; g; g = older) {
 		older = g->older;
 		generation_free(g, ours);
@@ -311,45 +312,4 @@ int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path
 		snprintf(path, path_bytes, "%.*s", (int)saved.n, saved.at);
 	}
 	return r;
-}
-
-uint64_t tokend_request_number(const struct tokend *t)
-{
-	if (handle_forked(t))
-		return 0;
-	return atomic_load_explicit(&t->now->ring.header->request, memory_order_acquire);
-}
-
-int tokend_request(struct tokend *t, struct tokend_request *request)
-{
-	const struct wire question = {.op = WIRE_PENDING};
-	const struct wire *w = &t->packet->wire;
-	int r = handle_check(t);
-
-	memset(request, 0, sizeof(*request));
-	if (r == 0)
-		r = handle_ask(t, &question, WIRE_REQUEST);
-	if (r < 0)
-		return r;
-	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
-		!wire_text(w, WIRE_ARGS, request->args, sizeof(request->args)))
-		return handle_fail(t, TOKEND_EPROTOCOL,
-			"request: the daemon sent one too long for this client: is it newer?");
-	request->number = wire_number(w, WIRE_NUMBER);
-	return 0;
-}
-
-int tokend_acknowledge(struct tokend *t, uint64_t number, const char *text)
-{
-	struct wire note = {.op = WIRE_ACKNOWLEDGE};
-	int r = handle_check(t);
-
-	if (r < 0)
-		return r;
-	if (strlen(text) > LIMIT_TEXT_BYTES)
-		return handle_fail(
-			t, TOKEND_EARGUMENT, "text: %zu bytes, at most %d", strlen(text), LIMIT_TEXT_BYTES);
-	wire_set(&note, WIRE_NUMBER, number);
-	wire_set_text(&note, WIRE_TEXT, text);
-	return handle_tell(t, &note);
 }

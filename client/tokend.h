@@ -154,35 +154,107 @@ TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, 
  */
 TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch);
-/* The same cursor at another position. @to gets the new bytes; returns their number. Touches no session. */
-TOKEND_API int64_t tokend_cursor_seek(const void *cursor, size_t cursor_bytes, uint64_t position, void *to,
-	size_t capacity, char *why, size_t why_bytes);
+/*
+ * Cursors as values: each writes the edited cursor to @to and returns its length, touching no session. @to
+ * may be @cursor; TOKEND_CURSOR_BYTES are always enough. On failure EARGUMENT or EMEMORY, and one line
+ * (field, value, what would be right) in @why. What they refuse is said at the functions of the same name in
+ * proto/cursor.h.
+ */
+struct tokend_edit {
+	const void *cursor;
+	size_t cursor_bytes;
+	void *to;
+	size_t capacity;
+	char *why; /* may be NULL */
+	size_t why_bytes;
+};
+TOKEND_API int64_t tokend_cursor_seek(const struct tokend_edit *edit, uint64_t position);
+TOKEND_API int64_t tokend_cursor_skip(const struct tokend_edit *edit, uint64_t samples);
+TOKEND_API int64_t tokend_cursor_rewind(const struct tokend_edit *edit, uint64_t position);
+/* @at: the position from which it acts, or TOKEND_SOON. A dataset that is not named gets 0. */
+#define TOKEND_SOON UINT64_MAX
+TOKEND_API int64_t tokend_cursor_mix(const struct tokend_edit *edit, uint64_t at, const char *const *names,
+	const double *weights, uint32_t n);
+/* Appends dataset @name as it stands in another cursor of the stream, e.g. that of tokend_stream(). */
+TOKEND_API int64_t tokend_cursor_add(
+	const struct tokend_edit *edit, const void *from, size_t from_bytes, const char *name);
+TOKEND_API int64_t tokend_cursor_remove(const struct tokend_edit *edit, const char *name, uint64_t at);
 /* Position of a cursor, or an error; pure. */
 TOKEND_API int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
+/*
+ * The cursor as one JSON object, as `tokctl cursor show --json` prints it. Returns the length of the text,
+ * which ends with a 0 that is not counted; EMEMORY if @capacity is too small (4 MiB never is).
+ */
+TOKEND_API int64_t tokend_cursor_show(
+	const void *cursor, size_t cursor_bytes, char *json, size_t capacity, char *why, size_t why_bytes);
 
 /*
  * New weights, by dataset name; a dataset that is not named gets 0. They act from *@acts_from on, the least
- * multiple of 1024 that is not before the taken position. All ranks of a job make the same call at the same
- * step. It is an edit of the cursor and a seek: what was read ahead is read again. Errors: EARGUMENT (unknown
- * name, bad weight, a finite stream), EAGAIN (the mix announced before has begun but is not yet committed:
- * commit first), and those of tokend_seek().
+ * multiple of 1024 that is not before the taken position. A dataset that the stream has and the cursor does
+ * not is added first. All ranks of a job make the same call at the same step. It is an edit of the cursor and
+ * a seek: what was read ahead is read again; what is taken and not committed stays so. Errors: EARGUMENT
+ * (unknown name, bad weight, a stream with epochs), EAGAIN (more mixes have begun since what is committed
+ * than a cursor holds: commit first), and those of tokend_seek().
  */
 TOKEND_API int tokend_set_mix(
 	struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t *acts_from);
 
+/*
+ * ---- an operator's requests ----
+ *
+ * `tokctl mix | skip | checkpoint | drain | rescale` leaves a request in the daemon. A session sees its
+ * number, one rank fetches it (from then on the operator cannot take it back), all ranks carry it out at the
+ * same step, and each answers. How the ranks agree on the step is the job's business; the Python loader's
+ * control() does it over torch.distributed.
+ */
+#define TOKEND_ARGS_BYTES 65536
+
 struct tokend_request {
-	uint64_t number; /* grows; 0: none */
-	char kind[65];	 /* "drain", "checkpoint", "mix", … */
-	char args[1025];
+	uint64_t number;	      /* never the same twice; 0: none */
+	char kind[16];		      /* "mix", "skip", "checkpoint", "drain", "rescale" */
+	char args[TOKEND_ARGS_BYTES]; /* lines "KEY VALUE\n": "at 4096", "weight 0.5 web", "samples 100", "tag
+					 before", "world 3", "micro 8" */
+};
+
+enum tokend_outcome {
+	TOKEND_NOTED = 1, /* control() has come by and seen it */
+	TOKEND_DONE,	  /* carried out; the operator gets the cursor too */
+	TOKEND_FAILED,	  /* not carried out, nothing was changed: the text says why */
 };
 
 /* The number of the operator's last request as this session sees it: one atomic load. 0: none. */
 TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
-/* Fetches it. request->number is 0 if there is none. Errors: ECONNECT, EPROTOCOL. */
+/* Fetches it. request->number is 0 if there is none (any more). Errors: ECONNECT, EPROTOCOL. */
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
-/* Tells the daemon that request @number was carried out, with one line for the operator. */
-TOKEND_API int tokend_acknowledge(struct tokend *t, uint64_t number, const char *text);
+/*
+ * Carries out what is an edit of the cursor (mix, skip): edits the taken cursor and seeks; a skip takes what
+ * was taken as committed. *@acts_from gets the position from which the order is another. For kinds that only
+ * the trainer can carry out (they ask it to save) it checks the args and does nothing. Errors: EARGUMENT
+ * (what the edit refuses, a mix of a finite stream, an unknown kind or key), and those of tokend_set_mix();
+ * nothing is changed then.
+ */
+TOKEND_API int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
+/*
+ * Tells the operator how request @number stands here, with one line for people (fewer than 1024 bytes). With
+ * TOKEND_DONE the present cursor goes along, and what tokend_obey() said. Answer before seeking elsewhere as
+ * another rank. Does not wait: ECONNECT if the daemon is lost, and then the request is too.
+ */
+TOKEND_API int tokend_answer(
+	struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text);
+/* The cursor at position 0 of this stream as the daemon's config has it now, with all its datasets. Returns
+ * the number of bytes. Errors: ECONNECT, EPROTOCOL, EMEMORY. */
+TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity);
+
+/*
+ * ---- proof ----
+ *
+ * Appends to @path (created if need be) what is taken from now on: where this session began, then 16 bytes a
+ * row (position, checksum of its tokens); `tokctl verify` reads such files. One write a batch, no fsync. A
+ * file belongs to one process at a time. NULL ends it. Errors: EARGUMENT with the errno's text; later, a disk
+ * that takes no more makes tokend_next() fail with EARGUMENT rather than lose a record.
+ */
+TOKEND_API int tokend_record(struct tokend *t, const char *path);
 
 /* Widens @n tokens to int64. For consumers without a GPU. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);

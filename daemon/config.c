@@ -50,7 +50,9 @@ static bool take_dtype(struct schema *s, const struct schema_key *key, yaml_node
 	return true;
 }
 
-enum { DATASET_NAME, DATASET_PATH, DATASET_FORMAT, DATASET_DTYPE, DATASET_WEIGHT };
+enum { DATASET_NAME, DATASET_PATH, DATASET_FORMAT, DATASET_DTYPE, DATASET_WEIGHT, DATASET_MAX_EPOCHS };
+
+#define WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
 
 static const char *const dtypes[] = {"u16", "u32", NULL};
 static const char *const shuffles[] = {
@@ -66,7 +68,9 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
 		.right = "u16 or u32", .choices = dtypes},
 	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
-		.right = "a finite number, 0 or more, such as 0.7"},
+		.right = WEIGHT_RIGHT},
+	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number, offsetof(struct config_dataset, max_epochs),
+		.min = 1, .max = UINT64_MAX},
 	{"shuffle", schema_choice, offsetof(struct config_dataset, shuffle), .right = "global, block or none",
 		.choices = shuffles},
 	{"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
@@ -100,6 +104,246 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	d->has_weight = lines[DATASET_WEIGHT] != 0;
 	d->weight_line = d->has_weight ? lines[DATASET_WEIGHT] : line;
 	d->format_line = lines[DATASET_FORMAT] ? lines[DATASET_FORMAT] : line;
+	d->max_epochs_line = lines[DATASET_MAX_EPOCHS] ? lines[DATASET_MAX_EPOCHS] : line;
+	return true;
+}
+
+/* ---- a schedule ----
+ * It speaks of datasets, which may be listed behind it: read when the rest of the stream is. */
+
+static const char SCHEDULE_RIGHT[] =
+	"a list of {at: POSITION, weights: {…}} or {from: POSITION, to: POSITION, steps: N, weights: {…}}";
+static const char STEP_WEIGHTS_RIGHT[] =
+	"a mapping of dataset names to weights, such as {web: 0.7, code: 0.3}";
+
+enum { STEP_AT, STEP_FROM, STEP_TO, STEP_STEPS, STEP_WEIGHTS };
+
+struct reading_step {
+	uint64_t at, from, to;
+	uint32_t steps;
+	yaml_node_t *weights;
+};
+
+static bool take_node(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	(void)s, (void)key, (void)line;
+	*(yaml_node_t **)to = value;
+	return true;
+}
+
+#define POSITION_KEY(name, field)                                                                            \
+	{                                                                                                    \
+		name, schema_number, offsetof(struct reading_step, field),                                   \
+			.right = "a position, a multiple of 1024", .max = UINT64_MAX                         \
+	}
+
+static const struct schema_key step_keys[] = {
+	[STEP_AT] = POSITION_KEY("at", at),
+	[STEP_FROM] = POSITION_KEY("from", from),
+	[STEP_TO] = POSITION_KEY("to", to),
+	[STEP_STEPS] = {"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
+		.max = UINT32_MAX},
+	[STEP_WEIGHTS] = {"weights", take_node, offsetof(struct reading_step, weights),
+		.right = STEP_WEIGHTS_RIGHT, .required = true},
+};
+
+/* Refuses something about one key of a finished mapping. */
+#define REFUSE_KEY(s, line, name, ...) (schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
+
+static bool refuse_dataset(struct schema *s, const struct config_stream *stream, int line, const char *name)
+{
+	const char *known[LIMIT_DATASETS], *near;
+	char shown[64];
+
+	for (uint32_t d = 0; d < stream->datasets; d++)
+		known[d] = stream->dataset[d].name;
+	near = schema_near(name, known, stream->datasets);
+	if (near)
+		return schema_refuse(s, line, "no dataset of the stream is called so; did you mean %s?",
+			schema_show(near, shown));
+	return schema_refuse(s, line,
+		"no dataset of the stream is called so; must be one of those under "
+		"datasets:, the first of which is %s",
+		schema_show(known[0], shown));
+}
+
+/* One "dataset: weight". @seen has the line of each dataset that was named before. */
+static bool take_step_weight(struct schema *s, const struct config_stream *stream,
+	const yaml_node_pair_t *pair, double *weights, int *seen)
+{
+	static const struct schema_key weight_key = {"weight", schema_real, .right = WEIGHT_RIGHT};
+	yaml_node_t *key = yaml_document_get_node(s->document, pair->key);
+	int line = (int)key->start_mark.line + 1;
+	const char *name = schema_scalar(s, key, line, "a dataset's name");
+	char shown[64];
+	uint32_t d = 0;
+
+	if (!name)
+		return false;
+	size_t field = schema_enter(s, ".%s", schema_show(name, shown));
+
+	while (d < stream->datasets && strcmp(stream->dataset[d].name, name) != 0)
+		d++;
+	if (d == stream->datasets)
+		return refuse_dataset(s, stream, line, name);
+	if (seen[d])
+		return schema_refuse(s, line, "is given twice; the first is on line %d, remove one", seen[d]);
+	seen[d] = line;
+	if (!schema_real(s, &weight_key, yaml_document_get_node(s->document, pair->value), line, &weights[d]))
+		return false;
+	schema_leave(s, field);
+	return true;
+}
+
+/* The field is that of the weights. @seen: lines of those that are named. */
+static bool check_step_weights(struct schema *s, const struct config_stream *stream, const double *weights,
+	int line, const int *seen)
+{
+	uint64_t units[LIMIT_DATASETS];
+	int at = order_units(weights, stream->datasets, units);
+	char shown[64];
+
+	if (at == (int)stream->datasets)
+		return schema_refuse(s, line,
+			"they do not sum to a finite number above 0; must have at least one weight above 0");
+	if (at < 0)
+		return true;
+	schema_enter(s, ".%s", schema_show(stream->dataset[at].name, shown));
+	return schema_refuse(s, seen[at],
+		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0", weights[at]);
+}
+
+static bool take_step_weights(struct schema *s, const struct config_stream *stream, yaml_node_t *node,
+	int line, struct config_step *step)
+{
+	int seen[LIMIT_DATASETS] = {0};
+	size_t field = schema_enter(s, ".weights");
+
+	if (!schema_node(s, node, YAML_MAPPING_NODE, line, STEP_WEIGHTS_RIGHT))
+		return false;
+	step->weights = calloc(stream->datasets, sizeof(*step->weights));
+	if (!step->weights)
+		return schema_refuse(s, line, "out of memory");
+	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+		if (!take_step_weight(s, stream, p, step->weights, seen))
+			return false;
+	if (!check_step_weights(s, stream, step->weights, line, seen))
+		return false;
+	schema_leave(s, field);
+	return true;
+}
+
+/* Which keys go together. */
+static bool check_step_keys(struct schema *s, const int *lines, int line)
+{
+	static const int ramp[] = {STEP_FROM, STEP_TO, STEP_STEPS};
+
+	for (size_t i = 0; i < COUNT(ramp); i++) {
+		int key = ramp[i];
+
+		if (lines[STEP_AT] && lines[key])
+			return REFUSE_KEY(s, lines[key], "",
+				"has at (line %d) and %s; must have at alone, or "
+				"from, to and steps",
+				lines[STEP_AT], step_keys[key].name);
+		if (!lines[STEP_AT] && !lines[key])
+			return REFUSE_KEY(s, line, "", "has no %s; must have at, or from, to and steps",
+				step_keys[key].name);
+	}
+	return true;
+}
+
+static bool check_step_position(struct schema *s, const char *name, uint64_t at, int line)
+{
+	uint64_t down = at / LIMIT_BLOCK * LIMIT_BLOCK;
+
+	if (at == down)
+		return true;
+	if (down > UINT64_MAX - LIMIT_BLOCK)
+		return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %" PRIu64, at,
+			LIMIT_BLOCK, down);
+	if (down == 0)
+		return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %d", at,
+			LIMIT_BLOCK, LIMIT_BLOCK);
+	return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %" PRIu64 " or %" PRIu64,
+		at, LIMIT_BLOCK, down, down + LIMIT_BLOCK);
+}
+
+/* @before: the step in front of it, or NULL. */
+static bool check_step(
+	struct schema *s, const struct config_step *step, const struct config_step *before, const int *lines)
+{
+	bool ramp = lines[STEP_AT] == 0;
+	int from = lines[ramp ? STEP_FROM : STEP_AT];
+	const char *name = ramp ? ".from" : ".at";
+	uint64_t most = (step->to - step->from) / LIMIT_BLOCK;
+
+	if (!check_step_position(s, name, step->from, from) ||
+		(ramp && !check_step_position(s, ".to", step->to, lines[STEP_TO])))
+		return false;
+	if (!ramp && step->from == 0)
+		return REFUSE_KEY(s, from, name,
+			"0 is where the run begins; must be ahead: what it begins with are the datasets' "
+			"weights");
+	if (ramp && step->to <= step->from)
+		return REFUSE_KEY(s, lines[STEP_TO], ".to",
+			"%" PRIu64 " is not behind from, %" PRIu64 "; must be a later position", step->to,
+			step->from);
+	if (ramp && step->steps > most)
+		return REFUSE_KEY(s, lines[STEP_STEPS], ".steps",
+			"%" PRIu32 " is more than there are blocks of %d between from and to; must be 1 to "
+			"%" PRIu64,
+			step->steps, LIMIT_BLOCK, most);
+	if (before && (ramp ? step->from < before->to : step->from <= before->to))
+		return REFUSE_KEY(s, from, name,
+			"%" PRIu64 " is not behind the entry before it (line %d), which ends at %" PRIu64
+			"; must be in ascending order",
+			step->from, before->line, before->to);
+	return true;
+}
+
+static bool take_step(struct schema *s, yaml_node_t *node, struct config_stream *stream)
+{
+	struct config_step *step = &stream->step[stream->steps++];
+	int lines[COUNT(step_keys)], line = (int)node->start_mark.line + 1;
+	struct reading_step reading = {.steps = 1};
+
+	step->line = line;
+	if (!schema_mapping(s, node, line, step_keys, COUNT(step_keys), &reading, lines) ||
+		!check_step_keys(s, lines, line))
+		return false;
+	step->from = lines[STEP_AT] ? reading.at : reading.from;
+	step->to = lines[STEP_AT] ? reading.at : reading.to;
+	step->steps = reading.steps;
+	return check_step(s, step, stream->steps > 1 ? step - 1 : NULL, lines) &&
+	       take_step_weights(s, stream, reading.weights, lines[STEP_WEIGHTS], step);
+}
+
+static bool take_schedule(struct schema *s, yaml_node_t *node, struct config_stream *stream)
+{
+	int line = stream->schedule_line;
+	/* No cursor holds more mixes; see proto/cursor_schedule.c. */
+	size_t most = LIMIT_CURSOR_BYTES / (stream->datasets + 4);
+	size_t whole = schema_enter(s, ".schedule");
+
+	if (!schema_node(s, node, YAML_SEQUENCE_NODE, line, SCHEDULE_RIGHT))
+		return false;
+	size_t n = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+
+	if (n > most)
+		return schema_refuse(s, line, "has %zu entries; must have at most %zu", n, most);
+	stream->step = calloc(n + 1, sizeof(*stream->step));
+	if (!stream->step)
+		return schema_refuse(s, line, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		size_t field = schema_enter(s, "[%zu]", i);
+
+		if (!take_step(s, yaml_document_get_node(s->document, node->data.sequence.items.start[i]),
+			    stream))
+			return false;
+		schema_leave(s, field);
+	}
+	schema_leave(s, whole);
 	return true;
 }
 
@@ -151,6 +395,12 @@ enum {
 	STREAM_EPOCHS,
 	STREAM_SAMPLES,
 	STREAM_DATASETS,
+	STREAM_SCHEDULE,
+};
+
+struct reading_stream {
+	struct config_stream stream; /* first: the keys' offsets are its */
+	yaml_node_t *schedule;
 };
 
 static const struct schema_key stream_keys[] = {
@@ -172,10 +422,9 @@ static const struct schema_key stream_keys[] = {
 		.max = UINT64_MAX},
 	[STREAM_DATASETS] = {"datasets", take_datasets, 0,
 		.right = "a list of datasets, each {name: …, path: …}", .required = true},
+	[STREAM_SCHEDULE] = {"schedule", take_node, offsetof(struct reading_stream, schedule),
+		.right = SCHEDULE_RIGHT},
 };
-
-/* Refuses something about one key of a finished mapping. */
-#define REFUSE_KEY(s, line, name, ...) (schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
 
 static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
 {
@@ -192,6 +441,19 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 	if (stream->epochs && stream->samples)
 		return REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
 			"the stream has epochs too (line %d); must have one of them", lines[STREAM_EPOCHS]);
+	if (lines[STREAM_SCHEDULE] && (stream->epochs || stream->samples))
+		return REFUSE_KEY(s, lines[STREAM_SCHEDULE], ".schedule",
+			"the stream ends (%s, line %d), and its mix stays as it is; must be left out",
+			stream->epochs ? "epochs" : "samples",
+			lines[stream->epochs ? STREAM_EPOCHS : STREAM_SAMPLES]);
+	for (uint32_t i = 0; stream->epochs && i < stream->datasets; i++) {
+		if (stream->dataset[i].max_epochs == 0)
+			continue;
+		schema_enter(s, ".datasets[%u].max_epochs", i);
+		return schema_refuse(s, stream->dataset[i].max_epochs_line,
+			"a stream with epochs (line %d) serves every window so often; must be left out",
+			lines[STREAM_EPOCHS]);
+	}
 	return true;
 }
 
@@ -233,16 +495,23 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct config_stream *stream)
 {
 	int lines[COUNT(stream_keys)];
+	struct reading_stream reading = {0};
 
 	stream->line = line;
 	stream->extra = 1;
-	if (!schema_mapping(s, node, line, stream_keys, COUNT(stream_keys), stream, lines))
+	reading.stream = *stream;
+	bool read = schema_mapping(s, node, line, stream_keys, COUNT(stream_keys), &reading, lines);
+
+	*stream = reading.stream; /* what there is of it is the config's, to free */
+	if (!read)
 		return false;
+	stream->schedule_line = lines[STREAM_SCHEDULE] ? lines[STREAM_SCHEDULE] : line;
 	if (!lines[STREAM_STRIDE])
 		stream->stride = stream->seq_len;
 	stream->has_eos = lines[STREAM_EOS] != 0;
 	stream->has_vocab = lines[STREAM_VOCAB] != 0;
-	return check_stream(s, stream, lines) && check_weights(s, stream, lines);
+	return check_stream(s, stream, lines) && check_weights(s, stream, lines) &&
+	       (!reading.schedule || take_schedule(s, reading.schedule, stream));
 }
 
 static bool take_streams(
@@ -400,7 +669,7 @@ static const struct schema_key config_keys[] = {
 };
 
 _Static_assert(COUNT(config_keys) <= SCHEMA_KEYS && COUNT(stream_keys) <= SCHEMA_KEYS &&
-		       COUNT(dataset_keys) <= SCHEMA_KEYS,
+		       COUNT(dataset_keys) <= SCHEMA_KEYS && COUNT(step_keys) <= SCHEMA_KEYS,
 	"the walker has room for every table");
 
 static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
@@ -525,6 +794,9 @@ static void stream_free(struct config_stream *stream)
 		free(stream->dataset[i].format);
 	}
 	free(stream->dataset);
+	for (uint32_t i = 0; i < stream->steps; i++)
+		free(stream->step[i].weights);
+	free(stream->step);
 }
 
 void config_free(struct config *config)

@@ -17,11 +17,22 @@ struct config_dataset {
 	char *format;	      /* "auto" or a format's name */
 	uint32_t token_bytes; /* of `dtype:`; 2 unless said */
 	double weight;	      /* 1 unless said */
+	uint64_t max_epochs;  /* 0: no limit */
 	bool has_weight;
 	enum order_shuffle shuffle;
 	uint32_t block, group;
 	bool slide;
-	int line, path_line, weight_line, format_line; /* the dataset's own where the key is not given */
+	int line; /* of the dataset; also the others where their key is not given */
+	int path_line, weight_line, format_line, max_epochs_line;
+};
+
+/* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See proto/cursor.h.
+ */
+struct config_step {
+	uint64_t from, to;
+	uint32_t steps;
+	double *weights; /* [datasets] of the stream; those that are not named have 0 */
+	int line;
 };
 
 struct config_stream {
@@ -32,7 +43,9 @@ struct config_stream {
 	uint64_t eos, vocab;
 	struct config_dataset *dataset;
 	uint32_t datasets;
-	int line;
+	struct config_step *step; /* `schedule:`, ascending */
+	uint32_t steps;
+	int line, schedule_line; /* the stream's own where it has no schedule */
 };
 
 struct config {

@@ -5,6 +5,7 @@
  */
 #include "dataset.h"
 
+#include "crew.h"
 #include "shard/list.h"
 
 #include <assert.h>
@@ -116,7 +117,7 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 	return true;
 }
 
-static bool describe(
+static bool describe_open(
 	const struct opening *o, const struct shard_format *format, uint64_t s, int fd, const char *path)
 {
 	const struct shard_hint hint = {.token_bytes = o->source->token_bytes};
@@ -135,31 +136,59 @@ static bool describe(
 		return false;
 	d->table.tokens[s] = shard.tokens;
 	d->identity[s] = (struct dataset_identity){.inode = st.st_ino, .mtime_ns = mtime_ns(&st)};
-	d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), shard.tokens);
 	return true;
+}
+
+static bool describe(const struct opening *o, const struct shard_format *format, uint64_t s)
+{
+	char path[PATH_MAX + 1];
+
+	dataset_shard_path(o->dataset, s, path, sizeof(path));
+	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return refuse(
+			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
+	bool fine = describe_open(o, format, s, fd, path);
+
+	close(fd);
+	return fine;
+}
+
+/* What a crew shares: nobody listens to why. */
+struct describing {
+	const struct opening *opening;
+	const struct shard_format *format;
+};
+
+static bool describe_quietly(void *context, uint64_t s)
+{
+	const struct describing *all = context;
+	struct opening quiet = *all->opening;
+
+	quiet.why = NULL;
+	quiet.why_bytes = 0;
+	return describe(&quiet, all->format, s + 1);
 }
 
 static bool describe_shards(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
+	struct describing all = {o, format};
 	uint64_t total = 0;
 
+	/* The first says what the others must be like. A fault is looked at again, to be told. */
+	if (!describe(o, format, 0))
+		return false;
+	uint64_t fault = crew_each(d->table.shards - 1, describe_quietly, &all);
+
+	for (uint64_t s = fault + 1; s < d->table.shards; s++)
+		if (!describe(o, format, s))
+			return false;
 	d->digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		char path[PATH_MAX + 1];
-
-		dataset_shard_path(d, s, path, sizeof(path));
-		/* O_NONBLOCK: a FIFO must be refused, not waited for. */
-		int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-		if (fd < 0)
-			return refuse(o, o->source->path_line, "path", "%s: %s; must be readable", path,
-				strerror(errno));
-		bool fine = describe(o, format, s, fd, path);
-
-		close(fd);
-		if (!fine)
-			return false;
+		d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return refuse(o, o->source->path_line, "path",
 				"more than 2^64 tokens in all; must be fewer");
@@ -169,12 +198,23 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 
 /* ---- what the stream asks of it ---- */
 
+/* Is it given weight, at the beginning or by the schedule? */
+static bool has_weight(const struct config_stream *stream, const struct config_dataset *source)
+{
+	size_t d = (size_t)(source - stream->dataset);
+
+	for (uint32_t i = 0; i < stream->steps; i++)
+		if (stream->step[i].weights[d] > 0)
+			return true;
+	return source->weight > 0;
+}
+
 static bool check_windows(const struct opening *o)
 {
 	const struct table *t = &o->dataset->table;
 	uint64_t largest = 0;
 
-	if (t->windows > 0 || o->stream->epochs || !(o->source->weight > 0))
+	if (t->windows > 0 || o->stream->epochs || !has_weight(o->stream, o->source))
 		return true;
 	for (uint64_t s = 1; s < t->shards; s++)
 		if (t->tokens[s] > t->tokens[largest])
@@ -222,38 +262,62 @@ static void stream_identity(const struct config_stream *config, struct cursor *i
 	memcpy(identity->stream, config->name, sizeof(identity->stream));
 }
 
-/* "dataset NAME: …" in a cursor's complaint becomes that dataset's line. */
+/* The line that a cursor's complaint is about, by its field: "dataset NAME: …", "schedule[N]: …". */
 static int line_of(const struct config_stream *config, const char *field)
 {
-	for (uint32_t i = 0; i < config->datasets; i++) {
-		const char *name = config->dataset[i].name;
-		size_t n = strlen(name);
+	unsigned step;
 
-		if (strncmp(field, "dataset ", 8) == 0 && strncmp(field + 8, name, n) == 0 &&
+	if (sscanf(field, "schedule[%u]", &step) == 1 && step < config->steps)
+		return config->step[step].line;
+	if (strncmp(field, "schedule", 8) == 0)
+		return config->schedule_line;
+	for (uint32_t i = 0; i < config->datasets; i++) {
+		const struct config_dataset *d = &config->dataset[i];
+		size_t n = strlen(d->name);
+
+		if (strcmp(field, "max_epochs") == 0 && d->max_epochs > 0)
+			return d->max_epochs_line;
+		if (strncmp(field, "dataset ", 8) == 0 && strncmp(field + 8, d->name, n) == 0 &&
 			field[8 + n] == ':')
-			return config->dataset[i].weight_line;
+			return strcmp(field + 8 + n, ": max_epochs") == 0 ? d->max_epochs_line
+									  : d->weight_line;
 	}
 	return config->line;
 }
 
-static bool begin(struct stream *stream, const struct config *config, char *why, size_t why_bytes)
+static bool refuse_stream(
+	const struct stream *stream, const struct cursor_why *fault, char *why, size_t why_bytes)
+{
+	snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", stream->file,
+		line_of(stream->config, fault->field), stream->config->name, fault->field, fault->text);
+	return false;
+}
+
+static const struct cursor_why no_memory = {.field = "memory", .text = "out of memory"};
+
+static bool begin(struct stream *stream, char *why, size_t why_bytes)
 {
 	const struct config_stream *source = stream->config;
 	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
-	struct cursor_why fault = {.field = "memory", .text = "out of memory"};
+	struct cursor_step *steps = calloc(source->steps + 1, sizeof(*steps));
+	struct cursor_why fault = no_memory;
 	struct cursor identity;
 
 	stream_identity(source, &identity);
 	for (uint32_t i = 0; sources && i < source->datasets; i++)
 		dataset_source(&stream->dataset[i], &sources[i]);
-	bool done = sources &&
-		    cursor_begin(&stream->begin, &identity, sources, source->datasets, NULL, 0, &fault);
+	for (uint32_t i = 0; steps && i < source->steps; i++) {
+		const struct config_step *s = &source->step[i];
+
+		steps[i] = (struct cursor_step){s->from, s->to, s->steps, s->weights};
+	}
+	bool done = sources && steps &&
+		    cursor_begin(&stream->begin, &identity, sources, source->datasets, steps, source->steps,
+			    &fault);
 
 	free(sources);
-	if (!done)
-		snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", config->path,
-			line_of(source, fault.field), source->name, fault.field, fault.text);
-	return done;
+	free(steps);
+	return done || refuse_stream(stream, &fault, why, why_bytes);
 }
 
 void dataset_source(const struct dataset *dataset, struct cursor_source *source)
@@ -269,6 +333,7 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 		.group = config->group,
 		.shuffle = config->shuffle,
 		.slide = config->slide,
+		.max_epochs = config->max_epochs,
 	};
 }
 
@@ -276,6 +341,7 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 	const struct config *config, char *why, size_t why_bytes)
 {
 	stream->config = source;
+	stream->file = config->path;
 	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
 	if (!stream->dataset) {
 		snprintf(why, why_bytes, "%s:%d: streams.%s: out of memory", config->path, source->line,
@@ -297,7 +363,7 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 				"; a stream must have one width",
 				8 * d->token_bytes, source->dataset[0].name, 8 * stream->token_bytes);
 	}
-	return begin(stream, config, why, why_bytes);
+	return begin(stream, why, why_bytes);
 }
 
 /* ---- the catalog ---- */
@@ -444,4 +510,110 @@ void stream_map(const struct stream *stream, const struct cursor *cursor, const 
 			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
 				out[d] = &stream->dataset[i];
 	}
+}
+
+/* ---- the config's plan for a cursor ---- */
+
+/* Steps as another cursor's list of datasets has them. */
+struct plan {
+	struct cursor_step *step; /* [config->steps + 1] */
+	double *weights;	  /* [config->steps + 1][cursor->datasets] */
+	uint64_t *max_epochs;	  /* [cursor->datasets] */
+	uint32_t shift; /* 1: the first step is not the schedule's but what the config begins with */
+};
+
+static void plan_free(struct plan *p)
+{
+	free(p->step);
+	free(p->weights);
+	free(p->max_epochs);
+}
+
+static bool plan_open(struct plan *p, const struct stream *stream, const struct cursor *cursor)
+{
+	const struct config_stream *config = stream->config;
+	size_t steps = (size_t)config->steps + 1;
+	/* What the schedule's own first ramp comes from is known only to the config. */
+	bool begun = config->steps > 0 && config->step[0].from < config->step[0].to &&
+		     config->step[0].from < cursor_mix_at(cursor);
+
+	*p = (struct plan){
+		.step = calloc(steps, sizeof(*p->step)),
+		.weights = calloc(steps * cursor->datasets, sizeof(*p->weights)),
+		.max_epochs = calloc(cursor->datasets, sizeof(*p->max_epochs)),
+		.shift = begun,
+	};
+	if (!p->step || !p->weights || !p->max_epochs)
+		return false;
+	p->step[0] = (struct cursor_step){.steps = 1, .weights = p->weights};
+	for (uint32_t i = 0; i < config->steps; i++) {
+		const struct config_step *s = &config->step[i];
+
+		p->step[i + p->shift] = (struct cursor_step){
+			s->from, s->to, s->steps, p->weights + (size_t)(i + p->shift) * cursor->datasets};
+	}
+	for (uint32_t d = 0; d < cursor->datasets; d++)
+		p->max_epochs[d] = cursor->dataset[d].max_epochs;
+	return true;
+}
+
+/* The weight of the config's dataset @i at the plan's step @k. */
+static double weight_at(const struct plan *p, const struct config_stream *config, uint32_t k, uint32_t i)
+{
+	return k < p->shift ? config->dataset[i].weight : config->step[k - p->shift].weights[i];
+}
+
+/* Puts what the config says of its dataset @i where the cursor has it. */
+static bool plan_dataset(struct plan *p, const struct stream *stream, const struct cursor *cursor, uint32_t i,
+	struct cursor_why *fault)
+{
+	const struct config_stream *config = stream->config;
+	int d = cursor_find(cursor, config->dataset[i].name);
+
+	if (d >= 0)
+		p->max_epochs[d] = config->dataset[i].max_epochs;
+	for (uint32_t k = 0; k < config->steps + p->shift; k++) {
+		double weight = weight_at(p, config, k, i);
+
+		if (d < 0 && weight > 0) {
+			snprintf(fault->field, sizeof(fault->field), "dataset %s: weight",
+				config->dataset[i].name);
+			snprintf(fault->text, sizeof(fault->text),
+				"the schedule gives it some, and the cursor does not have it yet; add it "
+				"first (tokctl cursor add)");
+			return false;
+		}
+		if (d >= 0)
+			p->weights[(size_t)k * cursor->datasets + (size_t)d] = weight;
+	}
+	return true;
+}
+
+/* A complaint about step N of the plan is about entry N - shift of the schedule. */
+static void renumber(struct cursor_why *fault, uint32_t shift)
+{
+	struct cursor_why given = *fault;
+	unsigned step;
+	int rest = 0;
+
+	if (sscanf(given.field, "schedule[%u]%n", &step, &rest) == 1 && rest > 0 && step >= shift)
+		snprintf(fault->field, sizeof(fault->field), "schedule[%u]%s", step - shift,
+			given.field + rest);
+}
+
+bool stream_schedule(const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes)
+{
+	struct cursor_why fault = no_memory;
+	struct plan plan;
+	bool done = plan_open(&plan, stream, cursor);
+
+	for (uint32_t i = 0; done && i < stream->config->datasets; i++)
+		done = plan_dataset(&plan, stream, cursor, i, &fault);
+	if (done && !cursor_schedule(
+			    cursor, plan.step, stream->config->steps + plan.shift, plan.max_epochs, &fault)) {
+		renumber(&fault, plan.shift);
+		done = false;
+	}
+	plan_free(&plan);
+	return done || refuse_stream(stream, &fault, why, why_bytes);
 }

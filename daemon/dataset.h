@@ -32,9 +32,10 @@ struct dataset {
 
 struct stream {
 	const struct config_stream *config;
+	const char *file;	 /* the config's, for complaints */
 	struct dataset *dataset; /* [config->datasets] */
 	uint32_t token_bytes;	 /* of every dataset; mixed widths are refused */
-	struct cursor begin;	 /* the cursor at position 0 */
+	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
 };
 
 struct catalog {
@@ -68,5 +69,15 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
  * @out has cursor->datasets entries. Call after cursor_belongs(cursor, &stream->begin).
  */
 void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out);
+
+/*
+ * The config's plan for a cursor whose list of datasets may be another one: cursor_schedule() with the
+ * schedule's weights and the max_epochs of the datasets, matched by name. A dataset that the config no longer
+ * has gets no weight and keeps its limit; one that only the config has may be given weight only once the
+ * cursor has it. The mix that is in force stays until the first step, but for a schedule that starts with a
+ * ramp which has begun: that one comes from the config's weights. Call after cursor_belongs(). On false,
+ * *cursor is as it was, and @why has one line that starts "FILE:LINE: ".
+ */
+bool stream_schedule(const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes);
 
 #endif

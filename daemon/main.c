@@ -96,6 +96,47 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
+/* What will come of a stream's plan, line by line. */
+static void tell_plan(const struct stream *s, void (*tell)(const struct stream *s, const char *text))
+{
+	const struct cursor *c = &s->begin;
+	char text[512];
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		uint64_t position, unserved, most = c->dataset[d].max_epochs;
+		int n = snprintf(
+			text, sizeof(text), "%s: max_epochs %" PRIu64 ": ", c->dataset[d].name, most);
+
+		if (most == 0)
+			continue;
+		if (cursor_unserved(c, d, &position, &unserved))
+			snprintf(text + n, sizeof(text) - (size_t)n,
+				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64 " × %" PRIu64
+				" windows are never served",
+				position, unserved, most, c->order[d].windows);
+		else
+			snprintf(text + n, sizeof(text) - (size_t)n, "not reached before the end");
+		tell(s, text);
+	}
+	if (s->config->steps > 0) {
+		snprintf(text, sizeof(text),
+			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
+			s->config->steps, c->segments - 1);
+		tell(s, text);
+	}
+}
+
+static void print_plan(const struct stream *s, const char *text)
+{
+	(void)s;
+	printf("  %s\n", text);
+}
+
+static void log_plan(const struct stream *s, const char *text)
+{
+	log_line(LOG_NOTE, "stream %s: %s", s->config->name, text);
+}
+
 static void print_check(const struct catalog *catalog)
 {
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
@@ -115,6 +156,7 @@ static void print_check(const struct catalog *catalog)
 				percent(unserved, t->total_tokens),
 				s->config->dataset[d].slide ? " (another part each epoch: slide)" : "");
 		}
+		tell_plan(s, print_plan);
 	}
 }
 
@@ -178,6 +220,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a)
 	}
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
+	for (uint32_t i = 0; i < config->streams; i++)
+		tell_plan(&catalog->stream[i], log_plan);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,

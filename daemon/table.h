@@ -33,6 +33,10 @@ void table_locate(const struct table *table, const struct order_dataset *order, 
 void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count);
 
+/* The windows that hold any of the tokens [@token, @token + @tokens), likewise. */
+void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first, uint64_t *count);
+
 /* Tokens that no window holds, over all shards, when nothing slides. */
 uint64_t table_unserved(const struct table *table);
 

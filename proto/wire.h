@@ -2,20 +2,41 @@
  * Messages on the socket: one MessagePack map a packet, {"op": …, key: value, …}, and no value is a
  * container.
  *
- *   client                                             daemon
- *   hello{version, host}                            →
- *                                                   ←  hello{version}
- *   attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor}
- *                                                   →
- *                                                   ←  feed{cursor, fingerprint, end, meta_bytes, data_bytes}
- * + 2 fds checkpoint{tag, cursor}                         → ←  saved{tag, path, digest} pending{} → ←
- * request{number, kind, args}    number 0: none acknowledge{number, text}                       →
- *   request{stream, kind, args}                     →
- *                                                   ←  request{number, kind, args}
- *   status{after}                                   →
- *                                                   ←  session{…} × n, status{…, after: next page or 0}
- *                                                   ←  error{code, field, text}, at any time; the daemon then
- *                                                      closes, unless it answers a checkpoint or a request
+ * From the client to the daemon (→) and back (←):
+ *
+ *   → hello{version, host}
+ *   ← hello{version}
+ *   ← error{code, field, text}    at any time; the daemon then closes, unless it answers a checkpoint or an
+ *                                 operator
+ *
+ *   a trainer's session
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor}
+ *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes}    + 2 fds
+ *   → checkpoint{tag, cursor}
+ *   ← saved{tag, path, digest}
+ *   → describe{}
+ *   ← described{cursor}    where the stream begins
+ *   → pending{}
+ *   ← request{number, kind, args}    number 0: none
+ *   → answer{number, outcome, text, cursor?, from?, acts_from?}
+ *
+ *   an operator
+ *   → status{after}
+ *   ← session{…} × n, status{…, after: next page or 0}
+ *   → request{stream, run?, kind, args}
+ *   ← asked{number, run, sessions}
+ *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?, cursor?, from?,
+ *            acts_from?}    one at a time, as they come
+ *   → cancel{number}
+ *   ← cancelled{number, fetched}
+ *
+ * Requests. A request goes to the sessions of one run: they see its number in their rings until they have
+ * answered it, and any of them may fetch the rest. `waiting` is how many have neither done it nor failed to
+ * when the answer was passed on; at 0 the request is over. A session that ends without an answer gives the
+ * answer WIRE_GONE, unless another one of its rank and peer is there (it went to another ring). The first
+ * WIRE_DONE comes with its cursor, for those after it `same` tells whether theirs has the very same bytes,
+ * and the first that has not is passed on too. cancel takes a request back if nobody has fetched it (fetched:
+ * 0), and so does the end of the operator's connection; otherwise it goes on, and a run has one at a time.
  *
  * A packet of one byte is not a message: it is a wake-up (see ring.h), in either direction. Detach is close.
  * Unknown keys are ignored, missing ones refused. Texts and bytes are borrowed from the packet.
@@ -40,7 +61,12 @@ enum wire_op {
 	WIRE_SAVED,
 	WIRE_PENDING,
 	WIRE_REQUEST,
-	WIRE_ACKNOWLEDGE,
+	WIRE_ASKED,
+	WIRE_ANSWER,
+	WIRE_CANCEL,
+	WIRE_CANCELLED,
+	WIRE_DESCRIBE,
+	WIRE_DESCRIBED,
 	WIRE_STATUS,
 	WIRE_SESSION,
 	WIRE_ERROR,
@@ -73,8 +99,15 @@ enum wire_key {
 	WIRE_MEMORY_BYTES, /* of rings and staging, in use */
 	WIRE_LIMIT_BYTES,  /* what the config allows */
 	WIRE_UPTIME_MS,
-	WIRE_STALL_MS, /* how long this session has had no free slot */
-	WIRE_ACKNOWLEDGED,
+	WIRE_STALL_MS,	  /* how long this session has had no free slot */
+	WIRE_REQUEST_KEY, /* "request": the number of the one this session has not answered, or 0 */
+	WIRE_OUTCOME,	  /* enum wire_outcome */
+	WIRE_WAITING,
+	WIRE_FETCHED,
+	WIRE_SAME,
+	WIRE_FROM, /* the position at which it was carried out */
+	WIRE_ACTS_FROM,
+	WIRE_SEQ_LEN,
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -91,6 +124,11 @@ enum wire_key {
 	WIRE_IO,
 	WIRE_KEYS,
 };
+
+/* The first three are what trainers say: enum tokend_outcome. */
+enum wire_outcome { WIRE_NOTED = 1, WIRE_DONE, WIRE_FAILED, WIRE_GONE };
+
+enum { WIRE_ARGS_BYTES = 65536 }; /* of a request, with the 0 that ends a text */
 
 #define WIRE_BIT(key) (UINT64_C(1) << (key))
 

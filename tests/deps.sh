@@ -6,9 +6,11 @@ cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev python3 python3-dev python3-venv)
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
+alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++)
-	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
+	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
+	alone+=(tokenizers==0.23.3)
 fi
 
 missing=()
@@ -38,11 +40,12 @@ if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment
 	mkdir -p build
 	/usr/bin/python3 -m venv --clear build/venv
 fi
-wanted="torch==2.13.0 ${wheels[*]}"
+wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
 stamp=build/venv/.installed-${1:-run}
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
 	build/venv/bin/pip install -qq --disable-pip-version-check torch==2.13.0
 	build/venv/bin/pip install -qq --disable-pip-version-check "${wheels[@]}"
+	[ ${#alone[@]} = 0 ] || build/venv/bin/pip install -qq --disable-pip-version-check --no-deps "${alone[@]}"
 	echo "$wanted" >"$stamp"
 fi

@@ -15,8 +15,7 @@
 struct cat {
 	struct tokend_options options;
 	uint64_t batches;
-	const char *cursor_out;
-	char run[64];
+	const char *cursor_out, *record;
 	char bytes[TOKEND_CURSOR_BYTES];
 };
 
@@ -73,6 +72,7 @@ static int parse(int argc, char **argv, struct cat *c, char **socket_path)
 		{.name = "start", .value = &start},
 		{.name = "cursor", .value = &cursor},
 		{.name = "cursor-out", .value = &c->cursor_out},
+		{.name = "record", .value = &c->record},
 		{.name = "run", .value = &run},
 		{.name = "peer", .value = &peer},
 		{.name = "slots", .value = &slots},
@@ -95,9 +95,8 @@ static int parse(int argc, char **argv, struct cat *c, char **socket_path)
 	status = set_start(c, start, cursor);
 	if (status != CTL_OK)
 		return status;
-	snprintf(c->run, sizeof(c->run), "tokctl-%d", (int)getpid());
 	c->options.stream = argv[1];
-	c->options.run = run ? run : c->run;
+	c->options.run = run ? run : "tokctl";
 	c->options.micro_batch = (uint32_t)rows;
 	c->options.peer = (uint32_t)peer_number;
 	c->options.slots = (uint32_t)slot_count;
@@ -180,9 +179,14 @@ int ctl_cat(int argc, char **argv)
 		free(socket);
 		return ctl_fail("%s", why);
 	}
-	ok = copy(t, c.batches);
+	ok = !c.record || tokend_record(t, c.record) == 0;
+	if (!ok)
+		ctl_fail("%s", tokend_why(t));
+	ok = ok && copy(t, c.batches);
 	if (c.cursor_out) /* also after a failure: it says where to go on */
 		ok = save_cursor(t, &c) && ok;
+	if (c.record && tokend_record(t, NULL) < 0)
+		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;
 	tokend_detach(t);
 	free(socket);
 	return ok ? CTL_OK : CTL_FAILED;

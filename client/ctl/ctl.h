@@ -19,6 +19,9 @@ int ctl_inspect(int argc, char **argv);
 int ctl_cat(int argc, char **argv);
 int ctl_cursor(int argc, char **argv);
 int ctl_status(int argc, char **argv);
+int ctl_verify(int argc, char **argv);
+int ctl_top(int argc, char **argv);
+int ctl_request(int argc, char **argv); /* mix, skip, checkpoint, drain, rescale */
 
 /* ---- errors ---- */
 
@@ -77,6 +80,32 @@ int ctl_finish(struct ctl_out *out, int status);
 size_t ctl_width(const char *text);
 size_t ctl_digits(uint64_t value);
 
+/* ---- talk.c: to a daemon; errors are printed ---- */
+
+struct packet;
+struct wire;
+
+enum ctl_heard {
+	CTL_MESSAGE,
+	CTL_TIMEOUT,
+	CTL_OTHER, /* @other became readable */
+	CTL_LOST,  /* the daemon is gone; the only one that is not printed */
+	CTL_BAD,
+};
+
+/* Connects and says hello. -1 after an error. @given and @config are ctl_socket()'s; *@socket, what that
+ * gave, is the caller's. */
+int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet);
+/* The next message within @ms. @other: a descriptor to watch too, or -1. */
+enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other);
+/* The next message; false after an error. */
+bool ctl_receive(int fd, struct packet *packet);
+/* The same, in answer to a question; one that says why not is an error. */
+bool ctl_ask(int fd, const struct wire *question, struct packet *packet);
+/* Asks for all sessions, and gives @each what comes until the totals, which are then in @packet. */
+bool ctl_status_list(
+	int fd, struct packet *packet, void (*each)(void *context, const struct wire *w), void *context);
+
 /* ---- streams and cursors; errors are printed ---- */
 
 struct ctl_stream {
@@ -92,5 +121,34 @@ void ctl_stream_close(struct ctl_stream *s);
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct stream *stream);
 /* Replaces @path at one stroke and durably. */
 bool ctl_cursor_write(const struct cursor *cursor, const char *path);
+
+/* ---- history.c: the mixes of a run, as far as they are known ---- */
+
+/* Several cursors of one run, joined: one order over all their segments. */
+struct ctl_history {
+	const struct cursor *widest; /* the cursor with the longest list of datasets; owned */
+	struct order order;	     /* of all segments; borrows from the history */
+	struct ctl_history_parts *parts;
+};
+
+/*
+ * Of the cursors in files @paths, or of the log that tokend keeps of run @run (STATE_DIR/STREAM/RUN/mixes),
+ * or, with neither, of the config. @n paths and @run exclude each other. The files, in any order, are refused
+ * if they do not join. A log goes back as far as it joins and can be read; where that is not the run's
+ * beginning because of a file, stderr says which.
+ */
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths, unsigned n,
+	const char *run);
+void ctl_history_close(struct ctl_history *h);
+
+/* ---- reader.c: the tokens of windows, from the shards ---- */
+
+struct ctl_reader;
+
+/* Borrows both until closed. NULL: out of memory. */
+struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_history *h);
+/* The window at @place into @tokens: seq_len + extra tokens in the stream's width. */
+bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place, void *tokens);
+void ctl_reader_close(struct ctl_reader *reader);
 
 #endif

@@ -15,24 +15,43 @@ struct command {
 	const char *help;
 };
 
+#define REQUEST " [--run RUN] [--timeout S] [--socket P] [-c FILE] [--json]"
+
 static const struct command commands[] = {
-	{"plan", ctl_plan, "-c FILE STREAM --from I --count N [--cursor F] [--json]",
-		"the order of a stream, computed without a daemon"},
+	{"plan", ctl_plan,
+		"-c FILE STREAM --from I --count N | --step N --world W --micro B [--rank R] [--from I] "
+		"[--cursor F... | --run RUN] [--tokens] [--json]",
+		"the order of a stream, or what a step gave to each rank, computed without a daemon"},
 	{"when", ctl_when,
-		"-c FILE STREAM --dataset D --shard S --offset T [--epoch E] [--cursor F]... [--json]",
-		"at which positions a token of a shard is served"},
+		"-c FILE STREAM --dataset D --shard S --offset T [--tokens N] [--epoch E] "
+		"[--cursor F... | --run RUN] [--json]",
+		"at which positions tokens of a shard are served"},
 	{"inspect", ctl_inspect, "[-c FILE] [--input-format F] [--input-dtype u16|u32] PATH... [--json]",
 		"what shards hold, and what is wrong with them"},
 	{"cat", ctl_cat,
 		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start begin|POSITION|TAG] "
 		"[--cursor F] "
-		"[--cursor-out F] [--run RUN] [--peer P] [--slots N] [-c FILE]",
+		"[--cursor-out F] [--record FILE] [--run RUN] [--peer P] [--slots N] [-c FILE]",
 		"attach like a trainer and write raw tokens to stdout"},
 	{"cursor", ctl_cursor,
 		"new -c FILE STREAM -o G | show F [--json] | diff F G [--json] | seek F --to POSITION -o G | "
-		"mix F [--at POSITION] D=W... -o G | add F -c FILE -o G",
+		"skip F --samples N -o G | mix F [--at POSITION] D=W... -o G | add F -c FILE -o G | "
+		"remove F D [--at POSITION] -o G | schedule F -c FILE -o G; edits take --json, too",
 		"edits of a cursor, offline"},
+	{"verify", ctl_verify,
+		"-c FILE STREAM RECORD... [--from I] [--to J] [--cursor F... | --run RUN] [--json]",
+		"prove from trainers' records that nothing was repeated, lost or altered"},
 	{"status", ctl_status, "[--socket P] [-c FILE] [--json]", "what a running daemon serves"},
+	{"top", ctl_top, "[--interval S] [--count N] [--socket P] [-c FILE]",
+		"the same again and again, with rates; q leaves"},
+	{"mix", ctl_request, "STREAM D=W... [--at POSITION]" REQUEST,
+		"have a running job change its mix: datasets that are not named get 0"},
+	{"skip", ctl_request, "STREAM --samples N" REQUEST,
+		"have a running job go on N samples further; those are never served"},
+	{"checkpoint", ctl_request, "STREAM [--tag T]" REQUEST, "have a running job save"},
+	{"drain", ctl_request, "STREAM [--tag T]" REQUEST, "have a running job save and leave"},
+	{"rescale", ctl_request, "STREAM --world W [--micro B] [--tag T]" REQUEST,
+		"have a running job save and leave, and show what each rank of the next one gets"},
 };
 
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
@@ -74,7 +93,7 @@ static int help(FILE *to)
 {
 	fputs("tokctl COMMAND …: looks at and edits what tokend serves\n\n", to);
 	for (int i = 0; i < COMMANDS; i++)
-		fprintf(to, "  %-8s %s\n           tokctl %s %s\n", commands[i].name, commands[i].help,
+		fprintf(to, "  %-10s %s\n             tokctl %s %s\n", commands[i].name, commands[i].help,
 			commands[i].name, commands[i].arguments);
 	fputs("\nExit status: 0 done, 1 failed or not so, 2 usage. --json prints one object a line.\n", to);
 	return to == stdout ? CTL_OK : CTL_USAGE;

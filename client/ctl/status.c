@@ -3,61 +3,10 @@
 #include "../connect.h"
 #include "ctl.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-enum { ANSWER_MS = 5000 };
-
-/* The next message within ANSWER_MS. */
-static bool receive(int fd, struct packet *packet)
-{
-	struct pollfd p = {fd, POLLIN, 0};
-
-	for (;;) {
-		switch (link_receive(fd, packet)) {
-		case LINK_MESSAGE:
-			return true;
-		case LINK_CLOSED:
-			ctl_fail("the daemon closed the connection");
-			return false;
-		case LINK_FAULT:
-			ctl_fail("not a daemon that speaks our protocol: %s", packet->fault);
-			return false;
-		case LINK_WAKE:
-			continue;
-		case LINK_NOTHING:
-			break;
-		}
-		if (poll(&p, 1, ANSWER_MS) == 0) {
-			ctl_fail("no answer within %d s", ANSWER_MS / 1000);
-			return false;
-		}
-	}
-}
-
-static bool ask(int fd, const struct wire *question, struct packet *packet)
-{
-	int error = link_send(fd, question, packet->bytes);
-
-	if (error < 0) {
-		ctl_fail("cannot write to the daemon: %s", strerror(-error));
-		return false;
-	}
-	if (!receive(fd, packet))
-		return false;
-	if (packet->wire.op != WIRE_ERROR)
-		return true;
-
-	struct wire_bytes text = wire_bytes(&packet->wire, WIRE_TEXT);
-
-	ctl_fail("refused: %.*s", (int)text.n, text.at);
-	return false;
-}
 
 static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
 {
@@ -91,7 +40,7 @@ static void put_session_json(struct ctl_out *out, const struct wire *w)
 		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"}, {WIRE_PID, "pid"},
 		{WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"}, {WIRE_PUBLISHED, "published"},
 		{WIRE_RELEASED, "released"}, {WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
-		{WIRE_MEMORY_BYTES, "memory_bytes"}};
+		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
 	put_text(out, w, WIRE_STREAM, "stream");
@@ -143,38 +92,22 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 	ctl_put(out, line);
 }
 
-/* All pages: each a few sessions, then a total that says where the next begins. */
-static bool list(int fd, const char *socket, bool json, struct packet *packet, struct ctl_out *out)
-{
-	struct wire hello = {.op = WIRE_HELLO}, question = {.op = WIRE_STATUS};
-	bool headed = json;
+struct listing {
+	struct ctl_out *out;
+	bool json, headed;
+};
 
-	wire_set(&hello, WIRE_VERSION_KEY, WIRE_VERSION);
-	if (!ask(fd, &hello, packet))
-		return false;
-	wire_set(&question, WIRE_AFTER, 0);
-	do {
-		if (!ask(fd, &question, packet))
-			return false;
-		while (packet->wire.op == WIRE_SESSION) {
-			if (!headed)
-				ctl_put(out, "STREAM       RUN               RANK of WORLD MICRO     "
-					     "POSITION  READY          PID\n");
-			headed = true;
-			if (json)
-				put_session_json(out, &packet->wire);
-			else
-				put_session(out, &packet->wire);
-			if (!receive(fd, packet))
-				return false;
-		}
-		wire_set(&question, WIRE_AFTER, wire_number(&packet->wire, WIRE_AFTER));
-	} while (wire_number(&packet->wire, WIRE_AFTER) != 0);
-	if (json)
-		put_total_json(out, &packet->wire, socket);
-	else
-		put_total(out, &packet->wire, socket);
-	return true;
+static void put_each(void *context, const struct wire *w)
+{
+	struct listing *l = context;
+
+	if (w->op != WIRE_SESSION)
+		return;
+	if (!l->json && !l->headed)
+		ctl_put(l->out, "STREAM       RUN               RANK of WORLD MICRO     "
+				"POSITION  READY          PID\n");
+	l->headed = true;
+	(l->json ? put_session_json : put_session)(l->out, w);
 }
 
 int ctl_status(int argc, char **argv)
@@ -182,32 +115,27 @@ int ctl_status(int argc, char **argv)
 	static struct packet packet;
 	static struct ctl_out out;
 	const char *given = NULL, *config = NULL;
-	bool json = false, ok;
+	struct listing listing = {.out = &out};
 	const struct ctl_option options[] = {
 		{.name = "socket", .value = &given},
 		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "json", .flag = &json},
+		{.name = "json", .flag = &listing.json},
 	};
 	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	char *socket;
-	int fd;
 
 	if (others < 0)
 		return CTL_USAGE;
 	if (others > 0)
 		return ctl_usage("status", "'%s' is one word too many", argv[1]);
-	socket = ctl_socket(given, config);
-	if (!socket)
-		return CTL_FAILED;
-	fd = link_open(socket);
-	if (fd < 0) {
-		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket", socket,
-			strerror(-fd));
-		free(socket);
-		return CTL_FAILED;
-	}
-	ok = list(fd, socket, json, &packet, &out);
-	close(fd);
+
+	int fd = ctl_connect(given, config, &socket, &packet);
+	bool ok = fd >= 0 && ctl_status_list(fd, &packet, put_each, &listing);
+
+	if (ok)
+		(listing.json ? put_total_json : put_total)(&out, &packet.wire, socket);
+	if (fd >= 0)
+		close(fd);
 	free(socket);
 	return ctl_finish(&out, ok ? CTL_OK : CTL_FAILED);
 }

@@ -438,12 +438,37 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	return result;
 }
 
-static bool read_weights(PyObject *names, PyObject *weights, const char **name, double *weight, Py_ssize_t n)
+struct weights {
+	const char **name; /* the texts belong to the list of names */
+	double *weight;
+	uint32_t n;
+};
+
+static void free_weights(struct weights *w)
 {
+	PyMem_Free(w->name);
+	PyMem_Free(w->weight);
+}
+
+/* Of two lists. False with the exception set; free_weights() is the caller's either way. */
+static bool read_weights(struct weights *w, PyObject *names, PyObject *weights)
+{
+	Py_ssize_t n = PyList_Size(names);
+
+	*w = (struct weights){PyMem_Malloc((size_t)(n + 1) * sizeof(*w->name)),
+		PyMem_Malloc((size_t)(n + 1) * sizeof(*w->weight)), (uint32_t)n};
+	if (!w->name || !w->weight) {
+		PyErr_NoMemory();
+		return false;
+	}
+	if (PyList_Size(weights) != n) {
+		PyErr_SetString(PyExc_ValueError, "mix: as many weights as names");
+		return false;
+	}
 	for (Py_ssize_t i = 0; i < n; i++) {
-		name[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
-		weight[i] = PyFloat_AsDouble(PyList_GetItem(weights, i));
-		if (!name[i] || PyErr_Occurred())
+		w->name[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
+		w->weight[i] = PyFloat_AsDouble(PyList_GetItem(weights, i));
+		if (!w->name[i] || PyErr_Occurred())
 			return false;
 	}
 	return true;
@@ -454,30 +479,17 @@ static PyObject *client_set_mix(PyObject *self, PyObject *args)
 	struct client *c = (struct client *)self;
 	PyObject *names, *weights, *result = NULL;
 	uint64_t acts_from = 0;
+	struct weights w;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OO", &names, &weights))
+	if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &names, &PyList_Type, &weights))
 		return NULL;
-
-	Py_ssize_t n = PyList_Size(names);
-
-	if (n < 0 || PyList_Size(weights) != n)
-		return PyErr_Occurred()
-			       ? NULL
-			       : raise_error(self, TOKEND_EARGUMENT, "mix: as many weights as names");
-
-	const char **name = PyMem_Malloc((size_t)(n + 1) * sizeof(*name));
-	double *weight = PyMem_Malloc((size_t)(n + 1) * sizeof(*weight));
-
-	if (!name || !weight)
-		PyErr_NoMemory();
-	else if (read_weights(names, weights, name, weight, n) && enter(c, true)) {
-		WAITING(c, r = tokend_set_mix(c->t, name, weight, (uint32_t)n, &acts_from));
+	if (read_weights(&w, names, weights) && enter(c, true)) {
+		WAITING(c, r = tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from));
 		result = r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from);
 		leave(c, true);
 	}
-	PyMem_Free(name);
-	PyMem_Free(weight);
+	free_weights(&w);
 	return result;
 }
 
@@ -533,16 +545,33 @@ static PyObject *client_request(PyObject *self, PyObject *none)
 	return result;
 }
 
-static PyObject *client_acknowledge(PyObject *self, PyObject *args)
+static PyObject *client_obey(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	const char *kind, *text;
+	uint64_t acts_from = 0;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "ss", &kind, &text) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_obey(c->t, kind, text, &acts_from));
+
+	PyObject *result = r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from);
+
+	leave(c, true);
+	return result;
+}
+
+static PyObject *client_answer(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	struct whole number = WHOLE("number", UINT64_MAX);
 	const char *text;
-	int r;
+	int outcome, r;
 
-	if (!PyArg_ParseTuple(args, "O&s", to_whole, &number, &text) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "O&is", to_whole, &number, &outcome, &text) || !enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_acknowledge(c->t, number.value, text));
+	WAITING(c, r = tokend_answer(c->t, number.value, (enum tokend_outcome)outcome, text));
 
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 
@@ -550,38 +579,153 @@ static PyObject *client_acknowledge(PyObject *self, PyObject *args)
 	return result;
 }
 
+static PyObject *client_stream(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	PyObject *result = NULL;
+	int64_t n;
+
+	(void)none;
+
+	char *bytes = PyMem_Malloc(TOKEND_CURSOR_BYTES);
+
+	if (!bytes)
+		return PyErr_NoMemory();
+	if (enter(c, true)) {
+		WAITING(c, n = tokend_stream(c->t, bytes, TOKEND_CURSOR_BYTES));
+		result = n < 0 ? raise_last(c, (int)n) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
+		leave(c, true);
+	}
+	PyMem_Free(bytes);
+	return result;
+}
+
+static PyObject *client_record(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *path = NULL;
+
+	if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path))
+		return NULL;
+	if (!enter(c, true)) {
+		Py_DECREF(path);
+		return NULL;
+	}
+
+	int r = tokend_record(c->t, PyBytes_AsString(path));
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, true);
+	Py_DECREF(path);
+	return result;
+}
+
 /* ---- cursors as values ---- */
 
-static PyObject *raise_argument(PyObject *module, const char *why)
+/* An edit on its way: the library's view of it, and room for its result and for a line. */
+struct draft {
+	struct tokend_edit edit;
+	char why[600];
+};
+
+static bool draft_begin(struct draft *d, const char *cursor, Py_ssize_t n)
+{
+	d->edit = (struct tokend_edit){cursor, (size_t)n, PyMem_Malloc(TOKEND_CURSOR_BYTES),
+		TOKEND_CURSOR_BYTES, d->why, sizeof(d->why)};
+	d->why[0] = 0;
+	if (d->edit.to)
+		return true;
+	PyErr_NoMemory();
+	return false;
+}
+
+static PyObject *raise_edit(PyObject *module, int code, const char *why)
 {
 	struct module *m = PyModule_GetState(module);
 
-	PyErr_SetString(m->kind[-TOKEND_EARGUMENT], why);
+	PyErr_SetString(m->kind[code == TOKEND_EMEMORY ? -TOKEND_EMEMORY : -TOKEND_EARGUMENT], why);
 	return NULL;
 }
 
-static PyObject *cursor_seek_to(PyObject *module, PyObject *args)
+static PyObject *draft_end(PyObject *module, struct draft *d, int64_t length)
 {
-	struct whole position = WHOLE("position", UINT64_MAX);
-	const char *cursor;
-	Py_ssize_t n;
-	char why[600];
+	PyObject *result = length < 0 ? raise_edit(module, (int)length, d->why)
+				      : PyBytes_FromStringAndSize(d->edit.to, (Py_ssize_t)length);
 
-	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &position))
-		return NULL;
-
-	char *to = PyMem_Malloc(TOKEND_CURSOR_BYTES);
-
-	if (!to)
-		return PyErr_NoMemory();
-
-	int64_t length = tokend_cursor_seek(
-		cursor, (size_t)n, position.value, to, TOKEND_CURSOR_BYTES, why, sizeof(why));
-	PyObject *result =
-		length < 0 ? raise_argument(module, why) : PyBytes_FromStringAndSize(to, (Py_ssize_t)length);
-
-	PyMem_Free(to);
+	PyMem_Free(d->edit.to);
 	return result;
+}
+
+typedef int64_t edit_to(const struct tokend_edit *edit, uint64_t number);
+
+static PyObject *edit_number(PyObject *module, PyObject *args, const char *name, edit_to *edit)
+{
+	struct whole number = WHOLE(name, UINT64_MAX);
+	const char *cursor;
+	struct draft d;
+	Py_ssize_t n;
+
+	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &number) || !draft_begin(&d, cursor, n))
+		return NULL;
+	return draft_end(module, &d, edit(&d.edit, number.value));
+}
+
+static PyObject *edit_seek(PyObject *module, PyObject *args)
+{
+	return edit_number(module, args, "position", tokend_cursor_seek);
+}
+
+static PyObject *edit_skip(PyObject *module, PyObject *args)
+{
+	return edit_number(module, args, "samples", tokend_cursor_skip);
+}
+
+static PyObject *edit_rewind(PyObject *module, PyObject *args)
+{
+	return edit_number(module, args, "position", tokend_cursor_rewind);
+}
+
+static PyObject *edit_mix(PyObject *module, PyObject *args)
+{
+	struct whole at = {"at", UINT64_MAX, TOKEND_SOON, false};
+	PyObject *names, *weights, *result = NULL;
+	struct weights w;
+	const char *cursor;
+	struct draft d;
+	Py_ssize_t n;
+
+	if (!PyArg_ParseTuple(args, "y#O!O!O&", &cursor, &n, &PyList_Type, &names, &PyList_Type, &weights,
+		    to_whole, &at))
+		return NULL;
+	if (read_weights(&w, names, weights) && draft_begin(&d, cursor, n))
+		result = draft_end(module, &d, tokend_cursor_mix(&d.edit, at.value, w.name, w.weight, w.n));
+	free_weights(&w);
+	return result;
+}
+
+static PyObject *edit_add(PyObject *module, PyObject *args)
+{
+	const char *cursor, *from, *name;
+	Py_ssize_t n, from_bytes;
+	struct draft d;
+
+	if (!PyArg_ParseTuple(args, "y#y#s", &cursor, &n, &from, &from_bytes, &name) ||
+		!draft_begin(&d, cursor, n))
+		return NULL;
+	return draft_end(module, &d, tokend_cursor_add(&d.edit, from, (size_t)from_bytes, name));
+}
+
+static PyObject *edit_remove(PyObject *module, PyObject *args)
+{
+	struct whole at = {"at", UINT64_MAX, TOKEND_SOON, false};
+	const char *cursor, *name;
+	struct draft d;
+	Py_ssize_t n;
+
+	if (!PyArg_ParseTuple(args, "y#sO&", &cursor, &n, &name, to_whole, &at) ||
+		!draft_begin(&d, cursor, n))
+		return NULL;
+	return draft_end(module, &d, tokend_cursor_remove(&d.edit, name, at.value));
 }
 
 static PyObject *position_of(PyObject *module, PyObject *args)
@@ -593,9 +737,33 @@ static PyObject *position_of(PyObject *module, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "y#", &cursor, &n))
 		return NULL;
-	if (tokend_cursor_position(cursor, (size_t)n, &position, why, sizeof(why)) < 0)
-		return raise_argument(module, why);
-	return PyLong_FromUnsignedLongLong(position);
+
+	int r = tokend_cursor_position(cursor, (size_t)n, &position, why, sizeof(why));
+
+	return r < 0 ? raise_edit(module, r, why) : PyLong_FromUnsignedLongLong(position);
+}
+
+static PyObject *show(PyObject *module, PyObject *args)
+{
+	enum { JSON_BYTES = 4 << 20 };
+	const char *cursor;
+	Py_ssize_t n;
+	char why[600] = "";
+
+	if (!PyArg_ParseTuple(args, "y#", &cursor, &n))
+		return NULL;
+
+	char *json = PyMem_Malloc(JSON_BYTES);
+
+	if (!json)
+		return PyErr_NoMemory();
+
+	int64_t length = tokend_cursor_show(cursor, (size_t)n, json, JSON_BYTES, why, sizeof(why));
+	PyObject *result = length < 0 ? raise_edit(module, (int)length, why)
+				      : PyUnicode_DecodeUTF8(json, (Py_ssize_t)length, "strict");
+
+	PyMem_Free(json);
+	return result;
 }
 
 /* ---- the module ---- */
@@ -615,7 +783,10 @@ static PyMethodDef client_methods[] = {
 	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
 	{"request_number", client_request_number, METH_NOARGS, "of the operator's last request, or 0"},
 	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
-	{"acknowledge", client_acknowledge, METH_VARARGS, "(number, text)"},
+	{"obey", client_obey, METH_VARARGS, "(kind, args) → where it acts from"},
+	{"answer", client_answer, METH_VARARGS, "(number, NOTED, DONE or FAILED, text)"},
+	{"stream", client_stream, METH_NOARGS, "the stream's cursor at 0 as configured now"},
+	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},
 	{"close", client_close, METH_NOARGS, "gives everything back"},
 	{0},
 };
@@ -681,6 +852,10 @@ static int execute(PyObject *module)
 	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
 	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
 		return -1;
+	if (PyModule_AddIntConstant(module, "NOTED", TOKEND_NOTED) < 0 ||
+		PyModule_AddIntConstant(module, "DONE", TOKEND_DONE) < 0 ||
+		PyModule_AddIntConstant(module, "FAILED", TOKEND_FAILED) < 0)
+		return -1;
 	return PyModule_AddStringConstant(module, "version", tokend_version());
 }
 
@@ -707,8 +882,14 @@ static int clear(PyObject *module)
 }
 
 static PyMethodDef module_methods[] = {
-	{"cursor_seek", cursor_seek_to, METH_VARARGS, "(cursor, position) → cursor"},
+	{"cursor_seek", edit_seek, METH_VARARGS, "(cursor, position) → cursor"},
+	{"cursor_skip", edit_skip, METH_VARARGS, "(cursor, samples) → cursor"},
+	{"cursor_rewind", edit_rewind, METH_VARARGS, "(cursor, position) → cursor"},
+	{"cursor_mix", edit_mix, METH_VARARGS, "(cursor, names, weights, at or None) → cursor"},
+	{"cursor_add", edit_add, METH_VARARGS, "(cursor, cursor that has it, name) → cursor"},
+	{"cursor_remove", edit_remove, METH_VARARGS, "(cursor, name, at or None) → cursor"},
 	{"cursor_position", position_of, METH_VARARGS, "(cursor) → position"},
+	{"cursor_show", show, METH_VARARGS, "(cursor) → JSON"},
 	{0},
 };
 

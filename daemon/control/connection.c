@@ -70,6 +70,9 @@ void connection_close(struct connection *c)
 	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
 	if (c->pidfd >= 0)
 		uv_close((uv_handle_t *)&c->process, on_handle_closed);
+	request_abandon(c);
+	if (c->session && c->session->fed)
+		request_leave(c->session);
 	if (c->session)
 		session_leave(c->session);
 }
@@ -184,8 +187,14 @@ static void dispatch(struct connection *c, const struct wire *w)
 	case WIRE_PENDING:
 		request_pending(c);
 		return;
-	case WIRE_ACKNOWLEDGE:
-		request_acknowledge(c, w);
+	case WIRE_DESCRIBE:
+		request_describe(c);
+		return;
+	case WIRE_ANSWER:
+		request_answer(c, w);
+		return;
+	case WIRE_CANCEL:
+		request_cancel(c, w);
 		return;
 	case WIRE_REQUEST:
 		request_new(c, w);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -95,7 +96,7 @@ static void on_second(uv_timer_t *timer)
 		next = c->next;
 		if (c->session)
 			session_clock(c->session, now);
-		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0)
+		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
 			connection_close(c);
 	}
 	if (!server->stopping)
@@ -124,8 +125,7 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		disk_close(o->disk);
 		return false;
 	}
-	server->request = calloc(o->catalog->config->streams, sizeof(*server->request));
-	server->feeder = server->request ? feeder_start(o->disk, o->depth, ring_news, server) : NULL;
+	server->feeder = feeder_start(o->disk, o->depth, ring_news, server);
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		disk_close(o->disk);
@@ -177,7 +177,12 @@ int server_run(const struct server_options *options)
 		return 1;
 	}
 	server->options = options;
-	server->requests = (uint64_t)time(NULL) << 20; /* numbers grow from one daemon to the next */
+	/* Numbers grow from one daemon to the next, and those of two nodes are not the same. */
+	uint32_t chance = 0;
+
+	if (getrandom(&chance, sizeof(chance), GRND_NONBLOCK) < 0)
+		chance = (uint32_t)getpid();
+	server->asked = (uint64_t)time(NULL) << 31 | chance >> 2;
 	server->memory_bytes = options->staging_bytes;
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
@@ -186,7 +191,6 @@ int server_run(const struct server_options *options)
 		uv_close((uv_handle_t *)&server->news, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);
-		free(server->request);
 		free(server);
 		return 1;
 	}
@@ -200,7 +204,7 @@ int server_run(const struct server_options *options)
 	if (server->spare_fd >= 0)
 		close(server->spare_fd);
 	uv_loop_close(&server->loop);
-	free(server->request);
+	requests_free(server);
 	free(server);
 	return 0;
 }

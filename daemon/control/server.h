@@ -6,7 +6,7 @@
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
  *   session.c     attach and what it owns, and its end
  *   save.c        snapshots, asked for by a session
- *   request.c     an operator's word to a stream
+ *   request.c     an operator's word to a run, and what its sessions answer
  *   status.c      what goes on; metrics.c says the same to Prometheus
  *
  * The loop makes no file-system call: those run in libuv's pool.
@@ -49,11 +49,7 @@ struct refusal {
 __attribute__((format(printf, 4, 5))) bool refuse(
 	struct refusal *r, const char *code, const char *field, const char *format, ...);
 
-struct request { /* an operator's word to a stream */
-	uint64_t number;
-	char kind[LIMIT_NAME_BYTES + 1];
-	char args[LIMIT_TEXT_BYTES + 1];
-};
+struct request; /* an operator's word to a run: request.c */
 
 struct server {
 	const struct server_options *options;
@@ -75,9 +71,9 @@ struct server {
 	uint32_t sessions;
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
-	unsigned connected;	 /* length of that list */
-	struct request *request; /* [streams] */
-	uint64_t requests;
+	unsigned connected;		   /* length of that list */
+	struct request *requests;	   /* the open ones */
+	uint64_t asked;			   /* number of the last one */
 	char incoming[LIMIT_PACKET_BYTES]; /* the packet being read; messages borrow from it */
 	char outgoing[LIMIT_PACKET_BYTES];
 };
@@ -97,6 +93,7 @@ struct connection {
 	uint64_t since_ms; /* of its last message */
 	char host[LIMIT_NAME_BYTES + 1];
 	struct session *session;
+	struct request *request; /* whose answers it waits for, or NULL */
 };
 
 struct session {
@@ -111,7 +108,6 @@ struct session {
 	bool fed;		/* the data thread has the feed */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
-	uint64_t acknowledged;
 };
 
 /* connection.c */
@@ -130,8 +126,10 @@ void connection_settle(struct connection *c);
 void session_attach(struct connection *c, const struct wire *w);  /* session.c */
 void save_checkpoint(struct connection *c, const struct wire *w); /* save.c */
 void request_new(struct connection *c, const struct wire *w);	  /* request.c */
+void request_cancel(struct connection *c, const struct wire *w);
 void request_pending(struct connection *c);
-void request_acknowledge(struct connection *c, const struct wire *w);
+void request_describe(struct connection *c);
+void request_answer(struct connection *c, const struct wire *w);
 void status_list(struct connection *c, const struct wire *w); /* status.c */
 
 /* session.c */
@@ -141,5 +139,16 @@ void session_news(struct server *server, uint32_t id, unsigned news);
 void session_leave(struct session *session);
 /* Once a second. */
 void session_clock(struct session *session, uint64_t now_ms);
+
+/* request.c */
+/* A session has come: it sees an open request of its run, if it has not answered that on another ring. */
+void request_join(struct session *session);
+/* A session that was fed ends. */
+void request_leave(struct session *session);
+/* A connection ends that may wait for answers. */
+void request_abandon(struct connection *c);
+/* The request that this session has not answered, or 0. */
+uint64_t request_number(const struct session *session);
+void requests_free(struct server *server);
 
 #endif

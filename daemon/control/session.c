@@ -7,6 +7,7 @@
  * connection may close. A job in the pool holds its connection open until it is back.
  */
 #include "log.h"
+#include "mixes.h"
 #include "server.h"
 #include "store.h"
 
@@ -232,6 +233,7 @@ static void attach_work(uv_work_t *work)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
+	mixes_note(job->state_dir, job->session->run, &job->cursor, job->bytes, job->cursor_bytes);
 	job->fingerprint = cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
 	job->session->next = job->cursor.next;
 }
@@ -268,6 +270,7 @@ static void attach_done(uv_work_t *work, int status)
 		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
 	} else {
 		s->fed = true;
+		request_join(s);
 		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
 		send_feed(job);
 	}

@@ -24,7 +24,8 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set(&w, WIRE_POSITION, s->next + counters.released * s->world * s->micro);
 	wire_set(&w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
 	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
-	wire_set(&w, WIRE_ACKNOWLEDGED, s->acknowledged);
+	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);
+	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
 	connection_send(c, &w, NULL, 0);
 }
 

@@ -49,8 +49,7 @@ static bool make_directory(const char *path)
 	return error == 0;
 }
 
-/* @path and everything above it. */
-static bool make_directories(const char *path)
+bool store_make_directories(const char *path)
 {
 	char part[PATH_MAX];
 
@@ -64,9 +63,7 @@ static bool make_directories(const char *path)
 	return make_directory(part);
 }
 
-/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than
- * @capacity. */
-static ssize_t read_file(int at, const char *name, void *bytes, size_t capacity)
+ssize_t store_read_file(int at, const char *name, void *bytes, size_t capacity)
 {
 	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	size_t have = 0;
@@ -88,7 +85,7 @@ static ssize_t read_file(int at, const char *name, void *bytes, size_t capacity)
 	return n < 0 ? -1 : (ssize_t)have;
 }
 
-static bool write_durably(int at, const char *name, const void *bytes, size_t n)
+bool store_write_file(int at, const char *name, const void *bytes, size_t n)
 {
 	int fd = openat(at, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
 	const char *p = bytes;
@@ -131,7 +128,7 @@ static bool keep_former(int at, const char *name, const char *former)
 static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n, bool *replaced)
 {
 	char beside[NAME_MAX + 1], now[LIMIT_CURSOR_BYTES];
-	ssize_t have = read_file(at, name, now, sizeof(now));
+	ssize_t have = store_read_file(at, name, now, sizeof(now));
 	struct stat st;
 	int error;
 
@@ -139,7 +136,7 @@ static bool replace(int at, const char *name, const char *former, const void *by
 	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
 		return fsync(at) == 0; /* another rank of this job was faster */
 	snprintf(beside, sizeof(beside), ".%s.new", name);
-	if (!write_durably(at, beside, bytes, n))
+	if (!store_write_file(at, beside, bytes, n))
 		goto fail;
 	/* Whatever stands there is kept, damaged or not. */
 	if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
@@ -185,7 +182,7 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 	snprintf(path, path_bytes, "%s/%s", directory, name);
 
 	pthread_mutex_lock(&one_at_a_time);
-	if (make_directories(directory))
+	if (store_make_directories(directory))
 		at = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (at >= 0)
 		ok = replace(at, name, former, bytes, n, &replaced);
@@ -301,7 +298,7 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 		}
 	}
 	offer_former(path, tag, former);
-	n = read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
+	n = store_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
 	if (n > 0)
 		return (size_t)n;
 	if (n < 0 && errno == ENOENT)

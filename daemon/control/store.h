@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Names must satisfy wire_name_ok(). *@path gets the file's path. False: one line in @why; what was there
  * before stays. */
@@ -29,5 +30,15 @@ bool store_save(const char *state_dir, const char *stream, const char *run, cons
 enum { STORE_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
 size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes,
 	char *former, char *why, size_t why_bytes);
+
+/* ---- what the log of mixes (mixes.h) does in the same way; on false errno is set ---- */
+
+/* Creates @path and everything above it, durably. */
+bool store_make_directories(const char *path);
+/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than
+ * @capacity. */
+ssize_t store_read_file(int at, const char *name, void *bytes, size_t capacity);
+/* Creates file NAME in directory @at, or empties it, and fsyncs it; the directory is left to the caller. */
+bool store_write_file(int at, const char *name, const void *bytes, size_t n);
 
 #endif

@@ -1,5 +1,6 @@
 """Fixtures: a real daemon process with its own shards, socket and state in a temporary directory."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -159,6 +160,19 @@ def daemon(directory):
     if d.process.poll() is None:
         d.signal(signal.SIGCONT)
         d.kill()
+
+
+@contextlib.contextmanager
+def another_daemon(seed=42):
+    """Of another node, as it were."""
+    directory = socket_directory()
+    other = Daemon(directory)
+    other.configure(seed=seed)
+    try:
+        yield other.start()
+    finally:
+        other.kill()
+        shutil.rmtree(directory)
 
 
 def subprocess_environment(**more):

@@ -152,7 +152,7 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
         assert loader.position == 20
         loader.commit(nexts[1])
         assert loader.position == 8
-        assert tokend.cursor_position(loader.state_dict()["cursor"]) == 8
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
         with pytest.raises(tokend.ArgumentError, match="next: 9 is not that of a batch taken"):
             loader.commit(9)
         with pytest.raises(tokend.ArgumentError):
@@ -262,18 +262,18 @@ def test_set_mix_acts_from_one_position_on_all_ranks(daemon):
         check(daemon, next(loader), daemon.plan("train", 2008, 4, state["cursor"]), ["web", "code"])
 
 
-def test_a_mix_that_has_begun_must_be_committed_before_the_next(daemon):
+def test_a_mix_may_follow_one_that_has_begun_and_is_not_committed(daemon):
     with make(daemon, micro=16, start=1000) as loader:
         next(loader)
         loader.commit()
         assert loader.set_mix({"web": 1, "code": 1}) == 1024
         assert loader.set_mix({"web": 1, "code": 2}) == 1024  # not begun: replaced
         next(loader)
-        with pytest.raises(tokend.NotNowError, match="commit first"):
-            loader.set_mix({"web": 2, "code": 1})
-        loader.commit()
         assert loader.set_mix({"web": 2, "code": 1}) == 2048
-        check_run(daemon, loader, 80, start=1032, micro=16, cursor=loader.state_dict()["cursor"])
+        state = loader.state_dict()["cursor"]  # of the committed place: it knows all three mixes
+        check_run(daemon, loader, 80, start=1032, micro=16, cursor=state)
+    with make(daemon, micro=16, start=state) as loader:
+        check_run(daemon, loader, 80, start=1016, micro=16, cursor=state)
 
 
 def test_set_mix_refuses_what_cannot_be(daemon):
@@ -370,7 +370,7 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
         place = loader.position
         with pytest.raises(tokend.DataError):
             next(loader)
-        assert tokend.cursor_position(loader.state_dict()["cursor"]) == place
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == place
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_another_thread_gets_the_state_while_next_waits(daemon):
         got = []
         reader = threading.Thread(target=lambda: got.append(next(loader)))
         reader.start()
-        assert tokend.cursor_position(loader.state_dict()["cursor"]) == loader.position == 4 * taken
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == loader.position == 4 * taken
         assert not got
         daemon.signal(signal.SIGCONT)
         reader.join(20)
@@ -623,3 +623,25 @@ def test_a_config_with_a_fault_raises_the_daemons_own_line(directory, monkeypatc
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     with pytest.raises(tokend.Error, match=r"tokend.yaml:\d+: .*weight"):
         tokend.Loader("train", 4, config=config, rank=0, world=1)
+
+
+# ---- proof ----
+
+
+def test_what_is_taken_is_recorded_in_a_file_of_its_own(daemon):
+    place = daemon.directory / "records"
+    loaders = [make(daemon, rank=rank, world=2, run="job", record=place) for rank in range(2)]
+    for loader in loaders:
+        for _ in range(3):
+            next(loader)
+        loader.close()
+    files = sorted(place.iterdir())
+    assert [file.name.rsplit(".", 2)[0] for file in files] == ["job.0-0", "job.1-0"]
+    assert all(file.name.endswith(".record") and f".{os.getpid()}-" in file.name for file in files)
+    for rank, file in enumerate(files):
+        entries = numpy.fromfile(file, "<u8").reshape(-1, 2)
+        assert entries[0].tolist() == [2**64 - 1, 1]
+        assert entries[-12:, 0].tolist() == [8 * step + 4 * rank + i for step in range(3) for i in range(4)]
+    (daemon.directory / "file").touch()
+    with pytest.raises(FileExistsError):
+        make(daemon, record=daemon.directory / "file")

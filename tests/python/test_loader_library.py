@@ -44,7 +44,7 @@ class Batch(c.Structure):
 
 
 class Request(c.Structure):
-    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 65), ("args", c.c_char * 1025)]
+    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 16), ("args", c.c_char * 65536)]
 
 
 @pytest.fixture(scope="module")

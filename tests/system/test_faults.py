@@ -491,11 +491,19 @@ def full_disk(checks, place):
     told = refusal(lambda: client.ask(op="checkpoint", tag="a", cursor=second))
     checks.has("ENOSPC: the request is answered with the error", told, "checkpoint", "No space left", "former snapshot")
     checks.ok("  the snapshot is as it was", open(path, "rb").read() == first and at_tag(daemon, "a") == 0)
-    checks.equal("  nothing else lies about", sorted(os.listdir(os.path.dirname(path))), ["a.cursor"])
+    checks.equal("  nothing else lies about", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"])
     told = refusal(lambda: client.ask(op="checkpoint", tag="b", cursor=second))
     checks.has("  a new tag likewise", told, "No space left")
     checks.has("  and there is none then", refusal(lambda: at_tag(daemon, "b")), "tag", "no snapshot b")
     checks.ok("  the session goes on", witness.step(20))
+    for _ in range(2):
+        other = Client(daemon.socket).attach(run="other")
+        checks.ok("  another run attaches, without its log of mixes", other.next() is not None)
+        other.close()
+    said = [line for line in daemon.log().splitlines() if "run other, is not in the log" in line]
+    checks.ok("  and one line says so", len(said) == 1 and "No space left" in said[0], said)
+    left = [name for _, _, names in os.walk(f"{inside}/train/other") for name in names]
+    checks.equal("  nothing half written is left", left, [])
     os.unlink(f"{inside}/filler")
     saved = client.ask(op="checkpoint", tag="a", cursor=second)
     checks.equal("  with room again it is saved", (saved["op"], at_tag(daemon, "a")), ("saved", 64))

@@ -1,9 +1,10 @@
 /*
- * The parts of the client that are arithmetic: slots that come back in any order, and tokens that become
- * int64. Everything else of it is tested against a real daemon (tests/python/).
+ * The parts of the client that need no daemon: slots that come back in any order, tokens that become int64,
+ * and the reading of an operator's arguments. Everything else of it is tested against a real daemon
+ * (tests/python/, tests/system/test_requests.py).
  */
 #include "../../client/giveback.h"
-#include "../../client/tokend.h"
+#include "../../client/handle.h"
 
 #include "rng.h"
 
@@ -144,6 +145,80 @@ static void lengths_and_edges(void **state)
 		}
 }
 
+/* ---- an operator's arguments ---- */
+
+/* What obeying @args on a finite stream says: there a mix is refused once all of it is read. */
+static const char *obey(const char *kind, const char *args)
+{
+	static struct tokend t;
+	const uint64_t alive = 1;
+	uint64_t acts_from = 99;
+
+	t = (struct tokend){.alive = &alive, .stream = "short", .taken = 7};
+	t.origin.samples = 100;
+
+	int r = tokend_obey(&t, kind, args, &acts_from);
+
+	assert_true(r == 0 || r == TOKEND_EARGUMENT);
+	assert_int_equal(acts_from, r == 0 ? 7 : 99);
+	assert_true(t.obeyed.any == (r == 0));
+	assert_true((t.why[0] != 0) == (r < 0) && !strchr(t.why, '\n'));
+	return t.why;
+}
+
+#define assert_says(why, text) assert_non_null(strstr(why, text))
+
+static void arguments_are_read_to_the_end(void **state)
+{
+	(void)state;
+	assert_string_equal(obey("checkpoint", ""), "");
+	assert_string_equal(obey("checkpoint", "tag step-1\n"), "");
+	assert_string_equal(obey("drain", "tag step-1"), "");
+	assert_string_equal(obey("rescale", "world 3\nmicro 8\ntag t\n"), "");
+	assert_string_equal(obey("rescale", "world 4294967296\n"), "");
+	assert_says(obey("rescale", ""), "world: 0");
+	assert_says(obey("rescale", "world 4294967297\n"), "world: 4294967297");
+	assert_says(obey("rescale", "world 3\nmicro 65537\n"), "micro: 65537");
+	assert_says(obey("rescale", "world 18446744073709551616\n"), "world: '18446744073709551616'");
+	assert_says(obey("drain", "tag a/b\n"), "is no tag");
+	assert_says(obey("drain", "tag"), "KEY VALUE");
+	assert_says(obey("drain", "\n"), "KEY VALUE");
+	assert_says(obey("drain", "later 1\n"), "'later' is not understood");
+	assert_says(obey("dance", ""), "'dance' is not understood");
+	assert_says(obey("skip", ""), "how many samples");
+	assert_says(obey("skip", "samples -1\n"), "samples: '-1'");
+	assert_says(obey("mix", ""), "names no dataset");
+	assert_says(obey("mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n"), "short is finite");
+	assert_says(obey("mix", "weight 0,5 web\n"), "must be a decimal number");
+	assert_says(obey("mix", "weight 0x1 web\n"), "must be a decimal number");
+	assert_says(obey("mix", "weight nan web\n"), "must be a decimal number");
+	assert_says(obey("mix", "weight 1\n"), "name of a dataset");
+	assert_says(obey("mix", "weight 1 \n"), "name of a dataset");
+}
+
+/* Any text at all: refused in one line, or taken. */
+static void any_arguments(void **state)
+{
+	static const char *const pieces[] = {"weight ", "0.5 ", "web", "\n", "at ", "1024", "samples ",
+		"tag ", "world ", "micro ", " ", "-", "1e999 ", "18446744073709551616", "\xff", "nan ", "x"};
+	static const char *const kinds[] = {"mix", "skip", "checkpoint", "drain", "rescale", ""};
+	struct rng random = {4};
+	unsigned taken = 0, refused = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 100000; i++) {
+		const char *kind = kinds[rng_below(&random, COUNT(kinds))];
+		char text[400] = "";
+
+		for (uint64_t n = rng_below(&random, 12); n > 0; n--)
+			strcat(text, pieces[rng_below(&random, COUNT(pieces))]);
+		if (strcmp(kind, "skip") == 0 && strstr(text, "samples "))
+			continue; /* it may be one that goes */
+		*(obey(kind, text)[0] ? &refused : &taken) += 1;
+	}
+	assert_true(taken > 100 && refused > 1000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -153,6 +228,8 @@ int main(void)
 		cmocka_unit_test(like_a_list_of_what_is_out),
 		cmocka_unit_test(every_token_keeps_its_value),
 		cmocka_unit_test(lengths_and_edges),
+		cmocka_unit_test(arguments_are_read_to_the_end),
+		cmocka_unit_test(any_arguments),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,6 +227,60 @@ static void test_aliases(void **state)
 	config_free(c);
 }
 
+static void test_schedule(void **state)
+{
+	struct config *c =
+		load_good(*state, "streams:\n"
+				  "  train:\n"
+				  "    seed: 1\n"
+				  "    schedule:\n" /* before the datasets it speaks of */
+				  "      - {from: 0, to: 4096, steps: 4, weights: {code: 3, web: 1}}\n"
+				  "      - {from: 4096, to: 8192, steps: 1, weights: {web: 1e-3}}\n"
+				  "      - at: 9216\n"
+				  "        weights: {b/ü: 2, web: 0}\n"
+				  "      - {at: 18446744073709550592, weights: {web: 1}}\n"
+				  "    seq_len: 8\n"
+				  "    datasets:\n"
+				  "      - {name: web, path: w, max_epochs: 18446744073709551615}\n"
+				  "      - name: code\n"
+				  "        path: c\n"
+				  "        max_epochs: 1\n"
+				  "      - {name: b/ü, path: b, weight: 0}\n"
+				  "  finite: {seed: 1, seq_len: 8, samples: 10,\n"
+				  "    datasets: [{name: web, path: w, max_epochs: 2}]}\n");
+	const struct config_stream *s = &c->stream[0];
+	static const struct {
+		uint64_t from, to;
+		uint32_t steps;
+		double weights[3];
+		int line;
+	} expected[] = {
+		{0, 4096, 4, {1, 3, 0}, 5},
+		{4096, 8192, 1, {1e-3, 0, 0}, 6},
+		{9216, 9216, 1, {0, 0, 2}, 7},
+		{UINT64_MAX - 1023, UINT64_MAX - 1023, 1, {1, 0, 0}, 9},
+	};
+
+	assert_int_equal(s->schedule_line, 4);
+	assert_int_equal(s->steps, 4);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_true(s->step[i].from == expected[i].from && s->step[i].to == expected[i].to);
+		assert_int_equal(s->step[i].steps, expected[i].steps);
+		assert_int_equal(s->step[i].line, expected[i].line);
+		for (int d = 0; d < 3; d++)
+			assert_true(s->step[i].weights[d] == expected[i].weights[d]);
+	}
+	assert_true(s->dataset[0].max_epochs == UINT64_MAX);
+	assert_int_equal(s->dataset[0].max_epochs_line, 12);
+	assert_int_equal(s->dataset[1].max_epochs, 1);
+	assert_int_equal(s->dataset[1].max_epochs_line, 15);
+	assert_int_equal(s->dataset[2].max_epochs, 0);
+	assert_int_equal(s->dataset[2].max_epochs_line, 16);
+	assert_int_equal(c->stream[1].steps, 0);
+	assert_int_equal(c->stream[1].dataset[0].max_epochs, 2);
+	config_free(c);
+}
+
 /* The largest window there may be. */
 static void test_window_bound(void **state)
 {
@@ -297,7 +351,7 @@ static const struct bad bad_files[] = {
 	{GOOD "  train: {}\n", ":7: streams.train: is given twice; the first is on line 2, remove one"},
 	{GOOD "? [a]\n: b\n", ":7: config: is a list; must be a key"},
 	{WEB ", \"a\\nb\": 1}\n", ":6: streams.train.datasets[0].a?b: unknown key; known here: name, path, "
-				  "format, dtype, weight, shuffle, block, "
+				  "format, dtype, weight, max_epochs, shuffle, block, "
 				  "group, slide"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n",
 		":1: streams.t.seed: is missing; add seed: a whole number from 0 to 18446744073709551615 in "
@@ -431,6 +485,118 @@ static const struct bad bad_files[] = {
 		"from 1 to 2147483648 in plain digits"},
 	{WEB ", slide: yes}\n",
 		":6: streams.train.datasets[0].slide: 'yes' is no truth value; must be true or false"},
+	/* max_epochs */
+	{WEB ", max_epochs: 0}\n",
+		":6: streams.train.datasets[0].max_epochs: '0' is too small; must be a whole number from 1 "
+		"to 18446744073709551615 in plain digits"},
+	{WEB ", max_epochs: 1.5}\n",
+		":6: streams.train.datasets[0].max_epochs: '1.5' is no whole number; must be a whole number "
+		"from 1 to 18446744073709551615 in plain digits"},
+	{WEB ",\n         max_epochs: 2}\n    epochs: 1\n",
+		":7: streams.train.datasets[0].max_epochs: a stream with epochs (line 8) serves every window "
+		"so often; must be left out"},
+/* schedule: its first entry is on line 9 */
+#define TWO	   GOOD "      - {name: code, path: c}\n    schedule:\n"
+#define STEP(text) TWO "      - {" text "}\n"
+#define AT(text)   STEP("at: 1024, weights: {" text "}")
+#define WHERE	   "streams.train.schedule[0]"
+	{GOOD "    schedule: 3\n", ":7: streams.train.schedule: '3' is a single value; must be a list of "
+				   "{at: POSITION, weights: "
+				   "{…}} or {from: POSITION, to: POSITION, steps: N, weights: {…}}"},
+	{GOOD "    schedule: {}\n",
+		":7: streams.train.schedule: is a mapping; must be a list of {at: POSITION, weights: {…}} or "
+		"{from: POSITION, to: POSITION, steps: N, weights: {…}}"},
+	{TWO "      - 1024\n",
+		":9: " WHERE ": '1024' is a single value; must be a mapping of keys to values"},
+	{GOOD "    epochs: 1\n    schedule: []\n",
+		":8: streams.train.schedule: the stream ends (epochs, line 7), and its mix stays as it is; "
+		"must be left out"},
+	{GOOD "    schedule: []\n    samples: 9\n",
+		":7: streams.train.schedule: the stream ends (samples, line 8), and its mix stays as it is; "
+		"must be left out"},
+	{STEP("at: 1024, weigths: {web: 1}"), ":9: " WHERE ".weigths: unknown key; did you mean weights?"},
+	{STEP("at: 1024"), ":9: " WHERE ".weights: is missing; add weights: a mapping of dataset names to "
+			   "weights, such as {web: 0.7, code: 0.3}"},
+	{STEP("at: 1024, weights: 1"), ":9: " WHERE ".weights: '1' is a single value; must be a mapping of "
+				       "dataset names to weights, such as {web: 0.7, code: 0.3}"},
+	{STEP("at: 1024, weights: [1]"),
+		":9: " WHERE ".weights: is a list; must be a mapping of dataset names "
+		"to weights, such as {web: 0.7, code: 0.3}"},
+	/* which keys go together */
+	{STEP("weights: {web: 1}"), ":9: " WHERE ": has no from; must have at, or from, to and steps"},
+	{STEP("from: 0, steps: 1, weights: {web: 1}"),
+		":9: " WHERE ": has no to; must have at, or from, to and steps"},
+	{STEP("from: 0, to: 1024, weights: {web: 1}"),
+		":9: " WHERE ": has no steps; must have at, or from, to and steps"},
+	{STEP("at: 1024,\n         from: 0, weights: {web: 1}"),
+		":10: " WHERE ": has at (line 9) and from; must have at alone, or from, to and steps"},
+	{STEP("at: 1024, to: 2048, weights: {web: 1}"),
+		":9: " WHERE ": has at (line 9) and to; must have at alone, or from, to and steps"},
+	{STEP("at: 1024, steps: 1, weights: {web: 1}"),
+		":9: " WHERE ": has at (line 9) and steps; must have at alone, or from, to and steps"},
+	/* positions */
+	{STEP("at: 0, weights: {web: 1}"), ":9: " WHERE ".at: 0 is where the run begins; must be ahead: what "
+					   "it begins with are the datasets' weights"},
+	{STEP("at: -1024, weights: {web: 1}"),
+		":9: " WHERE ".at: '-1024' is no whole number; must be a position, a multiple of 1024"},
+	{STEP("at: 1e6, weights: {web: 1}"),
+		":9: " WHERE ".at: '1e6' is no whole number; must be a position, a multiple of 1024"},
+	{STEP("at: 18446744073709551616, weights: {web: 1}"),
+		":9: " WHERE ".at: '18446744073709551616' is too large; must be a position, a multiple of "
+		"1024"},
+	{STEP("at: 1000, weights: {web: 1}"), ":9: " WHERE ".at: 1000 is not a multiple of 1024; take 1024"},
+	{STEP("at: 5000, weights: {web: 1}"),
+		":9: " WHERE ".at: 5000 is not a multiple of 1024; take 4096 or 5120"},
+	{STEP("at: 18446744073709551615, weights: {web: 1}"),
+		":9: " WHERE
+		".at: 18446744073709551615 is not a multiple of 1024; take 18446744073709550592"},
+	{STEP("from: 1025, to: 4096, steps: 1, weights: {web: 1}"),
+		":9: " WHERE ".from: 1025 is not a multiple of 1024; take 1024 or 2048"},
+	{STEP("from: 1024,\n         to: 4095, steps: 1, weights: {web: 1}"),
+		":10: " WHERE ".to: 4095 is not a multiple of 1024; take 3072 or 4096"},
+	{STEP("from: 4096, to: 4096, steps: 1, weights: {web: 1}"),
+		":9: " WHERE ".to: 4096 is not behind from, 4096; must be a later position"},
+	{STEP("from: 4096, to: 1024, steps: 1, weights: {web: 1}"),
+		":9: " WHERE ".to: 1024 is not behind from, 4096; must be a later position"},
+	{STEP("from: 1024, to: 4096, steps: 0, weights: {web: 1}"),
+		":9: " WHERE ".steps: '0' is too small; must be a whole number from 1 to 4294967295 in plain "
+		"digits"},
+	{STEP("from: 1024, to: 4096, steps: 4, weights: {web: 1}"),
+		":9: " WHERE ".steps: 4 is more than there are blocks of 1024 between from and to; must be 1 "
+		"to 3"},
+	{AT("web: 1") "      - {at: 1024, weights: {web: 1}}\n",
+		":10: streams.train.schedule[1].at: 1024 is not behind the entry before it (line 9), which "
+		"ends at 1024; must be in ascending order"},
+	{STEP("from: 1024, to: 4096, steps: 2, weights: {web: 1}") "      - {at: 3072, weights: {web: 1}}\n",
+		":10: streams.train.schedule[1].at: 3072 is not behind the entry before it (line 9), which "
+		"ends at 4096; must be in ascending order"},
+	{STEP("from: 1024, to: 4096, steps: 2, weights: {web: 1}") "      - {from: 3072, to: 8192, steps: 1, "
+								   "weights: {web: 1}}\n",
+		":10: streams.train.schedule[1].from: 3072 is not behind the entry before it (line 9), which "
+		"ends at 4096; must be in ascending order"},
+	/* weights */
+	{AT("wbe: 1"), ":9: " WHERE ".weights.wbe: no dataset of the stream is called so; did you mean web?"},
+	{AT("wikipedia: 1"),
+		":9: " WHERE ".weights.wikipedia: no dataset of the stream is called so; must be "
+		"one of those under datasets:, the first of which is web"},
+	{AT("web: 1, code: 2, web: 3"),
+		":9: " WHERE ".weights.web: is given twice; the first is on line 9, remove one"},
+	{AT("[web]: 1"), ":9: " WHERE ".weights: is a list; must be a dataset's name"},
+	{AT(""), ":9: " WHERE ".weights: they do not sum to a finite number above 0; must have at least one "
+		 "weight above 0"},
+	{AT("web: 0, code: 0.0"), ":9: " WHERE ".weights: they do not sum to a finite number above 0; must "
+				  "have at least one weight above 0"},
+	{AT("web: 1e308, code: 1e308"), ":9: " WHERE ".weights: they do not sum to a finite number above 0; "
+					"must have at least one weight above 0"},
+	{AT("web: 1,\n         code: 1e-12"),
+		":10: " WHERE ".weights.code: 1e-12 is below 1/2^32 of the sum, so never served; must be "
+		"larger, or 0"},
+	{AT("web: .nan"), ":9: " WHERE ".weights.web: '.nan' is no finite number; must be a finite number, 0 "
+			  "or more, such as 0.7"},
+	{AT("web: -1"),
+		":9: " WHERE ".weights.web: '-1' is negative; must be a finite number, 0 or more, such "
+		"as 0.7"},
+	{AT("web: "), ":9: " WHERE ".weights.web: is empty; must be a finite number, 0 or more, such as 0.7"},
 	/* streams */
 	{"streams:\n  a/b: {}\n",
 		":2: streams.a/b: 'a/b' cannot name a stream; must be a name of 1 to 64 bytes, no control "
@@ -489,6 +655,31 @@ static void test_bad_files(void **state)
 	assert_int_equal(wrong, 0);
 }
 
+/* A schedule may have as many entries as a cursor could hold mixes, so no config takes memory without end. */
+static void test_long_schedule(void **state)
+{
+	enum { MOST = LIMIT_CURSOR_BYTES / 5 };
+	static const char head[] = GOOD "    schedule:\n";
+	char *text = malloc(sizeof(head) + (size_t)(MOST + 1) * 48), why[1024], expected[1024];
+	size_t n;
+
+	assert_non_null(text);
+	for (int count = MOST; count <= MOST + 1; count++) {
+		n = (size_t)sprintf(text, "%s", head);
+		for (int i = 1; i <= count; i++)
+			n += (size_t)sprintf(text + n, "    - {at: %d, weights: {web: 1}}\n", 1024 * i);
+		struct config *c = load(*state, text, why);
+
+		assert_true((c != NULL) == (count == MOST));
+		config_free(c);
+	}
+	free(text);
+	snprintf(expected, sizeof(expected),
+		"%s:7: streams.train.schedule: has %d entries; must have at most %d",
+		((struct place *)*state)->file, MOST + 1, MOST);
+	assert_string_equal(why, expected);
+}
+
 static void test_long_socket(void **state)
 {
 	char text[512], why[1024], expected[1024], path[128];
@@ -528,8 +719,11 @@ static void test_no_file(void **state)
  */
 static void test_mangled(void **state)
 {
-	static const char text[] = "memory: 1GiB\nallow_uids: [1, 2]\nmetrics: a:1\n" WEB
-				   ", weight: 1.5, shuffle: block}\n    eos: 4\n";
+	static const char text[] =
+		"memory: 1GiB\nallow_uids: [1, 2]\nmetrics: a:1\n" WEB
+		", weight: 1.5, shuffle: block, max_epochs: 2}\n    eos: 4\n    schedule:\n"
+		"    - {at: 1024, weights: {web: 1}}\n"
+		"    - {from: 2048, to: 4096, steps: 2, weights: {web: 2}}\n";
 	char copy[sizeof(text)], why[1024];
 	size_t n = sizeof(text) - 1;
 
@@ -553,9 +747,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_everything, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_sizes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_aliases, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_schedule, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_window_bound, set_up, tear_down),
 		cmocka_unit_test(test_example),
 		cmocka_unit_test_setup_teardown(test_bad_files, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_long_schedule, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_long_socket, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_file, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_mangled, set_up, tear_down),

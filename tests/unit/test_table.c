@@ -106,7 +106,12 @@ static void test_huge(void **state)
 	assert_true(table_unserved(&f.table) == tokens - 2);
 }
 
-/* Which windows hold each token, found by laying them all out. */
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Which windows hold each token and each range of them, found by laying them all out. */
 static void check_table(const struct table *t, bool slide, uint64_t epoch)
 {
 	static unsigned char holds[SHARDS * TOKENS][SHARDS][TOKENS]; /* [window][shard][token] */
@@ -138,6 +143,20 @@ static void check_table(const struct table *t, bool slide, uint64_t epoch)
 		}
 	if (!slide)
 		assert_int_equal(table_unserved(t), unserved);
+	for (uint64_t s = 0; s < t->shards; s++)
+		for (uint64_t token = 0; token < t->tokens[s]; token++)
+			for (uint64_t tokens = 0; tokens <= t->tokens[s] + 1 - token; tokens++) {
+				uint64_t first, count;
+
+				table_touching(t, &order, 42, epoch, s, token, tokens, &first, &count);
+				for (uint64_t w = 0; w < t->windows; w++) {
+					bool touches =
+						tokens > 0 && memchr(&holds[w][s][token], 1,
+								      least(tokens, t->tokens[s] - token));
+
+					assert_int_equal(touches, w >= first && w < first + count);
+				}
+			}
 }
 
 static void test_random(void **state)

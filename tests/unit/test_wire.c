@@ -18,7 +18,7 @@ static struct wire message(enum wire_op op)
 	struct wire w = {.op = op};
 
 	for (unsigned key = 0; key < WIRE_NUMBERS; key++)
-		wire_set(&w, key, UINT64_MAX >> (key * 2));
+		wire_set(&w, key, UINT64_MAX >> (key % 32 * 2));
 	for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++)
 		wire_set_text(&w, key, "some text");
 	return w;
@@ -105,6 +105,14 @@ static void missing_keys_are_named(void **state)
 	assert_int_equal(refused[WIRE_CHECKPOINT], 2);
 	assert_int_equal(refused[WIRE_SAVED], 3);
 	assert_int_equal(refused[WIRE_ERROR], 3);
+	assert_int_equal(refused[WIRE_PENDING], 0);
+	assert_int_equal(refused[WIRE_REQUEST], 2);
+	assert_int_equal(refused[WIRE_ASKED], 3);
+	assert_int_equal(refused[WIRE_ANSWER], 3);
+	assert_int_equal(refused[WIRE_CANCEL], 1);
+	assert_int_equal(refused[WIRE_CANCELLED], 2);
+	assert_int_equal(refused[WIRE_DESCRIBE], 0);
+	assert_int_equal(refused[WIRE_DESCRIBED], 1);
 	free(packet);
 }
 
@@ -198,6 +206,45 @@ static void too_long_to_send(void **state)
 	assert_int_equal(wire_bytes(&back, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
 	free(cursor);
 	free(packet);
+}
+
+/* The longest of each kind, all at once. */
+static void the_longest_request_and_answer_fit(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES), *args = malloc(WIRE_ARGS_BYTES),
+	     *back = malloc(WIRE_ARGS_BYTES);
+	char *cursor = calloc(1, LIMIT_CURSOR_BYTES), text[LIMIT_TEXT_BYTES + 1], name[LIMIT_NAME_BYTES + 1];
+	struct wire w = {.op = WIRE_REQUEST}, heard;
+
+	(void)state;
+	memset(args, 'a', WIRE_ARGS_BYTES - 1);
+	args[WIRE_ARGS_BYTES - 1] = 0;
+	memset(text, 't', LIMIT_TEXT_BYTES);
+	text[LIMIT_TEXT_BYTES] = 0;
+	memset(name, 'n', LIMIT_NAME_BYTES);
+	name[LIMIT_NAME_BYTES] = 0;
+	wire_set_text(&w, WIRE_STREAM, name);
+	wire_set_text(&w, WIRE_RUN, name);
+	wire_set_text(&w, WIRE_KIND, name);
+	wire_set_text(&w, WIRE_ARGS, args);
+	assert_null(wire_decode(&heard, packet, wire_encode(&w, packet)));
+	assert_true(wire_text(&heard, WIRE_ARGS, back, WIRE_ARGS_BYTES));
+	assert_string_equal(back, args);
+
+	w = message(WIRE_ANSWER);
+	w.has &= ~WIRE_BIT(WIRE_ARGS);
+	for (unsigned key = 0; key < WIRE_NUMBERS; key++)
+		wire_set(&w, key, UINT64_MAX);
+	wire_set_text(&w, WIRE_RUN, name);
+	wire_set_text(&w, WIRE_HOST, name);
+	wire_set_text(&w, WIRE_TEXT, text);
+	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_CURSOR_BYTES);
+	assert_null(wire_decode(&heard, packet, wire_encode(&w, packet)));
+	assert_same(&w, &heard);
+	free(packet);
+	free(args);
+	free(back);
+	free(cursor);
 }
 
 static void texts(void **state)
@@ -319,6 +366,7 @@ int main(void)
 		cmocka_unit_test(wrong_types_are_named),
 		cmocka_unit_test(what_is_no_message),
 		cmocka_unit_test(too_long_to_send),
+		cmocka_unit_test(the_longest_request_and_answer_fit),
 		cmocka_unit_test(texts),
 		cmocka_unit_test(truncated_at_every_byte),
 		cmocka_unit_test(random_mutations),

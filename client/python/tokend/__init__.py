@@ -11,10 +11,11 @@ from ._tokend import (
     ProtocolError,
     RefusedError,
     ResourceError,
-    cursor_position,
-    cursor_seek,
 )
 from ._tokend import version as __version__
+from .agreement import DisagreementError
+from .control import Request
+from .cursor import Cursor
 from .loader import Loader
 
 TokendError = Error
@@ -22,7 +23,9 @@ TokendError = Error
 __all__ = [
     "ArgumentError",
     "ConnectError",
+    "Cursor",
     "DataError",
+    "DisagreementError",
     "Error",
     "ForkedError",
     "HeldError",
@@ -30,9 +33,8 @@ __all__ = [
     "NotNowError",
     "ProtocolError",
     "RefusedError",
+    "Request",
     "ResourceError",
     "TokendError",
     "__version__",
-    "cursor_position",
-    "cursor_seek",
 ]

@@ -1,0 +1,273 @@
+"""An operator's requests, carried out by all processes of a job at the same step.
+
+About once a second the processes find, by one small all-reduce that nobody waits for, whether any of their daemons shows a
+request: launched at one call of control(), read at the next, and at which call the next one is due is agreed on by the same
+all-reduce. If there is a request, its number arrives at all of them at the same call, and from there on they go together:
+one fetches the request, all look whether they stand at one place, all carry it out, all look whether all did.
+"""
+
+import time
+import warnings
+
+from . import _tokend
+from ._tokend import DONE, FAILED, NOTED, Error
+
+# A process that never calls control() must not stop the others. So the first meetings are waited for only so long, and carry no
+# request: who came late to the first one, when the others had given up, finds that out at the second.
+MEETINGS = 2
+FIRST_WAIT_S = 10.0
+NOT_ALL = "not every process of its group has called control()"
+EVERY_S = 1.0  # from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
+EVERY_CALLS = 16  # at most, as steps may become slow
+EDITS = ("mix", "skip")
+PLACE = ("position", "taken", "fingerprint")  # what must be equal for a request to be carried out, in the order it is gathered
+
+
+def _parse(args):
+    """"KEY VALUE" lines as a dict; weights by name."""
+    parsed = {}
+    for line in args.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "weight":
+            weight, _, name = value.partition(" ")
+            parsed.setdefault("weights", {})[name] = float(weight)
+        else:
+            parsed[key] = int(value) if value.isdigit() and key != "tag" else value
+    return parsed
+
+
+class Request:
+    """What an operator asked for, as control() returns it.
+
+    kind       "mix", "skip": carried out already; "checkpoint", "drain", "rescale": for the trainer to carry out
+    args       a dict: weights and at, samples, tag, world and micro
+    acts_from  the position from which the order is another (mix, skip)
+    error      why it was not carried out (then nothing was changed, on no rank), or None
+    save       the trainer is to save its model and then to call done()
+    stop       and then to leave
+    """
+
+    def __init__(self, control, number, kind, args, ours, writes):
+        self.number, self.kind, self.args = number, kind, _parse(args)
+        self.acts_from = self.error = None
+        self._control, self._ours, self._writes, self._answered = control, ours, writes, False
+
+    @property
+    def stop(self):
+        return self.error is None and self.kind in ("drain", "rescale")
+
+    @property
+    def save(self):
+        return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
+
+    def done(self, text=""):
+        """The model is saved: has the daemon write the cursor under the request's tag, if it has one, and tells the operator."""
+        if self._answered:
+            return
+        client = self._control.client
+        try:
+            if self._writes and "tag" in self.args:
+                path = client.checkpoint(self.args["tag"])
+                text = f"{text}, cursor in {path}" if text else f"cursor in {path}"
+        except Error as error:
+            self.error = str(error)
+            self._answer(FAILED, self.error)
+            raise
+        self._answer(DONE, text or "saved")
+
+    def _answer(self, outcome, text):
+        self._answered = True
+        if self._ours:
+            self._control.tell(self.number, outcome, text)
+
+    def __repr__(self):
+        more = f", failed: {self.error}" if self.error else f", acts from {self.acts_from}" if self.acts_from is not None else ""
+        return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
+
+
+class Control:
+    """@daemon: a number that is equal for processes with one daemon."""
+
+    def __init__(self, client, group, daemon):
+        self.client, self.group, self.daemon = client, group, daemon
+        self.stopping = False
+        self._noted = self._handled = 0  # numbers of requests
+        self._open = None  # a request that the trainer has not answered
+        self._calls = 0  # all processes count the same
+        self._next = 0  # the call that launches
+        self._launched = 0, 0.0  # the last call that did, and when
+        self._work = None  # what was launched
+        self._offered = 0  # the number that we launched it with
+        self._met = 0  # how often all processes have come by
+        self._off = False  # not all did
+
+    def over(self, group):
+        """The same among other processes."""
+        other = Control(self.client, group, self.daemon)
+        other._noted, other._handled = self._noted, self._handled
+        return other
+
+    def tell(self, number, outcome, text):
+        try:
+            self.client.answer(number, outcome, text.replace("\n", " ")[:900])
+        except Error as error:  # the operator is told that this rank said nothing
+            warnings.warn(f"tokend: request {number}: cannot answer: {error}", stacklevel=3)
+
+    def finish(self, exception=None):
+        """What the trainer was given is done, even if it forgot to say so; not if @exception came in between."""
+        request, self._open = self._open, None
+        if request is None or request._answered:
+            return
+        if exception is not None:
+            request._answer(FAILED, f"the trainer ended with {type(exception).__name__}: {exception}")
+            return
+        try:
+            request.done()
+        except Error as error:
+            warnings.warn(f"tokend: request {request.number}: {error}", stacklevel=4)
+
+    # ---- a call ----
+
+    def step(self):
+        if self._open is not None:
+            self.finish()
+        number = self.client.request_number()
+        if number == self._handled:
+            number = 0
+        if self.group is None:
+            return self._act_alone(number) if number else None
+        if number and number != self._noted:
+            self._noted = number
+            self.tell(number, *((FAILED, NOT_ALL) if self._off else (NOTED, "")))
+        if self._off:
+            return None
+        request = None
+        if self._work is not None:
+            if not self._arrived():
+                return None
+            self._work = None
+            greatest, spacing = self.group.greatest()
+            self._next = self._launched[0] + spacing
+            if greatest:
+                request = self._act(greatest)
+                number = 0  # whatever it is, it is for the next time
+        if self._calls >= self._next and not self.stopping:
+            self._launch(number)
+        self._calls += 1
+        return request
+
+    def _launch(self, number):
+        calls, when = self._launched
+        now = time.monotonic()
+        fits = int((self._calls - calls) * EVERY_S / (now - when)) if self._calls else 1
+        self._offered = number if self._met >= MEETINGS else 0
+        self._work = self.group.launch(self._offered, max(1, min(EVERY_CALLS, fits)))
+        self._launched = self._calls, now
+
+    def _arrived(self):
+        """Waits for what was launched, like for any collective. The first times not for ever: see MEETINGS."""
+        if self._met < MEETINGS:
+            give_up = time.monotonic() + FIRST_WAIT_S
+            while not self._work.is_completed():
+                if time.monotonic() >= give_up:
+                    self._off = True
+                    warnings.warn(
+                        f"tokend: control() is off in this process: after {FIRST_WAIT_S:g} s {NOT_ALL} ({self.group.size} processes); "
+                        "training goes on, an operator's requests are not carried out",
+                        stacklevel=5,
+                    )
+                    return False
+                time.sleep(0.0005)
+            self._met += 1
+        self._work.wait()
+        return True
+
+    # ---- carrying out ----
+
+    def _act_alone(self, number):
+        number, kind, args, error = self._fetch(number)
+        if error or not number:
+            return None
+        request = Request(self, number, kind, args, True, True)
+        request.acts_from, request.error = self._obey(kind, args)
+        return self._carried_out(request)
+
+    def _fetch(self, number):
+        """The request as it is now: number 0 if it was taken back. It is not looked at again."""
+        try:
+            fetched, kind, args = self.client.request()
+        except Error as error:
+            self._handled = number
+            warnings.warn(f"tokend: request {number}: cannot fetch it: {error}", stacklevel=5)
+            return 0, "", "", str(error)
+        self._handled = fetched or number
+        return fetched, kind, args, ""
+
+    def _obey(self, kind, args):
+        """(acts_from, error)"""
+        try:
+            return self.client.obey(kind, args), None
+        except Error as error:
+            return None, str(error)
+
+    def _act(self, greatest):
+        client, group = self.client, self.group
+        place = [client.position(), client.taken(), client.fingerprint()]
+        table = group.gather([self._offered == greatest, self.daemon, self._handled == greatest, *place])
+        source = next(i for i, row in enumerate(table) if row[0])
+        fetched = group.share(self._fetch(greatest) if source == group.index else None, source)
+        number, kind, args, error = fetched
+        shown = client.request_number()  # the daemon showed it to all its sessions before it gave it to one
+        if shown in (greatest, number):
+            self._handled = shown
+        if error or not number:
+            return None
+        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self.daemon)
+        request = Request(self, number, kind, args, shown == number, writes)
+        if any(row[2] for row in table):
+            request.error = "carried out before by some of the processes, when the others were not of their group"
+        else:
+            request.error = self._apart(table)
+        if request.error is None:
+            request.acts_from, request.error = self._together(kind, args)
+        return self._carried_out(request)
+
+    @staticmethod
+    def _apart(table):
+        for i, row in enumerate(table):
+            for field, here, first in zip(PLACE, row[3:], table[0][3:], strict=True):
+                if here != first:
+                    return (
+                        f"{field}: {here} at process {i}, {first} at process 0: the ranks are not at one place, "
+                        "all of them must call control() equally often and at the same step"
+                    )
+        return None
+
+    def _together(self, kind, args):
+        """Carries it out on all or on none: (acts_from, error)."""
+        client, group = self.client, self.group
+        shape = client.shape()
+        former = _tokend.cursor_seek(client.cursor(), client.taken())
+        acts_from, error = self._obey(kind, args)
+        table = group.gather([error is None, client.fingerprint(), acts_from or 0])
+        failed = [i for i, row in enumerate(table) if not row[0]]
+        differ = [i for i, row in enumerate(table) if row != table[0]]
+        if not failed and not differ:
+            return acts_from, None
+        first = failed[0] if failed else differ[0]
+        why = group.share(error or "its edit of the cursor gave another one than process 0's: do the daemons' configs differ?", first)
+        if len(failed) < group.size:
+            why = f"process {first} of {group.size}: {why}"
+            if error is None and kind in EDITS:
+                client.seek(former, shape["rank"], shape["world"], shape["rows"])
+        return None, why
+
+    def _carried_out(self, request):
+        if request.error is not None:
+            request._answer(FAILED, request.error)
+        elif request.save:
+            self._open = request
+            self.stopping = self.stopping or request.stop
+        else:
+            request._answer(DONE, f"acts from {request.acts_from}")
+        return request

@@ -1,0 +1,97 @@
+"""The processes of a job, as far as the loader talks to them: a few numbers, over a torch.distributed group of the CPU."""
+
+import json
+import sys
+import weakref
+
+_own = None  # weak references to torch.distributed's group of all, and to the one we made beside it
+
+
+def _distributed():
+    distributed = sys.modules.get("torch.distributed")  # nobody initialised what was not imported
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed
+    return None
+
+
+def processes():
+    """How many torch.distributed says this job has."""
+    distributed = _distributed()
+    return distributed.get_world_size() if distributed else 1
+
+
+def of_all():
+    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders of a process share it."""
+    global _own
+    distributed = _distributed()
+    if distributed is None or distributed.get_world_size() == 1:
+        return None
+    everyone = distributed.group.WORLD
+    made = _own[1]() if _own is not None and _own[0]() is everyone else None
+    if made is None:
+        made = distributed.new_group(backend="gloo")
+        _own = weakref.ref(everyone), weakref.ref(made)
+    return made
+
+
+def _signed(number):
+    return number - (1 << 64) if number >> 63 else number
+
+
+class Group:
+    def __init__(self, group):
+        import torch
+        import torch.distributed as distributed
+
+        self._distributed, self._torch, self._group = distributed, torch, group
+        if not hasattr(group, "allreduce"):
+            raise TypeError(f"group: {group!r}, must be a torch.distributed process group that this process is in")
+        self.size, self.index = group.size(), group.rank()
+        self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
+        self._greatest = distributed.AllreduceOptions()
+        self._greatest.reduceOp = distributed.ReduceOp.MAX
+        self._numbers = torch.zeros(2, dtype=torch.int64)
+
+    def gone(self):
+        """Was torch.distributed ended, or begun anew, since?"""
+        if self._everyone is None:
+            return False
+        return not self._distributed.is_initialized() or self._distributed.group.WORLD is not self._everyone()
+
+    # ---- the one that does not wait ----
+
+    def launch(self, *numbers):
+        """Begins to find the greatest of all for each of two numbers."""
+        self._numbers.copy_(self._torch.tensor(numbers))
+        return self._group.allreduce([self._numbers], self._greatest)
+
+    def greatest(self):
+        """Of what was launched, once that is complete."""
+        return self._numbers.tolist()
+
+    # ---- the others ----
+
+    def gather(self, numbers):
+        """Everybody's list of numbers below 2^64, by index in the group."""
+        torch = self._torch
+        mine = torch.tensor([_signed(number) for number in numbers], dtype=torch.int64)
+        all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
+        self._group.allgather([all_of_them], [mine]).wait()
+        return [[number % (1 << 64) for number in theirs.tolist()] for theirs in all_of_them]
+
+    def _broadcast(self, tensor, source):
+        options = self._distributed.BroadcastOptions()
+        options.rootRank = source
+        self._group.broadcast([tensor], options).wait()
+
+    def share(self, value, source):
+        """@value of the process with index @source, to all. Lists, dicts, texts and numbers."""
+        torch = self._torch
+        mine = json.dumps(value).encode() if self.index == source else b""
+        length = torch.tensor([len(mine)], dtype=torch.int64)
+        self._broadcast(length, source)
+        data = torch.zeros(int(length), dtype=torch.uint8)
+        if mine:
+            data[:] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        self._broadcast(data, source)
+        return json.loads(data.numpy().tobytes())

@@ -1,0 +1,326 @@
+/*
+ * Writes what a session takes into a file; the format is in record.h. A batch is handed out only once its
+ * entries are in the file, so what was recorded may lack a taker (after a kill), but nothing taken lacks its
+ * record.
+ */
+#include "record.h"
+
+#include "handle.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct recording {
+	char *path; /* for complaints */
+	int fd;
+	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
+	bool begun;    /* the file says where we are: */
+	uint64_t at;   /* the position behind the last row of all ranks */
+	uint64_t rank, world, micro;
+	uint64_t *entry; /* [room][2] */
+	size_t room, entries;
+};
+
+/* ---- the format ---- */
+
+static uint64_t load(const unsigned char *bytes)
+{
+	uint64_t word;
+
+	memcpy(&word, bytes, sizeof(word));
+	return le64toh(word);
+}
+
+static void add_words(uint64_t *lane, const unsigned char *bytes)
+{
+	for (size_t i = 0; i < 4; i++) {
+		lane[i] = (lane[i] ^ load(bytes + 8 * i)) * UINT64_C(0xBF58476D1CE4E5B9);
+		lane[i] ^= lane[i] >> 32;
+	}
+}
+
+uint64_t record_checksum(uint64_t position, const void *tokens, size_t bytes)
+{
+	const unsigned char *at = tokens;
+	unsigned char last[32] = {0};
+	uint64_t lane[4] = {0};
+	size_t n = bytes;
+
+	for (; n >= sizeof(last); n -= sizeof(last), at += sizeof(last))
+		add_words(lane, at);
+	if (n > 0) {
+		memcpy(last, at, n);
+		add_words(lane, last);
+	}
+	return order_derive(position, bytes, lane[0], lane[1], lane[2], lane[3]);
+}
+
+uint64_t record_identity(const struct cursor *cursor)
+{
+	return order_derive(cursor->seed, order_name_hash(cursor->stream, strlen(cursor->stream)),
+		cursor->seq_len, cursor->extra, cursor->stride);
+}
+
+/* ---- writing ---- */
+
+static void put(struct recording *r, uint64_t first, uint64_t second)
+{
+	r->entry[2 * r->entries] = htole64(first);
+	r->entry[2 * r->entries + 1] = htole64(second);
+	r->entries++;
+}
+
+/* Room for @rows and a beginning, and nothing in it. */
+static bool clear(struct recording *r, size_t rows)
+{
+	size_t room = rows + 1 + RECORD_WORDS;
+
+	if (room > r->room) {
+		uint64_t *entry = realloc(r->entry, room * RECORD_ENTRY_BYTES);
+
+		if (!entry)
+			return false;
+		r->entry = entry;
+		r->room = room;
+	}
+	r->entries = 0;
+	return true;
+}
+
+/* All that was put, or nothing: what was written of it is then cut off, or will be written over. */
+static int write_entries(struct tokend *t, struct recording *r)
+{
+	size_t bytes = r->entries * RECORD_ENTRY_BYTES, done = 0;
+
+	while (done < bytes) {
+		ssize_t n = pwrite(r->fd, (char *)r->entry + done, bytes - done, (off_t)(r->size + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			int error = n < 0 ? errno : ENOSPC;
+			int cut = ftruncate(r->fd, (off_t)r->size);
+
+			(void)cut; /* the next try writes over it, and readers know a torn end */
+			return handle_fail(t, TOKEND_EARGUMENT,
+				"record: %s: %s: nothing was taken; make it writable and call again, or end "
+				"the record",
+				r->path, strerror(error));
+		}
+		done += (size_t)n;
+	}
+	r->size += bytes;
+	return 0;
+}
+
+static bool is_elsewhere(const struct tokend *t)
+{
+	const struct recording *r = t->record;
+
+	return !r->begun || r->at != t->taken || r->rank != t->rank || r->world != t->world ||
+	       r->micro != t->micro;
+}
+
+static void put_beginning(const struct tokend *t, struct recording *r)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+
+	const struct record_begin begin = {
+		.time_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
+		.position = t->taken,
+		.left = r->begun ? r->at : t->taken,
+		.rank = t->rank,
+		.world = t->world,
+		.micro = t->micro,
+		.peer = t->peer,
+		.identity = record_identity(&t->origin),
+	};
+	uint64_t word[2 * RECORD_WORDS];
+
+	memcpy(word, &begin, sizeof(begin));
+	put(r, RECORD_BEGIN, RECORD_VERSION);
+	for (size_t i = 0; i < RECORD_WORDS; i++)
+		put(r, word[2 * i], word[2 * i + 1]);
+}
+
+/* The file now says that we are at @at. */
+static void said(const struct tokend *t, struct recording *r, uint64_t at)
+{
+	r->begun = true;
+	r->at = at;
+	r->rank = t->rank;
+	r->world = t->world;
+	r->micro = t->micro;
+}
+
+int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
+	size_t row_bytes, uint64_t next)
+{
+	struct recording *r = t->record;
+
+	if (!clear(r, rows))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	if (is_elsewhere(t))
+		put_beginning(t, r);
+	for (uint32_t i = 0; i < rows; i++)
+		put(r, row[i].position,
+			record_checksum(row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
+
+	int status = write_entries(t, r);
+
+	if (status == 0)
+		said(t, r, next);
+	return status;
+}
+
+int handle_record_place(struct tokend *t)
+{
+	struct recording *r = t->record;
+
+	if (!r || !is_elsewhere(t))
+		return 0;
+	if (!clear(r, 0))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	put_beginning(t, r);
+
+	int status = write_entries(t, r);
+
+	if (status == 0)
+		said(t, r, t->taken);
+	return status;
+}
+
+/* ---- opening and closing ---- */
+
+static void recording_free(struct recording *r)
+{
+	free(r->path);
+	free(r->entry);
+	free(r);
+}
+
+/* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be read, or
+ * is no record (errno is 0). */
+static bool find_end(int fd, uint64_t bytes, uint64_t *end)
+{
+	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
+	unsigned char begin[RECORD_ENTRY_BYTES];
+	const uint64_t word[2] = {htole64(RECORD_BEGIN), htole64(RECORD_VERSION)};
+	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
+	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
+	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
+
+	memcpy(begin, word, sizeof(begin));
+	errno = 0;
+	if (pread(fd, head, first, 0) != (ssize_t)first || memcmp(head, begin, first) != 0)
+		return false;
+	if (pread(fd, tail, last * RECORD_ENTRY_BYTES, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
+		(ssize_t)(last * RECORD_ENTRY_BYTES))
+		return false;
+	*end = whole * RECORD_ENTRY_BYTES;
+	for (uint64_t i = 0; i < last; i++)
+		if (memcmp(tail[i], begin, sizeof(begin)) == 0) {
+			*end = (whole - last + i) * RECORD_ENTRY_BYTES;
+			break;
+		}
+	return true;
+}
+
+static int open_file(struct tokend *t, struct recording *r)
+{
+	struct stat st;
+
+	r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+	if (r->fd < 0 || fstat(r->fd, &st) != 0)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s", r->path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "record: %s: is no regular file: name another one", r->path);
+	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size))
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: name another file", r->path,
+			errno ? strerror(errno) : "is no record of this version, and is left as it is");
+	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: its torn end cannot be cut off: %s",
+			r->path, strerror(errno));
+	return 0;
+}
+
+static int begin_record(struct tokend *t, const char *path)
+{
+	struct recording *r = calloc(1, sizeof(*r));
+	char *copy = strdup(path);
+
+	if (!r || !copy) {
+		free(r);
+		free(copy);
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	}
+	r->path = copy;
+
+	int status = open_file(t, r);
+
+	t->record = r;
+	if (status == 0)
+		status = handle_record_place(t);
+	if (status < 0) {
+		t->record = NULL;
+		if (r->fd >= 0)
+			close(r->fd);
+		recording_free(r);
+	}
+	return status;
+}
+
+/* @status, or what the disk says at the last. */
+static int end_record(struct tokend *t, struct recording *r, int status)
+{
+	if (close(r->fd) != 0 && errno != EINTR && status == 0)
+		status = handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: what was written last may be lost",
+			r->path, strerror(errno));
+	recording_free(r);
+	return status;
+}
+
+int tokend_record(struct tokend *t, const char *path)
+{
+	int status = handle_check(t);
+	struct recording *old = t->record;
+
+	if (status < 0)
+		return status;
+	if (path && !*path)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
+	status = handle_record_place(t); /* before the new one is opened, which may be the same file */
+	if (path && status == 0)
+		status = begin_record(t, path);
+	if (path && status < 0) {
+		t->record = old;
+		return status;
+	}
+	if (!path)
+		t->record = NULL;
+	return old ? end_record(t, old, status) : status;
+}
+
+void handle_end_record(struct tokend *t, bool ours)
+{
+	struct recording *r = t->record;
+
+	if (!r)
+		return;
+	if (ours) {
+		/* Whoever wants to hear of errors has ended the record before. */
+		end_record(t, r, handle_record_place(t));
+	} else {
+		recording_free(r);
+	}
+	t->record = NULL;
+}

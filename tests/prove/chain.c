@@ -1,0 +1,212 @@
+/* A run as operators treat it: mixes, new and removed datasets, schedules, skips, rewinds, restarts. */
+#include "prove.h"
+
+enum { DATASETS = 8 };
+
+#define ACCEPTED(chain, ok, why) PROVE((chain)->p, ok, "%s: %s", (why).field, (why).text)
+
+/* ---- what was served ---- */
+
+void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
+{
+	struct cursor_why why;
+
+	if (c->stretches == c->room) {
+		c->room = c->room ? 2 * c->room : 16;
+		c->stretch = realloc(c->stretch, c->room * sizeof(*c->stretch));
+		PROVE(c->p, c->stretch, "out of memory");
+	}
+	c->stretch[c->stretches++] = (struct prove_stretch){c->cursor.next, next, skipped};
+	if (skipped)
+		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &why), why);
+	else
+		ACCEPTED(c, cursor_seek(&c->cursor, next, &why), why);
+	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " and not %" PRIu64, c->cursor.next, next);
+}
+
+/* The run goes on from @next, before where it was: what came behind that never was. */
+static void go_back(struct prove_chain *c, uint64_t next)
+{
+	while (c->stretches > 0 && c->stretch[c->stretches - 1].from >= next)
+		c->stretches--;
+	if (c->stretches > 0 && c->stretch[c->stretches - 1].to > next)
+		c->stretch[c->stretches - 1].to = next;
+	while (c->saves > 0 && c->saved[c->saves - 1].next > next)
+		free(c->saved[--c->saves].bytes);
+}
+
+void prove_chain_save(struct prove_chain *c)
+{
+	uint8_t bytes[LIMIT_CURSOR_BYTES];
+	size_t n = cursor_encode(&c->cursor, bytes, sizeof(bytes));
+
+	PROVE(c->p, n > 0, "the cursor does not fit");
+	if (c->saves == PROVE_SAVED) {
+		free(c->saved[0].bytes);
+		memmove(c->saved, c->saved + 1, --c->saves * sizeof(c->saved[0]));
+	}
+	c->saved[c->saves].bytes = prove_memory(c->p, n, 1);
+	memcpy(c->saved[c->saves].bytes, bytes, n);
+	c->saved[c->saves].n = n;
+	c->saved[c->saves++].next = c->cursor.next;
+}
+
+/* ---- edits ---- */
+
+static bool mix(struct prove_chain *c, uint64_t at, struct cursor_why *why)
+{
+	double weights[LIMIT_DATASETS];
+	bool ok;
+
+	prove_weights(&c->p->rng, &c->cursor, weights);
+	ok = cursor_mix(&c->cursor, at, weights, why);
+	PROVE(c->p, ok || c->cursor.epochs || c->limited, "%s: %s", why->field, why->text);
+	PROVE(c->p, !ok || !c->cursor.epochs, "a mix of a stream with epochs");
+	return ok;
+}
+
+static bool mix_soon(struct prove_chain *c, struct cursor_why *why)
+{
+	return mix(c, cursor_mix_at(&c->cursor), why);
+}
+
+static bool mix_later(struct prove_chain *c, struct cursor_why *why)
+{
+	return mix(c, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 4), why);
+}
+
+static bool add(struct prove_chain *c, struct cursor_why *why)
+{
+	char name[16];
+	struct cursor_source source = prove_source(&c->p->rng, c->names, c->windows, name);
+
+	if (c->cursor.datasets >= DATASETS)
+		return mix_soon(c, why);
+
+	bool ok = cursor_add(&c->cursor, &source, why);
+
+	PROVE(c->p, ok != (c->cursor.epochs > 0), "%s: %s", why->field, why->text);
+	c->names += ok;
+	return ok && mix(c, cursor_mix_at(&c->cursor), why);
+}
+
+static bool take_away(struct prove_chain *c, struct cursor_why *why)
+{
+	uint32_t d = (uint32_t)rng_below(&c->p->rng, c->cursor.datasets);
+
+	return cursor_remove(
+		&c->cursor, d, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2), why);
+}
+
+/* A step and a ramp. */
+static bool schedule(struct prove_chain *c, struct cursor_why *why)
+{
+	double first[LIMIT_DATASETS], second[LIMIT_DATASETS];
+	uint64_t at = cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2);
+	uint64_t from = at + LIMIT_BLOCK * (1 + rng_below(&c->p->rng, 2));
+	uint32_t steps = 1 + (uint32_t)rng_below(&c->p->rng, 4);
+	struct cursor_step step[] = {{at, at, 1, first}, {from, from + steps * LIMIT_BLOCK, steps, second}};
+
+	prove_weights(&c->p->rng, &c->cursor, first);
+	prove_weights(&c->p->rng, &c->cursor, second);
+
+	bool ok = cursor_schedule(&c->cursor, step, 2, NULL, why);
+
+	bool beyond = from + steps * LIMIT_BLOCK >= cursor_end(&c->cursor);
+
+	PROVE(c->p, ok || c->cursor.epochs || c->limited || beyond, "%s: %s", why->field, why->text);
+	return ok;
+}
+
+static bool rewind_some(struct prove_chain *c, struct cursor_why *why)
+{
+	uint64_t start = c->cursor.segment[0]->start,
+		 first = c->stretches ? c->stretch[0].from : c->cursor.next;
+	uint64_t least = first > start ? first : start;
+	uint64_t back = rng_below(&c->p->rng, c->cursor.next - least + 1);
+
+	if (rng_below(&c->p->rng, 2))
+		back %= 5000;
+	ACCEPTED(c, cursor_rewind(&c->cursor, c->cursor.next - back, why), *why);
+	go_back(c, c->cursor.next);
+	return true;
+}
+
+static bool restart(struct prove_chain *c, struct cursor_why *why)
+{
+	if (c->saves == 0)
+		return rewind_some(c, why);
+
+	unsigned i = (unsigned)rng_below(&c->p->rng, c->saves);
+
+	cursor_free(&c->cursor);
+	ACCEPTED(c, cursor_decode(&c->cursor, c->saved[i].bytes, c->saved[i].n, why), *why);
+	while (c->saves > i + 1)
+		free(c->saved[--c->saves].bytes);
+	go_back(c, c->cursor.next);
+	return true;
+}
+
+static bool skip(struct prove_chain *c, struct cursor_why *why)
+{
+	uint64_t most = cursor_end(&c->cursor) - c->cursor.next, n = prove_log(&c->p->rng, 14);
+
+	(void)why;
+	prove_chain_move(c, c->cursor.next + (n < most ? n : most), true);
+	return true;
+}
+
+void prove_chain_edit(struct prove_chain *c, bool back)
+{
+	static bool (*const edits[])(struct prove_chain *, struct cursor_why *) = {
+		mix_soon, mix_later, add, take_away, schedule, skip, rewind_some, restart};
+	uint64_t edit = rng_below(&c->p->rng, back ? 8 : 6);
+	uint64_t before = cursor_fingerprint(&c->cursor, 1, 1);
+	uint32_t datasets = c->cursor.datasets;
+	struct cursor_why why;
+
+	/* Adding is two edits: the first may be the only one. */
+	if (!edits[edit](c, &why) && c->cursor.datasets == datasets)
+		PROVE(c->p, cursor_fingerprint(&c->cursor, 1, 1) == before,
+			"an edit was refused (%s: %s) and has changed the cursor", why.field, why.text);
+	prove_bytes(c->p, &c->cursor);
+	prove_remember(c->p, &c->history, &c->cursor);
+}
+
+/* ---- beginning and end ---- */
+
+void prove_chain_begin(
+	struct prove_chain *c, struct prove *p, const struct cursor *identity, uint64_t windows)
+{
+	struct cursor_source sources[DATASETS];
+	char names[DATASETS][16];
+	uint32_t n = 1 + (uint32_t)rng_below(&p->rng, DATASETS - 2);
+	struct cursor whole = *identity;
+	struct cursor_why why;
+
+	*c = (struct prove_chain){.p = p, .windows = windows, .names = n};
+	memcpy(whole.stream, "train", 6);
+	whole.seed = rng_next(&p->rng);
+	whole.seq_len = whole.stride = 1;
+	for (uint32_t d = 0; d < n; d++) {
+		sources[d] = prove_source(&p->rng, d, windows, names[d]);
+		sources[d].weight = 1e-3 + (double)rng_below(&p->rng, 1000);
+		/* Never the first one: something must be left to serve. */
+		if (d > 0 && !whole.epochs && rng_below(&p->rng, 6) == 0) {
+			sources[d].max_epochs = 1 + rng_below(&p->rng, 20);
+			c->limited = true;
+		}
+	}
+	ACCEPTED(c, cursor_begin(&c->cursor, &whole, sources, n, NULL, 0, &why), why);
+	prove_bytes(p, &c->cursor);
+	prove_remember(p, &c->history, &c->cursor);
+}
+
+void prove_chain_free(struct prove_chain *c)
+{
+	while (c->saves > 0)
+		free(c->saved[--c->saves].bytes);
+	cursor_free(&c->cursor);
+	prove_forget(&c->history);
+	free(c->stretch);
+}

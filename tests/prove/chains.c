@@ -1,0 +1,191 @@
+/*
+ * Random chains of at least six rescales, worlds up to 32,768, with edits, skips, rewinds and restarts from
+ * older cursors between them.
+ *
+ * Of every leg each micro-batch of each rank is looked at: they lie one behind the other from where the
+ * cursor stood to where it stands now, none apart and none on top of another. Some positions of it are asked
+ * for by what they hold, and once more at the end of the chain, by the whole history of its mixes.
+ */
+#include "prove.h"
+
+enum { WORLD = 32768, CHAINS = 100, LEGS = 6, RECORDS = 4, RECORDS_MOST = 128 };
+
+struct record {
+	uint64_t position;
+	struct order_place place;
+};
+
+struct run {
+	struct prove_chain chain;
+	struct record record[RECORDS_MOST];
+	unsigned records;
+	uint64_t slices;
+};
+
+/* All ranks take @batches. Where the cursor then stands. */
+static uint64_t tile(struct run *run, uint64_t world, uint64_t micro, uint64_t batches)
+{
+	const struct cursor *c = &run->chain.cursor;
+	uint64_t end = cursor_end(c), taken = c->next, expected = c->next;
+
+	for (uint64_t m = 0; m < batches && taken < end; m++) {
+		for (uint64_t r = 0; r < world; r++) {
+			uint64_t first = order_rank_position(c->next, m, r, world, micro);
+			uint64_t left = first < end ? end - first : 0, valid = left < micro ? left : micro;
+
+			PROVE(run->chain.p, valid == 0 || first == expected,
+				"rank %" PRIu64 " of %" PRIu64 ", batch %" PRIu64 " of %" PRIu64
+				" samples from %" PRIu64 " on: at %" PRIu64 ", due is %" PRIu64,
+				r, world, m, micro, c->next, first, expected);
+			expected += valid;
+		}
+		taken = order_rank_next(taken, world * micro, end);
+		PROVE(run->chain.p, taken == expected,
+			"%" PRIu64 " ranks have [%" PRIu64 ", %" PRIu64 "), the cursor goes to %" PRIu64,
+			world, c->next, expected, taken);
+		run->slices += world;
+	}
+	return taken;
+}
+
+/* What the ranks find there, by the cursor that they have. */
+static void record(struct run *run, uint64_t from, uint64_t to)
+{
+	struct order now = cursor_order(&run->chain.cursor);
+	struct order history = prove_order(&run->chain.history, &run->chain.cursor);
+
+	for (unsigned i = 0; i < RECORDS && from < to && run->records < RECORDS_MOST; i++) {
+		struct record *r = &run->record[run->records++];
+		struct order_place again;
+		uint64_t back = 0;
+
+		r->position = i == 0   ? from
+			      : i == 1 ? to - 1
+				       : from + rng_below(&run->chain.p->rng, to - from);
+		PROVE(run->chain.p, order_at(&now, r->position, &r->place), "nothing at %" PRIu64,
+			r->position);
+		PROVE(run->chain.p, order_at(&history, r->position, &again) && prove_same(&again, &r->place),
+			"history and cursor differ at %" PRIu64, r->position);
+		PROVE(run->chain.p, order_when(&now, &r->place, &back) && back == r->position,
+			"what is served at %" PRIu64 " is said to be served at %" PRIu64, r->position, back);
+	}
+}
+
+static void leg(struct run *run)
+{
+	struct prove_chain *c = &run->chain;
+	struct rng *rng = &c->p->rng;
+	/* Few are very large, or they would be all that there is time for. */
+	uint64_t world = prove_log(rng, rng_below(rng, 8) == 0 ? 15 : 10), micro = prove_log(rng, 5);
+	uint64_t from, to;
+
+	if (rng_below(rng, 256) == 0)
+		world = WORLD;
+	from = c->cursor.next;
+	to = tile(run, world, micro, 1 + rng_below(rng, 3));
+
+	prove_most(c->p, 0, world);
+	atomic_fetch_add(&c->p->sums->most[1], 1);
+	record(run, from, to);
+	prove_chain_move(c, to, false);
+	prove_bytes(c->p, &c->cursor);
+	prove_remember(c->p, &c->history, &c->cursor);
+	prove_chain_save(c);
+}
+
+/* What was recorded behind the cursor was undone. */
+static void forget_undone(struct run *run)
+{
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < run->records; i++)
+		if (run->record[i].position < run->chain.cursor.next)
+			run->record[kept++] = run->record[i];
+	run->records = kept;
+}
+
+/* Everything from the first position to the last was served once or skipped, and holds what it held. */
+static void look_back(struct run *run, uint64_t first)
+{
+	const struct prove_chain *c = &run->chain;
+	struct order history = prove_order(&c->history, &c->cursor);
+
+	for (uint32_t i = 0; i < c->stretches; i++) {
+		PROVE(c->p, c->stretch[i].from == first && c->stretch[i].to >= first,
+			"[%" PRIu64 ", %" PRIu64 ") follows on %" PRIu64, c->stretch[i].from,
+			c->stretch[i].to, first);
+		first = c->stretch[i].to;
+	}
+	PROVE(c->p, first == c->cursor.next, "served up to %" PRIu64 ", the cursor is at %" PRIu64, first,
+		c->cursor.next);
+	for (unsigned i = 0; i < run->records; i++) {
+		const struct record *r = &run->record[i];
+		struct order_place place;
+		uint64_t back = 0;
+
+		PROVE(c->p, order_at(&history, r->position, &place) && prove_same(&place, &r->place),
+			"position %" PRIu64 " changed after it was served", r->position);
+		PROVE(c->p, order_when(&history, &r->place, &back) && back == r->position,
+			"what was served at %" PRIu64 " is said to be served at %" PRIu64, r->position, back);
+	}
+}
+
+static void one_chain(struct prove *p, struct run *run)
+{
+	struct rng *rng = &p->rng;
+	uint64_t first = rng_below(rng, 3) == 0 ? 0 : rng_wide(rng) >> 2, kind = rng_below(rng, 8);
+	struct cursor identity = {0};
+	unsigned legs = LEGS + (unsigned)rng_below(rng, 5);
+
+	if (kind == 0) {
+		identity.epochs = 1 + rng_below(rng, 1 << 20);
+	} else if (kind < 3) {
+		identity.samples = first + 1 + rng_wide(rng) / 4;
+		identity.samples += !identity.samples;
+	}
+	prove_chain_begin(&run->chain, p, &identity, 1 + rng_wide(rng) % (UINT64_C(1) << 40));
+	run->records = 0;
+	if (first > cursor_end(&run->chain.cursor))
+		first = rng_below(rng, cursor_end(&run->chain.cursor));
+	prove_chain_move(&run->chain, first, true);
+	run->chain.stretches = 0;
+	prove_remember(p, &run->chain.history, &run->chain.cursor);
+	for (unsigned i = 0; i < legs; i++) {
+		leg(run);
+		for (uint64_t edits = rng_below(rng, 4); edits > 0; edits--) {
+			prove_chain_edit(&run->chain, true);
+			forget_undone(run);
+		}
+	}
+	look_back(run, first);
+	prove_chain_free(&run->chain);
+}
+
+static void run_chains(struct prove *p)
+{
+	struct run *run = prove_memory(p, 1, sizeof(*run));
+
+	for (unsigned i = 0; i < CHAINS; i++)
+		one_chain(p, run);
+	atomic_fetch_add(&p->sums->cases, CHAINS);
+	atomic_fetch_add(&p->sums->positions, run->slices);
+	free(run);
+}
+
+static void tell_chains(const struct prove_sums *sums)
+{
+	printf("        %" PRIu64 " rescales, worlds up to %" PRIu64
+	       "; a position here is a micro-batch of a rank\n",
+		sums->most[1], sums->most[0]);
+}
+
+const struct prove_part prove_chains = {
+	.name = "chains",
+	.what = "six and more rescales up to 32,768 ranks, edits, skips and restarts between: the union is "
+		"exactly once",
+	.units = UINT64_MAX,
+	.brief_units = 40,
+	.timed = true,
+	.run = run_chains,
+	.tell = tell_chains,
+};

@@ -1,0 +1,160 @@
+/*
+ * prove: the claims of the order and of the cursor, over as many cases as a machine has time for.
+ *
+ *   prove [--brief] [--seed S] [--jobs J] [--seconds T] [PART…]
+ *   prove --seed S --number N PART        one unit again, in this process
+ *
+ * A part is a list of units, numbered from 0; a unit holds one case or many, and what it does depends on the
+ * seed and its number alone. Units are shared out among processes, so a failure, which ends the process that
+ * met it, names both numbers.
+ *
+ *   worlds   all W1→W2→W3 ≤ 16 with every micro-batch ≤ 4: real feeds, their rows against the order
+ *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them
+ *   orders   whole orders of such chains: bitmaps of ordinals, forwards and backwards
+ *   mixes    10⁹ samples, another mix in every block: counts, ordinals, bytes of the cursor
+ *   ranks    32,768 real feeds after a rescale: what they hold first
+ */
+#ifndef PROVE_H
+#define PROVE_H
+
+#include "../../proto/cursor.h"
+
+#include "../unit/rng.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROVE_FACTS = 6 };
+
+/* What the processes that work on a part add up. */
+struct prove_sums {
+	_Atomic uint64_t next;	    /* unit to be taken */
+	_Atomic uint64_t cases;	    /* what the part calls one */
+	_Atomic uint64_t positions; /* of the order, looked at one by one */
+	_Atomic uint64_t most[PROVE_FACTS];
+};
+
+/* One unit at work. */
+struct prove {
+	const char *part;
+	uint64_t seed, number;
+	bool brief;
+	struct rng rng;
+	struct prove_sums *sums;
+	const char *program;
+};
+
+struct prove_part {
+	const char *name, *what;
+	uint64_t units, brief_units; /* of a full run: at most, where @timed */
+	bool timed;		     /* a full run ends after --seconds */
+	void (*run)(struct prove *p);
+	void (*tell)(const struct prove_sums *sums); /* one line of facts, or NULL */
+};
+
+extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes, prove_ranks;
+
+/* Says what is wrong and how to see it again, and ends the process. */
+__attribute__((noreturn, format(printf, 3, 4))) void prove_broken(
+	const struct prove *p, const char *what, const char *format, ...);
+#define PROVE(p, what, ...) ((what) ? (void)0 : prove_broken(p, #what, __VA_ARGS__))
+
+/* Raises the @fact-th maximum. */
+void prove_most(const struct prove *p, unsigned fact, uint64_t value);
+
+void *prove_memory(const struct prove *p, size_t n, size_t size); /* zeroed */
+
+static inline bool prove_same(const struct order_place *a, const struct order_place *b)
+{
+	return a->dataset == b->dataset && a->epoch == b->epoch && a->window == b->window;
+}
+
+/* ---- random things to prove it of ---- */
+
+/* In [1, 2^bits], as often in [1, 2] as in [2^(bits-1), 2^bits]. */
+static inline uint64_t prove_log(struct rng *rng, unsigned bits)
+{
+	uint64_t below = UINT64_C(1) << (1 + rng_below(rng, bits));
+
+	return below / 2 + rng_below(rng, below / 2 + 1);
+}
+
+/* A dataset called "d@index" of at most @windows windows. */
+struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t windows, char name[16]);
+/* Weights, at least one of them above 0, none for what has no windows. */
+void prove_weights(struct rng *rng, const struct cursor *cursor, double *weights);
+/* What a checkpoint does: the cursor through its bytes. Returns their number. */
+size_t prove_bytes(const struct prove *p, struct cursor *cursor);
+
+/* ---- history ---- */
+
+/* All segments of a run: what the cursors that it had say together. A later cursor's word counts. */
+struct prove_history {
+	struct order_segment **segment;
+	uint32_t segments, room;
+};
+
+void prove_remember(const struct prove *p, struct prove_history *history, const struct cursor *cursor);
+struct order prove_order(const struct prove_history *history, const struct cursor *cursor);
+void prove_forget(struct prove_history *history);
+
+/* ---- a run that is edited, moved and restarted ---- */
+
+enum { PROVE_SAVED = 8 };
+
+/* What became of positions [from, to): handed to ranks, or skipped. */
+struct prove_stretch {
+	uint64_t from, to;
+	bool skipped;
+};
+
+struct prove_chain {
+	struct prove *p;
+	struct cursor cursor;
+	struct prove_history history;
+	uint64_t windows; /* its datasets have at most so many */
+	unsigned names;	  /* datasets that there were */
+	bool limited;	  /* some have max_epochs: a mix may be refused */
+	struct {
+		uint8_t *bytes;
+		size_t n;
+		uint64_t next;
+	} saved[PROVE_SAVED]; /* cursors it may be restarted from, next ascending */
+	unsigned saves;
+	struct prove_stretch *stretch; /* ascending, gapless */
+	uint32_t stretches, room;
+};
+
+/* Begins at 0: @identity gives epochs or samples. */
+void prove_chain_begin(
+	struct prove_chain *chain, struct prove *p, const struct cursor *identity, uint64_t windows);
+void prove_chain_free(struct prove_chain *chain);
+/* All ranks are at @next now. */
+void prove_chain_move(struct prove_chain *chain, uint64_t next, bool skipped);
+/* One random edit, through bytes. With @back it may go back to where it was before. */
+void prove_chain_edit(struct prove_chain *chain, bool back);
+void prove_chain_save(struct prove_chain *chain);
+
+/* ---- feeds: the engine's own planning, without an engine ---- */
+
+/* Rings of a few slots of @micro rows, one feed at a time; and tables for the datasets of @cursor, whose
+ * windows are single tokens. */
+struct prove_feeds;
+struct prove_feeds *prove_feeds_new(const struct prove *p, const struct cursor *cursor, uint32_t micro);
+void prove_feeds_free(struct prove_feeds *feeds);
+
+enum { PROVE_SLOTS = 4 };
+
+/* Where a row went: @place is NULL for padding. */
+typedef void prove_row(void *context, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
+	const struct order_place *place);
+
+/* Lets rank @rank of @world plan from @cursor on, at most @batches (≤ PROVE_SLOTS) micro-batches. Returns how
+ * many there were. */
+uint64_t prove_feed(struct prove_feeds *feeds, const struct cursor *cursor, uint64_t rank, uint64_t world,
+	uint64_t batches, prove_row *seen, void *context);
+
+#endif

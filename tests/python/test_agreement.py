@@ -1,0 +1,81 @@
+"""Processes of a job that do not fit together are told so where they attach, all of them, and by name."""
+
+import re
+
+from conftest import another_daemon
+from job import Job
+
+import tokend
+
+
+def refusals(directory, sockets, **options):
+    """What each process was told; all of them must have been told something."""
+    with Job(directory, sockets, steps=2, **options) as job:
+        job.wait(expected=3)
+        told = [[(line["refused"], line["text"]) for line in job.lines(rank)] for rank in range(len(sockets))]
+    assert [len(lines) for lines in told] == [1] * len(sockets)
+    return [lines[0] for lines in told]
+
+
+def all_were_told(told, pattern):
+    assert {kind for kind, _ in told} == {"DisagreementError"}
+    assert len({text for _, text in told}) == 1
+    assert re.search(pattern, told[0][1]), told[0][1]
+
+
+def test_another_position_is_named_on_all_ranks(daemon):
+    told = refusals(daemon.directory, [daemon.socket] * 3, start=["begin", "begin", 4096])
+    all_were_told(told, r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process 0, rank 0, host \S+\)$")
+
+
+def test_another_micro_batch(daemon):
+    all_were_told(refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]), r"process 1 .*: micro_batch: is 8, that of process 0 is 4")
+
+
+def test_another_world(daemon):
+    told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[0, 1], data_world=[2, 3])
+    all_were_told(told, r"process 1 .*: world: is 3, that of process 0 is 2")
+
+
+def test_a_rank_that_is_there_twice(daemon):
+    told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2)
+    all_were_told(told, r"process 1 .*: rank: is rank 1, peer 0, as process 0 is")
+
+
+def test_a_rank_that_is_not_there(daemon):
+    told = refusals(daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2)
+    all_were_told(told, r"world: is 2, and of the group's 3 processes 1 read as rank 1, 2 as rank 0")
+
+
+def test_another_seed_on_another_node(daemon):
+    with another_daemon(seed=43) as other:
+        all_were_told(refusals(daemon.directory, [daemon.socket, other.socket]), r"process 1 .*: seed: 43 \| 42")
+
+
+def test_one_that_cannot_attach_does_not_keep_the_others_waiting(daemon):
+    told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
+    assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
+    assert re.search(r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not", told[0][1]), told[0][1]
+
+
+def test_agree_false_looks_at_nothing(daemon):
+    with Job(daemon.directory, [daemon.socket] * 2, steps=3, start=["begin", 4096], agree=False, calls_from=None) as job:
+        job.wait()
+        assert job.positions() == [*range(0, 4), *range(8, 12), *range(16, 20), *range(4100, 4104), *range(4108, 4112), *range(4116, 4120)]
+
+
+def test_peers_of_one_rank_take_the_same_rows(daemon):
+    ranks = {"data_rank": [0, 0, 1, 1], "peer": [0, 1, 0, 1], "data_world": 2}
+    with Job(daemon.directory, [daemon.socket] * 4, steps=20, **ranks) as job:
+        job.wait()
+        took = [job.of(process, "took") for process in range(4)]
+        assert took[0] == took[1] != took[2] == took[3]
+        assert sorted(row[0] for rank in (0, 2) for rows in took[rank] for row in rows) == list(range(160))
+        assert len({job.lines(process)[-1]["cursor"] for process in range(4)}) == 1
+
+
+def test_a_loader_alone_agrees_with_itself(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket) as loader:
+        loader.seek(position=1024)
+        loader.load_state_dict(loader.state_dict())
+        assert loader.position == 1024

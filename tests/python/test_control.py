@@ -1,0 +1,316 @@
+"""An operator's requests, by tokctl, to jobs of one and of several processes."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import BIN, another_daemon, subprocess_environment, wait_until
+from job import Job
+
+import tokend
+
+
+def ask(daemon, kind, *arguments, run="job"):
+    """tokctl, under way."""
+    command = [BIN / "tokctl", kind, "train", *map(str, arguments), "--run", run, "--socket", daemon.socket, "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=subprocess_environment())
+
+
+def answer(tokctl, status=0, seconds=60):
+    """Its last line of JSON, or what it said on stderr."""
+    out, err = tokctl.communicate(timeout=seconds)
+    assert tokctl.returncode == status, out + err
+    return json.loads(out.splitlines()[-1]) if status == 0 else err
+
+
+def take_until(loader, event, steps=10_000):
+    """Trains until control() returns something, with every position taken on the way in @event's list."""
+    for _ in range(steps):
+        event.extend(next(loader)["position"].tolist())
+        request = loader.control()
+        if request is not None:
+            return request
+        time.sleep(0.001)
+    raise AssertionError("no request came")
+
+
+def gap(positions):
+    """The positions that are missing between the first and the last, each of which must be there once."""
+    assert len(positions) == len(set(positions))
+    return sorted(set(range(min(positions), max(positions) + 1)) - set(positions))
+
+
+# ---- a world of one ----
+
+
+@pytest.fixture
+def loader(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket, run="job") as loader:
+        yield loader
+
+
+def test_alone_a_mix_acts_at_once(daemon, loader):
+    taken = []
+    tokctl = ask(daemon, "mix", "web=1", "code=3")
+    request = take_until(loader, taken)
+    assert (request.kind, request.args) == ("mix", {"weights": {"web": 1.0, "code": 3.0}})
+    assert (request.acts_from, request.error, request.save, request.stop) == (1024, None, False, False)
+    assert answer(tokctl)["acts_from"] == 1024
+    assert loader.cursor.segments[1]["start"] == 1024
+    assert loader.cursor.segments[1]["weights"] == {"web": 0.25, "code": 0.75}
+    assert loader.control() is None
+    while loader.position < 4096:
+        taken.extend(next(loader)["position"].tolist())
+    assert taken == list(range(4096))
+
+
+def test_alone_a_skip_and_a_refused_mix(daemon, loader):
+    taken = []
+    tokctl = ask(daemon, "skip", "--samples", 1000)
+    request = take_until(loader, taken)
+    assert request.acts_from == taken[-1] + 1 + 1000
+    answer(tokctl)
+    tokctl = ask(daemon, "mix", "web=1", "wiki=3")
+    request = take_until(loader, taken)
+    assert request.kind == "mix" and "wiki" in request.error and not request.save
+    assert "wiki" in answer(tokctl, status=1)
+    assert len(gap(taken + next(loader)["position"].tolist())) == 1000
+
+
+def test_alone_a_checkpoint_is_what_the_trainer_then_has(daemon, loader):
+    taken = []
+    tokctl = ask(daemon, "checkpoint", "--tag", "mine")
+    request = take_until(loader, taken)
+    assert request.save and not request.stop and request.args == {"tag": "mine"}
+    time.sleep(0.2)
+    assert tokctl.poll() is None  # it waits for the trainer's word
+    request.done("model in /models/7")
+    request.done()  # once is enough
+    answer(tokctl)
+    assert not loader.should_stop
+    saved = daemon.directory / "state" / "train" / "job" / "mine.cursor"
+    assert saved.read_bytes() == bytes(loader.cursor)
+    assert loader.control() is None
+
+
+@pytest.mark.parametrize("ending", ["control", "close", "seek"])
+def test_alone_a_request_that_the_trainer_forgets_is_done(daemon, loader, ending):
+    tokctl = ask(daemon, "drain")
+    request = take_until(loader, [])
+    assert request.save and request.stop and loader.should_stop
+    place = loader.position
+    {"control": loader.control, "close": loader.close, "seek": lambda: loader.seek(position=0)}[ending]()
+    assert answer(tokctl)["position"] == place
+
+
+def test_a_trainer_that_dies_of_an_error_has_not_saved(daemon):
+    tokctl = ask_when_there(daemon, "drain")
+    with pytest.raises(OSError, match="disk"), tokend.Loader("train", 4, socket=daemon.socket, run="job") as loader:
+        take_until(loader, [])
+        raise OSError("the disk is full")
+    assert "OSError: the disk is full" in answer(tokctl.result(), status=1)
+
+
+class ask_when_there:
+    """The same as ask(), as soon as there is a session."""
+
+    def __init__(self, daemon, *arguments):
+        self.thread = threading.Thread(target=self.run, args=(daemon, *arguments))
+        self.thread.start()
+
+    def run(self, daemon, *arguments):
+        wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) > 1, "a session")
+        self.tokctl = ask(daemon, *arguments)
+
+    def result(self):
+        self.thread.join()
+        return self.tokctl
+
+
+def test_a_loader_that_knows_of_others_but_not_of_their_group_says_so(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket, rank=1, world=2) as loader:
+        with pytest.raises(tokend.ArgumentError, match="rank 1 of 2 .*pass group="):
+            loader.control()
+        loader.seek(rank=0, world=1)
+        assert loader.control() is None
+
+
+# ---- several processes ----
+
+
+def same_on_all(job, what="request"):
+    """What all processes noted of their requests: the same, at the same step."""
+    notes = [[line for line in job.lines(rank) if what in line] for rank in range(len(job.files))]
+    assert all(note == notes[0] for note in notes)
+    return notes[0]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_all_ranks_act_at_one_step(daemon, world):
+    with Job(daemon.directory, [daemon.socket] * world, steps=100_000) as job:
+        job.wait_for_steps(20)
+        mixed = answer(ask(daemon, "mix", "web=1", "code=3"))
+        skipped = answer(ask(daemon, "skip", "--samples", 777))
+        answer(ask(daemon, "checkpoint", "--tag", "here"))
+        drained = answer(ask(daemon, "drain"))
+        job.wait()
+        requests = same_on_all(job)
+        assert [note["request"]["kind"] for note in requests] == ["mix", "skip", "checkpoint", "drain"]
+        assert [note["request"]["error"] for note in requests] == [None] * 4
+        assert mixed["acts_from"] == requests[0]["request"]["acts_from"]
+        assert skipped["acts_from"] == requests[1]["request"]["acts_from"]
+        # exactly once, but for what was skipped
+        positions, end = job.positions(), job.lines(0)[-1]["end"]
+        assert gap(positions) == list(range(skipped["acts_from"] - 777, skipped["acts_from"]))
+        assert (positions[0], positions[-1]) == (0, end - 1)
+        assert drained["position"] == end
+        # in the mix that was asked for, from where it was said
+        cursor = bytes.fromhex(job.lines(0)[-1]["cursor"])
+        taken = {row[0]: row[1] for rank in range(world) for rows in job.of(rank, "took") for row in rows}
+        names = tokend.Cursor(cursor).datasets
+        old, new = daemon.plan("train", 0, end), daemon.plan("train", mixed["acts_from"], max(end - mixed["acts_from"], 1), cursor)
+        for row in old[: mixed["acts_from"]] + new:
+            assert names[taken.get(row["position"], names.index(row["dataset"]))] == row["dataset"]
+        # saved once, as all had it
+        saved = daemon.directory / "state" / "train" / "job" / "here.cursor"
+        assert saved.read_bytes().hex() == requests[2]["cursor"]
+        assert not saved.with_name("here.cursor.former").exists()
+        assert [job.lines(rank)[-1]["lost_wakes"] for rank in range(world)] == [0] * world
+
+
+def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
+    with another_daemon() as other, Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job:
+        job.wait_for_steps(20)
+        one, two = ask(daemon, "skip", "--samples", 100), ask(other, "skip", "--samples", 1000)
+        answer(one), answer(two)
+        answer(ask(other, "drain"))
+        job.wait()
+        assert sorted(note["request"]["args"].get("samples", 0) for note in same_on_all(job)) == [0, 100, 1000]
+        assert len(gap(job.positions())) == 1100
+
+
+def test_what_one_node_refuses_is_done_on_none(daemon):
+    with another_daemon() as other, Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job:
+        job.wait_for_steps(20)
+        assert "wiki" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
+        other.freeze()  # it takes the request no more: its session cannot go to another ring
+        tokctl = ask(daemon, "skip", "--samples", 100)
+        time.sleep(2)
+        other.kill()
+        other.start()
+        answer(tokctl)
+        answer(ask(daemon, "drain"))
+        job.wait()
+        assert [bool(note["request"]["error"]) for note in same_on_all(job, "step")] == [True, False, False]
+        assert len(gap(job.positions())) == 100
+
+
+@pytest.mark.parametrize("late", [None, 600])
+def test_a_process_that_does_not_come_by_stops_nobody(daemon, late):
+    options = {"calls_from": [0, late], "first_wait": 0.5}
+    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, **options) as job:
+        job.wait_for_steps(20 if late is None else late + 5)
+        wait_until(lambda: "not every process" in job.said(0), "the warning")
+        said = answer(ask(daemon, "mix", "web=1", "code=1", "--timeout", 3), status=1)
+        assert "not every process" in said or "rank 1" in said
+        job.wait_for_steps(max(job.steps()) + 100)
+        assert same_on_all(job) == []
+        assert gap(job.positions(min(job.steps()) - 1)) == []
+        assert [len(tokend.Cursor(bytes.fromhex(job.of(rank, "cursor")[-1])).segments) for rank in range(2)] == [1, 1]
+
+
+def test_killed_between_receiving_and_acting(daemon):
+    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, dies=[None, "acting"]) as job:
+        job.wait_for_steps(20)
+        said = answer(ask(daemon, "skip", "--samples", 500, "--timeout", 20), status=1)
+        assert "rank 1" in said
+        assert job.processes[1].wait(60) < 0
+        wait_until(lambda: job.processes[0].poll() is not None, "the other one's end", 60)
+        assert job.processes[0].returncode != 0
+        # Any step of the dead job is a checkpoint. What was taken until there and from there on is all there is.
+        step = min(job.steps()) // 2
+        before, cursor = job.positions(step), job.of(0, "cursor")[step - 1]
+    with Job(daemon.directory, [daemon.socket] * 3, steps=50, cursor=cursor) as job:
+        job.wait()
+        assert sorted(before + job.positions()) == list(range(len(before) + 50 * 3 * 4))
+
+
+RESCALE = """
+import json, sys
+import torch.distributed as dist
+import tokend
+rank, socket, meet = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
+only_0 = dist.new_group([0], backend="gloo")
+loader = tokend.Loader("train", 4, socket=socket, run="job")
+print(json.dumps({"ready": True}), flush=True)
+
+def train(until):
+    taken = []
+    while True:
+        taken += next(loader)["position"].tolist()
+        if loader.world > 1:
+            dist.barrier()
+        request = loader.control()
+        if until(request, len(taken)):
+            print(json.dumps({"taken": taken}), flush=True)
+            return request
+
+request = train(lambda request, n: request is not None)
+assert request.kind == "rescale" and request.args["world"] == 1 and loader.should_stop
+request.done()
+box = [None]
+if rank == 0:
+    loader.seek(rank=0, world=1, group=only_0)
+    assert not loader.should_stop
+    train(lambda request, n: request is not None and request.kind == "skip")
+    box = [loader.state_dict()]
+else:
+    loader.close()
+dist.broadcast_object_list(box, src=0)
+if rank == 0:
+    loader.seek(box[0]["cursor"], rank=0, world=2, group=dist.group.WORLD)
+else:
+    loader = tokend.Loader("train", 4, socket=socket, run="job", rank=1, world=2, start=box[0]["cursor"], group=dist.group.WORLD)
+print(json.dumps({"ready": True}), flush=True)
+request = train(lambda request, n: request is not None)
+assert request.kind == "drain", request
+request.done()
+loader.close()
+dist.destroy_process_group()
+"""
+
+
+def test_a_world_that_changes_in_process(daemon):
+    command = [sys.executable, "-c", RESCALE]
+    more = [daemon.socket, str(daemon.directory / "meet")]
+    environment = subprocess_environment(OMP_NUM_THREADS="1")
+    trainers = [
+        subprocess.Popen([*command, str(rank), *more], stdout=subprocess.PIPE, text=True, env=environment) for rank in range(2)
+    ]
+    try:
+        for trainer in trainers:
+            assert json.loads(trainer.stdout.readline()) == {"ready": True}
+        answer(ask(daemon, "rescale", "--world", 1))
+        first = [json.loads(trainer.stdout.readline())["taken"] for trainer in trainers]
+        wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 2, "the other's end")
+        skip = ask(daemon, "skip", "--samples", 64)
+        second = json.loads(trainers[0].stdout.readline())["taken"]
+        answer(skip)
+        for trainer in trainers:
+            assert json.loads(trainer.stdout.readline()) == {"ready": True}
+        answer(ask(daemon, "drain"))
+        third = [json.loads(trainer.stdout.readline())["taken"] for trainer in trainers]
+        assert [trainer.wait(60) for trainer in trainers] == [0, 0]
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+            trainer.wait()
+            trainer.stdout.close()
+    positions = [*first[0], *first[1], *second, *third[0], *third[1]]
+    assert len(set(positions)) == len(positions)
+    assert max(positions) + 1 == len(positions) + 64
+    assert min(positions) == 0

@@ -1,0 +1,184 @@
+"""tokend.Cursor: a value, its edits, and what it says of itself."""
+
+import os
+import pickle
+import subprocess
+
+import pytest
+from conftest import BIN
+
+import tokend
+
+
+@pytest.fixture
+def loader(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket) as loader:
+        yield loader
+
+
+@pytest.fixture
+def cursor(loader):
+    return loader.cursor
+
+
+def test_it_says_where_a_run_is(loader):
+    next(loader), next(loader)
+    cursor = loader.cursor
+    assert bytes(cursor) == loader.state_dict()["cursor"]
+    assert (cursor.position, cursor.stream, cursor.seed, cursor.datasets, cursor.end) == (8, "train", 42, ["web", "code"], None)
+    (segment,) = cursor.segments
+    assert (segment["start"], segment["pending"]) == (0, False)
+    assert segment["weights"] == pytest.approx({"web": 0.7, "code": 0.3})
+    assert str(cursor) == "train at 8, seed 42: web 70 %, code 30 %"
+    assert str(cursor.mix({"web": 1}, at=4096)).endswith("; from 4096 on web 100 %")
+
+
+def test_of_a_finite_stream(daemon):
+    with tokend.Loader("finite", 4, socket=daemon.socket) as loader:
+        assert loader.cursor.end == 468
+        assert str(loader.cursor) == "finite at 0 of 468, seed 7: code 100 %"
+
+
+def test_it_is_a_value(cursor):
+    same, other = tokend.Cursor(bytes(cursor)), cursor.seek(5)
+    assert cursor == same != other
+    assert hash(cursor) == hash(same)
+    assert len({cursor, same, other}) == 2
+    assert tokend.Cursor(cursor) == tokend.Cursor(memoryview(bytes(cursor))) == pickle.loads(pickle.dumps(cursor)) == cursor
+    assert cursor != bytes(cursor)
+    assert cursor.position == 0  # edits make new ones
+    with pytest.raises(AttributeError):
+        cursor.position = 3
+    cursor.to_dict()["segments"].clear()
+    assert len(cursor.segments) == 1
+
+
+def test_what_is_no_cursor_is_refused(cursor):
+    broken = bytearray(bytes(cursor))
+    broken[-1] ^= 1
+    for wrong in (b"", b"tkdc", bytes(broken), bytes(cursor)[:-1]):
+        with pytest.raises(tokend.ArgumentError, match="cursor"):
+            tokend.Cursor(wrong)
+    for wrong in ("train", 7, None):
+        with pytest.raises(TypeError):
+            tokend.Cursor(wrong)
+
+
+def test_it_is_taken_wherever_bytes_are(daemon, loader):
+    there = loader.cursor.seek(4000)
+    with tokend.Loader("train", 4, socket=daemon.socket, start=there) as other:
+        assert other.cursor == there
+        assert next(other)["position"].tolist() == [4000, 4001, 4002, 4003]
+    loader.seek(there)
+    assert loader.position == 4000
+    loader.load_state_dict({"cursor": there.seek(4004)})
+    assert loader.position == 4004
+
+
+def test_files(cursor, tmp_path):
+    path = tmp_path / "there.cursor"
+    path.write_text("what was there before")
+    cursor.save(path)
+    assert tokend.Cursor.load(path) == cursor
+    assert path.read_bytes() == bytes(cursor)
+    cursor.save(str(path))
+    assert os.listdir(tmp_path) == ["there.cursor"]
+    with pytest.raises(FileNotFoundError):
+        cursor.save(tmp_path / "nowhere" / "there.cursor")
+
+
+def test_tokctl_makes_the_same_of_it(daemon, cursor, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    cursor.save(here)
+
+    def tokctl(*arguments):
+        daemon.tokctl("cursor", *arguments, "--json")
+        return tokend.Cursor.load(there)
+
+    assert tokctl("seek", here, "--to", 4096, "-o", there) == cursor.seek(4096)
+    assert tokctl("mix", here, "--at", 2048, "web=1", "code=3", "-o", there) == cursor.mix({"web": 1, "code": 3}, at=2048)
+    assert daemon.tokctl("cursor", "show", "--json", there) == [tokend.Cursor.load(there).to_dict()]
+
+
+def test_edits(cursor):
+    assert cursor.seek(10).position == cursor.skip(10).position == 10
+    assert cursor.seek(4096).rewind(100) == cursor.seek(100)
+    mixed = cursor.seek(100).mix({"web": 1, "code": 3})
+    assert [segment["start"] for segment in mixed.segments] == [0, 1024]
+    assert mixed.segments[1]["weights"] == {"web": 0.25, "code": 0.75}
+    assert mixed.mix({"code": 1}, at=8192).segments[1] == {"start": 8192, "pending": True, "weights": {"web": 0, "code": 1}}
+    assert mixed.seek(5000).segments == [{"start": 1024, "pending": False, "weights": {"web": 0.25, "code": 0.75}}]
+    gone = cursor.remove("code")
+    assert [segment["weights"].get("code") for segment in gone.segments] == [pytest.approx(0.3), 0]
+    assert gone.segments[1]["start"] == 1024
+    later = mixed.mix({"web": 1, "code": 1}, at=8192).remove("web", at=16384)
+    assert [segment["start"] for segment in later.segments] == [0, 8192, 16384]
+
+
+def test_edits_that_cannot_be(cursor):
+    for edit, text in [
+        (lambda: cursor.mix({"wiki": 1}), "wiki"),
+        (lambda: cursor.mix({"web": -1}), "weight"),
+        (lambda: cursor.mix({"web": float("nan")}), "weight"),
+        (lambda: cursor.mix({}), "weight|sum"),
+        (lambda: cursor.mix({"web": 1}, at=1000), "1024"),
+        (lambda: cursor.rewind(1), "ahead|skip|behind"),
+        (lambda: cursor.mix({"web": 1}, at=1024).seek(2048).rewind(0), "1024"),
+        (lambda: cursor.remove("wiki"), "wiki"),
+        (lambda: cursor.remove("web").seek(1024).remove("code"), "code|left|nothing"),
+        (lambda: cursor.add("web", cursor), "web"),
+        (lambda: cursor.add("wiki", cursor), "wiki"),
+    ]:
+        with pytest.raises(tokend.ArgumentError, match=text):
+            edit()
+    for edit in (lambda: cursor.seek(None), lambda: cursor.skip(1.5), lambda: cursor.mix({"web": None})):
+        with pytest.raises(TypeError):
+            edit()
+    for edit in (lambda: cursor.seek(-1), lambda: cursor.skip(2**64)):
+        with pytest.raises(ValueError, match="must be 0 to 18446744073709551615"):
+            edit()
+
+
+def test_a_dataset_is_added_to_a_run(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket) as loader:
+        for _ in range(10):
+            next(loader)
+        before = loader.cursor
+    daemon.stop()
+    config = daemon.config.read_text()
+    daemon.config.write_text(config.replace("  finite:", "      - {name: more, path: whole.bin, weight: 1}\n  finite:", 1))
+    (daemon.directory / "whole.bin").write_bytes(daemon.shards["code.bin"].tobytes()[:20_000])
+    daemon.start()
+    with tokend.Loader("train", 4, socket=daemon.socket, start=before) as loader:
+        assert loader.fresh().datasets == ["web", "code", "more"]
+        assert loader.fresh().position == 0
+        assert loader.datasets == ["web", "code"]
+        after = loader.cursor.add("more", like=loader.fresh()).mix({"web": 0.5, "code": 0.25, "more": 0.25})
+        loader.seek(after)
+        assert loader.datasets == ["web", "code", "more"]
+        seen = set()
+        positions = []
+        while loader.position < 3000:
+            batch = next(loader)
+            positions += batch["position"].tolist()
+            seen |= set(zip(batch["dataset"].tolist(), [p >= 1024 for p in batch["position"].tolist()], strict=True))
+        assert positions == list(range(40, 3000))
+        assert seen == {(0, False), (1, False), (0, True), (1, True), (2, True)}
+
+
+def test_what_differs(cursor):
+    assert cursor.diff(cursor) == cursor.diff(bytes(cursor)) == []
+    assert cursor.diff(cursor.seek(7)) == ["next: 0 | 7"]
+    mixed = cursor.skip(50).mix({"web": 1, "code": 3})
+    assert cursor.diff(mixed) == ["next: 0 | 50", "mix from 1024: absent | web 25.000000 %, code 75.000000 %"]
+    assert mixed.diff(mixed.seek(1024)) == ["next: 50 | 1024", "mix from 0: web 70.000000 %, code 30.000000 % | absent"]
+
+
+def test_what_differs_is_what_tokctl_says(cursor, tmp_path):
+    mixed = cursor.skip(50).mix({"web": 1, "code": 3})
+    for other in (cursor, mixed, mixed.seek(1024), cursor.remove("code")):
+        cursor.save(tmp_path / "a")
+        other.save(tmp_path / "b")
+        command = [BIN / "tokctl", "cursor", "diff", tmp_path / "a", tmp_path / "b"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.splitlines()) == (1 if other != cursor else 0, cursor.diff(other))

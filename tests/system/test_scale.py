@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""100 T tokens: 10,000 sparse shards of 10 G tokens. Where in it one asks costs nothing, and takes no memory.
+
+Figures are the best of ROUNDS, the places taken in turn: what a busy machine adds to one it adds to all, and the best of many is
+what it adds nothing to. bench/run.py measures the same with a closer eye.
+"""
+
+import json
+import os
+import resource
+import time
+
+from harness import BIN, TOKCTL, Checks, Daemon, Place, datasets, run
+
+SHARDS, TOKENS, SEQ = 10_000, 10_000_000_000, 4096
+WINDOW = SEQ + 1
+WINDOWS = (TOKENS - WINDOW) // SEQ + 1  # of a shard
+ALL = SHARDS * WINDOWS
+PLACES = {"0": 0, "middle": ALL // 2, "end": ALL - 64, "2^62": 2**62}
+ROUNDS = 15
+RATIO = 1.5
+
+
+def shards(place):
+    for s in range(SHARDS):
+        with open(place.file("web", f"{s:05}.bin"), "wb") as f:
+            f.truncate(4 * TOKENS)
+
+
+def best(costs):
+    return {name: min(values) for name, values in costs.items()}
+
+
+def alike(c, what, costs, unit):
+    least = best(costs)
+    ratios = {name: round(least[name] / least["0"], 2) for name in least}
+    print(f"      {what}: {least['0']:.2f} {unit} at 0; elsewhere × {ratios}")
+    c.ok(f"{what}: the same everywhere", max(ratios.values()) <= RATIO, ratios)
+
+
+def in_turn(measure):
+    costs = {name: [] for name in PLACES}
+    for _ in range(ROUNDS):
+        for name, position in PLACES.items():
+            costs[name].append(measure(position))
+    return costs
+
+
+def cpu_of(*command):
+    """The lines that a command prints, and the milliseconds of CPU that it takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    code, out, err = run(*command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if code:
+        raise RuntimeError(err)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return [json.loads(line) for line in out.splitlines()], used * 1e3
+
+
+def offline(c, config):
+    """plan and when, each asked for so much that opening the shards is the smaller part."""
+    count = 100_000
+
+    def plan(position):
+        rows, ms = cpu_of(TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", count, "--json")
+        assert [rows[0]["position"], rows[-1]["position"], len(rows)] == [position, position + count - 1, count]
+        return ms
+
+    alike(c, f"plan of {count} windows", in_turn(plan), "ms CPU")
+
+    asked = {}
+    for name, position in PLACES.items():
+        asked[position] = cpu_of(TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", 1, "--json")[0][0]
+        at = asked[position]
+        c.ok(f"position {name} is a window", at["shard"] == f"{int(at['shard'][:5]):05}.bin" and at["offset"] <= TOKENS - WINDOW, at)
+        c.equal(f"position {name} is of its epoch", at["epoch"], position // ALL)
+
+    def when(position):
+        at = asked[position]
+        where = ("--dataset", "web", "--shard", at["shard"], "--offset", at["offset"] + 1, "--epoch", at["epoch"])
+        rows, ms = cpu_of(TOKCTL, "when", "-c", config, "train", *where, "--json")
+        assert [r["position"] for r in rows] == [position], (rows, at)
+        return ms
+
+    alike(c, "when", in_turn(when), "ms CPU")
+
+
+def online(c, place, config):
+    daemon = Daemon(place, config)
+
+    def private():
+        return daemon.memory_kib("VmRSS") - daemon.memory_kib("RssShmem")
+
+    opened = private()
+    c.ok("memory of 10,000 shards", opened <= 16 * 1024 + SHARDS * 64 / 1024, f"{opened} KiB")
+
+    def first(position):
+        code, out, err = run(os.path.join(BIN, "bench-next"), daemon.socket, "train", position, 0)
+        if code:
+            raise RuntimeError(err)
+        return json.loads(out)["first_ms"]
+
+    in_turn(first)  # it keeps some shards open: as many as it ever does
+    settled = private()
+    alike(c, "attach to first batch", in_turn(first), "ms")
+    grown = private() - settled
+    sessions = ROUNDS * len(PLACES)
+    print(f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, {grown:+} KiB after {sessions} more")
+    c.ok("memory stays", grown <= 1024, f"{grown} KiB more after {sessions} sessions")
+    for name, position in PLACES.items():
+        code, out, err = run(TOKCTL, "cat", "train", "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches",
+                             2, "--start", position)
+        c.ok(f"batches at {name}", code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out), err or len(out))
+    c.equal("it stops", daemon.stop(), 0)
+
+
+def main():
+    c = Checks()
+    with Place() as place:
+        begin = time.monotonic()
+        shards(place)
+        print(f"      {SHARDS} sparse shards made in {time.monotonic() - begin:.1f} s")
+        stream = {"seed": 42, "seq_len": SEQ, "datasets": datasets("web", dtype="u32")}
+        config = place.config(streams={"train": stream})
+        offline(c, config)
+        online(c, place, config)
+    c.exit()
+
+
+if __name__ == "__main__":
+    main()
