@@ -17,7 +17,7 @@
  *   - On the newest generation's grid a beginning is a rank that joins it, or comes back to it: whatever that
  *     rank recorded in it from its position on is void, and taken anew.
  *   - With the very world, micro-batch and position of an older generation that its rank is not yet in, it
- *     is a late member of that.
+ *     is a late member of that; or, if then one that it has already comes there too, the first of a new one.
  *   - Else it opens a new generation, and makes void all that older ones recorded from its position on: the
  *     run was restarted from a checkpoint, or rescaled.
  * From `left` to `position`, where a beginning goes forwards, the run was made to skip. Peers of a rank

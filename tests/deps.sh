@@ -8,7 +8,7 @@ packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then
-	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++)
+	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++ iproute2)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
 	alone+=(tokenizers==0.23.3)
 fi

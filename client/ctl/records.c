@@ -369,6 +369,23 @@ static size_t find_late(const struct record_peer *p, size_t i)
 	return p->generations;
 }
 
+/*
+ * Section @i opens a generation at @b's place. Who came there since the newest one was opened, and was taken
+ * for a late member of an older one because that lacked its rank, has come for this one.
+ */
+static void gather_early(struct record_peer *p, size_t i, const struct record_begin *b)
+{
+	size_t newest = p->generations - 1;
+
+	for (size_t s = i; p->generations > 0 && s-- > p->generation[newest].opener + 1;) {
+		const struct record_begin *early = &p->section[s].begin;
+
+		if (p->section[s].generation != newest && early->position == b->position &&
+			early->world == b->world && early->micro == b->micro)
+			p->section[s].generation = (uint32_t)p->generations;
+	}
+}
+
 /* Gives section @i, all before which have theirs, its generation. */
 static bool place_section(struct record_peer *p, size_t i)
 {
@@ -388,7 +405,9 @@ static bool place_section(struct record_peer *p, size_t i)
 		return true;
 	if (!grow((void **)&p->generation, p->generations, sizeof(*p->generation)))
 		return false;
-	p->generation[p->generations++] = (struct record_generation){b->position, b->world, b->micro, 0};
+	gather_early(p, i, b);
+	p->generation[p->generations++] = (struct record_generation){
+		.position = b->position, .world = b->world, .micro = b->micro, .opener = i};
 	return true;
 }
 

@@ -221,6 +221,17 @@ def out_of_step(scene):
     scene.is_proof("  all of them are exact", scene.verify(scene.directory("late")), 0, 220, generations=2, void=0)
 
 
+def cut_short(scene):
+    """A world that not all ranks had begun when it was killed, another one from there, and then that world again."""
+    checks, name = scene.checks, scene.directory("cut")
+    scene.phase("cut", 4, 2, 15)  # to 120
+    for i, (world, batches, ranks) in enumerate(((3, 4, (0, 1)), (2, 3, (1, 0)), (3, 20, (2, 0, 1)))):
+        for rank in ranks:
+            one = scene.cat(f"{name}/z{i}-{rank}.record", rank, world, 2, batches, 120)
+            checks.equal(f"rank {rank} of {world} from 120", scene.finish([one]), [])
+    scene.is_proof("  the first of them is no late one", scene.verify(name), 0, 240, generations=4, void=16 + 12)
+
+
 def daemon_killed(scene):
     """A trainer that loses its daemon goes on, and so does its record: that is no new beginning."""
     checks = scene.checks
@@ -544,6 +555,7 @@ def main():
         rescaled(scene)
         restarted(scene)
         out_of_step(scene)
+        cut_short(scene)
         daemon_killed(scene)
         same_record(scene)
         in_one_process(scene)

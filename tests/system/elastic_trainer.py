@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""One process of a job that an operator may change while it runs: as small as such a trainer can be, and complete.
+
+Its model are four numbers, but for the rest it does what trainers do: it meets the other processes in every step, saves every few
+steps and when it is asked to, leaves when it is asked to, and begins at the checkpoint if there is one. As the model is the sum of
+all tokens that were trained on, it shows by itself whether one was repeated, lost or altered.
+
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID say what they always say; the rest is in ELASTIC, as JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as distributed
+
+import tokend
+
+SUM = 1 << 62  # the model's sums are modulo this
+
+
+class Trainer:
+    def __init__(self, socket, checkpoint, record, micro, every=8, control=True, steps=None, dies=None):
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo")
+        self.checkpoint, self.every, self.steps, self.control = checkpoint, every, steps, control
+        self.step = self.samples = self.sum = 0
+        self.skips, self.mixes, self.errors = [], [], []
+        start = "begin"
+        if os.path.exists(checkpoint):
+            saved = torch.load(checkpoint)
+            start = saved.pop("data")["cursor"]
+            self.__dict__.update(saved)
+        self.loader = tokend.Loader("train", micro, socket=socket, record=record, start=start, deadline=60)
+        if dies:
+            self.die_when(dies)
+
+    def save(self):
+        if distributed.get_rank() == 0:
+            names = ("step", "samples", "sum", "skips", "mixes", "errors")
+            state = {name: getattr(self, name) for name in names} | {"data": self.loader.state_dict()}
+            torch.save(state, f"{self.checkpoint}.new")
+            os.replace(f"{self.checkpoint}.new", self.checkpoint)
+
+    def train(self, batch):
+        tokens = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], 1)
+        weights = batch["position"] % 8191 + 1  # a sample in another's place gives another sum
+        gradient = torch.stack([torch.tensor(len(tokens)), (tokens.sum(1) * weights).sum()])
+        distributed.all_reduce(gradient)
+        self.step += 1
+        self.samples += int(gradient[0])
+        self.sum = (self.sum + int(gradient[1])) % SUM
+
+    def obey(self, request):
+        """What an operator asked for."""
+        if request.error:
+            self.errors.append(request.error)
+        elif request.kind == "mix":
+            self.mixes = [mix for mix in self.mixes if mix[0] < request.acts_from] + [[request.acts_from, request.args["weights"]]]
+        elif request.kind == "skip":
+            self.skips.append([request.acts_from - request.args["samples"], request.acts_from])
+        if request.save:
+            self.save()
+            distributed.barrier()  # it is saved on all, now
+            request.done()
+
+    def run(self):
+        for batch in self.loader:
+            self.train(batch)
+            request = self.loader.control() if self.control else None
+            if request:
+                self.obey(request)
+            if self.step % self.every == 0:
+                self.save()
+            if self.loader.should_stop or self.step == self.steps:
+                break
+        self.loader.close()
+        distributed.destroy_process_group()
+
+    # ---- accidents ----
+
+    def die_when(self, moment):
+        """kill -9 of this process when it has fetched a request, or has carried it out and nobody knows."""
+        control = self.loader._control
+        name = {"fetched": "_fetch", "obeyed": "_obey"}[moment]
+        whole = getattr(control, name)
+
+        def half(*arguments):
+            whole(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(control, name, half)
+
+
+def main():
+    Trainer(**json.loads(os.environ["ELASTIC"])).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
