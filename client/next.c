@@ -208,6 +208,15 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 	return r == 1 ? hand_out(t, batch) : r;
 }
 
+int tokend_attend(struct tokend *t)
+{
+	int r = handle_check(t);
+
+	if (r == 0)
+		r = t->fd < 0 ? handle_revive(t, false) : handle_listen(t);
+	return r < 0 ? r : t->fd >= 0;
+}
+
 /* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
 static struct generation **find_generation(struct tokend *t, uint64_t handle)
 {

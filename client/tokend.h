@@ -223,6 +223,12 @@ enum tokend_outcome {
 	TOKEND_FAILED,	  /* not carried out, nothing was changed: the text says why */
 };
 
+/*
+ * Looks after the connection while there are batches enough: notices that the daemon died, and looks for its
+ * successor, so that requests find this session again. Never waits. 1: connected, 0: not yet. Errors: those
+ * of tokend_next(), which says them again once the ring is empty.
+ */
+TOKEND_API int tokend_attend(struct tokend *t);
 /* The number of the operator's last request as this session sees it: one atomic load. 0: none. */
 TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
 /* Fetches it. request->number is 0 if there is none (any more). Errors: ECONNECT, EPROTOCOL. */

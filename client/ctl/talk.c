@@ -46,7 +46,8 @@ bool ctl_receive(int fd, struct packet *packet)
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
-		ctl_fail("the daemon closed the connection");
+		ctl_fail("the daemon closed the connection (it stopped or was killed): ask again when it is "
+			 "back");
 		break;
 	case CTL_TIMEOUT:
 		ctl_fail("no answer within %d s", ANSWER_MS / 1000);

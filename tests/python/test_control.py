@@ -67,6 +67,18 @@ def test_alone_a_mix_acts_at_once(daemon, loader):
     assert taken == list(range(4096))
 
 
+def test_alone_a_daemon_that_was_lost_is_found_with_batches_left_and_its_requests_arrive(daemon, loader):
+    next(loader)
+    daemon.kill()
+    daemon.start()
+    wait_until(lambda: loader.control() is None and loader.stats()["reattached"] == 1, "a new session")
+    assert loader.stats()["batches"] == 1
+    tokctl = ask(daemon, "skip", "--samples", 96)
+    taken = []
+    assert take_until(loader, taken).acts_from == taken[-1] + 1 + 96
+    answer(tokctl)
+
+
 def test_alone_a_skip_and_a_refused_mix(daemon, loader):
     taken = []
     tokctl = ask(daemon, "skip", "--samples", 1000)

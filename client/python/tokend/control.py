@@ -18,7 +18,7 @@ MEETINGS = 2
 FIRST_WAIT_S = 10.0
 NOT_ALL = "not every process of its group has called control()"
 EVERY_S = 1.0  # from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
-EVERY_CALLS = 16  # at most, as steps may become slow
+EVERY_CALLS = 64  # at most, as steps may become slow
 EDITS = ("mix", "skip")
 PLACE = ("position", "taken", "fingerprint")  # what must be equal for a request to be carried out, in the order it is gathered
 
@@ -100,6 +100,7 @@ class Control:
         self._offered = 0  # the number that we launched it with
         self._met = 0  # how often all processes have come by
         self._off = False  # not all did
+        self._attend = 0.0  # when to look after the connection again
 
     def over(self, group):
         """The same among other processes."""
@@ -131,6 +132,9 @@ class Control:
     def step(self):
         if self._open is not None:
             self.finish()
+        now = time.monotonic()
+        if now >= self._attend and self.client.attend():  # until a lost daemon is found, every time
+            self._attend = now + EVERY_S
         number = self.client.request_number()
         if number == self._handled:
             number = 0
