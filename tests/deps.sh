@@ -10,6 +10,7 @@ alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++ iproute2)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
+	wheels+=(zstandard==0.25.0 pyarrow==26.0.1 tiktoken==0.14.0)
 	alone+=(tokenizers==0.23.3)
 fi
 

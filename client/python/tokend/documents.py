@@ -1,0 +1,370 @@
+"""Files of text as documents, read in pieces of about PIECE_BYTES: whole documents each, so that memory depends on no file's size.
+
+A piece knows where it begins (input, offset, line): reading from there gives the same documents again.
+"""
+
+import dataclasses
+import json
+import os
+import zlib
+
+from ._tokend import Error
+
+PIECE_BYTES = 512 << 10
+DOCUMENT_BYTES = 32 << 20  # tokenizers take up to a hundred times that while they work
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass
+class Source:
+    path: str
+    kind: str  # text, jsonl or parquet
+    packing: str  # "", gz or zst
+    size: int
+    changed: int  # mtime_ns
+
+
+@dataclasses.dataclass
+class Piece:
+    input: int  # index of the first source
+    offset: int  # in what the file holds unpacked; of parquet: rows
+    line: int  # those before it; of parquet: rows
+    paths: list  # of text: one a document
+    contents: object  # of text: a list of bytes; of jsonl: bytes, whole lines; of parquet: a list of strings
+    kind: str
+    done: int = 0  # bytes of the inputs, as they lie on disk, up to its end
+    error: str = None  # instead of contents: what is wrong there
+
+
+def source_of(path):
+    try:
+        status = os.stat(path)
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror}") from None
+    name, packing = path, ""
+    for ending in ("gz", "zst"):
+        if name.endswith("." + ending):
+            name, packing = name[: -len(ending) - 1], ending
+    kind = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}.get(os.path.splitext(name)[1])
+    if kind is None or (kind == "parquet" and packing):
+        raise Error(f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet")
+    if status.st_size == 0:
+        raise Error(f"{path}: is empty: leave it out")
+    return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
+
+
+def sources_of(paths):
+    """Directories stand for all files in them, by name."""
+    found = []
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(source_of(path))
+            continue
+        files = [os.path.join(at, name) for at, _, names in os.walk(path, onerror=_raise) for name in names if name[0] != "."]
+        if not files:
+            raise Error(f"{path}: holds no file")
+        found += map(source_of, sorted(files))
+    return found
+
+
+def _raise(error):
+    raise Error(f"{error.filename}: {error.strerror}")
+
+
+def package(name, path):
+    try:
+        return __import__(name)
+    except ImportError:
+        raise Error(f"{path}: needs the Python package {name}: pip install {name}") from None
+
+
+def check_packages(sources):
+    """Before hours of work, not after them."""
+    for source in sources:
+        if source.kind == "parquet":
+            package("pyarrow", source.path)
+        if source.packing == "zst":
+            package("zstandard", source.path)
+
+
+# ---- bytes ----
+
+
+def _gunzipped(file, path):
+    import gzip
+
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        try:
+            while block := unpacked.read(PIECE_BYTES):
+                yield block
+        except (OSError, EOFError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise Error(f"{path}: broken gzip: {error}") from None
+
+
+def _unzstd(file, path):
+    """By hand: the package's own reader takes a truncated file for a whole one."""
+    zstandard = package("zstandard", path)
+    frame = None
+    try:
+        while packed := file.read(4096):  # which unpack to at most 128 MiB, whatever they say
+            while packed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(packed)
+                packed = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+    except zstandard.ZstdError as error:
+        raise Error(f"{path}: broken zstd: {error}") from None
+    if frame:
+        raise Error(f"{path}: broken zstd: the file ends within a frame")
+
+
+def _gathered(blocks):
+    held, length = [], 0
+    for block in blocks:
+        held.append(block)
+        length += len(block)
+        if length >= PIECE_BYTES:
+            yield b"".join(held)
+            held, length = [], 0
+    yield b"".join(held)
+
+
+def _blocks(source, file, offset):
+    """What the file holds unpacked, from @offset on."""
+    if not source.packing:
+        file.seek(offset)
+        while block := file.read(PIECE_BYTES):
+            yield block
+        return
+    for block in _gathered((_gunzipped if source.packing == "gz" else _unzstd)(file, source.path)):
+        skipped = min(offset, len(block))
+        offset -= skipped
+        if skipped < len(block):
+            yield block[skipped:]
+
+
+def _check_unchanged(source, file):
+    status = os.fstat(file.fileno())
+    if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
+        raise Error(f"{source.path}: was changed while it was read: start again, in another directory")
+
+
+def _too_long(where, bytes_):
+    return Error(f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split it (split -C 16M)")
+
+
+# ---- pieces ----
+
+
+def _text(source, index, before):
+    held, length = [], 0
+    with open(source.path, "rb") as file:
+        for block in _blocks(source, file, 0):
+            held.append(block)
+            length += len(block)
+            if length > DOCUMENT_BYTES:
+                raise _too_long(source.path, length)
+        _check_unchanged(source, file)
+    if not length:
+        raise Error(f"{source.path}: is empty: leave it out")
+    return Piece(index, 0, 0, [source.path], [b"".join(held)], "text", before + source.size)
+
+
+def _jsonl(source, index, offset, line, before):
+    empty = offset == 0
+    held, length = [], 0
+
+    def piece(contents):
+        nonlocal offset, line
+        made = Piece(index, offset, line, [source.path], contents, "jsonl", before + min(file.tell(), source.size))
+        offset += len(contents)
+        line += contents.count(b"\n")
+        return made
+
+    with open(source.path, "rb") as file:
+        for block in _blocks(source, file, offset):
+            empty = empty and not block.strip()
+            cut = block.rfind(b"\n") + 1
+            if cut:
+                yield piece(b"".join([*held, block[:cut]]))
+                held, length = [], 0
+            held.append(block[cut:])
+            length += len(block) - cut
+            if length > DOCUMENT_BYTES:
+                raise _too_long(f"{source.path}:{line + 1}", length)
+        if length:
+            yield piece(b"".join(held))
+        _check_unchanged(source, file)
+    if empty:
+        raise Error(f"{source.path}: is empty: leave it out")
+
+
+def _parquet_column(source, opened, field):
+    pyarrow = package("pyarrow", source.path)
+    schema = opened.schema_arrow
+    if field not in schema.names:
+        raise Error(f'{source.path}: no column "{field}"; has {", ".join(schema.names[:8])}: give --field')
+    kind = schema.field(field).type
+    value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    if not (pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value) or str(value) == "string_view"):
+        raise Error(f'{source.path}: column "{field}" is {kind}; must be strings: give --field')
+
+
+def _parquet(source, index, row, before, field):
+    package("pyarrow", source.path)
+    import pyarrow.parquet
+
+    with open(source.path, "rb") as file:
+        try:
+            with pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as opened:
+                _parquet_column(source, opened, field)
+                rows = opened.metadata.num_rows
+                if not rows:
+                    raise Error(f"{source.path}: is empty: leave it out")
+                for first, texts in _parquet_rows(source, opened, row, field):
+                    done = before + source.size * (first + len(texts)) // rows
+                    yield Piece(index, first, first, [source.path], texts, "parquet", done)
+        except pyarrow.ArrowException as error:
+            raise Error(f"{source.path}: broken parquet: {' '.join(str(error).split())}") from None
+        _check_unchanged(source, file)
+
+
+def _parquet_rows(source, opened, row, field):
+    """(number of the first, texts), from @row on."""
+    first = 0
+    for number in range(opened.metadata.num_row_groups):
+        group = opened.metadata.row_group(number)
+        if first + group.num_rows <= row:
+            first += group.num_rows
+            continue
+        names = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+        share = names[field].total_uncompressed_size // max(group.num_rows, 1)
+        size = max(1, min(4096, PIECE_BYTES // max(share, 1)))
+        for batch in opened.iter_batches(size, row_groups=[number], columns=[field], use_threads=False):
+            skipped = min(max(row - first, 0), len(batch))
+            if skipped < len(batch):
+                yield first + skipped, _strings(source, batch.column(0).slice(skipped), first + skipped)
+            first += len(batch)
+
+
+def _strings(source, column, row):
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        for i, value in enumerate(column):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                raise Error(f"{source.path}: row {row + i}: {invalid(error)}") from None
+        raise
+
+
+def _of_source(source, index, offset, line, before, field):
+    try:
+        if source.kind == "text":
+            yield _text(source, index, before)
+        elif source.kind == "jsonl":
+            yield from _jsonl(source, index, offset, line, before)
+        else:
+            yield from _parquet(source, index, offset, before, field)
+    except OSError as error:
+        raise Error(f"{source.path}: {error.strerror}") from None
+
+
+def _together(pieces):
+    """Small files of text share a piece."""
+    held = None
+    for piece in pieces:
+        if held and (piece.kind != "text" or sum(map(len, held.contents)) >= PIECE_BYTES):
+            yield held
+            held = None
+        if piece.kind != "text":
+            yield piece
+        elif held is None:
+            held = piece
+        else:
+            held.paths += piece.paths
+            held.contents += piece.contents
+            held.done = piece.done
+    if held:
+        yield held
+
+
+def _pieces(sources, field, index, offset, line):
+    before = sum(source.size for source in sources[:index])
+    for number in range(index, len(sources)):
+        yield from _of_source(sources[number], number, offset, line, before, field)
+        before += sources[number].size
+        offset = line = 0
+
+
+def pieces(sources, field, index=0, offset=0, line=0):
+    """All pieces from that place on; the last one may be an error, which comes in its turn."""
+    try:
+        yield from _together(_pieces(sources, field, index, offset, line))
+    except Error as error:
+        yield Piece(0, 0, 0, [], None, "", error=str(error))
+
+
+# ---- documents of a piece: (where, text) ----
+
+
+def invalid(error):
+    return f"invalid UTF-8 (byte {error.object[error.start]:#04x}): must be UTF-8: convert it (iconv -t UTF-8)"
+
+
+def _decoded(path, contents, line):
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        line += contents.count(b"\n", 0, error.start) + 1
+        raise Error(f"{path}:{line}: {invalid(error)}") from None
+
+
+def _kind(value):
+    return {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+
+
+def _string(where, field, value):
+    if not isinstance(value, str):
+        raise Error(f'{where}: field "{field}" is {_kind(value)}; must be a string')
+    return value
+
+
+def _of_line(where, line, field):
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise Error(f"{where}: broken JSON at column {error.colno}: {error.msg}; must be one object a line") from None
+    except (ValueError, RecursionError) as error:
+        raise Error(f"{where}: broken JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Error(f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON object")
+    if field not in value:
+        raise Error(f'{where}: no field "{field}"; has {", ".join(list(value)[:8]) or "none"}: give --field')
+    text = _string(where, field, value[field])
+    if "\\ud" in line or "\\uD" in line:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Error(f'{where}: field "{field}" has half a surrogate pair, \\u{ord(text[error.start]):04x}, which is no text') from None
+    return text
+
+
+def documents(piece, field):
+    if piece.kind == "text":
+        for path, contents in zip(piece.paths, piece.contents, strict=True):
+            yield path, _decoded(path, contents.removeprefix(_BOM), 0)
+    elif piece.kind == "jsonl":
+        path = piece.paths[0]
+        contents = piece.contents.removeprefix(_BOM) if piece.offset == 0 else piece.contents
+        for number, line in enumerate(_decoded(path, contents, piece.line).split("\n"), piece.line + 1):
+            if line.strip(" \t\r"):
+                yield f"{path}:{number}", _of_line(f"{path}:{number}", line, field)
+    else:
+        for row, text in enumerate(piece.contents, piece.line):
+            yield f"{piece.paths[0]}: row {row}", _string(f"{piece.paths[0]}: row {row}", field, text)
