@@ -320,6 +320,12 @@ static int check_revived(struct tokend *t, const struct generation *g, const str
 		return handle_fail(t, TOKEND_EREFUSED,
 			"dtype: the restarted daemon serves windows of %u × %u bytes, before it were %u × %u",
 			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
+	if (old->documents && !new->documents)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"documents: the restarted daemon's config has them no more for stream %s: it needs "
+			"documents: "
+			"true there",
+			t->stream);
 	return 1;
 }
 

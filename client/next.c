@@ -217,6 +217,26 @@ int tokend_attend(struct tokend *t)
 	return r < 0 ? r : t->fd >= 0;
 }
 
+const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+{
+	const struct generation *g = t->now;
+
+	*count = 0;
+	while (g && g->id << HANDLE_BITS != batch->handle >> HANDLE_BITS << HANDLE_BITS)
+		g = g->older;
+	if (handle_forked(t) || !g || !g->ring.geometry.documents || row >= g->ring.geometry.rows)
+		return NULL;
+
+	uint64_t slot = batch->handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
+	uint32_t index = (uint32_t)(slot % g->ring.geometry.slots) * g->ring.geometry.rows + row;
+
+	uint32_t n = *ring_document_count(&g->ring, index), most = g->ring.geometry.window_tokens - 1;
+
+	*count = n < most ? n : most;
+	return ring_document_start(&g->ring, index);
+}
+
 /* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
 static struct generation **find_generation(struct tokend *t, uint64_t handle)
 {

@@ -108,6 +108,15 @@ TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
 /* Gives the slot back, in any order. The batch's memory is the daemon's again. Once a batch. */
 TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batch);
 
+/*
+ * Where documents begin in a row of a batch that is held: the indices in its window, from 1 on and ascending,
+ * of the tokens that are the first of another document than the token before (position ids begin again
+ * there). Valid as the tokens are. NULL, and *@count is 0, where the stream has no `documents: true` in the
+ * daemon's config, and for what is no row of a held batch.
+ */
+TOKEND_API const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count);
+
 /* Shape of the batches and the length of the stream; valid from attach on, changed only by tokend_seek(). */
 struct tokend_shape {
 	uint32_t rows, window_tokens, token_bytes, slots;

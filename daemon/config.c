@@ -392,6 +392,7 @@ enum {
 	STREAM_STRIDE,
 	STREAM_EOS,
 	STREAM_VOCAB,
+	STREAM_DOCUMENTS,
 	STREAM_EPOCHS,
 	STREAM_SAMPLES,
 	STREAM_DATASETS,
@@ -416,6 +417,8 @@ static const struct schema_key stream_keys[] = {
 	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos), .max = UINT32_MAX},
 	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
 		.max = UINT64_C(1) << 32},
+	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
+		.right = "true or false"},
 	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs), .min = 1,
 		.max = UINT64_MAX},
 	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples), .min = 1,
@@ -438,6 +441,10 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 		return REFUSE_KEY(s, lines[STREAM_EOS], ".eos",
 			"%" PRIu64 " is no token of a vocab of %" PRIu64 "; must be below it", stream->eos,
 			stream->vocab);
+	if (stream->documents && !stream->has_eos)
+		return REFUSE_KEY(s, lines[STREAM_DOCUMENTS], ".documents",
+			"nothing says where a document ends; must have eos, the token that ends one, beside "
+			"it");
 	if (stream->epochs && stream->samples)
 		return REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
 			"the stream has epochs too (line %d); must have one of them", lines[STREAM_EPOCHS]);
@@ -509,6 +516,7 @@ static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct co
 	if (!lines[STREAM_STRIDE])
 		stream->stride = stream->seq_len;
 	stream->has_eos = lines[STREAM_EOS] != 0;
+	stream->eos_line = lines[STREAM_EOS];
 	stream->has_vocab = lines[STREAM_VOCAB] != 0;
 	return check_stream(s, stream, lines) && check_weights(s, stream, lines) &&
 	       (!reading.schedule || take_schedule(s, reading.schedule, stream));

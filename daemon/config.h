@@ -40,12 +40,14 @@ struct config_stream {
 	uint64_t seed, seq_len, extra, stride;
 	uint64_t epochs, samples; /* 0: not finite */
 	bool has_eos, has_vocab;
+	bool documents; /* has_eos then: slots say where documents begin */
 	uint64_t eos, vocab;
 	struct config_dataset *dataset;
 	uint32_t datasets;
 	struct config_step *step; /* `schedule:`, ascending */
 	uint32_t steps;
 	int line, schedule_line; /* the stream's own where it has no schedule */
+	int eos_line;
 };
 
 struct config {

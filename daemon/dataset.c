@@ -363,6 +363,13 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 				"; a stream must have one width",
 				8 * d->token_bytes, source->dataset[0].name, 8 * stream->token_bytes);
 	}
+	if (source->documents && stream->token_bytes == 2 && source->eos > UINT16_MAX) {
+		snprintf(why, why_bytes,
+			"%s:%d: streams.%s.eos: %" PRIu64
+			" is no u16 token, so no document would end; must be at most %d",
+			config->path, source->eos_line, source->name, source->eos, UINT16_MAX);
+		return false;
+	}
 	return begin(stream, why, why_bytes);
 }
 

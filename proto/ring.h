@@ -4,13 +4,18 @@
  *
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
  *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots × rows] |
+ *          | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens] |
  *   data   mapped read-write by both (CUDA can only register writable maps)
  *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct ring_control |
  *
  * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills them in
  * order and raises `published`; the client reads below it and raises `released`. Tokens lie packed, [rows,
- * window_tokens] in their stored width. The daemon never reads slot bytes back, and reads only the two words
- * of the control page, which it range-checks: a client that scribbles there harms only itself.
+ * window_tokens] in their stored width. Once a slot is published the daemon never reads its bytes again, and
+ * reads only the two words of the control page, which it range-checks: a client that scribbles there harms
+ * only itself.
+ *
+ * Documents. start[0] < start[1] < …, `count` of them, are the tokens of a row's window, from 1 on, that are
+ * the first of another document than the token before. Every token but the first could be one: there is room.
  *
  * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its
  * progress, then looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst:
@@ -48,6 +53,8 @@ struct ring_geometry {
 	uint64_t control_at;	/* of the control page in the data segment */
 	uint64_t meta_bytes;
 	uint64_t data_bytes;
+	uint32_t documents; /* 1: rows say where documents begin */
+	uint32_t reserved;
 };
 
 struct ring_slot {
@@ -82,7 +89,8 @@ struct ring_control {
 };
 
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
-_Static_assert(sizeof(struct ring_geometry) == 56, "shared layout");
+_Static_assert(sizeof(struct ring_geometry) == 64, "shared layout");
+_Static_assert(offsetof(struct ring_geometry, documents) == 56, "shared layout");
 _Static_assert(offsetof(struct ring_header, geometry) == 16, "shared layout");
 _Static_assert(offsetof(struct ring_header, published) == 128, "shared layout");
 _Static_assert(offsetof(struct ring_header, end) == 136, "shared layout");
@@ -99,6 +107,8 @@ struct ring {
 	struct ring_header *header;
 	struct ring_slot *slot;
 	struct ring_row *row;
+	uint32_t *document_count; /* NULL without documents */
+	uint32_t *document_start;
 	struct ring_control *control;
 	uint8_t *data;
 };
@@ -107,7 +117,7 @@ struct ring {
  * Sizes of a ring. False if a bound is broken; @why then holds the arithmetic.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, char *why, size_t why_bytes);
+	uint64_t token_bytes, bool documents, char *why, size_t why_bytes);
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
@@ -131,6 +141,17 @@ static inline struct ring_slot *ring_slot(const struct ring *ring, uint64_t s)
 static inline struct ring_row *ring_rows(const struct ring *ring, uint64_t s)
 {
 	return &ring->row[s % ring->geometry.slots * ring->geometry.rows];
+}
+
+/* Of ring row @index, (slot number mod slots) × rows + row, in a ring with documents. */
+static inline uint32_t *ring_document_start(const struct ring *ring, uint32_t index)
+{
+	return ring->document_start + (size_t)index * ring->geometry.window_tokens;
+}
+
+static inline uint32_t *ring_document_count(const struct ring *ring, uint32_t index)
+{
+	return &ring->document_count[index];
 }
 
 /* ---- the daemon's side ---- */

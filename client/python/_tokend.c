@@ -258,14 +258,85 @@ static void copy_rows(const struct tokend_batch *b, int64_t *position, int64_t *
 	}
 }
 
+/*
+ * What attention over packed documents asks for: position ids that begin again with each document, and where
+ * documents begin in the flat list of all inputs, its length behind them. A row's end ends a document, too.
+ * The last token of a window may be a label alone: a document that begins there is not one of the inputs.
+ */
+struct packing {
+	int64_t *ids;	 /* [rows × seq] */
+	int32_t *starts; /* [rows × seq + 1] */
+	uint32_t n, longest;
+};
+
+static void pack_document(struct packing *p, uint32_t at, uint32_t length)
+{
+	int64_t *ids = p->ids + at;
+
+	for (uint32_t i = 0; i < length; i++)
+		ids[i] = i;
+	p->starts[p->n++] = (int32_t)at;
+	if (length > p->longest)
+		p->longest = length;
+}
+
+/* In a stream without documents: the exception is set. */
+static bool has_documents(struct client *c)
+{
+	char why[300];
+
+	if (c->t->now->ring.geometry.documents)
+		return true;
+	snprintf(why, sizeof(why),
+		"documents: stream %s does not carry them: its config must have documents: true, and eos",
+		c->t->stream);
+	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+	return false;
+}
+
+static PyObject *client_need_documents(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	bool has = has_documents(c);
+
+	leave(c, false);
+	return has ? Py_NewRef(Py_None) : NULL;
+}
+
+static void pack(struct packing *p, const struct tokend *t, const struct tokend_batch *b, uint32_t seq)
+{
+	p->n = p->longest = 0;
+	for (uint32_t r = 0; r < b->rows; r++) {
+		uint32_t begin = 0, count;
+		const uint32_t *start = tokend_documents(t, b, r, &count);
+
+		for (uint32_t i = 0; i < count && start[i] > begin && start[i] < seq; i++) {
+			pack_document(p, r * seq + begin, start[i] - begin);
+			begin = start[i];
+		}
+		pack_document(p, r * seq + begin, seq - begin);
+	}
+	p->starts[p->n] = (int32_t)(b->rows * seq);
+}
+
 static PyObject *client_next_into(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long tokens, position, dataset;
+	unsigned long long tokens, position, dataset, ids = 0, starts = 0;
 	struct tokend_batch b;
 
-	if (!PyArg_ParseTuple(args, "KKK", &tokens, &position, &dataset) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "KKK|KK", &tokens, &position, &dataset, &ids, &starts) || !enter(c, true))
 		return NULL;
+
+	if (ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
+		leave(c, true);
+		return NULL;
+	}
 
 	int r = tokend_try_next(c->t, &b);
 
@@ -282,10 +353,17 @@ static PyObject *client_next_into(PyObject *self, PyObject *args)
 	}
 	tokend_widen((int64_t *)(uintptr_t)tokens, b.tokens, (size_t)b.rows * b.window_tokens, b.token_bytes);
 	copy_rows(&b, (int64_t *)(uintptr_t)position, (int64_t *)(uintptr_t)dataset);
+
+	struct packing p = {.ids = (int64_t *)(uintptr_t)ids, .starts = (int32_t *)(uintptr_t)starts};
+
+	if (ids)
+		pack(&p, c->t, &b, (uint32_t)c->t->origin.seq_len);
 	tokend_release(c->t, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
 	leave(c, true);
+	if (ids)
+		return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
 	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
 }
 
@@ -783,7 +861,9 @@ static PyObject *show(PyObject *module, PyObject *args)
 
 static PyMethodDef client_methods[] = {
 	{"next_into", client_next_into, METH_VARARGS,
-		"(tokens, positions, datasets) addresses of int64 → (rows_valid, next), or None"},
+		"(tokens, positions, datasets) addresses of int64 → (rows_valid, next), or None; with (…, "
+		"position_ids, int32 cu_seqlens) → (rows_valid, next, documents, longest)"},
+	{"need_documents", client_need_documents, METH_NOARGS, "raises if the stream does not carry them"},
 	{"cursor", client_cursor, METH_NOARGS, "bytes"},
 	{"position", client_position, METH_NOARGS, "of the cursor"},
 	{"taken", client_taken, METH_NOARGS, "position behind the last batch taken"},

@@ -126,7 +126,8 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 
 static uint64_t default_slots(const struct stream *stream, uint64_t micro)
 {
-	uint64_t slot = micro * (stream->config->seq_len + stream->config->extra) * stream->token_bytes;
+	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0);
+	uint64_t slot = micro * (stream->config->seq_len + stream->config->extra) * token;
 	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
 
 	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
@@ -146,7 +147,7 @@ static bool reserve(struct attach_job *job, struct server *server)
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro);
 	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes,
-		    why, sizeof(why)))
+		    c->documents, why, sizeof(why)))
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
@@ -218,6 +219,7 @@ static bool make_feed(struct attach_job *job)
 						 .rank = s->rank,
 						 .world = s->world,
 						 .ring = s->segment.ring,
+						 .eos = (uint32_t)stream->config->eos,
 						 .source = source,
 					 });
 	return s->feed || refuse(&job->refusal, "memory", "feed", "out of memory");

@@ -1,5 +1,7 @@
 #include "feed.h"
 
+#include "documents.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,11 +139,19 @@ bool feed_late(const struct feed *feed)
 
 /* ---- planning ---- */
 
+/* Of ring row @index. */
+static void *row_tokens(const struct feed *feed, uint32_t index)
+{
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+	uint8_t *slot = ring_slot_data(&feed->options.ring, index / g->rows);
+
+	return slot + (uint64_t)(index % g->rows) * g->window_tokens * g->token_bytes;
+}
+
 static void describe_read(
 	const struct feed *feed, uint32_t index, const struct ring_row *row, struct engine_action *read)
 {
 	const struct ring_geometry *g = &feed->options.ring.geometry;
-	uint8_t *slot = ring_slot_data(&feed->options.ring, index / g->rows);
 
 	*read = (struct engine_action){
 		.type = ENGINE_READ,
@@ -151,7 +161,7 @@ static void describe_read(
 		.shard = row->shard,
 		.token = row->offset,
 		.tokens = g->window_tokens,
-		.to = slot + (uint64_t)(index % g->rows) * g->window_tokens * g->token_bytes,
+		.to = row_tokens(feed, index),
 	};
 }
 
@@ -223,6 +233,8 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->reading++;
 	} else {
 		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
+		if (g->documents)
+			*ring_document_count(ring, index) = 0;
 	}
 	if (++feed->row == g->rows) {
 		feed->row = 0;
@@ -230,6 +242,16 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->left[at]--;
 	}
 	return real;
+}
+
+void feed_mark(const struct feed *feed, uint32_t index)
+{
+	const struct ring *ring = &feed->options.ring;
+	const struct ring_geometry *g = &ring->geometry;
+
+	if (g->documents)
+		*ring_document_count(ring, index) = documents_find(ring_document_start(ring, index),
+			row_tokens(feed, index), g->window_tokens, g->token_bytes, feed->options.eos);
 }
 
 bool feed_publish(struct feed *feed)

@@ -40,6 +40,7 @@ enum {
 	WINDOW_MAX = 24,
 	GRAVES = 64,
 	TRIES = 3,
+	EOS = 777,
 };
 
 /* ---- the world ---- */
@@ -47,7 +48,8 @@ enum {
 struct dataset {
 	struct table table;
 	uint64_t tokens[SHARDS], first[SHARDS + 1];
-	uint64_t key; /* what its tokens are made of */
+	uint64_t key;	/* what its tokens are made of */
+	uint32_t often; /* one in so many of them is EOS; 0: none is, but by chance */
 };
 
 struct stream {
@@ -55,6 +57,7 @@ struct stream {
 	struct dataset dataset[DATASETS];
 	struct feed_source source[DATASETS];
 	uint32_t token_bytes;
+	bool documents;
 };
 
 struct client {
@@ -93,7 +96,7 @@ struct grave {
 
 struct counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures, hostile,
-		ticks, lost, crashes;
+		ticks, lost, crashes, documents;
 };
 
 struct sim {
@@ -190,10 +193,12 @@ static void stream_make(struct sim *sim, struct stream *s)
 	identity.extra = below(sim, 3);
 	identity.stride = 1 + below(sim, 2 * identity.seq_len);
 	s->token_bytes = one_in(sim, 2) ? 2 : 4;
+	s->documents = s == sim->stream || one_in(sim, 2);
 	for (uint32_t d = 0; d < n; d++) {
 		do
 			dataset_make(sim, &s->dataset[d], identity.seq_len + identity.extra, identity.stride);
 		while (d == 0 && s->dataset[d].table.windows == 0);
+		s->dataset[d].often = s->documents ? (uint32_t)below(sim, 12) : 0;
 		source[d] = source_of(sim, &s->dataset[d], names[d]);
 		s->source[d] = (struct feed_source){.table = &s->dataset[d].table, .owner = &s->dataset[d]};
 	}
@@ -230,7 +235,9 @@ static struct cursor random_cursor(struct sim *sim, const struct stream *s)
 
 static uint32_t token_at(const struct dataset *d, uint64_t shard, uint64_t token)
 {
-	return (uint32_t)order_mix64(d->key ^ shard << 48 ^ token);
+	uint64_t mixed = order_mix64(d->key ^ shard << 48 ^ token);
+
+	return d->often && (mixed >> 32) % d->often == 0 ? EOS : (uint32_t)mixed;
 }
 
 static void write_tokens(
@@ -301,8 +308,8 @@ static void client_make(struct sim *sim, struct client *c)
 	*c = (struct client){.state = RUNNING, .stream = s, .cursor = random_cursor(sim, s)};
 	c->world = 1 + below(sim, 5);
 	c->rank = below(sim, c->world);
-	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, why,
-			   sizeof(why)));
+	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes,
+			   s->documents, why, sizeof(why)));
 	c->meta = map(sim, g.meta_bytes);
 	c->data = map(sim, g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
@@ -313,6 +320,7 @@ static void client_make(struct sim *sim, struct client *c)
 					       .rank = c->rank,
 					       .world = c->world,
 					       .ring = c->ring,
+					       .eos = EOS,
 					       .source = s->source,
 				       });
 	CHECK(sim, c->feed);
@@ -336,7 +344,13 @@ static uint64_t slot_hash(const struct client *c, uint64_t s)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
 
-	return order_checksum(ring_slot_data(&c->ring, s), g->slot_bytes) ^
+	uint32_t index = (uint32_t)(s % g->slots) * g->rows;
+	uint64_t hash = 0;
+
+	for (uint32_t i = index; g->documents && i < index + g->rows; i++)
+		hash = hash * 31 + order_checksum(ring_document_start(&c->ring, i),
+					   *ring_document_count(&c->ring, i) * sizeof(uint32_t));
+	return hash ^ order_checksum(ring_slot_data(&c->ring, s), g->slot_bytes) ^
 	       order_checksum(ring_rows(&c->ring, s), g->rows * sizeof(struct ring_row)) * 3 ^
 	       order_checksum(ring_slot(&c->ring, s), sizeof(struct ring_slot)) * 5;
 }
@@ -378,6 +392,24 @@ static void check_row(struct sim *sim, const struct client *c, uint64_t position
 	sim->counts.rows++;
 }
 
+/* Of ring row @index, in which are the tokens @bytes: zeros, if it is padding. */
+static void check_documents(struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
+{
+	const struct ring_geometry *g = &c->ring.geometry;
+	uint32_t n = 0, token;
+
+	if (!g->documents)
+		return;
+	for (uint32_t i = 1; i < g->window_tokens; i++) {
+		token = 0;
+		memcpy(&token, bytes + (size_t)(i - 1) * g->token_bytes, g->token_bytes);
+		if (token == EOS)
+			CHECK(sim, ring_document_start(&c->ring, index)[n++] == i);
+	}
+	CHECK(sim, *ring_document_count(&c->ring, index) == n);
+	sim->counts.documents += n;
+}
+
 static void check_slot(struct sim *sim, const struct client *c, uint64_t s)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
@@ -392,6 +424,7 @@ static void check_slot(struct sim *sim, const struct client *c, uint64_t s)
 			check_row(sim, c, first + r, &ring_rows(&c->ring, s)[r], bytes);
 		else
 			check_padding(sim, &ring_rows(&c->ring, s)[r], bytes, row_bytes);
+		check_documents(sim, c, (uint32_t)(s % g->slots) * g->rows + r, bytes);
 		valid += first + r < end;
 	}
 	CHECK(sim, ring_slot(&c->ring, s)->rows_valid == valid);
@@ -853,8 +886,8 @@ static void report(const struct sim *sim)
 	       "  ticks %" PRIu64 "\n",
 		n->slots, n->rows, n->padding, n->waits, n->ticks);
 	printf("faults %" PRIu64 "  retries %" PRIu64 "  feeds failed %" PRIu64 "  hostile %" PRIu64
-	       "  lost bytes found %" PRIu64 "\n",
-		n->faults, n->retries, n->failures, n->hostile, n->lost);
+	       "  lost bytes found %" PRIu64 "  documents %" PRIu64 "\n",
+		n->faults, n->retries, n->failures, n->hostile, n->lost, n->documents);
 	printf("trace %016" PRIx64 "\n", sim->trace);
 }
 

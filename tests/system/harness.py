@@ -356,6 +356,7 @@ class Client:
         fields = struct.unpack_from("<4I5Q", self.meta, 16)
         self.slots, self.rows, self.window, self.token_bytes = fields[:4]
         self.slot_bytes, self.slot_stride, self.control_at = fields[4:7]
+        (self.documents,) = struct.unpack_from("<I", self.meta, 72)
         self.batch = 0  # the next one
         # struct writes byte by byte; a word of these is loaded and stored at once
         self.meta_words = memoryview(self.meta).cast("Q")
@@ -393,6 +394,15 @@ class Client:
     def offset(self, number):
         """Of a slot in the data segment; none crosses a GiB, and no ring here has one."""
         return number % self.slots * self.slot_stride
+
+    def row_documents(self, number):
+        """Where documents begin in each row of a slot: what is behind slots and rows in the meta segment."""
+        counts = PAGE + 16 * self.slots + 40 * self.slots * self.rows
+        starts, found = counts + 4 * self.slots * self.rows, []
+        for i in range(number % self.slots * self.rows, (number % self.slots + 1) * self.rows):
+            (count,) = struct.unpack_from("<I", self.meta, counts + 4 * i)
+            found.append(list(struct.unpack_from(f"<{count}I", self.meta, starts + 4 * i * self.window)))
+        return found
 
     def next(self, seconds=LONG):
         """The next batch, copied, and its slot given back."""

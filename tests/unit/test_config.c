@@ -99,6 +99,7 @@ static void test_defaults(void **state)
 	assert_int_equal(s->epochs, 0);
 	assert_int_equal(s->samples, 0);
 	assert_false(s->has_eos);
+	assert_false(s->documents);
 	assert_false(s->has_vocab);
 	assert_int_equal(s->line, 2);
 	assert_int_equal(s->datasets, 1);
@@ -137,6 +138,7 @@ static void test_everything(void **state)
 					     "    extra: 0\n"
 					     "    stride: 3\n"
 					     "    eos: 0\n"
+					     "    documents: true\n"
 					     "    vocab: 4294967296\n"
 					     "    samples: 10\n"
 					     "    datasets:\n"
@@ -167,7 +169,7 @@ static void test_everything(void **state)
 	assert_true(s->seed == UINT64_MAX);
 	assert_int_equal(s->extra, 0);
 	assert_int_equal(s->stride, 3);
-	assert_true(s->has_eos && s->has_vocab);
+	assert_true(s->has_eos && s->has_vocab && s->documents);
 	assert_int_equal(s->eos, 0);
 	assert_int_equal(s->vocab, UINT64_C(1) << 32);
 	assert_int_equal(s->samples, 10);
@@ -180,10 +182,10 @@ static void test_everything(void **state)
 	assert_true(s->dataset[0].block == UINT32_C(1) << 31);
 	assert_int_equal(s->dataset[0].group, 1);
 	assert_true(s->dataset[0].slide);
-	assert_int_equal(s->dataset[0].line, 18);
-	assert_int_equal(s->dataset[0].path_line, 19);
-	assert_int_equal(s->dataset[0].format_line, 20);
-	assert_int_equal(s->dataset[0].weight_line, 22);
+	assert_int_equal(s->dataset[0].line, 19);
+	assert_int_equal(s->dataset[0].path_line, 20);
+	assert_int_equal(s->dataset[0].format_line, 21);
+	assert_int_equal(s->dataset[0].weight_line, 23);
 	assert_true(s->dataset[1].weight == 0 && s->dataset[1].has_weight);
 	assert_int_equal(s->dataset[1].shuffle, ORDER_NONE);
 	config_free(c);
@@ -411,6 +413,11 @@ static const struct bad bad_files[] = {
 		"18446744073709551615 in plain digits"},
 	{GOOD "    eos: 70\n    vocab: 70\n",
 		":7: streams.train.eos: 70 is no token of a vocab of 70; must be below it"},
+	{GOOD "    documents: true\n",
+		":7: streams.train.documents: nothing says where a document ends; must "
+		"have eos, the token that ends one, beside it"},
+	{GOOD "    eos: 7\n    documents: 1\n",
+		":8: streams.train.documents: '1' is no truth value; must be true or false"},
 	/* epochs with what it excludes */
 	{GOOD "    epochs: 1\n    samples: 4\n",
 		":8: streams.train.samples: the stream has epochs too (line 7); must have one of them"},

@@ -395,7 +395,11 @@ static void test_widths(void **state)
 		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple of 4 (a "
 		"token of u32): it is cut "
 		"short, or `dtype` is wrong");
-	const struct stream *s = open_good(p, LEN8, "      - {name: a, path: a.bin, dtype: u32}");
+	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true", "      - {name: a, path: a.bin}",
+		"5: streams.train.eos: 65536 is no u16 token, so no document would end; must be at most "
+		"65535");
+	const struct stream *s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
+		"      - {name: a, path: a.bin, dtype: u32}");
 
 	assert_int_equal(s->token_bytes, 4);
 	assert_int_equal(s->dataset->table.tokens[0], 10);

@@ -2,8 +2,12 @@
  * The core, one behaviour at a time: events in, actions out, nothing else around it. The simulator
  * (tests/sim) does the same with everything at once.
  */
+#include "../../daemon/engine/documents.h"
 #include "../../daemon/engine/engine.h"
 
+#include "rng.h"
+
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -52,6 +56,8 @@ struct session {
 struct shape {
 	uint32_t id, stream, slots, rows;
 	uint64_t rank, world, samples, next;
+	bool documents;
+	uint32_t eos;
 };
 
 static struct session session_make(const struct shape *shape)
@@ -61,7 +67,8 @@ static struct session session_make(const struct shape *shape)
 	struct cursor cursor = begin(shape->samples, shape->next);
 	char why[256];
 
-	assert_true(ring_geometry(&g, shape->slots, shape->rows, WINDOW, 4, why, sizeof(why)));
+	assert_true(
+		ring_geometry(&g, shape->slots, shape->rows, WINDOW, 4, shape->documents, why, sizeof(why)));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);
@@ -74,6 +81,7 @@ static struct session session_make(const struct shape *shape)
 					   .rank = shape->rank,
 					   .world = shape->world ? shape->world : 1,
 					   .ring = s.ring,
+					   .eos = shape->eos,
 					   .source = &source,
 				   });
 	assert_non_null(s.feed);
@@ -455,6 +463,98 @@ static void nothing_behind_the_end(void **state)
 	rig_free(r);
 }
 
+/* ---- documents ---- */
+
+/* As documents_find() has to do it. */
+static uint32_t find_slowly(uint32_t *start, const uint32_t *tokens, uint32_t n, uint32_t eos)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 1; i < n; i++)
+		if (tokens[i - 1] == eos)
+			start[found++] = i;
+	return found;
+}
+
+static void check_find(const uint32_t *tokens, uint32_t n, uint32_t eos)
+{
+	uint32_t expected[MANY], *start = malloc(n * sizeof(*start)); /* so that sanitizers see the edges */
+	uint32_t *wide = malloc(n * sizeof(*wide));
+	uint16_t *narrow = malloc(n * sizeof(*narrow));
+
+	assert_true(start && wide && narrow);
+	for (uint32_t i = 0; i < n; i++)
+		wide[i] = narrow[i] = (uint16_t)tokens[i];
+	uint32_t found = find_slowly(expected, wide, n, eos);
+
+	assert_int_equal(documents_find(start, wide, n, 4, eos), found);
+	assert_memory_equal(start, expected, found * sizeof(*start));
+	memset(start, 0xee, n * sizeof(*start));
+	assert_int_equal(documents_find(start, narrow, n, 2, eos), found);
+	assert_memory_equal(start, expected, found * sizeof(*start));
+	free(start);
+	free(wide);
+	free(narrow);
+}
+
+static void documents_begin_behind_each_eos(void **state)
+{
+	struct rng rng = {31};
+	uint32_t tokens[MANY], start[2];
+	const uint32_t u32[] = {65536, 0xffffffff, 1};
+
+	(void)state;
+	for (unsigned round = 0; round < 3000; round++) {
+		uint32_t n = 1 + (uint32_t)rng_below(&rng, MANY), eos = (uint32_t)rng_below(&rng, 65536);
+		uint64_t rare = round % 5 == 0 ? 1 : 1 + rng_below(&rng, 2 * n); /* 1: nothing but eos */
+
+		for (uint32_t i = 0; i < n; i++)
+			tokens[i] = rng_below(&rng, rare) == 0 ? eos : (uint32_t)rng_below(&rng, 65536);
+		tokens[0] = round & 1 ? eos : tokens[0];
+		tokens[n - 1] = round & 2 ? eos : tokens[n - 1];
+		check_find(tokens, n, eos);
+	}
+	assert_int_equal(documents_find(start, u32, 3, 4, 65536), 1);
+	assert_int_equal(start[0], 1);
+	assert_int_equal(documents_find(start, u32, 3, 4, 0xffffffff), 1);
+	assert_int_equal(start[0], 2);
+	assert_int_equal(documents_find(start, u32, 3, 2, 65536), 0); /* no u16 is that, 0 neither */
+	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
+}
+
+/* A row's are there when its slot is published; those of the row that had its place before are gone. */
+static void slots_say_where_documents_begin(void **state)
+{
+	static const uint32_t windows[][WINDOW] = {
+		{9, 1, 9, 9, 1}, {1, 2, 3, 4, 9}, {9, 9, 9, 9, 9}, {0, 0, 0, 0, 0}, {1, 1, 1, 9, 1}};
+	static const uint32_t expected[][WINDOW] = {{3, 1, 3, 4}, {0}, {4, 1, 2, 3, 4}, {0}, {1, 4}};
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(
+		&(struct shape){.id = 3, .slots = 2, .rows = 3, .samples = 5, .documents = true, .eos = 9});
+
+	(void)state;
+	memset(ring_document_count(&s.ring, 0), 0xee, 6 * sizeof(uint32_t));
+	attach(r, &s, 3);
+	assert_int_equal(r->reads, 5);
+	for (unsigned i = 0; i < 5; i++)
+		memcpy((uint32_t *)ring_slot_data(&s.ring, i / 3) + i % 3 * WINDOW, windows[i],
+			sizeof(windows[i]));
+	done(r, 3ull << 32 | 4, EIO, true); /* tried again; only what has come is looked at */
+	assert_int_equal(*ring_document_count(&s.ring, 4), 0xeeeeeeee);
+	for (unsigned i = 0; i < 5; i++) {
+		done(r, 3ull << 32 | i, 0, false);
+		assert_int_equal(*ring_document_count(&s.ring, i), expected[i][0]);
+		assert_memory_equal(
+			ring_document_start(&s.ring, i), &expected[i][1], expected[i][0] * sizeof(uint32_t));
+	}
+	assert_int_equal(published(&s), 2);
+	assert_int_equal(*ring_document_count(&s.ring, 5), 0); /* padding */
+	leave(r, &s, 3);
+	rig_free(r);
+}
+
+/* ---- the end, and waiting for it ---- */
+
 /* A last batch of padding alone has no read to wait for: who waits for it is woken all the same. */
 static void padding_alone_wakes(void **state)
 {
@@ -695,6 +795,8 @@ int main(void)
 		cmocka_unit_test(batches),
 		cmocka_unit_test(padding_at_the_end),
 		cmocka_unit_test(nothing_behind_the_end),
+		cmocka_unit_test(documents_begin_behind_each_eos),
+		cmocka_unit_test(slots_say_where_documents_begin),
 		cmocka_unit_test(padding_alone_wakes),
 		cmocka_unit_test(gone_comes_behind_the_last_read),
 		cmocka_unit_test(events_for_nobody_are_ignored),

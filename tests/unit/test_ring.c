@@ -30,10 +30,18 @@
 
 static bool fits(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes)
 {
+	struct ring_geometry more;
 	char why[256] = "";
-	bool ok = ring_geometry(g, slots, rows, window, bytes, why, sizeof(why));
+	bool ok = ring_geometry(g, slots, rows, window, bytes, false, why, sizeof(why));
 
 	assert_int_equal(ok, why[0] == 0);
+	/* Documents cost room in the meta segment, no other bound. */
+	assert_int_equal(ring_geometry(&more, slots, rows, window, bytes, true, why, sizeof(why)), ok);
+	if (ok) {
+		assert_int_equal(more.data_bytes, g->data_bytes);
+		assert_true(more.meta_bytes >= g->meta_bytes - RING_PAGE + slots * rows * (1 + window) * 4);
+		assert_true(more.meta_bytes <= g->meta_bytes + RING_PAGE + slots * rows * (1 + window) * 4);
+	}
 	return ok;
 }
 
@@ -99,7 +107,7 @@ static void refuse(uint64_t slots, uint64_t rows, uint64_t window, uint64_t byte
 	struct ring_geometry g;
 	char why[256] = "";
 
-	assert_false(ring_geometry(&g, slots, rows, window, bytes, why, sizeof(why)));
+	assert_false(ring_geometry(&g, slots, rows, window, bytes, false, why, sizeof(why)));
 	if (!strstr(why, say))
 		fail_msg("\"%s\" does not say \"%s\"", why, say);
 }
@@ -135,13 +143,20 @@ static void *map(uint64_t bytes)
 	return at;
 }
 
-static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
+static void maps_make_with(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, bool documents)
 {
-	assert_true(fits(&m->g, slots, rows, window, 4));
+	char why[256];
+
+	assert_true(ring_geometry(&m->g, slots, rows, window, 4, documents, why, sizeof(why)));
 	m->meta = map(m->g.meta_bytes);
 	m->data = map(m->g.data_bytes);
 	ring_format(&m->daemon, &m->g, m->meta, m->data);
 	assert_true(ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes));
+}
+
+static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
+{
+	maps_make_with(m, slots, rows, window, false);
 }
 
 static void maps_free(struct maps *m)
@@ -169,6 +184,33 @@ static void both_sides_see_the_same(void **state)
 	maps_free(&m);
 }
 
+/* Room for each row's documents, between the rows and the end of the meta segment, none of it shared. */
+static void documents_have_a_place(void **state)
+{
+	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33 };
+	struct maps m;
+
+	(void)state;
+	maps_make(&m, SLOTS, ROWS_EACH, TOKENS);
+	assert_true(!m.daemon.document_count && !m.client.document_start && !m.client.geometry.documents);
+	maps_free(&m);
+
+	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, true);
+	assert_true((void *)m.client.document_count == (void *)(m.client.row + SLOTS * ROWS_EACH));
+	for (uint32_t i = 0; i < SLOTS * ROWS_EACH; i++) {
+		uint32_t *start = ring_document_start(&m.client, i),
+			 *count = ring_document_count(&m.client, i);
+
+		assert_ptr_equal(start, ring_document_start(&m.daemon, i));
+		assert_ptr_equal(count, ring_document_count(&m.daemon, i));
+		assert_ptr_equal(count, ring_document_count(&m.client, 0) + i);
+		assert_ptr_equal(start, ring_document_start(&m.client, 0) + i * TOKENS);
+		assert_true(count < ring_document_start(&m.client, 0));
+		assert_true((char *)(start + TOKENS) <= (char *)m.meta + m.g.meta_bytes);
+	}
+	maps_free(&m);
+}
+
 static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
 {
 	struct ring ring;
@@ -176,12 +218,12 @@ static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes
 	return ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes);
 }
 
-static void mangled_headers_are_refused(void **state)
+static void mangled_headers(bool documents)
 {
 	struct maps m;
 
-	(void)state;
-	maps_make(&m, 3, 128, 33); /* so many rows that another number of slots has other sizes */
+	maps_make_with(
+		&m, 3, 128, 33, documents); /* so many rows that another number of slots has other sizes */
 	uint8_t *header = m.meta;
 	size_t reserved = offsetof(struct ring_header, reserved);
 
@@ -194,6 +236,13 @@ static void mangled_headers_are_refused(void **state)
 	}
 	assert_true(opens(&m, m.g.meta_bytes, m.g.data_bytes));
 	maps_free(&m);
+}
+
+static void mangled_headers_are_refused(void **state)
+{
+	(void)state;
+	mangled_headers(false);
+	mangled_headers(true);
 }
 
 static void maps_of_another_size_are_refused(void **state)
@@ -464,6 +513,7 @@ int main(void)
 		cmocka_unit_test(slots_around_a_gibibyte),
 		cmocka_unit_test(geometries_refused),
 		cmocka_unit_test(both_sides_see_the_same),
+		cmocka_unit_test(documents_have_a_place),
 		cmocka_unit_test(mangled_headers_are_refused),
 		cmocka_unit_test(maps_of_another_size_are_refused),
 		cmocka_unit_test(random_headers),

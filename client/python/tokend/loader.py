@@ -22,7 +22,7 @@ class _Torch:
     def __init__(self):
         import torch
 
-        self.empty, self.int64 = torch.empty, torch.int64
+        self.empty, self.int64, self.int32 = torch.empty, torch.int64, torch.int32
 
     def new(self, *shape):
         return self.empty(shape, dtype=self.int64)
@@ -43,7 +43,7 @@ class _Numpy:
     def __init__(self):
         import numpy
 
-        self.empty, self.int64 = numpy.empty, numpy.int64
+        self.empty, self.int64, self.int32 = numpy.empty, numpy.int64, numpy.int32
 
     def new(self, *shape):
         return self.empty(shape, dtype=self.int64)
@@ -108,6 +108,7 @@ class Loader:
     agree        compare over the group, here and at every seek, that all begin at one cursor and every rank is there equally
                  often; else DisagreementError on all. This makes the constructor and seek() calls that all processes make
                  together. False: for jobs whose ranks attach at different times; then a group must be named if wanted
+    documents    add to each batch what attention over packed documents asks for; the stream must have `documents: true`
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
 
@@ -116,12 +117,17 @@ class Loader:
     the index of its dataset in `datasets`; both are -1 for the padding rows behind the end of a finite stream, whose
     labels are -100. input_ids and labels are views of one tensor, new for each batch.
 
+    With documents=True also position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each document and each
+    row; cu_seqlens, int32 [n + 1], where the n documents of the batch begin in input_ids.flatten(), and its length; and
+    max_seqlen, the length of the longest, an int. Labels are as ever: the last of a document is the next one's first token.
+
     state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state is the same bytes on
     all ranks, and any number of ranks can go on from it.
     """
 
     def __init__(self, stream, micro_batch, *, socket=None, config=None, run=None, rank=None, world=None, peer=0, slots=0,
-                 start="begin", deadline=300.0, framework=None, group=None, agree=True, record=None):
+                 start="begin", deadline=300.0, framework=None, group=None, agree=True, documents=False,
+                 record=None):
         if socket is not None and config is not None:
             raise ValueError("socket, config: give one of them")
         self._client = self._control = None
@@ -129,7 +135,7 @@ class Loader:
         if group is None and agree and rank is None and world is None:
             group = groups.of_all()
         self._rank, self._world = job.coordinate(rank, world)
-        self._micro, self._peer, self._agree = micro_batch, peer, agree
+        self._micro, self._peer, self._agree, self._documents = micro_batch, peer, agree, documents
         run = run or job.token()
         where = _where(start)
         together = self._among(group)
@@ -149,6 +155,8 @@ class Loader:
                     attach(private.socket_for(config, deadline))
                 except _tokend.ConnectError:  # it was just about to leave
                     attach(private.socket_for(config, deadline))
+            if documents:
+                self._client.need_documents()
             if record is not None:
                 self._client.record(_record_path(record, run or "default", self._rank, peer))
 
@@ -202,7 +210,13 @@ class Loader:
             self._rows = make.rows(2 * ROWS_AHEAD, micro)
         position, dataset = self._rows.pop(), self._rows.pop()
         tokens = make.new(micro, self._window)
-        taken = self._next_into(make.address(tokens), make.address(position), make.address(dataset))
+        if self._documents:
+            ids, starts = make.new(micro, seq), make.empty(micro * seq + 1, dtype=make.int32)
+            taken = self._next_into(
+                make.address(tokens), make.address(position), make.address(dataset), make.address(ids), make.address(starts)
+            )
+        else:
+            taken = self._next_into(make.address(tokens), make.address(position), make.address(dataset))
         if taken is None:
             raise StopIteration
         self.taken = taken[1]
@@ -210,7 +224,10 @@ class Loader:
             labels = tokens[:, 1:seq + 1]
         else:
             labels = self._labels(tokens, taken[0])
-        return {"input_ids": tokens[:, :seq], "labels": labels, "position": position, "dataset": dataset}
+        batch = {"input_ids": tokens[:, :seq], "labels": labels, "position": position, "dataset": dataset}
+        if self._documents:
+            batch.update(position_ids=ids, cu_seqlens=starts[:taken[2] + 1], max_seqlen=taken[3])
+        return batch
 
     def _labels(self, tokens, valid):
         """Labels that are no plain view: behind some there is no token, or there are padding rows."""

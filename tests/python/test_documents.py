@@ -1,0 +1,191 @@
+"""Loader(documents=True) against numpy: position ids and cu_seqlens from where the eos stand in the tokens themselves."""
+
+import shutil
+
+import numpy
+import pytest
+import tokend
+import torch
+from conftest import Daemon, socket_directory
+
+SEQ, EOS = 64, 7
+STREAMS = """\
+streams:
+  u16:
+    seed: 3
+    seq_len: 64
+    eos: 7
+    documents: true
+    datasets: [{name: narrow, path: narrow.bin, shuffle: none}]
+  u32: {seed: 3, seq_len: 64, eos: 70000, documents: true, datasets: [{name: wide, path: wide.bin, dtype: u32}]}
+  whole: {seed: 3, seq_len: 64, extra: 0, eos: 7, documents: true, datasets: [{name: narrow, path: narrow.bin}]}
+  more: {seed: 3, seq_len: 64, extra: 3, eos: 7, documents: true, datasets: [{name: narrow, path: narrow.bin}]}
+  finite: {seed: 3, seq_len: 64, eos: 7, documents: true, epochs: 1, datasets: [{name: narrow, path: narrow.bin}]}
+  absent: {seed: 3, seq_len: 64, eos: 6, documents: true, datasets: [{name: calm, path: calm.bin}]}
+  plain: {seed: 3, seq_len: 64, eos: 7, datasets: [{name: narrow, path: narrow.bin}]}
+"""
+WINDOWS = 150
+
+
+def tokens_with(eos, dtype, seed):
+    """A third with many eos, a third with few, and the rest with windows of nothing else and of none."""
+    random = numpy.random.default_rng(seed)
+    tokens = random.integers(8, 60000, WINDOWS * SEQ + 1).astype(dtype)
+    for part, share in enumerate((0.3, 0.01)):
+        stretch = tokens[part * 50 * SEQ : (part + 1) * 50 * SEQ]
+        stretch[random.random(len(stretch)) < share] = eos
+    tokens[110 * SEQ : 115 * SEQ] = eos
+    tokens[[120 * SEQ, 125 * SEQ - 1, 130 * SEQ]] = eos  # first of a window; last input; label alone, and first
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def documents():
+    daemon = Daemon(socket_directory())
+    tokens_with(EOS, numpy.uint16, 1).tofile(daemon.directory / "narrow.bin")
+    tokens_with(70000, numpy.uint32, 2).tofile(daemon.directory / "wide.bin")
+    numpy.full(WINDOWS * SEQ, 9, numpy.uint16).tofile(daemon.directory / "calm.bin")
+    write(daemon, STREAMS)
+    yield daemon.start()
+    daemon.kill()
+    shutil.rmtree(daemon.directory)
+
+
+def write(daemon, streams):
+    daemon.config.write_text(f"socket: {daemon.socket}\nstate_dir: {daemon.directory}/state\nmemory: 64MiB\n" + streams)
+
+
+def make(daemon, stream, micro=4, **more):
+    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, "documents": True, **more})
+
+
+def expected(inputs, eos, valid=None):
+    """By the definition, token by token."""
+    ids, starts = numpy.zeros(inputs.shape, numpy.int64), []
+    for r, row in enumerate(inputs):
+        for i, _ in enumerate(row):
+            begins = i == 0 or (row[i - 1] == eos and (valid is None or valid[r]))
+            ids[r, i] = 0 if begins else ids[r, i - 1] + 1
+            if begins:
+                starts.append(r * row.size + i)
+    return ids, numpy.array([*starts, inputs.size], numpy.int32)
+
+
+def check(batch, eos, valid=None):
+    ids, starts = expected(numpy.asarray(batch["input_ids"]), eos, valid)
+    assert numpy.array_equal(numpy.asarray(batch["position_ids"]), ids)
+    assert numpy.array_equal(numpy.asarray(batch["cu_seqlens"]), starts)
+    assert batch["max_seqlen"] == numpy.diff(starts).max()
+    return starts
+
+
+@pytest.mark.parametrize(("stream", "eos"), [("u16", EOS), ("u32", 70000), ("whole", EOS), ("more", EOS), ("absent", 6)])
+@pytest.mark.parametrize("micro", [1, 4])
+def test_documents_begin_behind_each_eos(documents, stream, eos, micro):
+    first = last = pairs = none = label = 0
+    with make(documents, stream, micro) as loader:
+        for _ in range(2 * WINDOWS // micro):
+            batch = next(loader)
+            check(batch, eos)
+            inputs = batch["input_ids"].numpy() == eos
+            first += inputs[:, 0].sum()
+            last += inputs[:, -1].sum()
+            pairs += (inputs[:, 1:] & inputs[:, :-1]).sum()
+            none += (~inputs.any(1)).sum()
+            label += (~inputs[:, -1] & (batch["labels"][:, -1].numpy() == eos)).sum()
+        assert none and (stream == "absent" or (first and last and pairs and (label or stream == "whole")))
+
+
+def test_shapes_and_types(documents):
+    for framework, kind in (("torch", torch), ("numpy", numpy)):
+        with make(documents, "absent", framework=framework) as loader:
+            batch = next(loader)
+            assert list(batch) == ["input_ids", "labels", "position", "dataset", "position_ids", "cu_seqlens", "max_seqlen"]
+            assert tuple(batch["position_ids"].shape) == (4, SEQ) and batch["position_ids"].dtype == kind.int64
+            assert tuple(batch["cu_seqlens"].shape) == (5,) and batch["cu_seqlens"].dtype == kind.int32
+            assert type(batch["max_seqlen"]) is int and batch["max_seqlen"] == SEQ
+
+
+def test_an_eos_that_is_only_a_label_begins_nothing(documents):
+    """The window 129 ends with the eos that window 130 begins with."""
+    with make(documents, "u16", 1, start=129) as loader:
+        before, behind = next(loader), next(loader)
+        assert before["labels"][0, -1] == EOS and behind["input_ids"][0, 0] == EOS
+        assert before["cu_seqlens"].tolist() == [0, SEQ] and before["max_seqlen"] == SEQ
+        assert behind["cu_seqlens"].tolist() == [0, 1, SEQ] and behind["max_seqlen"] == SEQ - 1
+        assert behind["position_ids"][0].tolist() == [0, *range(SEQ - 1)]
+
+
+def test_an_eos_in_the_last_place_begins_nothing(documents):
+    with make(documents, "u16", 1, start=124) as loader:
+        batch = next(loader)
+        assert batch["input_ids"][0, -1] == EOS
+        assert batch["cu_seqlens"].tolist() == [0, SEQ]
+
+
+def test_nothing_but_eos(documents):
+    with make(documents, "u16", 1, start=111) as loader:
+        batch = next(loader)
+        assert (batch["input_ids"] == EOS).all()
+        assert batch["cu_seqlens"].tolist() == list(range(SEQ + 1))
+        assert batch["max_seqlen"] == 1 and (batch["position_ids"] == 0).all()
+
+
+def test_the_end_of_a_finite_stream(documents):
+    """Padding is one document a row, also in a slot whose rows had many the last time around."""
+    for rank in range(2):
+        padded = 0
+        with make(documents, "finite", 4, rank=rank, world=2, slots=2) as loader:
+            for batch in loader:
+                valid = (batch["position"] >= 0).numpy()
+                check(batch, EOS, valid)
+                padded += (~valid).sum()
+        assert padded == (2 if rank else 0)  # 150 windows in steps of 8
+
+
+def test_other_batches_after_a_seek(documents):
+    with make(documents, "u16") as loader:
+        next(loader)
+        loader.seek(position=10, micro_batch=7)
+        for _ in range(5):
+            batch = next(loader)
+            check(batch, EOS)
+            assert batch["position_ids"].shape == (7, SEQ)
+
+
+def test_a_stream_without_documents_says_what_to_configure(documents):
+    with pytest.raises(tokend.ArgumentError, match="stream plain does not carry them: .*documents: true, and eos"):
+        make(documents, "plain")
+
+
+def test_who_does_not_ask_gets_the_same_as_ever(documents):
+    with make(documents, "u16", documents=False) as loader, make(documents, "u16") as other:
+        for _ in range(10):
+            batch, packed = next(loader), next(other)
+            assert list(batch) == ["input_ids", "labels", "position", "dataset"]
+            assert all(torch.equal(batch[name], packed[name]) for name in batch)
+
+
+def test_a_daemon_that_comes_back_without_them(directory):
+    daemon = Daemon(directory)
+    tokens_with(EOS, numpy.uint16, 1).tofile(directory / "narrow.bin")
+    write(daemon, STREAMS[: STREAMS.index("  u32")])
+    daemon.start()
+    with make(daemon, "u16", slots=2) as loader:
+        next(loader)
+        daemon.kill()
+        daemon.start()
+        for _ in range(5):  # served before and behind the restart
+            check(next(loader), EOS)
+        daemon.kill()
+        write(daemon, STREAMS[: STREAMS.index("  u32")].replace("documents: true", "documents: false"))
+        daemon.start()
+        with pytest.raises(tokend.RefusedError, match="^documents: .*stream u16"):
+            for _ in range(5):
+                check(next(loader), EOS)
+        place = loader.position
+        loader.seek()
+        with pytest.raises(tokend.ArgumentError, match="stream u16 does not carry them"):
+            next(loader)
+        assert loader.position == place
+    daemon.kill()
