@@ -50,6 +50,7 @@ struct obeyed {
 /* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new one. */
 struct leg {
 	uint64_t start, step;
+	uint64_t from; /* where the one before it ended: < start behind a skip */
 };
 
 struct tokend {
@@ -75,6 +76,8 @@ struct tokend {
 	struct leg *leg; /* ascending; the last is the current one */
 	uint32_t legs;
 	struct obeyed obeyed;
+	struct cursor before; /* origin before the last edit that was obeyed; datasets 0: none */
+	uint64_t before_taken, before_committed;
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
@@ -143,6 +146,10 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 /* tokend_set_mix() from @at on, or TOKEND_SOON. *@acts_from as there. */
 int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
 	uint64_t *acts_from);
+/* Keeps where we are, for handle_undo() of the edit that follows. */
+int handle_remember(struct tokend *t);
+/* Takes the last edit that was remembered back: for jobs where not every rank could carry it out. */
+int handle_undo(struct tokend *t);
 /* Goes @samples further than what is taken. *@to: the position it comes to. */
 int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to);
 /* EARGUMENT unless rank, world and micro_batch are ones. */

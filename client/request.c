@@ -231,6 +231,8 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 
 	if (r == 0)
 		r = read_orders(t, &o, args);
+	if (r == 0)
+		r = handle_remember(t);
 	if (r == 0 && strcmp(kind, "mix") == 0)
 		r = obey_mix(t, &o, &at);
 	else if (r == 0 && strcmp(kind, "skip") == 0)

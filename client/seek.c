@@ -82,6 +82,8 @@ static bool was_a_next(const struct tokend *t, uint64_t position)
 
 	while (i > 0 && t->leg[i].start >= position)
 		i--;
+	if (i + 1 < t->legs && position > t->leg[i + 1].from)
+		return false; /* skipped */
 	return position == t->end || position == t->taken ||
 	       (position > t->leg[i].start && (position - t->leg[i].start) % t->leg[i].step == 0);
 }
@@ -99,7 +101,11 @@ int tokend_commit(struct tokend *t, uint64_t next)
 			next, t->committed, t->taken);
 	t->committing = true;
 	t->committed = next;
-	while (t->legs > 1 && t->leg[1].start <= next)
+	/* With the last batch before a skip the skip is committed, too. */
+	for (uint32_t i = 1; i < t->legs; i++)
+		if (t->leg[i].from == t->committed)
+			t->committed = t->leg[i].start;
+	while (t->legs > 1 && t->leg[1].start <= t->committed)
 		memmove(t->leg, t->leg + 1, --t->legs * sizeof(*t->leg));
 	return 0;
 }
@@ -145,7 +151,7 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 	set_target(t, target);
 	t->taken = t->committed = origin->next;
 	t->legs = 1;
-	t->leg[0] = (struct leg){t->taken, t->step};
+	t->leg[0] = (struct leg){t->taken, t->step, t->taken};
 	handle_record_place(t);
 }
 
@@ -164,16 +170,23 @@ static int go(struct tokend *t, const struct target *target, struct cursor *curs
 	return r;
 }
 
+/* Room for another leg. */
+static bool lengthen(struct tokend *t)
+{
+	struct leg *leg = realloc(t->leg, (t->legs + 1) * sizeof(*leg));
+
+	if (leg)
+		t->leg = leg;
+	return leg;
+}
+
 /* Here, but as another rank or with other batches. What is taken and not committed stays so. */
 static int seek_here(struct tokend *t, struct target *target)
 {
 	const struct cursor *here = handle_speak(t, t->taken);
-	struct leg *leg = realloc(t->leg, (t->legs + 1) * sizeof(*leg));
 	struct cursor cursor;
 
-	if (leg)
-		t->leg = leg;
-	if (!here || !leg)
+	if (!here || !lengthen(t))
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	target->cursor = t->bytes;
 	target->cursor_bytes = cursor_encode(here, t->bytes, LIMIT_CURSOR_BYTES);
@@ -184,7 +197,7 @@ static int seek_here(struct tokend *t, struct target *target)
 		return r;
 	cursor_free(&cursor);
 	set_target(t, target);
-	t->leg[t->legs++] = (struct leg){t->taken, t->step};
+	t->leg[t->legs++] = (struct leg){t->taken, t->step, t->taken};
 	handle_record_place(t);
 	return 0;
 }
@@ -254,17 +267,23 @@ int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 
 	if (!here)
 		return TOKEND_EMEMORY;
-	if (!cursor_copy(&edited, here))
+	if (!lengthen(t) || !cursor_copy(&edited, here))
 		return no_memory(t);
 
 	int r = cursor_skip(&edited, samples, &why) ? go_edited(t, &edited) : refused(t, &why);
 
-	if (r < 0) {
-		cursor_free(&edited);
-		return r;
-	}
 	*to = edited.next;
-	handle_start(t, &edited, &target);
+	if (r == 0 && handle_position(t) == t->taken) {
+		handle_start(t, &edited, &target);
+		return 0;
+	}
+	cursor_free(&edited);
+	if (r < 0)
+		return r;
+	/* What is taken and not committed stays so. */
+	t->leg[t->legs++] = (struct leg){*to, t->step, t->taken};
+	t->taken = *to;
+	handle_record_place(t);
 	return 0;
 }
 
@@ -461,6 +480,43 @@ int handle_mix(struct tokend *t, const char *const *names, const double *weights
 	if (r == 0 && acts_from)
 		*acts_from = at;
 	return r;
+}
+
+int handle_remember(struct tokend *t)
+{
+	cursor_free(&t->before);
+	if (!cursor_copy(&t->before, &t->origin))
+		return no_memory(t);
+	t->before_taken = t->taken;
+	t->before_committed = t->committed;
+	return 0;
+}
+
+int handle_undo(struct tokend *t)
+{
+	struct cursor here;
+	struct cursor_why why;
+
+	if (t->before.datasets == 0)
+		return 0;
+	if (!cursor_copy(&here, &t->before))
+		return no_memory(t);
+	bool there = cursor_seek(&here, t->before_taken, &why);
+	int r = there ? go_edited(t, &here) : refused(t, &why);
+
+	cursor_free(&here);
+	if (r < 0)
+		return r;
+	while (t->legs > 1 && t->leg[t->legs - 1].start > t->before_taken)
+		t->legs--;
+	if (t->leg[0].start > t->before_taken)
+		t->leg[0] = (struct leg){t->before_taken, t->step, t->before_taken};
+	t->taken = t->before_taken;
+	t->committed = t->before_committed;
+	set_origin(t, &t->before);
+	t->before = (struct cursor){0};
+	handle_record_place(t);
+	return 0;
 }
 
 int tokend_set_mix(

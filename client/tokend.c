@@ -234,6 +234,7 @@ void tokend_detach(struct tokend *t)
 	if (t->alive)
 		munmap((void *)t->alive, RING_PAGE);
 	cursor_free(&t->origin);
+	cursor_free(&t->before);
 	cursor_free(&t->spoken);
 	free(t->socket);
 	free(t->stream);

@@ -243,11 +243,11 @@ TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
 /* Fetches it. request->number is 0 if there is none (any more). Errors: ECONNECT, EPROTOCOL. */
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
 /*
- * Carries out what is an edit of the cursor (mix, skip): edits the taken cursor and seeks; a skip takes what
- * was taken as committed. *@acts_from gets the position from which the order is another. For kinds that only
- * the trainer can carry out (they ask it to save) it checks the args and does nothing. Errors: EARGUMENT
- * (what the edit refuses, a mix of a finite stream, an unknown kind or key), and those of tokend_set_mix();
- * nothing is changed then.
+ * Carries out what is an edit of the cursor (mix, skip): edits the taken cursor and seeks. What is taken and
+ * not committed stays so; the skip is committed with the last batch before it. *@acts_from gets the position
+ * from which the order is another. For kinds that only the trainer can carry out (they ask it to save) it
+ * checks the args and does nothing. Errors: EARGUMENT (what the edit refuses, a mix of a finite stream, an
+ * unknown kind or key), and those of tokend_set_mix(); nothing is changed then.
  */
 TOKEND_API int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
 /*

@@ -339,11 +339,33 @@ static bool read_config(struct ctl_history_parts *p, const struct stream *stream
 }
 
 /* One run's list of datasets only ever grows at its end. */
+static bool is_used(const struct ctl_history_parts *p, const struct word *word)
+{
+	for (uint32_t i = 0; i < word->cursor.segments; i++)
+		for (uint32_t s = 0; s < p->segments; s++)
+			if (p->segment[s] == word->cursor.segment[i])
+				return true;
+	return false;
+}
+
 static bool choose_widest(struct ctl_history *h)
 {
-	const struct ctl_history_parts *p = h->parts;
-	const struct word *widest = &p->word[0];
+	struct ctl_history_parts *p = h->parts;
+	const struct word *widest;
+	unsigned kept = 0;
 
+	/* A mix that was undone by a restart may have had other datasets. */
+	for (unsigned i = 0; i < p->words; i++)
+		if (is_used(p, &p->word[i])) {
+			struct word word = p->word[i];
+
+			p->word[i] = p->word[kept];
+			p->word[kept++] = word;
+		}
+	for (unsigned i = kept; i < p->words; i++)
+		forget(&p->word[i]);
+	p->words = kept;
+	widest = &p->word[0];
 	for (unsigned i = 1; i < p->words; i++)
 		if (p->word[i].cursor.datasets > widest->cursor.datasets)
 			widest = &p->word[i];

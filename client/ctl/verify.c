@@ -51,6 +51,7 @@ struct proof {
 	unsigned shown[FAULTS];
 	struct stretch *skip; /* what is left out by request: ascending, apart, within the range */
 	size_t skips;
+	bool mixes_given;
 };
 
 static void add_fault(struct proof *p, enum fault_kind kind, struct fault fault)
@@ -165,6 +166,27 @@ static int by_from(const void *a, const void *b)
 	return x->from < y->from ? -1 : x->from > y->from;
 }
 
+static bool is_taken(const struct proof *p, uint64_t position)
+{
+	uint64_t i = position - p->from;
+
+	return p->taken[i / 64] >> i % 64 & 1;
+}
+
+/* The first position from @at on, below @to, that is taken or not; @to if there is none. */
+static uint64_t find(const struct proof *p, uint64_t at, bool taken)
+{
+	while (at < p->to && is_taken(p, at) != taken) {
+		uint64_t i = at - p->from, word = p->taken[i / 64];
+
+		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* all 64 are not it */
+			at = p->to - at > 64 ? at + 64 : p->to;
+		else
+			at++;
+	}
+	return at;
+}
+
 /* The stretches that the run was made to skip and that no restart went back into. */
 static bool find_skips(struct proof *p)
 {
@@ -188,29 +210,10 @@ static bool find_skips(struct proof *p)
 			p->skip[kept++] = p->skip[i];
 		else if (p->skip[i].to > p->skip[kept - 1].to)
 			p->skip[kept - 1].to = p->skip[i].to;
-	p->skips = kept;
+	for (size_t i = 0; i < kept; i++) /* what some rank took was not skipped by all at one step */
+		if (find(p, p->skip[i].from, true) >= p->skip[i].to)
+			p->skip[p->skips++] = p->skip[i];
 	return true;
-}
-
-static bool is_taken(const struct proof *p, uint64_t position)
-{
-	uint64_t i = position - p->from;
-
-	return p->taken[i / 64] >> i % 64 & 1;
-}
-
-/* The first position from @at on, below @to, that is taken or not; @to if there is none. */
-static uint64_t find(const struct proof *p, uint64_t at, bool taken)
-{
-	while (at < p->to && is_taken(p, at) != taken) {
-		uint64_t i = at - p->from, word = p->taken[i / 64];
-
-		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* all 64 are not it */
-			at = p->to - at > 64 ? at + 64 : p->to;
-		else
-			at++;
-	}
-	return at;
 }
 
 /* Nobody took [@at, @to): what of it is lost, and not skipped by request? @skip is the first stretch that
@@ -499,6 +502,9 @@ static void give_hint(const struct proof *p)
 			who(p, p->fault[LOST][0].position)->world, p->fault[LOST][0].position, whole);
 	else if (p->faults[LOST] > 0)
 		ctl_fail("what is lost was taken by nobody, or its record is not among those given");
+	if (p->faults[ALTERED] > 0 && !p->mixes_given)
+		ctl_fail("the order is that of the config: if the run's mix was changed, give --run RUN (or "
+			 "--cursor F...)");
 }
 
 /* ---- the range ---- */
@@ -613,7 +619,8 @@ static int with_records(
 			.records = r,
 			.peer = &r->peer[i],
 			.from = q->from,
-			.to = q->to};
+			.to = q->to,
+			.mixes_given = q->run || q->cursor_count > 0};
 
 		if (prove_peer(&p, q->json) != CTL_OK)
 			status = CTL_FAILED;

@@ -670,6 +670,22 @@ static PyObject *client_answer(PyObject *self, PyObject *args)
 	return result;
 }
 
+static PyObject *client_undo(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, r = handle_undo(c->t));
+
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, true);
+	return result;
+}
+
 static PyObject *client_stream(PyObject *self, PyObject *none)
 {
 	struct client *c = (struct client *)self;
@@ -879,6 +895,7 @@ static PyMethodDef client_methods[] = {
 	{"request_number", client_request_number, METH_NOARGS, "of the operator's last request, or 0"},
 	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
 	{"obey", client_obey, METH_VARARGS, "(kind, args) → where it acts from"},
+	{"undo", client_undo, METH_NOARGS, "the last mix that obey() carried out"},
 	{"answer", client_answer, METH_VARARGS, "(number, NOTED, DONE or FAILED, text)"},
 	{"stream", client_stream, METH_NOARGS, "the stream's cursor at 0 as configured now"},
 	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},

@@ -67,6 +67,29 @@ def test_alone_a_mix_acts_at_once(daemon, loader):
     assert taken == list(range(4096))
 
 
+def test_alone_a_skip_leaves_what_is_not_committed(daemon, loader):
+    nexts = []
+    for _ in range(4):
+        next(loader)
+        nexts.append(loader.taken)
+    loader.commit(nexts[0])
+    tokctl = ask(daemon, "skip", "--samples", 1000)
+    request = take_until(loader, [])
+    answer(tokctl)
+    assert loader.position == nexts[0]
+    before, behind = request.acts_from - 1000, request.acts_from
+    assert next(loader)["position"][0] == behind
+    for wrong in (before + 4, behind, behind + 3):
+        with pytest.raises(tokend.ArgumentError):
+            loader.commit(wrong)
+    loader.commit(nexts[2])
+    assert loader.position == nexts[2]
+    loader.commit(before)  # the last before the skip
+    assert loader.position == behind
+    loader.commit()
+    assert loader.position == loader.taken == behind + 4
+
+
 def test_alone_a_daemon_that_was_lost_is_found_with_batches_left_and_its_requests_arrive(daemon, loader):
     next(loader)
     daemon.kill()

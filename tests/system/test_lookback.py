@@ -449,7 +449,7 @@ def scale(scene):
     for name, at in {**asks, "a step of 32768 ranks": worlds}.items():
         count = [] if "--step" in at else ["--count", 1]
         trace = place.file("calls")
-        command = ["strace", "-c", "-o", trace] if shutil.which("strace") else []
+        command = ["strace", "-f", "-c", "-o", trace] if shutil.which("strace") else []
         done = subprocess.run([*command, *map(str, [TOKCTL, "plan", "-c", config, "train", *at, *count, "--tokens", "--json"])],
                               capture_output=True, timeout=60, preexec_fn=with_parent)  # fmt: skip
         row = json.loads(done.stdout)

@@ -9,13 +9,13 @@ one fetches the request, all look whether they stand at one place, all carry it 
 import time
 import warnings
 
-from . import _tokend
 from ._tokend import DONE, FAILED, NOTED, Error
 
 # A process that never calls control() must not stop the others. So the first meetings are waited for only so long, and carry no
 # request: who came late to the first one, when the others had given up, finds that out at the second.
 MEETINGS = 2
 FIRST_WAIT_S = 10.0
+OFF = 1 << 62  # instead of calls to the next look: this process has given up
 NOT_ALL = "not every process of its group has called control()"
 EVERY_S = 1.0  # from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
 EVERY_CALLS = 64  # at most, as steps may become slow
@@ -151,6 +151,9 @@ class Control:
                 return None
             self._work = None
             greatest, spacing = self.group.greatest()
+            if spacing == OFF:
+                self._give_up("one of them gave up waiting")
+                return None
             self._next = self._launched[0] + spacing
             if greatest:
                 request = self._act(greatest)
@@ -174,17 +177,21 @@ class Control:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:
-                    self._off = True
-                    warnings.warn(
-                        f"tokend: control() is off in this process: after {FIRST_WAIT_S:g} s {NOT_ALL} ({self.group.size} processes); "
-                        "training goes on, an operator's requests are not carried out",
-                        stacklevel=5,
-                    )
+                    self._lost = self._work, self.group.launch(0, OFF)  # who comes later is told, and does not wait for us
+                    self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
                     return False
                 time.sleep(0.0005)
             self._met += 1
         self._work.wait()
         return True
+
+    def _give_up(self, why):
+        self._off = True
+        warnings.warn(
+            f"tokend: control() is off in this process: {why} ({self.group.size} processes); "
+            "training goes on, an operator's requests are not carried out",
+            stacklevel=6,
+        )
 
     # ---- carrying out ----
 
@@ -250,8 +257,6 @@ class Control:
     def _together(self, kind, args):
         """Carries it out on all or on none: (acts_from, error)."""
         client, group = self.client, self.group
-        shape = client.shape()
-        former = _tokend.cursor_seek(client.cursor(), client.taken())
         acts_from, error = self._obey(kind, args)
         table = group.gather([error is None, client.fingerprint(), acts_from or 0])
         failed = [i for i, row in enumerate(table) if not row[0]]
@@ -263,7 +268,7 @@ class Control:
         if len(failed) < group.size:
             why = f"process {first} of {group.size}: {why}"
             if error is None and kind in EDITS:
-                client.seek(former, shape["rank"], shape["world"], shape["rows"])
+                client.undo()
         return None, why
 
     def _carried_out(self, request):

@@ -29,8 +29,8 @@ def of_all():
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
     if made is None:
-        made = distributed.new_group(backend="gloo")
-        _own = weakref.ref(everyone), weakref.ref(made)
+        made, beside = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
+        _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(beside)
     return made
 
 
@@ -47,6 +47,8 @@ class Group:
         if not hasattr(group, "allreduce"):
             raise TypeError(f"group: {group!r}, must be a torch.distributed process group that this process is in")
         self.size, self.index = group.size(), group.rank()
+        # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
+        self._beside = _own[2]() if _own is not None and _own[1]() is group else group
         self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
         self._greatest = distributed.AllreduceOptions()
         self._greatest.reduceOp = distributed.ReduceOp.MAX
@@ -62,8 +64,8 @@ class Group:
 
     def launch(self, *numbers):
         """Begins to find the greatest of all for each of two numbers."""
-        self._numbers.copy_(self._torch.tensor(numbers))
-        return self._group.allreduce([self._numbers], self._greatest)
+        self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)  # anew: the one before may still be under way
+        return self._beside.allreduce([self._numbers], self._greatest)
 
     def greatest(self):
         """Of what was launched, once that is complete."""

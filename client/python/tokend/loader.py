@@ -322,10 +322,14 @@ class Loader:
             control, alone = control.over(self._among(group)), group is not None or world == 1
         elif world != self._world:
             control, alone = control.over(None), max(world, groups.processes()) == 1
-        self._in_agreement(control.group, lambda: self._client.seek(cursor, rank, world, micro_batch))
+
+        def go():
+            self._client.seek(cursor, rank, world, micro_batch)
+            self._rank, self._world, self._micro = rank, world, micro_batch
+            self._measure()  # before the others are asked: whatever they say, this is where we are
+
+        self._in_agreement(control.group, go)
         self._control, self._alone = control, alone
-        self._rank, self._world, self._micro = rank, world, micro_batch
-        self._measure()
 
     def set_mix(self, weights):
         """New weights by dataset name, the same call on all ranks; returns the position from which they act."""
