@@ -95,7 +95,7 @@ static uint64_t mtime_ns(const struct stat *st)
 }
 
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
-static bool agree(const struct opening *o, const struct shard_format *format, const struct shard *shard,
+static bool agree(const struct opening *o, const struct shard_format *format, const struct shard_facts *shard,
 	const char *path)
 {
 	struct dataset *d = o->dataset;
@@ -120,18 +120,21 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 static bool describe_open(
 	const struct opening *o, const struct shard_format *format, uint64_t s, int fd, const char *path)
 {
-	const struct shard_hint hint = {.token_bytes = o->source->token_bytes};
+	const struct shard_hint hint = {.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
+		.window_tokens = o->stream->seq_len + o->stream->extra};
 	struct dataset *d = o->dataset;
-	struct shard shard;
+	struct shard_facts shard;
 	struct stat st;
 	char why[512];
 
 	if (fstat(fd, &st) != 0)
 		return refuse(
 			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
-	format = shard_describe(format, path, fd, &st, &hint, &shard, why, sizeof(why));
+	format = shard_describe(format, path, fd, &hint, &shard, why, sizeof(why));
 	if (!format)
 		return refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+	if (!shard.plain)
+		return refuse(o, o->source->path_line, "path", "%s: is not plain", path);
 	if (!agree(o, format, &shard, path))
 		return false;
 	d->table.tokens[s] = shard.tokens;

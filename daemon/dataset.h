@@ -11,6 +11,8 @@
 #include "shard/shard.h"
 #include "table.h"
 
+#include <sys/stat.h>
+
 /* What tells a shard from another file put in its place. */
 struct dataset_identity {
 	uint64_t inode;

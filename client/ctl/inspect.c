@@ -24,7 +24,7 @@ struct listed {
 struct inspect {
 	struct ctl_out out;
 	const struct shard_format *format; /* NULL: whatever recognises the file */
-	struct shard_hint hint;		   /* token_bytes 0: not said */
+	struct shard_hint hint;		   /* of the options */
 	bool json, faults;
 	struct config *config;
 	struct listed *listed;
@@ -32,7 +32,7 @@ struct inspect {
 };
 
 static void print(struct inspect *in, const char *path, const struct shard_format *format,
-	const struct shard *shard, const char *problem)
+	const struct shard_facts *shard, const char *problem)
 {
 	struct ctl_out *out = &in->out;
 	char dtype[8] = "";
@@ -96,23 +96,22 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 	const struct shard_format *format = in->format;
 	struct shard_hint hint = in->hint;
 	const struct config_dataset *dataset = dataset_of(in, absolute);
-	struct shard shard;
-	struct stat st;
+	struct shard_facts shard;
 	char why[512];
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (!format && dataset)
 		format = shard_format(dataset->format);
-	if (hint.token_bytes == 0)
-		hint.token_bytes = dataset ? dataset->token_bytes : 2;
+	if (!hint.has_type)
+		hint.type = dataset && dataset->token_bytes == 4 ? SHARD_U32 : SHARD_U16;
 	if (in->config && !dataset)
 		fprintf(stderr, "tokctl: %s: no dataset of %s lists it; read as u%u\n", path,
-			in->config->path, 8 * hint.token_bytes);
-	if (fd < 0 || fstat(fd, &st) != 0) {
+			in->config->path, 8 * shard_type_bytes(hint.type));
+	if (fd < 0) {
 		snprintf(why, sizeof(why), "%s", strerror(errno));
 		format = NULL;
 	} else {
-		format = shard_describe(format, path, fd, &st, &hint, &shard, why, sizeof(why));
+		format = shard_describe(format, path, fd, &hint, &shard, why, sizeof(why));
 	}
 	if (fd >= 0)
 		close(fd);
@@ -250,7 +249,7 @@ int ctl_inspect(int argc, char **argv)
 	if (dtype && strcmp(dtype, "u16") != 0 && strcmp(dtype, "u32") != 0)
 		return ctl_usage(argv[0], "--input-dtype %s is unknown; must be u16 or u32", dtype);
 	if (dtype)
-		in.hint.token_bytes = strcmp(dtype, "u16") == 0 ? 2 : 4;
+		in.hint.type = strcmp(dtype, "u16") == 0 ? SHARD_U16 : SHARD_U32, in.hint.has_type = true;
 	in.format = format ? shard_format(format) : NULL;
 	if (format && strcmp(format, "auto") != 0 && !in.format)
 		return ctl_usage(argv[0], "--input-format %s is unknown; must be auto or one of: %s", format,
