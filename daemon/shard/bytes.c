@@ -44,7 +44,7 @@ static bool plain_read(
 			*error = EIO;
 			return bytes_why(why, why_bytes,
 				"ends at byte %" PRIu64 " but was %" PRIu64
-				" bytes long when it was opened: it was cut short",
+				" bytes long when it was opened: it was truncated",
 				at, b->size);
 		}
 		byte += got;

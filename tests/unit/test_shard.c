@@ -409,7 +409,7 @@ static void test_cut_while_open(void **state)
 	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
 	assert_string_equal(
-		why, "ends at byte 100 but was 200 bytes long when it was opened: it was cut short");
+		why, "ends at byte 100 but was 200 bytes long when it was opened: it was truncated");
 	shard_close(shard);
 	close(fd);
 }
