@@ -1,7 +1,7 @@
 # tokend. `make run` shows it, `make test` proves it; both install what is missing first. V=1 shows the commands.
 #
 # Everything is built under build/, once a variant: build/gcc (what is installed), build/clang, build/asan (ASan + UBSan) and
-# build/tsan come from the same rules with other compilers and flags.
+# build/tsan and build/fuzz (libFuzzer) come from the same rules with other compilers and flags.
 
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
@@ -17,11 +17,13 @@ CC_gcc   = gcc
 CC_clang = clang
 CC_asan  = gcc
 CC_tsan  = gcc
+CC_fuzz  = clang
 HARDENED    = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 FLAGS_gcc   = $(HARDENED)
 FLAGS_clang = $(HARDENED)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
+FLAGS_fuzz  = -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 CC       = $(CC_$(VARIANT))
 O        = build/$(VARIANT)
@@ -36,7 +38,7 @@ client  = $(wildcard client/*.c)
 ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
-sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] bench/*.c)
+sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 
@@ -52,7 +54,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test prove bench deps deps-test install uninstall format format-check lint clean
+.PHONY: all programs unit run test prove fuzz bench deps deps-test install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
@@ -72,13 +74,16 @@ $(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient
 # The widening loops are the one place where the trainer's own CPU goes.
 $(O)/client/widen.o: FLAGS_$(VARIANT) += -O3
 
+# Stored tokens are converted by loops that must vectorise, too.
+$(O)/daemon/shard/shard.o: FLAGS_$(VARIANT) += -O3
+
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
 
 $(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
-	$(link) -luv -luring -lyaml -lmicrohttpd -lm -lpthread
+	$(link) -luv -luring -lyaml -lmicrohttpd -lzstd -ljansson -lm -lpthread
 
 $(O)/bin/tokctl: $(call objects,$(ctl))
-	$(link) -lyaml -lm -lpthread
+	$(link) -lyaml -lzstd -ljansson -lm -lpthread
 
 $(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
 	$(link) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs -lm
@@ -99,11 +104,18 @@ $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
-unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove
+unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-cat
 	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
-	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lm -lpthread
+	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lzstd -ljansson -lm -lpthread
+
+# What the tests in Python read shards with.
+$(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
+	$(link) -lzstd -ljansson -lpthread
+
+$(O)/check/fuzz-shard: $(O)/tests/fuzz/fuzz_shard.o $(call objects,$(wildcard daemon/shard/*.c))
+	$(link) -fsanitize=fuzzer -lzstd -ljansson -lpthread
 
 $(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
 	$(link) -lm -lpthread
@@ -140,13 +152,20 @@ test: deps-test
 	+$(Q)$(MAKE) all unit
 	+$(Q)$(MAKE) VARIANT=clang programs unit
 	+$(Q)$(MAKE) VARIANT=asan programs unit
-	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring
+	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring build/tsan/check/test_zstd
+	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard
 	$(Q)$(PYTHON) tests/run $(T)
 
 # The claims of order and cursor, over as many cases as two minutes hold. SEED=… to have a run again.
 prove: deps
 	+$(Q)$(MAKE) build/gcc/check/prove
 	$(Q)build/gcc/check/prove $(if $(SEED),--seed $(SEED)) $(T)
+
+# Every parser of what others wrote, for so long each.
+FUZZ_SECONDS ?= 60
+fuzz: deps-test
+	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard
+	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 bench: deps
 	+$(Q)$(MAKE) all
@@ -206,4 +225,4 @@ clean:
 	$(Q)rm -rf build
 
 -include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c \
-	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c)))
+	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))

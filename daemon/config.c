@@ -50,7 +50,19 @@ static bool take_dtype(struct schema *s, const struct schema_key *key, yaml_node
 	return true;
 }
 
-enum { DATASET_NAME, DATASET_PATH, DATASET_FORMAT, DATASET_DTYPE, DATASET_WEIGHT, DATASET_MAX_EPOCHS };
+enum {
+	DATASET_NAME,
+	DATASET_PATH,
+	DATASET_FORMAT,
+	DATASET_DTYPE,
+	DATASET_WEIGHT,
+	DATASET_MAX_EPOCHS,
+	DATASET_SHUFFLE,
+	DATASET_BLOCK,
+	DATASET_GROUP,
+	DATASET_SLIDE,
+	DATASET_COLUMN
+};
 
 #define WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
 
@@ -71,13 +83,16 @@ static const struct schema_key dataset_keys[] = {
 		.right = WEIGHT_RIGHT},
 	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number, offsetof(struct config_dataset, max_epochs),
 		.min = 1, .max = UINT64_MAX},
-	{"shuffle", schema_choice, offsetof(struct config_dataset, shuffle), .right = "global, block or none",
-		.choices = shuffles},
-	{"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
+	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
+		.right = "global, block or none", .choices = shuffles},
+	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
 		.max = UINT64_C(1) << 31},
-	{"group", schema_number32, offsetof(struct config_dataset, group), .min = 1,
+	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group), .min = 1,
 		.max = UINT64_C(1) << 31},
-	{"slide", schema_flag, offsetof(struct config_dataset, slide), .right = "true or false"},
+	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
+		.right = "true or false"},
+	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
+		.right = "a column's name"},
 };
 
 _Static_assert(sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
@@ -101,10 +116,12 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	if (!schema_mapping(s, node, line, dataset_keys, COUNT(dataset_keys), d, lines))
 		return false;
 	d->path_line = lines[DATASET_PATH];
+	d->has_dtype = lines[DATASET_DTYPE] != 0;
 	d->has_weight = lines[DATASET_WEIGHT] != 0;
 	d->weight_line = d->has_weight ? lines[DATASET_WEIGHT] : line;
 	d->format_line = lines[DATASET_FORMAT] ? lines[DATASET_FORMAT] : line;
 	d->max_epochs_line = lines[DATASET_MAX_EPOCHS] ? lines[DATASET_MAX_EPOCHS] : line;
+	d->slide_line = lines[DATASET_SLIDE] ? lines[DATASET_SLIDE] : line;
 	return true;
 }
 
@@ -800,6 +817,7 @@ static void stream_free(struct config_stream *stream)
 	for (uint32_t i = 0; i < stream->datasets; i++) {
 		free(stream->dataset[i].path);
 		free(stream->dataset[i].format);
+		free(stream->dataset[i].column);
 	}
 	free(stream->dataset);
 	for (uint32_t i = 0; i < stream->steps; i++)

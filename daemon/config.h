@@ -16,14 +16,16 @@ struct config_dataset {
 	char *path;	      /* as written */
 	char *format;	      /* "auto" or a format's name */
 	uint32_t token_bytes; /* of `dtype:`; 2 unless said */
-	double weight;	      /* 1 unless said */
-	uint64_t max_epochs;  /* 0: no limit */
+	bool has_dtype;
+	char *column;	     /* of MDS and Arrow; NULL: not said */
+	double weight;	     /* 1 unless said */
+	uint64_t max_epochs; /* 0: no limit */
 	bool has_weight;
 	enum order_shuffle shuffle;
 	uint32_t block, group;
 	bool slide;
 	int line; /* of the dataset; also the others where their key is not given */
-	int path_line, weight_line, format_line, max_epochs_line;
+	int path_line, weight_line, format_line, max_epochs_line, slide_line;
 };
 
 /* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See proto/cursor.h.

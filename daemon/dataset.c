@@ -7,17 +7,24 @@
 
 #include "crew.h"
 #include "shard/list.h"
+#include "shard/memo.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { /* users are told what frames cost that are as large as both */
+	LARGE_FRAME_BYTES = 1 << 20,
+	LARGE_FRAME_WINDOWS = 16,
+};
 
 /* One dataset on its way from the config to memory, with what an error needs. */
 struct opening {
@@ -86,7 +93,15 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	d->table.tokens = calloc(count, sizeof(*d->table.tokens));
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
 	d->identity = calloc(count, sizeof(*d->identity));
-	return (d->table.tokens && d->table.first_window && d->identity) || refuse_memory(o);
+	d->data_at_of = calloc(count, sizeof(*d->data_at_of));
+	d->hint = (struct shard_hint){
+		.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
+		.has_type = o->source->has_dtype,
+		.column = o->source->column,
+		.window_tokens = d->table.window_tokens,
+		.budget_bytes = dataset_frames_budget(o->config),
+	};
+	return (d->table.tokens && d->table.first_window && d->identity && d->data_at_of) || refuse_memory(o);
 }
 
 static uint64_t mtime_ns(const struct stat *st)
@@ -95,7 +110,7 @@ static uint64_t mtime_ns(const struct stat *st)
 }
 
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
-static bool agree(const struct opening *o, const struct shard_format *format, const struct shard *shard,
+static bool agree(const struct opening *o, const struct shard_format *format, const struct shard_facts *shard,
 	const char *path)
 {
 	struct dataset *d = o->dataset;
@@ -103,39 +118,65 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 	if (!d->format) {
 		d->format = format;
 		d->token_bytes = shard->token_bytes;
+		d->sample_tokens = shard->sample_tokens;
 		d->data_at = shard->data_at;
+		d->plain = true;
 	}
 	if (d->format != format)
 		return refuse(o, o->source->path_line, "path",
-			"%s: is %s, the shards before it are %s; must be one format", path, format->name,
-			d->format->name);
-	if (d->token_bytes != shard->token_bytes || d->data_at != shard->data_at)
+			"%s: is %s, the first shard, %s, is %s; must be one format", path, format->name,
+			dataset_shard_name(d, 0), d->format->name);
+	if (d->token_bytes != shard->token_bytes)
 		return refuse(o, o->source->path_line, "path",
-			"%s: has tokens of %" PRIu32 " bytes, the shards before it of %" PRIu32
+			"%s: has tokens of %" PRIu32 " bytes, the first shard, %s, of %" PRIu32
 			"; must be one width",
-			path, shard->token_bytes, d->token_bytes);
+			path, shard->token_bytes, dataset_shard_name(d, 0), d->token_bytes);
+	if (d->sample_tokens != shard->sample_tokens)
+		return refuse(o, o->source->path_line, "path",
+			"%s: has samples of %" PRIu64 " tokens (0: none), the first shard, %s, of %" PRIu64
+			"; must be alike",
+			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
 	return true;
+}
+
+/* What one shard adds to what is known of all of them. Called by several threads. */
+static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shard)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+	d->data_at_of[s] = (uint32_t)shard->data_at;
+	pthread_mutex_lock(&lock);
+	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
+	d->is_signed |= shard->type == SHARD_I32;
+	if (shard->frame_bytes > d->frame_bytes)
+		d->frame_bytes = shard->frame_bytes;
+	if (shard->note[0] && (!d->note[0] || s < d->note_shard)) {
+		memcpy(d->note, shard->note, sizeof(d->note));
+		d->note_shard = s;
+	}
+	pthread_mutex_unlock(&lock);
 }
 
 static bool describe_open(
 	const struct opening *o, const struct shard_format *format, uint64_t s, int fd, const char *path)
 {
-	const struct shard_hint hint = {.token_bytes = o->source->token_bytes};
 	struct dataset *d = o->dataset;
-	struct shard shard;
+	struct shard_facts shard;
 	struct stat st;
 	char why[512];
 
 	if (fstat(fd, &st) != 0)
 		return refuse(
 			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
-	format = shard_describe(format, path, fd, &st, &hint, &shard, why, sizeof(why));
+	format = shard_describe(format, path, fd, &d->hint, &shard, why, sizeof(why));
 	if (!format)
 		return refuse(o, o->source->path_line, "path", "%s: %s", path, why);
 	if (!agree(o, format, &shard, path))
 		return false;
+	gather(d, s, &shard);
 	d->table.tokens[s] = shard.tokens;
-	d->identity[s] = (struct dataset_identity){.inode = st.st_ino, .mtime_ns = mtime_ns(&st)};
+	d->identity[s] = (struct dataset_identity){
+		.inode = st.st_ino, .mtime_ns = mtime_ns(&st), .bytes = (uint64_t)st.st_size};
 	return true;
 }
 
@@ -172,6 +213,19 @@ static bool describe_quietly(void *context, uint64_t s)
 	return describe(&quiet, all->format, s + 1);
 }
 
+/* Only headers of different lengths are worth a word a shard. */
+static void keep_data_at(struct dataset *d)
+{
+	bool differ = false;
+
+	for (uint64_t s = 0; d->plain && !differ && s < d->table.shards; s++)
+		differ = d->data_at_of[s] != d->data_at;
+	if (differ)
+		return;
+	free(d->data_at_of);
+	d->data_at_of = NULL;
+}
+
 static bool describe_shards(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
@@ -186,6 +240,7 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	for (uint64_t s = fault + 1; s < d->table.shards; s++)
 		if (!describe(o, format, s))
 			return false;
+	keep_data_at(d);
 	d->digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
 		d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
@@ -227,6 +282,44 @@ static bool check_windows(const struct opening *o)
 		o->stream->seq_len, o->stream->extra);
 }
 
+/* What shards share, an index of their directory, is read once while they are described. */
+static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
+{
+	struct dataset *d = o->dataset;
+
+	d->hint.memo = memo_new(d->root);
+	if (!d->hint.memo)
+		return refuse_memory(o);
+	bool fine = describe_shards(o, format);
+
+	memo_free(d->hint.memo);
+	d->hint.memo = NULL;
+	return fine;
+}
+
+/* Samples were cut by whoever wrote them: a window is one of them. */
+static bool check_samples(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	uint64_t sample = d->sample_tokens, extra = o->stream->extra < sample ? o->stream->extra : 0;
+
+	if (sample == 0)
+		return true;
+	if (sample != d->table.window_tokens)
+		return refuse(o, o->source->path_line, "path",
+			"its samples have %" PRIu64 " tokens, a window is %" PRIu64 " (seq_len %" PRIu64
+			" + extra %" PRIu64 "); must be alike: seq_len %" PRIu64 " with extra %" PRIu64,
+			sample, d->table.window_tokens, o->stream->seq_len, o->stream->extra, sample - extra,
+			extra);
+	if (o->source->slide)
+		return refuse(o, o->source->slide_line, "slide",
+			"its windows are samples of %" PRIu64
+			" tokens and cannot be cut elsewhere; must be false",
+			sample);
+	d->table.stride = sample;
+	return true;
+}
+
 static bool open_dataset(const struct opening *o)
 {
 	const struct shard_format *format = NULL;
@@ -241,7 +334,7 @@ static bool open_dataset(const struct opening *o)
 	}
 	if (!list_files(o, &list))
 		return false;
-	if (!allocate(o, &list) || !describe_shards(o, format))
+	if (!allocate(o, &list) || !describe_with_memo(o, format) || !check_samples(o))
 		return false;
 	table_number(&o->dataset->table);
 	return check_windows(o);
@@ -423,6 +516,7 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->identity);
+	free(dataset->data_at_of);
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
@@ -487,12 +581,11 @@ bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes)
 {
 	const struct dataset_identity *listed = &dataset->identity[shard];
-	uint64_t size = dataset->data_at + dataset->table.tokens[shard] * dataset->token_bytes;
 	const struct {
 		const char *what;
 		uint64_t was, is;
 	} facts[] = {
-		{"size", size, (uint64_t)st->st_size},
+		{"size", listed->bytes, (uint64_t)st->st_size},
 		{"inode", listed->inode, st->st_ino},
 		{"mtime (ns)", listed->mtime_ns, mtime_ns(st)},
 	};
@@ -507,6 +600,57 @@ bool dataset_same_shard(
 		return false;
 	}
 	return true;
+}
+
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
+	struct frames *frames, char *why, size_t why_bytes)
+{
+	struct shard_hint hint = dataset->hint;
+	struct shard_facts facts;
+	uint64_t tokens = dataset->table.tokens[shard];
+
+	hint.frames = frames;
+	/* What was listed was kept as a number alone. */
+	if (!shard_describe(dataset->format, path, fd, &hint, &facts, why, why_bytes))
+		return NULL;
+	if (facts.tokens != tokens || facts.token_bytes != dataset->token_bytes) {
+		snprintf(why, why_bytes,
+			"had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now", tokens,
+			facts.tokens);
+		return NULL;
+	}
+	return shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+}
+
+/* ---- what users should know ---- */
+
+uint64_t dataset_frames_budget(const struct config *config)
+{
+	return config->memory_bytes / 4;
+}
+
+/* A frame is decoded whole for whatever is wanted of it; windows of a block share it, others do not. */
+static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes)
+{
+	uint64_t window = d->table.window_tokens * d->token_bytes;
+
+	if (d->config->shuffle != ORDER_GLOBAL || d->frame_bytes < LARGE_FRAME_BYTES ||
+		d->frame_bytes / LARGE_FRAME_WINDOWS < window)
+		return false;
+	snprintf(text, text_bytes,
+		"shuffle: global takes windows from anywhere, and its largest zstd frame decodes to %" PRIu64
+		" KiB: for each window of %" PRIu64 " bytes up to %" PRIu64
+		" times as much is decoded; write shuffle: block, or compress in frames of 256 KiB",
+		d->frame_bytes >> 10, window, d->frame_bytes / window);
+	return true;
+}
+
+bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
+{
+	if (i == 0 && dataset->note[0])
+		snprintf(text, text_bytes, "shard %s (the first with something to say): %s",
+			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
+	return i == 0 ? dataset->note[0] != 0 : i == 1 && costly_frames(dataset, text, text_bytes);
 }
 
 void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)

@@ -11,10 +11,13 @@
 #include "shard/shard.h"
 #include "table.h"
 
+#include <sys/stat.h>
+
 /* What tells a shard from another file put in its place. */
 struct dataset_identity {
 	uint64_t inode;
 	uint64_t mtime_ns;
+	uint64_t bytes;
 };
 
 struct dataset {
@@ -23,7 +26,17 @@ struct dataset {
 	char *root; /* absolute; shard paths are relative to it; "" joins to the path itself */
 	struct table table;
 	uint32_t token_bytes;
-	uint64_t data_at; /* byte offset of a shard's first token, the same for all shards of these formats */
+	/* Every shard's tokens lie in a row in the file itself, as they are served: read from there, and only
+	 * the others through dataset_open_shard(). */
+	bool plain;
+	bool is_signed;		/* plain, but a token may turn out to be negative: whoever reads it looks */
+	uint64_t data_at;	/* plain: byte offset of a shard's first token, or, where they differ, */
+	uint32_t *data_at_of;	/* [shards] of each; else NULL */
+	uint64_t sample_tokens; /* > 0: windows are samples */
+	uint64_t frame_bytes;	/* compressed: what the largest frame decodes to; else 0 */
+	struct shard_hint hint; /* what shards are described and opened with, without frames */
+	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one; "" */
+	uint64_t note_shard;
 	uint64_t digest;
 	char *paths;	   /* all relative paths, each with its 0 */
 	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
@@ -59,6 +72,25 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
 /* Is the open file still the shard that was listed? False: what differs, in @why. */
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes);
+
+/* Byte offset of the first token of a plain shard. */
+static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t shard)
+{
+	return dataset->data_at_of ? dataset->data_at_of[shard] : dataset->data_at;
+}
+
+/*
+ * Opens the shard to read from with shard_read(). @fd is @path, open, and dataset_same_shard() let it pass;
+ * it stays the caller's and must outlive the shard. @frames may be NULL. NULL: @why. Blocks.
+ */
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
+	struct frames *frames, char *why, size_t why_bytes);
+
+/* Things that users should know of a dataset, one line each: false where there is none of number @i. */
+enum { DATASET_NOTES = 2 };
+bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
+/* What is kept of decoded frames, for all datasets together, and what one may decode to at most. */
+uint64_t dataset_frames_budget(const struct config *config);
 
 /* What cursor_begin() and cursor_add() want to know of it. Borrows the name. */
 void dataset_source(const struct dataset *dataset, struct cursor_source *source);

@@ -96,11 +96,18 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-/* What will come of a stream's plan, line by line. */
+/* What is to be known of a stream's shards, and what will come of its plan, line by line. */
 static void tell_plan(const struct stream *s, void (*tell)(const struct stream *s, const char *text))
 {
 	const struct cursor *c = &s->begin;
-	char text[512];
+	char text[768], note[512];
+
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		for (unsigned i = 0; i < DATASET_NOTES; i++)
+			if (dataset_note(&s->dataset[d], i, note, sizeof(note))) {
+				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name, note);
+				tell(s, text);
+			}
 
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		uint64_t position, unserved, most = c->dataset[d].max_epochs;
@@ -200,6 +207,26 @@ static uint64_t largest_window(const struct catalog *catalog)
 	return largest;
 }
 
+static bool any_dataset(const struct catalog *catalog, bool (*is)(const struct dataset *d))
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
+			if (is(&catalog->stream[i].dataset[d]))
+				return true;
+	return false;
+}
+
+static bool is_compressed(const struct dataset *d)
+{
+	return d->frame_bytes > 0;
+}
+
+/* Such shards may hold a second file open, their index. */
+static bool is_indexed(const struct dataset *d)
+{
+	return !d->plain;
+}
+
 static int serve(const struct catalog *catalog, const struct arguments *a)
 {
 	const struct config *config = catalog->config;
@@ -211,7 +238,11 @@ static int serve(const struct catalog *catalog, const struct arguments *a)
 		.depth = LIMIT_READS / 2,
 		.files = descriptors.files,
 		.largest_window_bytes = largest_window(catalog),
+		.frames_bytes = any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
 	};
+
+	if (any_dataset(catalog, is_indexed))
+		options.files = (options.files + 1) / 2;
 	struct disk *disk = disk_open(&options, note, why, sizeof(why));
 
 	if (!disk) {

@@ -24,7 +24,7 @@ struct listed {
 struct inspect {
 	struct ctl_out out;
 	const struct shard_format *format; /* NULL: whatever recognises the file */
-	struct shard_hint hint;		   /* token_bytes 0: not said */
+	struct shard_hint hint;		   /* of the options */
 	bool json, faults;
 	struct config *config;
 	struct listed *listed;
@@ -32,13 +32,13 @@ struct inspect {
 };
 
 static void print(struct inspect *in, const char *path, const struct shard_format *format,
-	const struct shard *shard, const char *problem)
+	const struct shard_facts *shard, const char *problem)
 {
 	struct ctl_out *out = &in->out;
-	char dtype[8] = "";
+	const char *dtype = format ? shard_type_name(shard->type) : "";
+	const char *note = format ? shard->note : "";
+	bool counted = format && shard->documents != SHARD_UNKNOWN;
 
-	if (format)
-		snprintf(dtype, sizeof(dtype), "u%u", 8 * shard->token_bytes);
 	if (in->json) {
 		ctl_put(out, "{\"path\":");
 		ctl_put_string(out, path);
@@ -49,26 +49,36 @@ static void print(struct inspect *in, const char *path, const struct shard_forma
 		ctl_put(out, ",\"tokens\":");
 		format ? ctl_put_number(out, shard->tokens) : ctl_put(out, "null");
 		ctl_put(out, ",\"documents\":");
-		bool counted = format && shard->documents != SHARD_UNKNOWN;
-
 		counted ? ctl_put_number(out, shard->documents) : ctl_put(out, "null");
-		ctl_put(out, ",\"problems\":[");
+		ctl_put(out, ",\"notes\":[");
+		if (note[0])
+			ctl_put_string(out, note);
+		ctl_put(out, "],\"problems\":[");
 		if (problem)
 			ctl_put_string(out, problem);
 		ctl_put(out, "]}\n");
 		return;
 	}
-	ctl_put_left(out, format ? format->name : "?", 8);
+	ctl_put_left(out, format ? format->name : "?", 10);
 	ctl_put_left(out, format ? dtype : "?", 4);
 	if (format)
 		ctl_put_right(out, shard->tokens, 16);
 	else
 		ctl_put_left(out, "               ?", 16);
 	ctl_put(out, " tokens  ");
+	if (counted) {
+		ctl_put_right(out, shard->documents, 10);
+		ctl_put(out, " documents  ");
+	}
 	ctl_put_left(out, path, 0);
 	if (problem) {
 		ctl_put(out, ": ");
 		ctl_put_left(out, problem, 0);
+	}
+	if (note[0]) {
+		ctl_put(out, " (");
+		ctl_put_left(out, note, 0);
+		ctl_put(out, ")");
 	}
 	ctl_put(out, "\n");
 }
@@ -90,32 +100,49 @@ static const struct config_dataset *dataset_of(const struct inspect *in, const c
 	return NULL;
 }
 
+/* Describes the file and looks through its index, too: what open() finds may set the facts right. */
+static const struct shard_format *look(const struct shard_format *format, const char *path,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct shard *shard = NULL;
+
+	if (fd < 0) {
+		snprintf(why, why_bytes, "%s", strerror(errno));
+		return NULL;
+	}
+	format = shard_describe(format, path, fd, hint, facts, why, why_bytes);
+	if (format)
+		shard = shard_open(format, path, fd, hint, facts, why, why_bytes);
+	if (shard)
+		*facts = shard->facts;
+	else
+		format = NULL;
+	shard_close(shard);
+	close(fd);
+	return format;
+}
+
 /* @absolute: the same file by the name to look it up by. */
 static void inspect_file(struct inspect *in, const char *path, const char *absolute)
 {
 	const struct shard_format *format = in->format;
 	struct shard_hint hint = in->hint;
 	const struct config_dataset *dataset = dataset_of(in, absolute);
-	struct shard shard;
-	struct stat st;
+	struct shard_facts shard;
 	char why[512];
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (!format && dataset)
 		format = shard_format(dataset->format);
-	if (hint.token_bytes == 0)
-		hint.token_bytes = dataset ? dataset->token_bytes : 2;
+	if (!hint.has_type)
+		hint.type = dataset && dataset->token_bytes == 4 ? SHARD_U32 : SHARD_U16;
+	hint.has_type |= dataset && dataset->has_dtype;
+	if (!hint.column && dataset)
+		hint.column = dataset->column;
 	if (in->config && !dataset)
 		fprintf(stderr, "tokctl: %s: no dataset of %s lists it; read as u%u\n", path,
-			in->config->path, 8 * hint.token_bytes);
-	if (fd < 0 || fstat(fd, &st) != 0) {
-		snprintf(why, sizeof(why), "%s", strerror(errno));
-		format = NULL;
-	} else {
-		format = shard_describe(format, path, fd, &st, &hint, &shard, why, sizeof(why));
-	}
-	if (fd >= 0)
-		close(fd);
+			in->config->path, 8 * shard_type_bytes(hint.type));
+	format = look(format, path, &hint, &shard, why, sizeof(why));
 	print(in, path, format, &shard, format ? NULL : why);
 	in->faults |= !format;
 }
@@ -239,6 +266,7 @@ int ctl_inspect(int argc, char **argv)
 		{.name = "config", .letter = 'c', .value = &config},
 		{.name = "input-format", .value = &format},
 		{.name = "input-dtype", .value = &dtype},
+		{.name = "input-column", .value = &in.hint.column},
 		{.name = "json", .flag = &in.json},
 	};
 	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status = CTL_FAILED;
@@ -250,12 +278,14 @@ int ctl_inspect(int argc, char **argv)
 	if (dtype && strcmp(dtype, "u16") != 0 && strcmp(dtype, "u32") != 0)
 		return ctl_usage(argv[0], "--input-dtype %s is unknown; must be u16 or u32", dtype);
 	if (dtype)
-		in.hint.token_bytes = strcmp(dtype, "u16") == 0 ? 2 : 4;
+		in.hint.type = strcmp(dtype, "u16") == 0 ? SHARD_U16 : SHARD_U32, in.hint.has_type = true;
 	in.format = format ? shard_format(format) : NULL;
 	if (format && strcmp(format, "auto") != 0 && !in.format)
 		return ctl_usage(argv[0], "--input-format %s is unknown; must be auto or one of: %s", format,
 			shard_format_names());
 	if (!config || list_datasets(&in, config)) {
+		if (in.config)
+			in.hint.budget_bytes = dataset_frames_budget(in.config);
 		for (int i = 1; i <= n; i++)
 			inspect_path(&in, argv[i]);
 		status = ctl_finish(&in.out, in.faults ? CTL_FAILED : CTL_OK);

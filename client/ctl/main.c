@@ -26,7 +26,8 @@ static const struct command commands[] = {
 		"-c FILE STREAM --dataset D --shard S --offset T [--tokens N] [--epoch E] "
 		"[--cursor F... | --run RUN] [--json]",
 		"at which positions tokens of a shard are served"},
-	{"inspect", ctl_inspect, "[-c FILE] [--input-format F] [--input-dtype u16|u32] PATH... [--json]",
+	{"inspect", ctl_inspect,
+		"[-c FILE] [--input-format F] [--input-dtype u16|u32] [--input-column C] PATH... [--json]",
 		"what shards hold, and what is wrong with them"},
 	{"cat", ctl_cat,
 		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start begin|POSITION|TAG] "

@@ -8,21 +8,24 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OPEN_FILES = 64 };
+enum { OPEN_FILES = 64, WHY_BYTES = 512 };
 
 struct file {
 	const struct dataset *dataset; /* NULL: the place is free */
 	uint64_t shard;
 	int fd;
+	struct shard *source;
 };
 
 struct ctl_reader {
 	const struct cursor *cursor; /* whose datasets the places mean */
 	const struct dataset **map;  /* [cursor->datasets] */
+	struct frames *frames;	     /* decoded, of all files */
 	struct file file[OPEN_FILES];
 };
 
@@ -34,72 +37,66 @@ struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_
 		return NULL;
 	reader->cursor = h->widest;
 	reader->map = calloc(h->widest->datasets, sizeof(const struct dataset *));
-	if (!reader->map) {
-		free(reader);
+	reader->frames = frames_new(dataset_frames_budget(s->config));
+	if (!reader->map || !reader->frames) {
+		ctl_reader_close(reader);
 		return NULL;
 	}
 	stream_map(s->stream, h->widest, reader->map);
 	return reader;
 }
 
-static bool same_shard(const struct dataset *dataset, uint64_t shard, int fd, const char *path)
+/* What @fd is, if it is the shard that was listed. NULL after an error was printed. */
+static struct shard *open_source(const struct ctl_reader *reader, const struct dataset *dataset,
+	uint64_t shard, int fd, const char *path)
 {
-	char why[256];
+	char why[WHY_BYTES];
 	struct stat st;
+	struct shard *source = NULL;
 
 	if (fstat(fd, &st) != 0)
-		ctl_fail("%s: %s", path, strerror(errno));
-	else if (!dataset_same_shard(dataset, shard, &st, why, sizeof(why)))
+		snprintf(why, sizeof(why), "%s", strerror(errno));
+	else if (dataset_same_shard(dataset, shard, &st, why, sizeof(why)))
+		source = dataset_open_shard(dataset, shard, path, fd, reader->frames, why, sizeof(why));
+	if (!source)
 		ctl_fail("%s: %s", path, why);
-	else
-		return true;
-	return false;
+	return source;
 }
 
-/* A descriptor of the shard, or -1 after an error was printed. */
-static int open_shard(struct ctl_reader *reader, uint32_t d, uint64_t shard)
+static void close_file(struct file *file)
+{
+	if (!file->dataset)
+		return;
+	shard_close(file->source);
+	close(file->fd);
+	file->dataset = NULL;
+}
+
+/* The shard, open, or NULL after an error was printed. */
+static const struct shard *open_shard(struct ctl_reader *reader, uint32_t d, uint64_t shard)
 {
 	const struct dataset *dataset = reader->map[d];
 	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
 	char path[PATH_MAX + 1];
 
 	if (file->dataset == dataset && file->shard == shard)
-		return file->fd;
+		return file->source;
 	dataset_shard_path(dataset, shard, path, sizeof(path));
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0) {
 		ctl_fail("%s: %s", path, strerror(errno));
-		return -1;
+		return NULL;
 	}
-	if (!same_shard(dataset, shard, fd, path)) {
+	struct shard *source = open_source(reader, dataset, shard, fd, path);
+
+	if (!source) {
 		close(fd);
-		return -1;
+		return NULL;
 	}
-	if (file->dataset)
-		close(file->fd);
-	*file = (struct file){dataset, shard, fd};
-	return fd;
-}
-
-/* Bytes read, fewer than @n only at the end of the file or, with errno, at a fault. */
-static size_t read_at(int fd, char *to, size_t n, uint64_t at)
-{
-	size_t have = 0;
-
-	errno = 0;
-	while (have < n) {
-		ssize_t got = pread(fd, to + have, n - have, (off_t)(at + have));
-
-		if (got < 0 && errno == EINTR) {
-			errno = 0;
-			continue;
-		}
-		if (got <= 0)
-			break;
-		have += (size_t)got;
-	}
-	return have;
+	close_file(file);
+	*file = (struct file){dataset, shard, fd, source};
+	return source;
 }
 
 bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place, void *tokens)
@@ -107,6 +104,8 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 	uint32_t d = place->dataset;
 	const struct dataset *dataset = reader->map[d];
 	uint64_t shard, offset;
+	char why[WHY_BYTES];
+	int error;
 
 	if (!dataset) {
 		ctl_fail("dataset %s: is not in the config any more, its tokens cannot be read",
@@ -115,18 +114,14 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 	}
 	table_locate(&dataset->table, &reader->cursor->order[d], reader->cursor->seed, place->epoch,
 		place->window, &shard, &offset);
-	size_t bytes = dataset->table.window_tokens * dataset->token_bytes;
-	int fd = open_shard(reader, d, shard);
+	const struct shard *source = open_shard(reader, d, shard);
 
-	if (fd < 0)
+	if (!source)
 		return false;
-	size_t got = read_at(fd, tokens, bytes, dataset->data_at + offset * dataset->token_bytes);
-
-	if (got == bytes)
+	if (shard_read(source, offset, dataset->table.window_tokens, tokens, &error, why, sizeof(why)))
 		return true;
 	ctl_fail("dataset %s: shard %s at token %" PRIu64 ": %s", dataset->config->name,
-		dataset_shard_name(dataset, shard), offset + got / dataset->token_bytes,
-		errno ? strerror(errno) : "the file ends before that, it was truncated");
+		dataset_shard_name(dataset, shard), offset, why);
 	return false;
 }
 
@@ -135,8 +130,9 @@ void ctl_reader_close(struct ctl_reader *reader)
 	if (!reader)
 		return;
 	for (unsigned i = 0; i < OPEN_FILES; i++)
-		if (reader->file[i].dataset)
-			close(reader->file[i].fd);
+		close_file(&reader->file[i]);
+	if (reader->frames)
+		frames_free(reader->frames);
 	free(reader->map);
 	free(reader);
 }

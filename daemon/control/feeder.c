@@ -35,10 +35,10 @@ struct feeder {
 	struct disk *disk;
 	void (*ring)(void *);
 	void *context;
-	bool stop;     /* under to_data.lock */
-	bool news;     /* data thread: something was posted since the last ring() */
-	bool noted;    /* data thread: the disk's note is in the log */
-	char why[160]; /* of the last shard that was not the one listed */
+	bool stop;		  /* under to_data.lock */
+	bool news;		  /* data thread: something was posted since the last ring() */
+	bool noted;		  /* data thread: the disk's note is in the log */
+	char why[DISK_WHY_BYTES]; /* of the last fault */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
@@ -165,7 +165,7 @@ static bool retryable(const struct disk_done *done)
 
 static void take_done(struct feeder *f, const struct disk_done *done)
 {
-	if (done->fault == DISK_REPLACED)
+	if (done->fault != DISK_OK)
 		snprintf(f->why, sizeof(f->why), "%s", done->why);
 	step(f, &(struct engine_event){
 			.type = ENGINE_DONE,

@@ -21,8 +21,8 @@ struct feeder_failure {
 	const struct dataset *dataset;
 	uint64_t shard, token;
 	enum disk_fault fault;
-	int error;     /* errno of DISK_ERRNO */
-	char why[160]; /* what differs, of DISK_REPLACED */
+	int error;		  /* errno of DISK_ERRNO */
+	char why[DISK_WHY_BYTES]; /* see struct disk_done */
 };
 
 /* Takes over @disk. @ring is called in the data thread when feeder_take() has news. NULL with errno. */

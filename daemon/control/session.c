@@ -372,7 +372,7 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	default:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped", shard,
-			f->token, strerror(f->error), stream);
+			f->token, f->why[0] ? f->why : strerror(f->error), stream);
 	}
 	s->connection->server->failures++;
 	connection_refuse(s->connection, "data", field, text);

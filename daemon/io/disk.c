@@ -28,7 +28,6 @@ enum {
 	BATCH = 64,   /* works taken from the backend at once */
 	TRIES = 1000, /* EINTR or EAGAIN in a row, then it is an error */
 	SECTOR = 512,
-	WHY_BYTES = 192,
 };
 
 struct request {
@@ -44,7 +43,7 @@ struct request {
 	bool staged;
 	bool reopened; /* ESTALE gets one chance */
 	struct disk_done done;
-	char why[WHY_BYTES];
+	char why[DISK_WHY_BYTES];
 };
 
 struct disk {
@@ -56,6 +55,7 @@ struct disk {
 	struct request *request; /* [depth] */
 	struct requests unused, parked, finished;
 	struct files files;
+	struct frames *frames; /* NULL: nothing is compressed */
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
@@ -71,7 +71,7 @@ static uint64_t staging_each(const struct disk_options *options)
 uint64_t disk_memory(const struct disk_options *options)
 {
 	return sizeof(struct disk) + options->depth * (sizeof(struct request) + staging_each(options)) +
-	       files_memory(options->files);
+	       files_memory(options->files) + options->frames_bytes;
 }
 
 static bool disk_allocate(struct disk *disk, const struct disk_options *options)
@@ -80,6 +80,8 @@ static bool disk_allocate(struct disk *disk, const struct disk_options *options)
 
 	disk->request = calloc(options->depth, sizeof(*disk->request));
 	if (!disk->request || !files_init(&disk->files, options->files))
+		return false;
+	if (options->frames_bytes > 0 && !(disk->frames = frames_new(options->frames_bytes)))
 		return false;
 	disk->staging_bytes = options->depth * each;
 	if (each > 0) {
@@ -103,6 +105,8 @@ static void disk_release(struct disk *disk)
 		munmap(disk->staging, disk->staging_bytes);
 	if (disk->files.count > 0)
 		files_free(&disk->files);
+	if (disk->frames)
+		frames_free(disk->frames);
 	free(disk->request);
 	free(disk);
 }
@@ -213,7 +217,7 @@ static void request_finish(struct disk *disk, struct request *request, enum disk
 		.tag = request->read.tag,
 		.fault = fault,
 		.error = error,
-		.why = fault == DISK_REPLACED ? request->why : "",
+		.why = request->why,
 	};
 	STAILQ_INSERT_TAIL(&disk->finished, request, link);
 }
@@ -243,6 +247,7 @@ static void request_continue(struct disk *disk, struct request *request)
 		from = from / SECTOR * SECTOR;
 		end = (end + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN;
 	}
+	work->call = NULL;
 	work->opening = NULL;
 	work->fd = request->file->fd;
 	work->nowait = request->file->nowait;
@@ -253,11 +258,31 @@ static void request_continue(struct disk *disk, struct request *request)
 	disk->ops->submit(disk->backend, work);
 }
 
+/* In the pool. */
+static int64_t request_decode(struct disk_work *work)
+{
+	struct request *request = (struct request *)((char *)work - offsetof(struct request, work));
+	const struct disk_read *read = &request->read;
+	int error = EIO;
+
+	return shard_read(request->file->source, read->token, read->tokens, read->to, &error, request->why,
+		       sizeof(request->why))
+		       ? 0
+		       : -error;
+}
+
 static void request_start(struct disk *disk, struct request *request)
 {
 	const struct disk_read *read = &request->read;
 
-	request->start = read->dataset->data_at + read->token * read->dataset->token_bytes;
+	if (request->file->source) {
+		request->tries = 0;
+		request->staged = false;
+		request->work = (struct disk_work){.call = request_decode, .fd = request->file->fd};
+		disk->ops->submit(disk->backend, &request->work);
+		return;
+	}
+	request->start = request->file->data_at + read->token * read->dataset->token_bytes;
 	request->staged = request->file->direct;
 	request->skip = request->staged ? request->start % DISK_ALIGN : 0;
 	request->start -= request->skip;
@@ -271,6 +296,7 @@ static void request_start(struct disk *disk, struct request *request)
 static void file_open(struct disk *disk, struct file *file)
 {
 	file->state = FILE_OPENING;
+	file->work.call = NULL;
 	file->work.opening = &file->opening;
 	disk->ops->submit(disk->backend, &file->work);
 }
@@ -279,10 +305,13 @@ static void file_begin(struct disk *disk, struct file *file)
 {
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
-	file->direct = disk->direct;
+	file->direct = disk->direct && file->dataset->plain;
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
+	file->data_at = dataset_data_at(file->dataset, file->shard);
+	file->opening.source = file->source;
+	file->source = NULL;
 	file->opening.old = file->fd;
 	file->fd = -1;
 	file_open(disk, file);
@@ -334,6 +363,7 @@ void disk_queue(struct disk *disk, const struct disk_read *read)
 	STAILQ_REMOVE_HEAD(&disk->unused, link);
 	disk->in_flight++;
 	request->read = *read;
+	request->why[0] = 0;
 	request->reopened = false;
 	request_admit(disk, request);
 }
@@ -371,6 +401,7 @@ static void request_fail(struct disk *disk, struct request *request, enum disk_f
 		return;
 	}
 	request->reopened = true;
+	request->why[0] = 0;
 	request_admit(disk, request);
 }
 
@@ -379,7 +410,9 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 	struct file *file = request->file;
 
 	if (may_repeat(error, &request->tries)) {
-		request_continue(disk, request);
+		request->why[0] = 0;
+		request->work.call ? disk->ops->submit(disk->backend, &request->work)
+				   : request_continue(disk, request);
 		return;
 	}
 	if (error == EINVAL && request->staged) {
@@ -395,12 +428,47 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 	request_fail(disk, request, DISK_ERRNO, error);
 }
 
+/* Signed tokens were taken as they lie: a negative one would come out as a large one. */
+static bool request_negative(struct request *request)
+{
+	const struct disk_read *read = &request->read;
+	const int32_t *tokens = read->to;
+	uint32_t sign = 0;
+	uint64_t i = 0;
+
+	if (!read->dataset->is_signed)
+		return false;
+	for (; i < read->tokens; i++)
+		sign |= (uint32_t)tokens[i];
+	if (sign >> 31 == 0)
+		return false;
+	for (i = 0; tokens[i] >= 0;)
+		i++;
+	snprintf(request->why, sizeof(request->why), "token %" PRIu64 " is %" PRId32 "; must be 0 or more",
+		read->token + i, tokens[i]);
+	return true;
+}
+
+static void request_succeed(struct disk *disk, struct request *request)
+{
+	if (request_negative(request))
+		request_finish(disk, request, DISK_ERRNO, ERANGE);
+	else
+		request_finish(disk, request, DISK_OK, 0);
+}
+
 static void read_done(struct disk *disk, struct request *request)
 {
 	struct disk_work *work = &request->work;
 
 	if (work->result < 0) {
 		read_failed(disk, request, (int)-work->result);
+		return;
+	}
+
+	if (work->call) { /* whole, and looked at */
+		files_put(&disk->files, request->file);
+		request_finish(disk, request, DISK_OK, 0);
 		return;
 	}
 
@@ -419,7 +487,7 @@ static void read_done(struct disk *disk, struct request *request)
 	}
 	if (request->staged)
 		memcpy(request->read.to, request->staging + request->skip, end - request->skip);
-	request_finish(disk, request, DISK_OK, 0);
+	request_succeed(disk, request);
 }
 
 /* Nobody finds the file any more, and all who wait for it learn @why. */
@@ -451,7 +519,7 @@ static void file_refused(struct disk *disk, struct file *file, int error)
 	}
 	/* Short of descriptors, the table shrinks before a stream fails. */
 	if (error == EMFILE || error == ENFILE)
-		opening->old = files_rob(&disk->files);
+		opening->old = files_rob(&disk->files, &opening->source);
 	if (opening->old >= 0 || may_repeat(error, &file->tries)) {
 		file_open(disk, file);
 		return;
@@ -503,10 +571,49 @@ static void file_ready(struct disk *disk, struct file *file)
 	}
 }
 
+/* In the pool. A shard may turn out to be plain only once its index was looked through; then that is not
+ * kept.
+ */
+static int64_t source_open(struct disk_work *work)
+{
+	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
+	struct shard *source = dataset_open_shard(
+		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
+
+	if (!source)
+		return -EBADMSG;
+	if (source->facts.plain) {
+		file->data_at = source->facts.data_at;
+		shard_close(source);
+		source = NULL;
+	}
+	file->source = source;
+	return 0;
+}
+
+static void source_begin(struct disk *disk, struct file *file)
+{
+	file->frames = disk->frames;
+	file->work.call = source_open;
+	disk->ops->submit(disk->backend, &file->work);
+}
+
+static void source_done(struct disk *disk, struct file *file)
+{
+	if (file->work.result < 0)
+		file_fail(disk, file, DISK_ERRNO, (int)-file->work.result, file->why);
+	else
+		file_ready(disk, file);
+}
+
 static void opening_done(struct disk *disk, struct file *file)
 {
-	char why[WHY_BYTES];
+	char why[DISK_WHY_BYTES];
 
+	if (file->work.call) {
+		source_done(disk, file);
+		return;
+	}
 	if (file->work.result < 0) {
 		file_refused(disk, file, (int)-file->work.result);
 		return;
@@ -515,10 +622,12 @@ static void opening_done(struct disk *disk, struct file *file)
 
 	struct stat st = stat_of(&file->opening.found);
 
-	if (dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
+	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
+		file_fail(disk, file, DISK_REPLACED, 0, why);
+	else if (file->dataset->plain)
 		file_ready(disk, file);
 	else
-		file_fail(disk, file, DISK_REPLACED, 0, why);
+		source_begin(disk, file);
 }
 
 static void work_done(struct disk *disk, struct disk_work *work)

@@ -4,8 +4,9 @@
  * disk_kick() may be called from others.
  *
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
- * the dataset listed (size, inode, mtime). Short reads are continued. A read is done exactly once: every tag
- * that was queued comes back from disk_reap(), with 0 or an error.
+ * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
+ * belong; all others in its pool, by shard_read(). Short reads are continued. A read is done exactly once:
+ * every tag that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
@@ -34,8 +35,11 @@ struct disk_done {
 	uint64_t tag;
 	enum disk_fault fault;
 	int error;	 /* errno of DISK_ERRNO */
-	const char *why; /* DISK_REPLACED: what differs, valid until the next disk_reap(); else "" */
+	const char *why; /* DISK_REPLACED: what differs; DISK_ERRNO: what is wrong, or ""; until the next
+			    disk_reap() */
 };
+
+enum { DISK_WHY_BYTES = 256 };
 
 struct disk_options {
 	enum config_io io;
@@ -43,6 +47,7 @@ struct disk_options {
 	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
 	unsigned
 		files; /* shards held open, ≥ 1; more reads than that many shards at a time wait their turn */
+	uint64_t frames_bytes;	       /* decoded frames that are kept; 0: nothing is compressed */
 	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
 };
 

@@ -10,11 +10,13 @@
 
 #include <sys/stat.h>
 
-/* Closes @old if there is one, opens @path, and fills @found. Any step may hang on a network file system. */
+/* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a network
+ * file system. */
 struct disk_opening {
 	const char *path;
 	int flags;
-	int old; /* a descriptor to close before, or -1; -1 afterwards */
+	struct shard *source; /* NULL afterwards */
+	int old;	      /* a descriptor to close before, or -1; -1 afterwards */
 	struct statx found;
 };
 
@@ -22,6 +24,8 @@ struct disk_opening {
 struct disk_work {
 	struct disk_work *next; /* the backend's */
 	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
+	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false then). */
+	int64_t (*call)(struct disk_work *work);
 	struct disk_opening *opening; /* NULL: it is a read */
 	int fd;
 	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */

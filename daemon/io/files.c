@@ -57,6 +57,7 @@ void files_free(struct files *files)
 {
 	for (unsigned i = 0; i < files->count; i++) {
 		assert(files->file[i].users == 0);
+		shard_close(files->file[i].source);
 		if (files->file[i].fd >= 0)
 			close(files->file[i].fd);
 	}
@@ -116,7 +117,7 @@ void files_put(struct files *files, struct file *file)
 		TAILQ_INSERT_HEAD(&files->idle, file, idle);
 }
 
-int files_rob(struct files *files)
+int files_rob(struct files *files, struct shard **source)
 {
 	struct file *file;
 
@@ -128,6 +129,8 @@ int files_rob(struct files *files)
 
 		files_forget(file);
 		file->fd = -1;
+		*source = file->source;
+		file->source = NULL;
 		return fd;
 	}
 	return -1;

@@ -20,16 +20,20 @@ struct file {
 	const struct dataset *dataset;
 	uint64_t shard;
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
-	bool known;	/* can be found; a file that failed cannot, and leaves when its last user does */
-	bool direct;	/* opened with O_DIRECT */
-	bool nowait;	/* as in struct disk_work */
-	int fd;		/* of whatever state; -1: none */
-	unsigned users; /* requests that read or wait */
+	bool known;	  /* can be found; a file that failed cannot, and leaves when its last user does */
+	bool direct;	  /* opened with O_DIRECT */
+	bool nowait;	  /* as in struct disk_work */
+	int fd;		  /* of whatever state; -1: none */
+	uint64_t data_at; /* of its first token, where it is plain */
+	struct shard *source;	 /* reads it where it is not; else NULL */
+	unsigned users;		 /* requests that read or wait */
 	struct requests waiting; /* for the opening */
 	unsigned tries;
 	struct disk_work work; /* the opening */
 	struct disk_opening opening;
-	char *path; /* [PATH_MAX] */
+	char *path;	       /* [PATH_MAX] */
+	struct frames *frames; /* the disk's */
+	char why[DISK_WHY_BYTES];
 };
 
 LIST_HEAD(files_chain, file);
@@ -54,7 +58,8 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard begins anew. */
 void files_forget(struct file *file);
-/* Takes the descriptor of the file that would be given up next, for want of descriptors. -1: none. */
-int files_rob(struct files *files);
+/* Takes the descriptor, and *@source, of the file that would be given up next, for want of descriptors. -1:
+ * none. */
+int files_rob(struct files *files, struct shard **source);
 
 #endif

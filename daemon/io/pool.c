@@ -8,7 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 64 * 1024 };
+enum { STACK_BYTES = 256 * 1024 }; /* formats parse and convert on it */
 
 struct pool {
 	int news_fd;
@@ -63,6 +63,8 @@ void works_move(struct works *to, struct works *from)
 
 static int64_t opening_do(struct disk_opening *opening)
 {
+	shard_close(opening->source);
+	opening->source = NULL;
 	if (opening->old >= 0)
 		close(opening->old);
 	opening->old = -1;
@@ -82,6 +84,8 @@ static int64_t opening_do(struct disk_opening *opening)
 
 static int64_t work_do(struct disk_work *work)
 {
+	if (work->call)
+		return work->call(work);
 	if (work->opening)
 		return opening_do(work->opening);
 	ssize_t n = pread(work->fd, work->to, work->bytes, (off_t)work->at);

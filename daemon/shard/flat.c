@@ -6,36 +6,50 @@
 #include "shard.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
-static bool flat_recognise(const char *path, int fd, const struct stat *st)
+/* Compressed, a name need say no more than that: shard.zst, shard.00001.zst. */
+static bool is_bare(const char *path)
 {
-	const char *dot = strrchr(path, '.');
+	const char *end = bytes_ending(path, ".zst"), *at = strrchr(path, '/');
 
-	(void)fd;
-	return S_ISREG(st->st_mode) && dot && (strcmp(dot, ".bin") == 0 || strcmp(dot, ".npy") == 0);
+	if (!end)
+		end = bytes_ending(path, ".zstd");
+	at = end ? memchr(at ? at + 1 : path, '.', (size_t)(end - (at ? at + 1 : path))) : NULL;
+	return end && (!at || at + 1 + strspn(at + 1, "0123456789") == end);
 }
 
-static bool flat_describe(const char *path, int fd, const struct stat *st, const struct shard_hint *hint,
-	struct shard *shard, char *why, size_t why_bytes)
+static bool flat_recognise(const struct bytes *b)
 {
-	uint64_t size = (uint64_t)st->st_size;
+	return bytes_ending(b->path, ".bin") || bytes_ending(b->path, ".npy") ||
+	       (!b->plain && is_bare(b->path));
+}
 
-	(void)path, (void)fd;
-	if (size % hint->token_bytes != 0) {
-		snprintf(why, why_bytes,
-			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu32 " (a token of u%" PRIu32
-			"): it is cut short, or `dtype` is wrong",
-			size, hint->token_bytes, 8 * hint->token_bytes);
-		return false;
-	}
-	*shard = (struct shard){
-		.tokens = size / hint->token_bytes,
-		.documents = SHARD_UNKNOWN,
-		.token_bytes = hint->token_bytes,
-	};
+static bool flat_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	uint32_t width = shard_type_bytes(hint->type);
+
+	if (b->size % width != 0)
+		return bytes_why(why, why_bytes,
+			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu32
+			" (a token of %s): it is cut short, or `dtype` is wrong",
+			b->size, width, shard_type_name(hint->type));
+	facts->type = hint->type;
+	facts->tokens = b->size / width;
 	return true;
 }
 
-const struct shard_format shard_flat = {"flat", flat_recognise, flat_describe};
+/* OLMo's and dolma's document bounds. */
+static const struct shard_companion flat_companions[] = {
+	{.ending = ".csv.gz", .shard = ".npy", .kind = "a list of document bounds"},
+	{.ending = ".csv.gz", .shard = ".bin", .kind = "a list of document bounds"},
+	{0},
+};
+
+const struct shard_format shard_flat = {
+	.name = "flat",
+	.recognise = flat_recognise,
+	.describe = flat_describe,
+	.companions = flat_companions,
+};

@@ -4,6 +4,8 @@
  */
 #include "list.h"
 
+#include "shard.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
@@ -221,6 +223,106 @@ static bool walk_path(struct walk *w, const char *path)
 	return start_at(w, path, n) && walk_directory(w, path + n, NULL);
 }
 
+/* ---- companions ---- */
+
+/* Is the file called @name without its last @cut bytes, and @ending instead, in the list, compressed or not?
+ */
+static bool has_twin(
+	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
+{
+	static const char *const packed[] = {"", ".zst", ".zstd"};
+	char twin[PATH_MAX];
+
+	for (unsigned i = 0; i < (raw ? 1 : sizeof(packed) / sizeof(packed[0])); i++) {
+		int n = snprintf(
+			twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name, ending, packed[i]);
+
+		if (n > 0 && (size_t)n < sizeof(twin) && shard_list_find(list, twin) >= 0)
+			return true;
+	}
+	return false;
+}
+
+/* Is there a file that ends in @ending in or below the directory of @name, or, with "../" before it, the one
+ * above? */
+static bool has_sibling(const struct shard_list *list, const char *name, const char *ending)
+{
+	size_t n = parent_bytes(name, strlen(name));
+	uint64_t lo = 0, hi = list->count;
+
+	if (strncmp(ending, "../", 3) == 0) {
+		n = parent_bytes(name, n > 1 ? n - 1 : 0);
+		ending += 3;
+	}
+	n = memchr(name, '/', n) ? n : 0; /* names are relative: the first part has no directory */
+	while (lo < hi) {		  /* they stand together: the first of them */
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (strncmp(shard_list_name(list, mid), name, n) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < list->count && strncmp(shard_list_name(list, lo), name, n) == 0; lo++)
+		if (bytes_ending(shard_list_name(list, lo), ending + 1))
+			return true;
+	return false;
+}
+
+/* *@kind: what the file is, if it belongs to others. False: they are not there. */
+static bool is_accompanied(
+	const struct shard_list *list, const char *name, const struct shard_companion **kind)
+{
+	const struct shard_companion *c;
+	unsigned next = 0;
+
+	*kind = NULL;
+	while ((c = shard_companion(name, &next)) != NULL) {
+		bool there = strchr(c->shard, '*')
+				     ? has_sibling(list, name, c->shard)
+				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
+
+		if (there || !c->alone)
+			*kind = c;
+		if (there)
+			return true;
+	}
+	return *kind == NULL;
+}
+
+/* Passes over what belongs to shards and is none. One that belongs to none would be data that is missing. */
+static bool drop_companions(struct walk *w)
+{
+	struct shard_list *list = w->list;
+	uint64_t kept = 0;
+	bool *drop = calloc(list->count + 1, sizeof(*drop));
+
+	if (!drop)
+		return refuse(w, "out of memory");
+	for (uint64_t i = 0; i < list->count; i++) {
+		const struct shard_companion *kind;
+		const char *name = shard_list_name(list, i);
+
+		if (!is_accompanied(list, name, &kind)) {
+			snprintf(w->why, w->why_bytes,
+				"%s%s%s: is %s, but no shard that it belongs to (%s) is among the files; add "
+				"that, or move "
+				"this away",
+				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name, kind->kind,
+				kind->shard);
+			free(drop);
+			return false;
+		}
+		drop[i] = kind != NULL;
+	}
+	for (uint64_t i = 0; i < list->count; i++)
+		if (!drop[i])
+			list->at[kept++] = list->at[i];
+	list->count = kept;
+	free(drop);
+	return true;
+}
+
 /* Gives back what growing left over. */
 static void trim(struct shard_list *list)
 {
@@ -240,13 +342,17 @@ bool shard_list_read(struct shard_list *list, const char *path, char *why, size_
 		snprintf(why, why_bytes, "%.40s…: %s", path, strerror(ENAMETOOLONG));
 		return false;
 	}
-	if (!walk_path(&w, path)) {
-		shard_list_free(list);
-		return false;
+	bool fine = walk_path(&w, path);
+
+	if (fine && list->count > 0) {
+		qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
+		fine = drop_companions(&w);
 	}
-	trim(list);
-	qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
-	return true;
+	if (fine)
+		trim(list);
+	else
+		shard_list_free(list);
+	return fine;
 }
 
 void shard_list_free(struct shard_list *list)

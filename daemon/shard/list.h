@@ -1,7 +1,8 @@
 /*
  * From a path in the config to a sorted list of files. The path is a file, a directory (read recursively) or
- * a pattern. Nothing is skipped but names that begin with a dot: whatever cannot be read is an error that
- * names it.
+ * a pattern. Nothing is skipped but names that begin with a dot, and companions of shards that are in the
+ * list (an index, a mask, …): whatever cannot be read is an error that names it, and so is a companion whose
+ * shard is not there.
  */
 #ifndef TOKEND_SHARD_LIST_H
 #define TOKEND_SHARD_LIST_H

@@ -1,16 +1,35 @@
 /*
- * The table of formats, and what to say of a file that is none of them. Formats that users have and this
- * version cannot read are known by their marks, so that nobody trains on a header read as tokens.
+ * The table of formats; what is the same in all of them: to recognise, to gather, to convert; and what to say
+ * of a file that is none of them.
+ *
+ * A ninth format is one file (recognise() and describe(); open(), close(), extent() and document() if its
+ * tokens do not lie in a row or it knows its documents) and one line in `formats`, above flat, with its name
+ * in the list at the end of shard.h. Compression, companions, widths, config, inspect and pack follow.
  */
 #include "shard.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static const struct shard_format *const formats[] = {&shard_flat};
+/* In the order in which they are asked: flat files have no marks, so they come last. */
+static const struct shard_format *const formats[] = {
+	&shard_megatron,
+	&shard_npy,
+	&shard_llmc,
+	&shard_arrow,
+	&shard_datatrove,
+	&shard_mds,
+	&shard_flat,
+};
 
-enum { FORMATS = sizeof(formats) / sizeof(formats[0]) };
+enum {
+	FORMATS = sizeof(formats) / sizeof(formats[0]),
+	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are converted at a time */
+	LARGE_FRAME = 32 << 20,	 /* from here on users are told what a frame costs */
+};
 
 const struct shard_format *shard_format(const char *name)
 {
@@ -22,112 +41,415 @@ const struct shard_format *shard_format(const char *name)
 
 const char *shard_format_names(void)
 {
-	return "flat";
+	static _Thread_local char names[16 * FORMATS];
+	size_t n = 0;
+
+	for (int i = 0; i < FORMATS && n < sizeof(names); i++)
+		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "", formats[i]->name);
+	return names;
 }
 
-/* ---- formats of others ---- */
+/* ---- types ---- */
 
-struct mark {
+static const struct {
+	const char *name;
+	uint32_t bytes;
+	bool sign;
+} types[] = {
+	[SHARD_U8] = {"u8", 1, false},
+	[SHARD_I8] = {"i8", 1, true},
+	[SHARD_U16] = {"u16", 2, false},
+	[SHARD_I16] = {"i16", 2, true},
+	[SHARD_U32] = {"u32", 4, false},
+	[SHARD_I32] = {"i32", 4, true},
+	[SHARD_U64] = {"u64", 8, false},
+	[SHARD_I64] = {"i64", 8, true},
+};
+
+const char *shard_type_name(enum shard_type type)
+{
+	return types[type].name;
+}
+
+uint32_t shard_type_bytes(enum shard_type type)
+{
+	return types[type].bytes;
+}
+
+uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
+{
+	if (types[type].bytes == 8)
+		return hint->has_type && hint->type == SHARD_U16 ? 2 : 4;
+	return types[type].bytes == 4 ? 4 : 2;
+}
+
+/* ---- files that are no shards ---- */
+
+/*
+ * Known by their marks, so that nobody trains on a header read as tokens. Of a mark's bytes few enough files
+ * of tokens can begin so that nobody will meet one; `format: flat` still reads it.
+ */
+static const struct {
 	const char *bytes;
 	size_t n;
 	const char *kind;
+} marks[] = {
+	{"MMIDIDX\0\0", 9, "a Megatron index"},
+	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
+	{"\x1f\x8b\x08", 3, "gzip-compressed"},
+	{"\xfd"
+	 "7zXZ\0",
+		6, "xz-compressed"},
+	{"PAR1", 4, "a Parquet file"},
+	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
 };
 
-#define MARK(text, kind)                                                                                     \
-	{                                                                                                    \
-		text, sizeof(text) - 1, kind                                                                 \
-	}
-
-static const struct mark marks[] = {
-	MARK("\x93NUMPY", "a NumPy .npy file with a header"),
-	MARK("\x88\xd8\x34\x01", "an llm.c (GPT-2) file"),    /* 20240520, little-endian */
-	MARK("\xa1\xd9\x34\x01", "an llm.c (Llama-3) file"),  /* 20240801 */
-	MARK("\x8a\xd8\x34\x01", "an llm.c evaluation file"), /* 20240522 */
-	MARK("\x28\xb5\x2f\xfd", "a zstd-compressed file"),
-	MARK("MMIDIDX\0\0", "a Megatron .idx file"),
-	MARK("ARROW1", "an Arrow file"),
-};
-
-static const struct mark endings[] = {
-	MARK(".mds", "an MDS shard"),
-	MARK(".mds.zstd", "an MDS shard"),
-	MARK(".ds", "a datatrove shard"),
-	MARK(".ds.index", "a datatrove index"),
-	MARK(".idx", "a Megatron .idx file"),
-};
-
-static bool ends_with(const char *path, const char *ending)
+/* Protocol 4 frames what follows and says how long that is; 2 and 3 are known by their ends alone. */
+static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 {
-	size_t n = strlen(path), m = strlen(ending);
+	int error;
+	char why[256];
+	uint8_t last;
 
-	return n >= m && strcmp(path + n - m, ending) == 0;
-}
-
-/* Megatron's .bin has no mark of its own: what tells is the index beside it. */
-static bool has_index_beside(const char *path)
-{
-	char index[4096];
-	size_t n = strlen(path);
-
-	if (!ends_with(path, ".bin") || n >= sizeof(index))
+	if (n < 12 || head[0] != 0x80 || head[1] < 2 || head[1] > 5)
 		return false;
-	memcpy(index, path, n + 1);
-	memcpy(index + n - 3, "idx", 3);
-	return access(index, F_OK) == 0;
+	if (head[1] >= 4)
+		return head[2] == 0x95 && bytes_u64(head + 3) <= b->size - 11;
+	return bytes_read(b, b->size - 1, &last, 1, &error, why, sizeof(why)) && last == '.' &&
+	       strchr("}](cX)K", head[2]) && head[2];
 }
 
-const char *shard_foreign(const char *path, int fd, const struct stat *st)
+static const char *foreign(const struct bytes *b)
 {
-	char head[16];
-	ssize_t n = S_ISREG(st->st_mode) ? pread(fd, head, sizeof(head), 0) : 0;
+	uint8_t head[16];
+	size_t n = bytes_head(b, head, sizeof(head));
 
 	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-		if (n >= (ssize_t)marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
+		if (n >= marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
 			return marks[i].kind;
-	for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
-		if (ends_with(path, endings[i].bytes))
-			return endings[i].kind;
-	return has_index_beside(path) ? "the .bin of a Megatron pair (there is an .idx beside it)" : NULL;
+	return is_pickle(b, head, n) ? "a Python pickle" : NULL;
+}
+
+const struct shard_companion *shard_companion(const char *path, unsigned *next)
+{
+	unsigned at = 0;
+
+	for (int i = 0; i < FORMATS; i++)
+		for (const struct shard_companion *c = formats[i]->companions; c && c->ending; c++) {
+			size_t n = strlen(path), m = strlen(c->ending);
+
+			if (at++ < *next)
+				continue;
+			*next = at;
+			/* "/index.json" is also the whole of a relative path. */
+			bool whole = c->ending[0] == '/' && strcmp(path, c->ending + 1) == 0;
+
+			if ((whole || (n > m && strcmp(path + n - m, c->ending) == 0)) &&
+				(!c->holds || strstr(path, c->holds)))
+				return c;
+		}
+	return NULL;
 }
 
 /* ---- which, and what is in it ---- */
 
-const struct shard_format *shard_recognise(const char *path, int fd, const struct stat *st)
+static const struct shard_format *recognise(const struct bytes *b, char *why, size_t why_bytes)
 {
-	if (shard_foreign(path, fd, st))
-		return NULL;
-	for (int i = 0; i < FORMATS; i++)
-		if (formats[i]->recognise(path, fd, st))
+	unsigned next = 0;
+	const char *kind;
+
+	for (int i = 0; i < FORMATS; i++) {
+		if (formats[i] == &shard_flat) {
+			kind = foreign(b);
+			if (kind) {
+				bytes_why(why, why_bytes,
+					"is %s, which is no shard of tokens; move it away, or say `format: "
+					"flat` if "
+					"it is plain tokens",
+					kind);
+				return NULL;
+			}
+		}
+		if (formats[i]->recognise(b))
 			return formats[i];
+	}
+	const struct shard_companion *companion = shard_companion(b->path, &next);
+
+	if (companion)
+		bytes_why(why, why_bytes, "is %s, no shard: name the shard that it belongs to (%s)",
+			companion->kind, companion->shard);
+	else
+		bytes_why(why, why_bytes,
+			"is of no known format (%s; flat ones have names that end in .bin or .npy); move it "
+			"away, or "
+			"say `format: flat` if it is plain tokens",
+			shard_format_names());
 	return NULL;
 }
 
+/* What the format cannot know of: what its bytes come from, and what is served. */
+static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
+{
+	bool type = facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32;
+
+	if (facts->token_bytes == 0)
+		facts->token_bytes = shard_served(facts->type, hint);
+	facts->frame_bytes = b->frame_bytes;
+	facts->plain = facts->plain && b->plain && type && facts->token_bytes == types[facts->type].bytes;
+	if (facts->tokens == 0 && !facts->note[0])
+		snprintf(facts->note, sizeof(facts->note), "has no tokens");
+	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
+		snprintf(facts->note, sizeof(facts->note),
+			"its largest of %" PRIu64 " zstd frames decodes to %" PRIu64
+			" MiB, all of it for any window in it; compress in frames of 256 KiB",
+			b->frames, facts->frame_bytes >> 20);
+}
+
+/* The tokens must lie in the source, whatever the format thinks of it. */
+static bool within(const struct bytes *b, const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	uint64_t width = types[facts->type].bytes;
+
+	if (!facts->plain ||
+		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
+		return true;
+	return bytes_why(why, why_bytes,
+		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64 " bytes long",
+		facts->tokens, types[facts->type].name, facts->data_at, b->size);
+}
+
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path, int fd,
-	const struct stat *st, const struct shard_hint *hint, struct shard *shard, char *why,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, why, why_bytes);
+
+	if (!b)
+		return NULL;
+	if (!format)
+		format = recognise(b, why, why_bytes);
+	if (format) {
+		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
+		if (!format->describe(b, hint, facts, why, why_bytes) || !within(b, facts, why, why_bytes))
+			format = NULL;
+		else
+			finish(b, hint, facts);
+	}
+	bytes_close(b);
+	return format;
+}
+
+/* ---- open shards ---- */
+
+struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct shard *shard = calloc(1, sizeof(*shard));
+
+	if (!shard) {
+		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return NULL;
+	}
+	shard->format = format;
+	shard->facts = *facts;
+	shard->bytes = bytes_open(fd, path, hint->frames, hint->budget_bytes, why, why_bytes);
+	if (!shard->bytes)
+		goto fail;
+	if (format->open) {
+		shard->index = format->open(shard->bytes, hint, &shard->facts, why, why_bytes);
+		if (!shard->index)
+			goto fail;
+	}
+	shard->bytes->path = NULL; /* it was borrowed */
+	if (!within(shard->bytes, &shard->facts, why, why_bytes))
+		goto fail;
+	finish(shard->bytes, hint, &shard->facts);
+	return shard;
+fail:
+	shard_close(shard);
+	return NULL;
+}
+
+void shard_close(struct shard *shard)
+{
+	if (!shard)
+		return;
+	if (shard->index)
+		shard->format->close(shard->index);
+	bytes_close(shard->bytes);
+	free(shard);
+}
+
+/* ---- reading ---- */
+
+/*
+ * Converts @n tokens at @from (aligned) to the served width. False: some do not fit it. The bits are gathered
+ * and looked at once, so that the loops vectorise.
+ */
+#define CONVERT(stored, served)                                                                              \
+	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                             \
+	{                                                                                                    \
+		const stored##_t *in = from;                                                                 \
+		served##_t *out = to;                                                                        \
+		uint64_t bits = 0;                                                                           \
+                                                                                                             \
+		for (uint64_t i = 0; i < n; i++) {                                                           \
+			bits |= (uint64_t)(int64_t)in[i];                                                    \
+			out[i] = (served##_t)in[i];                                                          \
+		}                                                                                            \
+		return (bits & ~(uint64_t)(served##_t) - 1) == 0;                                            \
+	}
+
+CONVERT(uint8, uint16)
+CONVERT(int8, uint16)
+CONVERT(uint16, uint16)
+CONVERT(int16, uint16)
+CONVERT(uint32, uint16)
+CONVERT(int32, uint16)
+CONVERT(uint64, uint16)
+CONVERT(int64, uint16)
+CONVERT(uint8, uint32)
+CONVERT(int8, uint32)
+CONVERT(uint16, uint32)
+CONVERT(int16, uint32)
+CONVERT(uint32, uint32)
+CONVERT(int32, uint32)
+CONVERT(uint64, uint32)
+CONVERT(int64, uint32)
+
+static bool (*const conversions[][2])(const void *from, uint64_t n, void *to) = {
+	[SHARD_U8] = {uint8_to_uint16, uint8_to_uint32},
+	[SHARD_I8] = {int8_to_uint16, int8_to_uint32},
+	[SHARD_U16] = {uint16_to_uint16, uint16_to_uint32},
+	[SHARD_I16] = {int16_to_uint16, int16_to_uint32},
+	[SHARD_U32] = {uint32_to_uint16, uint32_to_uint32},
+	[SHARD_I32] = {int32_to_uint16, int32_to_uint32},
+	[SHARD_U64] = {uint64_to_uint16, uint64_to_uint32},
+	[SHARD_I64] = {int64_to_uint16, int64_to_uint32},
+};
+
+/* Names the first of @n tokens, which @token is the first of, that does not fit. */
+static bool refuse_token(
+	const struct shard *shard, const char *from, uint64_t token, uint64_t n, char *why, size_t why_bytes)
+{
+	enum shard_type type = shard->facts.type;
+	uint64_t most = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
+	uint32_t width = types[type].bytes;
+
+	for (uint64_t i = 0; i < n; i++) {
+		value = 0;
+		memcpy(&value, from + i * width, width);
+		if (types[type].sign) /* by way of the top bits */
+			value = (uint64_t)((int64_t)(value << (64 - 8 * width)) >> (64 - 8 * width));
+		if (value > most) {
+			token += i;
+			break;
+		}
+	}
+	if (types[type].sign && (int64_t)value < 0)
+		return bytes_why(why, why_bytes, "token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64,
+			token, (int64_t)value, most);
+	return bytes_why(why, why_bytes, "token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s",
+		token, value, most, most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
+}
+
+/* Tokens in a row, from @byte on, and the @lead bytes before them, which the format looks at. */
+static bool read_row(const struct shard *shard, uint64_t token, uint64_t byte, uint64_t n, uint32_t lead,
+	char *to, int *error, char *why, size_t why_bytes)
+{
+	const struct shard_facts *facts = &shard->facts;
+	uint32_t width = types[facts->type].bytes;
+
+	if (width == facts->token_bytes && !types[facts->type].sign && lead == 0)
+		return bytes_read(shard->bytes, byte, to, n * width, error, why, why_bytes);
+	while (n > 0) {
+		_Alignas(8) char with_lead[SHARD_LEAD_MOST + CHUNK_BYTES];
+		char *chunk = with_lead + SHARD_LEAD_MOST;
+		uint64_t most = CHUNK_BYTES / width, some = n < most ? n : most;
+
+		if (!bytes_read(shard->bytes, byte - lead, chunk - lead, lead + some * width, error, why,
+			    why_bytes))
+			return false;
+		const uint8_t *before = (const uint8_t *)chunk - lead;
+
+		if (lead > 0 && !shard->format->check(shard->index, token, before, why, why_bytes)) {
+			*error = EBADMSG;
+			return false;
+		}
+		lead = 0;
+		if (width == facts->token_bytes && !types[facts->type].sign) {
+			memcpy(to, chunk, some * width);
+		} else if (!conversions[facts->type][facts->token_bytes == 4](chunk, some, to)) {
+			*error = ERANGE;
+			return refuse_token(shard, chunk, token, some, why, why_bytes);
+		}
+		token += some;
+		byte += some * width;
+		to += some * facts->token_bytes;
+		n -= some;
+	}
+	return true;
+}
+
+bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
 	size_t why_bytes)
 {
-	if (!S_ISREG(st->st_mode)) {
-		snprintf(why, why_bytes, "is no regular file; a shard must be one");
-		return NULL;
-	}
-	if (!format)
-		format = shard_recognise(path, fd, st);
-	if (!format) {
-		const char *kind = shard_foreign(path, fd, st);
+	const struct shard_facts *facts = &shard->facts;
+	char *out = to;
 
-		if (kind)
-			snprintf(why, why_bytes,
-				"seems to be %s, which this version does not read; convert it to flat "
-				"tokens, or say "
-				"`format: flat` if it has no header",
-				kind);
-		else
-			snprintf(why, why_bytes,
-				"is of no known format (%s: a name that ends in .bin or .npy); move it away, "
-				"or say "
-				"`format: flat` if it is plain tokens",
-				shard_format_names());
-		return NULL;
+	if (token > facts->tokens || n > facts->tokens - token) {
+		*error = EINVAL;
+		return bytes_why(why, why_bytes,
+			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token, token + n,
+			facts->tokens);
 	}
-	return format->describe(path, fd, st, hint, shard, why, why_bytes) ? format : NULL;
+	while (n > 0) {
+		uint64_t row = n, byte = facts->data_at + token * types[facts->type].bytes;
+		uint32_t lead = 0;
+
+		if (shard->format->extent && !facts->plain) {
+			row = shard->format->extent(shard->index, token, &byte, why, why_bytes);
+			if (row == 0) {
+				*error = EBADMSG;
+				return false;
+			}
+			row = row < n ? row : n;
+			if (facts->lead_bytes && token % facts->sample_tokens == 0)
+				lead = facts->lead_bytes;
+		}
+		if (!read_row(shard, token, byte, row, lead, out, error, why, why_bytes))
+			return false;
+		token += row;
+		out += row * facts->token_bytes;
+		n -= row;
+	}
+	return true;
+}
+
+int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
+	char *why, size_t why_bytes)
+{
+	const struct shard_format *format = shard->format;
+	uint64_t end = shard->facts.tokens, boundary = token;
+	uint32_t count = 0;
+
+	if (!format->document || shard->facts.documents == SHARD_UNKNOWN || token >= end)
+		return 0;
+	end = n < end - token ? token + n : end;
+	while (count < max && boundary < end) {
+		uint64_t next = format->document(shard->index, boundary, why, why_bytes);
+
+		if (next == 0)
+			return -1;
+		if (next >= end)
+			break;
+		if (next <= boundary) /* would never end */
+			return bytes_why(why, why_bytes,
+				       "its document index has no boundary after token %" PRIu64, boundary),
+			       -1;
+		boundary = next;
+		if (boundary - token > UINT32_MAX)
+			break;
+		at[count++] = (uint32_t)(boundary - token);
+	}
+	return count;
 }

@@ -84,6 +84,7 @@ static inline void identify(struct shelf *shelf, uint64_t shard)
 	shelf->identity[shard] = (struct dataset_identity){
 		.inode = st.st_ino,
 		.mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
+		.bytes = (uint64_t)st.st_size,
 	};
 }
 
@@ -120,6 +121,7 @@ static inline struct shelf *shelf_new(unsigned shards, uint64_t tokens)
 		.root = shelf->root,
 		.table = {.tokens = shelf->tokens},
 		.token_bytes = 2,
+		.plain = true,
 		.data_at = DATA_AT,
 		.paths = shelf->paths,
 		.path_at = shelf->path_at,

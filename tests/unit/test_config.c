@@ -354,7 +354,7 @@ static const struct bad bad_files[] = {
 	{GOOD "? [a]\n: b\n", ":7: config: is a list; must be a key"},
 	{WEB ", \"a\\nb\": 1}\n", ":6: streams.train.datasets[0].a?b: unknown key; known here: name, path, "
 				  "format, dtype, weight, max_epochs, shuffle, block, "
-				  "group, slide"},
+				  "group, slide, column"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n",
 		":1: streams.t.seed: is missing; add seed: a whole number from 0 to 18446744073709551615 in "
 		"plain digits"},

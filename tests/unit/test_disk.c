@@ -308,6 +308,7 @@ static void file_system_without_direct(void **state)
 		n += (uint64_t)pread(fd, shelf->bytes[0] + n, shelf->tokens[0] * 2 - n,
 			(off_t)(shelf->dataset.data_at + n));
 	shelf->identity[0].inode = st.st_ino;
+	shelf->identity[0].bytes = (uint64_t)st.st_size;
 	shelf->identity[0].mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
 	reader_open(&reader, mode, 4);
 	read_random(&reader, shelf, 2000, WINDOW_BYTES / 2);

@@ -1,0 +1,181 @@
+/*
+ * Files as they lie, what all sources share, and names.
+ */
+#include "bytes.h"
+
+#include "bytes_zstd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void bytes_say(char *why, size_t why_bytes, const char *text, ...)
+{
+	va_list args;
+
+	va_start(args, text);
+	vsnprintf(why, why_bytes, text, args);
+	va_end(args);
+}
+
+/* ---- as it lies ---- */
+
+static bool plain_read(
+	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+{
+	char *byte = to;
+
+	while (n > 0) {
+		ssize_t got = pread(b->fd, byte, n, (off_t)at);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0) {
+			*error = errno;
+			return bytes_why(why, why_bytes, "%s at byte %" PRIu64, strerror(*error), at);
+		}
+		if (got == 0) {
+			*error = EIO;
+			return bytes_why(why, why_bytes,
+				"ends at byte %" PRIu64 " but was %" PRIu64
+				" bytes long when it was opened: it was truncated",
+				at, b->size);
+		}
+		byte += got;
+		at += (uint64_t)got;
+		n -= (size_t)got;
+	}
+	return true;
+}
+
+static void plain_close(struct bytes *b)
+{
+	free(b);
+}
+
+/* For a file that this source opened itself. */
+static void own_close(struct bytes *b)
+{
+	close(b->fd);
+	free(b);
+}
+
+static const struct bytes_ops plain_ops = {plain_read, plain_close}, own_ops = {plain_read, own_close};
+
+struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
+{
+	struct bytes *b = calloc(1, sizeof(*b));
+	struct stat st;
+
+	if (!b || fstat(fd, &st) != 0)
+		bytes_why(why, why_bytes, "%s", strerror(b ? errno : ENOMEM));
+	else if (!S_ISREG(st.st_mode))
+		bytes_why(why, why_bytes, "is no regular file; a shard must be one");
+	else {
+		*b = (struct bytes){.ops = &plain_ops,
+			.path = path,
+			.size = (uint64_t)st.st_size,
+			.plain = true,
+			.fd = fd};
+		return b;
+	}
+	free(b);
+	return NULL;
+}
+
+struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char text[256];
+
+	if (fd < 0) {
+		*error = errno;
+		bytes_why(why, why_bytes, "%.200s: %s", name, strerror(*error));
+		return NULL;
+	}
+	struct bytes *b = bytes_open_plain(fd, path, text, sizeof(text));
+
+	if (!b) {
+		*error = EINVAL;
+		close(fd);
+		bytes_why(why, why_bytes, "%.200s: %s", name, text);
+		return NULL;
+	}
+	b->ops = &own_ops;
+	return b;
+}
+
+/* ---- either ---- */
+
+struct bytes *bytes_open(
+	int fd, const char *path, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes)
+{
+	struct bytes *file = bytes_open_plain(fd, path, why, why_bytes);
+
+	return file && zstd_recognise(file) ? zstd_open(file, frames, budget_bytes, why, why_bytes) : file;
+}
+
+void bytes_close(struct bytes *b)
+{
+	if (b)
+		b->ops->close(b);
+}
+
+bool bytes_read(
+	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+{
+	if (at > b->size || n > b->size - at) {
+		*error = EIO;
+		return bytes_why(why, why_bytes,
+			"bytes %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, at, at + n,
+			b->size);
+	}
+	return n == 0 || b->ops->read(b, at, to, n, error, why, why_bytes);
+}
+
+size_t bytes_head(const struct bytes *b, void *to, size_t n)
+{
+	int error;
+	char why[256];
+
+	n = n < b->size ? n : (size_t)b->size;
+	return bytes_read(b, 0, to, n, &error, why, sizeof(why)) ? n : 0;
+}
+
+/* ---- names ---- */
+
+static bool ends(const char *path, size_t n, const char *ending)
+{
+	size_t m = strlen(ending);
+
+	return n >= m && memcmp(path + n - m, ending, m) == 0;
+}
+
+const char *bytes_ending(const char *path, const char *ending)
+{
+	size_t n = strlen(path), m = strlen(ending);
+
+	if (ends(path, n, ending))
+		return path + n - m;
+	n -= ends(path, n, ".zst") ? 4 : ends(path, n, ".zstd") ? 5 : 0;
+	return ends(path, n, ending) ? path + n - m : NULL;
+}
+
+bool bytes_beside(const char *path, const char *ending, const char *other, char *to, size_t to_bytes)
+{
+	const char *at = bytes_ending(path, ending);
+
+	if (!at)
+		return false;
+	int n = snprintf(to, to_bytes, "%.*s%s", (int)(at - path), path, other);
+
+	return n >= 0 && (size_t)n < to_bytes;
+}

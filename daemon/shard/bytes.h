@@ -1,0 +1,117 @@
+/*
+ * Where a shard's bytes come from: a file as it lies, or what a compressed file decodes to. Formats read
+ * through this and never know which it is.
+ *
+ * All of it blocks: it runs in pool threads and in tools, never on the loop or the data thread. A source may
+ * be read by several threads at once.
+ */
+#ifndef TOKEND_BYTES_H
+#define TOKEND_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct bytes;
+
+struct bytes_ops {
+	/* Reads exactly @n > 0 bytes from @at; bytes_read() has checked the range. As bytes_read() says. */
+	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
+		size_t why_bytes);
+	void (*close)(struct bytes *b); /* frees it */
+};
+
+struct bytes {
+	const struct bytes_ops *ops;
+	const char
+		*path; /* borrowed: tells formats what lies beside it, while they recognise, describe, open */
+	uint64_t size; /* of what read() addresses */
+	bool plain;    /* read() is pread(fd): bytes lie in the file as they are addressed */
+	uint64_t frames;      /* compressed: how many there are, and what the largest decodes to; else 0 */
+	uint64_t frame_bytes; /* what reading a single byte may cost */
+	int fd;
+};
+
+/*
+ * Where decoded frames are kept and what they may cost: one for a daemon, shared by all sessions and threads.
+ * A frame is decoded once however many wait for it; the one used longest ago makes room. With all that is
+ * kept in use and no room, a reader waits for another to finish: the budget holds, but for a single larger
+ * frame.
+ */
+struct frames;
+struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
+void frames_free(struct frames *frames);	  /* after every source that uses it */
+uint64_t frames_bytes(struct frames *frames);	  /* decoded and kept now */
+
+/*
+ * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd, else as it
+ * lies. @frames may be NULL: a cache of its own, of about one frame. @budget_bytes: what one frame may decode
+ * to; 0: 256 MiB. Refuses, naming field, value and limit: what is no regular file, a seek table that lies, a
+ * frame above the budget, damaged frames. @fd stays the caller's and must outlive it. NULL: @why, one line
+ * without the path.
+ */
+struct bytes *bytes_open(
+	int fd, const char *path, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes);
+/* Always as it lies, and no seek table is looked for. */
+struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes);
+/*
+ * What lies beside a shard (an index, say), as it lies: opened by name, closed with the source. NULL: *@error
+ * is an errno (ENOENT: there is none) and @why one line that names the file's last part.
+ */
+struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes);
+void bytes_close(struct bytes *b);
+
+/*
+ * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has got
+ * shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @why one line without the path. Any thread;
+ * several at once.
+ */
+bool bytes_read(
+	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes);
+/* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by. */
+size_t bytes_head(const struct bytes *b, void *to, size_t n);
+
+/* ---- names ---- */
+
+/* Does the name end in @ending, or, compressed, in @ending and .zst or .zstd? Says where it begins, or NULL.
+ */
+const char *bytes_ending(const char *path, const char *ending);
+/*
+ * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it does not end
+ * so, or does not fit.
+ */
+bool bytes_beside(const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
+
+/* ---- what all formats need ---- */
+
+/* bytes_why(why, why_bytes, text, …): one line into @why; is false, and every compiler can see that. */
+__attribute__((format(printf, 3, 4))) void bytes_say(char *why, size_t why_bytes, const char *text, ...);
+
+static inline bool bytes_false(void)
+{
+	return false;
+}
+
+#define bytes_why(...) (bytes_say(__VA_ARGS__), bytes_false())
+
+/* Little-endian integers that lie anywhere. */
+static inline uint16_t bytes_u16(const void *p)
+{
+	const uint8_t *b = p;
+
+	return (uint16_t)(b[0] | b[1] << 8);
+}
+
+static inline uint32_t bytes_u32(const void *p)
+{
+	const uint8_t *b = p;
+
+	return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+static inline uint64_t bytes_u64(const void *p)
+{
+	return bytes_u32(p) | (uint64_t)bytes_u32((const uint8_t *)p + 4) << 32;
+}
+
+#endif

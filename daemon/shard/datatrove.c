@@ -1,0 +1,292 @@
+/*
+ * datatrove's .ds (nanotron): tokens in a row, u16 or u32. Beside them, if it was asked to write them,
+ * X.ds.index: where each document ends, u64, in tokens; and X.ds.metadata: text, whose first line ends in the
+ * width of a token and whose second is how many there are. Older ones leave out the width, and any of them
+ * may be missing: what is there must agree with the size of the file, and what is not said follows from what
+ * is.
+ */
+#include "shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { METADATA_MOST = 64 * 1024 };
+
+struct shard_index {
+	uint64_t *ends; /* ascending; one may repeat */
+	uint64_t count;
+	uint64_t tokens;
+};
+
+/* What the .metadata says. */
+struct metadata {
+	bool has_width, has_count;
+	uint64_t width, count;
+};
+
+static bool datatrove_recognise(const struct bytes *b)
+{
+	return bytes_ending(b->path, ".ds");
+}
+
+/* The file called like the shard with @ending after its .ds; *@b is NULL where there is none. */
+static bool open_beside(
+	const struct bytes *shard, const char *ending, struct bytes **b, char *why, size_t why_bytes)
+{
+	char path[PATH_MAX];
+	int error;
+
+	*b = NULL;
+	if (!bytes_beside(shard->path, ".ds", ending, path, sizeof(path)))
+		return true; /* by another name there is nothing beside it */
+	*b = bytes_open_path(path, &error, why, why_bytes);
+	return *b || error == ENOENT;
+}
+
+/* ---- metadata ---- */
+
+/* A whole number from @text to @end, and nothing else but what surrounds a line. */
+static bool number(const char *text, const char *end, uint64_t *value)
+{
+	bool any = false;
+
+	*value = 0;
+	while (end > text && (end[-1] == '\r' || end[-1] == ' '))
+		end--;
+	for (; text < end; text++, any = true)
+		if (*text < '0' || *text > '9' || __builtin_mul_overflow(*value, 10, value) ||
+			__builtin_add_overflow(*value, (uint64_t)(*text - '0'), value))
+			return false;
+	return any;
+}
+
+/* @text is @n bytes. The name of the tokenizer may itself have bars in it. */
+static bool parse_metadata(const char *text, size_t n, struct metadata *m, char *why, size_t why_bytes)
+{
+	const char *end = text + n, *first = memchr(text, '\n', n);
+
+	if (!first)
+		first = end;
+	const char *bar = memrchr(text, '|', (size_t)(first - text));
+
+	m->has_width = bar && number(bar + 1, first, &m->width);
+	if (m->has_width && m->width != 2 && m->width != 4)
+		return bytes_why(why, why_bytes,
+			".ds.metadata: token size, line 1, is %" PRIu64 "; must be 2 or 4", m->width);
+	if (first == end)
+		return true;
+	const char *line = first + 1, *second = memchr(line, '\n', (size_t)(end - line));
+
+	if (!second)
+		second = end;
+	m->has_count = number(line, second, &m->count);
+	return m->has_count || bytes_why(why, why_bytes,
+				       ".ds.metadata: token count, line 2, is '%.*s'; must be a whole number",
+				       (int)(second - line < 40 ? second - line : 40), line);
+}
+
+static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, size_t why_bytes)
+{
+	struct bytes *file;
+	int error;
+
+	*m = (struct metadata){0};
+	if (!open_beside(b, ".ds.metadata", &file, why, why_bytes))
+		return false;
+	if (!file)
+		return true;
+	char *text = NULL;
+	bool fine = false;
+
+	if (file->size > METADATA_MOST) {
+		bytes_why(why, why_bytes, ".ds.metadata: its size is %" PRIu64 " bytes; must be at most %d",
+			file->size, METADATA_MOST);
+	} else {
+		text = malloc(file->size + 1);
+		fine = text ? bytes_read(file, 0, text, file->size, &error, why, why_bytes) &&
+				       parse_metadata(text, file->size, m, why, why_bytes)
+			    : bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	}
+	free(text);
+	bytes_close(file);
+	return fine;
+}
+
+/* ---- what is in it ---- */
+
+/* The number of documents and where the last one ends. */
+static bool read_ends(const struct bytes *b, uint64_t *documents, uint64_t *last, char *why, size_t why_bytes)
+{
+	struct bytes *index;
+	uint8_t end[8];
+	int error;
+
+	*documents = SHARD_UNKNOWN;
+	*last = 0;
+	if (!open_beside(b, ".ds.index", &index, why, why_bytes))
+		return false;
+	if (!index)
+		return true;
+	bool fine = index->size % 8 == 0;
+
+	if (!fine)
+		bytes_why(why, why_bytes,
+			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8: it is cut short",
+			index->size);
+	*documents = index->size / 8;
+	if (fine && *documents > 0) {
+		fine = bytes_read(index, index->size - 8, end, 8, &error, why, why_bytes);
+		*last = bytes_u64(end);
+	}
+	bytes_close(index);
+	return fine;
+}
+
+/*
+ * The width that the metadata states, else that with which the number of tokens that the metadata or the
+ * index states makes up the file, else the config's.
+ */
+static uint64_t width_of(
+	const struct bytes *b, const struct shard_hint *hint, const struct metadata *m, uint64_t last)
+{
+	uint64_t count = m->has_count ? m->count : last;
+
+	if (m->has_width)
+		return m->width;
+	if (count > 0 && b->size % count == 0 && (b->size / count == 2 || b->size / count == 4))
+		return b->size / count;
+	return shard_type_bytes(hint->type);
+}
+
+static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct metadata m;
+	uint64_t last;
+
+	facts->plain = true;
+	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(b, &facts->documents, &last, why, why_bytes))
+		return false;
+	uint64_t width = width_of(b, hint, &m, last);
+
+	if (b->size % width != 0)
+		return bytes_why(why, why_bytes,
+			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu64 ", the size of a token%s",
+			b->size, width,
+			m.has_width ? " in .ds.metadata" : "; it is cut short, or `dtype` is wrong");
+	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
+	facts->tokens = b->size / width;
+	if (m.has_count && m.count != facts->tokens)
+		return bytes_why(why, why_bytes,
+			".ds.metadata: token count is %" PRIu64 "; the file has %" PRIu64
+			" tokens of %" PRIu64 " bytes",
+			m.count, facts->tokens, width);
+	if (last > facts->tokens)
+		return bytes_why(why, why_bytes,
+			".ds.index: the last document ends at token %" PRIu64 "; the file has %" PRIu64
+			" tokens of %" PRIu64 " bytes",
+			last, facts->tokens, width);
+	return true;
+}
+
+/* ---- documents ---- */
+
+static bool ends_ascend(struct shard_index *index, char *why, size_t why_bytes)
+{
+	for (uint64_t i = 0; i < index->count; i++) {
+		index->ends[i] = bytes_u64(&index->ends[i]); /* whatever this machine's byte order */
+		if (i > 0 && index->ends[i] < index->ends[i - 1])
+			return bytes_why(why, why_bytes,
+				".ds.index: document %" PRIu64 " ends at token %" PRIu64
+				", before the one ahead of it (%" PRIu64 "); ends must ascend",
+				i, index->ends[i], index->ends[i - 1]);
+		if (index->ends[i] > index->tokens)
+			return bytes_why(why, why_bytes,
+				".ds.index: document %" PRIu64 " ends at token %" PRIu64
+				"; the file has %" PRIu64,
+				i, index->ends[i], index->tokens);
+	}
+	return true;
+}
+
+static bool load(struct shard_index *index, const struct bytes *file, char *why, size_t why_bytes)
+{
+	int error;
+
+	if (file->size % 8 != 0)
+		return bytes_why(why, why_bytes,
+			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8", file->size);
+	index->count = file->size / 8;
+	index->ends = malloc(file->size + 1);
+	if (!index->ends)
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	return bytes_read(file, 0, index->ends, file->size, &error, why, why_bytes) &&
+	       ends_ascend(index, why, why_bytes);
+}
+
+static void datatrove_close(struct shard_index *index)
+{
+	free(index->ends);
+	free(index);
+}
+
+static struct shard_index *datatrove_open(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct shard_index *index = calloc(1, sizeof(*index));
+	struct bytes *file = NULL;
+
+	(void)hint;
+	if (!index) {
+		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return NULL;
+	}
+	index->tokens = facts->tokens;
+	if (!open_beside(b, ".ds.index", &file, why, why_bytes) ||
+		(file && !load(index, file, why, why_bytes))) {
+		datatrove_close(index);
+		index = NULL;
+	} else {
+		facts->documents = file ? index->count : SHARD_UNKNOWN;
+	}
+	bytes_close(file);
+	return index;
+}
+
+static uint64_t datatrove_document(
+	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+{
+	uint64_t lo = 0, hi = index->count;
+
+	(void)why, (void)why_bytes;
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (index->ends[mid] > token)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo < index->count ? index->ends[lo] : index->tokens;
+}
+
+/* A merger's .metadata sums up all shards of a directory, under a name that no shard has. */
+static const struct shard_companion datatrove_companions[] = {
+	{.ending = ".ds.index", .shard = ".ds", .kind = "a datatrove index"},
+	{.ending = ".ds.loss", .shard = ".ds", .kind = "a datatrove loss mask"},
+	{.ending = ".ds.metadata", .shard = "*.ds", .kind = "datatrove's metadata"},
+	{0},
+};
+
+const struct shard_format shard_datatrove = {
+	.name = "datatrove",
+	.recognise = datatrove_recognise,
+	.describe = datatrove_describe,
+	.companions = datatrove_companions,
+	.open = datatrove_open,
+	.close = datatrove_close,
+	.document = datatrove_document,
+};

@@ -1,0 +1,84 @@
+/*
+ * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the tokens. GPT-2's
+ * are u16, Llama-3's u32. Its evaluation files look alike, but are questions and answers and no stream.
+ */
+#include "shard.h"
+
+#include <inttypes.h>
+
+enum { HEADER_BYTES = 256 * 4, EVALUATION = 20240522 };
+
+static const struct kind {
+	uint32_t magic, version;
+	enum shard_type type;
+	const char *name;
+} kinds[] = {
+	{20240520, 1, SHARD_U16, "GPT-2"},
+	{20240801, 7, SHARD_U32, "Llama-3"},
+};
+
+static const struct kind *kind_of(uint32_t magic)
+{
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (kinds[i].magic == magic)
+			return &kinds[i];
+	return NULL;
+}
+
+static bool llmc_recognise(const struct bytes *b)
+{
+	uint8_t head[4];
+
+	return bytes_head(b, head, sizeof(head)) == sizeof(head) &&
+	       (kind_of(bytes_u32(head)) || bytes_u32(head) == EVALUATION);
+}
+
+static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	uint8_t head[HEADER_BYTES];
+	int error;
+
+	(void)hint;
+	if (b->size < sizeof(head))
+		return bytes_why(why, why_bytes, "its size is %" PRIu64 " bytes; llm.c's header alone is %zu",
+			b->size, sizeof(head));
+	if (!bytes_read(b, 0, head, sizeof(head), &error, why, why_bytes))
+		return false;
+	const struct kind *kind = kind_of(bytes_u32(head));
+	uint32_t version = bytes_u32(head + 4), count = bytes_u32(head + 8);
+
+	if (bytes_u32(head) == EVALUATION)
+		return bytes_why(why, why_bytes,
+			"is an llm.c evaluation file (magic %d), which holds questions and no stream of "
+			"tokens; move it away",
+			EVALUATION);
+	if (!kind)
+		return bytes_why(why, why_bytes,
+			"magic is %" PRIu32 "; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32 " (Llama-3)",
+			bytes_u32(head), kinds[0].magic, kinds[1].magic);
+	if (version != kind->version)
+		return bytes_why(why, why_bytes,
+			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic", version,
+			kind->version, kind->name);
+	if (count > INT32_MAX)
+		return bytes_why(why, why_bytes, "token count is %" PRId32 "; must be 0 to %d",
+			(int32_t)count, INT32_MAX);
+	uint64_t size = HEADER_BYTES + (uint64_t)count * shard_type_bytes(kind->type);
+
+	if (b->size != size)
+		return bytes_why(why, why_bytes,
+			"token count is %" PRIu32 ": with %s tokens that makes a file of %" PRIu64
+			" bytes; it has %" PRIu64,
+			count, shard_type_name(kind->type), size, b->size);
+	facts->type = kind->type;
+	facts->tokens = count;
+	facts->data_at = HEADER_BYTES;
+	return true;
+}
+
+const struct shard_format shard_llmc = {
+	.name = "llmc",
+	.recognise = llmc_recognise,
+	.describe = llmc_describe,
+};

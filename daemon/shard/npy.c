@@ -1,0 +1,326 @@
+/*
+ * NumPy's .npy: a magic, a version, the length of a header, and the header: a Python dict with three entries,
+ * written as a literal. Then the values. It may have one dimension, or two: rows that are a window long are
+ * samples, others are a stream.
+ */
+#include "shard.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	HEADER_MOST = 64 * 1024, /* NumPy itself takes 10,000 */
+	DIMENSIONS_MOST = 32,
+};
+
+static const char magic[] = "\x93NUMPY";
+
+static bool npy_recognise(const struct bytes *b)
+{
+	uint8_t head[sizeof(magic) - 1];
+
+	return bytes_head(b, head, sizeof(head)) == sizeof(head) && memcmp(head, magic, sizeof(head)) == 0;
+}
+
+/* ---- the literal ---- */
+
+/* What is still to be read of it. */
+struct text {
+	const char *at, *end;
+};
+
+struct header {
+	bool has_descr, has_order, has_shape;
+	char descr[64]; /* "" if it is no string: a structured type */
+	bool fortran;
+	uint64_t shape[DIMENSIONS_MOST];
+	unsigned dimensions;
+};
+
+static void skip_space(struct text *t)
+{
+	while (t->at < t->end && strchr(" \t\r\n\f", *t->at) && *t->at)
+		t->at++;
+}
+
+static bool take(struct text *t, char c)
+{
+	skip_space(t);
+	if (t->at == t->end || *t->at != c)
+		return false;
+	t->at++;
+	return true;
+}
+
+/* A string without escapes: no key and no type that can be served has any. */
+static bool take_string(struct text *t, char *to, size_t to_bytes)
+{
+	skip_space(t);
+	if (t->at == t->end || (*t->at != '\'' && *t->at != '"'))
+		return false;
+	const char *begin = t->at + 1, *end = memchr(begin, *t->at, (size_t)(t->end - begin));
+	size_t n = end ? (size_t)(end - begin) : to_bytes;
+
+	if (n >= to_bytes || memchr(begin, '\\', n) || memchr(begin, '\n', n) || memchr(begin, 0, n))
+		return false;
+	memcpy(to, begin, n);
+	to[n] = 0;
+	t->at = end + 1;
+	return true;
+}
+
+static bool take_word(struct text *t, const char *word)
+{
+	size_t n = strlen(word);
+
+	skip_space(t);
+	if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n) != 0)
+		return false;
+	t->at += n;
+	return true;
+}
+
+/* Python 2 wrote an L after some numbers. */
+static bool take_number(struct text *t, uint64_t *value)
+{
+	skip_space(t);
+	const char *begin = t->at;
+
+	*value = 0;
+	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
+		if (__builtin_mul_overflow(*value, 10, value) ||
+			__builtin_add_overflow(*value, (uint64_t)(*t->at - '0'), value))
+			return false;
+	if (t->at == begin)
+		return false;
+	if (t->at < t->end && *t->at == 'L')
+		t->at++;
+	return true;
+}
+
+/* What the text goes on with, as far as it can be shown. */
+static const char *rest(const struct text *t, char *to, size_t to_bytes)
+{
+	size_t n = 0;
+
+	for (const char *c = t->at; c < t->end && n + 1 < to_bytes; c++)
+		to[n++] = *c >= ' ' && *c <= '~' ? *c : '?';
+	to[n] = 0;
+	return to;
+}
+
+static bool refuse_text(
+	const struct text *t, const char *field, const char *wanted, char *why, size_t why_bytes)
+{
+	char shown[32];
+
+	return bytes_why(why, why_bytes, "NumPy header: %s: has \"%s\"; must be %s", field,
+		rest(t, shown, sizeof(shown)), wanted);
+}
+
+static bool take_descr(struct text *t, struct header *h, char *why, size_t why_bytes)
+{
+	struct text before;
+
+	skip_space(t);
+	before = *t;
+	if (t->at < t->end && (*t->at == '[' || *t->at == '('))
+		return refuse_text(&before, "descr",
+			"one integer type (this one is structured, which holds more than tokens)", why,
+			why_bytes);
+	return take_string(t, h->descr, sizeof(h->descr)) ||
+	       refuse_text(&before, "descr", "a type like '<u2'", why, why_bytes);
+}
+
+static bool take_shape(struct text *t, struct header *h, char *why, size_t why_bytes)
+{
+	static const char wanted[] = "a tuple of whole numbers up to 2^64";
+	struct text before;
+	bool comma = false;
+
+	skip_space(t);
+	before = *t;
+	if (!take(t, '('))
+		return refuse_text(&before, "shape", wanted, why, why_bytes);
+	while (!take(t, ')')) {
+		if (h->dimensions == DIMENSIONS_MOST || (h->dimensions > 0 && !comma) ||
+			!take_number(t, &h->shape[h->dimensions]))
+			return refuse_text(&before, "shape", wanted, why, why_bytes);
+		h->dimensions++;
+		comma = take(t, ',');
+	}
+	/* "(5)" is a number. */
+	if (h->dimensions == 1 && !comma)
+		return refuse_text(&before, "shape", "a tuple: (5,)", why, why_bytes);
+	return true;
+}
+
+static bool take_order(struct text *t, struct header *h, char *why, size_t why_bytes)
+{
+	struct text before;
+
+	skip_space(t);
+	before = *t;
+	h->fortran = take_word(t, "True");
+	return h->fortran || take_word(t, "False") ||
+	       refuse_text(&before, "fortran_order", "True or False", why, why_bytes);
+}
+
+static bool take_entry(struct text *t, struct header *h, char *why, size_t why_bytes)
+{
+	struct text before;
+	char key[32];
+
+	skip_space(t);
+	before = *t;
+	if (!take_string(t, key, sizeof(key)) || !take(t, ':'))
+		return refuse_text(
+			&before, "a key", "'descr', 'fortran_order' or 'shape' and a colon", why, why_bytes);
+	bool *seen = strcmp(key, "descr") == 0		 ? &h->has_descr
+		     : strcmp(key, "fortran_order") == 0 ? &h->has_order
+		     : strcmp(key, "shape") == 0	 ? &h->has_shape
+							 : NULL;
+
+	if (!seen || *seen)
+		return bytes_why(why, why_bytes,
+			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, once each",
+			key, seen ? "there twice" : "unknown");
+	*seen = true;
+	return seen == &h->has_descr   ? take_descr(t, h, why, why_bytes)
+	       : seen == &h->has_order ? take_order(t, h, why, why_bytes)
+				       : take_shape(t, h, why, why_bytes);
+}
+
+static bool parse(struct text t, struct header *h, char *why, size_t why_bytes)
+{
+	bool comma = true;
+
+	if (!take(&t, '{'))
+		return refuse_text(&t, "its begin", "a Python dict: {", why, why_bytes);
+	while (!take(&t, '}')) {
+		if (!comma)
+			return refuse_text(&t, "between entries", "a comma, or } at the end", why, why_bytes);
+		if (!take_entry(&t, h, why, why_bytes))
+			return false;
+		comma = take(&t, ',');
+	}
+	skip_space(&t);
+	if (t.at != t.end)
+		return refuse_text(&t, "its end", "nothing but space after }", why, why_bytes);
+	if (!h->has_descr || !h->has_order || !h->has_shape)
+		return bytes_why(why, why_bytes,
+			"NumPy header: %s is missing; must have descr, fortran_order and shape",
+			!h->has_descr	? "descr"
+			: !h->has_order ? "fortran_order"
+					: "shape");
+	return true;
+}
+
+/* ---- from the file to the header ---- */
+
+/* @data_at: where the values begin. */
+static bool read_header(
+	const struct bytes *b, struct header *h, uint64_t *data_at, char *why, size_t why_bytes)
+{
+	uint8_t head[12];
+	int error;
+	size_t n = bytes_head(b, head, sizeof(head));
+
+	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
+		return bytes_why(why, why_bytes,
+			"does not begin with NumPy's magic \\x93NUMPY, a version and a length: is "
+			"no .npy file, or cut short (`format: flat` reads plain tokens)");
+	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
+		return bytes_why(
+			why, why_bytes, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
+	uint64_t begin = head[6] == 1 ? 10 : 12,
+		 length = head[6] == 1 ? bytes_u16(head + 8) : bytes_u32(head + 8);
+
+	if (length > b->size - begin)
+		return bytes_why(why, why_bytes,
+			"NumPy header length is %" PRIu64 "; the file has %" PRIu64 " bytes after it", length,
+			b->size - begin);
+	if (length > HEADER_MOST)
+		return bytes_why(why, why_bytes, "NumPy header length is %" PRIu64 "; must be at most %d",
+			length, HEADER_MOST);
+	char *text = malloc(length + 1);
+
+	if (!text)
+		return bytes_why(why, why_bytes, "out of memory");
+	*h = (struct header){0};
+	*data_at = begin + length;
+	bool fine = bytes_read(b, begin, text, length, &error, why, why_bytes) &&
+		    parse((struct text){text, text + length}, h, why, why_bytes);
+
+	free(text);
+	return fine;
+}
+
+/* ---- what is in it ---- */
+
+static bool type_of(const struct header *h, enum shard_type *type, char *why, size_t why_bytes)
+{
+	static const char *const names[] = {
+		[SHARD_U8] = "|u1",
+		[SHARD_I8] = "|i1",
+		[SHARD_U16] = "<u2",
+		[SHARD_I16] = "<i2",
+		[SHARD_U32] = "<u4",
+		[SHARD_I32] = "<i4",
+		[SHARD_U64] = "<u8",
+		[SHARD_I64] = "<i8",
+	};
+	const char *code = h->descr;
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		bool byte = strcmp(code + (*code != 0), names[i] + 1) == 0 && strchr("|<>=", *code) && *code;
+
+		if (strcmp(code, names[i]) == 0 || (byte && names[i][0] == '|')) {
+			*type = (enum shard_type)i;
+			return true;
+		}
+	}
+	return bytes_why(why, why_bytes,
+		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8", code,
+		*code == '>'	    ? ", which is big-endian"
+		: strchr(code, 'O') ? ", which is objects, a pickle"
+		: strchr(code, 'f') ? ", which is no integer"
+				    : "");
+}
+
+static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	struct header h;
+	uint64_t bytes;
+
+	if (!read_header(b, &h, &facts->data_at, why, why_bytes) ||
+		!type_of(&h, &facts->type, why, why_bytes))
+		return false;
+	if (h.dimensions < 1 || h.dimensions > 2)
+		return bytes_why(why, why_bytes,
+			"NumPy header: shape has %u dimensions; must have 1, or 2 (rows of tokens)",
+			h.dimensions);
+	if (h.fortran && h.dimensions > 1)
+		return bytes_why(why, why_bytes,
+			"NumPy header: fortran_order is True: rows do not lie in a row; write it in C order");
+	facts->tokens = h.shape[0];
+	if ((h.dimensions == 2 && __builtin_mul_overflow(h.shape[0], h.shape[1], &facts->tokens)) ||
+		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
+		bytes != b->size - facts->data_at)
+		return bytes_why(why, why_bytes,
+			"NumPy header: shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
+			" bytes after the header",
+			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, shard_type_name(facts->type),
+			b->size - facts->data_at);
+	if (h.dimensions == 2 && h.shape[1] > 0 && h.shape[1] == hint->window_tokens)
+		facts->sample_tokens = h.shape[1];
+	return true;
+}
+
+const struct shard_format shard_npy = {
+	.name = "npy",
+	.recognise = npy_recognise,
+	.describe = npy_describe,
+};

@@ -1,0 +1,253 @@
+"""What NumPy, datatrove and the writers of seekable zstd write, read back by tokend's own readers: tokens and document bounds."""
+
+import io
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+import numpy
+import pyzstd
+import pytest
+import xxhash
+import zstandard
+from datatrove.pipeline.tokens import DocumentTokenizerContextShuffler, DocumentTokenizerMerger
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CAT = os.environ.get("SHARD_CAT", ROOT / "build/gcc/check/shard-cat")
+
+TOKENS = numpy.random.default_rng(5).integers(0, 128, 30011)
+
+
+def facts(path, *options, refused=False):
+    """What is seen in a file without its tokens; the line it is refused with."""
+    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
+    assert done.returncode == int(refused), done
+    seen = json.loads(done.stdout)
+    return seen["error"] if refused else seen
+
+
+def tokens(path, *options):
+    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
+    line, raw = done.stdout.split(b"\n", 1)
+    assert done.returncode == 0, line
+    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
+
+
+def same(path, expected, *options):
+    numpy.testing.assert_array_equal(tokens(path, *options), expected)
+
+
+# ---- NumPy ----
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", ["u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8"])
+@pytest.mark.parametrize("shape", [(30011,), (30011, 1), (1, 30011), (0,), (0, 7)])
+def test_numpy(tmp_path, version, dtype, shape):
+    expected = TOKENS[: numpy.prod(shape)].astype(dtype)
+    with open(tmp_path / "a.npy", "wb") as file:
+        numpy.lib.format.write_array(file, expected.reshape(shape), version=version)
+    seen = facts(tmp_path / "a.npy")
+    assert (seen["format"], seen["type"], seen["tokens"]) == ("npy", numpy.dtype(dtype).str[1] + str(8 * expected.itemsize), len(expected))
+    assert seen["plain"] == (dtype in ("<u2", "<u4", "<i4"))
+    same(tmp_path / "a.npy", expected)
+
+
+def test_numpy_rows(tmp_path):
+    rows = TOKENS[:30000].astype("<i4").reshape(-1, 50)
+    numpy.save(tmp_path / "a.npy", rows)
+    assert facts(tmp_path / "a.npy", "-w", "50")["sample_tokens"] == 50
+    assert facts(tmp_path / "a.npy", "-w", "51")["sample_tokens"] == 0
+    same(tmp_path / "a.npy", rows.ravel())
+
+
+def test_numpy_refused(tmp_path):
+    def refused(array, **how):
+        numpy.save(tmp_path / "a.npy", array, **how)
+        return facts(tmp_path / "a.npy", refused=True)
+
+    assert "big-endian" in refused(TOKENS.astype(">i4"))
+    assert "fortran_order is True" in refused(numpy.asfortranarray(TOKENS[:100].reshape(10, 10)))
+    assert "objects, a pickle" in refused(numpy.array([1, "a"], dtype=object), allow_pickle=True)
+    assert "structured" in refused(numpy.zeros(3, dtype=[("tokens", "<u2"), ("mask", "?")]))
+    assert "no integer" in refused(TOKENS.astype("<f4"))
+    assert "0 dimensions" in refused(numpy.array(3))
+    assert "3 dimensions" in refused(numpy.zeros((2, 2, 2), "<u2"))
+    assert "token 3 is -100; must be 0 to" in refused(numpy.array([1, 2, 3, -100, 4]))
+    numpy.savez(tmp_path / "a.npy.npz", a=TOKENS)
+    os.rename(tmp_path / "a.npy.npz", tmp_path / "a.npy")
+    assert "zip archive" in facts(tmp_path / "a.npy", refused=True)
+
+
+def test_numpy_without_header(tmp_path):
+    """OLMo-core's .npy: a memmap's bytes."""
+    written = numpy.memmap(tmp_path / "a.npy", dtype="<u2", mode="w+", shape=TOKENS.shape)
+    written[:] = TOKENS
+    written.flush()
+    assert facts(tmp_path / "a.npy")["format"] == "flat"
+    same(tmp_path / "a.npy", TOKENS)
+
+
+# ---- llm.c ----
+
+
+def llmc(path, model, written):
+    """As dev/data/data_common.py of llm.c does it."""
+    magic, version, dtype = {"gpt-2": (20240520, 1, numpy.uint16), "llama-3": (20240801, 7, numpy.uint32)}[model]
+    header = numpy.zeros(256, dtype=numpy.int32)
+    header[0], header[1], header[2] = magic, version, len(written)
+    with open(path, "wb") as file:
+        file.write(header.tobytes())
+        file.write(numpy.array(written, dtype=dtype).tobytes())
+
+
+@pytest.mark.parametrize("model", ["gpt-2", "llama-3"])
+def test_llmc(tmp_path, model):
+    llmc(tmp_path / "a.bin", model, TOKENS)
+    seen = facts(tmp_path / "a.bin")
+    assert (seen["format"], seen["plain"], seen["data_at"]) == ("llmc", True, 1024)
+    same(tmp_path / "a.bin", TOKENS)
+
+
+# ---- datatrove ----
+
+
+def datatrove(folder, name, documents, **how):
+    how = {"save_final_metadata": True, "tokenizer_name_or_path": "gpt2", **how}
+    file = TokenizedFile(str(folder), name, **how)
+    for document in documents:
+        file.write([int(t) for t in document], [True] * len(document) if how.get("save_loss_metadata") else None)
+    file.close()
+    return file
+
+
+DOCUMENTS = numpy.split(TOKENS, [0, 10, 10, 500, 501, 20000])  # two of them are empty
+ENDS = [0, 10, 10, 500, 501, 20000, 30011]
+BOUNDARIES = [10, 500, 501, 20000]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("tokenizer", ["gpt2", None])
+def test_datatrove(tmp_path, size, index, metadata, tokenizer):
+    datatrove(tmp_path, "a.ds", DOCUMENTS, token_size=size, save_index=index, save_final_metadata=metadata,
+              tokenizer_name_or_path=tokenizer, save_loss_metadata=True)
+    options = [] if metadata or index else ["-t", f"u{8 * size}"]
+    seen = facts(tmp_path / "a.ds", *options)
+    assert (seen["format"], seen["type"], seen["plain"]) == ("datatrove", f"u{8 * size}", True)
+    assert (seen["documents"], seen["boundaries"]) == ((len(ENDS), BOUNDARIES) if index else (None, []))
+    same(tmp_path / "a.ds", TOKENS, *options)
+
+
+def test_datatrove_of_nothing(tmp_path):
+    datatrove(tmp_path, "a.ds", [])
+    seen = facts(tmp_path / "a.ds")
+    assert (seen["tokens"], seen["documents"], seen["note"]) == (0, 0, "has no tokens")
+
+
+def test_datatrove_shuffled(tmp_path):
+    """Documents, then chunks of them, by its own code; and its merger, whose own .metadata belongs to no shard."""
+    file = datatrove(tmp_path / "in", "a.ds", DOCUMENTS, token_size=4)
+    file.copy("b", numpy.random.default_rng(1).permutation(len(DOCUMENTS)), rank=0)
+    merger = DocumentTokenizerMerger(str(tmp_path / "in"), str(tmp_path / "out"), "all", seed=1, shuffle_chunk_size=1000, progress=False)
+    merger.run(None)
+    for shard in [*(tmp_path / "in").glob("*.ds"), *(tmp_path / "out").glob("*.ds")]:
+        written, ends = numpy.fromfile(shard, "<u4"), numpy.fromfile(str(shard) + ".index", "<u8")
+        seen = facts(shard)
+        assert len(written) > 20000 and (seen["tokens"], seen["documents"]) == (len(written), len(ends))
+        assert seen["boundaries"] == sorted(set(ends.tolist()) - {0, len(written)})
+        same(shard, written)
+    DocumentTokenizerContextShuffler(str(tmp_path / "in"), str(tmp_path / "windows"), window_size=99, seed=1, token_size=4).run(None)
+    shards = list((tmp_path / "windows").glob("*.ds"))
+    assert len(shards) == 2
+    for shard in shards:
+        same(shard, numpy.fromfile(shard, "<u4"), "-t", "u32")
+
+
+# ---- zstd ----
+
+
+def flat(path):
+    return TOKENS.astype("<u2").tobytes()
+
+
+def npy(path):
+    file = io.BytesIO()
+    numpy.save(file, TOKENS.astype("<i8"))
+    return file.getvalue()
+
+
+def llama(path):
+    llmc(path, "llama-3", TOKENS)
+    return path.read_bytes()
+
+
+CONTENTS = [("flat", "a.bin", flat), ("npy", "a.npy", npy), ("llmc", "b.bin", llama), ("datatrove", "a.ds", flat)]
+
+
+@pytest.mark.parametrize("format, name, content", CONTENTS)
+@pytest.mark.parametrize("frame", [257, 1001, 4096, 65536, 1 << 30])  # of 257: so many that their table takes more than one read
+def test_pyzstd(tmp_path, format, name, content, frame):
+    content = content(tmp_path / name)
+    with pyzstd.SeekableZstdFile(tmp_path / (name + ".zst"), "w", max_frame_content_size=frame) as file:
+        for at in range(0, len(content), 777):
+            file.write(content[at : at + 777])
+            if at % 7770 == 0:
+                file.flush(file.FLUSH_FRAME if at % 15540 == 0 else file.FLUSH_BLOCK)
+    seen = facts(tmp_path / (name + ".zst"))
+    assert (seen["format"], seen["plain"]) == (format, False)
+    assert 0 < seen["frame_bytes"] <= frame
+    same(tmp_path / (name + ".zst"), TOKENS)
+
+
+def seekable(path, content, frame, sized=True, checksums=True, empty=False):
+    """The layout of zstd's contrib/seekable_format, from frames of the zstandard package."""
+    compressor = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=checksums)
+    table = b""
+    with open(path, "wb") as file:
+        for at in range(0, len(content), frame):
+            for piece in [b"", content[at : at + frame]] if empty else [content[at : at + frame]]:
+                packed = compressor.compress(piece)
+                file.write(packed)
+                table += struct.pack("<II", len(packed), len(piece))
+                if checksums:
+                    table += struct.pack("<I", xxhash.xxh64_intdigest(piece) & 0xFFFFFFFF)
+        frames = len(table) // (12 if checksums else 8)
+        file.write(struct.pack("<II", 0x184D2A5E, len(table) + 9) + table)
+        file.write(struct.pack("<IBI", frames, 128 if checksums else 0, 0x8F92EAB1))
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("empty", [True, False])
+def test_seekable(tmp_path, sized, checksums, empty):
+    seekable(tmp_path / "a.bin.zst", flat(None), 1001, sized, checksums, empty)
+    same(tmp_path / "a.bin.zst", TOKENS)
+    subprocess.run(["zstd", "-qd", tmp_path / "a.bin.zst"], check=True)  # as promised, the flat file
+    assert (tmp_path / "a.bin").read_bytes() == flat(None)
+
+
+def test_zstd_program(tmp_path):
+    """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger than the budget."""
+    (tmp_path / "a.bin").write_bytes(flat(None))
+    subprocess.run(["zstd", "-q", tmp_path / "a.bin", "-o", tmp_path / "a.bin.zst"], check=True)
+    piped = subprocess.run(["zstd", "-qc"], input=flat(None), stdout=subprocess.PIPE, check=True).stdout
+    (tmp_path / "b.bin.zstd").write_bytes(piped)
+    (tmp_path / "c.bin").write_bytes(2 * (tmp_path / "a.bin.zst").read_bytes() + piped)
+    same(tmp_path / "a.bin.zst", TOKENS)
+    same(tmp_path / "b.bin.zstd", TOKENS)
+    same(tmp_path / "c.bin", numpy.tile(TOKENS, 3))
+    for name in ("a.bin.zst", "b.bin.zstd"):
+        assert "the decode budget is 60000: compress the file in frames of 256 KiB" in facts(tmp_path / name, "-b", "60000", refused=True)
+
+
+def test_index_beside_a_compressed_shard(tmp_path):
+    datatrove(tmp_path, "a.ds", DOCUMENTS)
+    seekable(tmp_path / "a.ds.zst", (tmp_path / "a.ds").read_bytes(), 4096)
+    (tmp_path / "a.ds").unlink()
+    assert facts(tmp_path / "a.ds.zst")["boundaries"] == BOUNDARIES
+    same(tmp_path / "a.ds.zst", TOKENS)

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""The same tokens in every format, through real daemons: the same bytes, in every way of reading, across a kill -9; and what is
+damaged, negative, mixed or cut otherwise stops a stream or is refused, with its name.
+"""
+
+import importlib.util
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import types
+import warnings
+
+import numpy
+import pyarrow
+import pyzstd
+import torch
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+from harness import TOKCTL, TOKEND, Checks, Daemon, Place, run
+
+SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
+SEQ_LEN = 128
+WINDOW = SEQ_LEN + 1
+BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # two epochs, nearly
+
+
+def tokens_of(number, dtype):
+    rng = numpy.random.default_rng([7, number])
+    return rng.integers(0, 1 << 16, SHARDS[number], dtype=numpy.int64).astype(dtype)
+
+
+# ---- writers: (path without its ending, tokens) → file ----
+
+
+def npy(tokens, header=0):
+    file = io.BytesIO()
+    if not header:
+        numpy.save(file, tokens)
+        return file.getvalue()
+    text = repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(header - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + tokens.tobytes()
+
+
+def llmc(tokens):
+    header = numpy.zeros(256, "<i4")
+    header[:3] = [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
+    return header.tobytes() + tokens.tobytes()
+
+
+def put(ending, content):
+    def write(path, tokens):
+        with open(path + ending, "wb") as f:
+            f.write(content(tokens))
+
+    return write
+
+
+def datatrove(path, tokens):
+    size = tokens.dtype.itemsize
+    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=size, save_final_metadata=True,
+                         tokenizer_name_or_path="gpt2")
+    for document in numpy.array_split(tokens, 5) if len(tokens) else []:
+        file.write(document.tolist(), None)
+    file.close()
+
+
+def seekable(ending, content, frame, options=None):
+    def write(path, tokens):
+        with pyzstd.SeekableZstdFile(path + ending, "w", level_or_option=options, max_frame_content_size=frame) as f:
+            f.write(content(tokens))
+
+    return write
+
+
+def frames(ending, content, parts):
+    """As `zstd PART…; cat` leaves them: frames of the real tool, and no table."""
+
+    def write(path, tokens):
+        content_bytes = content(tokens)
+        edges = [len(content_bytes) * i // parts for i in range(parts + 1)]
+        with open(path + ending, "wb") as f:
+            for a, b in zip(edges, edges[1:]):
+                f.write(subprocess.run(["zstd", "-qc"], input=content_bytes[a:b], stdout=subprocess.PIPE, check=True).stdout)
+
+    return write
+
+
+def raw(tokens):
+    return tokens.tobytes()
+
+
+def headers(path, tokens):
+    """Headers of as many lengths as there are shards."""
+    with open(path + ".npy", "wb") as f:
+        f.write(npy(tokens, 54 + 64 * (1 + len(tokens) % 7)))
+
+
+def documents_of(tokens):
+    return numpy.array_split(tokens, 5) if len(tokens) else []
+
+
+def megatron(path, tokens):
+    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
+    for document in documents_of(tokens):
+        builder.add_item(torch.from_numpy(document.copy()))
+        builder.end_document()
+    builder.finalize(path + ".idx")
+
+
+def megatron_scattered(path, tokens):
+    """Its sequences lie in the file backwards, with holes."""
+    documents = documents_of(tokens)
+    at, data = [], b""
+    for document in reversed(documents):
+        data += b"\xff" * 6
+        at.insert(0, len(data))
+        data += document.tobytes()
+    with open(path + ".bin", "wb") as f:
+        f.write(data)
+    n = len(documents)
+    code = {"uint16": 8, "int32": 4}[tokens.dtype.name]
+    with open(path + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1))
+        f.write(numpy.array([len(d) for d in documents], "<i4").tobytes() + numpy.array(at, "<i8").tobytes())
+        f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
+
+
+def arrow(path, tokens):
+    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
+    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
+        for document in documents_of(tokens):
+            writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
+
+
+# name: (served width, stored dtype, keys, writer); the first of a width is what the others are held against
+FORMATS = {
+    "flat": (2, "<u2", {}, put(".bin", raw)),
+    "npy": (2, "<u2", {}, put(".npy", npy)),
+    "npy-headers": (2, "<u2", {}, headers),
+    "npy-i64": (2, "<i8", {"dtype": "u16"}, put(".npy", npy)),
+    "llmc": (2, "<u2", {}, put(".bin", llmc)),
+    "datatrove": (2, "<u2", {}, datatrove),
+    "megatron": (2, "<u2", {}, megatron),
+    "megatron-scattered": (2, "<u2", {}, megatron_scattered),
+    "arrow": (2, "<u2", {}, arrow),
+    "zstd": (2, "<u2", {}, seekable(".bin.zst", raw, 1000)),
+    "zstd-frames": (2, "<u2", {}, frames(".bin.zst", raw, 3)),
+    "zstd-llmc": (2, "<u2", {}, seekable(".bin.zst", llmc, 4096)),
+    "flat-u32": (4, "<u4", {"dtype": "u32"}, put(".bin", raw)),
+    "npy-i32": (4, "<i4", {}, put(".npy", npy)),
+    "npy-i64-u32": (4, "<i8", {}, put(".npy", npy)),
+    "llmc-u32": (4, "<u4", {}, put(".bin", llmc)),
+    "datatrove-u32": (4, "<u4", {}, datatrove),
+    "megatron-i32": (4, "<i4", {}, megatron),
+    "arrow-u32": (4, "<u4", {}, arrow),
+    "zstd-i64": (4, "<i8", {}, seekable(".npy.zst", npy, 1000)),
+}
+
+
+def write_all(place):
+    for name, (_, dtype, _, write) in FORMATS.items():
+        os.makedirs(place.file(name, "x"))
+        os.rmdir(place.file(name, "x"))
+        for i in range(len(SHARDS)):
+            write(place.file(name, f"{i}"), tokens_of(i, dtype))
+
+
+def stream(path, **keys):
+    return {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": path, **keys}]}
+
+
+def config_of(place, name, **keys):
+    streams = {n: stream(n, **more) for n, (_, _, more, _) in FORMATS.items()}
+    return place.config(name, memory=64 << 20, streams=streams, **keys)
+
+
+def cat(socket, name, *more, **keys):
+    return run(TOKCTL, "cat", name, "--socket", socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches", BATCHES, *more, **keys)
+
+
+def expected(config, name, dtype):
+    """By tokctl plan's arithmetic and numpy alone."""
+    code, out, err = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json")
+    if code:
+        raise RuntimeError(f"tokctl plan: {err}")
+    rows = []
+    for line in out.splitlines():
+        at = json.loads(line)
+        rows.append(tokens_of(int(at["shard"].split(".")[0]), dtype)[at["offset"] : at["offset"] + WINDOW])
+    return b"".join(row.tobytes() for row in rows)
+
+
+def same_bytes(checks, place, mode, direct):
+    config = config_of(place, f"{mode}{direct}.yaml", io=mode, direct=direct)
+    try:
+        daemon = Daemon(place, config)
+    except RuntimeError as e:
+        if mode == "uring" and "io: uring" in str(e):
+            checks.skip(f"io: {mode}", str(e).strip())
+            return
+        raise
+    want = {2: expected(config, "flat", "<u2"), 4: expected(config, "flat-u32", "<u4")}
+    for name, (width, *_) in FORMATS.items():
+        code, out, err = cat(daemon.socket, name)
+        good = code == 0 and out == want[width] and len(out) == BATCHES * 4 * WINDOW * width
+        checks.ok(f"{mode}, direct {direct}: {name}: the same bytes", good, f"exit {code}, {len(out)} bytes: {err}")
+    checks.equal(f"{mode}, direct {direct}: the daemon ends with 0", daemon.stop(), 0)
+
+
+def across_a_kill(checks, place):
+    config = config_of(place, "kill.yaml", io="pread")
+    daemon = Daemon(place, config)
+    want = expected(config, "flat", "<u2")
+    for name in ("zstd", "npy-headers", "datatrove", "megatron-scattered", "arrow"):
+        reader = place.spawn(
+            [TOKCTL, "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1", "--micro", "4", "--slots", "4",
+             "--batches", str(BATCHES)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096,
+        )  # fmt: skip
+        out = os.read(reader.stdout.fileno(), 1)
+        daemon.kill()
+        daemon.start()
+        rest, err = reader.communicate(timeout=60)
+        good = reader.returncode == 0 and out + rest == want
+        checks.ok(f"{name}: kill -9 meanwhile: the same bytes", good, f"exit {reader.returncode}, {len(rest) + 1} bytes: {err}")
+    daemon.stop()
+
+
+# ---- tokctl ----
+
+
+def offline(checks, place):
+    config = config_of(place, "offline.yaml")
+
+    def plan(name):
+        return run(TOKCTL, "plan", "-c", config, name, "--from", 5, "--count", 300, "--tokens", "--json")
+
+    def listed(answer):
+        return [(line["position"], line["window"], line["tokens"]) for line in map(json.loads, answer[1].splitlines())]
+
+    for name, (width, *_) in FORMATS.items():
+        answer = plan(name)
+        same = answer[0] == 0 and listed(answer) == listed(plan("flat" if width == 2 else "flat-u32"))
+        checks.ok(f"{name}: plan --tokens", same, answer[2] or answer[1][:300])
+    for name, (_, dtype, _keys, _) in FORMATS.items():
+        more = ["--input-dtype", "u32"] if name == "flat-u32" else []
+        code, out, err = run(TOKCTL, "inspect", "--json", *more, place.file(name))
+        seen = [json.loads(line) for line in out.splitlines()]
+        types = {f["dtype"] for f in seen}
+        checks.ok(f"{name}: inspect", code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))},
+                  (code, err, seen))  # fmt: skip
+        if name.startswith(("datatrove", "megatron", "arrow")):
+            checks.equal(f"{name}: documents", [f["documents"] for f in seen], [5 if n else 0 for n in SHARDS])
+    code, out, err = run(TOKCTL, "inspect", place.file("datatrove"))
+    checks.has("inspect for people", out.decode(), "datatrove", "5 documents", "has no tokens")
+
+
+# ---- samples ----
+
+
+def mds_writer():
+    """The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
+    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
+    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [path]
+    from streaming.base.format.mds.writer import MDSWriter
+
+    return MDSWriter
+
+
+def samples(checks, place):
+    MDSWriter = mds_writer()
+    rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, WINDOW), dtype=numpy.int32)
+    names = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
+    for name, how in names.items():
+        with MDSWriter(columns={"tokens": "ndarray:int32"}, out=place.file(name), size_limit=40_000, **how) as writer:
+            for row in rows:
+                writer.write({"tokens": row})
+    streams = {name: stream(name) for name in names}
+    firsts, at = {}, 0
+    for shard in json.load(open(place.file("mds", "index.json")))["shards"]:
+        firsts[shard["raw_data"]["basename"]] = at
+        at += shard["samples"]
+    for mode in ("pread", "auto"):
+        config = place.config(f"samples-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
+        daemon = Daemon(place, config)
+        for name in names:
+            _, out, _ = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json")
+            plan = [json.loads(line) for line in out.splitlines()]
+            numbers = [firsts[p["shard"].removesuffix(".zstd")] + p["offset"] // WINDOW for p in plan]
+            want = b"".join(rows[n].tobytes() for n in numbers)
+            code, out, err = cat(daemon.socket, name)
+            checks.ok(f"{mode}: {name}: windows are samples", code == 0 and out == want and len(want) > 0, (code, len(out), err))
+        daemon.stop()
+
+
+# ---- what is wrong ----
+
+
+def damage(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 0x40]))
+
+
+def stops(checks, place):
+    tokens = tokens_of(2, "<u2")
+    for name in ("broken", "negative"):
+        os.makedirs(place.file(name))
+    seekable(".bin.zst", raw, 1000, {pyzstd.CParameter.checksumFlag: 1})(place.file("broken", "a"), tokens)
+    damage(place.file("broken", "a.bin.zst"), os.path.getsize(place.file("broken", "a.bin.zst")) // 2 + 500)
+    signed = tokens.astype("<i4")
+    signed[6000] = -7
+    numpy.save(place.file("negative", "a.npy"), signed)
+    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative")} | {"sound": stream("zstd")}
+    for mode in ("pread", "auto"):
+        config = place.config(f"stops-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
+        daemon = Daemon(place, config)
+        for name, content, word in (("broken", tokens, "frame"), ("negative", signed.astype("<u4"), "token 6000 is -7")):
+            code, out, err = cat(daemon.socket, name)
+            windows = (len(content) - WINDOW) // SEQ_LEN + 1
+            want = b"".join(content[i * SEQ_LEN : i * SEQ_LEN + WINDOW].tobytes() for i in range(windows))
+            at = re.search(r"shard a\.\S+ at token (\d+): ", err)
+            told = at and word in err and f"stream {name} stops here, nothing was skipped" in err and err.count("\n") == 1
+            checks.ok(f"{mode}: {name}: stops with its name", code == 1 and told, (code, err))
+            good = want.startswith(out) and at and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
+            checks.ok(f"{mode}: {name}: nothing from behind it", good, (len(out), err))
+            checks.ok(f"{mode}: {name}: the log has it", word in daemon.log(), daemon.log())
+            code, _, err = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens")
+            checks.ok(f"{name}: so does plan --tokens", code == 1 and word in err, (code, err))
+        checks.equal(f"{mode}: another stream goes on", cat(daemon.socket, "sound")[0], 0)
+        daemon.stop()
+
+
+def check(place, *, memory=64 << 20, seq_len=SEQ_LEN, extra=1, path, **keys):
+    streams = {"s": {"seed": 3, "seq_len": seq_len, "extra": extra, "datasets": [{"name": "d", "path": path, **keys}]}}
+    code, out, err = run(TOKEND, "--check", "-c", place.config("check.yaml", memory=memory, streams=streams))
+    return code, out.decode() + err
+
+
+def refused(checks, place):
+    for name, write in (("mixed", put(".npy", npy)), ("widths", put(".npy", npy)), ("rows", None), ("whole", None)):
+        os.makedirs(place.file(name))
+        if write:
+            write(place.file(name, "a"), tokens_of(0, "<u2"))
+    put(".bin", llmc)(place.file("mixed", "b"), tokens_of(0, "<u2"))
+    put(".npy", npy)(place.file("widths", "b"), tokens_of(0, "<u4"))
+    numpy.save(place.file("rows", "a.npy"), numpy.arange(6400, dtype="<u2").reshape(-1, 64))
+    seekable(".bin.zst", raw, 1 << 30)(place.file("whole", "a"), numpy.random.default_rng(1).integers(0, 9, 1_500_000, dtype="<u2"))
+
+    def says(name, wanted, *words, **keys):
+        code, text = check(place, **keys)
+        checks.ok(name, code == wanted and all(w in text for w in words) and (code == 0 or text.count("\n") == 1), (code, text))
+
+    says("mixed formats", 1, "b.bin: is llmc, the first shard, a.npy, is npy", path="mixed")
+    says("mixed widths", 1, "b.npy: has tokens of 4 bytes, the first shard, a.npy, of 2", path="widths")
+    says("rows are samples", 0, "windows of 63 + 1", "100 windows", "0 tokens, 0.000 %", path="rows", seq_len=63)
+    says("rows without a label shift", 0, "100 windows", path="rows", seq_len=64, extra=0)
+    says("rows as a stream", 0, "6400 tokens, 206 windows", path="rows", seq_len=31)
+    says("rows do not slide", 1, "slide: its windows are samples of 64", path="rows", seq_len=63, slide=True)
+    says("one large frame", 0, "shuffle: global takes windows from anywhere", "2929 KiB", "times as much", path="whole")
+    code, text = check(place, path="whole", shuffle="block")
+    checks.ok("one large frame, in order", code == 0 and "times as much" not in text, text)
+    says("a frame above the budget", 1, "a.bin.zst", "frame", path="whole", memory=8 << 20)
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        write_all(place)
+        for mode in ("uring", "pread"):
+            for direct in (False, True):
+                same_bytes(checks, place, mode, direct)
+        across_a_kill(checks, place)
+        offline(checks, place)
+        samples(checks, place)
+        stops(checks, place)
+        refused(checks, place)
+    checks.exit()
+
+
+main()

@@ -1,0 +1,96 @@
+/*
+ * For tests of shards: small files in a directory of their own, made and taken apart by a table of bytes.
+ */
+#ifndef TEST_FILES_H
+#define TEST_FILES_H
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+struct files {
+	char directory[64];
+	char path[128]; /* the last one made */
+};
+
+static inline int files_set_up(void **state)
+{
+	struct files *f = calloc(1, sizeof(*f));
+
+	assert_non_null(f);
+	strcpy(f->directory, "/tmp/tokend-shard-XXXXXX");
+	assert_non_null(mkdtemp(f->directory));
+	*state = f;
+	return 0;
+}
+
+static inline int files_remove(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static inline int files_tear_down(void **state)
+{
+	struct files *f = *state;
+
+	nftw(f->directory, files_remove, 16, FTW_DEPTH | FTW_PHYS);
+	free(f);
+	return 0;
+}
+
+static inline const char *files_path(struct files *f, const char *name)
+{
+	snprintf(f->path, sizeof(f->path), "%s/%s", f->directory, name);
+	return f->path;
+}
+
+/* A new file @name of @n bytes. */
+static inline const char *files_put(struct files *f, const char *name, const void *bytes, size_t n)
+{
+	int fd = open(files_path(f, name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, n), n);
+	assert_int_equal(close(fd), 0);
+	return f->path;
+}
+
+/* Bytes that are put together piece by piece. */
+struct piece {
+	uint8_t at[1 << 16];
+	size_t n;
+};
+
+static inline void piece_bytes(struct piece *p, const void *bytes, size_t n)
+{
+	assert_true(p->n + n <= sizeof(p->at));
+	memcpy(p->at + p->n, bytes, n);
+	p->n += n;
+}
+
+static inline void piece_text(struct piece *p, const char *text)
+{
+	piece_bytes(p, text, strlen(text));
+}
+
+/* The low @n bytes of @value, little-endian. */
+static inline void piece_number(struct piece *p, uint64_t value, size_t n)
+{
+	for (size_t i = 0; i < n; i++, value >>= 8)
+		piece_bytes(p, &(uint8_t){(uint8_t)value}, 1);
+}
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * shard-cat [-f FORMAT] [-t u16|u32] [-w WINDOW_TOKENS] [-c COLUMN] [-b BUDGET] [-s] FILE…: what tokend sees
+ * in files. A line of JSON each: facts, all document boundaries, and the tokens' width; with -s then all
+ * tokens raw, in the served width. What cannot be read has an "error" instead, and exit status 1.
+ */
+#include "../../daemon/shard/shard.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { AT_ONCE = 1000003 /* tokens; no multiple of anything */, BOUNDARIES = 1000 };
+
+static void put_string(const char *name, const char *text)
+{
+	printf("\"%s\": \"", name);
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\')
+			printf("\\u%04x", (unsigned char)*text);
+		else
+			putchar(*text);
+	putchar('"');
+}
+
+static bool put_documents(const struct shard *shard, char *why, size_t why_bytes)
+{
+	uint32_t at[BOUNDARIES];
+	const char *comma = "";
+
+	printf(", \"boundaries\": [");
+	for (uint64_t token = 0; token < shard->facts.tokens;) {
+		int64_t n = shard_documents(
+			shard, token, shard->facts.tokens - token, at, BOUNDARIES, why, why_bytes);
+
+		if (n < 0)
+			return false;
+		for (int64_t i = 0; i < n; i++, comma = ", ")
+			printf("%s%" PRIu64, comma, token + at[i]);
+		if (n < BOUNDARIES)
+			break;
+		token += at[n - 1];
+	}
+	putchar(']');
+	return true;
+}
+
+static bool put_tokens(const struct shard *shard, bool show, char *why, size_t why_bytes)
+{
+	uint64_t most = shard->facts.tokens < AT_ONCE ? shard->facts.tokens : AT_ONCE;
+	char *tokens = malloc(most * shard->facts.token_bytes + 1);
+	bool fine = tokens != NULL;
+	int error;
+
+	for (uint64_t token = 0; fine && token < shard->facts.tokens; token += most) {
+		uint64_t left = shard->facts.tokens - token, n = left < most ? left : most;
+
+		fine = shard_read(shard, token, n, tokens, &error, why, why_bytes);
+		if (fine && show)
+			fwrite(tokens, shard->facts.token_bytes, n, stdout);
+	}
+	free(tokens);
+	return fine;
+}
+
+static bool cat(const struct shard_format *format, const struct shard_hint *hint, const char *path, bool show)
+{
+	char why[512] = "";
+	struct shard_facts facts;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct shard *shard = NULL;
+
+	format = fd < 0 ? NULL : shard_describe(format, path, fd, hint, &facts, why, sizeof(why));
+	if (format)
+		shard = shard_open(format, path, fd, hint, &facts, why, sizeof(why));
+	printf("{");
+	put_string("path", path);
+	bool fine = shard != NULL;
+
+	if (fine) {
+		const struct shard_facts *f = &shard->facts;
+
+		printf(", \"format\": \"%s\", \"type\": \"%s\", \"token_bytes\": %" PRIu32
+		       ", \"tokens\": %" PRIu64 ", \"sample_tokens\": %" PRIu64
+		       ", \"plain\": %s, \"data_at\": %" PRIu64 ", \"frame_bytes\": %" PRIu64
+		       ", \"documents\": ",
+			format->name, shard_type_name(f->type), f->token_bytes, f->tokens, f->sample_tokens,
+			f->plain ? "true" : "false", f->data_at, f->frame_bytes);
+		f->documents == SHARD_UNKNOWN ? (void)printf("null, ")
+					      : (void)printf("%" PRIu64 ", ", f->documents);
+		put_string("note", f->note);
+		fine = put_documents(shard, why, sizeof(why)) &&
+		       (show || put_tokens(shard, false, why, sizeof(why)));
+	}
+	if (!fine) {
+		printf(", ");
+		put_string("error", fd < 0 ? "cannot be opened" : why);
+	}
+	printf("}\n");
+	if (fine && show)
+		fine = put_tokens(shard, true, why, sizeof(why));
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
+	return fine;
+}
+
+int main(int argc, char **argv)
+{
+	struct shard_hint hint = {.type = SHARD_U16};
+	const struct shard_format *format = NULL;
+	bool show = false, fine = true;
+
+	for (int c; (c = getopt(argc, argv, "f:t:w:c:b:s")) != -1;)
+		switch (c) {
+		case 'f':
+			format = shard_format(optarg);
+			break;
+		case 't':
+			hint.has_type = true;
+			hint.type = strcmp(optarg, "u32") == 0 ? SHARD_U32 : SHARD_U16;
+			break;
+		case 'w':
+			hint.window_tokens = strtoull(optarg, NULL, 10);
+			break;
+		case 'c':
+			hint.column = optarg;
+			break;
+		case 'b':
+			hint.budget_bytes = strtoull(optarg, NULL, 10);
+			break;
+		case 's':
+			show = true;
+			break;
+		default:
+			return 2;
+		}
+	for (int i = optind; i < argc; i++)
+		fine &= cat(format, &hint, argv[i], show);
+	return fine ? 0 : 1;
+}

@@ -1,0 +1,725 @@
+/*
+ * Shards in a row: flat, NumPy, llm.c, datatrove. What is read from good ones, and the line that each of many
+ * broken ones gets. Files of the real writers are read in tests/python.
+ */
+#include "../../daemon/shard/list.h"
+#include "../../daemon/shard/shard.h"
+#include "files.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+/* ---- good ones ---- */
+
+/* The file opened: with @format, or recognised. */
+static struct shard *open_shard(const char *path, const char *format, const struct shard_hint *hint, int *fd)
+{
+	const struct shard_format *f = format ? shard_format(format) : NULL;
+	struct shard_facts facts;
+	char why[512];
+
+	*fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(*fd >= 0);
+	f = shard_describe(f, path, *fd, hint, &facts, why, sizeof(why));
+	if (!f)
+		fail_msg("%s: %s", path, why);
+	struct shard *shard = shard_open(f, path, *fd, hint, &facts, why, sizeof(why));
+
+	if (!shard)
+		fail_msg("%s: %s", path, why);
+	assert_int_equal(shard->facts.tokens, facts.tokens);
+	return shard;
+}
+
+static uint64_t token_at(const struct shard *shard, const void *tokens, uint64_t i)
+{
+	return shard->facts.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+}
+
+/* Tokens are @expected, whatever window they are read by; nothing is read beyond them. */
+static void assert_tokens(const struct shard *shard, const uint64_t *expected, uint64_t count)
+{
+	char why[512];
+	int error = 0;
+	uint32_t tokens[1024];
+
+	assert_int_equal(shard->facts.tokens, count);
+	assert_true(count <= COUNT(tokens));
+	for (uint64_t from = 0; from <= count; from++)
+		for (uint64_t n = 0; from + n <= count; n += 1 + n / 3) {
+			memset(tokens, 0xaa, sizeof(tokens));
+			if (!shard_read(shard, from, n, tokens, &error, why, sizeof(why)))
+				fail_msg("%s", why);
+			for (uint64_t i = 0; i < n; i++)
+				assert_int_equal(token_at(shard, tokens, i), expected[from + i]);
+			assert_int_equal(token_at(shard, tokens, n),
+				shard->facts.token_bytes == 2 ? 0xaaaa : 0xaaaaaaaa);
+		}
+	assert_false(shard_read(shard, 0, count + 1, tokens, &error, why, sizeof(why)));
+	assert_int_equal(error, EINVAL);
+	assert_false(shard_read(shard, count, UINT64_MAX, tokens, &error, why, sizeof(why)));
+	assert_int_equal(error, EINVAL);
+	assert_false(shard_read(shard, UINT64_MAX, 1, tokens, &error, why, sizeof(why)));
+	assert_int_equal(error, EINVAL);
+}
+
+static const uint64_t few[] = {0, 1, 2, 127, 3, 50, 99, 127, 4};
+
+/* .npy with @header as its text, padded as NumPy does, and the tokens in @bytes each. */
+static void put_npy(
+	struct piece *p, int version, const char *header, const uint64_t *tokens, size_t count, size_t bytes)
+{
+	size_t length = strlen(header) + 1, prefix = version == 1 ? 10 : 12,
+	       padding = 63 - (prefix + length + 63) % 64;
+
+	p->n = 0;
+	piece_text(p, "\x93NUMPY");
+	piece_number(p, (uint64_t)version, 2);
+	piece_number(p, length + padding, version == 1 ? 2 : 4);
+	piece_text(p, header);
+	while (padding-- > 0)
+		piece_text(p, " ");
+	piece_text(p, "\n");
+	for (size_t i = 0; i < count; i++)
+		piece_number(p, tokens[i], bytes);
+}
+
+static void test_types(void **state)
+{
+	static const struct {
+		const char *descr;
+		size_t bytes;
+		uint32_t served;
+		bool plain;
+	} types[] = {
+		{"|u1", 1, 2, false},
+		{"|i1", 1, 2, false},
+		{"<u2", 2, 2, true},
+		{"<i2", 2, 2, false},
+		{"<u4", 4, 4, true},
+		{"<i4", 4, 4, true},
+		{"<u8", 8, 4, false},
+		{"<i8", 8, 4, false},
+	};
+	struct piece p;
+	char header[128];
+	int fd;
+
+	for (size_t i = 0; i < COUNT(types); i++)
+		for (int version = 1; version <= 3; version++)
+			for (int type = 0; type < 3; type++) {
+				const struct shard_hint hint = {
+					.has_type = type > 0, .type = type == 2 ? SHARD_U32 : SHARD_U16};
+				uint32_t served = type == 1 && types[i].bytes == 8 ? 2 : types[i].served;
+
+				snprintf(header, sizeof(header),
+					"{'descr': '%s', 'fortran_order': False, 'shape': (9,), }",
+					types[i].descr);
+				put_npy(&p, version, header, few, COUNT(few), types[i].bytes);
+				struct shard *shard =
+					open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+
+				assert_string_equal(shard->format->name, "npy");
+				assert_int_equal(shard_type_bytes(shard->facts.type), types[i].bytes);
+				assert_int_equal(shard->facts.token_bytes, served);
+				assert_int_equal(shard->facts.plain, types[i].plain);
+				assert_int_equal(shard->facts.data_at % 64, 0);
+				assert_int_equal(shard->facts.documents, SHARD_UNKNOWN);
+				assert_tokens(shard, few, COUNT(few));
+				shard_close(shard);
+				close(fd);
+			}
+}
+
+/* The header is a Python literal, however it is written. */
+static void test_headers(void **state)
+{
+	static const struct {
+		const char *header;
+		uint64_t window, sample;
+	} headers[] = {
+		{"{'shape':(9,),'fortran_order':False,'descr':'<u2'}", 0, 0},
+		{"{\"shape\" : ( 9 , ) , \"fortran_order\" : True , \"descr\" : \"<u2\" }", 9, 0},
+		{" { 'descr': '<u2', 'fortran_order': False, 'shape': (9L,), } ", 0, 0},
+		{"{'descr': '<u2', 'fortran_order': False, 'shape': (3, 3), }", 0, 0},
+		{"{'descr': '<u2', 'fortran_order': False, 'shape': (3, 3), }", 3, 3},
+		{"{'descr': '<u2', 'fortran_order': False, 'shape': (3, 3,)}", 4, 0},
+		{"{'descr': '<u2', 'fortran_order': False, 'shape': (9, 1)}", 1, 1},
+	};
+	struct piece p;
+	int fd;
+
+	for (size_t i = 0; i < COUNT(headers); i++) {
+		const struct shard_hint hint = {.window_tokens = headers[i].window};
+
+		put_npy(&p, 1, headers[i].header, few, COUNT(few), 2);
+		struct shard *shard = open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+
+		assert_int_equal(shard->facts.sample_tokens, headers[i].sample);
+		assert_true(shard->facts.plain);
+		assert_tokens(shard, few, COUNT(few));
+		shard_close(shard);
+		close(fd);
+	}
+}
+
+static void put_llmc(
+	struct piece *p, uint64_t magic, uint64_t version, uint64_t count, size_t stored, size_t bytes)
+{
+	p->n = 0;
+	piece_number(p, magic, 4);
+	piece_number(p, version, 4);
+	piece_number(p, count, 4);
+	while (p->n < 1024)
+		piece_number(p, 0, 4);
+	for (size_t i = 0; i < stored; i++)
+		piece_number(p, few[i], bytes);
+}
+
+static void test_llmc(void **state)
+{
+	const struct shard_hint hint = {.type = SHARD_U16};
+	struct piece p;
+	int fd;
+
+	for (size_t bytes = 2; bytes <= 4; bytes += 2) {
+		put_llmc(&p, bytes == 2 ? 20240520 : 20240801, bytes == 2 ? 1 : 7, COUNT(few), COUNT(few),
+			bytes);
+		struct shard *shard = open_shard(files_put(*state, "a.bin", p.at, p.n), NULL, &hint, &fd);
+
+		assert_string_equal(shard->format->name, "llmc");
+		assert_int_equal(shard->facts.token_bytes, bytes);
+		assert_int_equal(shard->facts.data_at, 1024);
+		assert_true(shard->facts.plain);
+		assert_tokens(shard, few, COUNT(few));
+		shard_close(shard);
+		close(fd);
+		/* Who says so gets the header as tokens. */
+		shard = open_shard(files_path(*state, "a.bin"), "flat", &hint, &fd);
+		assert_int_equal(shard->facts.tokens, p.n / 2);
+		shard_close(shard);
+		close(fd);
+	}
+}
+
+/* What is compressed need not say in its name what it is. */
+static void test_bare_names(void **state)
+{
+	static const char *const names[] = {"shard.zst", "shard.00001.zst", "s.bin.zst", "s.npy.zstd"};
+	const struct shard_hint hint = {.type = SHARD_U16};
+	static const char raw[] = "\x28\xb5\x2f\xfd\x20\4\x21\0\0abcd"; /* a frame of one raw block */
+	struct shard_facts facts;
+	char why[512];
+	int fd;
+
+	for (size_t i = 0; i < COUNT(names); i++) {
+		struct shard *shard =
+			open_shard(files_put(*state, names[i], raw, sizeof(raw) - 1), NULL, &hint, &fd);
+
+		assert_string_equal(shard->format->name, "flat");
+		assert_tokens(shard, (uint64_t[]){'a' | 'b' << 8, 'c' | 'd' << 8}, 2);
+		shard_close(shard);
+		close(fd);
+	}
+	fd = open(files_put(*state, "text.jsonl.zst", raw, sizeof(raw) - 1), O_RDONLY | O_CLOEXEC);
+	assert_null(
+		shard_describe(NULL, ((struct files *)*state)->path, fd, &hint, &facts, why, sizeof(why)));
+	assert_non_null(strstr(why, "is of no known format"));
+	close(fd);
+}
+
+static void test_flat(void **state)
+{
+	struct piece p = {.n = 0};
+	int fd;
+
+	for (size_t i = 0; i < 8; i++)
+		piece_number(&p, few[i], 2);
+	for (int wide = 0; wide < 2; wide++) {
+		const struct shard_hint hint = {.type = wide ? SHARD_U32 : SHARD_U16, .has_type = true};
+		struct shard *shard =
+			open_shard(files_put(*state, wide ? "a.npy" : "a.bin", p.at, p.n), NULL, &hint, &fd);
+
+		assert_string_equal(shard->format->name, "flat");
+		assert_true(shard->facts.plain);
+		assert_tokens(shard,
+			wide ? (uint64_t[]){65536, 2 | 127 << 16, 3 | 50 << 16, 99 | 127 << 16} : few,
+			wide ? 4 : 8);
+		shard_close(shard);
+		close(fd);
+	}
+	const struct shard_hint hint = {.type = SHARD_U16};
+	struct shard *shard = open_shard(files_put(*state, "empty.bin", "", 0), NULL, &hint, &fd);
+
+	assert_int_equal(shard->facts.tokens, 0);
+	assert_string_equal(shard->facts.note, "has no tokens");
+	shard_close(shard);
+	close(fd);
+}
+
+/* ---- datatrove ---- */
+
+/* NULL: no such file. Ends of documents stand in @ends up to a UINT64_MAX. */
+static const char *put_ds(struct files *f, size_t bytes, const uint64_t *ends, const char *metadata)
+{
+	struct piece p = {.n = 0};
+
+	unlink(files_path(f, "a.ds.index"));
+	unlink(files_path(f, "a.ds.metadata"));
+	for (; ends && *ends != UINT64_MAX; ends++)
+		piece_number(&p, *ends, 8);
+	if (ends)
+		files_put(f, "a.ds.index", p.at, p.n);
+	if (metadata)
+		files_put(f, "a.ds.metadata", metadata, strlen(metadata));
+	p.n = 0;
+	for (size_t i = 0; i < COUNT(few); i++)
+		piece_number(&p, few[i], bytes);
+	return files_put(f, "a.ds", p.at, p.n);
+}
+
+#define ENDS(...) ((const uint64_t[]){__VA_ARGS__, UINT64_MAX})
+
+static void test_datatrove(void **state)
+{
+	static const struct {
+		size_t bytes;
+		const char *metadata;
+		bool index;
+		enum shard_type config; /* the metadata's word counts for more */
+	} shards[] = {
+		{2, "gpt2|2\n9\n9 T", true, SHARD_U32},
+		{4, "gpt2|4\n9\n9 T", true, SHARD_U16},
+		{4, "Unknown Tokenizer|4|4\n9\n9 T", true, SHARD_U16},
+		{4, "a|b|2|4\r\n9\r\n9 T\r\n", false, SHARD_U16},
+		{2, "gpt2\n9\n9 T", true, SHARD_U32},
+		{4, "gpt2\n9\n9 T", false, SHARD_U16},
+		{4, "org/name|v2\n9", false, SHARD_U16},
+		{4, "gpt2|4", false, SHARD_U16},
+		{4, NULL, true, SHARD_U16},
+		{2, NULL, true, SHARD_U32},
+		{2, NULL, false, SHARD_U16},
+		{4, NULL, false, SHARD_U32},
+		{4, "", false, SHARD_U32},
+	};
+	int fd;
+
+	for (size_t i = 0; i < COUNT(shards); i++) {
+		const struct shard_hint hint = {.type = shards[i].config};
+		const char *path = put_ds(*state, shards[i].bytes, shards[i].index ? ENDS(3, 3, 4, 9) : NULL,
+			shards[i].metadata);
+		struct shard *shard = open_shard(path, NULL, &hint, &fd);
+		uint32_t at[8];
+		char why[256];
+
+		assert_string_equal(shard->format->name, "datatrove");
+		assert_int_equal(shard->facts.token_bytes, shards[i].bytes);
+		assert_true(shard->facts.plain);
+		assert_tokens(shard, few, COUNT(few));
+		assert_int_equal(shard->facts.documents, shards[i].index ? 4 : SHARD_UNKNOWN);
+		assert_int_equal(
+			shard_documents(shard, 0, 9, at, 8, why, sizeof(why)), shards[i].index ? 2 : 0);
+		shard_close(shard);
+		close(fd);
+	}
+}
+
+static void test_documents(void **state)
+{
+	const struct shard_hint hint = {.type = SHARD_U16};
+	int fd;
+	struct shard *shard =
+		open_shard(put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7), NULL), "datatrove", &hint, &fd);
+	uint32_t at[8];
+	char why[256];
+
+	assert_int_equal(shard->facts.documents, 6);
+	assert_int_equal(shard_documents(shard, 0, 9, at, 8, why, sizeof(why)), 3);
+	assert_int_equal(at[0], 3);
+	assert_int_equal(at[1], 4);
+	assert_int_equal(at[2], 7);
+	assert_int_equal(shard_documents(shard, 0, 9, at, 2, why, sizeof(why)), 2);
+	assert_int_equal(
+		shard_documents(shard, 0, 7, at, 8, why, sizeof(why)), 2); /* 7 is the window's own end */
+	assert_int_equal(shard_documents(shard, 0, UINT64_MAX, at, 8, why, sizeof(why)), 3);
+	assert_int_equal(shard_documents(shard, 3, 3, at, 8, why, sizeof(why)), 1);
+	assert_int_equal(at[0], 1);
+	assert_int_equal(
+		shard_documents(shard, 7, 2, at, 8, why, sizeof(why)), 0); /* the tail is one document */
+	assert_int_equal(shard_documents(shard, 9, 1, at, 8, why, sizeof(why)), 0);
+	shard_close(shard);
+	close(fd);
+}
+
+/* ---- tokens that cannot be served ---- */
+
+static void test_range(void **state)
+{
+	static const struct {
+		const char *descr;
+		size_t bytes;
+		uint64_t value;
+		bool narrow; /* the config says u16 */
+		const char *why;
+	} tokens[] = {
+		{"|i1", 1, (uint64_t)-1, false, "token 4 is -1; must be 0 to 65535"},
+		{"<i2", 2, (uint64_t)-2, false, "token 4 is -2; must be 0 to 65535"},
+		{"<i8", 8, (uint64_t)-100, false, "token 4 is -100; must be 0 to 4294967295"},
+		{"<i8", 8, 1ull << 32, false, "token 4 is 4294967296; must be 0 to 4294967295"},
+		{"<i8", 8, 65536, true, "token 4 is 65536; must be 0 to 65535 (or say `dtype: u32`)"},
+		{"<u8", 8, UINT64_MAX, false, "token 4 is 18446744073709551615; must be 0 to 4294967295"},
+	};
+	uint64_t values[COUNT(few)];
+	uint32_t out[COUNT(few)];
+	char header[128], why[256];
+	struct piece p;
+	int fd, error;
+
+	for (size_t i = 0; i < COUNT(tokens); i++) {
+		const struct shard_hint hint = {.type = SHARD_U16, .has_type = tokens[i].narrow};
+
+		memcpy(values, few, sizeof(few));
+		values[4] = tokens[i].value;
+		snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (9,), }",
+			tokens[i].descr);
+		put_npy(&p, 1, header, values, COUNT(few), tokens[i].bytes);
+		struct shard *shard = open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+
+		assert_true(shard_read(shard, 0, 4, out, &error, why, sizeof(why)));
+		assert_true(shard_read(shard, 5, 4, out, &error, why, sizeof(why)));
+		assert_false(shard_read(shard, 2, 5, out, &error, why, sizeof(why)));
+		assert_int_equal(error, ERANGE);
+		assert_string_equal(why, tokens[i].why);
+		shard_close(shard);
+		close(fd);
+	}
+}
+
+static void test_cut_while_open(void **state)
+{
+	const struct shard_hint hint = {.type = SHARD_U16};
+	uint16_t out[100];
+	char why[256], data[200] = {0};
+	int fd, error;
+	const char *path = files_put(*state, "a.bin", data, sizeof(data));
+	struct shard *shard = open_shard(path, NULL, &hint, &fd);
+
+	assert_int_equal(truncate(path, 100), 0);
+	assert_true(shard_read(shard, 0, 50, out, &error, why, sizeof(why)));
+	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
+	assert_int_equal(error, EIO);
+	assert_string_equal(
+		why, "ends at byte 100 but was 200 bytes long when it was opened: it was truncated");
+	shard_close(shard);
+	close(fd);
+}
+
+/* ---- broken ones ---- */
+
+/* The line that describing, or else opening, refuses with. */
+static void assert_refused(const char *path, const char *format, const char *expected)
+{
+	const struct shard_hint hint = {.type = SHARD_U16};
+	const struct shard_format *f = format ? shard_format(format) : NULL;
+	struct shard_facts facts;
+	char why[512] = "accepted";
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	assert_true(fd >= 0);
+	f = shard_describe(f, path, fd, &hint, &facts, why, sizeof(why));
+	if (f) {
+		struct shard *shard = shard_open(f, path, fd, &hint, &facts, why, sizeof(why));
+
+		if (shard)
+			fail_msg("accepted; should say: %s", expected);
+	}
+	assert_non_null(expected);
+	if (!strstr(why, expected))
+		fail_msg("says:       %s\nshould say: %s", why, expected);
+	assert_null(strchr(why, '\n'));
+	close(fd);
+}
+
+#define NPY(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
+
+/* Each is followed by 18 bytes. */
+static const struct {
+	const char *header, *why;
+} bad_headers[] = {
+	{NPY("'>u2'", "False", "(9,)"), "descr is '>u2', which is big-endian; must be <u2, <u4"},
+	{NPY("'>i8'", "False", "(9,)"), "descr is '>i8', which is big-endian"},
+	{NPY("'|O'", "False", "(9,)"), "descr is '|O', which is objects, a pickle"},
+	{NPY("'<f4'", "False", "(9,)"), "descr is '<f4', which is no integer"},
+	{NPY("'<f2'", "False", "(9,)"), "descr is '<f2', which is no integer"},
+	{NPY("'|b1'", "False", "(9,)"), "descr is '|b1'; must be"},
+	{NPY("'|S2'", "False", "(9,)"), "descr is '|S2'; must be"},
+	{NPY("'<U1'", "False", "(9,)"), "descr is '<U1'; must be"},
+	{NPY("'<M8[ns]'", "False", "(9,)"), "descr is '<M8[ns]'; must be"},
+	{NPY("'=u2'", "False", "(9,)"), "descr is '=u2'; must be"},
+	{NPY("''", "False", "(9,)"), "descr is ''; must be"},
+	{NPY("'u2'", "False", "(9,)"), "descr is 'u2'; must be"},
+	{NPY("[('a', '<u2')]", "False", "(9,)"), "descr: has \"[('a', '<u2')]"},
+	{NPY("('<u2', (3,))", "False", "(9,)"), "descr: has \"('<u2', (3,))"},
+	{NPY("2", "False", "(9,)"), "descr: has \"2, 'fortran_order'"},
+	{NPY("'<u2", "False", "(9,)"), "must be a comma, or } at the end"},
+	{NPY("'\\x3cu2'", "False", "(9,)"), "descr: has \"'\\x3cu2'"},
+	{NPY("'<u2'", "True", "(3, 3)"), "fortran_order is True: rows do not lie in a row"},
+	{NPY("'<u2'", "0", "(9,)"), "fortran_order: has \"0, 'shape'"},
+	{NPY("'<u2'", "None", "(9,)"), "fortran_order: has \"None"},
+	{NPY("'<u2'", "False", "()"), "shape has 0 dimensions; must have 1, or 2"},
+	{NPY("'<u2'", "False", "(3, 3, 1)"), "shape has 3 dimensions"},
+	{NPY("'<u2'", "False", "(9)"), "shape: has \"(9), }"},
+	{NPY("'<u2'", "False", "9"), "shape: has \"9, }"},
+	{NPY("'<u2'", "False", "[9]"), "shape: has \"[9]"},
+	{NPY("'<u2'", "False", "(-9,)"), "shape: has \"(-9,)"},
+	{NPY("'<u2'", "False", "(9.0,)"), "shape: has \"(9.0,)"},
+	{NPY("'<u2'", "False", "(0x9,)"), "shape: has \"(0x9,)"},
+	{NPY("'<u2'", "False", "(3 3)"), "shape: has \"(3 3)"},
+	{NPY("'<u2'", "False", "(9,,)"), "shape: has \"(9,,)"},
+	{NPY("'<u2'", "False", "(,)"), "shape: has \"(,)"},
+	{NPY("'<u2'", "False", "(9,"), "shape: has \"(9,, }"},
+	{NPY("'<u2'", "False", "(99999999999999999999999999,)"), "shape: has \"(9999"},
+	{NPY("'<u2'", "False", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"),
+		"shape: has \"(1,1"},
+	{NPY("'<u2'", "False", "(8,)"), "shape is (8, 1) of u16; the file has 18 bytes after the header"},
+	{NPY("'<u2'", "False", "(10,)"), "shape is (10, 1) of u16; the file has 18"},
+	{NPY("'<u4'", "False", "(9,)"), "shape is (9, 1) of u32; the file has 18"},
+	{NPY("'<u2'", "False", "(9223372036854775817,)"), "shape is (9223372036854775817, 1) of u16"},
+	{NPY("'<u2'", "False", "(4294967296, 4294967296)"), "shape is (4294967296, 4294967296) of u16"},
+	{NPY("'<u2'", "False", "(0, 9)"), "shape is (0, 9) of u16"},
+	{NPY("'<u2'", "False", "(9, 0)"), "shape is (9, 0) of u16"},
+	{"{'descr': '<u2', 'fortran_order': False}", "shape is missing"},
+	{"{'descr': '<u2', 'shape': (9,)}", "fortran_order is missing"},
+	{"{'fortran_order': False, 'shape': (9,)}", "descr is missing"},
+	{"{}", "descr is missing"},
+	{"{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (9,)}",
+		"key 'descr' is there twice"},
+	{"{'descr': '<u2', 'order': False, 'shape': (9,)}", "key 'order' is unknown"},
+	{"{'descr': '<u2' 'fortran_order': False, 'shape': (9,)}", "between entries: has \"'fortran_order'"},
+	{"{'descr' '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"'descr' '<u2'"},
+	{"{descr: '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"descr: '<u2'"},
+	{"['<u2', False, (9,)]", "its begin: has \"['<u2'"},
+	{"", "its begin: has \""},
+	{NPY("'<u2'", "False", "(9,)") "x", "its end: has \"x"},
+	{"{'descr': '<u2', 'fortran_order': False, 'shape': (9,)", "must be a comma, or } at the end"},
+	{"{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (9,)}",
+		"descr: has \"__import__"},
+};
+
+static void test_bad_headers(void **state)
+{
+	struct piece p;
+
+	for (size_t i = 0; i < COUNT(bad_headers); i++) {
+		put_npy(&p, 1 + (int)i % 3, bad_headers[i].header, few, COUNT(few), 2);
+		assert_refused(files_put(*state, "a.npy", p.at, p.n), NULL, bad_headers[i].why);
+	}
+}
+
+#define BYTES(text) text, sizeof(text) - 1
+
+static const struct {
+	const char *name, *format, *bytes;
+	size_t n;
+	const char *why;
+} bad_files[] = {
+	{"a.npy", NULL, BYTES("\x93NUMPY"), "cut short"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\20"), "cut short"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\0\0\0\0"), "NumPy version is 0.0; must be 1.0, 2.0 or 3.0"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\4\0\0\0\0\0"), "NumPy version is 4.0"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\1\1\0\0\0\0"), "NumPy version is 1.1"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\2\0\0\0"), "NumPy version is 2.0"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\377\377{}"),
+		"header length is 65535; the file has 2 bytes after it"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\2\0\377\377\377\377{}"),
+		"header length is 4294967295; the file has 2"},
+	{"a.npy", "npy", BYTES("\1\2\3\4\5\6\7\10\11\12"), "does not begin with NumPy's magic"},
+	{"a.npy", "npy", "", 0, "does not begin with NumPy's magic"},
+	{"a.bin", "llmc", BYTES("\1\2\3\4"), "its size is 4 bytes; llm.c's header alone is 1024"},
+	{"a.bin", NULL, BYTES("\x88\xd8\x34\x01"), "its size is 4 bytes; llm.c's header alone is 1024"},
+	{"a.bin", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2 (a token of u16)"},
+	{"a.ds", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2"},
+	{"a.bin", NULL, BYTES("\x80\4\x95\2\0\0\0\0\0\0\0N."), "is a Python pickle, which is no shard"},
+	{"a.bin", NULL, BYTES("\x80\3}q\0X\1\0\0\0aq\1K\1s."), "is a Python pickle"},
+	{"a.npy", NULL, BYTES("\x80\2]q\0(K\1K\2K\3K\4e."), "is a Python pickle"},
+	{"a.bin", NULL, BYTES("PK\3\4\24\0\0\0"), "is a zip archive (.npz, or torch.save)"},
+	{"a.bin", NULL, BYTES("\37\213\10\0\0\0\0\0"), "is gzip-compressed"},
+	{"a.bin", NULL, BYTES("PAR1\25\4\25\20"), "is a Parquet file"},
+	{"a.bin", NULL, BYTES("\x89HDF\r\n\x1a\n"), "is an HDF5 file"},
+	{"a.json", NULL, BYTES("{}"), "is of no known format"},
+	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, no shard"},
+	{"a.csv.gz", NULL, BYTES("\37\213\10\0"), "is gzip-compressed"},
+	{"a", NULL, "", 0, "is of no known format"},
+};
+
+static void test_bad_files(void **state)
+{
+	for (size_t i = 0; i < COUNT(bad_files); i++) {
+		const char *path = files_put(*state, bad_files[i].name, bad_files[i].bytes, bad_files[i].n);
+
+		assert_refused(path, bad_files[i].format, bad_files[i].why);
+		assert_int_equal(unlink(path), 0);
+	}
+	assert_int_equal(mkdir(files_path(*state, "d.npy"), 0755), 0);
+	assert_refused(files_path(*state, "d.npy"), NULL, "is no regular file; a shard must be one");
+	assert_int_equal(mkfifo(files_path(*state, "f.bin"), 0644), 0);
+	assert_refused(files_path(*state, "f.bin"), NULL, "is no regular file");
+}
+
+static const struct {
+	uint64_t magic, version, count;
+	size_t stored, bytes;
+	const char *why;
+} bad_llmc[] = {
+	{20240522, 1, 9, 9, 2, "is an llm.c evaluation file (magic 20240522)"},
+	{20240520, 7, 9, 9, 2, "version is 7; must be 1 with llm.c's GPT-2 magic"},
+	{20240520, 0, 9, 9, 2, "version is 0; must be 1"},
+	{20240801, 1, 9, 9, 4, "version is 1; must be 7 with llm.c's Llama-3 magic"},
+	{20240520, 1, 8, 9, 2,
+		"token count is 8: with u16 tokens that makes a file of 1040 bytes; it has 1042"},
+	{20240520, 1, 10, 9, 2,
+		"token count is 10: with u16 tokens that makes a file of 1044 bytes; it has 1042"},
+	{20240520, 1, 9, 9, 4,
+		"token count is 9: with u16 tokens that makes a file of 1042 bytes; it has 1060"},
+	{20240801, 7, 9, 9, 2,
+		"token count is 9: with u32 tokens that makes a file of 1060 bytes; it has 1042"},
+	{20240520, 1, 0x80000000, 9, 2, "token count is -2147483648; must be 0 to 2147483647"},
+	{20240520, 1, 0x7fffffff, 9, 2,
+		"token count is 2147483647: with u16 tokens that makes a file of 4294968318 bytes"},
+	{20240801, 7, 0xffffffff, 9, 4, "token count is -1; must be"},
+};
+
+static void test_bad_llmc(void **state)
+{
+	struct piece p;
+
+	for (size_t i = 0; i < COUNT(bad_llmc); i++) {
+		put_llmc(&p, bad_llmc[i].magic, bad_llmc[i].version, bad_llmc[i].count, bad_llmc[i].stored,
+			bad_llmc[i].bytes);
+		assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, bad_llmc[i].why);
+	}
+	put_llmc(&p, 20240519, 1, 9, 9, 2);
+	assert_refused(
+		files_put(*state, "a.bin", p.at, p.n), "llmc", "magic is 20240519; llm.c's are 20240520");
+	p.n = 1023;
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), "llmc", "its size is 1023 bytes");
+}
+
+static const struct {
+	size_t bytes;
+	const uint64_t *ends;
+	const char *metadata, *why;
+} bad_ds[] = {
+	{2, ENDS(3, 2, 9), NULL, ".ds.index: document 1 ends at token 2, before the one ahead of it (3)"},
+	{2, ENDS(3, 10), NULL, "the last document ends at token 10; the file has 9 tokens of 2 bytes"},
+	{2, ENDS(3, 1ull << 63), NULL, "the last document ends at token 9223372036854775808"},
+	{2, ENDS(10, 9), NULL, ".ds.index: document 0 ends at token 10; the file has 9"},
+	{2, NULL, "gpt2|3\n9\n", "token size, line 1, is 3; must be 2 or 4"},
+	{2, NULL, "gpt2|0\n9\n", "token size, line 1, is 0"},
+	{2, NULL, "gpt2|18446744073709551616\n8\n", "token count is 8; the file has 9"},
+	{2, NULL, "gpt2|4\n9\n",
+		"its size, 18 bytes, is no multiple of 4, the size of a token in .ds.metadata"},
+	{2, NULL, "gpt2|2\n8\n", ".ds.metadata: token count is 8; the file has 9 tokens of 2 bytes"},
+	{4, NULL, "gpt2|2\n9\n", "token count is 9; the file has 18 tokens of 2 bytes"},
+	{2, NULL, "gpt2|2\n-9\n", "token count, line 2, is '-9'; must be a whole number"},
+	{2, NULL, "gpt2|2\nmany\n", "token count, line 2, is 'many'"},
+	{2, NULL, "gpt2|2\n\n", "token count, line 2, is ''"},
+	{2, NULL, "gpt2|2\n99999999999999999999999\n", "token count, line 2, is '99999999999999999999999'"},
+	{2, ENDS(12), "gpt2|2\n9\n", "the last document ends at token 12; the file has 9"},
+};
+
+static void test_bad_datatrove(void **state)
+{
+	char *large = malloc(1 << 17);
+
+	for (size_t i = 0; i < COUNT(bad_ds); i++)
+		assert_refused(put_ds(*state, bad_ds[i].bytes, bad_ds[i].ends, bad_ds[i].metadata), NULL,
+			bad_ds[i].why);
+	put_ds(*state, 2, NULL, NULL);
+	files_put(*state, "a.ds.index", "1234567", 7);
+	assert_refused(files_path(*state, "a.ds"), NULL, ".ds.index: its size, 7 bytes, is no multiple of 8");
+	put_ds(*state, 2, NULL, NULL);
+	assert_int_equal(mkdir(files_path(*state, "a.ds.index"), 0755), 0);
+	assert_refused(files_path(*state, "a.ds"), NULL, "a.ds.index: is no regular file");
+	assert_int_equal(rmdir(files_path(*state, "a.ds.index")), 0);
+	assert_non_null(large);
+	memset(large, 'x', 1 << 17);
+	files_put(*state, "a.ds.metadata", large, 1 << 17);
+	assert_refused(files_path(*state, "a.ds"), NULL,
+		".ds.metadata: its size is 131072 bytes; must be at most 65536");
+	free(large);
+}
+
+/* ---- companions ---- */
+
+static void assert_listed(struct files *f, const char *expected)
+{
+	char why[512], names[512] = "";
+	struct shard_list list;
+
+	if (!shard_list_read(&list, f->directory, why, sizeof(why)))
+		fail_msg("%s", why);
+	for (uint64_t i = 0; i < list.count; i++) {
+		strcat(names, shard_list_name(&list, i));
+		strcat(names, " ");
+	}
+	assert_string_equal(names, expected);
+	shard_list_free(&list);
+}
+
+static void test_companions(void **state)
+{
+	struct files *f = *state;
+	struct shard_list list;
+	char why[512], whole[512];
+
+	assert_int_equal(mkdir(files_path(f, "sub"), 0755), 0);
+	files_put(f, "0_a.ds", "", 0);
+	files_put(f, "0_a.ds.index", "", 0);
+	files_put(f, "0_a.ds.loss", "", 0);
+	files_put(f, "0_a.ds.metadata", "", 0);
+	files_put(f, "a.ds.metadata", "", 0); /* a merger's, of all */
+	files_put(f, "sub/b.ds.zst", "", 0);
+	files_put(f, "sub/b.ds.index", "", 0);
+	files_put(f, "part-0.npy", "", 0);
+	files_put(f, "part-0.csv.gz", "", 0);
+	assert_listed(f, "0_a.ds part-0.npy sub/b.ds.zst ");
+	files_put(f, "sub/c.ds.index", "", 0);
+	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
+	snprintf(whole, sizeof(whole),
+		"%s/sub/c.ds.index: is a datatrove index, but no shard that it belongs to (.ds) is among the "
+		"files; add that, "
+		"or move this away",
+		f->directory);
+	assert_string_equal(why, whole);
+	assert_int_equal(unlink(files_path(f, "sub/c.ds.index")), 0);
+	assert_int_equal(unlink(files_path(f, "0_a.ds")), 0);
+	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
+	assert_non_null(strstr(why, "0_a.ds.index: is a datatrove index"));
+	assert_int_equal(unlink(files_path(f, "0_a.ds.index")), 0);
+	assert_int_equal(unlink(files_path(f, "0_a.ds.loss")), 0);
+	assert_listed(f, "part-0.npy sub/b.ds.zst "); /* metadata is of a directory and what lies below it */
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, files_set_up, files_tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_types),
+		TEST(test_headers),
+		TEST(test_llmc),
+		TEST(test_flat),
+		TEST(test_bare_names),
+		TEST(test_datatrove),
+		TEST(test_documents),
+		TEST(test_range),
+		TEST(test_cut_while_open),
+		TEST(test_bad_headers),
+		TEST(test_bad_files),
+		TEST(test_bad_llmc),
+		TEST(test_bad_datatrove),
+		TEST(test_companions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
