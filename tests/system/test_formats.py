@@ -315,18 +315,23 @@ def damage(path, at):
 
 def stops(checks, place):
     tokens = tokens_of(2, "<u2")
-    for name in ("broken", "negative"):
+    for name in ("broken", "negative", "index"):
         os.makedirs(place.file(name))
     seekable(".bin.zst", raw, 1000, {pyzstd.CParameter.checksumFlag: 1})(place.file("broken", "a"), tokens)
     damage(place.file("broken", "a.bin.zst"), os.path.getsize(place.file("broken", "a.bin.zst")) // 2 + 500)
     signed = tokens.astype("<i4")
     signed[6000] = -7
     numpy.save(place.file("negative", "a.npy"), signed)
-    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative")} | {"sound": stream("zstd")}
+    megatron_scattered(place.file("index", "a"), tokens)
+    with open(place.file("index", "a.idx"), "r+b") as f:  # where its fourth sequence begins
+        f.seek(34 + 4 * 5 + 8 * 3)
+        f.write(struct.pack("<q", 1 << 40))
+    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative", "index")} | {"sound": stream("zstd")}
     for mode in ("pread", "auto"):
         config = place.config(f"stops-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
         daemon = Daemon(place, config)
-        for name, content, word in (("broken", tokens, "frame"), ("negative", signed.astype("<u4"), "token 6000 is -7")):
+        for name, content, word in (("broken", tokens, "frame"), ("negative", signed.astype("<u4"), "token 6000 is -7"),
+                                    ("index", tokens, "1099511627776")):
             code, out, err = cat(daemon.socket, name)
             windows = (len(content) - WINDOW) // SEQ_LEN + 1
             want = b"".join(content[i * SEQ_LEN : i * SEQ_LEN + WINDOW].tobytes() for i in range(windows))
