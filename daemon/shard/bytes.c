@@ -66,7 +66,8 @@ static void own_close(struct bytes *b)
 	free(b);
 }
 
-static const struct bytes_ops plain_ops = {plain_read, plain_close}, own_ops = {plain_read, own_close};
+static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL},
+			      own_ops = {plain_read, own_close, NULL};
 
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
 {
@@ -147,6 +148,8 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n)
 	char why[256];
 
 	n = n < b->size ? n : (size_t)b->size;
+	if (n > 0 && b->ops->head && b->ops->head(b, to, n))
+		return n;
 	return bytes_read(b, 0, to, n, &error, why, sizeof(why)) ? n : 0;
 }
 

@@ -19,6 +19,8 @@ struct bytes_ops {
 	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
 		size_t why_bytes);
 	void (*close)(struct bytes *b); /* frees it */
+	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little. */
+	bool (*head)(const struct bytes *b, void *to, size_t n);
 };
 
 struct bytes {

@@ -25,6 +25,7 @@ enum {
 	BLOCK_MOST = 128 * 1024, /* what a block decodes to at most, by zstd's format */
 	BLOCK_LEAST = 4,	 /* and what such a block takes at least */
 	HEADER_MOST = 18,
+	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise a file */
 	PEEK_BYTES = 4096,
 	SAMPLED = 16,	      /* headers that are held against the seek table when a file is opened */
 	KEPT_INPUT = 4 << 20, /* larger buffers are not kept for the next frame */
@@ -194,7 +195,7 @@ static bool memory_read(
 	return true;
 }
 
-static const struct bytes_ops memory_ops = {memory_read, NULL};
+static const struct bytes_ops memory_ops = {memory_read, NULL, NULL};
 
 /* ---- sources ---- */
 
@@ -652,7 +653,39 @@ static void source_close(struct bytes *b)
 	free(s);
 }
 
-static const struct bytes_ops source_ops = {source_read, source_close};
+/* Only the first blocks of a large frame: nothing of it is kept, and its checksum is not looked at. */
+static bool source_head(const struct bytes *b, void *to, size_t n)
+{
+	const struct source *s = (const struct source *)b;
+	uint64_t first = frame_at(s, 0), size = s->frame[first + 1].begin;
+	const struct frame *f = &s->frame[first];
+	ZSTD_outBuffer out = {to, n, 0};
+	uint8_t input[PEEK_BYTES];
+	char why[256];
+	int error;
+
+	if (size < HEAD_FROM || n > size)
+		return false;
+	ZSTD_DCtx *zstd = ZSTD_createDCtx();
+	bool fine = zstd;
+
+	for (uint64_t at = 0; fine && at < f->length && out.pos < n;) {
+		ZSTD_inBuffer in = {
+			input, f->length - at < sizeof(input) ? f->length - at : sizeof(input), 0};
+
+		fine = bytes_read(s->file, f->from + at, input, in.size, &error, why, sizeof(why));
+		while (fine && in.pos < in.size && out.pos < n) {
+			size_t left = ZSTD_decompressStream(zstd, &out, &in);
+
+			fine = !ZSTD_isError(left) && (left > 0 || out.pos == n);
+		}
+		at += in.size;
+	}
+	ZSTD_freeDCtx(zstd);
+	return fine && out.pos == n;
+}
+
+static const struct bytes_ops source_ops = {source_read, source_close, source_head};
 
 /* ---- where frames lie ---- */
 

@@ -450,6 +450,46 @@ static void test_budget(void **state)
 		"zstd frame 0: content size is 209715200; its blocks hold at most 8");
 }
 
+/* To recognise a large frame, and to describe flat tokens, takes none of it into the cache. */
+static void test_head(void **state)
+{
+	enum { LARGE = 4 << 20 };
+	static uint8_t raw[LARGE], packed[LARGE + LARGE / 8], head[300 * 1024];
+	struct frames *frames = frames_new(1 << 26);
+	const struct shard_hint hint = {.type = SHARD_U16, .frames = frames};
+	struct shard_facts facts;
+	struct rng rng = {7};
+	char why[512];
+	int fd, error;
+
+	for (size_t i = 0; i < LARGE; i++)
+		raw[i] = (uint8_t)(64 + rng_below(&rng, 100));
+	size_t n = ZSTD_compress(packed, sizeof(packed), raw, LARGE, 1);
+
+	assert_false(ZSTD_isError(n));
+	memset(packed + n - 4096, 0xff, 4096); /* what lies far behind is not decoded */
+	const char *path = files_put(*state, "a.bin.zst", packed, n);
+	struct bytes *b = open_bytes(path, frames, &fd);
+
+	for (size_t some = 1; some <= sizeof(head); some = 3 * some + 1) {
+		memset(head, 0, sizeof(head));
+		assert_int_equal(bytes_head(b, head, some), some);
+		assert_memory_equal(head, raw, some);
+	}
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+
+	if (!format)
+		fail_msg("%s", why);
+	assert_string_equal(format->name, "flat");
+	assert_int_equal(facts.tokens, LARGE / 2);
+	assert_int_equal(frames_bytes(frames), 0);
+	assert_false(bytes_read(b, 0, head, 1, &error, why, sizeof(why)));
+	assert_int_equal(error, EBADMSG);
+	bytes_close(b);
+	close(fd);
+	frames_free(frames);
+}
+
 static int set_up(void **state)
 {
 	fill_content();
@@ -469,6 +509,7 @@ int main(void)
 		TEST(test_cut),
 		TEST(test_flipped),
 		TEST(test_budget),
+		TEST(test_head),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
