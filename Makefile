@@ -74,6 +74,9 @@ $(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient
 # The widening loops are the one place where the trainer's own CPU goes.
 $(O)/client/widen.o: FLAGS_$(VARIANT) += -O3
 
+# Looks at every token there is.
+$(O)/client/ctl/scan.o: FLAGS_$(VARIANT) += -O3
+
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
 
 $(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
