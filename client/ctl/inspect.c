@@ -235,7 +235,7 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 		add_problem(r, "%s", scan.why);
 	else if (scan.faults > 1)
 		add_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
-	if (scan.beyond != SHARD_UNKNOWN)
+	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		add_problem(r, "token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }

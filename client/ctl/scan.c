@@ -12,7 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { BLOCK_TOKENS = 1 << 15 };
+enum { BLOCK_TOKENS = 1 << 16 };
 
 unsigned ctl_processors(void)
 {
@@ -41,26 +41,31 @@ void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
 
 /* ---- looking at tokens ---- */
 
-static uint32_t most16(const uint16_t *token, size_t n)
-{
-	uint16_t most = 0;
+#define MOST(name, type, how)                                                                                \
+	how static uint32_t name(const type *token, size_t n)                                                \
+	{                                                                                                    \
+		type most = 0;                                                                               \
+                                                                                                             \
+		for (size_t i = 0; i < n; i++)                                                               \
+			most = token[i] > most ? token[i] : most;                                            \
+		return most;                                                                                 \
+	}
 
-	for (size_t i = 0; i < n; i++)
-		most = token[i] > most ? token[i] : most;
-	return most;
-}
+MOST(most16, uint16_t, )
+MOST(most32, uint32_t, )
 
-static uint32_t most32(const uint32_t *token, size_t n)
-{
-	uint32_t most = 0;
-
-	for (size_t i = 0; i < n; i++)
-		most = token[i] > most ? token[i] : most;
-	return most;
-}
+#ifdef __x86_64__
+/* What every x86-64 has knows no maximum of such numbers, and takes three times as long. */
+MOST(most16_avx2, uint16_t, __attribute__((target("avx2"))))
+MOST(most32_avx2, uint32_t, __attribute__((target("avx2"))))
+#endif
 
 static uint32_t most_of(const void *tokens, size_t n, uint32_t token_bytes)
 {
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("avx2"))
+		return token_bytes == 2 ? most16_avx2(tokens, n) : most32_avx2(tokens, n);
+#endif
 	return token_bytes == 2 ? most16(tokens, n) : most32(tokens, n);
 }
 
@@ -186,7 +191,7 @@ static void *scan_pieces(void *context)
 {
 	struct scanning *s = context;
 	struct seen seen = {.beyond = SHARD_UNKNOWN};
-	void *block = malloc(4 * BLOCK_TOKENS);
+	void *block = malloc(BLOCK_TOKENS * sizeof(uint32_t));
 
 	for (uint64_t piece; block && (piece = atomic_fetch_add(&s->next, 1)) < s->pieces;)
 		scan_piece(s->scan, &seen, piece, block);

@@ -67,8 +67,8 @@ def vocabulary(place, checks):
 
 
 def negative(place, checks):
-    tokens = numpy.arange(100_000, dtype="<i4")
-    tokens[[77_777, 99_999]] = -5, -6
+    tokens = numpy.arange(200_000, dtype="<i4")
+    tokens[[77_777, 150_000]] = -5, -6
     path = place.file("negative.npy")
     numpy.save(path, tokens)
     seen = inspect("--deep", path, code=1)[0]
