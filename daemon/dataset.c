@@ -7,6 +7,7 @@
 
 #include "crew.h"
 #include "shard/list.h"
+#include "shard/memo.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -281,6 +282,21 @@ static bool check_windows(const struct opening *o)
 		o->stream->seq_len, o->stream->extra);
 }
 
+/* What shards share, an index of their directory, is read once while they are described. */
+static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
+{
+	struct dataset *d = o->dataset;
+
+	d->hint.memo = memo_new(d->root);
+	if (!d->hint.memo)
+		return refuse_memory(o);
+	bool fine = describe_shards(o, format);
+
+	memo_free(d->hint.memo);
+	d->hint.memo = NULL;
+	return fine;
+}
+
 /* Samples were cut by whoever wrote them: a window is one of them. */
 static bool check_samples(const struct opening *o)
 {
@@ -318,7 +334,7 @@ static bool open_dataset(const struct opening *o)
 	}
 	if (!list_files(o, &list))
 		return false;
-	if (!allocate(o, &list) || !describe_shards(o, format) || !check_samples(o))
+	if (!allocate(o, &list) || !describe_with_memo(o, format) || !check_samples(o))
 		return false;
 	table_number(&o->dataset->table);
 	return check_windows(o);

@@ -4,14 +4,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libzstd-dev libxxhash-dev python3 python3-dev python3-venv)
+packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libjansson-dev libzstd-dev libxxhash-dev python3 python3-dev python3-venv)
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++ zstd)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
-	wheels+=(datatrove==0.10.1 pyzstd==0.20.0 zstandard==0.25.0 xxhash==4.1.0) # they write shards
-	alone+=(tokenizers==0.23.3)
+	# They write shards.
+	wheels+=(datatrove==0.10.1 pyarrow==26.0.1 pyzstd==0.20.0 zstandard==0.25.0 xxhash==4.1.0)
+	wheels+=(brotli==1.2.1 python-snappy==0.7.3 zstd==1.5.7.2) # for mosaicml-streaming
+	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 
 missing=()

@@ -282,8 +282,7 @@ static void request_start(struct disk *disk, struct request *request)
 		disk->ops->submit(disk->backend, &request->work);
 		return;
 	}
-	request->start =
-		dataset_data_at(read->dataset, read->shard) + read->token * read->dataset->token_bytes;
+	request->start = request->file->data_at + read->token * read->dataset->token_bytes;
 	request->staged = request->file->direct;
 	request->skip = request->staged ? request->start % DISK_ALIGN : 0;
 	request->start -= request->skip;
@@ -310,6 +309,7 @@ static void file_begin(struct disk *disk, struct file *file)
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
+	file->data_at = dataset_data_at(file->dataset, file->shard);
 	file->opening.source = file->source;
 	file->source = NULL;
 	file->opening.old = file->fd;
@@ -571,14 +571,24 @@ static void file_ready(struct disk *disk, struct file *file)
 	}
 }
 
-/* In the pool. */
+/* In the pool. A shard may turn out to be plain only once its index was looked through; then that is not
+ * kept.
+ */
 static int64_t source_open(struct disk_work *work)
 {
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
-
-	file->source = dataset_open_shard(
+	struct shard *source = dataset_open_shard(
 		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
-	return file->source ? 0 : -EBADMSG;
+
+	if (!source)
+		return -EBADMSG;
+	if (source->facts.plain) {
+		file->data_at = source->facts.data_at;
+		shard_close(source);
+		source = NULL;
+	}
+	file->source = source;
+	return 0;
 }
 
 static void source_begin(struct disk *disk, struct file *file)

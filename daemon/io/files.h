@@ -20,11 +20,12 @@ struct file {
 	const struct dataset *dataset;
 	uint64_t shard;
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
-	bool known;  /* can be found; a file that failed cannot, and leaves when its last user does */
-	bool direct; /* opened with O_DIRECT */
-	bool nowait; /* as in struct disk_work */
-	int fd;	     /* of whatever state; -1: none */
-	struct shard *source;	 /* reads it where it is not plain; else NULL */
+	bool known;	  /* can be found; a file that failed cannot, and leaves when its last user does */
+	bool direct;	  /* opened with O_DIRECT */
+	bool nowait;	  /* as in struct disk_work */
+	int fd;		  /* of whatever state; -1: none */
+	uint64_t data_at; /* of its first token, where it is plain */
+	struct shard *source;	 /* reads it where it is not; else NULL */
 	unsigned users;		 /* requests that read or wait */
 	struct requests waiting; /* for the opening */
 	unsigned tries;

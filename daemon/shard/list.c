@@ -227,12 +227,13 @@ static bool walk_path(struct walk *w, const char *path)
 
 /* Is the file called @name without its last @cut bytes, and @ending instead, in the list, compressed or not?
  */
-static bool has_twin(const struct shard_list *list, const char *name, size_t cut, const char *ending)
+static bool has_twin(
+	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
 {
 	static const char *const packed[] = {"", ".zst", ".zstd"};
 	char twin[PATH_MAX];
 
-	for (unsigned i = 0; i < sizeof(packed) / sizeof(packed[0]); i++) {
+	for (unsigned i = 0; i < (raw ? 1 : sizeof(packed) / sizeof(packed[0])); i++) {
 		int n = snprintf(
 			twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name, ending, packed[i]);
 
@@ -277,9 +278,13 @@ static bool is_accompanied(
 
 	*kind = NULL;
 	while ((c = shard_companion(name, &next)) != NULL) {
-		*kind = c;
-		if (strchr(c->shard, '*') ? has_sibling(list, name, c->shard)
-					  : has_twin(list, name, strlen(c->ending), c->shard))
+		bool there = strchr(c->shard, '*')
+				     ? has_sibling(list, name, c->shard)
+				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
+
+		if (there || !c->alone)
+			*kind = c;
+		if (there)
 			return true;
 	}
 	return *kind == NULL;

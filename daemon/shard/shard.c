@@ -16,9 +16,12 @@
 
 /* In the order in which they are asked: flat files have no marks, so they come last. */
 static const struct shard_format *const formats[] = {
+	&shard_megatron,
 	&shard_npy,
 	&shard_llmc,
+	&shard_arrow,
 	&shard_datatrove,
+	&shard_mds,
 	&shard_flat,
 };
 
@@ -92,7 +95,6 @@ static const struct {
 	const char *kind;
 } marks[] = {
 	{"MMIDIDX\0\0", 9, "a Megatron index"},
-	{"ARROW1\0\0", 8, "an Arrow file"},
 	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
 	{"\x1f\x8b\x08", 3, "gzip-compressed"},
 	{"\xfd"
@@ -350,22 +352,33 @@ static bool refuse_token(
 		token, value, most, most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
 }
 
-/* Tokens in a row, from @byte on. */
-static bool read_row(const struct shard *shard, uint64_t token, uint64_t byte, uint64_t n, char *to,
-	int *error, char *why, size_t why_bytes)
+/* Tokens in a row, from @byte on, and the @lead bytes before them, which the format looks at. */
+static bool read_row(const struct shard *shard, uint64_t token, uint64_t byte, uint64_t n, uint32_t lead,
+	char *to, int *error, char *why, size_t why_bytes)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = types[facts->type].bytes;
 
-	if (width == facts->token_bytes && !types[facts->type].sign)
+	if (width == facts->token_bytes && !types[facts->type].sign && lead == 0)
 		return bytes_read(shard->bytes, byte, to, n * width, error, why, why_bytes);
 	while (n > 0) {
-		_Alignas(8) char chunk[CHUNK_BYTES];
-		uint64_t most = sizeof(chunk) / width, some = n < most ? n : most;
+		_Alignas(8) char with_lead[SHARD_LEAD_MOST + CHUNK_BYTES];
+		char *chunk = with_lead + SHARD_LEAD_MOST;
+		uint64_t most = CHUNK_BYTES / width, some = n < most ? n : most;
 
-		if (!bytes_read(shard->bytes, byte, chunk, some * width, error, why, why_bytes))
+		if (!bytes_read(shard->bytes, byte - lead, chunk - lead, lead + some * width, error, why,
+			    why_bytes))
 			return false;
-		if (!conversions[facts->type][facts->token_bytes == 4](chunk, some, to)) {
+		const uint8_t *before = (const uint8_t *)chunk - lead;
+
+		if (lead > 0 && !shard->format->check(shard->index, token, before, why, why_bytes)) {
+			*error = EBADMSG;
+			return false;
+		}
+		lead = 0;
+		if (width == facts->token_bytes && !types[facts->type].sign) {
+			memcpy(to, chunk, some * width);
+		} else if (!conversions[facts->type][facts->token_bytes == 4](chunk, some, to)) {
 			*error = ERANGE;
 			return refuse_token(shard, chunk, token, some, why, why_bytes);
 		}
@@ -391,6 +404,7 @@ bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to,
 	}
 	while (n > 0) {
 		uint64_t row = n, byte = facts->data_at + token * types[facts->type].bytes;
+		uint32_t lead = 0;
 
 		if (shard->format->extent && !facts->plain) {
 			row = shard->format->extent(shard->index, token, &byte, why, why_bytes);
@@ -399,8 +413,10 @@ bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to,
 				return false;
 			}
 			row = row < n ? row : n;
+			if (facts->lead_bytes && token % facts->sample_tokens == 0)
+				lead = facts->lead_bytes;
 		}
-		if (!read_row(shard, token, byte, row, out, error, why, why_bytes))
+		if (!read_row(shard, token, byte, row, lead, out, error, why, why_bytes))
 			return false;
 		token += row;
 		out += row * facts->token_bytes;

@@ -17,6 +17,8 @@
 
 #define SHARD_UNKNOWN UINT64_MAX
 
+enum { SHARD_LEAD_MOST = 64 };
+
 enum shard_type { SHARD_U8, SHARD_I8, SHARD_U16, SHARD_I16, SHARD_U32, SHARD_I32, SHARD_U64, SHARD_I64 };
 
 struct shard_hint {	      /* what the config says of files that do not say themselves */
@@ -27,6 +29,7 @@ struct shard_hint {	      /* what the config says of files that do not say thems
 	uint64_t window_tokens; /* seq_len + extra, or 0 where nobody asks for windows (inspect) */
 	struct frames *frames;	/* may be NULL */
 	uint64_t budget_bytes;	/* what a frame may decode to; 0: 256 MiB */
+	struct memo *memo;	/* of the dataset whose shards are described; NULL: it is a file of its own */
 };
 
 struct shard_facts {
@@ -42,6 +45,7 @@ struct shard_facts {
 	 */
 	bool plain;
 	uint64_t data_at;     /* where the format has no extent() */
+	uint32_t lead_bytes;  /* what check() sees, at most SHARD_LEAD_MOST; set by open(), else 0 */
 	uint64_t frame_bytes; /* > 0: compressed; what reading a single token may decode */
 	char note[160];	      /* "", or something users should know (multimodal modes are ignored, …) */
 };
@@ -59,6 +63,7 @@ struct shard_companion {
 	 */
 	const char *shard;
 	const char *kind; /* "a Megatron index" */
+	bool alone;	  /* where its shard (with no .zst) is not there it is a shard itself */
 };
 
 struct shard_format {
@@ -92,6 +97,13 @@ struct shard_format {
 	 */
 	uint64_t (*extent)(
 		const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes);
+	/*
+	 * Where facts.lead_bytes are right before a sample's first token, and a row begins with that: they
+	 * are read with it in one go, and looked at before any token of it is served. extent() need not read,
+	 * then. False: @why.
+	 */
+	bool (*check)(const struct shard_index *index, uint64_t token, const uint8_t *lead, char *why,
+		size_t why_bytes);
 	/*
 	 * The least document boundary > @token (< facts.tokens), at most facts.tokens, which is one; or 0
 	 * with @why. NULL: documents are not known. Not called where facts.documents is SHARD_UNKNOWN.

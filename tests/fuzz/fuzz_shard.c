@@ -27,7 +27,10 @@ static const struct target {
 	{"zstd", "flat", "a.bin.zst", {NULL}},
 	{"npy", "npy", "a.npy", {NULL}},
 	{"llmc", "llmc", "a.bin", {NULL}},
+	{"megatron", "megatron", "a.bin", {"a.idx"}},
+	{"arrow", "arrow", "a.arrow", {NULL}},
 	{"datatrove", "datatrove", "a.ds", {"a.ds.metadata", "a.ds.index"}},
+	{"mds", "mds", "shard.00000.mds", {"index.json"}},
 };
 
 static const struct target *target;

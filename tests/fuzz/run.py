@@ -4,8 +4,8 @@ and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm. What does ha
 
 An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; then the shard.
 """
-import argparse, base64, concurrent.futures, io, os, pathlib, re, shutil, struct, subprocess, sys
-import numpy, zstandard
+import argparse, base64, concurrent.futures, io, json, os, pathlib, re, shutil, struct, subprocess, sys
+import numpy, pyarrow, zstandard
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FUZZER = ROOT / "build/fuzz/check/fuzz-shard"
@@ -61,6 +61,37 @@ def zstds():
     yield seed(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
 
 
+def megatrons():
+    for code, dtype in enumerate("u1 i1 <i2 <i4 <i8 <f8 <f4 <u2".split(), 1):
+        size = numpy.dtype(dtype).itemsize
+        for modes in b"", b"\0\1\0\1":
+            lengths = numpy.array([100, 0, 150, 50], "<i4")
+            pointers = (numpy.cumsum(lengths) - lengths).astype("<i8") * size
+            for order in [0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 3], []:
+                n = len(order)
+                head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, 3)
+                documents = numpy.array([0, n // 2, n], "<i8")
+                index = head + lengths[order].tobytes() + pointers[order].tobytes() + documents.tobytes() + modes[:n]
+                yield seed(TOKENS.astype(dtype).tobytes(), index)
+
+
+def arrows():
+    for options in {}, {"use_legacy_format": True}, {"metadata_version": pyarrow.ipc.MetadataVersion.V4}, {"compression": "zstd"}:
+        for ahead in [[], ["list"], ["text", "union"], ["dictionary", "view"]]:
+            file, rows = io.BytesIO(), 10
+            ids, text = pyarrow.array([i % 2 for i in range(rows)], pyarrow.int8()), pyarrow.array(["a word that no view holds"] * rows)
+            kinds = {
+                "list": pyarrow.array([[i] for i in range(rows)]), "text": text, "dictionary": text.dictionary_encode(),
+                "view": text.cast(pyarrow.string_view()), "union": pyarrow.UnionArray.from_sparse(ids, [text, ids]),
+            }
+            columns = {name: kinds[name] for name in ahead} | {"tokens": pyarrow.array(range(rows), pyarrow.uint32())}
+            batch = pyarrow.record_batch(columns)
+            with pyarrow.ipc.new_file(file, batch.schema, options=pyarrow.ipc.IpcWriteOptions(**options)) as writer:
+                for n in rows, 0, 3:
+                    writer.write(batch.slice(0, n))
+            yield seed(file.getvalue())
+
+
 def autos():
     yield from npys()
     yield from llmcs()
@@ -69,7 +100,33 @@ def autos():
         yield seed(head + TOKENS.astype("<u2").tobytes())
 
 
-TARGETS = {"auto": autos, "zstd": zstds, "npy": npys, "llmc": llmcs, "datatrove": datatroves}
+def mds(samples, encoding="ndarray:int32", sizes=None, names=("tokens",)):
+    config = json.dumps({"column_encodings": [encoding] + ["str"] * (len(names) - 1), "column_names": list(names), "format": "mds",
+                         "version": 2, "column_sizes": [sizes] + [None] * (len(names) - 1)}).encode()
+    begin = 4 + 4 * (len(samples) + 1) + len(config)
+    offsets = numpy.cumsum([begin] + [len(s) for s in samples]).astype("<u4")
+    return struct.pack("<I", len(samples)) + offsets.tobytes() + config + b"".join(samples)
+
+
+def mdss():
+    tokens = TOKENS.astype("<i4").tobytes()
+    array = struct.pack("<I", 18) + b"\4\4" + tokens[:16]
+    raw = mds([array] * 3)
+    entry = {"column_encodings": ["ndarray:int32"], "column_names": ["tokens"], "column_sizes": [None], "compression": "zstd",
+             "format": "mds", "hashes": ["xxh64"], "raw_data": {"basename": "shard.00000.mds", "bytes": len(raw), "hashes": {}},
+             "samples": 3, "version": 2, "zip_data": {"basename": "shard.00000.mds.zstd", "bytes": 99, "hashes": {"xxh64": "0" * 16}}}
+    for index in None, {"shards": [entry], "version": 2}, {"shards": [entry, {**entry, "zip_data": None}], "version": 2}:
+        yield seed(raw, json.dumps(index).encode() if index else None)
+    yield seed(mds([struct.pack("<II", 18, 1) + b"\4\4" + tokens[:16] + b"x", struct.pack("<II", 18, 0) + b"\4\4" + tokens[:16]],
+                   names=("tokens", "z")), None)
+    yield seed(mds([tokens[:16]] * 4, "ndarray:int32:2,2", 16), None)
+    yield seed(mds([struct.pack("<I", 20) + b"\x21\x05\4\0" + tokens[:16]] * 2, "ndarray"), None)
+    yield seed(mds([struct.pack("<I", 16) + tokens[:16]] * 2, "bytes"), None)
+    yield seed(zstandard.ZstdCompressor().compress(raw), None)
+
+
+TARGETS = {"auto": autos, "zstd": zstds, "npy": npys, "llmc": llmcs, "datatrove": datatroves, "megatron": megatrons, "arrow": arrows,
+           "mds": mdss}
 
 
 def prepare(name):

@@ -3,14 +3,21 @@
 damaged, negative, mixed or cut otherwise stops a stream or is refused, with its name.
 """
 
+import importlib.util
 import io
 import json
 import os
 import re
+import struct
 import subprocess
+import sys
+import types
+import warnings
 
 import numpy
+import pyarrow
 import pyzstd
+import torch
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
 from harness import TOKCTL, TOKEND, Checks, Daemon, Place, run
@@ -92,6 +99,46 @@ def headers(path, tokens):
         f.write(npy(tokens, 54 + 64 * (1 + len(tokens) % 7)))
 
 
+def documents_of(tokens):
+    return numpy.array_split(tokens, 5) if len(tokens) else []
+
+
+def megatron(path, tokens):
+    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
+    for document in documents_of(tokens):
+        builder.add_item(torch.from_numpy(document.copy()))
+        builder.end_document()
+    builder.finalize(path + ".idx")
+
+
+def megatron_scattered(path, tokens):
+    """Its sequences lie in the file backwards, with holes."""
+    documents = documents_of(tokens)
+    at, data = [], b""
+    for document in reversed(documents):
+        data += b"\xff" * 6
+        at.insert(0, len(data))
+        data += document.tobytes()
+    with open(path + ".bin", "wb") as f:
+        f.write(data)
+    n = len(documents)
+    code = {"uint16": 8, "int32": 4}[tokens.dtype.name]
+    with open(path + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1))
+        f.write(numpy.array([len(d) for d in documents], "<i4").tobytes() + numpy.array(at, "<i8").tobytes())
+        f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
+
+
+def arrow(path, tokens):
+    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
+    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
+        for document in documents_of(tokens):
+            writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
+
+
 # name: (served width, stored dtype, keys, writer); the first of a width is what the others are held against
 FORMATS = {
     "flat": (2, "<u2", {}, put(".bin", raw)),
@@ -100,6 +147,9 @@ FORMATS = {
     "npy-i64": (2, "<i8", {"dtype": "u16"}, put(".npy", npy)),
     "llmc": (2, "<u2", {}, put(".bin", llmc)),
     "datatrove": (2, "<u2", {}, datatrove),
+    "megatron": (2, "<u2", {}, megatron),
+    "megatron-scattered": (2, "<u2", {}, megatron_scattered),
+    "arrow": (2, "<u2", {}, arrow),
     "zstd": (2, "<u2", {}, seekable(".bin.zst", raw, 1000)),
     "zstd-frames": (2, "<u2", {}, frames(".bin.zst", raw, 3)),
     "zstd-llmc": (2, "<u2", {}, seekable(".bin.zst", llmc, 4096)),
@@ -108,6 +158,8 @@ FORMATS = {
     "npy-i64-u32": (4, "<i8", {}, put(".npy", npy)),
     "llmc-u32": (4, "<u4", {}, put(".bin", llmc)),
     "datatrove-u32": (4, "<u4", {}, datatrove),
+    "megatron-i32": (4, "<i4", {}, megatron),
+    "arrow-u32": (4, "<u4", {}, arrow),
     "zstd-i64": (4, "<i8", {}, seekable(".npy.zst", npy, 1000)),
 }
 
@@ -166,7 +218,7 @@ def across_a_kill(checks, place):
     config = config_of(place, "kill.yaml", io="pread")
     daemon = Daemon(place, config)
     want = expected(config, "flat", "<u2")
-    for name in ("zstd", "npy-headers", "datatrove"):
+    for name in ("zstd", "npy-headers", "datatrove", "megatron-scattered", "arrow"):
         reader = place.spawn(
             [TOKCTL, "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1", "--micro", "4", "--slots", "4",
              "--batches", str(BATCHES)],
@@ -204,10 +256,50 @@ def offline(checks, place):
         types = {f["dtype"] for f in seen}
         checks.ok(f"{name}: inspect", code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))},
                   (code, err, seen))  # fmt: skip
-        if name.startswith("datatrove"):
+        if name.startswith(("datatrove", "megatron", "arrow")):
             checks.equal(f"{name}: documents", [f["documents"] for f in seen], [5 if n else 0 for n in SHARDS])
     code, out, err = run(TOKCTL, "inspect", place.file("datatrove"))
     checks.has("inspect for people", out.decode(), "datatrove", "5 documents", "has no tokens")
+
+
+# ---- samples ----
+
+
+def mds_writer():
+    """The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
+    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
+    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [path]
+    from streaming.base.format.mds.writer import MDSWriter
+
+    return MDSWriter
+
+
+def samples(checks, place):
+    MDSWriter = mds_writer()
+    rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, WINDOW), dtype=numpy.int32)
+    names = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
+    for name, how in names.items():
+        with MDSWriter(columns={"tokens": "ndarray:int32"}, out=place.file(name), size_limit=40_000, **how) as writer:
+            for row in rows:
+                writer.write({"tokens": row})
+    streams = {name: stream(name) for name in names}
+    firsts, at = {}, 0
+    for shard in json.load(open(place.file("mds", "index.json")))["shards"]:
+        firsts[shard["raw_data"]["basename"]] = at
+        at += shard["samples"]
+    for mode in ("pread", "auto"):
+        config = place.config(f"samples-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
+        daemon = Daemon(place, config)
+        for name in names:
+            _, out, _ = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json")
+            plan = [json.loads(line) for line in out.splitlines()]
+            numbers = [firsts[p["shard"].removesuffix(".zstd")] + p["offset"] // WINDOW for p in plan]
+            want = b"".join(rows[n].tobytes() for n in numbers)
+            code, out, err = cat(daemon.socket, name)
+            checks.ok(f"{mode}: {name}: windows are samples", code == 0 and out == want and len(want) > 0, (code, len(out), err))
+        daemon.stop()
 
 
 # ---- what is wrong ----
@@ -291,6 +383,7 @@ def main():
                 same_bytes(checks, place, mode, direct)
         across_a_kill(checks, place)
         offline(checks, place)
+        samples(checks, place)
         stops(checks, place)
         refused(checks, place)
     checks.exit()

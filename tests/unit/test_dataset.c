@@ -407,15 +407,15 @@ static void test_format(void **state)
 
 	make(p, "a.tokens", 40);
 	assert_refused(p, LEN8, "      - {name: a, path: a.tokens}",
-		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (npy, llmc, "
-		"datatrove, flat; flat ones have names that end in .bin or .npy); "
+		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (megatron, npy, "
+		"llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or .npy); "
 		"move it away, or say `format: flat` if it is plain tokens");
 	assert_int_equal(open_good(p, LEN8, "      - {name: a, path: a.tokens, format: flat}")
 				 ->dataset->table.tokens[0],
 		20);
-	assert_refused(p, LEN8, "      - name: a\n        path: a.tokens\n        format: arrow",
-		"8: streams.train.datasets[0].format: 'arrow' is unknown; must be auto or one of: npy, llmc, "
-		"datatrove, flat");
+	assert_refused(p, LEN8, "      - name: a\n        path: a.tokens\n        format: parquet",
+		"8: streams.train.datasets[0].format: 'parquet' is unknown; must be auto or one of: "
+		"megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_int_equal(mkfifo(in(p, "pipe.bin"), 0644), 0);
 	assert_refused(p, LEN8, "      - {name: a, path: pipe.bin}",
 		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must be one");
@@ -430,7 +430,6 @@ static void test_foreign(void **state)
 		const char *kind;
 	} files[] = {
 		{"m.bin", "MMIDIDX\0\0\1\0\0", 12, "a Megatron index"},
-		{"a.bin", "ARROW1\0\0", 8, "an Arrow file"},
 		{"z.bin", "PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
 	};
 	struct place *p = *state;

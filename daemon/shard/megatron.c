@@ -1,0 +1,552 @@
+/*
+ * Megatron's X.bin and X.idx. The .bin is tokens and nothing else; the .idx says their type, and of each
+ * sequence its length and the byte where it begins. Training takes each sequence as a document, so that is
+ * what one is here; what the index calls documents are runs of sequences, and only checked.
+ *
+ * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens are those
+ * of the sequences, in the order of the index; bytes that no sequence covers are none.
+ */
+#include "pieces.h"
+#include "shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * The arrays follow the header without a gap: lengths i32[N], pointers i64[N], documents i64[D], and, in
+ * multimodal files, modes i8[N].
+ */
+enum {
+	VERSION_AT = 9,
+	TYPE_AT = 17,
+	SEQUENCES_AT = 18,
+	DOCUMENTS_AT = 26,
+	HEADER_BYTES = 34,
+	AT_ONCE = 2048, /* items of an array */
+	STRIDE = 256,	/* every so-manieth pointer is kept, to find boundaries with one read */
+};
+
+static const char magic[9] = "MMIDIDX\0"; /* and the 0 that ends the string */
+
+static const struct {
+	const char *name;
+	enum shard_type type;
+	bool integer;
+} types[] = {
+	[1] = {"u8", SHARD_U8, true},
+	[2] = {"i8", SHARD_I8, true},
+	[3] = {"i16", SHARD_I16, true},
+	[4] = {"i32", SHARD_I32, true},
+	[5] = {"i64", SHARD_I64, true},
+	[6] = {"f64", 0, false},
+	[7] = {"f32", 0, false},
+	[8] = {"u16", SHARD_U16, true},
+};
+
+enum { TYPES = sizeof(types) / sizeof(types[0]) };
+
+/* An open .idx, its header read and checked against its size. */
+struct idx {
+	struct bytes *file;
+	enum shard_type type;
+	uint32_t width;
+	uint64_t sequences, documents; /* lengths of the arrays */
+	bool modes;
+};
+
+struct shard_index {
+	uint64_t number; /* no other index has or had it */
+	uint64_t tokens;
+	uint32_t width;
+	bool row;	    /* sequences follow one another from data_at on */
+	uint64_t data_at;   /* row */
+	struct idx idx;	    /* row: kept open, its pointers are the boundaries */
+	uint64_t *pointers; /* row: every STRIDE-th, from the first */
+	struct pieces pieces;
+};
+
+/* False: the shard's name is no Megatron's. */
+static bool idx_path(const struct bytes *b, char *path, size_t path_bytes)
+{
+	return bytes_beside(b->path, ".bin", ".idx", path, path_bytes);
+}
+
+/*
+ * By the .idx beside it, whatever that begins with: a damaged one must not turn its tokens into a flat file.
+ */
+static bool megatron_recognise(const struct bytes *b)
+{
+	char path[PATH_MAX], why[256];
+	int error = 0;
+
+	if (!idx_path(b, path, sizeof(path)))
+		return false;
+	struct bytes *file = bytes_open_path(path, &error, why, sizeof(why));
+
+	bytes_close(file);
+	return file || error != ENOENT;
+}
+
+/* ---- header ---- */
+
+static uint64_t lengths_at(const struct idx *idx, uint64_t i)
+{
+	(void)idx;
+	return HEADER_BYTES + 4 * i;
+}
+
+static uint64_t pointers_at(const struct idx *idx, uint64_t i)
+{
+	return HEADER_BYTES + 4 * idx->sequences + 8 * i;
+}
+
+static uint64_t documents_at(const struct idx *idx, uint64_t i)
+{
+	return HEADER_BYTES + 12 * idx->sequences + 8 * i;
+}
+
+static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why_bytes)
+{
+	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
+
+	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
+		return bytes_why(why, why_bytes,
+			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; must be "
+			"MMIDIDX: write it again with a Megatron of 2020 or later");
+	if (n == 0 || memcmp(head, magic, n) != 0)
+		return bytes_why(why, why_bytes,
+			".idx: magic is not MMIDIDX: it is no Megatron index, or damaged; if the .bin is "
+			"plain tokens, say `format: flat` and move the .idx away");
+	if (size < HEADER_BYTES)
+		return bytes_why(why, why_bytes,
+			".idx: its size is %" PRIu64 " bytes; the header alone has %d: it is cut short", size,
+			HEADER_BYTES);
+	return true;
+}
+
+/* Do the arrays make up the file? Else neither of their lengths is to be believed. */
+static bool check_counts(struct idx *idx, char *why, size_t why_bytes)
+{
+	uint64_t rest = idx->file->size - HEADER_BYTES;
+
+	if (idx->documents == 0)
+		return bytes_why(why, why_bytes,
+			".idx: document count is 0; must be at least 1 (the boundary before the first)");
+	if (idx->sequences > rest / 12)
+		return bytes_why(why, why_bytes,
+			".idx: sequence count is %" PRIu64 "; its %" PRIu64
+			" bytes after the header hold at most %" PRIu64,
+			idx->sequences, rest, rest / 12);
+	rest -= 12 * idx->sequences;
+	if (idx->documents > rest / 8)
+		return bytes_why(why, why_bytes,
+			".idx: document count is %" PRIu64 "; its %" PRIu64 " bytes after the %" PRIu64
+			" sequences hold at most %" PRIu64,
+			idx->documents, rest, idx->sequences, rest / 8);
+	rest -= 8 * idx->documents;
+	idx->modes = rest > 0;
+	return rest == 0 || rest == idx->sequences ||
+	       bytes_why(why, why_bytes,
+		       ".idx: has %" PRIu64 " bytes after its %" PRIu64 " sequences and %" PRIu64
+		       " document boundaries; must have 0, or %" PRIu64 " (modes)",
+		       rest, idx->sequences, idx->documents, idx->sequences);
+}
+
+static bool read_header(struct idx *idx, char *why, size_t why_bytes)
+{
+	uint8_t head[HEADER_BYTES] = {0};
+	int error;
+
+	bytes_head(idx->file, head, sizeof(head));
+	if (!check_mark(head, idx->file->size, why, why_bytes) ||
+		!bytes_read(idx->file, 0, head, sizeof(head), &error, why, why_bytes))
+		return false;
+	uint64_t version = bytes_u64(head + VERSION_AT);
+	unsigned type = head[TYPE_AT];
+
+	if (version != 1)
+		return bytes_why(why, why_bytes, ".idx: version is %" PRIu64 "; must be 1", version);
+	if (type >= TYPES || !types[type].name)
+		return bytes_why(why, why_bytes, ".idx: dtype is %u; must be 1 to 5 or 8", type);
+	if (!types[type].integer)
+		return bytes_why(why, why_bytes,
+			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, i32, i64 "
+			"or u16",
+			type, types[type].name);
+	idx->type = types[type].type;
+	idx->width = shard_type_bytes(idx->type);
+	idx->sequences = bytes_u64(head + SEQUENCES_AT);
+	idx->documents = bytes_u64(head + DOCUMENTS_AT);
+	return check_counts(idx, why, why_bytes);
+}
+
+/* idx->file is to be closed, if it is set, even when this says false. */
+static bool open_idx(struct idx *idx, const struct bytes *b, char *why, size_t why_bytes)
+{
+	char path[PATH_MAX];
+	int error;
+
+	*idx = (struct idx){0};
+	if (!idx_path(b, path, sizeof(path)))
+		return bytes_why(why, why_bytes,
+			"its name does not end in .bin: a Megatron shard is X.bin with X.idx beside it; name "
+			"the .bin");
+	idx->file = bytes_open_path(path, &error, why, why_bytes);
+	if (!idx->file)
+		return error == ENOENT
+			       ? bytes_why(why, why_bytes,
+					 "has no .idx beside it: a Megatron shard needs both (`format: "
+					 "flat` reads plain tokens)")
+			       : false;
+	idx->file->path = NULL; /* it was ours */
+	return read_header(idx, why, why_bytes);
+}
+
+/* ---- what is in it ---- */
+
+static bool check_length(uint64_t i, int32_t length, char *why, size_t why_bytes)
+{
+	return length >= 0 || bytes_why(why, why_bytes,
+				      ".idx: length of sequence %" PRIu64 " is %" PRId32 "; must be 0 to %d",
+				      i, length, INT32_MAX);
+}
+
+/*
+ * The number of tokens: the sum of all lengths, 4 bytes a sequence to read. That the first and the last
+ * sequence lie where the .bin begins and ends does not say that there is no gap between them, so nothing
+ * cheaper is sure.
+ */
+static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size_t why_bytes)
+{
+	uint8_t lengths[4 * AT_ONCE];
+	uint64_t n;
+	int error;
+
+	*tokens = 0;
+	for (uint64_t i = 0; i < idx->sequences; i += n) {
+		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
+		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes))
+			return false;
+		for (uint64_t j = 0; j < n; j++) {
+			int32_t length = (int32_t)bytes_u32(lengths + 4 * j);
+
+			if (!check_length(i + j, length, why, why_bytes))
+				return false;
+			*tokens += (uint64_t)length;
+		}
+		if (*tokens > INT64_MAX) /* no file has so many, and the next 2^42 still fit */
+			break;
+	}
+	return true;
+}
+
+/* Sequences may leave bytes out, but not claim more than there are: that would be an index of another .bin.
+ */
+static bool check_total(
+	const struct bytes *b, const struct idx *idx, uint64_t tokens, char *why, size_t why_bytes)
+{
+	return tokens <= b->size / idx->width ||
+	       bytes_why(why, why_bytes,
+		       ".idx: its %" PRIu64 " sequences have %" PRIu64
+		       " tokens of %s in all; the .bin has %" PRIu64 " bytes, which is %" PRIu64
+		       ": it is cut short, or sequences overlap",
+		       idx->sequences, tokens, shard_type_name(idx->type), b->size, b->size / idx->width);
+}
+
+static bool megatron_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	struct idx idx;
+	bool fine = open_idx(&idx, b, why, why_bytes) && sum_lengths(&idx, &facts->tokens, why, why_bytes) &&
+		    check_total(b, &idx, facts->tokens, why, why_bytes);
+
+	(void)hint;
+	bytes_close(idx.file);
+	if (!fine)
+		return false;
+	uint64_t spare = b->size - facts->tokens * idx.width;
+
+	facts->type = idx.type;
+	facts->documents = idx.sequences;
+	if (idx.modes)
+		bytes_why(facts->note, sizeof(facts->note),
+			"is multimodal: the modes of its sequences are ignored, all are served as tokens");
+	else if (spare > 0)
+		bytes_why(facts->note, sizeof(facts->note),
+			"%" PRIu64 " of the .bin's %" PRIu64
+			" bytes lie in no sequence of the .idx and are not served",
+			spare, b->size);
+	return true;
+}
+
+/* ---- the whole index ---- */
+
+struct walk {
+	const struct idx *idx;
+	uint64_t bin_bytes, tokens; /* of the sequences up to here */
+	bool row;		    /* up to here */
+	uint64_t data_at;	    /* row */
+	uint64_t *pointers;	    /* filled where it is set: every STRIDE-th */
+	struct pieces *pieces;	    /* filled where it is set */
+};
+
+static bool take_sequence(
+	struct walk *w, uint64_t i, int32_t length, uint64_t pointer, char *why, size_t why_bytes)
+{
+	uint32_t width = w->idx->width;
+
+	if (!check_length(i, length, why, why_bytes))
+		return false;
+	uint64_t bytes = (uint64_t)length * width;
+
+	if (pointer > w->bin_bytes || bytes > w->bin_bytes - pointer)
+		return bytes_why(why, why_bytes,
+			".idx: sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
+			" tokens of %s; the .bin has %" PRIu64 " bytes",
+			i, (int64_t)pointer, length, shard_type_name(w->idx->type), w->bin_bytes);
+	if (pointer % width != 0)
+		return bytes_why(why, why_bytes,
+			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
+			"; must be a multiple of %" PRIu32 ", the size of a token",
+			i, pointer, width);
+	if (i == 0)
+		w->data_at = pointer;
+	if (pointer != w->data_at + w->tokens * width)
+		w->row = false;
+	if (w->pointers && i % STRIDE == 0)
+		w->pointers[i / STRIDE] = pointer;
+	w->tokens += (uint64_t)length;
+	return !w->pieces || pieces_add(w->pieces, (uint64_t)length, pointer) ||
+	       bytes_why(why, why_bytes, ".idx: was changed while it was read");
+}
+
+static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
+{
+	uint8_t lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
+	const struct idx *idx = w->idx;
+	uint64_t n;
+	int error;
+
+	for (uint64_t i = 0; i < idx->sequences; i += n) {
+		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
+		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes) ||
+			!bytes_read(idx->file, pointers_at(idx, i), pointers, 8 * n, &error, why, why_bytes))
+			return false;
+		for (uint64_t j = 0; j < n; j++)
+			if (!take_sequence(w, i + j, (int32_t)bytes_u32(lengths + 4 * j),
+				    bytes_u64(pointers + 8 * j), why, why_bytes))
+				return false;
+	}
+	return true;
+}
+
+static bool check_documents(const struct idx *idx, char *why, size_t why_bytes)
+{
+	uint8_t documents[8 * AT_ONCE];
+	uint64_t last = 0, n;
+	int error;
+
+	for (uint64_t i = 0; i < idx->documents; i += n) {
+		n = idx->documents - i < AT_ONCE ? idx->documents - i : AT_ONCE;
+		if (!bytes_read(idx->file, documents_at(idx, i), documents, 8 * n, &error, why, why_bytes))
+			return false;
+		for (uint64_t j = 0; j < n; j++) {
+			uint64_t boundary = bytes_u64(documents + 8 * j);
+			bool first = i + j == 0;
+
+			if (boundary < last || boundary > idx->sequences || (first && boundary != 0))
+				return bytes_why(why, why_bytes,
+					".idx: document boundary %" PRIu64 " is sequence %" PRId64
+					"; must be %" PRIu64 " to %" PRIu64,
+					i + j, (int64_t)boundary, last, first ? 0 : idx->sequences);
+			last = boundary;
+		}
+	}
+	return last == idx->sequences ||
+	       bytes_why(why, why_bytes,
+		       ".idx: the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
+		       ", their number: its writer did not end the last document",
+		       last, idx->sequences);
+}
+
+static void megatron_close(struct shard_index *index)
+{
+	bytes_close(index->idx.file);
+	free(index->pointers);
+	pieces_free(&index->pieces);
+	free(index);
+}
+
+/* Where sequences do not follow one another: what is in memory is all that is needed. */
+static bool load_pieces(struct shard_index *index, struct walk *w, char *why, size_t why_bytes)
+{
+	struct walk again = {.idx = w->idx, .bin_bytes = w->bin_bytes, .pieces = &index->pieces};
+
+	if (!pieces_new(&index->pieces, w->idx->sequences))
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	if (!walk_sequences(&again, why, why_bytes))
+		return false;
+	if (again.tokens != w->tokens)
+		return bytes_why(why, why_bytes, ".idx: was changed while it was read");
+	if (!pieces_done(&index->pieces))
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	bytes_close(index->idx.file);
+	index->idx.file = NULL;
+	free(index->pointers);
+	index->pointers = NULL;
+	return true;
+}
+
+static bool load(struct shard_index *index, const struct bytes *b, const struct shard_facts *facts, char *why,
+	size_t why_bytes)
+{
+	struct idx *idx = &index->idx;
+
+	if (!open_idx(idx, b, why, why_bytes))
+		return false;
+	index->width = idx->width;
+	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
+	if (!index->pointers)
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	struct walk w = {.idx = idx, .bin_bytes = b->size, .row = true, .pointers = index->pointers};
+
+	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes))
+		return false;
+	if (w.tokens != facts->tokens || idx->type != facts->type)
+		return bytes_why(why, why_bytes,
+			".idx: its sequences have %" PRIu64 " tokens of %s in all; they had %" PRIu64
+			" of %s before: it was changed",
+			w.tokens, shard_type_name(idx->type), facts->tokens, shard_type_name(facts->type));
+	index->tokens = w.tokens;
+	index->row = w.row;
+	index->data_at = w.data_at;
+	return w.row || load_pieces(index, &w, why, why_bytes);
+}
+
+static struct shard_index *megatron_open(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	static atomic_uint_fast64_t opened;
+	struct shard_index *index = calloc(1, sizeof(*index));
+
+	(void)hint;
+	if (!index) {
+		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return NULL;
+	}
+	index->number = atomic_fetch_add(&opened, 1) + 1;
+	if (!load(index, b, facts, why, why_bytes)) {
+		megatron_close(index);
+		return NULL;
+	}
+	facts->plain = index->row;
+	facts->data_at = index->row ? index->data_at : 0;
+	facts->documents = index->idx.sequences;
+	return index;
+}
+
+/* ---- where ---- */
+
+static uint64_t megatron_extent(
+	const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+{
+	(void)why, (void)why_bytes;
+	if (!index->row)
+		return pieces_extent(&index->pieces, index->width, token, byte);
+	*byte = index->data_at + token * index->width;
+	return index->tokens - token;
+}
+
+/* The first of @n ascending pointers that is > @byte, or @n. */
+static uint64_t above(const uint8_t *pointers, uint64_t n, uint64_t byte)
+{
+	uint64_t lo = 0, hi = n;
+
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (bytes_u64(pointers + 8 * mid) > byte)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
+}
+
+/* Boundaries are asked for one after another: each thread keeps the pointers that it read last. */
+static const uint8_t *read_pointers(
+	const struct shard_index *index, uint64_t first, uint64_t n, char *why, size_t why_bytes)
+{
+	static _Thread_local struct {
+		uint64_t number, first; /* of the index; of the sequence; 0: none */
+		uint8_t pointers[8 * STRIDE];
+	} last;
+	int error;
+
+	if (last.number != index->number || last.first != first) {
+		last.number = 0;
+		if (!bytes_read(index->idx.file, pointers_at(&index->idx, first), last.pointers, 8 * n,
+			    &error, why, why_bytes))
+			return NULL;
+		last.number = index->number;
+		last.first = first;
+	}
+	return last.pointers;
+}
+
+static uint64_t megatron_document(
+	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+{
+	const struct idx *idx = &index->idx;
+
+	if (!index->row)
+		return pieces_document(&index->pieces, token);
+	uint64_t byte = index->data_at + token * index->width, lo = 0, hi = (idx->sequences - 1) / STRIDE + 1;
+
+	while (hi - lo > 1) { /* the last kept pointer that is not above; the first one never is */
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (index->pointers[mid] > byte)
+			hi = mid;
+		else
+			lo = mid;
+	}
+	uint64_t first = lo * STRIDE + 1, left = idx->sequences - first, n = left < STRIDE ? left : STRIDE;
+
+	const uint8_t *pointers = read_pointers(index, first, n, why, why_bytes);
+
+	if (!pointers)
+		return 0;
+	uint64_t i = above(pointers, n, byte);
+
+	if (i == n && n == left)
+		return index->tokens;
+	uint64_t boundary = i < n ? (bytes_u64(pointers + 8 * i) - index->data_at) / index->width : 0;
+
+	if (boundary <= token || boundary > index->tokens) {
+		bytes_why(why, why_bytes,
+			".idx: pointer of sequence %" PRIu64 " was changed since it was opened", first + i);
+		return 0;
+	}
+	return boundary;
+}
+
+static const struct shard_companion megatron_companions[] = {
+	{.ending = ".idx", .shard = ".bin", .kind = "a Megatron index"},
+	{0},
+};
+
+const struct shard_format shard_megatron = {
+	.name = "megatron",
+	.recognise = megatron_recognise,
+	.describe = megatron_describe,
+	.companions = megatron_companions,
+	.open = megatron_open,
+	.close = megatron_close,
+	.extent = megatron_extent,
+	.document = megatron_document,
+};

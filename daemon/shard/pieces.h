@@ -1,0 +1,112 @@
+/*
+ * Where tokens lie that do not lie in a row: pieces in their order, each of whole tokens in a row and each a
+ * document. 17 bytes a piece. For formats' own indexes.
+ */
+#ifndef TOKEND_SHARD_PIECES_H
+#define TOKEND_SHARD_PIECES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+struct piece_end {
+	uint64_t tokens; /* of this piece and all before it; they ascend, none is empty */
+	uint64_t at;	 /* the byte where it begins */
+};
+
+/*
+ * `first` spares a search most of its way, and of its cache misses: entry b is the piece that token
+ * b << shift lies in; there is one for some eight pieces.
+ */
+struct pieces {
+	struct piece_end *end;
+	uint64_t count, room;
+	uint64_t *first;
+	uint64_t firsts;
+	unsigned shift;
+};
+
+enum { PIECES_A_FIRST = 8 };
+
+/* Room for @most, which the file has shown to be no lie: untouched memory costs nothing. */
+static inline bool pieces_new(struct pieces *p, uint64_t most)
+{
+	*p = (struct pieces){.room = most};
+	p->end = calloc(most + 1, sizeof(*p->end));
+	return p->end != NULL;
+}
+
+static inline void pieces_free(struct pieces *p)
+{
+	free(p->end);
+	free(p->first);
+}
+
+static inline uint64_t pieces_tokens(const struct pieces *p)
+{
+	return p->count ? p->end[p->count - 1].tokens : 0;
+}
+
+/* Empty ones are left out. False: there is no room, or more than 2^64 tokens. */
+static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
+{
+	uint64_t end;
+
+	if (tokens == 0)
+		return true;
+	if (p->count == p->room || __builtin_add_overflow(pieces_tokens(p), tokens, &end))
+		return false;
+	p->end[p->count++] = (struct piece_end){end, at};
+	return true;
+}
+
+/* When all are there, and before any is looked for. False: out of memory. */
+static inline bool pieces_done(struct pieces *p)
+{
+	uint64_t tokens = pieces_tokens(p), piece = 0;
+
+	while (tokens >> p->shift > p->count / PIECES_A_FIRST)
+		p->shift++;
+	p->firsts = (tokens >> p->shift) + 1;
+	p->first = malloc(p->firsts * sizeof(*p->first));
+	if (!p->first)
+		return false;
+	for (uint64_t i = 0; i < p->firsts; i++) {
+		while (piece + 1 < p->count && p->end[piece].tokens <= i << p->shift)
+			piece++;
+		p->first[i] = piece;
+	}
+	return true;
+}
+
+/* The piece that holds @token (< pieces_tokens()). The halving has no branch to guess. */
+static inline uint64_t pieces_find(const struct pieces *p, uint64_t token)
+{
+	uint64_t i = token >> p->shift, last = i + 1 < p->firsts ? p->first[i + 1] : p->count - 1;
+	const struct piece_end *base = p->end + p->first[i];
+
+	for (uint64_t n = last - p->first[i] + 1; n > 1;) {
+		uint64_t half = n / 2;
+
+		base += base[half - 1].tokens <= token ? half : 0;
+		n -= half;
+	}
+	return (uint64_t)(base - p->end);
+}
+
+/* As shard_format's extent() and document() say. */
+static inline uint64_t pieces_extent(const struct pieces *p, uint32_t width, uint64_t token, uint64_t *byte)
+{
+	const struct piece_end *piece = p->end + pieces_find(p, token);
+	uint64_t begin = piece == p->end ? 0 : piece[-1].tokens;
+
+	*byte = piece->at + (token - begin) * width;
+	return piece->tokens - token;
+}
+
+static inline uint64_t pieces_document(const struct pieces *p, uint64_t token)
+{
+	return p->end[pieces_find(p, token)].tokens;
+}
+
+#endif

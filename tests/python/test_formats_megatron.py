@@ -1,0 +1,205 @@
+"""What Megatron-core's own builder writes, read back by tokend's own readers: tokens and document bounds."""
+
+import itertools
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import warnings
+
+import numpy
+import pytest
+import torch
+
+with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+    warnings.simplefilter("ignore")
+    from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CAT = os.environ.get("SHARD_CAT", ROOT / "build/gcc/check/shard-cat")
+HEADER = 34
+TYPES = {numpy.uint8: "u8", numpy.int8: "i8", numpy.int16: "i16", numpy.int32: "i32", numpy.int64: "i64", numpy.uint16: "u16"}
+RANDOM = numpy.random.default_rng(7)
+SEQUENCES = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
+
+
+def facts(path, *options, refused=False):
+    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
+    assert done.returncode == int(refused), done
+    seen = json.loads(done.stdout)
+    return seen["error"] if refused else seen
+
+
+def tokens(path, *options):
+    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
+    line, raw = done.stdout.split(b"\n", 1)
+    assert done.returncode == 0, line
+    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
+
+
+def write(folder, sequences=SEQUENCES, dtype=numpy.uint16, ends=None, name="a", multimodal=False):
+    """@ends: after which sequences documents end; None: after each."""
+    builder = IndexedDatasetBuilder(str(folder / f"{name}.bin"), dtype=dtype, multimodal=multimodal)
+    for i, sequence in enumerate(sequences):
+        builder.add_item(torch.from_numpy(sequence), mode=i % 2)
+        if ends is None or i in ends:
+            builder.end_document()
+    builder.finalize(str(folder / f"{name}.idx"))
+    return folder / f"{name}.bin"
+
+
+def check(path, sequences, *options):
+    """It is what the sequences are one after another, and what Megatron's own reader says."""
+    seen = facts(path, *options)
+    expected = numpy.concatenate([*sequences, []]).astype(int)
+    ends = itertools.accumulate(map(len, sequences))
+    assert (seen["format"], seen["tokens"], seen["documents"]) == ("megatron", len(expected), len(sequences))
+    assert seen["boundaries"] == sorted({e for e in ends if 0 < e < len(expected)})
+    numpy.testing.assert_array_equal(tokens(path, *options), expected)
+    if len(expected):  # it cannot map an empty file
+        theirs = IndexedDataset(str(path)[:-4])
+        numpy.testing.assert_array_equal(numpy.concatenate([theirs[i] for i in range(len(theirs))]), expected)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("multimodal", [False, True])
+def test_types(tmp_path, dtype, multimodal):
+    seen = check(write(tmp_path, dtype=dtype, multimodal=multimodal), SEQUENCES)
+    assert seen["type"] == TYPES[dtype]
+    assert seen["plain"] == (dtype in (numpy.uint16, numpy.int32))
+    assert seen["data_at"] == 0
+    assert ("multimodal" in seen["note"]) == multimodal
+
+
+def test_wide(tmp_path):
+    """Vocabularies above 65,500, and 8-byte ones served in either width."""
+    wide = [RANDOM.integers(0, 200_000, n) for n in (100, 2049)]
+    for dtype in numpy.int32, numpy.int64:
+        check(write(tmp_path, wide, dtype), wide)
+    assert "token" in facts(tmp_path / "a.bin", "-t", "u16", refused=True)
+    check(write(tmp_path, SEQUENCES, numpy.int64), SEQUENCES, "-t", "u16")
+
+
+@pytest.mark.parametrize("ends", [{8}, {0, 1, 8}, {3, 8}])
+def test_documents_are_sequences(tmp_path, ends):
+    check(write(tmp_path, ends=ends), SEQUENCES)
+
+
+def test_repeated_document_boundaries(tmp_path):
+    builder = IndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=numpy.int32)
+    builder.end_document()
+    builder.add_document(SEQUENCES[5], [100, 0, 200])
+    builder.end_document()
+    builder.end_document()
+    builder.finalize(str(tmp_path / "a.idx"))
+    check(tmp_path / "a.bin", [SEQUENCES[5][:100], SEQUENCES[5][:0], SEQUENCES[5][100:]])
+
+
+@pytest.mark.parametrize("sequences", [[], [SEQUENCES[1]], [SEQUENCES[1]] * 3, [SEQUENCES[0]], [SEQUENCES[1], SEQUENCES[0]]])
+def test_small(tmp_path, sequences):
+    check(write(tmp_path, sequences), sequences)
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 511, 512, 513, 2047, 2048, 2049, 10_000])
+def test_many(tmp_path, count):
+    """More than are read at a time; some empty."""
+    lengths = RANDOM.integers(0, 4, count)
+    sequences = numpy.split(RANDOM.integers(0, 60_000, lengths.sum()), lengths.cumsum()[:-1])
+    check(write(tmp_path, sequences), sequences)
+
+
+def test_merged(tmp_path):
+    write(tmp_path, name="one")
+    write(tmp_path, SEQUENCES[::-1], name="two")
+    builder = IndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=numpy.uint16)
+    for name in "one", "two":
+        builder.add_index(str(tmp_path / name))
+    builder.finalize(str(tmp_path / "a.idx"))
+    check(tmp_path / "a.bin", SEQUENCES + SEQUENCES[::-1])
+
+
+class Index:
+    """An .idx taken apart, to write another for the same .bin."""
+
+    def __init__(self, path):
+        self.path, data = path, path.read_bytes()
+        self.head, (n, d) = data[:18], struct.unpack("<QQ", data[18:HEADER])
+        self.lengths = numpy.frombuffer(data, "<i4", n, HEADER).copy()
+        self.pointers = numpy.frombuffer(data, "<i8", n, HEADER + 4 * n).copy()
+        self.documents = numpy.frombuffer(data, "<i8", d, HEADER + 12 * n).copy()
+
+    def write(self, order=slice(None)):
+        lengths, pointers = self.lengths[order], self.pointers[order]
+        documents = numpy.array([0, len(lengths)], "<i8")
+        self.path.write_bytes(self.head + struct.pack("<QQ", len(lengths), len(documents)) +
+                              lengths.tobytes() + pointers.tobytes() + documents.tobytes())
+
+
+ORDERS = {
+    "backwards": list(range(9))[::-1],
+    "gap in the middle": [0, 1, 2, 6, 7, 8],
+    "first and last in place": [0, 6, 5, 1, 2, 3, 4, 7, 8],
+    "first left out": [5, 6, 7],
+    "last left out": [0, 1, 2, 5],
+    "one": [6],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("dtype", [numpy.uint8, numpy.uint16, numpy.int32, numpy.int64])
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_not_in_a_row(tmp_path, dtype, order):
+    path = write(tmp_path, dtype=dtype)
+    Index(tmp_path / "a.idx").write(order)
+    seen = check(path, [SEQUENCES[i] for i in order])
+    row = order in ([5, 6, 7], [0, 1, 2, 5], [6], [])
+    assert seen["plain"] == (row and dtype in (numpy.uint16, numpy.int32))
+    assert ("lie in no sequence" in seen["note"]) == (sum(len(SEQUENCES[i]) for i in order) < sum(map(len, SEQUENCES)))
+
+
+def test_compressed(tmp_path):
+    path = write(tmp_path)
+    subprocess.run(["zstd", "-q", "--rm", path], check=True)
+    seen = facts(tmp_path / "a.bin.zst")
+    assert (seen["format"], seen["plain"], seen["documents"]) == ("megatron", False, len(SEQUENCES))
+    assert seen["boundaries"] == [5, 6, 306, 2355]
+    numpy.testing.assert_array_equal(tokens(tmp_path / "a.bin.zst"), numpy.concatenate(SEQUENCES))
+
+
+def test_orphans(tmp_path):
+    path = write(tmp_path)
+    assert "is a Megatron index, " in facts(tmp_path / "a.idx", refused=True)
+    assert "name the .bin" in facts(tmp_path / "a.idx", "-f", "megatron", refused=True)
+    (tmp_path / "a.idx").unlink()
+    assert "has no .idx beside it" in facts(path, "-f", "megatron", refused=True)
+    assert facts(path)["format"] == "flat"
+    (tmp_path / "a.idx").mkdir()
+    assert "a.idx: is no regular file" in facts(path, refused=True)
+
+
+def test_unfinished(tmp_path):
+    """The builder lets one forget the last document's end; the reader of Megatron itself refuses that too."""
+    path = write(tmp_path, ends={0, 4})
+    assert "the last document boundary is sequence 5; must be 9" in facts(path, refused=True)
+    with pytest.raises(AssertionError):
+        IndexedDataset(str(path)[:-4])
+
+
+@pytest.mark.parametrize("dtype, code", [(numpy.float32, 7), (numpy.float64, 6)])
+def test_floats(tmp_path, dtype, code):
+    path = write(tmp_path, dtype=dtype)
+    assert f"dtype is {code} (f{8 * dtype().itemsize}), which is no integer" in facts(path, refused=True)
+
+
+def test_cut_short(tmp_path):
+    """The .idx at every length, and the .bin a token short."""
+    path = write(tmp_path, multimodal=True)
+    index = (tmp_path / "a.idx").read_bytes()
+    for n in set(range(len(index))) - {len(index) - len(SEQUENCES)}:  # where the modes begin
+        (tmp_path / "a.idx").write_bytes(index[:n])
+        assert facts(path, refused=True).startswith(".idx: ")
+    (tmp_path / "a.idx").write_bytes(index)
+    os.truncate(path, path.stat().st_size - 2)
+    assert "2372 tokens of u16 in all; the .bin has 4742 bytes, which is 2371" in facts(path, refused=True)
