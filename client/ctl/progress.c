@@ -4,11 +4,14 @@
 #include "progress.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { EVERY_NS = 100 * 1000 * 1000, CELLS = 30 };
+enum {
+	EVERY_NS = 100 * 1000 * 1000,
+	LONG_BYTES = 64 << 20, /* so much is shown from its beginning, less only if it takes time */
+	CELLS = 30,
+};
 
 static uint64_t now_ns(void)
 {
@@ -21,7 +24,7 @@ static uint64_t now_ns(void)
 static void draw(const struct ctl_progress *p, uint64_t now)
 {
 	double share = p->total ? (double)p->done / (double)p->total : 1;
-	double seconds = (double)(now - p->began_ns) / 1e9, rate = (double)p->done / seconds;
+	double seconds = (double)(now - p->began_ns + 1) / 1e9, rate = (double)p->done / seconds;
 	char line[160], cells[CELLS + 1];
 
 	share = share < 1 ? share : 1;
@@ -40,6 +43,8 @@ void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total
 	*p = (struct ctl_progress){.what = what, .total = total, .began_ns = now_ns()};
 	p->shown = isatty(STDERR_FILENO);
 	p->next_ns = p->began_ns + EVERY_NS;
+	if (p->shown && total >= LONG_BYTES)
+		draw(p, p->began_ns);
 }
 
 void ctl_progress_add(struct ctl_progress *p, uint64_t bytes)
