@@ -74,8 +74,8 @@ $(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient
 # The widening loops are the one place where the trainer's own CPU goes.
 $(O)/client/widen.o: FLAGS_$(VARIANT) += -O3
 
-# Stored tokens are converted by loops that must vectorise, too.
-$(O)/daemon/shard/shard.o: FLAGS_$(VARIANT) += -O3
+# Loops over all stored tokens must vectorise, too.
+$(O)/daemon/shard/shard.o $(O)/client/ctl/scan.o: FLAGS_$(VARIANT) += -O3
 
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
 

@@ -16,6 +16,7 @@ enum { CTL_OK, CTL_FAILED, CTL_USAGE }; /* exit statuses */
 int ctl_plan(int argc, char **argv);
 int ctl_when(int argc, char **argv);
 int ctl_inspect(int argc, char **argv);
+int ctl_pack(int argc, char **argv);
 int ctl_cat(int argc, char **argv);
 int ctl_cursor(int argc, char **argv);
 int ctl_status(int argc, char **argv);

@@ -2,89 +2,175 @@
  * tokctl inspect: what shards say of themselves. What a file does not say comes from the options, else from
  * the dataset of the config that lists it, else it is the config's default.
  */
-#include "../../daemon/shard/list.h"
 #include "ctl.h"
+#include "input.h"
+#include "manifest.h"
+#include "scan.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Files of one dataset of the config, and how it reads them. */
 struct listed {
+	const struct config_stream *stream;
 	const struct config_dataset *dataset;
 	struct shard_list list;
 	char *root; /* without links, to compare paths by */
 };
 
+enum {
+	PROBLEMS = 4,
+	FRAMES_BYTES = 64 << 20, /* of decoded zstd frames */
+};
+
 struct inspect {
 	struct ctl_out out;
-	const struct shard_format *format; /* NULL: whatever recognises the file */
-	struct shard_hint hint;		   /* of the options */
-	bool json, faults;
+	struct ctl_input input;
+	bool json, deep, faults;
+	struct ctl_manifest *manifest; /* or NULL */
+	struct ctl_progress progress;
 	struct config *config;
 	struct listed *listed;
 	unsigned lists;
 };
 
-static void print(struct inspect *in, const char *path, const struct shard_format *format,
-	const struct shard_facts *shard, const char *problem)
-{
-	struct ctl_out *out = &in->out;
-	const char *dtype = format ? shard_type_name(shard->type) : "";
-	const char *note = format ? shard->note : "";
-	bool counted = format && shard->documents != SHARD_UNKNOWN;
+/* What there is to say of one file. */
+struct report {
+	const char *path;
+	const char *format; /* NULL: it could not be opened */
+	struct shard_facts facts;
+	const struct config_stream *stream; /* NULL: windows are nobody's question */
+	uint64_t windows, unserved;
+	bool scanned;
+	uint64_t most; /* the largest id; scanned */
+	unsigned problems;
+	char problem[PROBLEMS][PATH_MAX + 512];
+};
 
-	if (in->json) {
-		ctl_put(out, "{\"path\":");
-		ctl_put_string(out, path);
-		ctl_put(out, ",\"format\":");
-		format ? ctl_put_string(out, format->name) : ctl_put(out, "null");
-		ctl_put(out, ",\"dtype\":");
-		format ? ctl_put_string(out, dtype) : ctl_put(out, "null");
-		ctl_put(out, ",\"tokens\":");
-		format ? ctl_put_number(out, shard->tokens) : ctl_put(out, "null");
-		ctl_put(out, ",\"documents\":");
-		counted ? ctl_put_number(out, shard->documents) : ctl_put(out, "null");
-		ctl_put(out, ",\"notes\":[");
-		if (note[0])
-			ctl_put_string(out, note);
-		ctl_put(out, "],\"problems\":[");
-		if (problem)
-			ctl_put_string(out, problem);
-		ctl_put(out, "]}\n");
-		return;
+static const char *const memory = "out of memory";
+
+__attribute__((format(printf, 2, 3))) static void add_problem(struct report *r, const char *text, ...)
+{
+	va_list args;
+
+	va_start(args, text);
+	if (r->problems < PROBLEMS)
+		vsnprintf(r->problem[r->problems++], sizeof(r->problem[0]), text, args);
+	va_end(args);
+}
+
+static void put_json(struct ctl_out *out, const struct report *r)
+{
+
+	ctl_put(out, "{\"path\":");
+	ctl_put_string(out, r->path);
+	ctl_put(out, ",\"format\":");
+	r->format ? ctl_put_string(out, r->format) : ctl_put(out, "null");
+	ctl_put(out, ",\"dtype\":");
+	r->format ? ctl_put_string(out, shard_type_name(r->facts.type)) : ctl_put(out, "null");
+	ctl_put(out, ",\"tokens\":");
+	r->format ? ctl_put_number(out, r->facts.tokens) : ctl_put(out, "null");
+	ctl_put(out, ",\"documents\":");
+	bool counted = r->format && r->facts.documents != SHARD_UNKNOWN;
+
+	counted ? ctl_put_number(out, r->facts.documents) : ctl_put(out, "null");
+	if (r->format && r->stream) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "windows", r->windows);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "unserved", r->unserved);
 	}
-	ctl_put_left(out, format ? format->name : "?", 10);
-	ctl_put_left(out, format ? dtype : "?", 4);
-	if (format)
-		ctl_put_right(out, shard->tokens, 16);
+	if (r->scanned && r->facts.tokens > 0) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "max_token", r->most);
+	}
+	ctl_put(out, ",\"notes\":[");
+	if (r->format && r->facts.note[0])
+		ctl_put_string(out, r->facts.note);
+	ctl_put(out, "],\"problems\":[");
+	for (unsigned i = 0; i < r->problems; i++) {
+		ctl_put(out, i ? "," : "");
+		ctl_put_string(out, r->problem[i]);
+	}
+	ctl_put(out, "]}\n");
+}
+
+static void put_windows(struct ctl_out *out, const struct report *r)
+{
+	double share = r->facts.tokens ? 100.0 * (double)r->unserved / (double)r->facts.tokens : 0;
+	char text[128];
+
+	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%", r->windows,
+		r->stream->name, share);
+	ctl_put(out, text);
+}
+
+static void put_text(struct ctl_out *out, const struct report *r)
+{
+	char text[64];
+
+	ctl_put_left(out, r->format ? r->format : "?", 10);
+	ctl_put_left(out, r->format ? shard_type_name(r->facts.type) : "?", 4);
+	if (r->format)
+		ctl_put_right(out, r->facts.tokens, 16);
 	else
 		ctl_put_left(out, "               ?", 16);
 	ctl_put(out, " tokens  ");
-	if (counted) {
-		ctl_put_right(out, shard->documents, 10);
+	if (r->format && r->facts.documents != SHARD_UNKNOWN) {
+		ctl_put_right(out, r->facts.documents, 10);
 		ctl_put(out, " documents  ");
 	}
-	ctl_put_left(out, path, 0);
-	if (problem) {
-		ctl_put(out, ": ");
-		ctl_put_left(out, problem, 0);
+	ctl_put_left(out, r->path, 0);
+	if (r->format && r->stream)
+		put_windows(out, r);
+	if (r->scanned && r->facts.tokens > 0) {
+		snprintf(text, sizeof(text), "  largest token %" PRIu64, r->most);
+		ctl_put(out, text);
 	}
-	if (note[0]) {
+	if (r->format && r->facts.note[0]) {
 		ctl_put(out, " (");
-		ctl_put_left(out, note, 0);
+		ctl_put_left(out, r->facts.note, 0);
 		ctl_put(out, ")");
+	}
+	for (unsigned i = 0; i < r->problems; i++) {
+		ctl_put(out, i ? "; " : ": ");
+		ctl_put_left(out, r->problem[i], 0);
 	}
 	ctl_put(out, "\n");
 }
 
-/* The dataset of the config that lists the file, or NULL. */
-static const struct config_dataset *dataset_of(const struct inspect *in, const char *path)
+static void print(struct inspect *in, const struct report *r)
+{
+	in->faults |= r->problems > 0;
+	in->json ? put_json(&in->out, r) : put_text(&in->out, r);
+}
+
+/* A path that came to nothing. */
+static void print_fault(struct inspect *in, const char *path, const char *why)
+{
+	struct report *r = calloc(1, sizeof(*r));
+
+	in->faults = true;
+	if (!r) {
+		ctl_fail("%s: %s", path, memory);
+		return;
+	}
+	r->path = path;
+	add_problem(r, "%s", why);
+	print(in, r);
+	free(r);
+}
+
+/* The list of the config's that has the file, or NULL. */
+static const struct listed *listed_in(const struct inspect *in, const char *path)
 {
 	for (unsigned i = 0; i < in->lists; i++) {
 		const struct listed *l = &in->listed[i];
@@ -95,109 +181,190 @@ static const struct config_dataset *dataset_of(const struct inspect *in, const c
 		n -= l->root[n - 1] == '/';
 		if (strncmp(path, l->root, n) == 0 && path[n] == '/' &&
 			shard_list_find(&l->list, path + n + 1) >= 0)
-			return l->dataset;
+			return l;
 	}
 	return NULL;
 }
 
-/* Describes the file and looks through its index, too: what open() finds may set the facts right. */
-static const struct shard_format *look(const struct shard_format *format, const char *path,
-	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct shard *shard = NULL;
+/* ---- one file ---- */
 
-	if (fd < 0) {
-		snprintf(why, why_bytes, "%s", strerror(errno));
-		return NULL;
+/* How many windows the stream cuts from it, and which of its tokens none of them holds. */
+static void count_windows(struct report *r, const struct config_stream *stream)
+{
+	uint64_t first_window[2], tokens = r->facts.tokens;
+	struct table table = {.window_tokens = stream->seq_len + stream->extra,
+		.stride = stream->stride,
+		.shards = 1,
+		.tokens = &tokens,
+		.first_window = first_window};
+
+	if (r->facts.sample_tokens > 0) { /* a window is a sample, then */
+		if (r->facts.sample_tokens != table.window_tokens)
+			add_problem(r,
+				"its samples have %" PRIu64 " tokens, a window of %s has %" PRIu64
+				"; must be alike",
+				r->facts.sample_tokens, stream->name, table.window_tokens);
+		table.window_tokens = table.stride = r->facts.sample_tokens;
 	}
-	format = shard_describe(format, path, fd, hint, facts, why, why_bytes);
-	if (format)
-		shard = shard_open(format, path, fd, hint, facts, why, why_bytes);
-	if (shard)
-		*facts = shard->facts;
+	table_number(&table);
+	r->stream = stream;
+	r->windows = table.windows;
+	r->unserved = table_unserved(&table);
+}
+
+/* Reads all of it. */
+static void scan(struct inspect *in, struct report *r, const struct shard *shard, uint64_t *digest)
+{
+	bool has_vocab = r->stream && r->stream->has_vocab;
+	struct ctl_scan scan = {.shard = shard,
+		.piece_tokens = CTL_DIGEST_TOKENS,
+		.vocab = has_vocab ? r->stream->vocab : 0,
+		.digests = in->manifest,
+		.progress = &in->progress};
+
+	ctl_progress_begin(&in->progress, r->path, shard->facts.tokens * shard->facts.token_bytes);
+	bool fine = ctl_scan(&scan);
+
+	ctl_progress_end(&in->progress);
+	r->scanned = true;
+	r->most = scan.most;
+	*digest = scan.digest;
+	if (!fine)
+		add_problem(r, "%s", memory);
+	if (scan.faults == 1)
+		add_problem(r, "%s", scan.why);
+	else if (scan.faults > 1)
+		add_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
+	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
+		add_problem(r, "token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
+			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
+}
+
+static void add_to_manifest(struct inspect *in, struct report *r, const char *name, int fd, uint64_t digest)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		add_problem(r, "%s", strerror(errno));
 	else
-		format = NULL;
+		ctl_manifest_add(in->manifest, name, r->format, &r->facts, (uint64_t)st.st_size, digest);
+}
+
+/* How the file is to be read: as the options say, else as the dataset that lists it. */
+static struct ctl_input input_of(const struct inspect *in, const char *path, const struct listed *listed)
+{
+	struct ctl_input input = in->input;
+
+	if (listed && !input.format)
+		input.format = shard_format(listed->dataset->format);
+	if (listed && !input.hint.has_type)
+		input.hint.type = listed->dataset->token_bytes == 4 ? SHARD_U32 : SHARD_U16;
+	input.hint.has_type |= listed && listed->dataset->has_dtype;
+	if (listed && !input.hint.column)
+		input.hint.column = listed->dataset->column;
+	if (listed)
+		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	if (in->config && !listed)
+		fprintf(stderr, "tokctl: %s: no dataset of %s lists it; read as %s\n", path, in->config->path,
+			shard_type_name(input.hint.type));
+	return input;
+}
+
+/* @absolute: the same file by the name to look it up by; @name: by the one that it has in a manifest. */
+static void inspect_file(struct inspect *in, const char *path, const char *absolute, const char *name)
+{
+	const struct listed *listed = listed_in(in, absolute);
+	struct ctl_input input = input_of(in, path, listed);
+	struct report *r = calloc(1, sizeof(*r));
+	char why[PATH_MAX + 256];
+	uint64_t digest = 0;
+	int fd;
+
+	if (!r) {
+		print_fault(in, path, memory);
+		return;
+	}
+	struct shard *shard = ctl_input_open(&input, path, &fd, why, sizeof(why));
+
+	r->path = path;
+	if (shard) {
+		r->format = shard->format->name;
+		r->facts = shard->facts;
+		if (listed)
+			count_windows(r, listed->stream);
+		if (in->deep)
+			scan(in, r, shard, &digest);
+		if (in->manifest && r->problems == 0)
+			add_to_manifest(in, r, name, fd, digest);
+	} else {
+		add_problem(r, "%s", why);
+	}
+	print(in, r);
 	shard_close(shard);
-	close(fd);
-	return format;
+	if (fd >= 0)
+		close(fd);
+	free(r);
 }
 
-/* @absolute: the same file by the name to look it up by. */
-static void inspect_file(struct inspect *in, const char *path, const char *absolute)
+/* @name with its directory's links resolved. NULL if it cannot be. */
+static char *resolve(const char *name, const struct shard_list *list)
 {
-	const struct shard_format *format = in->format;
-	struct shard_hint hint = in->hint;
-	const struct config_dataset *dataset = dataset_of(in, absolute);
-	struct shard_facts shard;
-	char why[512];
+	char *root = realpath(list->root, NULL), *whole = NULL;
 
-	if (!format && dataset)
-		format = shard_format(dataset->format);
-	if (!hint.has_type)
-		hint.type = dataset && dataset->token_bytes == 4 ? SHARD_U32 : SHARD_U16;
-	hint.has_type |= dataset && dataset->has_dtype;
-	if (!hint.column && dataset)
-		hint.column = dataset->column;
-	if (in->config && !dataset)
-		fprintf(stderr, "tokctl: %s: no dataset of %s lists it; read as u%u\n", path,
-			in->config->path, 8 * shard_type_bytes(hint.type));
-	format = look(format, path, &hint, &shard, why, sizeof(why));
-	print(in, path, format, &shard, format ? NULL : why);
-	in->faults |= !format;
-}
-
-/* @path with its directory's links resolved. NULL if it cannot be. */
-static char *resolve(const char *path, const struct shard_list *list)
-{
-	char *root = realpath(list->root, NULL), whole[PATH_MAX];
-	int n = root ? snprintf(whole, sizeof(whole), "%s/%s", strcmp(root, "/") == 0 ? "" : root, path) : -1;
-
+	if (root && asprintf(&whole, "%s/%s", strcmp(root, "/") == 0 ? "" : root, name) < 0)
+		whole = NULL;
 	free(root);
-	return n < 0 || (size_t)n >= sizeof(whole) ? NULL : strdup(whole);
+	return whole;
 }
 
 /* A file, or all files below a directory. */
 static void inspect_path(struct inspect *in, const char *path)
 {
-	char absolute[PATH_MAX], why[PATH_MAX + 256];
+	char file[PATH_MAX + 1], why[PATH_MAX + 256];
 	struct shard_list list;
-	struct stat st;
-	char *directory = path[0] == '/' ? NULL : getcwd(NULL, 0);
-	int n = snprintf(
-		absolute, sizeof(absolute), "%s%s%s", directory ? directory : "", directory ? "/" : "", path);
+	bool directory;
 
-	free(directory);
-	if (n < 0 || (size_t)n >= sizeof(absolute) || stat(path, &st) != 0) {
-		print(in, path, NULL, NULL, strerror(n >= PATH_MAX ? ENAMETOOLONG : errno));
-		in->faults = true;
+	if (!ctl_input_list(&list, path, &directory, why, sizeof(why))) {
+		print_fault(in, path, why);
 		return;
-	}
-	if (!shard_list_read(&list, absolute, why, sizeof(why))) {
-		print(in, path, NULL, NULL, why);
-		in->faults = true;
-		return;
-	}
-	if (S_ISDIR(st.st_mode) && list.count == 0) {
-		print(in, path, NULL, NULL, "has no files");
-		in->faults = true;
 	}
 	for (uint64_t i = 0; i < list.count && !in->out.failed; i++) {
-		char file[PATH_MAX + 1];
 		const char *name = shard_list_name(&list, i);
 		char *resolved = resolve(name, &list);
-		bool slash = path[strlen(path) - 1] == '/';
 
-		snprintf(file, sizeof(file), "%s%s%s", path, slash ? "" : "/", name);
-		inspect_file(in, S_ISDIR(st.st_mode) ? file : path, resolved ? resolved : absolute);
+		ctl_input_name(&list, i, path, directory, file, sizeof(file));
+		inspect_file(in, file, resolved ? resolved : file, name);
 		free(resolved);
 	}
 	shard_list_free(&list);
 }
 
+/* Names in a manifest are relative to one directory. */
+static bool one_directory(char **path, int n)
+{
+	char *root = NULL;
+	bool same = true;
+
+	for (int i = 0; i < n && same; i++) {
+		char *here = realpath(path[i], NULL), *slash = here ? strrchr(here, '/') : NULL;
+		struct stat st;
+
+		if (here && stat(here, &st) == 0 && !S_ISDIR(st.st_mode) && slash)
+			*slash = 0;
+		same = !here || !root || strcmp(here, root) == 0;
+		if (root)
+			free(here);
+		else
+			root = here;
+	}
+	free(root);
+	return same;
+}
+
 /* ---- the config's datasets ---- */
 
-static bool list_dataset(struct inspect *in, const struct config_dataset *dataset)
+static bool list_dataset(
+	struct inspect *in, const struct config_stream *stream, const struct config_dataset *dataset)
 {
 	struct listed *l = &in->listed[in->lists];
 	char path[PATH_MAX], why[PATH_MAX + 256];
@@ -205,6 +372,7 @@ static bool list_dataset(struct inspect *in, const struct config_dataset *datase
 	int n = snprintf(path, sizeof(path), "%s%s%s", below ? in->config->directory : "", below ? "/" : "",
 		dataset->path);
 
+	l->stream = stream;
 	l->dataset = dataset;
 	if (n < 0 || (size_t)n >= sizeof(path)) {
 		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, strerror(ENAMETOOLONG));
@@ -243,7 +411,7 @@ static bool list_datasets(struct inspect *in, const char *path)
 	}
 	for (uint32_t i = 0; i < in->config->streams; i++)
 		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
-			if (!list_dataset(in, &in->config->stream[i].dataset[d]))
+			if (!list_dataset(in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
 				return false;
 	return true;
 }
@@ -258,15 +426,40 @@ static void release(struct inspect *in)
 	config_free(in->config);
 }
 
+static int inspect_all(struct inspect *in, char **path, int n, const char *manifest)
+{
+	if (manifest) {
+		in->manifest = ctl_manifest_begin(manifest);
+		if (!in->manifest)
+			return CTL_FAILED;
+		in->deep = true; /* for the digests */
+	}
+	if (in->config)
+		in->input.hint.budget_bytes = dataset_frames_budget(in->config);
+	in->input.hint.frames = frames_new(FRAMES_BYTES);
+	for (int i = 0; i < n; i++)
+		inspect_path(in, path[i]);
+	frames_free(in->input.hint.frames);
+	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
+
+	if (manifest && in->faults)
+		ctl_fail("%s: not written: see the problems above", manifest);
+	if (manifest && !ctl_manifest_end(in->manifest, !in->faults))
+		status = CTL_FAILED;
+	return status;
+}
+
 int ctl_inspect(int argc, char **argv)
 {
-	const char *config = NULL, *format = NULL, *dtype = NULL;
+	const char *config = NULL, *format = NULL, *dtype = NULL, *column = NULL, *manifest = NULL;
 	struct inspect in = {0};
 	const struct ctl_option options[] = {
 		{.name = "config", .letter = 'c', .value = &config},
 		{.name = "input-format", .value = &format},
 		{.name = "input-dtype", .value = &dtype},
-		{.name = "input-column", .value = &in.hint.column},
+		{.name = "input-column", .value = &column},
+		{.name = "manifest", .value = &manifest},
+		{.name = "deep", .flag = &in.deep},
 		{.name = "json", .flag = &in.json},
 	};
 	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status = CTL_FAILED;
@@ -275,21 +468,13 @@ int ctl_inspect(int argc, char **argv)
 		return CTL_USAGE;
 	if (n < 1)
 		return ctl_usage(argv[0], "needs at least one PATH");
-	if (dtype && strcmp(dtype, "u16") != 0 && strcmp(dtype, "u32") != 0)
-		return ctl_usage(argv[0], "--input-dtype %s is unknown; must be u16 or u32", dtype);
-	if (dtype)
-		in.hint.type = strcmp(dtype, "u16") == 0 ? SHARD_U16 : SHARD_U32, in.hint.has_type = true;
-	in.format = format ? shard_format(format) : NULL;
-	if (format && strcmp(format, "auto") != 0 && !in.format)
-		return ctl_usage(argv[0], "--input-format %s is unknown; must be auto or one of: %s", format,
-			shard_format_names());
-	if (!config || list_datasets(&in, config)) {
-		if (in.config)
-			in.hint.budget_bytes = dataset_frames_budget(in.config);
-		for (int i = 1; i <= n; i++)
-			inspect_path(&in, argv[i]);
-		status = ctl_finish(&in.out, in.faults ? CTL_FAILED : CTL_OK);
-	}
+	if (!ctl_input_options(&in.input, argv[0], format, dtype, column))
+		return CTL_USAGE;
+	if (manifest && !one_directory(argv + 1, n))
+		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
+					  "files of one directory");
+	if (!config || list_datasets(&in, config))
+		status = inspect_all(&in, argv + 1, n, manifest);
 	release(&in);
 	return status;
 }

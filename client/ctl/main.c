@@ -27,8 +27,14 @@ static const struct command commands[] = {
 		"[--cursor F... | --run RUN] [--json]",
 		"at which positions tokens of a shard are served"},
 	{"inspect", ctl_inspect,
-		"[-c FILE] [--input-format F] [--input-dtype u16|u32] [--input-column C] PATH... [--json]",
-		"what shards hold, and what is wrong with them"},
+		"[-c FILE] [--input-format F] [--input-dtype u16|u32|...] [--input-column C] [--deep] "
+		"[--manifest FILE] PATH... [--json]",
+		"what shards hold, and what is wrong with them; --deep reads all of it"},
+	{"pack", ctl_pack,
+		"IN... OUT --format flat|zstd|megatron [--dtype u16|u32] [--shards N] [--eos ID] "
+		"[--level L] [--frame BYTES] [--input-format F] [--input-dtype u16|u32|...] "
+		"[--input-column C] [--json]",
+		"shards of any format made into a directory of shards, or one file, of another"},
 	{"cat", ctl_cat,
 		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start begin|POSITION|TAG] "
 		"[--cursor F] "

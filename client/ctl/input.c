@@ -1,0 +1,98 @@
+/*
+ * From arguments to open shards.
+ */
+#include "input.h"
+
+#include "ctl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool take_type(struct shard_hint *hint, const char *name)
+{
+	static const enum shard_type types[] = {
+		SHARD_U8, SHARD_I8, SHARD_U16, SHARD_I16, SHARD_U32, SHARD_I32, SHARD_U64, SHARD_I64};
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		if (strcmp(name, shard_type_name(types[i])) == 0) {
+			hint->type = types[i];
+			hint->has_type = true;
+			return true;
+		}
+	return false;
+}
+
+bool ctl_input_options(struct ctl_input *input, const char *command, const char *format, const char *dtype,
+	const char *column)
+{
+	*input = (struct ctl_input){.hint = {.type = SHARD_U16, .column = column}};
+	if (format && strcmp(format, "auto") != 0) {
+		input->format = shard_format(format);
+		if (!input->format) {
+			ctl_usage(command, "--input-format %s is unknown; must be auto or one of: %s", format,
+				shard_format_names());
+			return false;
+		}
+	}
+	if (dtype && !take_type(&input->hint, dtype)) {
+		ctl_usage(command,
+			"--input-dtype %s is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64", dtype);
+		return false;
+	}
+	return true;
+}
+
+bool ctl_input_list(struct shard_list *list, const char *path, bool *directory, char *why, size_t why_bytes)
+{
+	char absolute[PATH_MAX];
+	struct stat st;
+	char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
+	int n = snprintf(absolute, sizeof(absolute), "%s%s%s", here ? here : "", here ? "/" : "", path);
+
+	free(here);
+	*list = (struct shard_list){0};
+	if (n < 0 || (size_t)n >= sizeof(absolute) || stat(path, &st) != 0)
+		return bytes_why(why, why_bytes, "%s", strerror(n >= PATH_MAX ? ENAMETOOLONG : errno));
+	*directory = S_ISDIR(st.st_mode);
+	if (!shard_list_read(list, absolute, why, why_bytes))
+		return false;
+	if (list->count > 0)
+		return true;
+	shard_list_free(list);
+	return bytes_why(why, why_bytes, "has no files");
+}
+
+void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, bool directory, char *name,
+	size_t name_bytes)
+{
+	bool slash = path[strlen(path) - 1] == '/';
+
+	if (directory)
+		snprintf(name, name_bytes, "%s%s%s", path, slash ? "" : "/", shard_list_name(list, i));
+	else
+		snprintf(name, name_bytes, "%s", path);
+}
+
+struct shard *ctl_input_open(
+	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
+{
+	const struct shard_format *format;
+	struct shard_facts facts;
+
+	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (*fd < 0) {
+		bytes_why(why, why_bytes, "%s", strerror(errno));
+		return NULL;
+	}
+	format = shard_describe(input->format, path, *fd, &input->hint, &facts, why, why_bytes);
+	if (!format)
+		return NULL;
+	return shard_open(format, path, *fd, &input->hint, &facts, why, why_bytes);
+}

@@ -1,0 +1,218 @@
+/*
+ * Threads take pieces in order. A piece is read by blocks that stay in a processor's cache while they are
+ * looked at.
+ */
+#include "scan.h"
+
+#define XXH_INLINE_ALL
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { BLOCK_TOKENS = 1 << 16 };
+
+unsigned ctl_processors(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+	return n < 1 ? 1 : n < CTL_THREADS ? (unsigned)n : CTL_THREADS;
+}
+
+void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
+{
+	pthread_t thread[CTL_THREADS];
+	sigset_t all, before;
+	unsigned threads = 0;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the first one's */
+	while (threads + 1 < n && threads < CTL_THREADS &&
+		pthread_create(&thread[threads], NULL, work, context) == 0)
+		threads++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	work(context);
+	while (threads > 0)
+		pthread_join(thread[--threads], NULL);
+}
+
+/* ---- looking at tokens ---- */
+
+#define MOST(name, type, how)                                                                                \
+	how static uint32_t name(const type *token, size_t n)                                                \
+	{                                                                                                    \
+		type most = 0;                                                                               \
+                                                                                                             \
+		for (size_t i = 0; i < n; i++)                                                               \
+			most = token[i] > most ? token[i] : most;                                            \
+		return most;                                                                                 \
+	}
+
+MOST(most16, uint16_t, )
+MOST(most32, uint32_t, )
+
+#ifdef __x86_64__
+/* What every x86-64 has knows no maximum of such numbers, and takes three times as long. */
+MOST(most16_avx2, uint16_t, __attribute__((target("avx2"))))
+MOST(most32_avx2, uint32_t, __attribute__((target("avx2"))))
+#endif
+
+static uint32_t most_of(const void *tokens, size_t n, uint32_t token_bytes)
+{
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("avx2"))
+		return token_bytes == 2 ? most16_avx2(tokens, n) : most32_avx2(tokens, n);
+#endif
+	return token_bytes == 2 ? most16(tokens, n) : most32(tokens, n);
+}
+
+/* The first of them that is not below @vocab; there is one. */
+static size_t first_beyond(
+	const void *tokens, size_t n, uint32_t token_bytes, uint64_t vocab, uint64_t *value)
+{
+	size_t i = 0;
+
+	for (*value = 0; i < n; i++) {
+		*value = token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+		if (*value >= vocab)
+			break;
+	}
+	return i;
+}
+
+static void digest_add(XXH3_state_t *state, const void *tokens, size_t n, uint32_t token_bytes)
+{
+	const uint16_t *narrow = tokens;
+	uint32_t wide[4096];
+
+	if (token_bytes == 4) {
+		XXH3_64bits_update(state, tokens, 4 * n);
+		return;
+	}
+	while (n > 0) {
+		size_t some = n < 4096 ? n : 4096;
+
+		for (size_t i = 0; i < some; i++)
+			wide[i] = narrow[i];
+		XXH3_64bits_update(state, wide, 4 * some);
+		narrow += some;
+		n -= some;
+	}
+}
+
+uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece)
+{
+	XXH3_state_t state;
+
+	XXH3_INITSTATE(&state);
+	XXH3_64bits_reset_withSeed(&state, piece);
+	digest_add(&state, tokens, n, token_bytes);
+	return XXH3_64bits_digest(&state);
+}
+
+/* ---- reading all of them ---- */
+
+struct scanning {
+	struct ctl_scan *scan;
+	uint64_t pieces;
+	_Atomic uint64_t next;
+	pthread_mutex_t lock;
+	bool starved;
+};
+
+/* What one thread has met so far. */
+struct seen {
+	uint64_t digest, most, beyond, beyond_value, faults, fault;
+	char why[256];
+};
+
+static void look(
+	const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens, uint64_t n)
+{
+	uint32_t width = scan->shard->facts.token_bytes, most = most_of(tokens, n, width);
+
+	seen->most = most > seen->most ? most : seen->most;
+	if (scan->vocab && most >= scan->vocab && token < seen->beyond)
+		seen->beyond = token + first_beyond(tokens, n, width, scan->vocab, &seen->beyond_value);
+}
+
+static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
+{
+	const struct shard_facts *facts = &scan->shard->facts;
+	uint64_t token = piece * scan->piece_tokens, end = facts->tokens;
+	XXH3_state_t state;
+
+	if (end - token > scan->piece_tokens)
+		end = token + scan->piece_tokens;
+	XXH3_INITSTATE(&state);
+	XXH3_64bits_reset_withSeed(&state, piece);
+	while (token < end) {
+		uint64_t n = end - token < BLOCK_TOKENS ? end - token : BLOCK_TOKENS;
+		char why[256];
+		int error;
+
+		if (shard_read(scan->shard, token, n, block, &error, why, sizeof(why))) {
+			look(scan, seen, token, block, n);
+			if (scan->digests)
+				digest_add(&state, block, n, facts->token_bytes);
+		} else {
+			if (seen->faults++ == 0 || token < seen->fault) {
+				seen->fault = token;
+				memcpy(seen->why, why, sizeof(why));
+			}
+		}
+		if (scan->progress)
+			ctl_progress_add(scan->progress, n * facts->token_bytes);
+		token += n;
+	}
+	if (scan->digests)
+		seen->digest += XXH3_64bits_digest(&state);
+}
+
+static void join(struct ctl_scan *scan, const struct seen *seen)
+{
+	scan->digest += seen->digest;
+	scan->most = seen->most > scan->most ? seen->most : scan->most;
+	if (seen->beyond < scan->beyond) {
+		scan->beyond = seen->beyond;
+		scan->beyond_value = seen->beyond_value;
+	}
+	if (seen->faults > 0 && (scan->faults == 0 || seen->fault < scan->fault)) {
+		scan->fault = seen->fault;
+		memcpy(scan->why, seen->why, sizeof(scan->why));
+	}
+	scan->faults += seen->faults;
+}
+
+static void *scan_pieces(void *context)
+{
+	struct scanning *s = context;
+	struct seen seen = {.beyond = SHARD_UNKNOWN};
+	void *block = malloc(BLOCK_TOKENS * sizeof(uint32_t));
+
+	for (uint64_t piece; block && (piece = atomic_fetch_add(&s->next, 1)) < s->pieces;)
+		scan_piece(s->scan, &seen, piece, block);
+	free(block);
+	pthread_mutex_lock(&s->lock);
+	s->starved |= !block;
+	join(s->scan, &seen);
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+bool ctl_scan(struct ctl_scan *scan)
+{
+	uint64_t tokens = scan->shard->facts.tokens;
+	struct scanning s = {.scan = scan, .lock = PTHREAD_MUTEX_INITIALIZER};
+	unsigned threads = ctl_processors();
+
+	s.pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
+	scan->beyond = SHARD_UNKNOWN;
+	if (s.pieces < threads)
+		threads = (unsigned)s.pieces;
+	ctl_threads(threads, scan_pieces, &s);
+	return !s.starved;
+}

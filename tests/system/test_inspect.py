@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep, --manifest) by all their tokens."""
+
+import json
+import os
+import pty
+import struct
+import subprocess
+
+import numpy
+import xxhash
+import zstandard
+
+from harness import TOKCTL, Checks, Place
+
+
+def inspect(*arguments, code=0):
+    done = subprocess.run([TOKCTL, "inspect", "--json", *arguments], capture_output=True, text=True)
+    assert done.returncode == code, (arguments, done)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def seekable(path, data, frame):
+    """Compressed by zstandard, with the seek table written as the format's text says."""
+    out, entries = b"", b""
+    for at in range(0, len(data), frame):
+        piece = data[at : at + frame]
+        packed = zstandard.ZstdCompressor(write_content_size=False).compress(piece)
+        out += packed
+        entries += struct.pack("<III", len(packed), len(piece), xxhash.xxh64_intdigest(piece) & 0xFFFFFFFF)
+    count = len(entries) // 12
+    table = entries + struct.pack("<IBI", count, 0x80, 0x8F92EAB1)
+    with open(path, "wb") as f:
+        f.write(out + struct.pack("<II", 0x184D2A5E, len(table)) + table)
+    return count
+
+
+def digest(tokens):
+    """From scan.h's text."""
+    pieces = (tokens[at : at + (1 << 20)].astype("<u4").tobytes() for at in range(0, len(tokens), 1 << 20))
+    return "%016x" % (sum(xxhash.xxh3_64_intdigest(piece, seed=i) for i, piece in enumerate(pieces)) % (1 << 64))
+
+
+def largest(place, checks):
+    tokens = numpy.random.default_rng(3).integers(0, 50000, 3_000_017).astype("<u2")
+    tokens[2_500_001] = 50256
+    path = place.file("large.bin")
+    tokens.tofile(path)
+    seen = inspect("--deep", path)[0]
+    checks.equal("the largest token is found", (seen["max_token"], seen["problems"]), (50256, []))
+    checks.ok("without --deep nothing is said of it", "max_token" not in inspect(path)[0])
+
+
+def vocabulary(place, checks):
+    tokens = numpy.random.default_rng(4).integers(0, 50000, 1_200_000).astype("<u4")
+    tokens[[700_003, 1_100_000]] = 50257, 99999
+    tokens.tofile(place.file("v/a.bin"))
+    config = place.config(
+        "v.yaml", streams={"train": {"seed": 1, "seq_len": 1000, "vocab": 50257, "datasets": [{"name": "v", "path": "v", "dtype": "u32"}]}}
+    )
+    seen = inspect("-c", config, "--deep", place.file("v"), code=1)[0]
+    checks.equal("windows are those of the stream's seq_len", (seen["windows"], seen["unserved"]), (1199, 999))
+    checks.equal("the largest token", seen["max_token"], 99999)
+    problem = "token 700003 is 50257; must be below the vocab of train, 50257"
+    checks.equal("the first token beyond vocab is named", seen["problems"], [problem])
+    checks.equal("only --deep looks for it", inspect("-c", config, place.file("v"))[0]["problems"], [])
+
+
+def negative(place, checks):
+    tokens = numpy.arange(200_000, dtype="<i4")
+    tokens[[77_777, 150_000]] = -5, -6
+    path = place.file("negative.npy")
+    numpy.save(path, tokens)
+    seen = inspect("--deep", path, code=1)[0]
+    checks.equal("a signed dtype is named", seen["dtype"], "i32")
+    checks.has("the first negative token is named", seen["problems"][0], "token 77777 is -5")
+    checks.has("and how many there are", seen["problems"][0], "(the first of 2 reads that fail)")
+
+
+def damaged(place, checks):
+    tokens = numpy.random.default_rng(5).integers(0, 5000, 400_000).astype("<u2")
+    path = place.file("damaged.bin.zst")
+    frames = seekable(path, tokens.tobytes(), 64 << 10)
+    seen = inspect("--deep", path)[0]
+    checks.equal("a compressed shard is read whole", (seen["tokens"], seen["max_token"]), (400_000, int(tokens.max())))
+    with open(path, "r+b") as f:
+        f.seek(os.path.getsize(path) // 2)
+        byte = f.read(1)[0]
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte ^ 0x10]))
+    checks.equal("a flipped bit is not seen from outside", inspect(path)[0]["problems"], [])
+    problems = inspect("--deep", path, code=1)[0]["problems"]
+    checks.has("--deep names the frame", problems[0], "zstd frame")
+    checks.ok("which is that in the middle", 0 < int(problems[0].split("zstd frame ")[1].split()[0].rstrip(":")) < frames - 1, problems)
+
+
+def manifest(place, checks):
+    rng = numpy.random.default_rng(6)
+    parts = {
+        "a.bin": rng.integers(0, 60000, 2_500_000),
+        "deep/b.bin": rng.integers(0, 60000, 7),
+        "deep/c.bin.zst": rng.integers(0, 60000, 50_001),
+    }
+    for name, tokens in parts.items():
+        path = place.file("m", name)
+        raw = tokens.astype("<u2").tobytes()
+        seekable(path, raw, 4096) if name.endswith("zst") else open(path, "wb").write(raw)
+    path = place.file("manifest.jsonl")
+    inspect("--manifest", path, place.file("m"))
+    lines = [json.loads(line) for line in open(path)]
+    checks.equal("the manifest's lines, digests computed here", lines, [
+        {"path": n, "format": "flat", "dtype": "u16", "tokens": len(t), "size": os.path.getsize(place.file("m", n)), "digest": digest(t)}
+        for n, t in parts.items()
+    ])  # fmt: skip
+    with open(place.file("m/deep/c.bin.zst"), "r+b") as f:
+        f.seek(100)
+        f.write(b"xxxx")
+    before = open(path).read()
+    inspect("--manifest", path, place.file("m"), code=1)
+    checks.equal("with a problem the former manifest stays", open(path).read(), before)
+    checks.equal("and nothing beside it", [n for n in os.listdir(place.path) if n.startswith("manifest")], ["manifest.jsonl"])
+    done = subprocess.run(
+        [TOKCTL, "inspect", "--manifest", path, place.file("m"), place.path + "/large.bin"], capture_output=True, text=True
+    )
+    checks.equal("paths of two directories are refused", (done.returncode, "relative to one directory" in done.stderr), (2, True))
+
+
+def directory(place, checks):
+    for name in ("w/one.ds", "w/two.ds"):
+        numpy.arange(1000, dtype="<u2").tofile(place.file(name))
+    numpy.array([10, 400, 1000], "<u8").tofile(place.file("w/one.ds.index"))
+    seen = inspect(place.file("w"))
+    checks.equal(
+        "companions are passed over", [(os.path.basename(s["path"]), s["documents"]) for s in seen], [("one.ds", 3), ("two.ds", None)]
+    )
+    os.makedirs(place.file("nothing", "x")[:-2], exist_ok=True)
+    checks.equal("an empty directory is a problem", inspect(place.file("nothing"), code=1)[0]["problems"], ["has no files"])
+    checks.has("and so is none", inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file")
+
+
+def progress(place, checks):
+    """A bar on a terminal, and none elsewhere."""
+    tokens = numpy.zeros(200_000_000, "<u2")
+    path = place.file("bar.bin")
+    tokens.tofile(path)
+    outer, inner = pty.openpty()
+    done = subprocess.run(
+        [TOKCTL, "inspect", "--deep", "--manifest", place.file("bar.manifest"), path], stdout=subprocess.PIPE, stderr=inner
+    )
+    os.close(inner)
+    seen = b""
+    try:
+        while piece := os.read(outer, 1 << 16):
+            seen += piece
+    except OSError:  # the terminal is gone when all is read
+        pass
+    os.close(outer)
+    checks.equal("with a bar the status is the same", done.returncode, 0)
+    checks.ok("a bar that shows and goes", b"bar.bin [" in seen and b"MB/s" in seen and seen.endswith(b"\r\x1b[K"), seen[-200:])
+    done = subprocess.run([TOKCTL, "inspect", "--deep", path], capture_output=True)
+    checks.equal("no bar where nobody looks", done.stderr, b"")
+    os.unlink(path)
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        largest(place, checks)
+        vocabulary(place, checks)
+        negative(place, checks)
+        damaged(place, checks)
+        manifest(place, checks)
+        directory(place, checks)
+        progress(place, checks)
+    checks.exit()
+
+
+if __name__ == "__main__":
+    main()
