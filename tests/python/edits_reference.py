@@ -65,7 +65,8 @@ class Layout:
         first, most = segment.start // BLOCK, ref.TWO64 // BLOCK
 
         def takes(m):
-            return segment.base[d] + segment.walk((m + 1) * BLOCK - segment.start)[0][d] > limit
+            end = min((m + 1) * BLOCK, ref.TWO64 - 1)  # the last position is never served
+            return segment.base[d] + segment.walk(end - segment.start)[0][d] > limit
 
         if not takes(most - 1):
             return None
