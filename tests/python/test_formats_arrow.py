@@ -2,35 +2,18 @@
 
 import itertools
 import json
-import os
-import pathlib
 import subprocess
 
 import numpy
 import pyarrow as pa
 import pytest
+from shard_cat import CAT, facts, tokens
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CAT = os.environ.get("SHARD_CAT", ROOT / "build/gcc/check/shard-cat")
 RANDOM = numpy.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
 U32 = pa.uint32()
 TYPES = {"u8": pa.uint8(), "i8": pa.int8(), "u16": pa.uint16(), "i16": pa.int16(), "u32": U32, "i32": pa.int32(), "u64": pa.uint64(),
          "i64": pa.int64()}
-
-
-def facts(path, *options, refused=False):
-    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
-    assert done.returncode == int(refused), done
-    seen = json.loads(done.stdout)
-    return seen["error"] if refused else seen
-
-
-def tokens(path, *options):
-    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
-    line, raw = done.stdout.split(b"\n", 1)
-    assert done.returncode == 0, line
-    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
 
 
 def ibm(path, documents=DOCUMENTS, type=U32, name="tokens"):

@@ -1,9 +1,7 @@
 """What Megatron-core's own builder writes, read back by tokend's own readers: tokens and document bounds."""
 
 import itertools
-import json
 import os
-import pathlib
 import struct
 import subprocess
 import warnings
@@ -11,31 +9,16 @@ import warnings
 import numpy
 import pytest
 import torch
+from shard_cat import facts, tokens
 
 with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
     warnings.simplefilter("ignore")
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CAT = os.environ.get("SHARD_CAT", ROOT / "build/gcc/check/shard-cat")
 HEADER = 34
 TYPES = {numpy.uint8: "u8", numpy.int8: "i8", numpy.int16: "i16", numpy.int32: "i32", numpy.int64: "i64", numpy.uint16: "u16"}
 RANDOM = numpy.random.default_rng(7)
 SEQUENCES = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
-
-
-def facts(path, *options, refused=False):
-    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
-    assert done.returncode == int(refused), done
-    seen = json.loads(done.stdout)
-    return seen["error"] if refused else seen
-
-
-def tokens(path, *options):
-    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
-    line, raw = done.stdout.split(b"\n", 1)
-    assert done.returncode == 0, line
-    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
 
 
 def write(folder, sequences=SEQUENCES, dtype=numpy.uint16, ends=None, name="a", multimodal=False):

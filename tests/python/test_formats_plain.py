@@ -1,9 +1,7 @@
 """What NumPy, datatrove and the writers of seekable zstd write, read back by tokend's own readers: tokens and document bounds."""
 
 import io
-import json
 import os
-import pathlib
 import struct
 import subprocess
 
@@ -14,26 +12,9 @@ import xxhash
 import zstandard
 from datatrove.pipeline.tokens import DocumentTokenizerContextShuffler, DocumentTokenizerMerger
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CAT = os.environ.get("SHARD_CAT", ROOT / "build/gcc/check/shard-cat")
+from shard_cat import facts, tokens
 
 TOKENS = numpy.random.default_rng(5).integers(0, 128, 30011)
-
-
-def facts(path, *options, refused=False):
-    """What is seen in a file without its tokens; the line it is refused with."""
-    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
-    assert done.returncode == int(refused), done
-    seen = json.loads(done.stdout)
-    return seen["error"] if refused else seen
-
-
-def tokens(path, *options):
-    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
-    line, raw = done.stdout.split(b"\n", 1)
-    assert done.returncode == 0, line
-    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
 
 
 def same(path, expected, *options):

@@ -1,0 +1,25 @@
+"""What tokend's own readers see in a shard, by tests/unit/shard_cat.c."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import numpy
+
+CAT = os.environ.get("SHARD_CAT", pathlib.Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat")
+
+
+def facts(path, *options, refused=False):
+    """What is seen in a file without its tokens; the line it is refused with."""
+    done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
+    assert done.returncode == int(refused), done
+    seen = json.loads(done.stdout)
+    return seen["error"] if refused else seen
+
+
+def tokens(path, *options):
+    done = subprocess.run([CAT, "-s", *options, path], capture_output=True)
+    line, raw = done.stdout.split(b"\n", 1)
+    assert done.returncode == 0, line
+    return numpy.frombuffer(raw, {2: "<u2", 4: "<u4"}[json.loads(line)["token_bytes"]])
