@@ -231,7 +231,7 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 
 	if (r == 0)
 		r = read_orders(t, &o, args);
-	if (r == 0)
+	if (r == 0 && (strcmp(kind, "mix") == 0 || strcmp(kind, "skip") == 0))
 		r = handle_remember(t);
 	if (r == 0 && strcmp(kind, "mix") == 0)
 		r = obey_mix(t, &o, &at);

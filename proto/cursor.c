@@ -297,6 +297,8 @@ bool cursor_copy(struct cursor *out, const struct cursor *cursor)
 	out->order = NULL;
 	out->segment = NULL;
 	out->segments = 0;
+	if (cursor->datasets == 0) /* one that was freed */
+		return true;
 	if (!grow(out, cursor->datasets))
 		goto fail;
 	memcpy(out->dataset, cursor->dataset, cursor->datasets * sizeof(*out->dataset));
