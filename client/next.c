@@ -9,6 +9,7 @@
 
 enum {
 	SPIN_NS = 20000,    /* a slot that is about to come is not worth a system call */
+	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
 	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
 	HANDLE_BITS = 48,   /* of a batch's handle: its slot; above: its generation */
 };
@@ -208,13 +209,25 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 	return r == 1 ? hand_out(t, batch) : r;
 }
 
+/*
+ * A search of its own each time: what is said at attach is where we stand, and by the next call batches may
+ * have been taken from the ring.
+ */
 int tokend_attend(struct tokend *t)
 {
+	int64_t until = handle_clock() + ATTEND_MS * INT64_C(1000000);
 	int r = handle_check(t);
 
-	if (r == 0)
-		r = t->fd < 0 ? handle_revive(t, false) : handle_listen(t);
-	return r < 0 ? r : t->fd >= 0;
+	if (r == 0 && t->fd >= 0)
+		r = handle_listen(t);
+	if (r < 0 || t->fd >= 0)
+		return r < 0 ? r : 1;
+	handle_stop_search(&t->search);
+	do
+		r = handle_revive(t, false);
+	while (r == 0 && t->search.fd >= 0 && handle_doze(t, t->search.fd, POLLIN, until) == 1);
+	handle_stop_search(&t->search);
+	return r;
 }
 
 const uint32_t *tokend_documents(

@@ -598,9 +598,9 @@ static PyObject *client_attend(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	r = tokend_attend(c->t);
+	WAITING(c, r = tokend_attend(c->t));
 	leave(c, true);
-	return PyBool_FromLong(r != 0); /* what is an error is the next batch's to raise */
+	return PyBool_FromLong(r == 1); /* what is an error is the next batch's to raise */
 }
 
 static PyObject *client_request_number(PyObject *self, PyObject *none)
@@ -890,8 +890,7 @@ static PyMethodDef client_methods[] = {
 	{"seek", client_seek, METH_VARARGS, "(cursor or None, rank, world, micro_batch)"},
 	{"set_mix", client_set_mix, METH_VARARGS, "(names, weights) → where it acts from"},
 	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
-	{"attend", client_attend, METH_NOARGS,
-		"looks after the connection; is there nothing more to do at once?"},
+	{"attend", client_attend, METH_NOARGS, "looks after the connection: is there one?"},
 	{"request_number", client_request_number, METH_NOARGS, "of the operator's last request, or 0"},
 	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
 	{"obey", client_obey, METH_VARARGS, "(kind, args) → where it acts from"},

@@ -133,7 +133,8 @@ class Control:
         if self._open is not None:
             self.finish()
         now = time.monotonic()
-        if now >= self._attend and self.client.attend():  # until a lost daemon is found, every time
+        if now >= self._attend:
+            self.client.attend()
             self._attend = now + EVERY_S
         number = self.client.request_number()
         if number == self._handled:
