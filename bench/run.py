@@ -4,7 +4,7 @@
 Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the median of ROUNDS rounds in
 which the contestants take turns. Nothing here is a test; it asserts nothing but that the tokens are there.
 
-    make bench                        all of it (about six minutes)
+    make bench                        all of it (about seven minutes)
     build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
 """
 import argparse, concurrent.futures, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
@@ -365,6 +365,106 @@ def hundred_t(directory, args):
     row("daemon's RSS beside rings: opened, after 60 sessions, after 120", f"{before:.1f} {after:.1f} {last:.1f} MiB", "wanted flat")
 
 
+def mds_shard(path, tokens):
+    """A sample a window, as llm-foundry's writer lays them out: their tokens are not aligned."""
+    import numpy
+    samples = numpy.zeros(len(tokens) // WIN, [("bytes", "<u4"), ("shape", "u1", 3), ("tokens", "<u2", WIN)])
+    samples["bytes"], samples["shape"], samples["tokens"] = 3 + 2 * WIN, [5, WIN % 256, WIN // 256], tokens.reshape(-1, WIN)
+    about = {"column_encodings": ["ndarray:uint16"], "column_names": ["tokens"], "column_sizes": [None], "compression": None,
+             "format": "mds", "hashes": [], "size_limit": None, "version": 2}
+    config, count = json.dumps(about).encode(), len(samples)
+    offsets = 8 + 4 * count + len(config) + samples.itemsize * numpy.arange(count + 1)
+    path.write_bytes(numpy.array([count, *offsets], "<u4").tobytes() + config + samples.tobytes())
+    raw = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
+    shard = {**about, "raw_data": raw, "zip_data": None, "samples": count}
+    (path.parent / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+
+
+def write_formats(directory, count):
+    """The same tokens in each, as compressible as text is; directories by their formats."""
+    import numpy, pyarrow
+    tokens = numpy.resize((50257 ** numpy.random.default_rng(1).random(10_000_000)).astype("<u2"), count // WIN * WIN)
+    for name in ("flat", "npy", "llmc", "datatrove", "arrow", "mds"):
+        (directory / name).mkdir(parents=True)
+    tokens.tofile(directory / "flat/a.bin")
+    numpy.save(directory / "npy/a.npy", tokens)
+    header = numpy.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(tokens)
+    (directory / "llmc/a.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    tokens.tofile(directory / "datatrove/a.ds")
+    numpy.array([*range(1000, len(tokens), 1000), len(tokens)], "<u8").tofile(directory / "datatrove/a.ds.index")
+    schema = pyarrow.schema([("tokens", pyarrow.uint16())])
+    with pyarrow.ipc.new_file(str(directory / "arrow/a.arrow"), schema) as writer:
+        for at in range(0, len(tokens), 1000):  # a document
+            writer.write(pyarrow.record_batch([pyarrow.array(tokens[at : at + 1000])], schema=schema))
+    mds_shard(directory / "mds/shard.00000.mds", tokens)
+    pack = [BIN / "tokctl", "pack", directory / "flat/a.bin"]
+    quiet = {"check": True, "capture_output": True}
+    subprocess.run([*pack, directory / "megatron", "--format", "megatron", "--eos", "1000"], **quiet)
+    for frame in (64, 256):
+        subprocess.run([*pack, directory / f"zstd-{frame}K", "--format", "zstd", "--frame", str(frame << 10)], **quiet)
+    return len(tokens)
+
+
+def cost_of(*command):
+    """Seconds and CPU seconds of a program."""
+    def cpu():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    wall, before = time.monotonic(), cpu()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return {"s": time.monotonic() - wall, "cpu_s": cpu() - before}
+
+
+def formats(directory, args):
+    """What a format costs beside flat, and beside the plain tool for the same bytes."""
+    home = directory / "formats"
+    count = write_formats(home, args.tokens // 5)
+    names = ("flat", "npy", "llmc", "datatrove", "megatron", "arrow", "mds", "zstd-64K", "zstd-256K")
+    keys = {"mds": f"seq_len: {WIN}, extra: 0"}
+    shuffle = "block, block: 512, group: 8"  # a block is many frames: those at its ends are decoded once more for its neighbours
+    streams = "".join(
+        f"  {name}: {{seed: 42, {keys.get(name, f'seq_len: {SEQ}')}, datasets: "
+        f"[{{name: d, path: formats/{name}, shuffle: {shuffle if name.startswith('zstd') else 'global'}}}]}}\n" for name in names)
+    rates, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
+    flat, level = home / "flat/a.bin", "3"
+    for _ in range(args.rounds):
+        with Daemon(directory, streams, "memory: 256MiB\n") as daemon:  # decoded frames: two groups of blocks, not all
+            daemon.wait()
+            for name in names[1:]:  # each with flat beside it
+                rates["flat"].append(next_from_c(daemon, "flat", 0, 20000)["tokens_s"])
+                rates[name].append(next_from_c(daemon, name, 0, 20000)["tokens_s"] / rates["flat"][-1])
+        for name in cpu:
+            with Daemon(directory, streams, "memory: 256MiB\n") as daemon:
+                daemon.wait()
+                cat = [BIN / "tokctl", "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1", "--micro", str(MICRO),
+                       "--batches", str(count // BATCH_TOKENS), "--start"]
+                cost_of(*cat, "0")  # an epoch, so that its memory is there
+                before = cpu_of(daemon.process.pid)
+                cost_of(*cat, str(count // SEQ))
+                served = cpu_of(daemon.process.pid) - before
+                cpu[name].append(cost_of("zstd", "-dqc", *(home / name).iterdir())["cpu_s"] / served)
+    for _ in range(args.rounds):
+        for name, command in (("cat", ("cat", flat)), ("inspect", (BIN / "tokctl", "inspect", "--deep", flat)),
+                              ("zstd", ("zstd", "-qf", "-T2", f"-{level}", flat, "-o", home / "a.zst")),
+                              ("pack", (BIN / "tokctl", "pack", flat, home / "packed", "--format", "zstd", "--level", level))):
+            tools.setdefault(name, []).append(cost_of(*command))
+        shutil.rmtree(home / "packed")
+    print(f"\nFormats: {count / 1e6:.0f} M u16 tokens in each, windows of {WIN}, in the page cache; zstd with shuffle: {shuffle}")
+    row("windows/s of flat", f"{statistics.median(rates['flat']) / WIN / 1e3:.0f} k", "")
+    for name in names[1:]:
+        wanted = "" if name.startswith("zstd") else "wanted ≥ 0.95"
+        row(f"  of {name} ÷ flat", f"{statistics.median(rates[name]):.2f}", wanted)
+    for name in names[-2:]:
+        row(f"tokens a CPU second, {name} ÷ `zstd -d`", f"{statistics.median(cpu[name]):.2f}", "wanted ≥ 0.8")
+    row("speed of `tokctl inspect --deep` ÷ `cat FILE >/dev/null`", f"{median(tools['cat'], 's') / median(tools['inspect'], 's'):.2f}",
+        "wanted ≥ 0.7")
+    row(f"speed of `tokctl pack --format zstd` ÷ `zstd -T2 -{level}`", f"{median(tools['zstd'], 's') / median(tools['pack'], 's'):.2f}",
+        "wanted ≥ 0.7")
+    shutil.rmtree(home)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=500_000_000)
@@ -385,6 +485,7 @@ def main():
     try:
         throughput(directory, args)
         control(directory, args)
+        formats(directory, args)
         start_up(directory, args)
         order(args)
         opening(directory, args)
