@@ -234,7 +234,7 @@ def control(directory, args):
                 rounds += [rank.result() for rank in ranks]
     print("\nAn operator's requests, 2 ranks, steps of 10 ms")
     row("loader.control() with nothing to do, mean over the steps", f"{median(rounds, 'mean_us'):.0f} µs", "wanted ≤ 50 µs")
-    row("  p50, as one step in eight launches or reads an all-reduce", f"{median(rounds, 'median_us'):.0f} µs", "")
+    row("  p50, as few steps launch or read an all-reduce", f"{median(rounds, 'median_us'):.0f} µs", "")
 
 
 def start_up(directory, args):
