@@ -230,26 +230,6 @@ int tokend_attend(struct tokend *t)
 	return r;
 }
 
-const uint32_t *tokend_documents(
-	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
-{
-	const struct generation *g = t->now;
-
-	*count = 0;
-	while (g && g->id << HANDLE_BITS != batch->handle >> HANDLE_BITS << HANDLE_BITS)
-		g = g->older;
-	if (handle_forked(t) || !g || !g->ring.geometry.documents || row >= g->ring.geometry.rows)
-		return NULL;
-
-	uint64_t slot = batch->handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
-	uint32_t index = (uint32_t)(slot % g->ring.geometry.slots) * g->ring.geometry.rows + row;
-
-	uint32_t n = *ring_document_count(&g->ring, index), most = g->ring.geometry.window_tokens - 1;
-
-	*count = n < most ? n : most;
-	return ring_document_start(&g->ring, index);
-}
-
 /* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
 static struct generation **find_generation(struct tokend *t, uint64_t handle)
 {
@@ -260,6 +240,30 @@ static struct generation **find_generation(struct tokend *t, uint64_t handle)
 	return at;
 }
 
+/* The slot of that generation which @handle names. */
+static uint64_t slot_of(uint64_t handle)
+{
+	return handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
+}
+
+const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+{
+	/* To users the handle does not change: it is only looked into. */
+	const struct generation *g = *find_generation((struct tokend *)t, batch->handle);
+
+	*count = 0;
+	if (handle_forked(t) || !g || !g->ring.geometry.documents || row >= g->ring.geometry.rows)
+		return NULL;
+
+	const struct ring_geometry *geometry = &g->ring.geometry;
+	uint32_t index = (uint32_t)(slot_of(batch->handle) % geometry->slots) * geometry->rows + row;
+	uint32_t n = *ring_document_count(&g->ring, index), most = geometry->window_tokens - 1;
+
+	*count = n < most ? n : most;
+	return ring_document_start(&g->ring, index);
+}
+
 void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 {
 	if (handle_check(t) < 0)
@@ -267,7 +271,7 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 
 	struct generation **at = find_generation(t, batch->handle), *g = *at;
 
-	if (!g || !giveback_return(&g->out, batch->handle & ((UINT64_C(1) << HANDLE_BITS) - 1))) {
+	if (!g || !giveback_return(&g->out, slot_of(batch->handle))) {
 		handle_fail(
 			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before", batch->number);
 		return;

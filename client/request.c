@@ -84,24 +84,6 @@ static int bad(struct tokend *t, const char *key, const char *value, const char 
 	return handle_fail(t, TOKEND_EARGUMENT, "%s: '%.200s' %s", key, value, right);
 }
 
-/* Plain decimal digits up to 2^64 - 1. */
-static bool read_number(const char *text, uint64_t *value)
-{
-	uint64_t n = 0;
-
-	if (!*text)
-		return false;
-	for (; *text; text++) {
-		uint64_t digit = (uint64_t)(*text - '0');
-
-		if (*text < '0' || *text > '9' || n > (UINT64_MAX - digit) / 10)
-			return false;
-		n = n * 10 + digit;
-	}
-	*value = n;
-	return true;
-}
-
 /* "0.5 web": whatever the program's locale calls a decimal point. */
 static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t plain)
 {
@@ -134,7 +116,7 @@ static int read_line(struct tokend *t, struct orders *o, const char *key, char *
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (strcmp(key, numbers[i].key) != 0)
 			continue;
-		if (!read_number(value, numbers[i].to))
+		if (!wire_digits(value, numbers[i].to))
 			return bad(t, key, value, "must be a whole number below 2^64");
 		if (numbers[i].has)
 			*numbers[i].has = true;

@@ -207,7 +207,24 @@ bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacit
 	return true;
 }
 
-/* ---- names ---- */
+/* ---- numbers and names as texts ---- */
+
+bool wire_digits(const char *text, uint64_t *value)
+{
+	uint64_t n = 0;
+
+	if (!*text)
+		return false;
+	for (; *text; text++) {
+		uint64_t digit = (uint64_t)(*text - '0');
+
+		if (*text < '0' || *text > '9' || n > (UINT64_MAX - digit) / 10)
+			return false;
+		n = n * 10 + digit;
+	}
+	*value = n;
+	return true;
+}
 
 unsigned wire_character(const char *text)
 {

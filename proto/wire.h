@@ -181,6 +181,9 @@ bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacit
 const char *wire_decode(struct wire *w, const void *packet, size_t n);
 const char *wire_op_name(enum wire_op op);
 
+/* The number that plain decimal digits up to 2^64 - 1 are; false, with *@value as it was: @text is none. */
+bool wire_digits(const char *text, uint64_t *value);
+
 /* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs and tags
  * become file names: no '/', no leading dot. Those of datasets (labels) may hold both. */
 /* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or the text is

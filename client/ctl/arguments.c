@@ -65,17 +65,7 @@ int ctl_options(int argc, char **argv, const struct ctl_option *options, unsigne
 
 bool ctl_number(const char *text, uint64_t *value)
 {
-	*value = 0;
-	if (!*text)
-		return false;
-	for (; *text; text++) {
-		uint64_t digit = (uint64_t)(*text - '0');
-
-		if (*text < '0' || *text > '9' || *value > (UINT64_MAX - digit) / 10)
-			return false;
-		*value = *value * 10 + digit;
-	}
-	return true;
+	return wire_digits(text, value);
 }
 
 bool ctl_weight(const char *text, double *value)

@@ -52,7 +52,6 @@ class Group:
         self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
         self._greatest = distributed.AllreduceOptions()
         self._greatest.reduceOp = distributed.ReduceOp.MAX
-        self._numbers = torch.zeros(2, dtype=torch.int64)
 
     def gone(self):
         """Was torch.distributed ended, or begun anew, since?"""
