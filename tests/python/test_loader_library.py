@@ -9,42 +9,10 @@ import time
 import numpy
 import pytest
 from conftest import BIN, wait_until
+from declarations import Batch, Options, Request
 
 LIBRARY = BIN.parent / "lib" / "libtokend.so.1"
 EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9
-
-
-class Options(c.Structure):
-    _fields_ = [
-        ("size", c.c_size_t), ("socket", c.c_char_p), ("stream", c.c_char_p), ("run", c.c_char_p), ("rank", c.c_uint64),
-        ("world", c.c_uint64), ("micro_batch", c.c_uint32), ("peer", c.c_uint32), ("slots", c.c_uint32),
-        ("deadline_ms", c.c_uint32), ("connect_ms", c.c_uint32), ("cursor", c.c_char_p), ("cursor_bytes", c.c_size_t),
-        ("tag", c.c_char_p), ("position", c.c_uint64), ("start_at_position", c.c_int),
-    ]  # fmt: skip
-
-
-class Row(c.Structure):
-    _fields_ = [
-        ("position", c.c_uint64), ("epoch", c.c_uint64), ("window", c.c_uint64), ("offset", c.c_uint64),
-        ("dataset", c.c_uint32), ("shard", c.c_uint32),
-    ]  # fmt: skip
-
-
-class Batch(c.Structure):
-    _fields_ = [
-        ("tokens", c.c_void_p), ("row", c.POINTER(Row)), ("rows", c.c_uint32), ("rows_valid", c.c_uint32),
-        ("window_tokens", c.c_uint32), ("token_bytes", c.c_uint32), ("position", c.c_uint64), ("next", c.c_uint64),
-        ("number", c.c_uint64), ("handle", c.c_uint64),
-    ]  # fmt: skip
-
-    def array(self):
-        kind = {2: c.c_uint16, 4: c.c_uint32}[self.token_bytes]
-        at = c.cast(self.tokens, c.POINTER(kind))
-        return numpy.ctypeslib.as_array(at, (self.rows, self.window_tokens))
-
-
-class Request(c.Structure):
-    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 16), ("args", c.c_char * 65536)]
 
 
 @pytest.fixture(scope="module")

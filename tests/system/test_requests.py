@@ -16,33 +16,15 @@ import time
 import numpy
 from harness import PACKET_BYTES, REPO, TOKCTL, Checks, Client, Closed, Daemon, Place, Refused, datasets, rows_at, run, status, wait_for
 
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from declarations import Batch, Options, Request  # noqa: E402
+
 LIBRARY = os.path.join(REPO, "build", "lib", "libtokend.so.1")
 CURSOR_BYTES = 96 * 1024
 NOTED, DONE, FAILED = 1, 2, 3
 SEQ = 7
 
 # ---- a trainer ----
-
-
-class Options(c.Structure):
-    _fields_ = [
-        ("size", c.c_size_t), ("socket", c.c_char_p), ("stream", c.c_char_p), ("run", c.c_char_p), ("rank", c.c_uint64),
-        ("world", c.c_uint64), ("micro_batch", c.c_uint32), ("peer", c.c_uint32), ("slots", c.c_uint32),
-        ("deadline_ms", c.c_uint32), ("connect_ms", c.c_uint32), ("cursor", c.c_char_p), ("cursor_bytes", c.c_size_t),
-        ("tag", c.c_char_p), ("position", c.c_uint64), ("start_at_position", c.c_int),
-    ]  # fmt: skip
-
-
-class Batch(c.Structure):
-    _fields_ = [
-        ("tokens", c.c_void_p), ("row", c.c_void_p), ("rows", c.c_uint32), ("rows_valid", c.c_uint32),
-        ("window_tokens", c.c_uint32), ("token_bytes", c.c_uint32), ("position", c.c_uint64), ("next", c.c_uint64),
-        ("number", c.c_uint64), ("handle", c.c_uint64),
-    ]  # fmt: skip
-
-
-class Request(c.Structure):
-    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 16), ("args", c.c_char * 65536)]
 
 
 class Handle:
