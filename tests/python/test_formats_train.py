@@ -1,21 +1,17 @@
 """Tokens in every format train a model to the same losses, bit for bit, through a real daemon and Loader."""
 
 import importlib.util
-import io
 import json
 import shutil
 import sys
 import types
-import warnings
 
 import numpy
-import pyarrow
 import pytest
-import pyzstd
 import tokend
 import torch
 from conftest import Daemon, socket_directory
-from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+from shard_writers import arrow, datatrove, llmc, megatron, npy, put, raw, seekable
 
 # The package's __init__ wants torchvision, transformers and all clouds; its writer does not.
 ROOT = importlib.util.find_spec("streaming").submodule_search_locations[0]
@@ -26,93 +22,27 @@ for name, path in (("streaming", ROOT), ("streaming.base", ROOT + "/base")):
 
 from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
 
-with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
-    warnings.simplefilter("ignore")
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens
 SEQ, MICRO, STEPS, VOCABULARY = 64, 16, 20, 256  # the steps take every window, and some twice
 SAMPLES = 320
 
 
-# ---- writers: (path without its ending, tokens) → file ----
-
-
-def flat_content(tokens):
-    return tokens.tobytes()
-
-
-def npy_content(tokens):
-    file = io.BytesIO()
-    numpy.save(file, tokens)
-    return file.getvalue()
-
-
-def llmc_content(tokens):
-    header = numpy.zeros(256, "<i4")
-    header[:3] = [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
-    return header.tobytes() + tokens.tobytes()
-
-
-def plain(ending, content):
-    def write(path, tokens):
-        with open(path + ending, "wb") as file:
-            file.write(content(tokens))
-
-    return write
-
-
-def seekable(ending, content, frame):
-    def write(path, tokens):
-        with pyzstd.SeekableZstdFile(path + ending, "w", max_frame_content_size=frame) as file:
-            file.write(content(tokens))
-
-    return write
-
-
-def documents_of(tokens):
-    return numpy.array_split(tokens, 5) if len(tokens) else []
-
-
-def datatrove(path, tokens):
-    folder, name = path.rsplit("/", 1)
-    file = TokenizedFile(folder, name + ".ds", token_size=tokens.dtype.itemsize, save_final_metadata=True, tokenizer_name_or_path="gpt2")
-    for document in documents_of(tokens):
-        file.write(document.tolist(), None)
-    file.close()
-
-
-def megatron(path, tokens):
-    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
-    for document in documents_of(tokens):
-        builder.add_item(torch.from_numpy(document.copy()))
-        builder.end_document()
-    builder.finalize(path + ".idx")
-
-
-def arrow(path, tokens):
-    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
-    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
-        for document in documents_of(tokens):
-            writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
-
-
 # name: (stored dtype, keys, writer)
 FORMATS = {
-    "flat": ("<u2", {}, plain(".bin", flat_content)),
-    "flat-u32": ("<u4", {"dtype": "u32"}, plain(".bin", flat_content)),
-    "npy": ("<u2", {}, plain(".npy", npy_content)),
-    "npy-i64": ("<i8", {}, plain(".npy", npy_content)),
-    "llmc": ("<u2", {}, plain(".bin", llmc_content)),
-    "llmc-u32": ("<u4", {}, plain(".bin", llmc_content)),
+    "flat": ("<u2", {}, put(".bin", raw)),
+    "flat-u32": ("<u4", {"dtype": "u32"}, put(".bin", raw)),
+    "npy": ("<u2", {}, put(".npy", npy)),
+    "npy-i64": ("<i8", {}, put(".npy", npy)),
+    "llmc": ("<u2", {}, put(".bin", llmc)),
+    "llmc-u32": ("<u4", {}, put(".bin", llmc)),
     "datatrove": ("<u2", {}, datatrove),
     "datatrove-u32": ("<u4", {}, datatrove),
     "megatron": ("<u2", {}, megatron),
     "megatron-i32": ("<i4", {}, megatron),
     "arrow": ("<u4", {}, arrow),
-    "zstd": ("<u2", {}, seekable(".bin.zst", flat_content, 1000)),
-    "zstd-npy": ("<i8", {}, seekable(".npy.zst", npy_content, 4096)),
-    "zstd-llmc": ("<u2", {}, seekable(".bin.zst", llmc_content, 4096)),
+    "zstd": ("<u2", {}, seekable(".bin.zst", raw, 1000)),
+    "zstd-npy": ("<i8", {}, seekable(".npy.zst", npy, 4096)),
+    "zstd-llmc": ("<u2", {}, seekable(".bin.zst", llmc, 4096)),
 }
 OTHERS = [name for name in FORMATS if name != "flat"]
 

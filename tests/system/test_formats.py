@@ -4,7 +4,6 @@ damaged, negative, mixed or cut otherwise stops a stream or is refused, with its
 """
 
 import importlib.util
-import io
 import json
 import os
 import re
@@ -12,15 +11,14 @@ import struct
 import subprocess
 import sys
 import types
-import warnings
 
 import numpy
-import pyarrow
 import pyzstd
-import torch
-from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
-from harness import TOKCTL, TOKEND, Checks, Daemon, Place, run
+from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from shard_writers import arrow, datatrove, documents_of, llmc, megatron, npy, put, raw, seekable  # noqa: E402
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -36,46 +34,6 @@ def tokens_of(number, dtype):
 # ---- writers: (path without its ending, tokens) → file ----
 
 
-def npy(tokens, header=0):
-    file = io.BytesIO()
-    if not header:
-        numpy.save(file, tokens)
-        return file.getvalue()
-    text = repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(header - 11) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + tokens.tobytes()
-
-
-def llmc(tokens):
-    header = numpy.zeros(256, "<i4")
-    header[:3] = [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
-    return header.tobytes() + tokens.tobytes()
-
-
-def put(ending, content):
-    def write(path, tokens):
-        with open(path + ending, "wb") as f:
-            f.write(content(tokens))
-
-    return write
-
-
-def datatrove(path, tokens):
-    size = tokens.dtype.itemsize
-    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=size, save_final_metadata=True,
-                         tokenizer_name_or_path="gpt2")
-    for document in numpy.array_split(tokens, 5) if len(tokens) else []:
-        file.write(document.tolist(), None)
-    file.close()
-
-
-def seekable(ending, content, frame, options=None):
-    def write(path, tokens):
-        with pyzstd.SeekableZstdFile(path + ending, "w", level_or_option=options, max_frame_content_size=frame) as f:
-            f.write(content(tokens))
-
-    return write
-
-
 def frames(ending, content, parts):
     """As `zstd PART…; cat` leaves them: frames of the real tool, and no table."""
 
@@ -89,29 +47,10 @@ def frames(ending, content, parts):
     return write
 
 
-def raw(tokens):
-    return tokens.tobytes()
-
-
 def headers(path, tokens):
     """Headers of as many lengths as there are shards."""
     with open(path + ".npy", "wb") as f:
         f.write(npy(tokens, 54 + 64 * (1 + len(tokens) % 7)))
-
-
-def documents_of(tokens):
-    return numpy.array_split(tokens, 5) if len(tokens) else []
-
-
-def megatron(path, tokens):
-    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
-        warnings.simplefilter("ignore")
-        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
-    for document in documents_of(tokens):
-        builder.add_item(torch.from_numpy(document.copy()))
-        builder.end_document()
-    builder.finalize(path + ".idx")
 
 
 def megatron_scattered(path, tokens):
@@ -130,13 +69,6 @@ def megatron_scattered(path, tokens):
         f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1))
         f.write(numpy.array([len(d) for d in documents], "<i4").tobytes() + numpy.array(at, "<i8").tobytes())
         f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
-
-
-def arrow(path, tokens):
-    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
-    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
-        for document in documents_of(tokens):
-            writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
 
 
 # name: (served width, stored dtype, keys, writer); the first of a width is what the others are held against

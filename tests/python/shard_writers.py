@@ -1,0 +1,77 @@
+"""Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where there are such."""
+
+import io
+import os
+import warnings
+
+import numpy
+import pyarrow
+import pyzstd
+import torch
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+
+def npy(tokens, header=0):
+    file = io.BytesIO()
+    if not header:
+        numpy.save(file, tokens)
+        return file.getvalue()
+    text = repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(header - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + tokens.tobytes()
+
+
+def llmc(tokens):
+    header = numpy.zeros(256, "<i4")
+    header[:3] = [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
+    return header.tobytes() + tokens.tobytes()
+
+
+def raw(tokens):
+    return tokens.tobytes()
+
+
+def put(ending, content):
+    def write(path, tokens):
+        with open(path + ending, "wb") as f:
+            f.write(content(tokens))
+
+    return write
+
+
+def seekable(ending, content, frame, options=None):
+    def write(path, tokens):
+        with pyzstd.SeekableZstdFile(path + ending, "w", level_or_option=options, max_frame_content_size=frame) as f:
+            f.write(content(tokens))
+
+    return write
+
+
+def documents_of(tokens):
+    return numpy.array_split(tokens, 5) if len(tokens) else []
+
+
+def datatrove(path, tokens):
+    size = tokens.dtype.itemsize
+    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=size, save_final_metadata=True,
+                         tokenizer_name_or_path="gpt2")
+    for document in documents_of(tokens):
+        file.write(document.tolist(), None)
+    file.close()
+
+
+def megatron(path, tokens):
+    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
+    for document in documents_of(tokens):
+        builder.add_item(torch.from_numpy(document.copy()))
+        builder.end_document()
+    builder.finalize(path + ".idx")
+
+
+def arrow(path, tokens):
+    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
+    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
+        for document in documents_of(tokens):
+            writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
