@@ -80,10 +80,10 @@ $(O)/daemon/shard/shard.o $(O)/client/ctl/scan.o: FLAGS_$(VARIANT) += -O3
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
 
 $(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
-	$(link) -luv -luring -lyaml -lmicrohttpd -lzstd -ljansson -lm -lpthread
+	$(link) -luv -luring -lyaml -lmicrohttpd -lzstd -lz -ljansson -lm -lpthread
 
 $(O)/bin/tokctl: $(call objects,$(ctl))
-	$(link) -lyaml -lzstd -ljansson -lm -lpthread
+	$(link) -lyaml -lzstd -lz -ljansson -lm -lpthread
 
 $(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
 	$(link) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs -lm
@@ -108,14 +108,14 @@ unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-c
 	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
-	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lzstd -ljansson -lm -lpthread
+	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lzstd -lz -ljansson -lm -lpthread
 
 # What the tests in Python read shards with.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
-	$(link) -lzstd -ljansson -lpthread
+	$(link) -lzstd -lz -ljansson -lpthread
 
 $(O)/check/fuzz-shard: $(O)/tests/fuzz/fuzz_shard.o $(call objects,$(wildcard daemon/shard/*.c))
-	$(link) -fsanitize=fuzzer -lzstd -ljansson -lpthread
+	$(link) -fsanitize=fuzzer -lzstd -lz -ljansson -lpthread
 
 $(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
 	$(link) -lm -lpthread

@@ -326,6 +326,11 @@ static int check_revived(struct tokend *t, const struct generation *g, const str
 			"documents: "
 			"true there",
 			t->stream);
+	if (old->loss_mask && !new->loss_mask)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"loss_mask: the restarted daemon's config has it no more for stream %s: it needs "
+			"loss_mask: true there",
+			t->stream);
 	return 1;
 }
 

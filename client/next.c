@@ -246,22 +246,41 @@ static uint64_t slot_of(uint64_t handle)
 	return handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
 }
 
-const uint32_t *tokend_documents(
-	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+/* The ring that holds @row of the batch, which is its row *@index there. NULL: none does. */
+static const struct ring *find_row(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
 {
 	/* To users the handle does not change: it is only looked into. */
 	const struct generation *g = *find_generation((struct tokend *)t, batch->handle);
 
+	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
+		return NULL;
+	*index = (uint32_t)(slot_of(batch->handle) % g->ring.geometry.slots) * g->ring.geometry.rows + row;
+	return &g->ring;
+}
+
+const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
 	*count = 0;
-	if (handle_forked(t) || !g || !g->ring.geometry.documents || row >= g->ring.geometry.rows)
+	if (!ring || !ring->geometry.documents)
 		return NULL;
 
-	const struct ring_geometry *geometry = &g->ring.geometry;
-	uint32_t index = (uint32_t)(slot_of(batch->handle) % geometry->slots) * geometry->rows + row;
-	uint32_t n = *ring_document_count(&g->ring, index), most = geometry->window_tokens - 1;
+	uint32_t n = *ring_document_count(ring, index), most = ring->geometry.window_tokens - 1;
 
 	*count = n < most ? n : most;
-	return ring_document_start(&g->ring, index);
+	return ring_document_start(ring, index);
+}
+
+const uint8_t *tokend_loss_mask(const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
+	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
 }
 
 void tokend_release(struct tokend *t, const struct tokend_batch *batch)

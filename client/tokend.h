@@ -117,6 +117,14 @@ TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batc
 TOKEND_API const uint32_t *tokend_documents(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count);
 
+/*
+ * The loss mask of a row of a batch that is held: [window_tokens] bytes, 1 where the token may be a label, 0
+ * where it must not be (its label is ignored) and in rows that are padding. Valid as the tokens are. NULL
+ * where the stream has no `loss_mask: true` in the daemon's config, and for what is no row of a held batch.
+ */
+TOKEND_API const uint8_t *tokend_loss_mask(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row);
+
 /* Shape of the batches and the length of the stream; valid from attach on, changed only by tokend_seek(). */
 struct tokend_shape {
 	uint32_t rows, window_tokens, token_bytes, slots;

@@ -61,7 +61,8 @@ enum {
 	DATASET_BLOCK,
 	DATASET_GROUP,
 	DATASET_SLIDE,
-	DATASET_COLUMN
+	DATASET_COLUMN,
+	DATASET_LABEL_MASK,
 };
 
 #define WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
@@ -93,6 +94,8 @@ static const struct schema_key dataset_keys[] = {
 		.right = "true or false"},
 	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
 		.right = "a column's name"},
+	[DATASET_LABEL_MASK] = {"label_mask", schema_text, offsetof(struct config_dataset, label_mask),
+		.right = "a directory of loss masks under the names of the shards"},
 };
 
 _Static_assert(sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
@@ -122,6 +125,7 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	d->format_line = lines[DATASET_FORMAT] ? lines[DATASET_FORMAT] : line;
 	d->max_epochs_line = lines[DATASET_MAX_EPOCHS] ? lines[DATASET_MAX_EPOCHS] : line;
 	d->slide_line = lines[DATASET_SLIDE] ? lines[DATASET_SLIDE] : line;
+	d->label_mask_line = lines[DATASET_LABEL_MASK];
 	return true;
 }
 
@@ -410,6 +414,7 @@ enum {
 	STREAM_EOS,
 	STREAM_VOCAB,
 	STREAM_DOCUMENTS,
+	STREAM_LOSS_MASK,
 	STREAM_EPOCHS,
 	STREAM_SAMPLES,
 	STREAM_DATASETS,
@@ -436,6 +441,8 @@ static const struct schema_key stream_keys[] = {
 		.max = UINT64_C(1) << 32},
 	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
 		.right = "true or false"},
+	[STREAM_LOSS_MASK] = {"loss_mask", schema_flag, offsetof(struct config_stream, loss_mask),
+		.right = "true or false"},
 	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs), .min = 1,
 		.max = UINT64_MAX},
 	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples), .min = 1,
@@ -458,10 +465,13 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 		return REFUSE_KEY(s, lines[STREAM_EOS], ".eos",
 			"%" PRIu64 " is no token of a vocab of %" PRIu64 "; must be below it", stream->eos,
 			stream->vocab);
-	if (stream->documents && !stream->has_eos)
-		return REFUSE_KEY(s, lines[STREAM_DOCUMENTS], ".documents",
-			"nothing says where a document ends; must have eos, the token that ends one, beside "
-			"it");
+	for (uint32_t i = 0; !stream->loss_mask && i < stream->datasets; i++) {
+		if (!stream->dataset[i].label_mask)
+			continue;
+		schema_enter(s, ".datasets[%u].label_mask", i);
+		return schema_refuse(s, stream->dataset[i].label_mask_line,
+			"the stream asks for no loss mask; must have loss_mask: true, or be left out");
+	}
 	if (stream->epochs && stream->samples)
 		return REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
 			"the stream has epochs too (line %d); must have one of them", lines[STREAM_EPOCHS]);
@@ -534,6 +544,7 @@ static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct co
 		stream->stride = stream->seq_len;
 	stream->has_eos = lines[STREAM_EOS] != 0;
 	stream->eos_line = lines[STREAM_EOS];
+	stream->documents_line = lines[STREAM_DOCUMENTS];
 	stream->has_vocab = lines[STREAM_VOCAB] != 0;
 	return check_stream(s, stream, lines) && check_weights(s, stream, lines) &&
 	       (!reading.schedule || take_schedule(s, reading.schedule, stream));
@@ -818,6 +829,7 @@ static void stream_free(struct config_stream *stream)
 		free(stream->dataset[i].path);
 		free(stream->dataset[i].format);
 		free(stream->dataset[i].column);
+		free(stream->dataset[i].label_mask);
 	}
 	free(stream->dataset);
 	for (uint32_t i = 0; i < stream->steps; i++)

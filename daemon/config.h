@@ -18,6 +18,7 @@ struct config_dataset {
 	uint32_t token_bytes; /* of `dtype:`; 2 unless said */
 	bool has_dtype;
 	char *column;	     /* of MDS and Arrow; NULL: not said */
+	char *label_mask;    /* directory of loss masks, as written; NULL: not said */
 	double weight;	     /* 1 unless said */
 	uint64_t max_epochs; /* 0: no limit */
 	bool has_weight;
@@ -25,7 +26,7 @@ struct config_dataset {
 	uint32_t block, group;
 	bool slide;
 	int line; /* of the dataset; also the others where their key is not given */
-	int path_line, weight_line, format_line, max_epochs_line, slide_line;
+	int path_line, weight_line, format_line, max_epochs_line, slide_line, label_mask_line;
 };
 
 /* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See proto/cursor.h.
@@ -42,14 +43,15 @@ struct config_stream {
 	uint64_t seed, seq_len, extra, stride;
 	uint64_t epochs, samples; /* 0: not finite */
 	bool has_eos, has_vocab;
-	bool documents; /* has_eos then: slots say where documents begin */
+	bool documents; /* slots say where documents begin */
+	bool loss_mask; /* and which tokens may be labels */
 	uint64_t eos, vocab;
 	struct config_dataset *dataset;
 	uint32_t datasets;
 	struct config_step *step; /* `schedule:`, ascending */
 	uint32_t steps;
 	int line, schedule_line; /* the stream's own where it has no schedule */
-	int eos_line;
+	int eos_line, documents_line;
 };
 
 struct config {

@@ -76,6 +76,52 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 	return refuse(o, o->source->path_line, "path", "%s: no file there; must be at least one shard", path);
 }
 
+/* Masks among the shards would be served as tokens. */
+static bool check_label_mask(const struct opening *o)
+{
+	const struct dataset *d = o->dataset;
+	char path[PATH_MAX + 1];
+	size_t n = strlen(d->label_mask);
+
+	for (uint64_t s = 0; s < d->table.shards; s++) {
+		dataset_shard_path(d, s, path, sizeof(path));
+		if (strncmp(path, d->label_mask, n) == 0 && path[n] == '/')
+			return refuse(o, o->source->label_mask_line, "label_mask",
+				"%s lies in it and is among the shards; must be a directory that path does "
+				"not reach",
+				path);
+	}
+	return true;
+}
+
+/* What the stream wants said of its windows, and where that is looked for. */
+static bool prepare_marks(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	const char *mask = o->source->label_mask;
+	size_t root = strlen(d->root);
+
+	d->has_eos = o->stream->has_eos;
+	d->eos = (uint32_t)o->stream->eos;
+	d->unindexed = d->table.shards;
+	d->hint.documents = o->stream->documents;
+	d->hint.loss_mask = o->stream->loss_mask;
+	if (!mask)
+		return true;
+	bool below = mask[0] != '/';
+
+	if (asprintf(&d->label_mask, "%s%s%s", below ? o->config->directory : "", below ? "/" : "", mask) <
+		0) {
+		d->label_mask = NULL;
+		return refuse_memory(o);
+	}
+	for (size_t n = strlen(d->label_mask); n > 1 && d->label_mask[n - 1] == '/'; n--)
+		d->label_mask[n - 1] = 0;
+	d->hint.label_mask = d->label_mask;
+	d->hint.root_bytes = root + (root > 0 && d->root[root - 1] != '/');
+	return check_label_mask(o);
+}
+
 /* The arrays of @count shards, and the names that @list gives up. */
 static bool allocate(const struct opening *o, struct shard_list *list)
 {
@@ -101,7 +147,9 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 		.window_tokens = d->table.window_tokens,
 		.budget_bytes = dataset_frames_budget(o->config),
 	};
-	return (d->table.tokens && d->table.first_window && d->identity && d->data_at_of) || refuse_memory(o);
+	return ((d->table.tokens && d->table.first_window && d->identity && d->data_at_of) ||
+		       refuse_memory(o)) &&
+	       prepare_marks(o);
 }
 
 static uint64_t mtime_ns(const struct stat *st)
@@ -121,6 +169,8 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 		d->sample_tokens = shard->sample_tokens;
 		d->data_at = shard->data_at;
 		d->plain = true;
+		d->masks = shard->mask;
+		d->bounds = shard->bounds;
 	}
 	if (d->format != format)
 		return refuse(o, o->source->path_line, "path",
@@ -136,6 +186,13 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 			"%s: has samples of %" PRIu64 " tokens (0: none), the first shard, %s, of %" PRIu64
 			"; must be alike",
 			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
+	if (o->stream->loss_mask && (d->masks != shard->mask || d->bounds != shard->bounds))
+		return refuse(o, o->source->path_line, "path",
+			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must", path,
+			d->masks != shard->mask ? (shard->mask ? "a" : "no") : (shard->bounds ? "a" : "no"),
+			d->masks != shard->mask ? "loss mask" : "list of document bounds",
+			dataset_shard_name(d, 0),
+			(d->masks != shard->mask ? d->masks : d->bounds) ? "one" : "none");
 	return true;
 }
 
@@ -145,7 +202,13 @@ static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shar
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	d->data_at_of[s] = (uint32_t)shard->data_at;
+	bool documents = shard->documents != SHARD_UNKNOWN || shard->bounds;
+
 	pthread_mutex_lock(&lock);
+	d->marked |=
+		(d->hint.documents && documents) || (d->hint.loss_mask && (shard->mask || shard->bounds));
+	if (!documents && shard->sample_tokens == 0 && s < d->unindexed)
+		d->unindexed = s;
 	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
 	d->is_signed |= shard->type == SHARD_I32;
 	if (shard->frame_bytes > d->frame_bytes)
@@ -320,6 +383,22 @@ static bool check_samples(const struct opening *o)
 	return true;
 }
 
+/* Something must say where documents end. */
+static bool check_documents(const struct opening *o)
+{
+	const struct dataset *d = o->dataset;
+
+	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards)
+		return true;
+	snprintf(o->why, o->why_bytes,
+		"%s:%d: streams.%s.documents: nothing says where a document ends in dataset %s: %s, a shard "
+		"of "
+		"format %s, has no index; must have eos, the token that ends one, beside it",
+		o->config->path, o->stream->documents_line, o->stream->name, o->source->name,
+		dataset_shard_name(d, d->unindexed), d->format->name);
+	return false;
+}
+
 static bool open_dataset(const struct opening *o)
 {
 	const struct shard_format *format = NULL;
@@ -334,7 +413,7 @@ static bool open_dataset(const struct opening *o)
 	}
 	if (!list_files(o, &list))
 		return false;
-	if (!allocate(o, &list) || !describe_with_memo(o, format) || !check_samples(o))
+	if (!allocate(o, &list) || !describe_with_memo(o, format) || !check_samples(o) || !check_documents(o))
 		return false;
 	table_number(&o->dataset->table);
 	return check_windows(o);
@@ -456,7 +535,7 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 				"; a stream must have one width",
 				8 * d->token_bytes, source->dataset[0].name, 8 * stream->token_bytes);
 	}
-	if (source->documents && stream->token_bytes == 2 && source->eos > UINT16_MAX) {
+	if (source->documents && source->has_eos && stream->token_bytes == 2 && source->eos > UINT16_MAX) {
 		snprintf(why, why_bytes,
 			"%s:%d: streams.%s.eos: %" PRIu64
 			" is no u16 token, so no document would end; must be at most %d",
@@ -517,6 +596,7 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->table.first_window);
 	free(dataset->identity);
 	free(dataset->data_at_of);
+	free(dataset->label_mask);
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);

@@ -34,6 +34,14 @@ struct dataset {
 	uint32_t *data_at_of;	/* [shards] of each; else NULL */
 	uint64_t sample_tokens; /* > 0: windows are samples */
 	uint64_t frame_bytes;	/* compressed: what the largest frame decodes to; else 0 */
+	/* Marks of the stream's windows come from files, too, not from the tokens alone: shards are opened
+	 * for them even where they are plain. See marks.h. */
+	bool marked;
+	bool has_eos; /* the stream's: ends a document where a shard has no index */
+	uint32_t eos;
+	uint64_t unindexed; /* the first shard that says nothing of its documents; or the number of shards */
+	bool masks, bounds; /* with loss_mask: every shard has a mask; a list of bounds; or none has */
+	char *label_mask;   /* absolute, or NULL */
 	struct shard_hint hint; /* what shards are described and opened with, without frames */
 	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one; "" */
 	uint64_t note_shard;

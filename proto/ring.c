@@ -30,7 +30,7 @@ static bool within(uint64_t value, uint64_t limit, const char *name, char *why, 
 }
 
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, bool documents, char *why, size_t why_bytes)
+	uint64_t token_bytes, unsigned marks, char *why, size_t why_bytes)
 {
 	if (!within(slots, LIMIT_SLOTS, "slots", why, why_bytes) ||
 		!within(rows, LIMIT_MICRO_BATCH, "micro_batch", why, why_bytes) ||
@@ -62,22 +62,32 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 	g->slot_stride = round_up(slot_bytes, 64);
 	g->control_at = round_up(ring_slot_offset(g, slots - 1) + g->slot_stride, RING_PAGE);
 	g->data_bytes = g->control_at + RING_PAGE;
-	g->documents = documents;
+	g->documents = (marks & RING_DOCUMENTS) != 0;
+	g->loss_mask = (marks & RING_LOSS_MASK) != 0;
 	g->meta_bytes = RING_PAGE + slots * sizeof(struct ring_slot) + slots * rows * sizeof(struct ring_row);
-	if (documents) /* < 2^22 · 2^31 */
+	if (g->documents) /* < 2^22 · 2^31 */
 		g->meta_bytes += slots * rows * (1 + window_tokens) * sizeof(uint32_t);
+	if (g->loss_mask)
+		g->meta_bytes += slots * rows * window_tokens;
 	g->meta_bytes = round_up(g->meta_bytes, RING_PAGE);
 	return true;
 }
 
 static void ring_place(struct ring *ring, const struct ring_geometry *g, void *meta, void *data)
 {
+	size_t rows = (size_t)g->slots * g->rows;
+
 	ring->geometry = *g;
 	ring->header = meta;
 	ring->slot = (struct ring_slot *)((char *)meta + RING_PAGE);
 	ring->row = (struct ring_row *)(ring->slot + g->slots);
-	ring->document_count = g->documents ? (uint32_t *)(ring->row + (size_t)g->slots * g->rows) : NULL;
-	ring->document_start = g->documents ? ring->document_count + (size_t)g->slots * g->rows : NULL;
+	void *end = ring->row + rows;
+
+	ring->document_count = g->documents ? end : NULL;
+	ring->document_start = g->documents ? ring->document_count + rows : NULL;
+	if (g->documents)
+		end = ring->document_start + rows * g->window_tokens;
+	ring->loss_mask = g->loss_mask ? end : NULL;
 	ring->data = data;
 	ring->control = (struct ring_control *)((char *)data + g->control_at);
 }
@@ -95,12 +105,15 @@ bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, u
 {
 	const struct ring_header *header = meta;
 	struct ring_geometry g;
+	unsigned marks;
 	char why[256];
 
 	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC || header->version != RING_VERSION)
 		return false;
+	marks = (header->geometry.documents ? RING_DOCUMENTS : 0) |
+		(header->geometry.loss_mask ? RING_LOSS_MASK : 0);
 	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows, header->geometry.window_tokens,
-		    header->geometry.token_bytes, header->geometry.documents != 0, why, sizeof(why)))
+		    header->geometry.token_bytes, marks, why, sizeof(why)))
 		return false;
 	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes ||
 		g.data_bytes != data_bytes)

@@ -5,6 +5,7 @@
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
  *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots × rows] |
  *          | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens] |
+ *          | with a loss mask: u8 [slots × rows × window_tokens] |
  *   data   mapped read-write by both (CUDA can only register writable maps)
  *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct ring_control |
  *
@@ -16,6 +17,7 @@
  *
  * Documents. start[0] < start[1] < …, `count` of them, are the tokens of a row's window, from 1 on, that are
  * the first of another document than the token before. Every token but the first could be one: there is room.
+ * Loss mask. A byte a token: 1 where it may be a label, 0 where not; 0 in rows that are padding.
  *
  * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its
  * progress, then looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst:
@@ -30,6 +32,7 @@
 #define TOKEND_RING_H
 
 #include "limits.h"
+#include "marks.h"
 
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -54,8 +57,10 @@ struct ring_geometry {
 	uint64_t meta_bytes;
 	uint64_t data_bytes;
 	uint32_t documents; /* 1: rows say where documents begin */
-	uint32_t reserved;
+	uint32_t loss_mask; /* 1: and which tokens may be labels */
 };
+
+enum { RING_DOCUMENTS = 1, RING_LOSS_MASK = 2 }; /* what rows say of their tokens */
 
 struct ring_slot {
 	uint64_t position;   /* of row 0 */
@@ -91,6 +96,7 @@ struct ring_control {
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
 _Static_assert(sizeof(struct ring_geometry) == 64, "shared layout");
 _Static_assert(offsetof(struct ring_geometry, documents) == 56, "shared layout");
+_Static_assert(offsetof(struct ring_geometry, loss_mask) == 60, "shared layout");
 _Static_assert(offsetof(struct ring_header, geometry) == 16, "shared layout");
 _Static_assert(offsetof(struct ring_header, published) == 128, "shared layout");
 _Static_assert(offsetof(struct ring_header, end) == 136, "shared layout");
@@ -109,15 +115,17 @@ struct ring {
 	struct ring_row *row;
 	uint32_t *document_count; /* NULL without documents */
 	uint32_t *document_start;
+	uint8_t *loss_mask; /* NULL without one */
 	struct ring_control *control;
 	uint8_t *data;
 };
 
 /*
- * Sizes of a ring. False if a bound is broken; @why then holds the arithmetic.
+ * Sizes of a ring. @marks: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is broken; @why
+ * then holds the arithmetic.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, bool documents, char *why, size_t why_bytes);
+	uint64_t token_bytes, unsigned marks, char *why, size_t why_bytes);
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
@@ -152,6 +160,24 @@ static inline uint32_t *ring_document_start(const struct ring *ring, uint32_t in
 static inline uint32_t *ring_document_count(const struct ring *ring, uint32_t index)
 {
 	return &ring->document_count[index];
+}
+
+/* In a ring with a loss mask. */
+static inline uint8_t *ring_loss_mask(const struct ring *ring, uint32_t index)
+{
+	return ring->loss_mask + (size_t)index * ring->geometry.window_tokens;
+}
+
+/* Where what is to be said of the row is written. */
+static inline struct marks ring_marks(const struct ring *ring, uint32_t index)
+{
+	bool documents = ring->geometry.documents, loss_mask = ring->geometry.loss_mask;
+
+	return (struct marks){
+		.count = documents ? ring_document_count(ring, index) : NULL,
+		.start = documents ? ring_document_start(ring, index) : NULL,
+		.loss_mask = loss_mask ? ring_loss_mask(ring, index) : NULL,
+	};
 }
 
 /* ---- the daemon's side ---- */

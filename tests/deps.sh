@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libjansson-dev libzstd-dev libxxhash-dev python3 python3-dev python3-venv)
+packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then

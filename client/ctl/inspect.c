@@ -436,6 +436,7 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	}
 	if (in->config)
 		in->input.hint.budget_bytes = dataset_frames_budget(in->config);
+	in->input.hint.documents = true;
 	in->input.hint.frames = frames_new(FRAMES_BYTES);
 	for (int i = 0; i < n; i++)
 		inspect_path(in, path[i]);

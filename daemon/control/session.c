@@ -124,9 +124,15 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	return true;
 }
 
+static unsigned ring_marks_of(const struct config_stream *c)
+{
+	return (c->documents ? RING_DOCUMENTS : 0) | (c->loss_mask ? RING_LOSS_MASK : 0);
+}
+
 static uint64_t default_slots(const struct stream *stream, uint64_t micro)
 {
-	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0);
+	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
+			 stream->config->loss_mask;
 	uint64_t slot = micro * (stream->config->seq_len + stream->config->extra) * token;
 	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
 
@@ -147,7 +153,7 @@ static bool reserve(struct attach_job *job, struct server *server)
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro);
 	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes,
-		    c->documents, why, sizeof(why)))
+		    ring_marks_of(c), why, sizeof(why)))
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
@@ -219,7 +225,6 @@ static bool make_feed(struct attach_job *job)
 						 .rank = s->rank,
 						 .world = s->world,
 						 .ring = s->segment.ring,
-						 .eos = (uint32_t)stream->config->eos,
 						 .source = source,
 					 });
 	return s->feed || refuse(&job->refusal, "memory", "feed", "out of memory");

@@ -143,7 +143,6 @@ static void done(struct engine *engine, const struct engine_event *event, struct
 	engine->reading--;
 	feed->reading--;
 	if (event->fault == 0 && feed->state == FEED_RUNNING) {
-		feed_mark(feed, index);
 		feed->left[slot]--;
 		publish(feed, out);
 	}

@@ -11,8 +11,8 @@
  *
  * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the
  * reads in flight, a slot at a time in turn. Everything a feed needs is allocated when it is made; a step
- * allocates nothing. It looks at tokens only where the ring has documents, between a row's read and its
- * slot's publication.
+ * allocates nothing. It never looks at tokens: whoever reads a row's also writes its marks, where documents
+ * begin in it and what may be a label, and is DONE when both are there.
  */
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
@@ -36,7 +36,6 @@ struct feed_options {
 	uint32_t stream; /* feeds of one stream fail together */
 	uint64_t rank, world;
 	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
-	uint32_t eos;	  /* if the ring has documents: the token that ends one */
 	const struct feed_source *source; /* [cursor->datasets], copied */
 };
 
@@ -72,6 +71,7 @@ struct engine_action {
 	const void *owner;
 	uint64_t shard, token, tokens;
 	void *to;
+	struct marks marks; /* READ: of these tokens, wanted too */
 	int fault;
 };
 

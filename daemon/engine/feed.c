@@ -1,7 +1,5 @@
 #include "feed.h"
 
-#include "documents.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +160,7 @@ static void describe_read(
 		.token = row->offset,
 		.tokens = g->window_tokens,
 		.to = row_tokens(feed, index),
+		.marks = ring_marks(&feed->options.ring, index),
 	};
 }
 
@@ -233,8 +232,10 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->reading++;
 	} else {
 		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
-		if (g->documents)
-			*ring_document_count(ring, index) = 0;
+		if (read->marks.count)
+			*read->marks.count = 0;
+		if (read->marks.loss_mask)
+			memset(read->marks.loss_mask, 0, g->window_tokens);
 	}
 	if (++feed->row == g->rows) {
 		feed->row = 0;
@@ -242,16 +243,6 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->left[at]--;
 	}
 	return real;
-}
-
-void feed_mark(const struct feed *feed, uint32_t index)
-{
-	const struct ring *ring = &feed->options.ring;
-	const struct ring_geometry *g = &ring->geometry;
-
-	if (g->documents)
-		*ring_document_count(ring, index) = documents_find(ring_document_start(ring, index),
-			row_tokens(feed, index), g->window_tokens, g->token_bytes, feed->options.eos);
 }
 
 bool feed_publish(struct feed *feed)

@@ -54,8 +54,6 @@ enum feed_room feed_room(struct feed *feed);
 bool feed_plan(struct feed *feed, struct engine_action *read);
 /* The read of ring row @index again. */
 void feed_read_again(const struct feed *feed, uint32_t index, struct engine_action *read);
-/* The tokens of ring row @index have come: says where their documents begin, if the ring has documents. */
-void feed_mark(const struct feed *feed, uint32_t index);
 /* Publishes what is ready. True if the client wants a byte. */
 bool feed_publish(struct feed *feed);
 /* After a kick: may the sleeping feed go on? It is awake then. */

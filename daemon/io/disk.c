@@ -8,6 +8,7 @@
  * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
  * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
  */
+#include "../marks.h"
 #include "files.h"
 #include "pool.h"
 
@@ -258,6 +259,16 @@ static void request_continue(struct disk *disk, struct request *request)
 	disk->ops->submit(disk->backend, work);
 }
 
+/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has a source.
+ */
+static bool request_mark(struct request *request, int *error)
+{
+	const struct disk_read *read = &request->read;
+
+	return marks_write(read->dataset, request->file->source, read->token, read->tokens, read->to,
+		&read->marks, error, request->why, sizeof(request->why));
+}
+
 /* In the pool. */
 static int64_t request_decode(struct disk_work *work)
 {
@@ -266,20 +277,36 @@ static int64_t request_decode(struct disk_work *work)
 	int error = EIO;
 
 	return shard_read(request->file->source, read->token, read->tokens, read->to, &error, request->why,
-		       sizeof(request->why))
+		       sizeof(request->why)) &&
+			       request_mark(request, &error)
 		       ? 0
 		       : -error;
+}
+
+/* In the pool, the tokens are there. */
+static int64_t request_mark_call(struct disk_work *work)
+{
+	int error = EIO;
+
+	return request_mark((struct request *)((char *)work - offsetof(struct request, work)), &error)
+		       ? 0
+		       : -error;
+}
+
+static void request_call(struct disk *disk, struct request *request, int64_t (*call)(struct disk_work *work))
+{
+	request->tries = 0;
+	request->work = (struct disk_work){.call = call, .fd = request->file->fd};
+	disk->ops->submit(disk->backend, &request->work);
 }
 
 static void request_start(struct disk *disk, struct request *request)
 {
 	const struct disk_read *read = &request->read;
 
-	if (request->file->source) {
-		request->tries = 0;
+	if (request->file->source && !request->file->straight) {
 		request->staged = false;
-		request->work = (struct disk_work){.call = request_decode, .fd = request->file->fd};
-		disk->ops->submit(disk->backend, &request->work);
+		request_call(disk, request, request_decode);
 		return;
 	}
 	request->start = request->file->data_at + read->token * read->dataset->token_bytes;
@@ -415,7 +442,7 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 				   : request_continue(disk, request);
 		return;
 	}
-	if (error == EINVAL && request->staged) {
+	if (error == EINVAL && request->staged && !request->work.call) {
 		/* Taken at open, refused now: this file system wants a coarser alignment. */
 		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
 		disk_note_buffered(disk, file);
@@ -449,12 +476,20 @@ static bool request_negative(struct request *request)
 	return true;
 }
 
+/* A plain shard's tokens are there. */
 static void request_succeed(struct disk *disk, struct request *request)
 {
-	if (request_negative(request))
-		request_finish(disk, request, DISK_ERRNO, ERANGE);
-	else
-		request_finish(disk, request, DISK_OK, 0);
+	int error = ERANGE;
+	bool negative = request_negative(request);
+
+	if (!negative && request->file->source) {
+		request_call(disk, request, request_mark_call);
+		return;
+	}
+	bool fine = !negative && request_mark(request, &error);
+
+	files_put(&disk->files, request->file);
+	request_finish(disk, request, fine ? DISK_OK : DISK_ERRNO, fine ? 0 : error);
 }
 
 static void read_done(struct disk *disk, struct request *request)
@@ -480,8 +515,8 @@ static void read_done(struct disk *disk, struct request *request)
 		request_continue(disk, request);
 		return;
 	}
-	files_put(&disk->files, request->file);
 	if (request->have < end) {
+		files_put(&disk->files, request->file);
 		request_finish(disk, request, DISK_SHORT, 0);
 		return;
 	}
@@ -571,19 +606,29 @@ static void file_ready(struct disk *disk, struct file *file)
 	}
 }
 
-/* In the pool. A shard may turn out to be plain only once its index was looked through; then that is not
- * kept.
+/*
+ * In the pool. A shard may turn out to be plain only once its index was looked through; then that is not
+ * kept, but for marks.
  */
 static int64_t source_open(struct disk_work *work)
 {
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
+	int flags = fcntl(file->fd, F_GETFL);
+
+	/* Headers lie anywhere. */
+	if (file->direct)
+		fcntl(file->fd, F_SETFL, flags & ~O_DIRECT);
 	struct shard *source = dataset_open_shard(
 		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
 
+	if (file->direct)
+		fcntl(file->fd, F_SETFL, flags);
 	if (!source)
 		return -EBADMSG;
-	if (source->facts.plain) {
+	file->straight = source->facts.plain;
+	if (file->straight)
 		file->data_at = source->facts.data_at;
+	if (file->straight && !file->dataset->marked) {
 		shard_close(source);
 		source = NULL;
 	}
@@ -624,7 +669,7 @@ static void opening_done(struct disk *disk, struct file *file)
 
 	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
 		file_fail(disk, file, DISK_REPLACED, 0, why);
-	else if (file->dataset->plain)
+	else if (file->dataset->plain && !file->dataset->marked)
 		file_ready(disk, file);
 	else
 		source_begin(disk, file);

@@ -5,12 +5,14 @@
  *
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
  * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
- * belong; all others in its pool, by shard_read(). Short reads are continued. A read is done exactly once:
+ * belong; all others in its pool, by shard_read(). Short reads are continued. Marks follow the tokens, in the
+ * pool where they come from files (dataset_mark()). A read is done exactly once:
  * every tag that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
 
+#include "../../proto/marks.h"
 #include "../dataset.h"
 
 struct disk;
@@ -21,7 +23,8 @@ struct disk_read {
 	uint64_t shard;
 	uint64_t token; /* first token */
 	uint64_t tokens;
-	void *to; /* tokens × token_bytes bytes; untouched by others until the tag comes back */
+	void *to;	    /* tokens × token_bytes bytes; untouched by others until the tag comes back */
+	struct marks marks; /* of these tokens: what is not NULL is written, too */
 };
 
 enum disk_fault {

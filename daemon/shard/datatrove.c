@@ -281,6 +281,8 @@ static const struct shard_companion datatrove_companions[] = {
 	{0},
 };
 
+static const struct shard_mask datatrove_mask = {".ds", ".ds.loss"};
+
 const struct shard_format shard_datatrove = {
 	.name = "datatrove",
 	.recognise = datatrove_recognise,
@@ -289,4 +291,5 @@ const struct shard_format shard_datatrove = {
 	.open = datatrove_open,
 	.close = datatrove_close,
 	.document = datatrove_document,
+	.mask = &datatrove_mask,
 };

@@ -3,6 +3,7 @@
  * file says nothing of itself, so its width is the config's word, and all that can be checked is that the
  * size agrees with it.
  */
+#include "bounds.h"
 #include "shard.h"
 
 #include <inttypes.h>
@@ -40,10 +41,10 @@ static bool flat_describe(const struct bytes *b, const struct shard_hint *hint, 
 	return true;
 }
 
-/* OLMo's and dolma's document bounds. */
+/* What bounds.c reads, for whatever has such a name. */
 static const struct shard_companion flat_companions[] = {
-	{.ending = ".csv.gz", .shard = ".npy", .kind = "a list of document bounds"},
-	{.ending = ".csv.gz", .shard = ".bin", .kind = "a list of document bounds"},
+	{.ending = BOUNDS_ENDING, .shard = ".npy", .kind = "a list of document bounds"},
+	{.ending = BOUNDS_ENDING, .shard = ".bin", .kind = "a list of document bounds"},
 	{0},
 };
 

@@ -3,6 +3,8 @@
  * written as a literal. Then the values. It may have one dimension, or two: rows that are a window long are
  * samples, others are a stream.
  */
+#include "npy.h"
+
 #include "shard.h"
 
 #include <inttypes.h>
@@ -16,7 +18,7 @@ enum {
 
 static const char magic[] = "\x93NUMPY";
 
-static bool npy_recognise(const struct bytes *b)
+bool npy_recognise(const struct bytes *b)
 {
 	uint8_t head[sizeof(magic) - 1];
 
@@ -287,6 +289,22 @@ static bool type_of(const struct header *h, enum shard_type *type, char *why, si
 		: strchr(code, 'O') ? ", which is objects, a pickle"
 		: strchr(code, 'f') ? ", which is no integer"
 				    : "");
+}
+
+bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, size_t why_bytes)
+{
+	struct header h;
+
+	if (!read_header(b, &h, data_at, why, why_bytes))
+		return false;
+	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
+		return bytes_why(why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool", h.descr);
+	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
+		return bytes_why(why, why_bytes,
+			"NumPy header: shape is (%" PRIu64 ", …) of %u dimensions with %" PRIu64
+			" bytes after it; must be (%" PRIu64 ",), one for each token of the shard",
+			h.dimensions ? h.shape[0] : 0, h.dimensions, b->size - *data_at, n);
+	return true;
 }
 
 static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,

@@ -8,6 +8,9 @@
  */
 #include "shard.h"
 
+#include "bounds.h"
+#include "mask.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -218,6 +221,20 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, char 
 		facts->tokens, types[facts->type].name, facts->data_at, b->size);
 }
 
+/* What lies beside it, for whoever asks. */
+static bool describe_marks(const struct shard_format *format, const char *path, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct mask *mask = NULL;
+
+	facts->bounds = (hint->documents || hint->loss_mask) && !format->document && bounds_beside(path);
+	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, why, why_bytes))
+		return false;
+	facts->mask = mask != NULL;
+	mask_close(mask);
+	return true;
+}
+
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
 {
@@ -229,7 +246,8 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 		format = recognise(b, why, why_bytes);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-		if (!format->describe(b, hint, facts, why, why_bytes) || !within(b, facts, why, why_bytes))
+		if (!format->describe(b, hint, facts, why, why_bytes) || !within(b, facts, why, why_bytes) ||
+			!describe_marks(format, path, hint, facts, why, why_bytes))
 			format = NULL;
 		else
 			finish(b, hint, facts);
@@ -239,6 +257,25 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 }
 
 /* ---- open shards ---- */
+
+static bool open_marks(
+	struct shard *shard, const char *path, const struct shard_hint *hint, char *why, size_t why_bytes)
+{
+	struct shard_facts *facts = &shard->facts;
+
+	if (facts->bounds) {
+		if (!bounds_open(path, facts->tokens, &shard->bounds, why, why_bytes))
+			return false;
+		if (!shard->bounds)
+			return bytes_why(why, why_bytes,
+				"the list of its documents' bounds that lay beside it is gone");
+		facts->documents = bounds_documents(shard->bounds);
+	}
+	if (!facts->mask)
+		return true;
+	return mask_open(shard->format, path, hint, facts->tokens, &shard->mask, why, why_bytes) &&
+	       (shard->mask || bytes_why(why, why_bytes, "the loss mask that lay beside it is gone"));
+}
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, const struct shard_facts *facts, char *why, size_t why_bytes)
@@ -260,7 +297,8 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 			goto fail;
 	}
 	shard->bytes->path = NULL; /* it was borrowed */
-	if (!within(shard->bytes, &shard->facts, why, why_bytes))
+	if (!within(shard->bytes, &shard->facts, why, why_bytes) ||
+		!open_marks(shard, path, hint, why, why_bytes))
 		goto fail;
 	finish(shard->bytes, hint, &shard->facts);
 	return shard;
@@ -275,6 +313,8 @@ void shard_close(struct shard *shard)
 		return;
 	if (shard->index)
 		shard->format->close(shard->index);
+	bounds_close(shard->bounds);
+	mask_close(shard->mask);
 	bytes_close(shard->bytes);
 	free(shard);
 }
@@ -428,15 +468,16 @@ bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to,
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
 	char *why, size_t why_bytes)
 {
-	const struct shard_format *format = shard->format;
 	uint64_t end = shard->facts.tokens, boundary = token;
 	uint32_t count = 0;
 
-	if (!format->document || shard->facts.documents == SHARD_UNKNOWN || token >= end)
+	if (shard->facts.documents == SHARD_UNKNOWN || token >= end)
 		return 0;
 	end = n < end - token ? token + n : end;
 	while (count < max && boundary < end) {
-		uint64_t next = format->document(shard->index, boundary, why, why_bytes);
+		uint64_t next = shard->bounds
+					? bounds_next(shard->bounds, boundary)
+					: shard->format->document(shard->index, boundary, why, why_bytes);
 
 		if (next == 0)
 			return -1;
@@ -452,4 +493,16 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 		at[count++] = (uint32_t)(boundary - token);
 	}
 	return count;
+}
+
+bool shard_loss_mask(const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, int *error,
+	char *why, size_t why_bytes)
+{
+	if (!shard->mask)
+		memset(to, 1, n);
+	else if (!mask_read(shard->mask, token, n, to, error, why, why_bytes))
+		return false;
+	if (shard->bounds)
+		bounds_mask(shard->bounds, token, n, to);
+	return true;
 }

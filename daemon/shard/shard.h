@@ -30,6 +30,10 @@ struct shard_hint {	      /* what the config says of files that do not say thems
 	struct frames *frames;	/* may be NULL */
 	uint64_t budget_bytes;	/* what a frame may decode to; 0: 256 MiB */
 	struct memo *memo;	/* of the dataset whose shards are described; NULL: it is a file of its own */
+	bool documents; /* somebody asks where documents begin: bounds beside a shard are looked for */
+	bool loss_mask; /* and which tokens may be labels: masks are, too */
+	const char *label_mask; /* directory of masks under the shards' names, or NULL */
+	size_t root_bytes;	/* label_mask: of a shard's path, what is not part of its name */
 };
 
 struct shard_facts {
@@ -47,10 +51,19 @@ struct shard_facts {
 	uint64_t data_at;     /* where the format has no extent() */
 	uint32_t lead_bytes;  /* what check() sees, at most SHARD_LEAD_MOST; set by open(), else 0 */
 	uint64_t frame_bytes; /* > 0: compressed; what reading a single token may decode */
+	bool bounds;	      /* a list of document bounds lies beside it, and the hint asks for it */
+	bool mask;	      /* so does a loss mask */
 	char note[160];	      /* "", or something users should know (multimodal modes are ignored, …) */
 };
 
 struct shard_index; /* a format's own */
+struct bounds;
+struct mask;
+
+/* A loss mask beside a shard, by the endings of both: as mask.h says. */
+struct shard_mask {
+	const char *shard, *mask;
+};
 
 /* A file beside shards that is none: passed over where its shard is among the files, an error where it is
  * not. */
@@ -109,6 +122,7 @@ struct shard_format {
 	 * with @why. NULL: documents are not known. Not called where facts.documents is SHARD_UNKNOWN.
 	 */
 	uint64_t (*document)(const struct shard_index *index, uint64_t token, char *why, size_t why_bytes);
+	const struct shard_mask *mask; /* NULL: its writers keep none */
 };
 
 /* An open shard. */
@@ -117,6 +131,8 @@ struct shard {
 	struct shard_facts facts;
 	struct bytes *bytes;	   /* owned */
 	struct shard_index *index; /* owned; NULL where the format has none */
+	struct bounds *bounds;	   /* owned; NULL where there are none */
+	struct mask *mask;	   /* owned; NULL where there is none */
 };
 
 /* The format called @name, or NULL. "auto" is none. */
@@ -148,9 +164,16 @@ bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to,
 	size_t why_bytes);
 /*
  * Document boundaries b with token < b < token + n, ascending, as offsets from @token, at most @max of them.
- * Their number, or -1 with @why. 0 also where the format knows none.
+ * Their number, or -1 with @why. 0 also where facts.documents is SHARD_UNKNOWN: neither the format nor a list
+ * of bounds knows any.
  */
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
+	char *why, size_t why_bytes);
+/*
+ * A byte each for tokens [token, token + n) into @to: 1 where it may be a label, 0 where the mask says that
+ * it must not or where it is in no document. The hint asked for loss_mask. As shard_read() says.
+ */
+bool shard_loss_mask(const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, int *error,
 	char *why, size_t why_bytes);
 
 /*

@@ -35,7 +35,7 @@ struct prove_feeds *prove_feeds_new(const struct prove *p, const struct cursor *
 		table_number(&f->table[d]);
 		f->source[d].table = &f->table[d];
 	}
-	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro, 1, 2, false, why, sizeof(why)), "%s", why);
+	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro, 1, 2, 0, why, sizeof(why)), "%s", why);
 	f->meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	f->data = aligned_alloc(RING_PAGE, g.data_bytes);
 	PROVE(p, f->meta && f->data, "memory");

@@ -17,6 +17,7 @@
  *
  * What happens depends on the seed alone: the same seed gives the same trace, whose hash is printed.
  */
+#include "../../daemon/documents.h"
 #include "../../daemon/engine/engine.h"
 
 #include "../unit/rng.h"
@@ -57,7 +58,7 @@ struct stream {
 	struct dataset dataset[DATASETS];
 	struct feed_source source[DATASETS];
 	uint32_t token_bytes;
-	bool documents;
+	unsigned marks; /* RING_DOCUMENTS, RING_LOSS_MASK */
 };
 
 struct client {
@@ -96,7 +97,7 @@ struct grave {
 
 struct counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures, hostile,
-		ticks, lost, crashes, documents;
+		ticks, lost, crashes, documents, labels;
 };
 
 struct sim {
@@ -193,12 +194,12 @@ static void stream_make(struct sim *sim, struct stream *s)
 	identity.extra = below(sim, 3);
 	identity.stride = 1 + below(sim, 2 * identity.seq_len);
 	s->token_bytes = one_in(sim, 2) ? 2 : 4;
-	s->documents = s == sim->stream || one_in(sim, 2);
+	s->marks = s == sim->stream ? RING_DOCUMENTS | RING_LOSS_MASK : (unsigned)below(sim, 4);
 	for (uint32_t d = 0; d < n; d++) {
 		do
 			dataset_make(sim, &s->dataset[d], identity.seq_len + identity.extra, identity.stride);
 		while (d == 0 && s->dataset[d].table.windows == 0);
-		s->dataset[d].often = s->documents ? (uint32_t)below(sim, 12) : 0;
+		s->dataset[d].often = s->marks & RING_DOCUMENTS ? (uint32_t)below(sim, 12) : 0;
 		source[d] = source_of(sim, &s->dataset[d], names[d]);
 		s->source[d] = (struct feed_source){.table = &s->dataset[d].table, .owner = &s->dataset[d]};
 	}
@@ -248,6 +249,17 @@ static void write_tokens(
 
 		memcpy(to + i * bytes, &value, bytes); /* little-endian, as here */
 	}
+}
+
+/* What may be a label is told by the token alone. A read that goes wrong leaves nonsense. */
+static void write_marks(const struct engine_action *a, uint32_t bytes, bool bad)
+{
+	if (a->marks.count)
+		*a->marks.count =
+			bad ? UINT32_MAX
+			    : documents_find(a->marks.start, a->to, (uint32_t)a->tokens, bytes, EOS);
+	for (uint64_t i = 0; a->marks.loss_mask && i < a->tokens; i++)
+		a->marks.loss_mask[i] = bad ? 0xee : ((const uint8_t *)a->to)[i * bytes] & 1;
 }
 
 /* Shard and offset of a window, by counting. */
@@ -308,8 +320,8 @@ static void client_make(struct sim *sim, struct client *c)
 	*c = (struct client){.state = RUNNING, .stream = s, .cursor = random_cursor(sim, s)};
 	c->world = 1 + below(sim, 5);
 	c->rank = below(sim, c->world);
-	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes,
-			   s->documents, why, sizeof(why)));
+	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, s->marks,
+			   why, sizeof(why)));
 	c->meta = map(sim, g.meta_bytes);
 	c->data = map(sim, g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
@@ -320,7 +332,6 @@ static void client_make(struct sim *sim, struct client *c)
 					       .rank = c->rank,
 					       .world = c->world,
 					       .ring = c->ring,
-					       .eos = EOS,
 					       .source = s->source,
 				       });
 	CHECK(sim, c->feed);
@@ -350,6 +361,8 @@ static uint64_t slot_hash(const struct client *c, uint64_t s)
 	for (uint32_t i = index; g->documents && i < index + g->rows; i++)
 		hash = hash * 31 + order_checksum(ring_document_start(&c->ring, i),
 					   *ring_document_count(&c->ring, i) * sizeof(uint32_t));
+	if (g->loss_mask)
+		hash += order_checksum(ring_loss_mask(&c->ring, index), (size_t)g->rows * g->window_tokens);
 	return hash ^ order_checksum(ring_slot_data(&c->ring, s), g->slot_bytes) ^
 	       order_checksum(ring_rows(&c->ring, s), g->rows * sizeof(struct ring_row)) * 3 ^
 	       order_checksum(ring_slot(&c->ring, s), sizeof(struct ring_slot)) * 5;
@@ -410,6 +423,17 @@ static void check_documents(struct sim *sim, const struct client *c, uint32_t in
 	sim->counts.documents += n;
 }
 
+/* Padding's tokens are 0, and no labels. */
+static void check_loss_mask(struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
+{
+	const struct ring_geometry *g = &c->ring.geometry;
+
+	for (uint32_t i = 0; g->loss_mask && i < g->window_tokens; i++) {
+		CHECK(sim, ring_loss_mask(&c->ring, index)[i] == (bytes[i * g->token_bytes] & 1));
+		sim->counts.labels += ring_loss_mask(&c->ring, index)[i];
+	}
+}
+
 static void check_slot(struct sim *sim, const struct client *c, uint64_t s)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
@@ -425,6 +449,7 @@ static void check_slot(struct sim *sim, const struct client *c, uint64_t s)
 		else
 			check_padding(sim, &ring_rows(&c->ring, s)[r], bytes, row_bytes);
 		check_documents(sim, c, (uint32_t)(s % g->slots) * g->rows + r, bytes);
+		check_loss_mask(sim, c, (uint32_t)(s % g->slots) * g->rows + r, bytes);
 		valid += first + r < end;
 	}
 	CHECK(sim, ring_slot(&c->ring, s)->rows_valid == valid);
@@ -601,6 +626,7 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 	check_target(sim, c, &r.action);
 	write_tokens(d, r.action.shard, r.action.token, bad ? r.action.tokens / 2 : r.action.tokens,
 		c->ring.geometry.token_bytes, r.action.to);
+	write_marks(&r.action, c->ring.geometry.token_bytes, bad);
 	c->reading[(uint32_t)r.action.tag] = false;
 	if (bad) {
 		event.fault = 5;
@@ -886,8 +912,8 @@ static void report(const struct sim *sim)
 	       "  ticks %" PRIu64 "\n",
 		n->slots, n->rows, n->padding, n->waits, n->ticks);
 	printf("faults %" PRIu64 "  retries %" PRIu64 "  feeds failed %" PRIu64 "  hostile %" PRIu64
-	       "  lost bytes found %" PRIu64 "  documents %" PRIu64 "\n",
-		n->faults, n->retries, n->failures, n->hostile, n->lost, n->documents);
+	       "  lost bytes found %" PRIu64 "  documents %" PRIu64 "  labels %" PRIu64 "\n",
+		n->faults, n->retries, n->failures, n->hostile, n->lost, n->documents, n->labels);
 	printf("trace %016" PRIx64 "\n", sim->trace);
 }
 

@@ -19,7 +19,7 @@ version=$(sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 [ "$("$top/bin/tokend" --version)" = "tokend $version" ]
 [ "$("$top/bin/tokctl" --version)" = "tokctl $version" ]
 needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '; }
-[ "$(needed "$top/bin/tokctl")" = "libjansson.so.4 libyaml-0.so.2 libzstd.so.1 " ]
+[ "$(needed "$top/bin/tokctl")" = "libjansson.so.4 libyaml-0.so.2 libz.so.1 libzstd.so.1 " ]
 [ "$(needed "$top/lib/libtokend.so")" = "" ]
 
 # The library, found through pkg-config.

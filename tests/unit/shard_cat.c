@@ -109,7 +109,7 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 
 int main(int argc, char **argv)
 {
-	struct shard_hint hint = {.type = SHARD_U16};
+	struct shard_hint hint = {.type = SHARD_U16, .documents = true};
 	const struct shard_format *format = NULL;
 	bool show = false, fine = true;
 

@@ -99,7 +99,7 @@ static void test_defaults(void **state)
 	assert_int_equal(s->epochs, 0);
 	assert_int_equal(s->samples, 0);
 	assert_false(s->has_eos);
-	assert_false(s->documents);
+	assert_true(!s->documents && !s->loss_mask && !s->dataset[0].label_mask);
 	assert_false(s->has_vocab);
 	assert_int_equal(s->line, 2);
 	assert_int_equal(s->datasets, 1);
@@ -139,6 +139,7 @@ static void test_everything(void **state)
 					     "    stride: 3\n"
 					     "    eos: 0\n"
 					     "    documents: true\n"
+					     "    loss_mask: true\n"
 					     "    vocab: 4294967296\n"
 					     "    samples: 10\n"
 					     "    datasets:\n"
@@ -151,6 +152,7 @@ static void test_everything(void **state)
 					     "        block: 2147483648\n"
 					     "        group: 1\n"
 					     "        slide: true\n"
+					     "        label_mask: ../masks\n"
 					     "      - {name: zero, path: z, weight: 0, shuffle: none}\n");
 	const struct place *p = *state;
 	const struct config_stream *s = &c->stream[0];
@@ -169,7 +171,8 @@ static void test_everything(void **state)
 	assert_true(s->seed == UINT64_MAX);
 	assert_int_equal(s->extra, 0);
 	assert_int_equal(s->stride, 3);
-	assert_true(s->has_eos && s->has_vocab && s->documents);
+	assert_true(s->has_eos && s->has_vocab && s->documents && s->loss_mask);
+	assert_string_equal(s->dataset[0].label_mask, "../masks");
 	assert_int_equal(s->eos, 0);
 	assert_int_equal(s->vocab, UINT64_C(1) << 32);
 	assert_int_equal(s->samples, 10);
@@ -182,10 +185,10 @@ static void test_everything(void **state)
 	assert_true(s->dataset[0].block == UINT32_C(1) << 31);
 	assert_int_equal(s->dataset[0].group, 1);
 	assert_true(s->dataset[0].slide);
-	assert_int_equal(s->dataset[0].line, 19);
-	assert_int_equal(s->dataset[0].path_line, 20);
-	assert_int_equal(s->dataset[0].format_line, 21);
-	assert_int_equal(s->dataset[0].weight_line, 23);
+	assert_int_equal(s->dataset[0].line, 20);
+	assert_int_equal(s->dataset[0].path_line, 21);
+	assert_int_equal(s->dataset[0].format_line, 22);
+	assert_int_equal(s->dataset[0].weight_line, 24);
 	assert_true(s->dataset[1].weight == 0 && s->dataset[1].has_weight);
 	assert_int_equal(s->dataset[1].shuffle, ORDER_NONE);
 	config_free(c);
@@ -354,7 +357,7 @@ static const struct bad bad_files[] = {
 	{GOOD "? [a]\n: b\n", ":7: config: is a list; must be a key"},
 	{WEB ", \"a\\nb\": 1}\n", ":6: streams.train.datasets[0].a?b: unknown key; known here: name, path, "
 				  "format, dtype, weight, max_epochs, shuffle, block, "
-				  "group, slide, column"},
+				  "group, slide, column, label_mask"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n",
 		":1: streams.t.seed: is missing; add seed: a whole number from 0 to 18446744073709551615 in "
 		"plain digits"},
@@ -413,11 +416,16 @@ static const struct bad bad_files[] = {
 		"18446744073709551615 in plain digits"},
 	{GOOD "    eos: 70\n    vocab: 70\n",
 		":7: streams.train.eos: 70 is no token of a vocab of 70; must be below it"},
-	{GOOD "    documents: true\n",
-		":7: streams.train.documents: nothing says where a document ends; must "
-		"have eos, the token that ends one, beside it"},
 	{GOOD "    eos: 7\n    documents: 1\n",
 		":8: streams.train.documents: '1' is no truth value; must be true or false"},
+	{GOOD "    loss_mask: yes please\n",
+		":7: streams.train.loss_mask: 'yes please' is no truth value; must be true or false"},
+	{WEB ", label_mask: masks}\n",
+		":6: streams.train.datasets[0].label_mask: the stream asks for no loss mask; must have "
+		"loss_mask: true, or be left out"},
+	{WEB ", label_mask: [a]}\n    loss_mask: true\n",
+		":6: streams.train.datasets[0].label_mask: is a list; must be a directory of loss masks under "
+		"the names of the shards"},
 	/* epochs with what it excludes */
 	{GOOD "    epochs: 1\n    samples: 4\n",
 		":8: streams.train.samples: the stream has epochs too (line 7); must have one of them"},

@@ -405,6 +405,86 @@ static void test_widths(void **state)
 	assert_int_equal(s->dataset->table.tokens[0], 10);
 }
 
+/* What the stream wants said of its windows must be somewhere to be found. */
+static void test_marks(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "a.bin", 40);
+	make(p, "i/a.ds", 40);
+	make(p, "i/a.ds.index", 16);
+	make(p, "i/b.ds", 40);
+	make(p, "c/a.npy", 40);
+	make(p, "c/a.csv.gz", 0);
+	make(p, "c/b.npy", 40);
+	assert_refused(p, LEN8 "\n    documents: true", "      - {name: a, path: a.bin}",
+		"5: streams.train.documents: nothing says where a document ends in dataset a: a.bin, a shard "
+		"of "
+		"format flat, has no index; must have eos, the token that ends one, beside it");
+	assert_refused(p, LEN8 "\n    documents: true",
+		"      - {name: i, path: i/a.ds}\n      - {name: j, path: i}",
+		"5: streams.train.documents: nothing says where a document ends in dataset j: b.ds, a shard "
+		"of "
+		"format datatrove, has no index; must have eos, the token that ends one, beside it");
+	const struct stream *s =
+		open_good(p, LEN8 "\n    documents: true", "      - {name: i, path: i/a.ds}");
+
+	assert_true(s->dataset[0].marked && s->dataset[0].plain);
+	s = open_good(p, LEN8 "\n    documents: true", "      - {name: c, path: c/a.npy}");
+	assert_true(s->dataset[0].marked && s->dataset[0].plain);
+	s = open_good(p, LEN8 "\n    eos: 3\n    documents: true",
+		"      - {name: i, path: i}\n      - {name: a, path: a.bin}");
+	assert_true(s->dataset[0].marked && !s->dataset[1].marked);
+	s = open_good(p, LEN8 "\n    eos: 3", "      - {name: i, path: i}");
+	assert_false(s->dataset[0].marked);
+	s = open_good(p, LEN8 "\n    loss_mask: true",
+		"      - {name: i, path: i}\n      - {name: c, path: c/a.npy}\n      - {name: a, path: "
+		"a.bin}");
+	assert_true(!s->dataset[0].marked && s->dataset[1].marked && !s->dataset[2].marked);
+}
+
+static void test_loss_masks(void **state)
+{
+	struct place *p = *state;
+
+	make(p, "i/a.ds", 40);
+	make(p, "i/a.ds.loss", 20);
+	make(p, "i/b.ds", 40);
+	make(p, "c/a.npy", 40);
+	make(p, "c/b.npy", 40);
+	make(p, "c/b.csv.gz", 0);
+	make(p, "d/a.npy", 40);
+	make(p, "d/x/b.npy", 40);
+	make(p, "masks/a.npy", 20);
+	make(p, "masks/x/b.npy", 20);
+	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i}",
+		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask beside it, the first shard, "
+		"a.ds, "
+		"has one; all or none must");
+	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: c, path: c}",
+		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds beside it, "
+		"the first "
+		"shard, a.npy, has none; all or none must");
+	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i/a.ds, label_mask: masks}",
+		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds is not "
+		"there; must "
+		"be one for each shard of the dataset");
+	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: d/x/}",
+		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among the shards; "
+		"must be "
+		"a directory that path does not reach");
+	const struct stream *s =
+		open_good(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks//}");
+
+	assert_true(s->dataset[0].marked);
+	make(p, "masks/x/b.npy", 21);
+	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks}",
+		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: b.npy: its size is 21 bytes; must be 20, "
+		"one for "
+		"each token of the shard");
+	open_good(p, LEN8, "      - {name: i, path: i}\n      - {name: c, path: c}");
+}
+
 static void test_format(void **state)
 {
 	struct place *p = *state;
@@ -737,6 +817,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_short, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_widths, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_format, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_marks, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_loss_masks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_same_shard, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),

@@ -2,7 +2,7 @@
  * The core, one behaviour at a time: events in, actions out, nothing else around it. The simulator
  * (tests/sim) does the same with everything at once.
  */
-#include "../../daemon/engine/documents.h"
+#include "../../daemon/documents.h"
 #include "../../daemon/engine/engine.h"
 
 #include "rng.h"
@@ -56,8 +56,7 @@ struct session {
 struct shape {
 	uint32_t id, stream, slots, rows;
 	uint64_t rank, world, samples, next;
-	bool documents;
-	uint32_t eos;
+	unsigned marks;
 };
 
 static struct session session_make(const struct shape *shape)
@@ -67,8 +66,7 @@ static struct session session_make(const struct shape *shape)
 	struct cursor cursor = begin(shape->samples, shape->next);
 	char why[256];
 
-	assert_true(
-		ring_geometry(&g, shape->slots, shape->rows, WINDOW, 4, shape->documents, why, sizeof(why)));
+	assert_true(ring_geometry(&g, shape->slots, shape->rows, WINDOW, 4, shape->marks, why, sizeof(why)));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);
@@ -81,7 +79,6 @@ static struct session session_make(const struct shape *shape)
 					   .rank = shape->rank,
 					   .world = shape->world ? shape->world : 1,
 					   .ring = s.ring,
-					   .eos = shape->eos,
 					   .source = &source,
 				   });
 	assert_non_null(s.feed);
@@ -106,7 +103,8 @@ static uint64_t published(const struct session *s)
 struct rig {
 	struct engine *engine;
 	struct engine_actions out;
-	uint64_t reading[LIMIT_READS]; /* tags of the reads in flight, oldest first */
+	uint64_t reading[LIMIT_READS];	 /* tags of the reads in flight, oldest first */
+	struct marks marks[LIMIT_READS]; /* what is asked of them */
 	unsigned reads;
 };
 
@@ -133,6 +131,7 @@ static unsigned step(struct rig *r, struct engine_event event)
 	for (unsigned i = 0; i < r->out.count; i++)
 		if (r->out.action[i].type == ENGINE_READ) {
 			assert_true(r->reads < LIMIT_READS);
+			r->marks[r->reads] = r->out.action[i].marks;
 			r->reading[r->reads++] = r->out.action[i].tag;
 		}
 	return r->out.count;
@@ -166,6 +165,7 @@ static unsigned done(struct rig *r, uint64_t tag, int fault, bool retryable)
 		at++;
 	assert_true(at < r->reads);
 	memmove(&r->reading[at], &r->reading[at + 1], (--r->reads - at) * sizeof(tag));
+	memmove(&r->marks[at], &r->marks[at + 1], (r->reads - at) * sizeof(r->marks[at]));
 	return step(r, (struct engine_event){.type = ENGINE_DONE,
 			       .id = UINT32_MAX,
 			       .tag = tag,
@@ -522,34 +522,62 @@ static void documents_begin_behind_each_eos(void **state)
 	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
 }
 
-/* A row's are there when its slot is published; those of the row that had its place before are gone. */
-static void slots_say_where_documents_begin(void **state)
+/* A read is asked for a row's marks where the ring has them, into the row's own place; padding has none. */
+static void reads_bring_marks(void **state)
 {
-	static const uint32_t windows[][WINDOW] = {
-		{9, 1, 9, 9, 1}, {1, 2, 3, 4, 9}, {9, 9, 9, 9, 9}, {0, 0, 0, 0, 0}, {1, 1, 1, 9, 1}};
-	static const uint32_t expected[][WINDOW] = {{3, 1, 3, 4}, {0}, {4, 1, 2, 3, 4}, {0}, {1, 4}};
 	struct rig *r = rig_make(DEPTH);
-	struct session s = session_make(
-		&(struct shape){.id = 3, .slots = 2, .rows = 3, .samples = 5, .documents = true, .eos = 9});
+	struct session s = session_make(&(struct shape){
+		.id = 3, .slots = 2, .rows = 3, .samples = 5, .marks = RING_DOCUMENTS | RING_LOSS_MASK});
 
 	(void)state;
 	memset(ring_document_count(&s.ring, 0), 0xee, 6 * sizeof(uint32_t));
+	memset(ring_loss_mask(&s.ring, 0), 0xee, (size_t)6 * WINDOW);
 	attach(r, &s, 3);
 	assert_int_equal(r->reads, 5);
-	for (unsigned i = 0; i < 5; i++)
-		memcpy((uint32_t *)ring_slot_data(&s.ring, i / 3) + i % 3 * WINDOW, windows[i],
-			sizeof(windows[i]));
-	done(r, 3ull << 32 | 4, EIO, true); /* tried again; only what has come is looked at */
-	assert_int_equal(*ring_document_count(&s.ring, 4), 0xeeeeeeee);
 	for (unsigned i = 0; i < 5; i++) {
+		struct marks asked = r->marks[i], place = ring_marks(&s.ring, i);
+
+		assert_int_equal(r->reading[i], 3ull << 32 | i);
+		assert_true(asked.count && asked.start && asked.loss_mask);
+		assert_memory_equal(&asked, &place, sizeof(place));
+	}
+	done(r, 3ull << 32 | 4, EIO, true); /* tried again, for the same */
+	assert_int_equal(r->reading[4], 3ull << 32 | 4);
+	assert_ptr_equal(r->marks[4].count, ring_document_count(&s.ring, 4));
+	for (unsigned i = 0; i < 5; i++) {
+		*r->marks[0].count = i;
+		memset(r->marks[0].loss_mask, (int)i, WINDOW);
 		done(r, 3ull << 32 | i, 0, false);
-		assert_int_equal(*ring_document_count(&s.ring, i), expected[i][0]);
-		assert_memory_equal(
-			ring_document_start(&s.ring, i), &expected[i][1], expected[i][0] * sizeof(uint32_t));
 	}
 	assert_int_equal(published(&s), 2);
-	assert_int_equal(*ring_document_count(&s.ring, 5), 0); /* padding */
+	for (uint32_t i = 0; i < 6; i++) {
+		uint32_t is = i < 5 ? i : 0; /* padding */
+
+		assert_int_equal(*ring_document_count(&s.ring, i), is);
+		for (unsigned t = 0; t < WINDOW; t++)
+			assert_int_equal(ring_loss_mask(&s.ring, i)[t], is);
+	}
 	leave(r, &s, 3);
+	rig_free(r);
+}
+
+static void who_has_no_room_asks_for_no_marks(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+
+	(void)state;
+	for (unsigned marks = 0; marks < 4; marks++) {
+		struct session s = session_make(
+			&(struct shape){.id = marks, .slots = 1, .rows = 1, .samples = 1, .marks = marks});
+
+		attach(r, &s, marks);
+		assert_int_equal(r->reads, 1);
+		assert_true(!r->marks[0].count == !(marks & RING_DOCUMENTS));
+		assert_true(!r->marks[0].start == !(marks & RING_DOCUMENTS));
+		assert_true(!r->marks[0].loss_mask == !(marks & RING_LOSS_MASK));
+		read_all(r);
+		leave(r, &s, marks);
+	}
 	rig_free(r);
 }
 
@@ -796,7 +824,8 @@ int main(void)
 		cmocka_unit_test(padding_at_the_end),
 		cmocka_unit_test(nothing_behind_the_end),
 		cmocka_unit_test(documents_begin_behind_each_eos),
-		cmocka_unit_test(slots_say_where_documents_begin),
+		cmocka_unit_test(reads_bring_marks),
+		cmocka_unit_test(who_has_no_room_asks_for_no_marks),
 		cmocka_unit_test(padding_alone_wakes),
 		cmocka_unit_test(gone_comes_behind_the_last_read),
 		cmocka_unit_test(events_for_nobody_are_ignored),

@@ -32,7 +32,7 @@ static bool fits(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_
 {
 	struct ring_geometry more;
 	char why[256] = "";
-	bool ok = ring_geometry(g, slots, rows, window, bytes, false, why, sizeof(why));
+	bool ok = ring_geometry(g, slots, rows, window, bytes, 0, why, sizeof(why));
 
 	assert_int_equal(ok, why[0] == 0);
 	/* Documents cost room in the meta segment, no other bound. */
@@ -143,11 +143,11 @@ static void *map(uint64_t bytes)
 	return at;
 }
 
-static void maps_make_with(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, bool documents)
+static void maps_make_with(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned marks)
 {
 	char why[256];
 
-	assert_true(ring_geometry(&m->g, slots, rows, window, 4, documents, why, sizeof(why)));
+	assert_true(ring_geometry(&m->g, slots, rows, window, 4, marks, why, sizeof(why)));
 	m->meta = map(m->g.meta_bytes);
 	m->data = map(m->g.data_bytes);
 	ring_format(&m->daemon, &m->g, m->meta, m->data);
@@ -156,7 +156,7 @@ static void maps_make_with(struct maps *m, uint64_t slots, uint64_t rows, uint64
 
 static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
 {
-	maps_make_with(m, slots, rows, window, false);
+	maps_make_with(m, slots, rows, window, 0);
 }
 
 static void maps_free(struct maps *m)
@@ -184,31 +184,39 @@ static void both_sides_see_the_same(void **state)
 	maps_free(&m);
 }
 
-/* Room for each row's documents, between the rows and the end of the meta segment, none of it shared. */
-static void documents_have_a_place(void **state)
+/* Room for each row's marks, between the rows and the end of the meta segment, none of it shared. */
+static void marks_have_a_place(unsigned marks)
 {
-	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33 };
+	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
 	struct maps m;
 
-	(void)state;
-	maps_make(&m, SLOTS, ROWS_EACH, TOKENS);
-	assert_true(!m.daemon.document_count && !m.client.document_start && !m.client.geometry.documents);
-	maps_free(&m);
+	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, marks);
+	uint8_t *at = (uint8_t *)(m.client.row + ROWS);
 
-	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, true);
-	assert_true((void *)m.client.document_count == (void *)(m.client.row + SLOTS * ROWS_EACH));
-	for (uint32_t i = 0; i < SLOTS * ROWS_EACH; i++) {
-		uint32_t *start = ring_document_start(&m.client, i),
-			 *count = ring_document_count(&m.client, i);
+	if (marks & RING_DOCUMENTS) {
+		for (uint32_t i = 0; i < ROWS; i++, at += sizeof(uint32_t))
+			assert_ptr_equal(ring_marks(&m.client, i).count, at);
+		for (uint32_t i = 0; i < ROWS; i++, at += TOKENS * sizeof(uint32_t))
+			assert_ptr_equal(ring_marks(&m.client, i).start, at);
+	}
+	for (uint32_t i = 0; marks & RING_LOSS_MASK && i < ROWS; i++, at += TOKENS)
+		assert_ptr_equal(ring_marks(&m.client, i).loss_mask, at);
+	assert_true(at <= (uint8_t *)m.meta + m.g.meta_bytes);
+	for (uint32_t i = 0; i < ROWS; i++) {
+		struct marks daemon = ring_marks(&m.daemon, i), client = ring_marks(&m.client, i);
 
-		assert_ptr_equal(start, ring_document_start(&m.daemon, i));
-		assert_ptr_equal(count, ring_document_count(&m.daemon, i));
-		assert_ptr_equal(count, ring_document_count(&m.client, 0) + i);
-		assert_ptr_equal(start, ring_document_start(&m.client, 0) + i * TOKENS);
-		assert_true(count < ring_document_start(&m.client, 0));
-		assert_true((char *)(start + TOKENS) <= (char *)m.meta + m.g.meta_bytes);
+		assert_memory_equal(&daemon, &client, sizeof(client));
+		assert_true(!client.count == !(marks & RING_DOCUMENTS) && !client.count == !client.start);
+		assert_true(!client.loss_mask == !(marks & RING_LOSS_MASK));
 	}
 	maps_free(&m);
+}
+
+static void what_is_asked_for_has_a_place(void **state)
+{
+	(void)state;
+	for (unsigned marks = 0; marks < 4; marks++)
+		marks_have_a_place(marks);
 }
 
 static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
@@ -218,12 +226,11 @@ static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes
 	return ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes);
 }
 
-static void mangled_headers(bool documents)
+static void mangled_headers(unsigned marks)
 {
 	struct maps m;
 
-	maps_make_with(
-		&m, 3, 128, 33, documents); /* so many rows that another number of slots has other sizes */
+	maps_make_with(&m, 3, 128, 33, marks); /* so many rows that another number of slots has other sizes */
 	uint8_t *header = m.meta;
 	size_t reserved = offsetof(struct ring_header, reserved);
 
@@ -241,8 +248,8 @@ static void mangled_headers(bool documents)
 static void mangled_headers_are_refused(void **state)
 {
 	(void)state;
-	mangled_headers(false);
-	mangled_headers(true);
+	for (unsigned marks = 0; marks < 4; marks++)
+		mangled_headers(marks);
 }
 
 static void maps_of_another_size_are_refused(void **state)
@@ -513,7 +520,7 @@ int main(void)
 		cmocka_unit_test(slots_around_a_gibibyte),
 		cmocka_unit_test(geometries_refused),
 		cmocka_unit_test(both_sides_see_the_same),
-		cmocka_unit_test(documents_have_a_place),
+		cmocka_unit_test(what_is_asked_for_has_a_place),
 		cmocka_unit_test(mangled_headers_are_refused),
 		cmocka_unit_test(maps_of_another_size_are_refused),
 		cmocka_unit_test(random_headers),

@@ -1,4 +1,4 @@
-/* Where documents begin in a window whose documents end with one token. Private to the engine. */
+/* Where documents begin in a window whose documents end with one token. */
 #ifndef TOKEND_DOCUMENTS_H
 #define TOKEND_DOCUMENTS_H
 

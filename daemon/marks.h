@@ -1,0 +1,19 @@
+/*
+ * What is said of a window besides its tokens: where documents begin in it, by the index of its shard, else
+ * by the eos; and which tokens may be labels, by masks and by bounds that leave tokens out, else all of them.
+ */
+#ifndef TOKEND_MARKS_H
+#define TOKEND_MARKS_H
+
+#include "../proto/marks.h"
+#include "dataset.h"
+
+/*
+ * Writes what @to has room for, of @n tokens from @token on, which lie at @tokens as they are served. @source
+ * is the open shard; it may be NULL where the dataset is not `marked`, and then nothing blocks. False: as
+ * shard_read() says.
+ */
+bool marks_write(const struct dataset *dataset, const struct shard *source, uint64_t token, uint64_t n,
+	const void *tokens, const struct marks *to, int *error, char *why, size_t why_bytes);
+
+#endif

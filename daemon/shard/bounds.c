@@ -1,0 +1,353 @@
+#include "bounds.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* no number below 2^64 has more */ };
+
+#define GAP (UINT64_C(1) << 63)
+
+/*
+ * The shard in a row of spans, each a document or a gap between two; none is empty, so there are no more than
+ * tokens, whatever the file says.
+ */
+struct bounds {
+	uint64_t *end; /* ascending, the last is the number of tokens; with GAP where its span is one */
+	uint64_t count, room;
+	uint64_t documents, tokens;
+};
+
+/* One walk through the file. */
+struct reading {
+	struct bounds *bounds;
+	const char *name; /* of the file, without its directories */
+	char *why;
+	size_t why_bytes;
+	z_stream z;
+	bool cr;	    /* the last byte was a CR, whose LF is to be passed over */
+	bool quoted, quote; /* inside quotes; and the last byte was one, which may have ended them */
+	bool any;	    /* of the row */
+	unsigned field, length;
+	bool open;		      /* the field may begin with a quote */
+	char text[2][FIELD_MOST + 1]; /* of the first two fields */
+	uint64_t row, before;	      /* number of the row; where the one before it ended */
+};
+
+static bool beside(const char *shard, char *path, size_t path_bytes)
+{
+	return bytes_beside(shard, ".npy", BOUNDS_ENDING, path, path_bytes) ||
+	       bytes_beside(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
+}
+
+bool bounds_beside(const char *shard)
+{
+	char path[PATH_MAX];
+
+	return beside(shard, path, sizeof(path)) && (access(path, F_OK) == 0 || errno != ENOENT);
+}
+
+/* ---- spans ---- */
+
+static bool add(struct bounds *b, uint64_t end)
+{
+	if (b->count == b->room) {
+		uint64_t room = b->room ? b->room + b->room / 2 : 64;
+		uint64_t *grown = reallocarray(b->end, room, sizeof(*grown));
+
+		if (!grown)
+			return false;
+		b->end = grown;
+		b->room = room;
+	}
+	b->end[b->count++] = end;
+	return true;
+}
+
+static uint64_t covered(const struct bounds *b)
+{
+	return b->count ? b->end[b->count - 1] & ~GAP : 0;
+}
+
+/* A document, with the gap ahead of it. */
+static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
+{
+	b->documents++;
+	return start == end || ((start == covered(b) || add(b, start | GAP)) && add(b, end));
+}
+
+static bool finish(struct bounds *b)
+{
+	if (covered(b) < b->tokens && !add(b, b->tokens | GAP))
+		return false;
+	uint64_t *fit = reallocarray(b->end, b->count + 1, sizeof(*fit));
+
+	b->end = fit ? fit : b->end;
+	return true;
+}
+
+/* The span that @token is in. */
+static uint64_t find(const struct bounds *b, uint64_t token)
+{
+	uint64_t lo = 0, hi = b->count;
+
+	assert(token < b->tokens);
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if ((b->end[mid] & ~GAP) > token)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
+}
+
+uint64_t bounds_documents(const struct bounds *b)
+{
+	return b->documents;
+}
+
+uint64_t bounds_next(const struct bounds *b, uint64_t token)
+{
+	return b->end[find(b, token)] & ~GAP;
+}
+
+void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to)
+{
+	uint64_t at = token, end = token + n;
+
+	for (uint64_t i = n ? find(b, token) : 0; at < end; i++) {
+		uint64_t last = b->end[i] & ~GAP;
+
+		last = last < end ? last : end;
+		if (b->end[i] & GAP)
+			memset(to + (at - token), 0, last - at);
+		at = last;
+	}
+}
+
+/* ---- rows ---- */
+
+/* refuse(r, text, …): one line about the row that is being read. */
+#define refuse(r, text, ...)                                                                                 \
+	bytes_why((r)->why, (r)->why_bytes, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row, __VA_ARGS__)
+
+static bool number(struct reading *r, unsigned field, const char *name, uint64_t *value)
+{
+	const char *text = r->text[field];
+	bool fine = r->field >= field && text[0] != 0;
+
+	*value = 0;
+	for (const char *c = text; *c && fine; c++)
+		fine = *c >= '0' && *c <= '9' && !__builtin_mul_overflow(*value, 10, value) &&
+		       !__builtin_add_overflow(*value, (uint64_t)(*c - '0'), value);
+	return fine || refuse(r, "%s is '%s'; must be a whole number below 2^64", name, text);
+}
+
+static bool end_row(struct reading *r)
+{
+	struct bounds *b = r->bounds;
+	uint64_t start, end;
+
+	if (!number(r, 0, "start", &start) || !number(r, 1, "end", &end))
+		return false;
+	if (start < r->before)
+		return refuse(r,
+			"start is %" PRIu64 "; must be at least %" PRIu64
+			", the end of the row before it: documents ascend and do not overlap",
+			start, r->before);
+	if (end < start)
+		return refuse(r, "end is %" PRIu64 "; must be at least %" PRIu64 ", its start", end, start);
+	if (end > b->tokens)
+		return refuse(r, "end is %" PRIu64 "; must be at most %" PRIu64 ", the shard's tokens", end,
+			b->tokens);
+	if (!add_document(b, start, end))
+		return refuse(r, "%s", strerror(ENOMEM));
+	r->before = end;
+	return true;
+}
+
+static void begin_field(struct reading *r, unsigned field)
+{
+	r->field = field;
+	r->length = 0;
+	r->open = true;
+	r->quoted = r->quote = false;
+	if (field < 2)
+		r->text[field][0] = 0;
+}
+
+static void begin_row(struct reading *r)
+{
+	r->any = false;
+	r->row++;
+	begin_field(r, 0);
+	r->text[1][0] = 0;
+}
+
+/* What cannot be shown is shown as '?'. A third field and those behind it are nobody's. */
+static void keep(struct reading *r, char c)
+{
+	if (r->field >= 2 || r->length == FIELD_MOST)
+		return;
+	r->text[r->field][r->length++] = c >= ' ' && c <= '~' ? c : '?';
+	r->text[r->field][r->length] = 0;
+}
+
+static bool take(struct reading *r, char c)
+{
+	bool lf = r->cr && c == '\n';
+
+	r->cr = false;
+	if (lf)
+		return true;
+	r->any = true;
+	if (r->quoted && !r->quote && c != '"') {
+		keep(r, c);
+		return true;
+	}
+	if (c == '"' && r->open) {
+		r->quoted = true;
+		r->open = false;
+		return true;
+	}
+	if (c == '"' && r->quoted) { /* one ends them, two are one */
+		if (r->quote)
+			keep(r, c);
+		r->quote = !r->quote;
+		return true;
+	}
+	r->quoted = r->quote = r->open = false;
+	if (c == ',') {
+		begin_field(r, r->field + (r->field < 2));
+		return true;
+	}
+	if (c != '\n' && c != '\r') {
+		keep(r, c);
+		return true;
+	}
+	r->cr = c == '\r';
+	if (!end_row(r))
+		return false;
+	begin_row(r);
+	return true;
+}
+
+/* Behind the last byte. */
+static bool end_text(struct reading *r)
+{
+	if (r->quoted && !r->quote)
+		return refuse(r, "%s", "ends inside quotes: it is cut short");
+	return !r->any || end_row(r);
+}
+
+/* ---- gzip ---- */
+
+static bool refuse_file(const struct reading *r, const char *what)
+{
+	return bytes_why(r->why, r->why_bytes, "%.200s: %s", r->name, what);
+}
+
+/* All that the next bytes of the file decode to. *@ended: they end a member, as gzip calls its parts. */
+static bool inflate_chunk(struct reading *r, bool *ended)
+{
+	unsigned char text[CHUNK];
+
+	do {
+		r->z.next_out = text;
+		r->z.avail_out = sizeof(text);
+		int done = inflate(&r->z, Z_NO_FLUSH);
+
+		if (done == Z_MEM_ERROR)
+			return refuse_file(r, strerror(ENOMEM));
+		if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
+			return bytes_why(r->why, r->why_bytes, "%.200s: is no gzip file, or damaged: %s",
+				r->name, r->z.msg ? r->z.msg : "bad data");
+		for (unsigned char *c = text; c < r->z.next_out; c++)
+			if (!take(r, (char)*c))
+				return false;
+		*ended = done == Z_STREAM_END;
+		if (*ended && r->z.avail_in > 0)
+			inflateReset(&r->z);
+	} while (r->z.avail_in > 0 || r->z.avail_out == 0);
+	return true;
+}
+
+static bool read_all(struct reading *r, const struct bytes *file)
+{
+	unsigned char *packed = malloc(CHUNK);
+	bool fine = packed || refuse_file(r, strerror(ENOMEM)), ended = false;
+
+	for (uint64_t at = 0; fine && at < file->size; at += CHUNK) {
+		uint64_t left = file->size - at;
+		char why[160];
+		int error;
+
+		r->z.next_in = packed;
+		r->z.avail_in = left < CHUNK ? (unsigned)left : CHUNK;
+		if (ended)
+			inflateReset(&r->z);
+		fine = bytes_read(file, at, packed, r->z.avail_in, &error, why, sizeof(why))
+			       ? inflate_chunk(r, &ended)
+			       : refuse_file(r, why);
+	}
+	free(packed);
+	return fine && (ended || refuse_file(r, "ends within its gzip data: it is cut short")) && end_text(r);
+}
+
+static bool read_file(struct reading *r, const struct bytes *file)
+{
+	if (inflateInit2(&r->z, 16 + MAX_WBITS) != Z_OK) /* 16: gzip's framing, no other */
+		return refuse_file(r, strerror(ENOMEM));
+	begin_row(r);
+	bool fine = read_all(r, file) && (finish(r->bounds) || refuse_file(r, strerror(ENOMEM)));
+
+	inflateEnd(&r->z);
+	return fine;
+}
+
+bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes)
+{
+	char path[PATH_MAX];
+	int error;
+
+	*bounds = NULL;
+	if (!beside(shard, path, sizeof(path)))
+		return true;
+	struct bytes *file = bytes_open_path(path, &error, why, why_bytes);
+
+	if (!file)
+		return error == ENOENT;
+	struct bounds *b = calloc(1, sizeof(*b));
+	const char *slash = strrchr(path, '/');
+	struct reading r = {
+		.bounds = b, .name = slash ? slash + 1 : path, .why = why, .why_bytes = why_bytes};
+	bool fine = b != NULL;
+
+	if (b) {
+		b->tokens = tokens;
+		fine = read_file(&r, file);
+	} else {
+		refuse_file(&r, strerror(ENOMEM));
+	}
+	bytes_close(file);
+	if (fine)
+		*bounds = b;
+	else
+		bounds_close(b);
+	return fine;
+}
+
+void bounds_close(struct bounds *b)
+{
+	if (!b)
+		return;
+	free(b->end);
+	free(b);
+}

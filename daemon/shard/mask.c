@@ -1,0 +1,110 @@
+#include "mask.h"
+
+#include "npy.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct mask {
+	struct bytes *file;
+	uint64_t data_at;
+	char name[64]; /* of the file, or as much of it as fits */
+};
+
+/* "" where there can be none. */
+static bool mask_path(const struct shard_format *format, const char *path, const struct shard_hint *hint,
+	char *to, size_t to_bytes, char *why, size_t why_bytes)
+{
+	to[0] = 0;
+	if (!hint->label_mask) {
+		if (format->mask &&
+			!bytes_beside(path, format->mask->shard, format->mask->mask, to, to_bytes))
+			to[0] = 0;
+		return true;
+	}
+	const char *end = bytes_ending(path, ""); /* masks are not compressed */
+	int n = snprintf(to, to_bytes, "%s/%.*s", hint->label_mask,
+		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
+
+	return (n >= 0 && (size_t)n < to_bytes) || bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+}
+
+static bool check_size(struct mask *mask, uint64_t tokens, char *why, size_t why_bytes)
+{
+	const struct bytes *b = mask->file;
+	char text[300];
+
+	if (npy_recognise(b)) {
+		if (npy_bools(b, tokens, &mask->data_at, text, sizeof(text)))
+			return true;
+		return bytes_why(why, why_bytes, "%s: %s", mask->name, text);
+	}
+	return b->size == tokens || bytes_why(why, why_bytes,
+					    "%s: its size is %" PRIu64 " bytes; must be %" PRIu64
+					    ", one for each token of the shard",
+					    mask->name, b->size, tokens);
+}
+
+bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
+	uint64_t tokens, struct mask **mask, char *why, size_t why_bytes)
+{
+	char at[PATH_MAX];
+	int error = 0;
+
+	*mask = NULL;
+	if (!mask_path(format, path, hint, at, sizeof(at), why, why_bytes))
+		return false;
+	if (!at[0])
+		return true;
+	struct mask *m = calloc(1, sizeof(*m));
+	const char *slash = strrchr(at, '/');
+
+	if (!m)
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	snprintf(m->name, sizeof(m->name), "%s", slash ? slash + 1 : at);
+	m->file = bytes_open_path(at, &error, why, why_bytes);
+	bool fine = m->file && check_size(m, tokens, why, why_bytes);
+
+	if (fine) {
+		*mask = m;
+		return true;
+	}
+	mask_close(m);
+	if (error == ENOENT && hint->label_mask)
+		return bytes_why(why, why_bytes,
+			"has no loss mask: %.300s is not there; must be one for each shard of the dataset",
+			at);
+	return error == ENOENT;
+}
+
+void mask_close(struct mask *mask)
+{
+	if (!mask)
+		return;
+	bytes_close(mask->file);
+	free(mask);
+}
+
+bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error, char *why,
+	size_t why_bytes)
+{
+	uint8_t bits = 0;
+	uint64_t i = 0;
+	char text[200];
+
+	if (!bytes_read(mask->file, mask->data_at + token, to, n, error, text, sizeof(text)))
+		return bytes_why(why, why_bytes, "%s: %s", mask->name, text);
+	for (; i < n; i++)
+		bits |= to[i];
+	if (bits <= 1)
+		return true;
+	for (i = 0; to[i] <= 1;)
+		i++;
+	*error = EBADMSG;
+	return bytes_why(why, why_bytes, "%s: the value of token %" PRIu64 " is %u; must be 0 or 1",
+		mask->name, token + i, to[i]);
+}

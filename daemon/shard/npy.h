@@ -1,0 +1,12 @@
+/* NumPy's .npy where it holds no tokens: loss masks. */
+#ifndef TOKEND_SHARD_NPY_H
+#define TOKEND_SHARD_NPY_H
+
+#include "bytes.h"
+
+/* Does it begin as one? */
+bool npy_recognise(const struct bytes *b);
+/* Are they @n bools in a row? *@data_at: where the first one is. False: @why, without the path. */
+bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, size_t why_bytes);
+
+#endif

@@ -1,0 +1,14 @@
+/* Where what is to be said of a window besides its tokens is written: NULL what nobody asks for. */
+#ifndef TOKEND_PROTO_MARKS_H
+#define TOKEND_PROTO_MARKS_H
+
+#include <stdint.h>
+
+struct marks {
+	/* Where documents begin, both or neither: *count indices of tokens from 1 on, ascending, in start,
+	 * which has room for one a token. */
+	uint32_t *count, *start;
+	uint8_t *loss_mask; /* a byte a token: 1 where it may be a label, else 0 */
+};
+
+#endif
