@@ -4,7 +4,7 @@
  * reading the same tokens in one piece or in many is the same.
  *
  * An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; the rest
- * is the shard.
+ * is the shard. A .csv.gz is in it as it unpacks, but where that begins as gzip does.
  */
 #include "../../daemon/shard/shard.h"
 
@@ -14,7 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
+
+#define MASKS "masks"
 
 enum { BUDGET = 1 << 20, TOKENS_MOST = 1 << 18, ABSENT = 65535 };
 
@@ -22,19 +26,21 @@ static const struct target {
 	const char *name, *format; /* NULL: recognised */
 	const char *shard;
 	const char *beside[2];
+	bool marks; /* bounds and loss masks are asked for, too; these under MASKS */
 } targets[] = {
-	{"auto", NULL, "a.bin", {NULL}},
-	{"zstd", "flat", "a.bin.zst", {NULL}},
-	{"npy", "npy", "a.npy", {NULL}},
-	{"llmc", "llmc", "a.bin", {NULL}},
-	{"megatron", "megatron", "a.bin", {"a.idx"}},
-	{"arrow", "arrow", "a.arrow", {NULL}},
-	{"datatrove", "datatrove", "a.ds", {"a.ds.metadata", "a.ds.index"}},
-	{"mds", "mds", "shard.00000.mds", {"index.json"}},
+	{"auto", NULL, "a.bin", {NULL}, false},
+	{"zstd", "flat", "a.bin.zst", {NULL}, false},
+	{"npy", "npy", "a.npy", {NULL}, false},
+	{"llmc", "llmc", "a.bin", {NULL}, false},
+	{"megatron", "megatron", "a.bin", {"a.idx"}, false},
+	{"arrow", "arrow", "a.arrow", {NULL}, false},
+	{"datatrove", "datatrove", "a.ds", {"a.ds.metadata", "a.ds.index"}, false},
+	{"mds", "mds", "shard.00000.mds", {"index.json"}, false},
+	{"marks", "flat", "a.bin", {"a.csv.gz", MASKS "/a.bin"}, true},
 };
 
 static const struct target *target;
-static char directory[64] = "/dev/shm/fuzz-shard-XXXXXX";
+static char directory[64] = "/dev/shm/fuzz-shard-XXXXXX", masks[80];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -52,6 +58,7 @@ static void remove_all(void)
 				unlink(path);
 		}
 	}
+	rmdir(masks);
 	rmdir(directory);
 }
 
@@ -63,7 +70,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	for (size_t i = 0; name && i < sizeof(targets) / sizeof(targets[0]); i++)
 		if (strcmp(targets[i].name, name) == 0)
 			target = &targets[i];
-	if (!target || !mkdtemp(directory)) {
+	bool fine = target && mkdtemp(directory);
+
+	snprintf(masks, sizeof(masks), "%s/" MASKS, directory);
+	if (!fine || mkdir(masks, 0700) != 0) {
 		fprintf(stderr, "fuzz-shard: FORMAT must name a target, and /dev/shm be writable\n");
 		exit(2);
 	}
@@ -81,6 +91,30 @@ static void put(const char *name, const uint8_t *data, size_t n, char *path)
 	close(fd);
 }
 
+/* So that what is changed is the text, and no checksum ends it. */
+static void put_packed(const char *name, const uint8_t *data, size_t n, char *path)
+{
+	static uint8_t packed[1 << 18];
+	z_stream z = {.next_in = (void *)data,
+		.avail_in = (unsigned)n,
+		.next_out = packed,
+		.avail_out = sizeof(packed)};
+
+	if (deflateInit2(&z, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK ||
+		deflate(&z, Z_FINISH) != Z_STREAM_END)
+		abort();
+	deflateEnd(&z);
+	put(name, packed, z.total_out, path);
+}
+
+static void put_beside(const char *name, const uint8_t *data, size_t n, char *path)
+{
+	if (bytes_ending(name, ".gz") && !(n > 1 && data[0] == 0x1f && data[1] == 0x8b))
+		put_packed(name, data, n, path);
+	else
+		put(name, data, n, path);
+}
+
 static void put_files(const uint8_t *data, size_t size, char *path)
 {
 	for (int i = 0; i < 2 && target->beside[i]; i++) {
@@ -93,7 +127,7 @@ static void put_files(const uint8_t *data, size_t size, char *path)
 			n = 0;
 		} else {
 			n = n < here ? n : here;
-			put(target->beside[i], data, n, path);
+			put_beside(target->beside[i], data, n, path);
 		}
 		data += n;
 		size = here - n;
@@ -116,6 +150,27 @@ static void read_documents(const struct shard *shard)
 			assert(shard_documents(shard, at, tokens - at, one, 1, why, sizeof(why)) == 1 &&
 				at + one[0] == all[i]);
 		at = all[i];
+	}
+}
+
+/* Zeros and ones, the same however many are asked for at a time. */
+static void read_loss_mask(const struct shard *shard)
+{
+	static uint8_t all[TOKENS_MOST], some[TOKENS_MOST];
+	uint64_t tokens = shard->facts.tokens, n = tokens < TOKENS_MOST ? tokens : TOKENS_MOST;
+	char why[512] = "";
+	int error = 0;
+	bool fine = shard_loss_mask(shard, 0, n, all, &error, why, sizeof(why));
+
+	assert(fine || (error != 0 && why[0] && !strchr(why, '\n')));
+	for (uint64_t i = 0; fine && i < n; i++)
+		assert(all[i] <= 1);
+	for (uint64_t at = 0; at < n && at < 50; at += 3) {
+		uint64_t count = n - at < 70 ? n - at : 70;
+		bool here = shard_loss_mask(shard, at, count, some, &error, why, sizeof(why));
+
+		assert(here || !fine);
+		assert(!fine || memcmp(some, all + at, count) == 0);
 	}
 }
 
@@ -153,6 +208,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	hint.window_tokens = size % 5;
 	hint.budget_bytes = BUDGET;
 	put_files(data, size, path);
+	hint.documents = hint.loss_mask = target->marks;
+	if (target->marks && size % 2) {
+		hint.label_mask = masks;
+		hint.root_bytes = strlen(directory) + 1;
+	}
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		abort();
@@ -168,6 +228,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(shard->facts.tokens == facts.tokens);
 			read_documents(shard);
 			read_tokens(shard, data, size);
+			if (target->marks)
+				read_loss_mask(shard);
 		}
 		shard_close(shard);
 	}

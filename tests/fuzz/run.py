@@ -4,7 +4,7 @@ and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm. What does ha
 
 An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; then the shard.
 """
-import argparse, base64, concurrent.futures, io, json, os, pathlib, re, shutil, struct, subprocess, sys
+import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, shutil, struct, subprocess, sys
 import numpy, pyarrow, zstandard
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -125,8 +125,21 @@ def mdss():
     yield seed(zstandard.ZstdCompressor().compress(raw), None)
 
 
+def marks():
+    bounds = b"0,7,id,s3://a\r\n7,7,\"a, \"\"b\"\"\n\",x\r\n9,300,,\r\n"
+    mask = bytes(i % 3 != 1 for i in range(300))
+    for dtype in "<u2", "<u4":
+        shard = TOKENS.astype(dtype).tobytes()
+        for more in b"", b"0":  # so that both kinds of hint are asked with
+            for text in bounds + more, gzip.compress(bounds + more, mtime=0), b"0,300" + more, b"start,end\n", None:
+                yield seed(shard, text, mask)
+                yield seed(shard, text, npy(numpy.frombuffer(mask, "?")))
+        yield seed(shard, bounds, None)
+        yield seed(shard, bounds, mask[:-1] + b"\2")
+
+
 TARGETS = {"auto": autos, "zstd": zstds, "npy": npys, "llmc": llmcs, "datatrove": datatroves, "megatron": megatrons, "arrow": arrows,
-           "mds": mdss}
+           "mds": mdss, "marks": marks}
 
 
 def prepare(name):

@@ -1,7 +1,10 @@
 """Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where there are such."""
 
+import importlib.util
 import io
 import os
+import sys
+import types
 import warnings
 
 import numpy
@@ -75,3 +78,14 @@ def arrow(path, tokens):
     with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
         for document in documents_of(tokens):
             writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
+
+
+def mds_writer():
+    """The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
+    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
+    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [path]
+    from streaming.base.format.mds.writer import MDSWriter
+
+    return MDSWriter

@@ -356,7 +356,7 @@ class Client:
         fields = struct.unpack_from("<4I5Q", self.meta, 16)
         self.slots, self.rows, self.window, self.token_bytes = fields[:4]
         self.slot_bytes, self.slot_stride, self.control_at = fields[4:7]
-        (self.documents,) = struct.unpack_from("<I", self.meta, 72)
+        self.documents, self.loss_mask = struct.unpack_from("<2I", self.meta, 72)
         self.batch = 0  # the next one
         # struct writes byte by byte; a word of these is loaded and stored at once
         self.meta_words = memoryview(self.meta).cast("Q")
@@ -403,6 +403,14 @@ class Client:
             (count,) = struct.unpack_from("<I", self.meta, counts + 4 * i)
             found.append(list(struct.unpack_from(f"<{count}I", self.meta, starts + 4 * i * self.window)))
         return found
+
+    def row_masks(self, number):
+        """Each row's loss mask, [rows, window]: behind the documents, if there are any."""
+        rows = self.slots * self.rows
+        at = PAGE + 16 * self.slots + 40 * rows + (4 * rows * (1 + self.window) if self.documents else 0)
+        at += number % self.slots * self.rows * self.window
+        raw = self.meta[at : at + self.rows * self.window]
+        return numpy.frombuffer(raw, "u1").reshape(self.rows, self.window)
 
     def next(self, seconds=LONG):
         """The next batch, copied, and its slot given back."""

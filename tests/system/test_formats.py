@@ -3,14 +3,12 @@
 damaged, negative, mixed or cut otherwise stops a stream or is refused, with its name.
 """
 
-import importlib.util
 import json
 import os
 import re
 import struct
 import subprocess
 import sys
-import types
 
 import numpy
 import pyzstd
@@ -18,7 +16,7 @@ import pyzstd
 from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import arrow, datatrove, documents_of, llmc, megatron, npy, put, raw, seekable  # noqa: E402
+from shard_writers import arrow, datatrove, documents_of, llmc, mds_writer, megatron, npy, put, raw, seekable  # noqa: E402
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -195,17 +193,6 @@ def offline(checks, place):
 
 
 # ---- samples ----
-
-
-def mds_writer():
-    """The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
-    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
-    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [path]
-    from streaming.base.format.mds.writer import MDSWriter
-
-    return MDSWriter
 
 
 def samples(checks, place):

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""Where documents begin and which tokens may be labels, in the slots of real daemons: what the shards' own writers said, in every
+format that says it, in every way of reading; and what is damaged stops a stream by name.
+"""
+
+import csv
+import ctypes
+import gzip
+import itertools
+import json
+import os
+import sys
+import warnings
+
+import numpy
+import pyarrow
+import pyzstd
+import torch
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+from harness import REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, run
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from declarations import Batch, Options  # noqa: E402
+from shard_writers import mds_writer  # noqa: E402
+
+EOS, SEQ = 5, 32
+RNG = numpy.random.default_rng(3)
+
+
+class Shard:
+    """Documents, none of them the eos's; a mask, and for those who can say so tokens in no document at all (gaps)."""
+
+    def __init__(self, dtype, gaps=False):
+        lengths = RNG.choice([0, 1, 2, 7, SEQ, SEQ + 1, 100, 400], 60)
+        lengths[0] = lengths[30] = 0
+        self.tokens = RNG.integers(0, 12, lengths.sum()).astype(dtype)
+        ends = numpy.cumsum(lengths)
+        self.documents = [(int(e - n), int(e), not gaps or i % 5 != 2) for i, (n, e) in enumerate(zip(lengths, ends))]
+        self.mask = RNG.integers(0, 5, len(self.tokens)) > 0
+
+    def bounds(self):
+        """Of the documents that are none of the gaps."""
+        return [(start, end) for start, end, listed in self.documents if listed]
+
+    def boundaries(self):
+        return numpy.unique([at for start, end, listed in self.documents for at in (start, end) if listed and start < end])
+
+    def inside(self):
+        inside = numpy.zeros(len(self.tokens), bool)
+        for start, end in self.bounds():
+            inside[start:end] = True
+        return inside
+
+
+# ---- writers: a shard of the name without its ending ----
+
+
+def put(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def megatron(path, shard):
+    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=shard.tokens.dtype.type)
+    for start, end, _ in shard.documents:
+        builder.add_item(torch.from_numpy(shard.tokens[start:end].copy()))
+        builder.end_document()
+    builder.finalize(path + ".idx")
+    return path + ".bin"
+
+
+def datatrove(path, shard, loss=True):
+    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=shard.tokens.dtype.itemsize,
+                         save_final_metadata=True, tokenizer_name_or_path="gpt2", save_loss_metadata=loss)  # fmt: skip
+    for start, end, _ in shard.documents:
+        file.write(shard.tokens[start:end].tolist(), shard.mask[start:end] if loss else None)
+    file.close()
+    return path + ".ds"
+
+
+def datatrove_plain(path, shard):
+    return datatrove(path, shard, False)
+
+
+def arrow(path, shard):
+    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(shard.tokens.dtype))])
+    with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
+        for start, end, _ in shard.documents:
+            writer.write(pyarrow.record_batch([pyarrow.array(shard.tokens[start:end])], schema=schema))
+    return path + ".arrow"
+
+
+def dolma(path, shard):
+    """As dolma lists them: the csv module's own line ends, an id that must be quoted, where it came from."""
+    with gzip.open(path + ".csv.gz", "wt", newline="") as f:
+        rows = csv.writer(f)
+        for i, (start, end) in enumerate(shard.bounds()):
+            rows.writerow([start, end, f'id "{i}", of\nmany', "s3://a/b.gz", i])
+
+
+def olmo(path, shard):
+    dolma(path, shard)
+    put(path + ".npy", shard.tokens.tobytes())
+    return path + ".npy"
+
+
+def numpy_file(path, shard):
+    dolma(path, shard)
+    numpy.save(path + ".npy", shard.tokens)
+    return path + ".npy"
+
+
+def zstd(path, shard):
+    dolma(path, shard)
+    with pyzstd.SeekableZstdFile(path + ".bin.zst", "w", max_frame_content_size=1000) as f:
+        f.write(shard.tokens.tobytes())
+    return path + ".bin.zst"
+
+
+def flat(path, shard):
+    put(path + ".bin", shard.tokens.tobytes())
+    return path + ".bin"
+
+
+def mask_beside(path, name, shard, save):
+    """label_mask's: @path with masks/ in place of data/."""
+    at = os.path.join(path.replace("/data/", "/masks/"), name)
+    os.makedirs(os.path.dirname(at), exist_ok=True)
+    if save:
+        with open(at, "wb") as f:
+            numpy.save(f, shard.mask)
+    else:
+        put(at, shard.mask.tobytes())
+
+
+# name: (writer, dtype, of the dataset, of the stream, gaps, where boundaries come from, where the mask comes from)
+KINDS = {
+    "megatron": (megatron, "<u2", {}, {}, False, "index", None),
+    "megatron-i32": (megatron, "<i4", {}, {"stride": 7}, False, "index", None),
+    "datatrove": (datatrove, "<u2", {}, {"eos": EOS}, False, "index", "mask"),
+    "datatrove-slide": (datatrove_plain, "<u4", {"slide": True}, {"stride": 50}, False, "index", None),
+    "arrow": (arrow, "<u4", {"slide": True}, {}, False, "index", None),
+    "olmo": (olmo, "<u2", {}, {"extra": 0}, False, "index", None),
+    "olmo-gaps": (olmo, "<u4", {"dtype": "u32"}, {"eos": EOS, "stride": 100}, True, "index", "gaps"),
+    "npy-gaps": (numpy_file, "<u2", {"slide": True}, {}, True, "index", "gaps"),
+    "zstd-gaps": (zstd, "<u2", {}, {}, True, "index", "gaps"),
+    "olmo-mask": (olmo, "<u2", {"label_mask": "raw"}, {}, False, "index", "mask"),
+    "npy-mask": (numpy_file, "<u2", {"label_mask": "npy"}, {}, True, "index", "both"),
+    "flat-mask": (flat, "<u2", {"label_mask": "raw", "slide": True}, {"eos": EOS}, False, "eos", "mask"),
+    "flat": (flat, "<u2", {}, {"eos": EOS}, False, "eos", None),
+}
+
+
+class Kind:
+    def __init__(self, place, name):
+        self.name = name
+        self.write, dtype, self.dataset, self.stream, gaps, self.by, self.masked = KINDS[name]
+        self.shards = {}
+        for i in range(3):
+            directory = place.file(name, "data", "ab"[i % 2], "")[:-1]
+            os.makedirs(directory, exist_ok=True)
+            shard = Shard(dtype, gaps)
+            path = self.write(os.path.join(directory, str(i)), shard)
+            shard_name = os.path.relpath(path, place.file(name, "data"))
+            self.shards[shard_name] = shard
+            kind = self.dataset.get("label_mask")
+            if kind:
+                mask_beside(place.file(name, "data", ""), shard_name, shard, kind == "npy")
+
+    def config(self):
+        dataset = {"name": "d", "path": f"{self.name}/data", **self.dataset}
+        if "label_mask" in dataset:
+            dataset["label_mask"] = f"{self.name}/masks"
+        return {"seed": 1, "seq_len": SEQ, "documents": True, "loss_mask": True, "datasets": [dataset], **self.stream}
+
+    def want(self, at, window):
+        """Tokens, boundaries and mask of the window that `tokctl plan` tells of."""
+        shard, a = self.shards[at["shard"]], at["offset"]
+        tokens = shard.tokens[a : a + window]
+        if self.by == "eos":
+            begins = numpy.flatnonzero(tokens[:-1] == EOS) + 1
+        else:
+            begins = shard.boundaries() - a
+        mask = numpy.ones(window, bool)
+        if self.masked in ("mask", "both"):
+            mask &= shard.mask[a : a + window]
+        if self.masked in ("gaps", "both"):
+            mask &= shard.inside()[a : a + window]
+        return tokens, begins[(begins > 0) & (begins < window)].tolist(), mask
+
+
+def plan(config, stream, count):
+    code, out, err = run(TOKCTL, "plan", "-c", config, stream, "--from", 0, "--count", count, "--json")
+    if code:
+        raise RuntimeError(err)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def check_kind(c, how, daemon, config, kind, batches=60, micro=5):
+    client = Client(daemon.socket).attach(stream=kind.name, micro=micro, slots=3)
+    rows = iter(plan(config, kind.name, batches * micro))
+    wrong, begins, masked = [], 0, 0
+    for _ in range(batches):
+        client.wait()
+        found, masks = client.row_documents(client.batch), client.row_masks(client.batch)
+        for tokens, documents, mask, at in zip(client.next(), found, masks, rows):
+            want = kind.want(at, client.window)
+            same = numpy.array_equal(tokens, want[0]) and documents == want[1] and numpy.array_equal(mask, want[2])
+            if not same:
+                wrong.append((at, documents, want[1], mask.tolist(), want[2].astype(int).tolist()))
+            begins += len(documents)
+            masked += int((mask == 0).sum())
+    client.close()
+    seen = (wrong[:1], begins > 0, masked > 0)
+    c.equal(f"{how}: {kind.name}", seen, ([], True, kind.masked is not None))
+
+
+def samples(c, daemon, config, place):
+    """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are padding."""
+    for stream, eos in ("mds", False), ("mds-eos", True):
+        client = Client(daemon.socket).attach(stream=stream, micro=4, slots=1)
+        wrong = 0
+        for _ in range(3):
+            client.wait()
+            found, masks, batch = client.row_documents(client.batch), client.row_masks(client.batch), client.batch
+            for i, tokens in enumerate(client.next()):
+                real = batch * 4 + i < 10
+                want = (numpy.flatnonzero(tokens[:-1] == EOS) + 1).tolist() if eos and real else []
+                wrong += found[i] != want or masks[i].tolist() != [int(real)] * SEQ or (real and 3 not in tokens)
+        c.equal(f"{stream}: each row's marks", wrong, 0)
+        client.close()
+
+
+def library(c, daemon, config, kind):
+    """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of who has no masks."""
+    lib = ctypes.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1"))
+    lib.tokend_loss_mask.restype = ctypes.POINTER(ctypes.c_uint8)
+    lib.tokend_documents.restype = ctypes.POINTER(ctypes.c_uint32)
+
+    def attach(stream):
+        t, why = ctypes.c_void_p(), ctypes.create_string_buffer(1000)
+        options = Options(size=ctypes.sizeof(Options), socket=daemon.socket.encode(), stream=stream.encode(), world=1,
+                          micro_batch=3, slots=4)  # fmt: skip
+        if lib.tokend_attach(ctypes.byref(t), ctypes.byref(options), why, len(why)):
+            raise RuntimeError(why.value)
+        return t
+
+    def take(t):
+        batch = Batch()
+        assert lib.tokend_next(t, ctypes.byref(batch)) == 1
+        return batch
+
+    t, rows, wrong, held = attach(kind.name), iter(plan(config, kind.name, 60)), 0, []
+    for _ in range(20):
+        batch = take(t)
+        for i in range(batch.rows):
+            count = ctypes.c_uint32()
+            starts = lib.tokend_documents(t, ctypes.byref(batch), i, ctypes.byref(count))
+            mask = lib.tokend_loss_mask(t, ctypes.byref(batch), i)
+            tokens, begins, want = kind.want(next(rows), batch.window_tokens)
+            wrong += starts[: count.value] != begins or mask[: batch.window_tokens] != want.astype(int).tolist()
+        held.append(batch)
+        if len(held) == 3:
+            lib.tokend_release(t, ctypes.byref(held.pop(0)))
+    none = [bool(lib.tokend_loss_mask(t, ctypes.byref(batch), row)) for row in (0, 2, 3, 2**32 - 1)]
+    c.equal("libtokend: rows' marks are the writers'", (wrong, none), (0, [True, True, False, False]))
+    lib.tokend_detach(t)
+    t = attach("plain")
+    batch = take(t)
+    c.ok("libtokend: a stream without masks has none", not lib.tokend_loss_mask(t, ctypes.byref(batch), 0))
+    lib.tokend_detach(t)
+
+
+def refusal(daemon, stream):
+    try:
+        client = Client(daemon.socket).attach(stream=stream, micro=1, slots=2)
+        for _ in range(400):
+            client.next()
+        return "nothing was refused"
+    except Refused as e:
+        return str(e)
+
+
+def damaged(c, place):
+    """What is found only when a shard is opened, or its mask read."""
+    good = Shard("<u2")
+    for name, bounds in ("decreasing", "9,20\n5,9\n"), ("beyond", f"0,{len(good.tokens) + 1}\n"), ("text", "start,end\n"):
+        put(place.file(name, "x.npy"), good.tokens.tobytes())
+        put(place.file(name, "x.csv.gz"), gzip.compress(bounds.encode()))
+    put(place.file("value", "x.npy"), good.tokens.tobytes())
+    put(place.file("value-mask", "x.npy"), bytes([2]) * len(good.tokens))
+    stream = {"seed": 1, "seq_len": SEQ, "documents": True, "eos": 0, "loss_mask": True}
+    streams = {n: {**stream, "datasets": [{"name": "d", "path": n}]} for n in ("decreasing", "beyond", "text", "value")}
+    streams["value"]["datasets"][0]["label_mask"] = "value-mask"
+    daemon = Daemon(place, place.config(socket=place.file("damaged.sock"), streams=streams))
+    for name, why in {
+        "decreasing": "x.csv.gz:2: start is 5; must be at least 20, the end of the row before it",
+        "beyond": f"x.csv.gz:1: end is {len(good.tokens) + 1}; must be at most {len(good.tokens)}, the shard's tokens",
+        "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
+        "value": " is 2; must be 0 or 1",
+    }.items():
+        c.has(f"damaged: {name}", refusal(daemon, name), "data: dataset d: shard x.npy at token", why, f"stream {name} stops here")
+    c.equal("damaged: the daemon ends well", daemon.stop(), 0)
+
+
+def main():
+    c = Checks()
+    with Place() as place:
+        kinds = [Kind(place, name) for name in KINDS]
+        tokens = RNG.integers(0, 12, (10, SEQ)).astype("<i4")
+        tokens[:, 0] = 3
+        with mds_writer()(columns={"tokens": "ndarray:int32"}, out=place.file("mds")) as writer:
+            for row in tokens:
+                writer.write({"tokens": row})
+        finite = {"seed": 1, "seq_len": SEQ, "extra": 0, "epochs": 1, "documents": True, "loss_mask": True}
+        streams = {kind.name: kind.config() for kind in kinds}
+        streams["mds"] = {**finite, "datasets": [{"name": "d", "path": "mds"}]}
+        streams["mds-eos"] = {**finite, "eos": EOS, "datasets": [{"name": "d", "path": "mds"}]}
+        streams["plain"] = {"seed": 1, "seq_len": SEQ, "datasets": [{"name": "d", "path": "flat/data"}]}
+        for how, direct in itertools.product(("uring", "pread"), (False, True)):
+            config = place.config(io=how, direct=direct, socket=place.file(f"{how}-{direct}.sock"), streams=streams)
+            daemon = Daemon(place, config)
+            for kind in kinds:
+                check_kind(c, f"{how}{', direct' * direct}", daemon, config, kind)
+            if how == "pread" and direct:
+                samples(c, daemon, config, place)
+                library(c, daemon, config, next(kind for kind in kinds if kind.name == "npy-mask"))
+            c.equal(f"{how}{', direct' * direct}: the daemon ends well", daemon.stop(), 0)
+        damaged(c, place)
+    c.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
