@@ -196,18 +196,22 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 	return true;
 }
 
+/* Does it say where documents begin? A sample is one of its own. */
+static bool is_indexed(const struct shard_facts *facts)
+{
+	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+}
+
 /* What one shard adds to what is known of all of them. Called by several threads. */
 static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shard)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	d->data_at_of[s] = (uint32_t)shard->data_at;
-	bool documents = shard->documents != SHARD_UNKNOWN || shard->bounds;
-
 	pthread_mutex_lock(&lock);
-	d->marked |=
-		(d->hint.documents && documents) || (d->hint.loss_mask && (shard->mask || shard->bounds));
-	if (!documents && shard->sample_tokens == 0 && s < d->unindexed)
+	d->marked |= (d->hint.documents && is_indexed(shard)) ||
+		     (d->hint.loss_mask && (shard->mask || shard->bounds));
+	if (!is_indexed(shard) && s < d->unindexed)
 		d->unindexed = s;
 	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
 	d->is_signed |= shard->type == SHARD_I32;
@@ -682,6 +686,26 @@ bool dataset_same_shard(
 	return true;
 }
 
+/* A mask or an index that is gone since would go unnoticed: there are shards without. */
+static bool same_marks(
+	const struct dataset *d, uint64_t shard, const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	const struct {
+		const char *what;
+		bool asked, was, is;
+	} marks[] = {
+		{"loss mask", d->hint.loss_mask, d->masks, facts->mask},
+		{"list of document bounds", d->hint.loss_mask, d->bounds, facts->bounds},
+		{"index of documents", d->hint.documents && shard < d->unindexed, true, is_indexed(facts)},
+	};
+
+	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+		if (marks[i].asked && marks[i].was != marks[i].is)
+			return bytes_why(why, why_bytes, "had %s %s when it was listed and has %s now",
+				marks[i].was ? "its" : "no", marks[i].what, marks[i].is ? "one" : "none");
+	return true;
+}
+
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
 	struct frames *frames, char *why, size_t why_bytes)
 {
@@ -699,6 +723,8 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 			facts.tokens);
 		return NULL;
 	}
+	if (!same_marks(dataset, shard, &facts, why, why_bytes))
+		return NULL;
 	return shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
 }
 

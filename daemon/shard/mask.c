@@ -12,7 +12,7 @@
 struct mask {
 	struct bytes *file;
 	uint64_t data_at;
-	char name[64]; /* of the file, or as much of it as fits */
+	char name[64]; /* of the file, or its first 60 bytes */
 };
 
 /* "" where there can be none. */
@@ -65,7 +65,7 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 
 	if (!m)
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	snprintf(m->name, sizeof(m->name), "%s", slash ? slash + 1 : at);
+	snprintf(m->name, sizeof(m->name), "%.60s", slash ? slash + 1 : at);
 	m->file = bytes_open_path(at, &error, why, why_bytes);
 	bool fine = m->file && check_size(m, tokens, why, why_bytes);
 

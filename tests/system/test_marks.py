@@ -296,15 +296,24 @@ def damaged(c, place):
     put(place.file("value-mask", "x.npy"), bytes([2]) * len(good.tokens))
     stream = {"seed": 1, "seq_len": SEQ, "documents": True, "eos": 0, "loss_mask": True}
     streams = {n: {**stream, "datasets": [{"name": "d", "path": n}]} for n in ("decreasing", "beyond", "text", "value")}
-    streams["value"]["datasets"][0]["label_mask"] = "value-mask"
+    streams["value"]["datasets"][0]["label_mask"], gone = "value-mask", []
+    losses = ("mask", "datatrove", "0.ds.loss"), ("list", "olmo-gaps", "0.csv.gz"), ("index", "datatrove-slide", "0.ds.index")
+    for name, kind, lost in losses:
+        streams[f"lost {name}"] = {**stream, "datasets": [{"name": "d", "path": f"{kind}/data/a/0.*", "dtype": "u32"}]}
+        gone.append(place.file(kind, "data", "a", lost))
     daemon = Daemon(place, place.config(socket=place.file("damaged.sock"), streams=streams))
+    for path in gone:
+        os.remove(path)
     for name, why in {
+        "lost mask": "had its loss mask when it was listed and has none now",
+        "lost list": "had its list of document bounds when it was listed and has none now",
+        "lost index": "had its index of documents when it was listed and has none now",
         "decreasing": "x.csv.gz:2: start is 5; must be at least 20, the end of the row before it",
         "beyond": f"x.csv.gz:1: end is {len(good.tokens) + 1}; must be at most {len(good.tokens)}, the shard's tokens",
         "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
         "value": " is 2; must be 0 or 1",
     }.items():
-        c.has(f"damaged: {name}", refusal(daemon, name), "data: dataset d: shard x.npy at token", why, f"stream {name} stops here")
+        c.has(f"damaged: {name}", refusal(daemon, name), "data: dataset d: shard ", " at token ", why, f"stream {name} stops here")
     c.equal("damaged: the daemon ends well", daemon.stop(), 0)
 
 
