@@ -221,10 +221,16 @@ static bool is_compressed(const struct dataset *d)
 	return d->frame_bytes > 0;
 }
 
-/* Such shards may hold a second file open, their index. */
+/* Such shards may hold another file open, their index, */
 static bool is_indexed(const struct dataset *d)
 {
-	return !d->plain;
+	return !d->plain || d->marked;
+}
+
+/* and these one more. */
+static bool is_masked(const struct dataset *d)
+{
+	return d->masks;
 }
 
 static int serve(const struct catalog *catalog, const struct arguments *a)
@@ -241,8 +247,9 @@ static int serve(const struct catalog *catalog, const struct arguments *a)
 		.frames_bytes = any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
 	};
 
-	if (any_dataset(catalog, is_indexed))
-		options.files = (options.files + 1) / 2;
+	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
+
+	options.files = (options.files + each - 1) / each;
 	struct disk *disk = disk_open(&options, note, why, sizeof(why));
 
 	if (!disk) {

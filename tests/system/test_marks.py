@@ -25,6 +25,7 @@ from declarations import Batch, Options  # noqa: E402
 from shard_writers import mds_writer  # noqa: E402
 
 EOS, SEQ = 5, 32
+EREFUSED = -3
 RNG = numpy.random.default_rng(3)
 
 
@@ -239,6 +240,7 @@ def samples(c, daemon, config, place):
 def library(c, daemon, config, kind):
     """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of who has no masks."""
     lib = ctypes.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1"))
+    lib.tokend_why.restype = ctypes.c_char_p
     lib.tokend_loss_mask.restype = ctypes.POINTER(ctypes.c_uint8)
     lib.tokend_documents.restype = ctypes.POINTER(ctypes.c_uint32)
 
@@ -273,6 +275,22 @@ def library(c, daemon, config, kind):
     t = attach("plain")
     batch = take(t)
     c.ok("libtokend: a stream without masks has none", not lib.tokend_loss_mask(t, ctypes.byref(batch), 0))
+    lib.tokend_detach(t)
+
+    t = attach(kind.name)
+    about = json.load(open(config))
+    about["streams"][kind.name]["loss_mask"] = False
+    del about["streams"][kind.name]["datasets"][0]["label_mask"]
+    daemon.kill()
+    with open(config, "w") as f:
+        json.dump(about, f)
+    daemon.start()
+    batch = Batch()
+    while (code := lib.tokend_next(t, ctypes.byref(batch))) == 1:
+        lib.tokend_release(t, ctypes.byref(batch))
+    c.equal("libtokend: a daemon that has masks no more", code, EREFUSED)
+    why = f"loss_mask: the restarted daemon's config has it no more for stream {kind.name}"
+    c.has("libtokend: and why", lib.tokend_why(t).decode(), why)
     lib.tokend_detach(t)
 
 
