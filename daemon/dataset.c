@@ -24,6 +24,7 @@
 enum { /* users are told what frames cost that are as large as both */
 	LARGE_FRAME_BYTES = 1 << 20,
 	LARGE_FRAME_WINDOWS = 16,
+	BOUNDS_OPEN = 500, /* and of more lists of bounds than this */
 };
 
 /* One dataset on its way from the config to memory, with what an error needs. */
@@ -751,12 +752,27 @@ static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes
 	return true;
 }
 
+/* A list of bounds is unpacked whole whenever its shard is opened, and so many shards are open at a time. */
+static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes)
+{
+	if (!d->bounds || d->config->shuffle != ORDER_GLOBAL || d->table.shards <= BOUNDS_OPEN)
+		return false;
+	snprintf(text, text_bytes,
+		"shuffle: global takes windows from any of its %" PRIu64
+		" shards, and of their lists of document bounds (.csv.gz) some %d are kept at a time: most "
+		"windows have a whole list unpacked; write shuffle: block",
+		d->table.shards, BOUNDS_OPEN);
+	return true;
+}
+
 bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with something to say): %s",
 			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	return i == 0 ? dataset->note[0] != 0 : i == 1 && costly_frames(dataset, text, text_bytes);
+	return i == 0 ? dataset->note[0] != 0
+		      : i == 1 && (costly_frames(dataset, text, text_bytes) ||
+					  costly_bounds(dataset, text, text_bytes));
 }
 
 void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)

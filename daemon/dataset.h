@@ -40,8 +40,9 @@ struct dataset {
 	bool has_eos; /* the stream's: ends a document where a shard has no index */
 	uint32_t eos;
 	uint64_t unindexed; /* the first shard that says nothing of its documents; or the number of shards */
-	bool masks, bounds; /* with loss_mask: every shard has a mask; a list of bounds; or none has */
-	char *label_mask;   /* absolute, or NULL */
+	bool masks,
+		bounds; /* the first shard has a loss mask; a list of bounds. With loss_mask all are alike */
+	char *label_mask;	/* absolute, or NULL */
 	struct shard_hint hint; /* what shards are described and opened with, without frames */
 	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one; "" */
 	uint64_t note_shard;

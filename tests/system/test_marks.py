@@ -294,6 +294,21 @@ def library(c, daemon, config, kind):
     lib.tokend_detach(t)
 
 
+def inspect(c, place, kinds):
+    for kind in kinds:
+        if kind.write in (olmo, numpy_file, zstd):
+            wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
+            code, out, err = run(TOKCTL, "inspect", "--json", *wide, place.file(kind.name, "data"))
+            seen = {os.path.relpath(f["path"], place.file(kind.name, "data")): f["documents"] for f in map(json.loads, out.splitlines())}
+            want = {name: len(shard.bounds()) for name, shard in kind.shards.items()}
+            c.equal(f"inspect: {kind.name}", (code, seen, err), (0, want, ""))
+    put(place.file("broken", "x.npy"), bytes(40))
+    put(place.file("broken", "x.csv.gz"), gzip.compress(b"0,20\r\n20,21\r\n"))
+    code, out, err = run(TOKCTL, "inspect", "--json", place.file("broken"))
+    problems = ["x.csv.gz:2: end is 21; must be at most 20, the shard's tokens"]
+    c.equal("inspect: bounds beyond the shard", (code, json.loads(out)["problems"]), (1, problems))
+
+
 def refusal(daemon, stream):
     try:
         client = Client(daemon.socket).attach(stream=stream, micro=1, slots=2)
@@ -348,6 +363,7 @@ def main():
         streams = {kind.name: kind.config() for kind in kinds}
         streams["mds"] = {**finite, "datasets": [{"name": "d", "path": "mds"}]}
         streams["mds-eos"] = {**finite, "eos": EOS, "datasets": [{"name": "d", "path": "mds"}]}
+        inspect(c, place, kinds)
         streams["plain"] = {"seed": 1, "seq_len": SEQ, "datasets": [{"name": "d", "path": "flat/data"}]}
         for how, direct in itertools.product(("uring", "pread"), (False, True)):
             config = place.config(io=how, direct=direct, socket=place.file(f"{how}-{direct}.sock"), streams=streams)

@@ -423,9 +423,9 @@ static const struct bad bad_files[] = {
 	{WEB ", label_mask: masks}\n",
 		":6: streams.train.datasets[0].label_mask: the stream asks for no loss mask; must have "
 		"loss_mask: true, or be left out"},
-	{WEB ", label_mask: [a]}\n    loss_mask: true\n",
-		":6: streams.train.datasets[0].label_mask: is a list; must be a directory of loss masks under "
-		"the names of the shards"},
+	{WEB ", label_mask: [a]}\n    loss_mask: true\n", ":6: streams.train.datasets[0].label_mask: is a "
+							  "list; must be a directory of loss masks under "
+							  "the names of the shards"},
 	/* epochs with what it excludes */
 	{GOOD "    epochs: 1\n    samples: 4\n",
 		":8: streams.train.samples: the stream has epochs too (line 7); must have one of them"},

@@ -443,6 +443,34 @@ static void test_marks(void **state)
 	assert_true(!s->dataset[0].marked && s->dataset[1].marked && !s->dataset[2].marked);
 }
 
+/* More lists of bounds than are kept: a shuffle over all of them is worth a word. */
+static void test_many_bounds(void **state)
+{
+	struct place *p = *state;
+	char name[64], note[512];
+
+	for (int i = 0; i < 501; i++) {
+		snprintf(name, sizeof(name), "b/%03d.npy", i);
+		make(p, name, 40);
+		snprintf(name, sizeof(name), "b/%03d.csv.gz", i);
+		make(p, name, 0);
+	}
+	const struct stream *s = open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b}");
+
+	assert_true(dataset_note(s->dataset, 1, note, sizeof(note)));
+	assert_string_equal(note, "shuffle: global takes windows from any of its 501 shards, and of their "
+				  "lists of document bounds "
+				  "(.csv.gz) some 500 are kept at a time: most windows have a whole list "
+				  "unpacked; write shuffle: "
+				  "block");
+	s = open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
+	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
+	s = open_good(p, LEN8, "      - {name: b, path: b}");
+	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
+	s = open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b/*1.*}");
+	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
+}
+
 static void test_loss_masks(void **state)
 {
 	struct place *p = *state;
@@ -818,6 +846,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_widths, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_format, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_marks, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_many_bounds, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_loss_masks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_same_shard, set_up, tear_down),
