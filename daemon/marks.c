@@ -16,6 +16,10 @@ static bool write_documents(const struct dataset *d, const struct shard *source,
 		count = shard_documents(source, token, n, to->start, (uint32_t)n, why, why_bytes);
 	else if (d->has_eos)
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
+	else if (d->sample_tokens == 0)
+		return bytes_why(why, why_bytes,
+			"nothing says where its documents end: it has no index of them, and the stream no "
+			"eos");
 	if (count >= 0)
 		*to->count = (uint32_t)count;
 	return count >= 0;
