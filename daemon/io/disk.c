@@ -259,7 +259,7 @@ static void request_continue(struct disk *disk, struct request *request)
 	disk->ops->submit(disk->backend, work);
 }
 
-/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has a source.
+/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the dataset is marked.
  */
 static bool request_mark(struct request *request, int *error)
 {
@@ -476,13 +476,13 @@ static bool request_negative(struct request *request)
 	return true;
 }
 
-/* A plain shard's tokens are there. */
+/* The tokens are there, without the pool. */
 static void request_succeed(struct disk *disk, struct request *request)
 {
 	int error = ERANGE;
 	bool negative = request_negative(request);
 
-	if (!negative && request->file->source) {
+	if (!negative && request->read.dataset->marked) {
 		request_call(disk, request, request_mark_call);
 		return;
 	}
