@@ -560,6 +560,11 @@ static void file_ready(struct disk *disk, struct file *file)
 
 	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+	if (disk->direct && !file->dataset->plain && !file->source) { /* which shows only now */
+		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
+		if (!file->direct)
+			disk_note_buffered(disk, file);
+	}
 	/* Windows in random order: read what is asked for, and nothing around it. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
 		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
