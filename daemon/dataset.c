@@ -398,6 +398,8 @@ static bool take_manifest(const struct opening *o)
 	m.types = NULL;
 	bool fine = allocate(o, &m.list);
 
+	d->hint.memo = fine ? memo_new(d->root) : NULL;
+	fine = fine && (d->hint.memo || refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	manifest_free(&m);
@@ -602,6 +604,7 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
+	memo_free(dataset->hint.memo);
 }
 
 void catalog_free(struct catalog *catalog)
@@ -732,16 +735,34 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 	return true;
 }
 
+/* Formats take a header that cannot be read for one that is not there. Leaves errno as dataset_open_shard()
+ * says. */
+static void tell_error(char *why, size_t why_bytes)
+{
+	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
+	int error = 0;
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		error = errno == errors[i] ? errno : error;
+	if (error && !strstr(why, strerror(error)))
+		snprintf(why, why_bytes, "%s while it was opened", strerror(error));
+	errno = error;
+}
+
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
 	struct frames *frames, char *why, size_t why_bytes)
 {
 	struct shard_hint hint = dataset->hint;
 	struct shard_facts facts = {0};
+	struct shard *opened = NULL;
 
 	hint.frames = frames;
-	return describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes)
-		       ? shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes)
-		       : NULL;
+	errno = 0;
+	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes))
+		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+	if (!opened)
+		tell_error(why, why_bytes);
+	return opened;
 }
 
 /* ---- what users should know ---- */

@@ -582,11 +582,13 @@ static void file_ready(struct disk *disk, struct file *file)
 static int64_t source_open(struct disk_work *work)
 {
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
+
+	opening_make_room(&file->opening);
 	struct shard *source = dataset_open_shard(
 		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
 
 	if (!source)
-		return -EBADMSG;
+		return errno ? -errno : -EBADMSG;
 	if (source->facts.plain) {
 		file->data_at = source->facts.data_at;
 		shard_close(source);
@@ -605,10 +607,16 @@ static void source_begin(struct disk *disk, struct file *file)
 
 static void source_done(struct disk *disk, struct file *file)
 {
-	if (file->work.result < 0)
-		file_fail(disk, file, DISK_ERRNO, (int)-file->work.result, file->why);
-	else
+	int error = file->work.result < 0 ? (int)-file->work.result : 0;
+
+	if (error == EMFILE || error == ENFILE) /* of what lies beside it: as with itself */
+		file->opening.old = files_rob(&disk->files, &file->opening.source);
+	if (error == 0)
 		file_ready(disk, file);
+	else if (file->opening.old >= 0)
+		source_begin(disk, file);
+	else
+		file_fail(disk, file, DISK_ERRNO, error, file->why);
 }
 
 static void opening_done(struct disk *disk, struct file *file)
