@@ -53,6 +53,7 @@ static bool take_dtype(struct schema *s, const struct schema_key *key, yaml_node
 enum {
 	DATASET_NAME,
 	DATASET_PATH,
+	DATASET_MANIFEST,
 	DATASET_FORMAT,
 	DATASET_DTYPE,
 	DATASET_WEIGHT,
@@ -76,6 +77,8 @@ static const struct schema_key dataset_keys[] = {
 		.required = true},
 	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
 		.right = "a file, a directory or a glob", .required = true},
+	[DATASET_MANIFEST] = {"manifest", schema_text, offsetof(struct config_dataset, manifest),
+		.right = "a file that `tokctl inspect --manifest` wrote"},
 	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
 		.right = "auto or a format's name"},
 	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
@@ -119,6 +122,7 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	if (!schema_mapping(s, node, line, dataset_keys, COUNT(dataset_keys), d, lines))
 		return false;
 	d->path_line = lines[DATASET_PATH];
+	d->manifest_line = lines[DATASET_MANIFEST];
 	d->has_dtype = lines[DATASET_DTYPE] != 0;
 	d->has_weight = lines[DATASET_WEIGHT] != 0;
 	d->weight_line = d->has_weight ? lines[DATASET_WEIGHT] : line;
@@ -827,6 +831,7 @@ static void stream_free(struct config_stream *stream)
 {
 	for (uint32_t i = 0; i < stream->datasets; i++) {
 		free(stream->dataset[i].path);
+		free(stream->dataset[i].manifest);
 		free(stream->dataset[i].format);
 		free(stream->dataset[i].column);
 		free(stream->dataset[i].label_mask);
@@ -851,6 +856,15 @@ void config_free(struct config *config)
 	free(config->directory);
 	free(config->path);
 	free(config);
+}
+
+bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes)
+{
+	bool below = written[0] != '/';
+	int n = snprintf(
+		path, path_bytes, "%s%s%s", below ? config->directory : "", below ? "/" : "", written);
+
+	return n >= 0 && (size_t)n < path_bytes;
 }
 
 const struct config_stream *config_stream(const struct config *config, const char *name)

@@ -14,6 +14,7 @@ enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_PREAD };
 struct config_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
 	char *path;	      /* as written */
+	char *manifest;	      /* as written; NULL: not said */
 	char *format;	      /* "auto" or a format's name */
 	uint32_t token_bytes; /* of `dtype:`; 2 unless said */
 	bool has_dtype;
@@ -26,7 +27,7 @@ struct config_dataset {
 	uint32_t block, group;
 	bool slide;
 	int line; /* of the dataset; also the others where their key is not given */
-	int path_line, weight_line, format_line, max_epochs_line, slide_line, label_mask_line;
+	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line, label_mask_line;
 };
 
 /* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See proto/cursor.h.
@@ -76,6 +77,8 @@ struct config {
  */
 struct config *config_load(const char *path, char *why, size_t why_bytes);
 void config_free(struct config *config);
+/* @written is absolute, or relative to the config's directory. False: it does not fit. */
+bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
 const struct config_stream *config_stream(const struct config *config, const char *name);
 
 #endif

@@ -62,11 +62,8 @@ static bool refuse_memory(const struct opening *o)
 static bool list_files(const struct opening *o, struct shard_list *list)
 {
 	char path[PATH_MAX], why[PATH_MAX + 256];
-	bool below = o->source->path[0] != '/';
-	int n = snprintf(path, sizeof(path), "%s%s%s", below ? o->config->directory : "", below ? "/" : "",
-		o->source->path);
 
-	if (n < 0 || (size_t)n >= sizeof(path))
+	if (!config_path(o->config, o->source->path, path, sizeof(path)))
 		return refuse(o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
 	if (!shard_list_read(list, path, why, sizeof(why)))
 		return refuse(o, o->source->path_line, "path",
@@ -123,7 +120,18 @@ static bool prepare_marks(const struct opening *o)
 	return check_label_mask(o);
 }
 
-/* The arrays of @count shards, and the names that @list gives up. */
+static struct shard_hint hint_of(const struct opening *o)
+{
+	return (struct shard_hint){
+		.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
+		.has_type = o->source->has_dtype,
+		.column = o->source->column,
+		.window_tokens = o->stream->seq_len + o->stream->extra,
+		.budget_bytes = dataset_frames_budget(o->config),
+	};
+}
+
+/* What every dataset has of its shards, and the names that @list gives up. */
 static bool allocate(const struct opening *o, struct shard_list *list)
 {
 	struct dataset *d = o->dataset;
@@ -134,28 +142,24 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	d->paths = list->paths;
 	d->path_at = list->at;
 	*list = (struct shard_list){0};
+	d->hint = hint_of(o);
 	d->table.shards = count;
-	d->table.window_tokens = o->stream->seq_len + o->stream->extra;
+	d->table.window_tokens = d->hint.window_tokens;
 	d->table.stride = o->stream->stride;
-	d->table.tokens = calloc(count, sizeof(*d->table.tokens));
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
 	d->identity = calloc(count, sizeof(*d->identity));
-	d->data_at_of = calloc(count, sizeof(*d->data_at_of));
-	d->hint = (struct shard_hint){
-		.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
-		.has_type = o->source->has_dtype,
-		.column = o->source->column,
-		.window_tokens = d->table.window_tokens,
-		.budget_bytes = dataset_frames_budget(o->config),
-	};
-	return ((d->table.tokens && d->table.first_window && d->identity && d->data_at_of) ||
-		       refuse_memory(o)) &&
-	       prepare_marks(o);
+	return ((d->table.first_window && d->identity) || refuse_memory(o)) && prepare_marks(o);
 }
 
 static uint64_t mtime_ns(const struct stat *st)
 {
 	return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+static struct dataset_identity identify(const struct stat *st)
+{
+	return (struct dataset_identity){
+		.inode = st->st_ino, .mtime_ns = mtime_ns(st), .bytes = (uint64_t)st->st_size};
 }
 
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
@@ -243,8 +247,7 @@ static bool describe_open(
 		return false;
 	gather(d, s, &shard);
 	d->table.tokens[s] = shard.tokens;
-	d->identity[s] = (struct dataset_identity){
-		.inode = st.st_ino, .mtime_ns = mtime_ns(&st), .bytes = (uint64_t)st.st_size};
+	d->identity[s] = identify(&st);
 	return true;
 }
 
@@ -298,7 +301,6 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 {
 	struct dataset *d = o->dataset;
 	struct describing all = {o, format};
-	uint64_t total = 0;
 
 	/* The first says what the others must be like. A fault is looked at again, to be told. */
 	if (!describe(o, format, 0))
@@ -309,6 +311,14 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 		if (!describe(o, format, s))
 			return false;
 	keep_data_at(d);
+	return true;
+}
+
+static bool add_up(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	uint64_t total = 0;
+
 	d->digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
 		d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
@@ -355,6 +365,10 @@ static bool describe_with_memo(const struct opening *o, const struct shard_forma
 {
 	struct dataset *d = o->dataset;
 
+	d->table.tokens = calloc(d->table.shards, sizeof(*d->table.tokens));
+	d->data_at_of = calloc(d->table.shards, sizeof(*d->data_at_of));
+	if (!d->table.tokens || !d->data_at_of)
+		return refuse_memory(o);
 	d->hint.memo = memo_new(d->root);
 	if (!d->hint.memo)
 		return refuse_memory(o);
@@ -388,12 +402,12 @@ static bool check_samples(const struct opening *o)
 	return true;
 }
 
-/* Something must say where documents end. */
+/* Something must say where documents end; of what a manifest lists, when it is read. */
 static bool check_documents(const struct opening *o)
 {
 	const struct dataset *d = o->dataset;
 
-	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards)
+	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->sizes)
 		return true;
 	snprintf(o->why, o->why_bytes,
 		"%s:%d: streams.%s.documents: nothing says where a document ends in dataset %s: %s, a shard "
@@ -404,21 +418,117 @@ static bool check_documents(const struct opening *o)
 	return false;
 }
 
-static bool open_dataset(const struct opening *o)
+/* *@format: NULL for auto. */
+static bool find_format(const struct opening *o, const struct shard_format **format)
 {
-	const struct shard_format *format = NULL;
+	*format = shard_format(o->source->format);
+	return *format || strcmp(o->source->format, "auto") == 0 ||
+	       refuse(o, o->source->format_line, "format", "'%.40s' is unknown; must be auto or one of: %s",
+		       o->source->format, shard_format_names());
+}
+
+static bool look_at_shards(const struct opening *o)
+{
+	const struct shard_format *format;
 	struct shard_list list = {0};
 
-	if (strcmp(o->source->format, "auto") != 0) {
-		format = shard_format(o->source->format);
-		if (!format)
-			return refuse(o, o->source->format_line, "format",
-				"'%.40s' is unknown; must be auto or one of: %s", o->source->format,
-				shard_format_names());
-	}
-	if (!list_files(o, &list))
+	return find_format(o, &format) && list_files(o, &list) && allocate(o, &list) &&
+	       describe_with_memo(o, format);
+}
+
+/* ---- from a manifest to shards ---- */
+
+static bool read_manifest(const struct opening *o, struct manifest *m)
+{
+	char path[PATH_MAX], root[PATH_MAX], why[2 * PATH_MAX];
+	const struct shard_format *format;
+	struct shard_hint hint = hint_of(o);
+
+	if (!find_format(o, &format))
 		return false;
-	if (!allocate(o, &list) || !describe_with_memo(o, format) || !check_samples(o) || !check_documents(o))
+	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
+		return refuse(o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
+	if (strpbrk(o->source->path, "*?[") || !config_path(o->config, o->source->path, root, sizeof(root)))
+		return refuse(o, o->source->path_line, "path",
+			"%.80s: must be the directory that the names in %s start at", o->source->path, path);
+	if (manifest_read(m, path, root, format, &hint, why, sizeof(why)))
+		return true;
+	if (strncmp(why + strlen(path), ": ", 2) == 0) /* of the whole file */
+		return refuse(o, o->source->manifest_line, "manifest",
+			"%s; must be a file that `tokctl inspect --manifest` wrote", why);
+	snprintf(o->why, o->why_bytes, "%s", why);
+	return false;
+}
+
+/*
+ * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents shows when
+ * it is read (marks.h); whether they have masks the first one tells for all.
+ */
+static bool presume_marks(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	struct shard_facts facts;
+	char path[PATH_MAX + 1], why[512] = "";
+
+	d->marked = d->hint.documents || d->hint.loss_mask;
+	d->unindexed = 0;
+	if (!d->hint.loss_mask)
+		return true;
+	dataset_shard_path(d, 0, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	bool fine = fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
+
+	if (fd < 0)
+		bytes_why(why, sizeof(why), "%s; must be readable", strerror(errno));
+	else
+		close(fd);
+	if (!fine)
+		return refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+	d->masks = facts.mask;
+	d->bounds = facts.bounds;
+	return true;
+}
+
+/* No shard is looked at before it is read: whether one is plain, and where its tokens begin, shows then. */
+static bool take_manifest(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	struct manifest m;
+
+	if (!read_manifest(o, &m))
+		return false;
+	d->format = m.format;
+	d->token_bytes = m.token_bytes;
+	d->sample_tokens = m.sample_tokens;
+	d->frame_bytes = m.frame_bytes;
+	d->is_signed = m.is_signed;
+	d->table.tokens = m.tokens;
+	d->sizes = m.sizes;
+	d->types = m.types;
+	m.tokens = m.sizes = NULL;
+	m.types = NULL;
+	bool fine = allocate(o, &m.list);
+
+	d->hint.memo = fine ? memo_new(d->root) : NULL;
+	fine = fine && (d->hint.memo || refuse_memory(o));
+	if (!o->source->has_dtype)
+		d->hint.type = (enum shard_type)d->types[0];
+	manifest_free(&m);
+	return fine && presume_marks(o);
+}
+
+bool dataset_manifest(const struct config *config, const struct config_stream *stream,
+	const struct config_dataset *source, struct manifest *manifest, char *why, size_t why_bytes)
+{
+	struct opening o = {config, stream, source, NULL, why, why_bytes};
+
+	return read_manifest(&o, manifest);
+}
+
+static bool open_dataset(const struct opening *o)
+{
+	if (!(o->source->manifest ? take_manifest(o) : look_at_shards(o)) || !add_up(o) ||
+		!check_samples(o) || !check_documents(o))
 		return false;
 	table_number(&o->dataset->table);
 	return check_windows(o);
@@ -600,11 +710,14 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->identity);
+	free(dataset->sizes);
+	free(dataset->types);
 	free(dataset->data_at_of);
 	free(dataset->label_mask);
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
+	memo_free(dataset->hint.memo);
 }
 
 void catalog_free(struct catalog *catalog)
@@ -676,6 +789,8 @@ bool dataset_same_shard(
 	};
 
 	assert(shard < dataset->table.shards);
+	if (dataset->sizes && listed->inode == 0)
+		return true;
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		if (facts[i].was == facts[i].is)
 			continue;
@@ -707,26 +822,81 @@ static bool same_marks(
 	return true;
 }
 
+/* What was listed was kept as a number alone. */
+static bool as_listed(const struct dataset *dataset, uint64_t shard, const struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	uint64_t tokens = dataset->table.tokens[shard];
+
+	return (facts->tokens == tokens && facts->token_bytes == dataset->token_bytes) ||
+	       bytes_why(why, why_bytes,
+		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now", tokens,
+		       facts->tokens);
+}
+
+static bool as_in_manifest(const struct dataset *d, uint64_t shard, const struct shard_format *format,
+	const struct shard_facts *facts, const struct stat *st, char *why, size_t why_bytes)
+{
+	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
+		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
+	const struct manifest_shard found = {format, facts->type, facts->tokens, (uint64_t)st->st_size,
+		facts->sample_tokens, facts->frame_bytes};
+
+	return manifest_same(&listed, &found, why, why_bytes);
+}
+
+/* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be anything.
+ */
+static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	const struct shard_format *format = d->sizes ? shard_format(d->config->format) : d->format;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return bytes_why(why, why_bytes, "%s", strerror(errno));
+	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* what is in it matters no more */
+		return as_in_manifest(d, shard, d->format, facts, &st, why, why_bytes);
+	format = shard_describe(format, path, fd, hint, facts, why, why_bytes);
+	if (!format)
+		return false;
+	if (!d->sizes)
+		return as_listed(d, shard, facts, why, why_bytes);
+	if (!as_in_manifest(d, shard, format, facts, &st, why, why_bytes))
+		return false;
+	d->identity[shard] = identify(&st);
+	return true;
+}
+
+/* Formats take a header that cannot be read for one that is not there. Leaves errno as dataset_open_shard()
+ * says. */
+static void tell_error(char *why, size_t why_bytes)
+{
+	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
+	int error = 0;
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		error = errno == errors[i] ? errno : error;
+	if (error && !strstr(why, strerror(error)))
+		snprintf(why, why_bytes, "%s while it was opened", strerror(error));
+	errno = error;
+}
+
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
 	struct frames *frames, char *why, size_t why_bytes)
 {
 	struct shard_hint hint = dataset->hint;
-	struct shard_facts facts;
-	uint64_t tokens = dataset->table.tokens[shard];
+	struct shard_facts facts = {0};
+	struct shard *opened = NULL;
 
 	hint.frames = frames;
-	/* What was listed was kept as a number alone. */
-	if (!shard_describe(dataset->format, path, fd, &hint, &facts, why, why_bytes))
-		return NULL;
-	if (facts.tokens != tokens || facts.token_bytes != dataset->token_bytes) {
-		snprintf(why, why_bytes,
-			"had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now", tokens,
-			facts.tokens);
-		return NULL;
-	}
-	if (!same_marks(dataset, shard, &facts, why, why_bytes))
-		return NULL;
-	return shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+	errno = 0;
+	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
+		same_marks(dataset, shard, &facts, why, why_bytes))
+		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+	if (!opened)
+		tell_error(why, why_bytes);
+	return opened;
 }
 
 /* ---- what users should know ---- */
@@ -770,9 +940,15 @@ bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t 
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with something to say): %s",
 			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	return i == 0 ? dataset->note[0] != 0
-		      : i == 1 && (costly_frames(dataset, text, text_bytes) ||
-					  costly_bounds(dataset, text, text_bytes));
+	if (i == 2 && dataset->sizes)
+		snprintf(text, text_bytes,
+			"its shards are as %.200s says; none was looked at, each is compared when it is read "
+			"first",
+			dataset->config->manifest);
+	return i == 0	? dataset->note[0] != 0
+	       : i == 1 ? (costly_frames(dataset, text, text_bytes) ||
+				  costly_bounds(dataset, text, text_bytes))
+			: i == 2 && dataset->sizes;
 }
 
 void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)

@@ -1,14 +1,15 @@
 /*
  * Datasets as they lie on disk: a config's paths become sorted lists of shards with their window tables, and
  * the streams that are made of them. Opening touches every shard once (stat, and the header where a format
- * has one); afterwards all of it is read-only, and shared by every thread.
+ * has one), or, where the dataset has a manifest, none: then each is compared with that when it is opened
+ * first. Afterwards all of it but identity is read-only, and shared by every thread.
  */
 #ifndef TOKEND_DATASET_H
 #define TOKEND_DATASET_H
 
 #include "../proto/cursor.h"
 #include "config.h"
-#include "shard/shard.h"
+#include "manifest.h"
 #include "table.h"
 
 #include <sys/stat.h>
@@ -49,7 +50,13 @@ struct dataset {
 	uint64_t digest;
 	char *paths;	   /* all relative paths, each with its 0 */
 	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
-	struct dataset_identity *identity; /* [shards] */
+	/*
+	 * [shards]; of a manifest's shards all 0 until dataset_open_shard() has found one to be as listed,
+	 * which is the only one to write there. No two threads open the same shard at once.
+	 */
+	struct dataset_identity *identity;
+	uint64_t *sizes; /* [shards] as a manifest says; NULL: there is none, and every shard was looked at */
+	uint8_t *types;	 /* [shards] enum shard_type, likewise */
 };
 
 struct stream {
@@ -78,7 +85,8 @@ const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 void dataset_shard_path(const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
-/* Is the open file still the shard that was listed? False: what differs, in @why. */
+/* Is the open file still the shard that was listed? False: what differs, in @why. Of a manifest's shard only
+ * dataset_open_shard() can say so the first time; until then this is true. */
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes);
 
@@ -89,15 +97,22 @@ static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t s
 }
 
 /*
- * Opens the shard to read from with shard_read(). @fd is @path, open, and dataset_same_shard() let it pass;
- * it stays the caller's and must outlive the shard. @frames may be NULL. NULL: @why. Blocks.
+ * Opens the shard to read from with shard_read(), if it is what was listed. @fd is @path, open, and
+ * dataset_same_shard() let it pass; it stays the caller's and must outlive the shard. @frames may be NULL.
+ * NULL: @why, and errno is what reading failed with, or 0 where the shard is at fault. Blocks.
  */
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
 	struct frames *frames, char *why, size_t why_bytes);
 
 /* Things that users should know of a dataset, one line each: false where there is none of number @i. */
-enum { DATASET_NOTES = 2 };
+enum { DATASET_NOTES = 3 };
 bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
+/*
+ * The manifest of a dataset that has one, whole, for tools; manifest_free() is the caller's. False: @why,
+ * which starts "FILE:LINE: " or names the manifest's own line.
+ */
+bool dataset_manifest(const struct config *config, const struct config_stream *stream,
+	const struct config_dataset *source, struct manifest *manifest, char *why, size_t why_bytes);
 /* What is kept of decoded frames, for all datasets together, and what one may decode to at most. */
 uint64_t dataset_frames_budget(const struct config *config);
 

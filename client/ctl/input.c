@@ -14,20 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool take_type(struct shard_hint *hint, const char *name)
-{
-	static const enum shard_type types[] = {
-		SHARD_U8, SHARD_I8, SHARD_U16, SHARD_I16, SHARD_U32, SHARD_I32, SHARD_U64, SHARD_I64};
-
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-		if (strcmp(name, shard_type_name(types[i])) == 0) {
-			hint->type = types[i];
-			hint->has_type = true;
-			return true;
-		}
-	return false;
-}
-
 bool ctl_input_options(struct ctl_input *input, const char *command, const char *format, const char *dtype,
 	const char *column)
 {
@@ -40,7 +26,8 @@ bool ctl_input_options(struct ctl_input *input, const char *command, const char 
 			return false;
 		}
 	}
-	if (dtype && !take_type(&input->hint, dtype)) {
+	input->hint.has_type = dtype != NULL;
+	if (dtype && !shard_type(dtype, &input->hint.type)) {
 		ctl_usage(command,
 			"--input-dtype %s is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64", dtype);
 		return false;

@@ -22,8 +22,9 @@
 struct listed {
 	const struct config_stream *stream;
 	const struct config_dataset *dataset;
-	struct shard_list list;
-	char *root; /* without links, to compare paths by */
+	struct shard_list list;	  /* borrowed from the manifest where there is one */
+	struct manifest manifest; /* else empty */
+	char *root;		  /* without links, to compare paths by */
 };
 
 enum {
@@ -170,7 +171,7 @@ static void print_fault(struct inspect *in, const char *path, const char *why)
 }
 
 /* The list of the config's that has the file, or NULL. */
-static const struct listed *listed_in(const struct inspect *in, const char *path)
+static const struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
 {
 	for (unsigned i = 0; i < in->lists; i++) {
 		const struct listed *l = &in->listed[i];
@@ -179,8 +180,10 @@ static const struct listed *listed_in(const struct inspect *in, const char *path
 		size_t n = strlen(l->root);
 
 		n -= l->root[n - 1] == '/';
-		if (strncmp(path, l->root, n) == 0 && path[n] == '/' &&
-			shard_list_find(&l->list, path + n + 1) >= 0)
+		*shard = strncmp(path, l->root, n) == 0 && path[n] == '/'
+				 ? shard_list_find(&l->list, path + n + 1)
+				 : -1;
+		if (*shard >= 0)
 			return l;
 	}
 	return NULL;
@@ -213,13 +216,14 @@ static void count_windows(struct report *r, const struct config_stream *stream)
 }
 
 /* Reads all of it. */
-static void scan(struct inspect *in, struct report *r, const struct shard *shard, uint64_t *digest)
+static void scan(
+	struct inspect *in, struct report *r, const struct shard *shard, bool digests, uint64_t *digest)
 {
 	bool has_vocab = r->stream && r->stream->has_vocab;
 	struct ctl_scan scan = {.shard = shard,
 		.piece_tokens = CTL_DIGEST_TOKENS,
 		.vocab = has_vocab ? r->stream->vocab : 0,
-		.digests = in->manifest,
+		.digests = digests,
 		.progress = &in->progress};
 
 	ctl_progress_begin(&in->progress, r->path, shard->facts.tokens * shard->facts.token_bytes);
@@ -240,14 +244,29 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 
-static void add_to_manifest(struct inspect *in, struct report *r, const char *name, int fd, uint64_t digest)
+static void add_to_manifest(
+	struct inspect *in, struct report *r, const char *name, uint64_t size, uint64_t digest)
 {
-	struct stat st;
+	const char *fault = ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
 
-	if (fstat(fd, &st) != 0)
-		add_problem(r, "%s", strerror(errno));
-	else
-		ctl_manifest_add(in->manifest, name, r->format, &r->facts, (uint64_t)st.st_size, digest);
+	if (fault)
+		add_problem(r, "%s", fault);
+}
+
+/* Is it what the config's manifest says? The digest only where it was computed. */
+static void compare(struct report *r, const struct manifest *m, int64_t s, uint64_t size, uint64_t digest)
+{
+	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
+		m->sizes[s], m->sample_tokens, m->frame_bytes};
+	const struct manifest_shard found = {shard_format(r->format), r->facts.type, r->facts.tokens, size,
+		r->facts.sample_tokens, r->facts.frame_bytes};
+	char why[256];
+
+	if (!manifest_same(&listed, &found, why, sizeof(why)))
+		add_problem(r, "%s", why);
+	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
+		add_problem(r, "digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
+			m->digests[s], digest);
 }
 
 /* How the file is to be read: as the options say, else as the dataset that lists it. */
@@ -258,7 +277,10 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 	if (listed && !input.format)
 		input.format = shard_format(listed->dataset->format);
 	if (listed && !input.hint.has_type)
-		input.hint.type = listed->dataset->token_bytes == 4 ? SHARD_U32 : SHARD_U16;
+		input.hint.type = !listed->dataset->has_dtype && listed->manifest.types
+					  ? (enum shard_type)listed->manifest.types[0]
+				  : listed->dataset->token_bytes == 4 ? SHARD_U32
+								      : SHARD_U16;
 	input.hint.has_type |= listed && listed->dataset->has_dtype;
 	if (listed && !input.hint.column)
 		input.hint.column = listed->dataset->column;
@@ -273,11 +295,14 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 /* @absolute: the same file by the name to look it up by; @name: by the one that it has in a manifest. */
 static void inspect_file(struct inspect *in, const char *path, const char *absolute, const char *name)
 {
-	const struct listed *listed = listed_in(in, absolute);
+	int64_t number;
+	const struct listed *listed = listed_in(in, absolute, &number);
+	const struct manifest *manifest = listed && listed->dataset->manifest ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
 	struct report *r = calloc(1, sizeof(*r));
 	char why[PATH_MAX + 256];
 	uint64_t digest = 0;
+	struct stat st;
 	int fd;
 
 	if (!r) {
@@ -293,9 +318,13 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 		if (listed)
 			count_windows(r, listed->stream);
 		if (in->deep)
-			scan(in, r, shard, &digest);
+			scan(in, r, shard, in->manifest || manifest, &digest);
+		if (fstat(fd, &st) != 0)
+			add_problem(r, "%s", strerror(errno));
+		else if (manifest)
+			compare(r, manifest, number, (uint64_t)st.st_size, digest);
 		if (in->manifest && r->problems == 0)
-			add_to_manifest(in, r, name, fd, digest);
+			add_to_manifest(in, r, name, (uint64_t)st.st_size, digest);
 	} else {
 		add_problem(r, "%s", why);
 	}
@@ -339,6 +368,13 @@ static void inspect_path(struct inspect *in, const char *path)
 	shard_list_free(&list);
 }
 
+static int by_last_part(const void *a, const void *b)
+{
+	const char *x = *(char *const *)a, *y = *(char *const *)b, *p = strrchr(x, '/'), *q = strrchr(y, '/');
+
+	return strcmp(p ? p + 1 : x, q ? q + 1 : y);
+}
+
 /* Names in a manifest are relative to one directory. */
 static bool one_directory(char **path, int n)
 {
@@ -367,29 +403,28 @@ static bool list_dataset(
 	struct inspect *in, const struct config_stream *stream, const struct config_dataset *dataset)
 {
 	struct listed *l = &in->listed[in->lists];
-	char path[PATH_MAX], why[PATH_MAX + 256];
-	bool below = dataset->path[0] != '/';
-	int n = snprintf(path, sizeof(path), "%s%s%s", below ? in->config->directory : "", below ? "/" : "",
-		dataset->path);
+	char path[PATH_MAX], why[2 * PATH_MAX + 256];
 
 	l->stream = stream;
 	l->dataset = dataset;
-	if (n < 0 || (size_t)n >= sizeof(path)) {
+	if (dataset->manifest) {
+		if (!dataset_manifest(in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
+			ctl_fail("%s", why);
+			return false;
+		}
+		l->list = l->manifest.list;
+	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
 		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, strerror(ENAMETOOLONG));
 		return false;
-	}
-	if (!shard_list_read(&l->list, path, why, sizeof(why))) {
+	} else if (!shard_list_read(&l->list, path, why, sizeof(why))) {
 		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, why);
 		return false;
 	}
-	l->root = realpath(l->list.root, NULL);
-	if (!l->root) {
-		ctl_fail("%s: %s", l->list.root, strerror(errno));
-		shard_list_free(&l->list);
-		return false;
-	}
 	in->lists++;
-	return true;
+	l->root = realpath(l->list.root, NULL);
+	if (!l->root)
+		ctl_fail("%s: %s", l->list.root, strerror(errno));
+	return l->root;
 }
 
 static bool list_datasets(struct inspect *in, const char *path)
@@ -419,7 +454,8 @@ static bool list_datasets(struct inspect *in, const char *path)
 static void release(struct inspect *in)
 {
 	for (unsigned i = 0; i < in->lists; i++) {
-		shard_list_free(&in->listed[i].list);
+		in->listed[i].dataset->manifest ? manifest_free(&in->listed[i].manifest)
+						: shard_list_free(&in->listed[i].list);
 		free(in->listed[i].root);
 	}
 	free(in->listed);
@@ -474,6 +510,8 @@ int ctl_inspect(int argc, char **argv)
 	if (manifest && !one_directory(argv + 1, n))
 		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
 					  "files of one directory");
+	if (manifest)
+		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);
 	if (!config || list_datasets(&in, config))
 		status = inspect_all(&in, argv + 1, n, manifest);
 	release(&in);

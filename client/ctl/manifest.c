@@ -17,6 +17,7 @@ struct ctl_manifest {
 	const char *path;
 	char part[PATH_MAX];
 	FILE *file;
+	char last[PATH_MAX]; /* name */
 };
 
 struct ctl_manifest *ctl_manifest_begin(const char *path)
@@ -39,24 +40,35 @@ struct ctl_manifest *ctl_manifest_begin(const char *path)
 	return NULL;
 }
 
-/* As JSON; what is no UTF-8 becomes \udcXX, as everywhere. */
-static void put_string(FILE *file, const char *text)
+static void put_some(FILE *file, const char *key, uint64_t value)
 {
-	struct ctl_out out = {0};
-
-	ctl_put_string(&out, text);
-	fwrite(out.buffer, 1, out.n, file);
+	if (value > 0)
+		fprintf(file, ",\"%s\":%" PRIu64, key, value);
 }
 
-void ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
+const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
 	const struct shard_facts *facts, uint64_t size, uint64_t digest)
 {
-	fputs("{\"path\":", m->file);
-	put_string(m->file, name);
+	struct ctl_out out = {0};
+	int order = strcmp(m->last, name);
+
+	if (order >= 0)
+		return order == 0 ? "is named twice" : "is named behind a shard that sorts behind it";
+	snprintf(m->last, sizeof(m->last), "%s", name);
+	ctl_put_string(&out, name);
+	out.buffer[out.n] = 0;
+	if (strstr(out.buffer,
+		    "\\udc")) /* as which it writes what is no UTF-8, and JSON has no such characters */
+		return "has a name that is no UTF-8, which a manifest cannot hold: rename it";
 	fprintf(m->file,
-		",\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64 ",\"size\":%" PRIu64
-		",\"digest\":\"%016" PRIx64 "\"}\n",
-		format, shard_type_name(facts->type), facts->tokens, size, digest);
+		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64 ",\"size\":%" PRIu64
+		",\"digest\":\"%016" PRIx64 "\"",
+		out.buffer, format, shard_type_name(facts->type), facts->tokens, size, digest);
+	put_some(m->file, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
+	put_some(m->file, "row_tokens", facts->row_tokens);
+	put_some(m->file, "frame_bytes", facts->frame_bytes);
+	fputs("}\n", m->file);
+	return NULL;
 }
 
 bool ctl_manifest_end(struct ctl_manifest *m, bool keep)

@@ -1,5 +1,5 @@
 /*
- * A manifest: what shards there are, one line of JSON each. It appears whole or not at all.
+ * Writes a manifest (daemon/manifest.h). It appears whole or not at all.
  */
 #ifndef TOKEND_CTL_MANIFEST_H
 #define TOKEND_CTL_MANIFEST_H
@@ -10,8 +10,9 @@ struct ctl_manifest;
 
 /* NULL after an error was printed. @path is borrowed. */
 struct ctl_manifest *ctl_manifest_begin(const char *path);
-/* @name: relative to the directory that the shards lie in. @size: of the file. */
-void ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
+/* @name: relative to the directory that the shards lie in, and behind the one before it. @size: of the file.
+ * NULL, or why it cannot be listed. */
+const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
 	const struct shard_facts *facts, uint64_t size, uint64_t digest);
 /* Puts it in its place, or, with @keep false, drops it. False after an error was printed. */
 bool ctl_manifest_end(struct ctl_manifest *m, bool keep);

@@ -328,11 +328,17 @@ static void file_open(struct disk *disk, struct file *file)
 	disk->ops->submit(disk->backend, &file->work);
 }
 
+/* Its files are looked through before they are read, in whatever way. */
+static bool has_source(const struct dataset *dataset)
+{
+	return !dataset->plain || dataset->marked;
+}
+
 static void file_begin(struct disk *disk, struct file *file)
 {
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
-	file->direct = disk->direct && file->dataset->plain;
+	file->direct = disk->direct && !has_source(file->dataset);
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
@@ -595,6 +601,12 @@ static void file_ready(struct disk *disk, struct file *file)
 
 	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+	if (disk->direct && has_source(file->dataset) &&
+		(!file->source || file->straight)) { /* shows only now */
+		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
+		if (!file->direct)
+			disk_note_buffered(disk, file);
+	}
 	/* Windows in random order: read what is asked for, and nothing around it. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
 		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
@@ -613,18 +625,13 @@ static void file_ready(struct disk *disk, struct file *file)
 static int64_t source_open(struct disk_work *work)
 {
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
-	int flags = fcntl(file->fd, F_GETFL);
 
-	/* Headers lie anywhere. */
-	if (file->direct)
-		fcntl(file->fd, F_SETFL, flags & ~O_DIRECT);
+	opening_make_room(&file->opening);
 	struct shard *source = dataset_open_shard(
 		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
 
-	if (file->direct)
-		fcntl(file->fd, F_SETFL, flags);
 	if (!source)
-		return -EBADMSG;
+		return errno ? -errno : -EBADMSG;
 	file->straight = source->facts.plain;
 	if (file->straight)
 		file->data_at = source->facts.data_at;
@@ -645,10 +652,16 @@ static void source_begin(struct disk *disk, struct file *file)
 
 static void source_done(struct disk *disk, struct file *file)
 {
-	if (file->work.result < 0)
-		file_fail(disk, file, DISK_ERRNO, (int)-file->work.result, file->why);
-	else
+	int error = file->work.result < 0 ? (int)-file->work.result : 0;
+
+	if (error == EMFILE || error == ENFILE) /* of what lies beside it: as with itself */
+		file->opening.old = files_rob(&disk->files, &file->opening.source);
+	if (error == 0)
 		file_ready(disk, file);
+	else if (file->opening.old >= 0)
+		source_begin(disk, file);
+	else
+		file_fail(disk, file, DISK_ERRNO, error, file->why);
 }
 
 static void opening_done(struct disk *disk, struct file *file)
@@ -669,7 +682,7 @@ static void opening_done(struct disk *disk, struct file *file)
 
 	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
 		file_fail(disk, file, DISK_REPLACED, 0, why);
-	else if (file->dataset->plain && !file->dataset->marked)
+	else if (!has_source(file->dataset))
 		file_ready(disk, file);
 	else
 		source_begin(disk, file);

@@ -61,13 +61,18 @@ void works_move(struct works *to, struct works *from)
 
 /* ---- the threads ---- */
 
-static int64_t opening_do(struct disk_opening *opening)
+void opening_make_room(struct disk_opening *opening)
 {
 	shard_close(opening->source);
 	opening->source = NULL;
 	if (opening->old >= 0)
 		close(opening->old);
 	opening->old = -1;
+}
+
+static int64_t opening_do(struct disk_opening *opening)
+{
+	opening_make_room(opening);
 
 	int fd = open(opening->path, opening->flags);
 

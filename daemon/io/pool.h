@@ -23,6 +23,9 @@ void works_add(struct works *works, struct disk_work *work);
 struct disk_work *works_take(struct works *works); /* NULL: none */
 void works_move(struct works *to, struct works *from);
 
+/* Closes what is to be closed before, which may hang. */
+void opening_make_room(struct disk_opening *opening);
+
 struct pool;
 
 struct pool *pool_open(const char **what, int *error);

@@ -24,7 +24,6 @@ struct inside {
 
 struct walk {
 	struct shard_list *list;
-	size_t text_room, at_room;
 	char path[PATH_MAX]; /* where the walk is */
 	size_t root_bytes;   /* of it, with the slash: what shard names do not have */
 	char *why;
@@ -42,7 +41,7 @@ static bool grow(void **array, size_t *room, size_t needed, size_t item)
 	size_t more = *room ? *room : 64;
 
 	while (more < needed)
-		more += more / 2;
+		more += more / 2 + 1;
 	if (more == *room)
 		return true;
 	void *grown = realloc(*array, more * item);
@@ -54,22 +53,26 @@ static bool grow(void **array, size_t *room, size_t needed, size_t item)
 	return true;
 }
 
-static bool add_file(struct walk *w)
+const char *shard_list_add(struct shard_list *list, const char *name)
 {
-	struct shard_list *list = w->list;
-	const char *name = w->path + w->root_bytes;
 	size_t n = strlen(name) + 1;
 
 	if (list->bytes + n > UINT32_MAX)
-		return refuse(w,
-			"the names of this dataset's shards are over 4 GiB in all; use fewer, larger shards");
-	if (!grow((void **)&list->paths, &w->text_room, list->bytes + n, 1) ||
-		!grow((void **)&list->at, &w->at_room, list->count + 1, sizeof(*list->at)))
-		return refuse(w, "out of memory");
+		return "the names of this dataset's shards are over 4 GiB in all; use fewer, larger shards";
+	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
+		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
+		return "out of memory";
 	memcpy(list->paths + list->bytes, name, n);
 	list->at[list->count++] = (uint32_t)list->bytes;
 	list->bytes += n;
-	return true;
+	return NULL;
+}
+
+static bool add_file(struct walk *w)
+{
+	const char *fault = shard_list_add(w->list, w->path + w->root_bytes);
+
+	return !fault || refuse(w, fault);
 }
 
 static bool walk_directory(struct walk *w, const char *pattern, const struct inside *up);
@@ -323,14 +326,15 @@ static bool drop_companions(struct walk *w)
 	return true;
 }
 
-/* Gives back what growing left over. */
-static void trim(struct shard_list *list)
+void shard_list_trim(struct shard_list *list)
 {
 	void *paths = realloc(list->paths, list->bytes + 1),
 	     *at = realloc(list->at, (list->count + 1) * sizeof(*list->at));
 
 	list->paths = paths ? paths : list->paths;
 	list->at = at ? at : list->at;
+	list->paths_room = list->bytes + 1;
+	list->at_room = list->count + 1;
 }
 
 bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes)
@@ -349,7 +353,7 @@ bool shard_list_read(struct shard_list *list, const char *path, char *why, size_
 		fine = drop_companions(&w);
 	}
 	if (fine)
-		trim(list);
+		shard_list_trim(list);
 	else
 		shard_list_free(list);
 	return fine;

@@ -19,6 +19,7 @@ struct shard_list {
 	uint32_t *at; /* [count] offsets into paths, so that the names ascend byte by byte */
 	uint64_t count;
 	size_t bytes; /* of paths */
+	size_t paths_room, at_room;
 };
 
 /*
@@ -27,6 +28,10 @@ struct shard_list {
  * is no fault here. On false one line is in @why and @list is empty.
  */
 bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes);
+/* One name more, behind the others. NULL, or what is wrong, in words. */
+const char *shard_list_add(struct shard_list *list, const char *name);
+/* Gives back what adding left over. */
+void shard_list_trim(struct shard_list *list);
 void shard_list_free(struct shard_list *list);
 const char *shard_list_name(const struct shard_list *list, uint64_t file);
 /* Index of the file called @name, or -1. */

@@ -10,9 +10,8 @@ struct item {
 	struct item *next;
 	void *(*make)(const char *path, char *why, size_t why_bytes); /* tells formats apart */
 	void (*drop)(void *made);
-	void *made; /* NULL: why */
+	void *made;
 	char *path;
-	char why[256];
 };
 
 struct memo {
@@ -40,8 +39,7 @@ void memo_free(struct memo *memo)
 		struct item *item = memo->items;
 
 		memo->items = item->next;
-		if (item->made)
-			item->drop(item->made);
+		item->drop(item->made);
 		free(item->path);
 		free(item);
 	}
@@ -55,33 +53,22 @@ const char *memo_root(const struct memo *memo)
 	return memo->root;
 }
 
-/* With the lock: the item, now the first; NULL: out of memory. */
-static struct item *item_of(struct memo *memo, const char *path,
-	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made))
+static struct item *item_new(const char *path, void *(*make)(const char *path, char *why, size_t why_bytes),
+	void (*drop)(void *made), char *why, size_t why_bytes)
 {
-	struct item **at = &memo->items, *item;
+	struct item *item = calloc(1, sizeof(*item));
+	char *copy = strdup(path), text[256];
 
-	while (*at && ((*at)->make != make || strcmp((*at)->path, path) != 0))
-		at = &(*at)->next;
-	item = *at;
-	if (item) {
-		*at = item->next;
-	} else {
-		item = calloc(1, sizeof(*item));
-		if (!item)
-			return NULL;
-		item->path = strdup(path);
-		if (!item->path) {
-			free(item);
-			return NULL;
-		}
-		item->make = make;
-		item->drop = drop;
-		item->made = make(path, item->why, sizeof(item->why));
-	}
-	item->next = memo->items;
-	memo->items = item;
-	return item;
+	snprintf(text, sizeof(text), "%s", strerror(ENOMEM));
+	if (item && copy)
+		*item = (struct item){
+			.make = make, .drop = drop, .made = make(path, text, sizeof(text)), .path = copy};
+	if (item && item->made)
+		return item;
+	snprintf(why, why_bytes, "%s", text);
+	free(copy);
+	free(item);
+	return NULL;
 }
 
 const void *memo_of(struct memo *memo, const char *path,
@@ -89,14 +76,19 @@ const void *memo_of(struct memo *memo, const char *path,
 	size_t why_bytes)
 {
 	pthread_mutex_lock(&memo->lock);
-	struct item *item = item_of(memo, path, make, drop);
+	struct item **at = &memo->items, *item;
 
-	pthread_mutex_unlock(&memo->lock);
-	if (!item) {
-		snprintf(why, why_bytes, "%s", strerror(ENOMEM));
-		return NULL;
+	while (*at && ((*at)->make != make || strcmp((*at)->path, path) != 0))
+		at = &(*at)->next;
+	item = *at;
+	if (item)
+		*at = item->next;
+	else
+		item = item_new(path, make, drop, why, why_bytes);
+	if (item) {
+		item->next = memo->items;
+		memo->items = item;
 	}
-	if (!item->made)
-		snprintf(why, why_bytes, "%s", item->why);
-	return item->made;
+	pthread_mutex_unlock(&memo->lock);
+	return item ? item->made : NULL;
 }

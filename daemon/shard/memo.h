@@ -15,7 +15,7 @@ void memo_free(struct memo *memo); /* NULL: nothing */
 const char *memo_root(const struct memo *memo);
 /*
  * What @make made of @path, now or for an earlier shard; @memo owns it and frees it with @drop. NULL: what it
- * said in @why, then or now. Any thread; one makes, the others wait.
+ * says in @why; it is asked again the next time. Any thread; one makes, the others wait.
  */
 const void *memo_of(struct memo *memo, const char *path,
 	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made), char *why,

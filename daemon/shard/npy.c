@@ -313,6 +313,7 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, s
 	struct header h;
 	uint64_t bytes;
 
+	(void)hint;
 	if (!read_header(b, &h, &facts->data_at, why, why_bytes) ||
 		!type_of(&h, &facts->type, why, why_bytes))
 		return false;
@@ -332,8 +333,8 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, s
 			" bytes after the header",
 			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, shard_type_name(facts->type),
 			b->size - facts->data_at);
-	if (h.dimensions == 2 && h.shape[1] > 0 && h.shape[1] == hint->window_tokens)
-		facts->sample_tokens = h.shape[1];
+	if (h.dimensions == 2)
+		facts->row_tokens = h.shape[1];
 	return true;
 }
 

@@ -74,6 +74,16 @@ const char *shard_type_name(enum shard_type type)
 	return types[type].name;
 }
 
+bool shard_type(const char *name, enum shard_type *type)
+{
+	for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		if (strcmp(name, types[i].name) == 0) {
+			*type = (enum shard_type)i;
+			return true;
+		}
+	return false;
+}
+
 uint32_t shard_type_bytes(enum shard_type type)
 {
 	return types[type].bytes;
@@ -84,6 +94,12 @@ uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
 	if (types[type].bytes == 8)
 		return hint->has_type && hint->type == SHARD_U16 ? 2 : 4;
 	return types[type].bytes == 4 ? 4 : 2;
+}
+
+uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint)
+{
+	return facts->row_tokens && facts->row_tokens == hint->window_tokens ? facts->row_tokens
+									     : facts->sample_tokens;
 }
 
 /* ---- files that are no shards ---- */
@@ -197,6 +213,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 
 	if (facts->token_bytes == 0)
 		facts->token_bytes = shard_served(facts->type, hint);
+	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
 	facts->plain = facts->plain && b->plain && type && facts->token_bytes == types[facts->type].bytes;
 	if (facts->tokens == 0 && !facts->note[0])

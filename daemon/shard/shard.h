@@ -42,6 +42,7 @@ struct shard_facts {
 	uint64_t tokens;
 	uint64_t documents;	/* SHARD_UNKNOWN where the format keeps no index */
 	uint64_t sample_tokens; /* > 0: every sample has so many tokens, and a window is a sample; else 0 */
+	uint64_t row_tokens; /* > 0: rows of so many, which are samples where a window is as long; else 0 */
 	/*
 	 * Token t lies at data_at + t·token_bytes of the file itself; type is u16, u32 or i32 (nobody has
 	 * looked whether one is negative). describe() finds it set in formats without extent(); others may
@@ -139,10 +140,13 @@ struct shard {
 const struct shard_format *shard_format(const char *name);
 const char *shard_format_names(void);		   /* "flat, npy, …", for an error text */
 const char *shard_type_name(enum shard_type type); /* "u16" */
+bool shard_type(const char *name, enum shard_type *type);
 uint32_t shard_type_bytes(enum shard_type type);
 /* The width that stored tokens are served in: 2 of up to 2 bytes, else 4, or what the config says of 8-byte
  * ones. */
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
+/* What sample_tokens are to whom a window is as long as @hint says. */
+uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 
 /*
  * Recognises (@format NULL) or takes @format's word, and describes, from an open file. Returns the format, or

@@ -1,5 +1,6 @@
 """Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where there are such."""
 
+import functools
 import importlib.util
 import io
 import os
@@ -80,8 +81,9 @@ def arrow(path, tokens):
             writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
 
 
+@functools.cache
 def mds_writer():
-    """The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
+    """Mosaic's. The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
     root = importlib.util.find_spec("streaming").submodule_search_locations[0]
     for name, path in (("streaming", root), ("streaming.base", root + "/base")):
         sys.modules[name] = types.ModuleType(name)
@@ -89,3 +91,10 @@ def mds_writer():
     from streaming.base.format.mds.writer import MDSWriter
 
     return MDSWriter
+
+
+def mds(directory, rows, size_limit, **how):
+    """A directory of shards whose samples are the rows."""
+    with mds_writer()(columns={"tokens": f"ndarray:{rows.dtype.name}"}, out=str(directory), size_limit=size_limit, **how) as writer:
+        for row in rows:
+            writer.write({"tokens": row})

@@ -1,30 +1,21 @@
-"""Tokens in every format train a model to the same losses, bit for bit, through a real daemon and Loader."""
+"""Tokens in every format train the GPT of `make run` to the same losses, bit for bit, through a real daemon and Loader."""
 
 import importlib.util
 import json
+import pathlib
 import shutil
+import socket
 import sys
-import types
 
 import numpy
 import pytest
-import tokend
 import torch
-from conftest import Daemon, socket_directory
-from shard_writers import arrow, datatrove, llmc, megatron, npy, put, raw, seekable
-
-# The package's __init__ wants torchvision, transformers and all clouds; its writer does not.
-ROOT = importlib.util.find_spec("streaming").submodule_search_locations[0]
-for name, path in (("streaming", ROOT), ("streaming.base", ROOT + "/base")):
-    module = types.ModuleType(name)
-    module.__path__ = [path]
-    sys.modules[name] = module
-
-from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
+from conftest import ROOT, Daemon, socket_directory
+from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens
-SEQ, MICRO, STEPS, VOCABULARY = 64, 16, 20, 256  # the steps take every window, and some twice
-SAMPLES = 320
+SEQ, STEPS, VOCABULARY = 128, 10, 1000  # the steps take every window, and some twice; more ids would cost more of its output layer
+SAMPLES = 160  # of its 16 a step
 
 
 # name: (stored dtype, keys, writer)
@@ -68,85 +59,85 @@ def write_streams(directory):
 
 def write_samples(directory):
     """MDS, rows of NumPy and flat shards whose windows are the same samples, shard by shard."""
-    rows, streams = tokens(SAMPLES * SEQ, 9).reshape(SAMPLES, SEQ).astype(numpy.int32), {}
+    rows = tokens(SAMPLES * SEQ, 9).reshape(SAMPLES, SEQ).astype(numpy.int32)
     for name, how in {"mds": {}, "mds-zstd": {"compression": "zstd"}}.items():
-        with MDSWriter(columns={"tokens": "ndarray:int32"}, out=str(directory / name), size_limit=20_000, **how) as writer:
-            for row in rows:
-                writer.write({"tokens": row})
-        streams[name] = {"extra": 0, "datasets": [{"name": "d", "path": name}]}
+        mds(directory / name, rows, 20_000, **how)
     counts = [shard["samples"] for shard in json.loads((directory / "mds/index.json").read_text())["shards"]]
     assert len(counts) > 2 and sum(counts) == SAMPLES
     for name in "samples", "rows":
         (directory / name).mkdir()
-        streams[name] = {"extra": 0, "datasets": [{"name": "d", "path": name}]}
     for i, shard in enumerate(numpy.split(rows, numpy.cumsum(counts)[:-1])):
         shard.astype("<u2").tofile(directory / f"samples/{i}.bin")
         numpy.save(directory / f"rows/{i}.npy", shard)
-    return streams
+    return {name: {"extra": 0, "datasets": [{"name": "d", "path": name}]} for name in ("samples", "rows", "mds", "mds-zstd")}
 
 
 @pytest.fixture(scope="module")
-def daemon():
-    d = Daemon(socket_directory())
-    streams = write_streams(d.directory) | write_samples(d.directory)
-    streams = {name: {"seed": 3, "seq_len": SEQ, **stream} for name, stream in streams.items()}
-    config = {"socket": d.socket, "state_dir": f"{d.directory}/state", "memory": 64 << 20, "streams": streams}
-    d.config.write_text(json.dumps(config))
-    yield d.start()
-    d.kill()
-    shutil.rmtree(d.directory)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
+def gpt():
+    """client/example/gpt/train.py, whose main() is a rank of torchrun's: here the only one, and on one thread."""
+    spec = importlib.util.spec_from_file_location("train", ROOT / "client/example/gpt/train.py")
+    module, before = importlib.util.module_from_spec(spec), torch.get_num_threads()
+    spec.loader.exec_module(module)
     torch.set_num_threads(1)
-    yield
+    yield module
     torch.set_num_threads(before)
 
 
-def train(daemon, stream):
-    """The losses, and the weights they end with."""
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16), torch.nn.Linear(16, VOCABULARY))
-    descent, losses = torch.optim.SGD(model.parameters(), lr=2.0), []
-    with tokend.Loader(stream, MICRO, socket=daemon.socket, rank=0, world=1) as loader:
-        for _ in range(STEPS):
-            batch = next(loader)
-            loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
-            descent.zero_grad()
-            loss.backward()
-            descent.step()
-            losses.append(loss.item())
-    return losses, torch.cat([weights.detach().flatten() for weights in model.parameters()])
+@pytest.fixture(scope="module")
+def train(gpt):
+    """(stream) → what it recorded of each step, and of the validation with the weights that they led to."""
+    directory = socket_directory()
+    streams = write_streams(directory) | write_samples(directory)
+
+    def train(name):
+        d, stream = Daemon(directory), {"seed": 3, "seq_len": SEQ, **streams[name]}
+        streams_ = {"train": {**stream, "samples": 16 * STEPS}, "valid": {**stream, "seed": 4, "samples": 32}}
+        d.config.write_text(json.dumps({"socket": d.socket, "state_dir": f"{directory}/state", "memory": 64 << 20, "streams": streams_}))
+        with socket.socket() as free, pytest.MonkeyPatch.context() as patch:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            free.close()
+            for key, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+                patch.setenv(key, str(value))
+            patch.setattr(sys, "argv", ["train.py", "--socket", d.socket, "--checkpoints", str(directory / "none"),
+                                        "--record", str(directory / "record"), "--every", "1000"])  # fmt: skip
+            d.start()
+            try:
+                gpt.main()
+            finally:
+                d.kill()
+        _, *steps, end = map(json.loads, pathlib.Path(directory / "record-0.jsonl").read_text().splitlines())
+        assert len(steps) == STEPS
+        return [(step["position"], step["checksum"], step["loss"]) for step in steps], end["valid"]
+
+    yield train
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="module")
-def flat(daemon):
-    return train(daemon, "flat")
+def flat(train):
+    return train("flat")
 
 
 @pytest.fixture(scope="module")
-def samples(daemon):
-    return train(daemon, "samples")
-
-
-def same(a, b):
-    return a[0] == b[0] and torch.equal(a[1], b[1])
+def samples(train):
+    return train("samples")
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_losses_of_streams(daemon, flat, name):
-    assert same(train(daemon, name), flat)
+def test_losses_of_streams(train, flat, name):
+    assert train(name) == flat
 
 
 @pytest.mark.parametrize("name", ["mds", "mds-zstd", "rows"])
-def test_losses_of_samples(daemon, samples, name):
-    assert same(train(daemon, name), samples)
+def test_losses_of_samples(train, samples, name):
+    assert train(name) == samples
 
 
-def test_losses_tell(daemon, flat, samples):
+def test_losses_tell(train, flat, samples):
     """The model learns, and one altered token of 20,423 shows in what it learns."""
-    for losses, _ in (flat, samples):
-        assert losses[-1] < losses[0] - 0.5
-    assert train(daemon, "altered")[0] != flat[0]
+    for steps, _ in (flat, samples):
+        assert steps[-1][2] < steps[0][2] - 0.5
+    altered = train("altered")
+    assert [loss for *_, loss in altered[0]] != [loss for *_, loss in flat[0]]
+    assert altered[1]["loss"] != flat[1]["loss"]

@@ -6,6 +6,7 @@ full, a seccomp filter forbids io_uring.
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import time
 
@@ -328,26 +330,19 @@ ssize_t preadv64v2(int fd, const struct iovec *io, int count, off64_t at, int fl
 """
 
 
-class Failing:
-    """A daemon (io: pread) whose reads fail on command, and its witness."""
+class Library:
+    """What the library is told, and the environment that puts it in front of a daemon's libc."""
 
     WORDS = {"fail": 0, "error": 1, "inode": 2, "shortest": 3, "injected": 4, "calls": 5}
 
-    def __init__(self, place, library, name, direct):
+    def __init__(self, place, library, name):
         page = place.file(f"{name}.page")
         with open(page, "wb") as f:
             f.truncate(4096)
         with open(page, "r+b") as f:
             self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
-        shard = place.shard(f"{name}/0.bin", SHARD_TOKENS)
-        streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "failing", "path": name}]}}
-        config = place.config(f"{name}.yaml", io="pread", direct=direct, socket=place.file(f"{name}.sock"), streams=streams)
-        env = {**os.environ, "LD_PRELOAD": library, "FAILING_PAGE": page}
-        env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
-        self.daemon = Daemon(place, config, env=env)
-        self.set(inode=os.stat(shard).st_ino)
-        self.witness = Witness(self.daemon, rows_at(config, "train", 0, 2000))
-        self.witness.step()
+        self.env = {**os.environ, "LD_PRELOAD": library, "FAILING_PAGE": page}
+        self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
 
     def get(self, name):
         return self.words[self.WORDS[name]]
@@ -356,12 +351,52 @@ class Failing:
         for name, value in words.items():
             self.words[self.WORDS[name]] = value
 
+
+class Failing(Library):
+    """A daemon (io: pread) whose reads fail on command, and its witness."""
+
+    def __init__(self, place, library, name, direct):
+        super().__init__(place, library, name)
+        shard = place.shard(f"{name}/0.bin", SHARD_TOKENS)
+        streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "failing", "path": name}]}}
+        config = place.config(f"{name}.yaml", io="pread", direct=direct, socket=place.file(f"{name}.sock"), streams=streams)
+        self.daemon = Daemon(place, config, env=self.env)
+        self.set(inode=os.stat(shard).st_ino)
+        self.witness = Witness(self.daemon, rows_at(config, "train", 0, 2000))
+        self.witness.step()
+
     def error(self):
         try:
             while True:
                 self.witness.step()
         except Refused as e:
             return e.packet
+
+
+def failing_indexes(checks, place, library):
+    """What is wanted of a file beside a shard when that is opened."""
+    tokens = numpy.fromfile(place.shard("indexed/0.bin", SHARD_TOKENS), "<u2")
+    index = place.file("indexed", "0.idx")
+    with open(index, "wb") as f:  # Megatron's: u16, one sequence, one document
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, SHARD_TOKENS, 0, 0, 1))
+    n = SHARD_TOKENS // SEQ_LEN // 2
+    want = b"".join(tokens[i * SEQ_LEN : i * SEQ_LEN + SEQ_LEN + 1].tobytes() for i in range(n))
+    dataset = {"name": "d", "path": "indexed", "shuffle": "none"}
+    config = place.config("indexed.yaml", socket=place.file("indexed.sock"), io="pread",
+                          streams={"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}})  # fmt: skip
+    for error, name in ((errno.EIO, "EIO"), (errno.ESTALE, "ESTALE")):
+        page = Library(place, library, f"indexed-{name}")
+        daemon = Daemon(place, config, env=page.env)
+        page.set(inode=os.stat(index).st_ino, error=error, fail=-1)
+        cat = [TOKCTL, "cat", "train", "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 1, "--batches", n]
+        code, out, err = run(*cat)
+        told = code == 1 and out == b"" and "shard 0.bin at token 0" in err and os.strerror(error) in err and err.count("\n") == 1
+        checks.ok(f"index: {name} that stays: the stream stops", told and 3 <= page.get("injected") < 3000, (err, page.get("injected")))
+        page.set(injected=0, fail=1)
+        code, out, err = run(*cat)
+        checks.ok(f"index: {name} that passes: opened again, the same bytes", code == 0 and out == want and page.get("injected") == 1,
+                  (err, len(out), page.get("injected")))  # fmt: skip
+        checks.equal("  exit 0", daemon.stop(), 0)
 
 
 def failing_reads(checks, place):
@@ -375,6 +410,7 @@ def failing_reads(checks, place):
     code, _, err = run(compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl")
     if code:
         raise RuntimeError(err)
+    failing_indexes(checks, place, library)
     EIO, ESTALE, EINTR = 5, 116, 4
     for direct in (False, True):
         mode = mode_name("pread", direct)

@@ -16,7 +16,7 @@ import pyzstd
 from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import arrow, datatrove, documents_of, llmc, mds_writer, megatron, npy, put, raw, seekable  # noqa: E402
+from shard_writers import arrow, datatrove, documents_of, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -196,13 +196,10 @@ def offline(checks, place):
 
 
 def samples(checks, place):
-    MDSWriter = mds_writer()
     rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, WINDOW), dtype=numpy.int32)
     names = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
     for name, how in names.items():
-        with MDSWriter(columns={"tokens": "ndarray:int32"}, out=place.file(name), size_limit=40_000, **how) as writer:
-            for row in rows:
-                writer.write({"tokens": row})
+        mds(place.file(name), rows, 40_000, **how)
     streams = {name: stream(name) for name in names}
     firsts, at = {}, 0
     for shard in json.load(open(place.file("mds", "index.json")))["shards"]:

@@ -110,6 +110,7 @@ def manifest(place, checks):
     lines = [json.loads(line) for line in open(path)]
     checks.equal("the manifest's lines, digests computed here", lines, [
         {"path": n, "format": "flat", "dtype": "u16", "tokens": len(t), "size": os.path.getsize(place.file("m", n)), "digest": digest(t)}
+        | ({"frame_bytes": 4096} if n.endswith("zst") else {})
         for n, t in parts.items()
     ])  # fmt: skip
     with open(place.file("m/deep/c.bin.zst"), "r+b") as f:

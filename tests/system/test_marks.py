@@ -22,7 +22,7 @@ from harness import REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, run
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from declarations import Batch, Options  # noqa: E402
-from shard_writers import mds_writer  # noqa: E402
+from shard_writers import mds  # noqa: E402
 
 EOS, SEQ = 5, 32
 EREFUSED = -3
@@ -221,6 +221,27 @@ def check_kind(c, how, daemon, config, kind, batches=60, micro=5):
     c.equal(f"{how}: {kind.name}", seen, ([], True, kind.masked is not None))
 
 
+def manifests(c, place, kinds, streams):
+    """No shard is looked at ahead, whatever lies beside it."""
+    with_manifests = {}
+    for kind in kinds:
+        wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
+        code, _, err = run(TOKCTL, "inspect", "--manifest", place.file(f"{kind.name}.jsonl"), *wide, place.file(kind.name, "data"))
+        assert code == 0, err
+        about = streams[kind.name]
+        with_manifests[kind.name] = {**about, "datasets": [{**about["datasets"][0], "manifest": f"{kind.name}.jsonl"}]}
+    missing = {"seed": 1, "seq_len": SEQ, "documents": True, "loss_mask": True}
+    with_manifests["no-eos"] = {**missing, "datasets": [{"name": "d", "path": "flat/data", "manifest": "flat.jsonl"}]}
+    for how, direct in ("uring", True), ("pread", False):
+        config = place.config(io=how, direct=direct, socket=place.file(f"m-{how}.sock"), streams=with_manifests)
+        daemon = Daemon(place, config)
+        for kind in kinds:
+            check_kind(c, f"{how}{', direct' * direct}, manifest", daemon, config, kind)
+        why = "nothing says where its documents end: it has no index of them, and the stream no eos"
+        c.has("manifest: no index, and no eos", refusal(daemon, "no-eos"), "data: dataset d: shard ", why)
+        c.equal("manifest: the daemon ends well", daemon.stop(), 0)
+
+
 def samples(c, daemon, config, place):
     """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are padding."""
     for stream, eos in ("mds", False), ("mds-eos", True):
@@ -356,9 +377,7 @@ def main():
         kinds = [Kind(place, name) for name in KINDS]
         tokens = RNG.integers(0, 12, (10, SEQ)).astype("<i4")
         tokens[:, 0] = 3
-        with mds_writer()(columns={"tokens": "ndarray:int32"}, out=place.file("mds")) as writer:
-            for row in tokens:
-                writer.write({"tokens": row})
+        mds(place.file("mds"), tokens, None)
         finite = {"seed": 1, "seq_len": SEQ, "extra": 0, "epochs": 1, "documents": True, "loss_mask": True}
         streams = {kind.name: kind.config() for kind in kinds}
         streams["mds"] = {**finite, "datasets": [{"name": "d", "path": "mds"}]}
@@ -374,6 +393,7 @@ def main():
                 samples(c, daemon, config, place)
                 library(c, daemon, config, next(kind for kind in kinds if kind.name == "npy-mask"))
             c.equal(f"{how}{', direct' * direct}: the daemon ends well", daemon.stop(), 0)
+        manifests(c, place, kinds, {kind.name: kind.config() for kind in kinds})
         damaged(c, place)
     c.exit()
 

@@ -108,6 +108,7 @@ static void test_defaults(void **state)
 
 	assert_string_equal(d->name, "web");
 	assert_string_equal(d->path, "a/b");
+	assert_null(d->manifest);
 	assert_string_equal(d->format, "auto");
 	assert_int_equal(d->token_bytes, 2);
 	assert_true(d->weight == 1);
@@ -355,9 +356,10 @@ static const struct bad bad_files[] = {
 	{GOOD "    seed: 3\n", ":7: streams.train.seed: is given twice; the first is on line 3, remove one"},
 	{GOOD "  train: {}\n", ":7: streams.train: is given twice; the first is on line 2, remove one"},
 	{GOOD "? [a]\n: b\n", ":7: config: is a list; must be a key"},
-	{WEB ", \"a\\nb\": 1}\n", ":6: streams.train.datasets[0].a?b: unknown key; known here: name, path, "
-				  "format, dtype, weight, max_epochs, shuffle, block, "
-				  "group, slide, column, label_mask"},
+	{WEB ", \"a\\nb\": 1}\n",
+		":6: streams.train.datasets[0].a?b: unknown key; known here: name, path, manifest, "
+		"format, dtype, weight, max_epochs, shuffle, block, "
+		"group, slide, column, label_mask"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n",
 		":1: streams.t.seed: is missing; add seed: a whole number from 0 to 18446744073709551615 in "
 		"plain digits"},
@@ -486,6 +488,9 @@ static const struct bad bad_files[] = {
 		"be a name of 1 to 64 bytes, no control characters"},
 	{HEAD "      - {name: web, path: ~}\n",
 		":6: streams.train.datasets[0].path: is null; must be a file, a directory or a glob"},
+	{WEB ", manifest: ~}\n",
+		":6: streams.train.datasets[0].manifest: is null; must be a file that `tokctl "
+		"inspect --manifest` wrote"},
 	{WEB ", dtype: u8}\n",
 		":6: streams.train.datasets[0].dtype: 'u8' is none of u16 or u32; did you mean u16?"},
 	{WEB ", dtype: float}\n",

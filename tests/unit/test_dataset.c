@@ -123,11 +123,11 @@ static const struct stream *open_good(struct place *p, const char *stream_keys, 
 	return catalog_stream(p->catalog, "train");
 }
 
-/* @expected: what follows "FILE:LINE: FIELD: ", with DIR for the test's directory. */
-static void assert_refused(
+/* @expected: all of it, with DIR for the test's directory. */
+static void assert_refused_whole(
 	struct place *p, const char *stream_keys, const char *datasets, const char *expected)
 {
-	char whole[8400], text[8192] = "";
+	char text[8192] = "";
 
 	for (const char *at = expected, *dir; *at; at = dir + 3) {
 		dir = strstr(at, "DIR");
@@ -136,9 +136,18 @@ static void assert_refused(
 		if (!dir)
 			break;
 	}
-	snprintf(whole, sizeof(whole), "%s/t.yaml:%s", p->directory, text);
 	assert_false(open_datasets(p, stream_keys, datasets));
-	assert_string_equal(p->why, whole);
+	assert_string_equal(p->why, text);
+}
+
+/* @expected: what follows "FILE:LINE: FIELD: ". */
+static void assert_refused(
+	struct place *p, const char *stream_keys, const char *datasets, const char *expected)
+{
+	char whole[8192];
+
+	snprintf(whole, sizeof(whole), "DIR/t.yaml:%s", expected);
+	assert_refused_whole(p, stream_keys, datasets, whole);
 }
 
 #define LEN8 "seq_len: 8" /* windows of 9 tokens */
@@ -602,6 +611,274 @@ static void test_same_shard(void **state)
 	assert_string_equal(why, expected);
 }
 
+/* ---- manifests ---- */
+
+#define DIGEST	 ",\"digest\":\"0123456789abcdef\""
+#define FLAT	 ",\"format\":\"flat\",\"dtype\":\"u16\""
+#define LISTED	 "      - {name: d, path: d, manifest: m.jsonl}"
+#define A_LINE	 "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+#define TWO_LINE "{\"path\":\"deep/b.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n"
+
+static void write_manifest(const struct place *p, const char *text)
+{
+	write_file(p, "m.jsonl", text, strlen(text));
+}
+
+/* None of its shards is there: what is not touched is not missed. */
+static void test_manifest(void **state)
+{
+	struct place *p = *state;
+	char note[512];
+
+	write_manifest(p, A_LINE TWO_LINE);
+	struct dataset listed = *open_good(p, LEN8, LISTED)->dataset;
+	uint64_t first[] = {listed.table.first_window[0], listed.table.first_window[1]};
+
+	assert_root(p, &listed, "d");
+	ASSERT_SHARDS(&listed, "a.bin", "deep/b.bin");
+	assert_string_equal(listed.format->name, "flat");
+	assert_true(dataset_note(&listed, 2, note, sizeof(note)));
+	assert_non_null(strstr(note, "m.jsonl"));
+	make(p, "d/a.bin", 40);
+	make(p, "d/deep/b.bin", 18);
+	const struct dataset *seen = open_good(p, LEN8, "      - {name: d, path: d/}")->dataset;
+
+	assert_true(seen->digest == listed.digest);
+	assert_int_equal(seen->table.windows, listed.table.windows);
+	assert_int_equal(seen->table.total_tokens, listed.table.total_tokens);
+	assert_memory_equal(seen->table.first_window, first, sizeof(first));
+	assert_int_equal(seen->token_bytes, listed.token_bytes);
+	assert_false(dataset_note(seen, 2, note, sizeof(note)));
+}
+
+/* Widths, samples and frames come from the lines alone. */
+static void test_manifest_facts(void **state)
+{
+	static const char rows[] =
+		"{\"path\":\"a.npy\",\"format\":\"npy\",\"dtype\":\"i32\",\"tokens\":90,\"size\":488" DIGEST
+		",\"row_tokens\":9}\n";
+	static const char packed[] = "{\"path\":\"a.bin.zst\"" FLAT ",\"tokens\":900000,\"size\":7" DIGEST
+				     ",\"frame_bytes\":1800000}\n";
+	struct place *p = *state;
+	char note[512];
+
+	write_manifest(p, rows);
+	const struct dataset *d = open_good(p, LEN8, LISTED)->dataset;
+
+	assert_int_equal(d->token_bytes, 4);
+	assert_true(d->is_signed);
+	assert_int_equal(d->sample_tokens, 9);
+	assert_int_equal(d->table.stride, 9);
+	assert_int_equal(d->table.windows, 10);
+	d = open_good(p, "seq_len: 10", LISTED)->dataset;
+	assert_int_equal(d->sample_tokens, 0);
+	assert_int_equal(d->table.windows, 8);
+	write_manifest(p, packed);
+	d = open_good(p, LEN8, LISTED)->dataset;
+	assert_int_equal(d->frame_bytes, 1800000);
+	assert_true(dataset_note(d, 1, note, sizeof(note)));
+}
+
+static void test_manifest_faults(void **state)
+{
+#define TOKENS(n) "{\"path\":\"a.bin\"" FLAT ",\"tokens\":" n ",\"size\":40" DIGEST "}\n"
+#define NAME(n)	  "{\"path\":\"" n "\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+#define NAMED(n, what)                                                                                       \
+	{                                                                                                    \
+		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                                 \
+			 "; must lead to a file below the dataset's directory"                               \
+	}
+	static const struct {
+		const char *text, *expected;
+	} faults[] = {
+		{A_LINE "{\"path\":\n",
+			"DIR/m.jsonl:2: its JSON is broken at byte 9: unexpected token near end of file"},
+		{A_LINE "\n",
+			"DIR/m.jsonl:2: its JSON is broken at byte 1: unexpected token near end of file"},
+		{"[]\n", "DIR/m.jsonl:1: its JSON is an array; must be an object"},
+		{A_LINE "{}",
+			"DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and a newline, at "
+			"most 32767 bytes"},
+		{"{\"path\":\"a\",\"path\":\"b\"}\n",
+			"DIR/m.jsonl:1: its JSON is broken at byte 18: duplicate object key near '\"path\"'"},
+		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
+		{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
+			"DIR/m.jsonl:1: digest is missing; must be a string"},
+		{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
+		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be a whole number"},
+		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be a whole number"},
+		{TOKENS("9223372036854775807"),
+			"DIR/m.jsonl:1: tokens is 9223372036854775807; must be 0 to 1152921504606846976"},
+		{TOKENS("9223372036854775808"),
+			"DIR/m.jsonl:1: its JSON is broken at byte 74: too big integer near "
+			"'9223372036854775808'"},
+		{TOKENS("20,\"sha\":1"),
+			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, digest, "
+			"sample_tokens, row_tokens and frame_bytes; must have no others"},
+		{TOKENS("20,\"sample_tokens\":9"),
+			"DIR/m.jsonl:1: tokens is 20, no multiple of sample_tokens, 9"},
+		{TOKENS("20,\"row_tokens\":9"), "DIR/m.jsonl:1: tokens is 20, no multiple of row_tokens, 9"},
+		{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
+			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of them"},
+		{TOKENS("20,\"frame_bytes\":1099511627776"), "DIR/m.jsonl:1: frame_bytes is 1099511627776; "
+							     "must be at most 268435456, a quarter of "
+							     "`memory`"},
+		NAMED("../a.bin", "has a part that is empty, . or .."),
+		NAMED("x/../../a.bin", "has a part that is empty, . or .."),
+		NAMED("./a.bin", "has a part that is empty, . or .."),
+		NAMED("x//a.bin", "has a part that is empty, . or .."),
+		NAMED("x/", "has a part that is empty, . or .."),
+		NAMED("", "has a part that is empty, . or .."),
+		NAMED("/etc/passwd", "is absolute"),
+		{NAME("a\\u0000b"), "DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not allowed "
+				    "without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
+		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
+		{TWO_LINE A_LINE,
+			"DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines must ascend by "
+			"it, byte by byte (LC_ALL=C sort)"},
+		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":2" DIGEST
+		 "}\n",
+			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, npy, llmc, "
+			"arrow, datatrove, mds, flat"},
+		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":2" DIGEST "}\n",
+			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or "
+			"i64"},
+		{"{\"path\":\"a\"" FLAT ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
+			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal digits"},
+		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,\"size\":2" DIGEST
+			"}\n",
+			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; must be one "
+			"format"},
+		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,\"size\":4" DIGEST
+			"}\n",
+			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, a.bin, in "
+			"2; "
+			"must be one width"},
+		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST ",\"sample_tokens\":9}\n",
+			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, a.bin, is 0; "
+			"must "
+			"be alike"},
+		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; must list a "
+		     "shard; must be a file that `tokctl inspect --manifest` wrote"},
+	};
+	struct place *p = *state;
+	char text[1 << 17];
+
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+		write_manifest(p, faults[i].text);
+		assert_refused_whole(p, LEN8, LISTED, faults[i].expected);
+	}
+	memset(text, 'x', sizeof(text));
+	write_file(p, "m.jsonl", text, sizeof(text));
+	assert_refused_whole(p, LEN8, LISTED,
+		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, at most "
+		"32767 bytes");
+	write_file(p, "m.jsonl", A_LINE "\0\n", sizeof(A_LINE "\0"));
+	assert_refused_whole(p, LEN8, LISTED,
+		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at most 32767 "
+		"bytes");
+	text[0] = 0;
+	for (int i = 0; i < 17; i++) /* 2^60 each */
+		snprintf(text + strlen(text), sizeof(text) - strlen(text),
+			"{\"path\":\"%02d.bin\"" FLAT ",\"tokens\":1152921504606846976,\"size\":40" DIGEST
+			"}\n",
+			i);
+	write_manifest(p, text);
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].path: more than 2^64 tokens in all; must be fewer");
+	unlink(in(p, "m.jsonl"));
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; must be a "
+		"file "
+		"that `tokctl inspect --manifest` wrote");
+	assert_int_equal(mkfifo(in(p, "m.jsonl"), 0644), 0);
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a file that "
+		"`tokctl inspect --manifest` wrote");
+	unlink(in(p, "m.jsonl"));
+	write_manifest(p, A_LINE);
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
+		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names in "
+		"DIR/m.jsonl start at");
+	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
+		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
+		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: megatron, "
+		"npy, "
+		"llmc, arrow, datatrove, mds, flat");
+	assert_refused(p, "seq_len: 40", LISTED,
+		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, has 20 "
+		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a smaller seq_len "
+		"or weight 0");
+}
+
+/* What dataset_open_shard() says of the first shard, "" if it is opened. */
+static const char *open_first(const struct place *p, const struct dataset *d)
+{
+	static char why[512];
+	char path[4096];
+
+	(void)p;
+	dataset_shard_path(d, 0, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	struct shard *shard = dataset_open_shard(d, 0, path, fd, NULL, why, sizeof(why));
+
+	if (shard)
+		why[0] = 0;
+	shard_close(shard);
+	close(fd);
+	return why;
+}
+
+/* Its shards are compared with it when they are opened first, and with what was found then ever after. */
+static void test_manifest_compared(void **state)
+{
+	static const uint8_t llmc[2048] = {0x28, 0xdf, 0x34, 0x01, 1, 0, 0, 0, 0x00, 0x02};
+	struct place *p = *state;
+	char why[256];
+	uint32_t magic = 20240520;
+	uint8_t other[sizeof(llmc)];
+
+	write_manifest(p, A_LINE);
+	const struct dataset *d = open_good(p, LEN8, LISTED)->dataset;
+
+	make(p, "d/a.bin", 38);
+	struct stat st = stat_of(p, "d/a.bin");
+
+	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why))); /* nobody knows it yet */
+	assert_string_equal(open_first(p, d), "size is 40 in the manifest and 38 in the file");
+	make(p, "d/a.bin", 40);
+	assert_string_equal(open_first(p, d), "");
+	st = stat_of(p, "d/a.bin");
+	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	st.st_ino++;
+	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_non_null(strstr(why, "inode was "));
+
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")->dataset;
+	assert_string_equal(open_first(p, d), "dtype is u16 in the manifest and u32 in the file");
+
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":19,\"size\":40" DIGEST "}\n");
+	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
+		"tokens is 19 in the manifest and 20 in the file");
+	write_manifest(
+		p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST ",\"sample_tokens\":10}\n");
+	assert_string_equal(open_first(p, open_good(p, "seq_len: 9", LISTED)->dataset),
+		"sample_tokens is 10 in the manifest and 0 in the file");
+
+	/* The same size, and nothing that flat could tell it by. */
+	memcpy(other, llmc, sizeof(other));
+	memcpy(other, &magic, sizeof(magic));
+	write_file(p, "d/a.bin", other, sizeof(other));
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":1024,\"size\":2048" DIGEST "}\n");
+	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
+		"format is flat in the manifest and llmc in the file");
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")->dataset;
+	assert_string_equal(open_first(p, d), "");
+}
+
 /* ---- streams and catalogs ---- */
 
 static void test_one_stream(void **state)
@@ -830,6 +1107,20 @@ static void test_memory(void **state)
 
 	assert_int_equal(d->table.windows, SHARDS);
 	assert_true(after - before <= 64 * SHARDS + names + 8192);
+
+	/* With a manifest, too, which is no more in memory then. */
+	close_catalog(p);
+	FILE *file = fopen(in(p, "m.jsonl"), "w");
+
+	assert_non_null(file);
+	for (int i = 0; i < SHARDS; i++)
+		fprintf(file, "{\"path\":\"%05d.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n", i);
+	assert_int_equal(fclose(file), 0);
+	before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	d = open_good(p, LEN8, LISTED)->dataset;
+	after = mallinfo2().uordblks + mallinfo2().hblkhd;
+	assert_int_equal(d->table.windows, SHARDS);
+	assert_true(after - before <= 64 * SHARDS + names + 8192);
 }
 
 int main(void)
@@ -850,6 +1141,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_loss_masks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_same_shard, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_map, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_schedule, set_up, tear_down),

@@ -630,6 +630,50 @@ static void no_descriptors(const struct mode *mode, struct shelf *shelf)
 	disk_close(disk);
 }
 
+/* Megatron's .idx beside each shard: its descriptor is one more while the shard is opened. */
+static void index_shelf(struct shelf *shelf, bool there)
+{
+	struct __attribute__((packed)) {
+		char magic[9];
+		uint64_t version;
+		uint8_t type; /* u16 */
+		uint64_t sequences, documents;
+		uint32_t length;
+		uint64_t pointer, document[2];
+	} index = {"MMIDIDX\0", 1, 8, 1, 2, 0, DATA_AT, {0, 1}};
+
+	for (uint64_t s = 0; s < shelf->dataset.table.shards; s++) {
+		char path[256];
+
+		snprintf(path, sizeof(path), "%s/%03u.idx", shelf->root, (unsigned)s);
+		if (!there) {
+			assert_return_code(unlink(path), errno);
+			continue;
+		}
+		index.length = (uint32_t)shelf->tokens[s];
+		int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+		assert_true(fd >= 0);
+		assert_int_equal(write(fd, &index, sizeof(index)), sizeof(index));
+		close(fd);
+	}
+	shelf->dataset.plain = false;
+	shelf->dataset.format = &shard_megatron;
+}
+
+static void short_of_descriptors_for_indexes(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(12, 3000);
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	index_shelf(shelf, true);
+	in_child(few_descriptors, mode, shelf);
+	index_shelf(shelf, false);
+	shelf_free(shelf);
+}
+
 static void short_of_descriptors(void **state)
 {
 	const struct mode *mode = *state;
@@ -673,6 +717,7 @@ static const struct test_case cases[] = {
 	CASE(close_after_the_reading_thread),
 	CASE(falls_back_where_uring_is_forbidden),
 	CASE(short_of_descriptors),
+	CASE(short_of_descriptors_for_indexes),
 	CASE(memory_is_told),
 };
 

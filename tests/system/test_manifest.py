@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""`manifest:` of a dataset: the same bytes by the same cursors as without one, no shard touched before it is read, and every shard
+that is not what the manifest says stops its stream by name.
+"""
+
+import json
+import os
+import sys
+
+import numpy
+
+from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+
+SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
+SEQ_LEN = 128
+WINDOW = SEQ_LEN + 1
+BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # two epochs, nearly
+
+# name: (stored dtype, keys, writer)
+FORMATS = {
+    "flat": ("<u2", {}, put(".bin", raw)),
+    "flat-u32": ("<u4", {"dtype": "u32"}, put(".bin", raw)),
+    "npy-i32": ("<i4", {}, put(".npy", npy)),
+    "npy-i64": ("<i8", {"dtype": "u16"}, put(".npy", npy)),
+    "llmc": ("<u2", {}, put(".bin", llmc)),
+    "datatrove": ("<u2", {}, datatrove),
+    "megatron": ("<u2", {}, megatron),
+    "arrow": ("<u2", {}, arrow),
+    "zstd": ("<u2", {}, seekable(".bin.zst", raw, 1000)),
+}
+DIRECTORIES = [*FORMATS, "rows", "mds"]
+
+
+def tokens_of(number, dtype):
+    return numpy.random.default_rng([7, number]).integers(0, 1 << 15, SHARDS[number]).astype(dtype)
+
+
+def write_all(place):
+    for name, (dtype, _, write) in FORMATS.items():
+        for i in range(len(SHARDS)):
+            write(place.file("data", name, "deep" if i % 2 else "", f"{i}"), tokens_of(i, dtype))
+    rows = numpy.random.default_rng(9).integers(0, 1 << 15, (300, WINDOW)).astype("<i4")
+    numpy.save(place.file("data", "rows", "a.npy"), rows[:200])
+    numpy.save(place.file("data", "rows", "b.npy"), rows[200:])
+    mds(place.file("data", "mds"), rows, 40_000)
+
+
+def write_manifest(place, name):
+    more = ["--input-dtype", FORMATS[name][1]["dtype"]] if name == "flat-u32" else []
+    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file(f"{name}.jsonl"), *more, place.file("data", name))
+    assert code == 0, err
+    return [json.loads(line) for line in open(place.file(f"{name}.jsonl"))]
+
+
+def config_of(place, file, manifests, **keys):
+    streams = {}
+    for name in DIRECTORIES:
+        more = dict(FORMATS[name][1]) if name in FORMATS else {}
+        if manifests:
+            more["manifest"] = f"{name}.jsonl"
+        streams[name] = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": f"data/{name}", **more}]}
+    return place.config(file, memory=64 << 20, streams=streams, **keys)
+
+
+def cat(daemon, stream, *more):
+    return run(TOKCTL, "cat", stream, "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches", BATCHES, *more)
+
+
+def direct_files(daemon, below):
+    """How many descriptors of shards are open with O_DIRECT, and without it."""
+    flags = []
+    for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{daemon.pid}/fd/{fd}").startswith(below):
+                text = open(f"/proc/{daemon.pid}/fdinfo/{fd}").read()
+                flags.append(bool(int(text.split("flags:")[1].split()[0], 8) & os.O_DIRECT))
+        except FileNotFoundError:
+            pass
+    return sum(flags), len(flags) - sum(flags)
+
+
+def written(checks, place):
+    """What `inspect` writes is what opens them."""
+    for name in DIRECTORIES:
+        lines = write_manifest(place, name)
+        extra = {key for line in lines for key in line} - {"path", "format", "dtype", "tokens", "size", "digest"}
+        wanted = {"rows": {"row_tokens"}, "mds": {"sample_tokens"}, "zstd": {"frame_bytes"}}.get(name, set())
+        checks.equal(f"{name}: what its lines have besides", extra, wanted)
+    paths = [place.file("data", "flat", f"{i}.bin") for i in (4, 0, 2)]
+    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("some.jsonl"), *paths)
+    names = [json.loads(line)["path"] for line in open(place.file("some.jsonl"))]
+    checks.equal("files named in any order are listed in theirs", (code, names), (0, ["0.bin", "2.bin", "4.bin"]))
+    code, out, err = run(TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0])
+    checks.ok("a file named twice is a problem", code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl")),
+              (code, out, err))  # fmt: skip
+    odd = os.fsencode(place.file("odd", "x"))[:-1] + b"\xff.bin"
+    with open(odd, "wb") as f:
+        f.write(bytes(100))
+    code, out, _ = run(TOKCTL, "inspect", "--manifest", place.file("odd.jsonl"), place.file("odd"))
+    checks.ok("a name that is no UTF-8 is refused", code == 1 and b"is no UTF-8" in out, (code, out))
+
+
+def untouched(checks, place):
+    """tokend --check says the same of shards that are not even there."""
+    with_, without = config_of(place, "with.yaml", True), config_of(place, "without.yaml", False)
+    code, seen, err = run(TOKEND, "--check", "-c", without)
+    checks.equal("--check without manifests", (code, err), (0, ""))
+    os.rename(place.file("data"), place.file("away"))
+    code, listed, err = run(TOKEND, "--check", "-c", with_)
+    os.rename(place.file("away"), place.file("data"))
+    checks.equal("--check with manifests touches no shard", (code, err), (0, ""))
+    said = [line for line in listed.decode().splitlines() if "none was looked at" not in line]
+    checks.equal("and says the same", said, [line for line in seen.decode().splitlines() if "the first with something" not in line])
+    checks.equal("but for a word on each", len(listed.splitlines()) - len(said), len(DIRECTORIES))
+    return with_, without
+
+
+def same_order(checks, place, with_, without):
+    for name in DIRECTORIES:
+        cursors = []
+        for config in (with_, without):
+            run(TOKCTL, "cursor", "new", "-c", config, name, "-o", place.file("cursor"))
+            cursors.append(open(place.file("cursor"), "rb").read())
+        checks.ok(f"{name}: the same cursor", cursors[0] == cursors[1] and len(cursors[0]) > 0)
+        plans = [run(TOKCTL, "plan", "-c", c, name, "--from", 7, "--count", 300, "--tokens", "--json") for c in (with_, without)]
+        checks.ok(f"{name}: the same plan, tokens and all", plans[0] == plans[1] and plans[0][0] == 0, plans[0][2])
+    answers = [run(TOKCTL, "when", "-c", c, "flat", "--dataset", "d", "--shard", "2.bin", "--offset", 777) for c in (with_, without)]
+    checks.ok("when says the same", answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1], answers)
+
+
+def same_bytes(checks, place, mode, direct):
+    got = {}
+    for manifests in (False, True):
+        config = config_of(place, f"{mode}{direct}{manifests}.yaml", manifests, io=mode, direct=direct)
+        try:
+            daemon = Daemon(place, config)
+        except RuntimeError as e:
+            if mode == "uring" and "io: uring" in str(e):
+                checks.skip(f"io: {mode}", str(e).strip())
+                return
+            raise
+        for name in DIRECTORIES:
+            got[name, manifests] = cat(daemon, name)
+        if direct and manifests:
+            refused = "refuses O_DIRECT" in daemon.log()
+            checks.ok(f"{mode}: plain shards are read with O_DIRECT", refused or direct_files(daemon, place.file("data", "flat"))[0] > 0)
+            checks.equal(f"{mode}: and others without", direct_files(daemon, place.file("data", "zstd"))[0], 0)
+        checks.equal(f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0", daemon.stop(), 0)
+    for name in DIRECTORIES:
+        one, two = got[name, False], got[name, True]
+        checks.ok(f"{mode}, direct {direct}: {name}: the same bytes", one == two and one[0] == 0 and len(one[1]) > 80_000, (one[2], two[2]))
+
+
+def across(checks, place, with_, without):
+    """A run that began with a manifest goes on without one, and the other way round; verify finds no fault in it."""
+    for first, second in ((with_, without), (without, with_)):
+        records = [place.file(f"record-{i}") for i in range(2)]
+        out = b""
+        for i, config in enumerate((first, second)):
+            daemon = Daemon(place, config)
+            start = ["--cursor", place.file("at")] if i else ["--start", "begin"]
+            code, more, err = cat(daemon, "flat", *start, "--cursor-out", place.file("at"), "--record", records[i], "--run", "r")
+            checks.ok(f"part {i} of a run is served", code == 0, err)
+            out += more
+            daemon.stop()
+        code, plan, err = run(TOKCTL, "plan", "-c", without, "flat", "--from", 0, "--count", 8 * BATCHES, "--json")
+        rows = [(int(os.path.basename(row["shard"])[0]), row["offset"]) for row in map(json.loads, plan.splitlines())]
+        want = b"".join(tokens_of(i, "<u2")[offset : offset + WINDOW].tobytes() for i, offset in rows)
+        checks.ok("and is the order", out == want, (len(out), len(want)))
+        code, _, err = run(TOKCTL, "verify", "-c", with_, "flat", *records)
+        checks.ok("verify, with a manifest", code == 0, err)
+        for record in records:
+            os.unlink(record)
+
+
+# ---- shards that are not as listed ----
+
+
+def replace(path, name):
+    """Another file of the same size, and of another format where that can be told."""
+    size = os.path.getsize(path)
+    if name == "flat":
+        with open(path, "wb") as f:
+            f.write(llmc(numpy.zeros((size - 1024) // 2, "<u2")))
+    else:
+        os.truncate(path, size - 2)
+
+
+def stops(checks, place, mode):
+    flat = place.file("data", "flat", "2.bin")
+    config = config_of(place, "stops.yaml", True, io=mode)
+    daemon = Daemon(place, config)
+
+    def told(what, stream, *words):
+        code, _, err = cat(daemon, stream)
+        good = code == 1 and all(word in err for word in words) and err.count("\n") == 1 and "nothing was skipped" in err
+        checks.ok(f"{mode}: {what}", good, (code, err))
+        checks.ok(f"{mode}: {what}: the log has it", words[0] in daemon.log(), daemon.log())
+
+    replace(flat, "flat")
+    told("a shard replaced by one of the same size", "flat", "shard 2.bin at token", "format is flat in the manifest and llmc in the file")
+    code, _, err = run(TOKCTL, "plan", "-c", config, "flat", "--from", 0, "--count", 200, "--tokens")
+    checks.ok(f"{mode}: so does plan --tokens", code == 1 and "format is flat in the manifest and llmc in the file" in err, (code, err))
+    os.truncate(flat, 1000)
+    told("a shard cut short", "flat", "shard 2.bin at token", "size is 24690 in the manifest and 1000 in the file")
+    os.unlink(flat)
+    told("a shard that is not there", "flat", "shard 2.bin at token", "No such file or directory")
+    put(".bin", raw)(flat[:-4], tokens_of(2, "<u2"))
+    code, out, err = cat(daemon, "flat")
+    checks.ok(f"{mode}: mended, it is served, by the same daemon", code == 0 and len(out) > 80_000, err)
+    path = place.file("data", "npy-i32", "2.npy")
+    npy_bytes = open(path, "rb").read()
+    with open(path, "wb") as f:  # as many bytes, other tokens
+        f.write(npy_bytes.replace(b"'<i4'", b"'<u4'"))
+    told("another dtype", "npy-i32", "shard 2.npy at token", "dtype is i32 in the manifest and u32 in the file")
+    with open(path, "wb") as f:
+        f.write(npy_bytes)
+    checks.equal(f"{mode}: another stream goes on", cat(daemon, "zstd")[0], 0)
+    checks.equal(f"{mode}: the daemon ends with 0", daemon.stop(), 0)
+
+
+def inspected(checks, place):
+    """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of the same number."""
+    config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
+    code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
+    checks.equal("inspect --deep -c finds no fault", code, 0)
+    with open(shard, "r+b") as f:
+        f.seek(1234)
+        byte = f.read(1)[0]
+        f.seek(1234)
+        f.write(bytes([byte ^ 1]))
+    code, out, _ = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
+    checks.equal("an altered token is not seen from outside", code, 0)
+    code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, "--json", place.file("data", "flat"))
+    seen = {json.loads(line)["path"]: json.loads(line)["problems"] for line in out.splitlines()}
+    checks.ok("--deep sees it", code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1, seen)
+    with open(place.file("flat.jsonl"), "a") as f:
+        f.write('{"path":"../x"}\n')
+    code, out, err = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
+    checks.ok("a manifest that is broken is one line", code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, err)
+    code, out, err = run(TOKEND, "--check", "-c", config)
+    checks.ok("of --check, too", code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, err)
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        write_all(place)
+        written(checks, place)
+        with_, without = untouched(checks, place)
+        same_order(checks, place, with_, without)
+        for mode in ("uring", "pread"):
+            for direct in (False, True):
+                same_bytes(checks, place, mode, direct)
+        across(checks, place, with_, without)
+        for mode in ("pread", "auto"):
+            stops(checks, place, mode)
+        inspected(checks, place)
+    checks.exit()
+
+
+main()
