@@ -66,7 +66,56 @@ void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path,
 		snprintf(name, name_bytes, "%s", path);
 }
 
-struct shard *ctl_input_open(
+/* Without parts that say nothing. */
+static void squeeze(char *path)
+{
+	char *to = path;
+
+	for (const char *part = path; *part;) {
+		size_t n = strcspn(part, "/");
+
+		if (n > 0 && !(n == 1 && *part == '.')) {
+			*to++ = '/';
+			memmove(to, part, n);
+			to += n;
+		}
+		part += n + (part[n] == '/');
+	}
+	*to = 0;
+}
+
+/*
+ * The whole name of the file. Links in it stay, as the daemon has them: what lies above a shard is what its
+ * name says. Only those before a ".." cannot.
+ */
+static char *whole_name(const char *path)
+{
+	char *here = path[0] == '/' ? strdup("") : get_current_dir_name(), *whole = NULL, *real = NULL;
+	size_t up = 0;
+
+	if (!here || asprintf(&whole, "%s/%s", here, path) < 0)
+		return free(here), NULL;
+	free(here);
+	for (size_t at = 0, n; whole[at]; at += n + (whole[at + n] == '/')) {
+		n = strcspn(whole + at, "/");
+		up = n == 2 && strncmp(whole + at, "..", 2) == 0 ? at + n : up;
+	}
+	if (up > 0) {
+		char *before = strndup(whole, up), *resolved = before ? realpath(before, NULL) : NULL;
+
+		if (!resolved || asprintf(&real, "%s%s", resolved, whole + up) < 0)
+			real = NULL;
+		free(before);
+		free(resolved);
+		free(whole);
+		whole = real;
+	}
+	if (whole)
+		squeeze(whole);
+	return whole;
+}
+
+static struct shard *open_whole(
 	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
 {
 	const struct shard_format *format;
@@ -82,4 +131,19 @@ struct shard *ctl_input_open(
 	if (!format)
 		return NULL;
 	return shard_open(format, path, *fd, &input->hint, &facts, why, why_bytes);
+}
+
+struct shard *ctl_input_open(
+	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
+{
+	char *whole = whole_name(path);
+	struct shard *shard = NULL;
+
+	*fd = -1;
+	if (whole)
+		shard = open_whole(input, whole, fd, why, why_bytes);
+	else
+		bytes_why(why, why_bytes, "%s", strerror(errno));
+	free(whole);
+	return shard;
 }

@@ -6,12 +6,16 @@ import os
 import pty
 import struct
 import subprocess
+import sys
 
 import numpy
 import xxhash
 import zstandard
 
-from harness import TOKCTL, Checks, Place
+from harness import REPO, TOKCTL, Checks, Place
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from shard_writers import mds  # noqa: E402
 
 
 def inspect(*arguments, code=0):
@@ -139,6 +143,27 @@ def directory(place, checks):
     checks.has("and so is none", inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file")
 
 
+def links(place, checks):
+    """What lies above a shard is what its name says, however much of it is given."""
+    rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
+    mds(place.file("far", "part"), rows, 1 << 20)
+    index = json.load(open(place.file("far", "part", "index.json")))
+    os.unlink(place.file("far", "part", "index.json"))
+    index["shards"][0]["raw_data"]["basename"] = "link/shard.00000.mds"
+    index["shards"][0]["samples"] = 11
+    with open(place.file("near", "index.json"), "w") as f:
+        json.dump(index, f)
+    os.symlink("../far/part", place.file("near", "link"))
+    problem = "shards[0].samples is 11"
+    for here, name in (("", place.file("near/link/shard.00000.mds")), ("", "near/link/shard.00000.mds"), ("near", "link"),
+                       ("near/link", "shard.00000.mds"), ("far/part", "../../near/link/shard.00000.mds"), ("near", ".//link/./")):
+        done = subprocess.run([TOKCTL, "inspect", "--json", name], capture_output=True, text=True, cwd=place.file(here, "x")[:-2],
+                              env={**os.environ, "PWD": place.file(here, "x")[:-2]})  # fmt: skip
+        seen = [json.loads(line)["problems"] for line in done.stdout.splitlines()]
+        checks.ok(f"the index above {name} in {here or 'its place'} is seen", done.returncode == 1 and problem in seen[0][0], done)
+    checks.equal("where the file really is there is none", inspect(place.file("far/part"))[0]["problems"], [])
+
+
 def progress(place, checks):
     """A bar on a terminal, and none elsewhere."""
     tokens = numpy.zeros(200_000_000, "<u2")
@@ -172,6 +197,7 @@ def main():
         damaged(place, checks)
         manifest(place, checks)
         directory(place, checks)
+        links(place, checks)
         progress(place, checks)
     checks.exit()
 
