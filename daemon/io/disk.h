@@ -6,7 +6,7 @@
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
  * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
  * belong; all others in its pool, by shard_read(). Short reads are continued. Marks follow the tokens, in the
- * pool where they come from files (dataset_mark()). A read is done exactly once:
+ * pool where they come from files (marks_write()). A read is done exactly once:
  * every tag that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
