@@ -305,7 +305,7 @@ static void file_begin(struct disk *disk, struct file *file)
 {
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
-	file->direct = disk->direct && file->dataset->plain;
+	file->direct = disk->direct && dataset_is_plain(file->dataset, file->shard);
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
@@ -560,7 +560,7 @@ static void file_ready(struct disk *disk, struct file *file)
 
 	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
-	if (disk->direct && !file->dataset->plain && !file->source) { /* which shows only now */
+	if (file->work.call && disk->direct && !file->source) { /* it is plain, which shows only now */
 		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
 		if (!file->direct)
 			disk_note_buffered(disk, file);
@@ -637,7 +637,7 @@ static void opening_done(struct disk *disk, struct file *file)
 
 	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
 		file_fail(disk, file, DISK_REPLACED, 0, why);
-	else if (file->dataset->plain)
+	else if (dataset_is_plain(file->dataset, file->shard))
 		file_ready(disk, file);
 	else
 		source_begin(disk, file);
