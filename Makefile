@@ -114,7 +114,7 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
 
-$(O)/check/fuzz-shard: $(O)/tests/fuzz/fuzz_shard.o $(call objects,$(wildcard daemon/shard/*.c))
+$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(call objects,daemon/manifest.c $(wildcard daemon/shard/*.c))
 	$(link) -fsanitize=fuzzer -lzstd -lz -ljansson -lpthread
 
 $(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
@@ -153,7 +153,7 @@ test: deps-test
 	+$(Q)$(MAKE) VARIANT=clang programs unit
 	+$(Q)$(MAKE) VARIANT=asan programs unit
 	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring build/tsan/check/test_zstd
-	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard
+	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/run $(T)
 
 # The claims of order and cursor, over as many cases as two minutes hold. SEED=… to have a run again.
@@ -164,7 +164,7 @@ prove: deps
 # Every parser of what others wrote, for so long each.
 FUZZ_SECONDS ?= 60
 fuzz: deps-test
-	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard
+	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 bench: deps

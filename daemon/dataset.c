@@ -510,7 +510,8 @@ static bool take_manifest(const struct opening *o)
 	bool fine = allocate(o, &m.list);
 
 	d->hint.memo = fine ? memo_new(d->root) : NULL;
-	fine = fine && (d->hint.memo || refuse_memory(o));
+	d->plain_at = fine ? calloc(d->table.shards, sizeof(*d->plain_at)) : NULL;
+	fine = fine && ((d->hint.memo && d->plain_at) || refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	manifest_free(&m);
@@ -710,6 +711,7 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->identity);
+	free(dataset->plain_at);
 	free(dataset->sizes);
 	free(dataset->types);
 	free(dataset->data_at_of);
@@ -862,10 +864,19 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 		return false;
 	if (!d->sizes)
 		return as_listed(d, shard, facts, why, why_bytes);
-	if (!as_in_manifest(d, shard, format, facts, &st, why, why_bytes))
-		return false;
+	return as_in_manifest(d, shard, format, facts, &st, why, why_bytes);
+}
+
+/* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it again. */
+static void remember(const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
+{
+	struct stat st;
+
+	if (!d->sizes || fstat(fd, &st) != 0)
+		return;
 	d->identity[shard] = identify(&st);
-	return true;
+	if (facts->plain && facts->data_at < UINT32_MAX)
+		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
 
 /* Formats take a header that cannot be read for one that is not there. Leaves errno as dataset_open_shard()
@@ -894,7 +905,9 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
 		same_marks(dataset, shard, &facts, why, why_bytes))
 		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
-	if (!opened)
+	if (opened)
+		remember(dataset, shard, fd, &opened->facts);
+	else
 		tell_error(why, why_bytes);
 	return opened;
 }

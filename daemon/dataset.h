@@ -51,10 +51,11 @@ struct dataset {
 	char *paths;	   /* all relative paths, each with its 0 */
 	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
 	/*
-	 * [shards]; of a manifest's shards all 0 until dataset_open_shard() has found one to be as listed,
-	 * which is the only one to write there. No two threads open the same shard at once.
+	 * [shards]; of a manifest's shards both are 0 until dataset_open_shard() has found one to be as
+	 * listed, which is the only one to write there. No two threads open the same shard at once.
 	 */
 	struct dataset_identity *identity;
+	uint32_t *plain_at; /* 1 + the byte of the first token, if the shard is plain; NULL: no manifest */
 	uint64_t *sizes; /* [shards] as a manifest says; NULL: there is none, and every shard was looked at */
 	uint8_t *types;	 /* [shards] enum shard_type, likewise */
 };
@@ -90,9 +91,17 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes);
 
-/* Byte offset of the first token of a plain shard. */
+/* Is the shard known to be plain? */
+static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
+{
+	return dataset->plain || (dataset->plain_at && dataset->plain_at[shard] > 0);
+}
+
+/* Byte offset of the first token of such a shard. */
 static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t shard)
 {
+	if (dataset->plain_at)
+		return dataset->plain_at[shard] - 1;
 	return dataset->data_at_of ? dataset->data_at_of[shard] : dataset->data_at;
 }
 

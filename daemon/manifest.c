@@ -131,10 +131,16 @@ static bool take_name(const struct reading *r, const struct line *l)
 	return true;
 }
 
+/* For an error text. */
+static const char *first(const struct reading *r, char shown[80])
+{
+	return json_shown(shard_list_name(&r->m->list, 0), shown, 80);
+}
+
 static bool take_format(const struct reading *r, struct line *l)
 {
 	const struct manifest *m = r->m;
-	char shown[40];
+	char shown[40], other[80];
 
 	l->format = shard_format(l->string[FORMAT]);
 	if (!l->format)
@@ -145,7 +151,7 @@ static bool take_format(const struct reading *r, struct line *l)
 			r->format->name);
 	if (m->format && l->format != m->format)
 		return refuse(r, "format is %s, that of the first shard, %s, is %s; must be one format",
-			l->format->name, shard_list_name(&m->list, 0), m->format->name);
+			l->format->name, first(r, other), m->format->name);
 	return true;
 }
 
@@ -153,7 +159,7 @@ static bool take_type(const struct reading *r, struct line *l)
 {
 	const struct manifest *m = r->m;
 	const char *name = l->string[DTYPE];
-	char shown[40];
+	char shown[40], other[80];
 
 	if (!shard_type(name, &l->facts.type))
 		return refuse(r, "dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
@@ -163,7 +169,7 @@ static bool take_type(const struct reading *r, struct line *l)
 		return refuse(r,
 			"dtype %s is served in %" PRIu32 " bytes, that of the first shard, %s, in %" PRIu32
 			"; must be one width",
-			name, l->facts.token_bytes, shard_list_name(&m->list, 0), m->token_bytes);
+			name, l->facts.token_bytes, first(r, other), m->token_bytes);
 	return true;
 }
 
@@ -184,6 +190,7 @@ static bool check_samples(const struct reading *r, struct line *l)
 	const struct manifest *m = r->m;
 	const struct shard_facts *f = &l->facts;
 	uint64_t whole = f->sample_tokens ? f->sample_tokens : f->row_tokens, sample;
+	char other[80];
 
 	if (f->sample_tokens && f->row_tokens)
 		return refuse(r, "row_tokens is there beside sample_tokens; must be one of them");
@@ -195,7 +202,7 @@ static bool check_samples(const struct reading *r, struct line *l)
 		return refuse(r,
 			"sample_tokens is %" PRIu64 " (0: none), that of the first shard, %s, is %" PRIu64
 			"; must be alike",
-			sample, shard_list_name(&m->list, 0), m->sample_tokens);
+			sample, first(r, other), m->sample_tokens);
 	l->facts.sample_tokens = sample;
 	return true;
 }

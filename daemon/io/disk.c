@@ -328,17 +328,17 @@ static void file_open(struct disk *disk, struct file *file)
 	disk->ops->submit(disk->backend, &file->work);
 }
 
-/* Its files are looked through before they are read, in whatever way. */
-static bool has_source(const struct dataset *dataset)
+/* It is looked through before it is read, in whatever way. */
+static bool has_source(const struct file *file)
 {
-	return !dataset->plain || dataset->marked;
+	return !dataset_is_plain(file->dataset, file->shard) || file->dataset->marked;
 }
 
 static void file_begin(struct disk *disk, struct file *file)
 {
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
-	file->direct = disk->direct && !has_source(file->dataset);
+	file->direct = disk->direct && !has_source(file);
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
@@ -601,8 +601,8 @@ static void file_ready(struct disk *disk, struct file *file)
 
 	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
-	if (disk->direct && has_source(file->dataset) &&
-		(!file->source || file->straight)) { /* shows only now */
+	if (file->work.call && disk->direct &&
+		(!file->source || file->straight)) { /* plain, which shows only now */
 		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
 		if (!file->direct)
 			disk_note_buffered(disk, file);
@@ -682,7 +682,7 @@ static void opening_done(struct disk *disk, struct file *file)
 
 	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
 		file_fail(disk, file, DISK_REPLACED, 0, why);
-	else if (!has_source(file->dataset))
+	else if (!has_source(file))
 		file_ready(disk, file);
 	else
 		source_begin(disk, file);

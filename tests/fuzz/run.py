@@ -8,7 +8,7 @@ import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, sh
 import numpy, pyarrow, zstandard
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FUZZER = ROOT / "build/fuzz/check/fuzz-shard"
+FUZZERS = ROOT / "build/fuzz/check"
 TOKENS = numpy.arange(300) * 7 % 100
 
 
@@ -138,8 +138,21 @@ def marks():
         yield seed(shard, bounds, mask[:-1] + b"\2")
 
 
+def manifests():
+    """Each line is refused, or taken with others like it."""
+    more = {"npy": {"row_tokens": 5}, "mds": {"sample_tokens": 5}, "flat": {"frame_bytes": 4096}, "llmc": {}}
+    for name in more:
+        for dtype in "u16", "i32", "u64", "i8":
+            keys = {"format": name, "dtype": dtype, "tokens": 500, "size": 1000, "digest": "0123456789abcdef", **more[name]}
+            lines = [json.dumps({"path": path, **keys}) for path in ("a.bin", "a/b.bin", "b/\u00e9 \"x\"/c.bin")]
+            yield "".join(line + "\n" for line in lines).encode()
+            yield "".join(line + "\n" for line in reversed(lines)).encode()
+    yield b"{}"
+    yield b"\n"
+
+
 TARGETS = {"auto": autos, "zstd": zstds, "npy": npys, "llmc": llmcs, "datatrove": datatroves, "megatron": megatrons, "arrow": arrows,
-           "mds": mdss, "marks": marks}
+           "mds": mdss, "marks": marks, "manifest": manifests}
 
 
 def prepare(name):
@@ -157,7 +170,8 @@ def run(name, *options):
     directory = ROOT / "build/fuzz" / name
     limits = [f"-artifact_prefix={directory}/", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10", "-max_len=70000"]
     together = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    return subprocess.run([FUZZER, *limits, *options], env={**os.environ, "FORMAT": name}, **together)
+    fuzzer = FUZZERS / ("fuzz-manifest" if name == "manifest" else "fuzz-shard")
+    return subprocess.run([fuzzer, *limits, *options], env={**os.environ, "FORMAT": name}, **together)
 
 
 def stood_still(name, done):

@@ -5,11 +5,12 @@ that is not what the manifest says stops its stream by name.
 
 import json
 import os
+import resource
 import sys
 
 import numpy
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
+from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run, with_parent
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
@@ -222,6 +223,37 @@ def stops(checks, place, mode):
     checks.equal(f"{mode}: the daemon ends with 0", daemon.stop(), 0)
 
 
+def opened_anew(checks, place):
+    """More shards than can be open at once: each is compared with the manifest once, and is the same file ever after."""
+    for i in range(200):
+        place.shard(f"data/many/{i:03}.bin", 300)
+    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("many.jsonl"), place.file("data", "many"))
+    checks.equal("a manifest of 200 shards", (code, err), (0, ""))
+
+    def few_descriptors():
+        with_parent()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    got, cat = [], [TOKCTL, "cat", "many", "--rank", 0, "--world", 1, "--micro", 4, "--batches", 200, "--socket"]
+    for manifest in {"manifest": "many.jsonl"}, {}:
+        for direct in (False, True):
+            streams = {"many": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": "data/many", **manifest}]}}
+            daemon = Daemon(place, place.config("many.yaml", streams=streams, direct=direct), preexec_fn=few_descriptors)
+            code, out, err = run(*cat, daemon.socket)
+            checks.ok(f"two epochs, {manifest}, direct {direct}", code == 0 and len(out) == 800 * WINDOW * 2, err)
+            got.append(out)
+            if manifest:
+                path = place.file("data", "many", "100.bin")
+                data = open(path, "rb").read()
+                with open(path + "-", "wb") as f:
+                    f.write(data)
+                os.rename(path + "-", path)
+                code, _, err = run(*cat, daemon.socket)
+                checks.ok("a file put in a shard's place, the same to the byte", code == 1 and "100.bin" in err and "inode was" in err, err)
+            daemon.stop()
+    checks.ok("the same bytes, with and without", len(set(got)) == 1)
+
+
 def inspected(checks, place):
     """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of the same number."""
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
@@ -258,6 +290,7 @@ def main():
         across(checks, place, with_, without)
         for mode in ("pread", "auto"):
             stops(checks, place, mode)
+        opened_anew(checks, place)
         inspected(checks, place)
     checks.exit()
 
