@@ -37,6 +37,7 @@ struct inspect {
 	struct ctl_input input;
 	bool json, deep, faults;
 	struct ctl_manifest *manifest; /* or NULL */
+	bool writes;		       /* a manifest: the config's may be the one to be written */
 	struct ctl_progress progress;
 	struct config *config;
 	struct listed *listed;
@@ -297,7 +298,7 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 {
 	int64_t number;
 	const struct listed *listed = listed_in(in, absolute, &number);
-	const struct manifest *manifest = listed && listed->dataset->manifest ? &listed->manifest : NULL;
+	const struct manifest *manifest = listed && listed->manifest.types ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
 	struct report *r = calloc(1, sizeof(*r));
 	char why[PATH_MAX + 256];
@@ -407,7 +408,7 @@ static bool list_dataset(
 
 	l->stream = stream;
 	l->dataset = dataset;
-	if (dataset->manifest) {
+	if (dataset->manifest && !in->writes) {
 		if (!dataset_manifest(in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
 			ctl_fail("%s", why);
 			return false;
@@ -454,8 +455,8 @@ static bool list_datasets(struct inspect *in, const char *path)
 static void release(struct inspect *in)
 {
 	for (unsigned i = 0; i < in->lists; i++) {
-		in->listed[i].dataset->manifest ? manifest_free(&in->listed[i].manifest)
-						: shard_list_free(&in->listed[i].list);
+		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
+					     : shard_list_free(&in->listed[i].list);
 		free(in->listed[i].root);
 	}
 	free(in->listed);
@@ -510,6 +511,7 @@ int ctl_inspect(int argc, char **argv)
 	if (manifest && !one_directory(argv + 1, n))
 		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
 					  "files of one directory");
+	in.writes = manifest;
 	if (manifest)
 		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);
 	if (!config || list_datasets(&in, config))

@@ -257,6 +257,11 @@ def opened_anew(checks, place):
 def inspected(checks, place):
     """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of the same number."""
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
+    before = open(place.file("flat.jsonl")).read()
+    os.unlink(place.file("flat.jsonl"))
+    code, _, err = run(TOKCTL, "inspect", "-c", config, "--manifest", place.file("flat.jsonl"), place.file("data", "flat"))
+    checks.ok("the config may name the manifest that is yet to be written",
+              code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (code, err))  # fmt: skip
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
     checks.equal("inspect --deep -c finds no fault", code, 0)
     with open(shard, "r+b") as f:
