@@ -159,6 +159,8 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	wire_set(w, WIRE_MICRO, target->micro);
 	wire_set(w, WIRE_PEER, t->peer);
 	wire_set(w, WIRE_SLOTS, t->slots);
+	if (t->helper)
+		wire_set(w, WIRE_HELPER, 1);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
 	else if (target->tag)

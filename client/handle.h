@@ -81,6 +81,7 @@ struct tokend {
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
+	bool helper;
 	struct search search; /* for a lost daemon */
 	uint64_t generations, reattached, lost_wakes, waited_ns, batches;
 	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES] of an attach */

@@ -170,6 +170,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	t->peer = o->peer;
 	t->slots = o->slots;
+	t->helper = o->helper != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
 	r = handle_find(t, &target, o->connect_ms, &g, &cursor, &fd);
 	if (r < 0)

@@ -58,6 +58,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_FROM] = "from",
 	[WIRE_ACTS_FROM] = "acts_from",
 	[WIRE_SEQ_LEN] = "seq_len",
+	[WIRE_HELPER] = "helper",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",

@@ -106,6 +106,7 @@ struct session {
 	struct segment segment;
 	struct feed *feed;
 	bool fed;		/* the data thread has the feed */
+	bool helper;		/* operators' requests are not for it */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
 };

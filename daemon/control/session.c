@@ -108,6 +108,7 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	s->micro = wire_number(w, WIRE_MICRO);
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
+	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot",
 			LIMIT_NAME_BYTES);
