@@ -50,12 +50,19 @@ class Row:
         return error
 
 
+def needs_numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        raise ImportError("transform: rows are NumPy arrays, and NumPy is not installed: pip install numpy") from None
+    return numpy
+
+
 class Transform:
     """Applies @function. @greatest: the largest token that may come out."""
 
     def __init__(self, function: Any, seed: int, greatest: int) -> None:
-        import numpy
-
+        numpy = needs_numpy()
         if not callable(function):
             raise TypeError(f"transform: {function!r}, must be a function of (tokens, position, rng)")
         self._numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest

@@ -28,7 +28,7 @@ from collections import deque
 from typing import Any
 
 from . import _tokend
-from .transform import Transform, WorkerError
+from .transform import Transform, WorkerError, needs_numpy
 
 SLOTS = 4  # batches that a worker may be ahead
 NOBODY = -1
@@ -133,9 +133,7 @@ class Workers:
     def __init__(self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int) -> None:
         if _is_worker:
             raise WorkerError('workers: this is a worker itself: put what the program does under if __name__ == "__main__":')
-        import numpy
-
-        self._numpy, self._client, self._n = numpy, client, n
+        self._numpy, self._client, self._n = needs_numpy(), client, n
         self._generation = self._next = 0
         self._failed: Exception | None = None
         self.waited_s = 0.0
@@ -222,9 +220,7 @@ class _Session:
         import select
         from multiprocessing import spawn
 
-        import numpy
-
-        self._numpy, self._connection, self._memory = numpy, connection, memory
+        self._numpy, self._connection, self._memory = needs_numpy(), connection, memory
         self._ready = select.poll()
         self._ready.register(connection.fileno(), select.POLLIN)
         with open(memory, "rb", closefd=False) as file:
