@@ -167,8 +167,8 @@ class Workers:
         while True:
             try:
                 message = worker.connection.recv(MESSAGE_BYTES)
-            except ConnectionError:
-                message = b""
+            except ConnectionResetError:  # it died with messages of ours unread; what it had sent is there still
+                continue
             if not message:
                 self._failed = worker.ended()
                 self.close()
