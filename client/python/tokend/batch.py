@@ -170,7 +170,8 @@ class Batches:
             batch["max_seqlen"] = taken[3]
         if wanted.loss_mask:
             batch["loss_mask"] = make.cast(batch["labels"] != IGNORE, make.float32)
-        batch.update(zip(self._shown, fields, strict=False))
+        # In the order in which people read them.
+        batch = {**dict.fromkeys(("input_ids", "labels")), **dict(zip(self._shown, fields, strict=False)), **batch}
         return self._share(batch) if self._cut else batch  # type: ignore[return-value]
 
     def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
