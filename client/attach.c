@@ -37,7 +37,7 @@ static int64_t earlier(int64_t a, int64_t b)
 
 int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 {
-	const int64_t longest = (t->idle ? IDLE_MS : SLICE_MS) * MS;
+	const int64_t longest = (t->waiter.idle ? IDLE_MS : SLICE_MS) * MS;
 	struct pollfd p = {fd, events, 0};
 
 	for (;;) {
@@ -49,7 +49,7 @@ int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 			return 1;
 		if (left <= longest && n == 0)
 			return 0;
-		if (t->idle && t->idle(t->idle_context))
+		if (t->waiter.idle && t->waiter.idle(t->waiter.context))
 			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
 	}
 }
@@ -227,6 +227,11 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : not_ours(t, "version");
 }
 
+static bool nobody_listens(const struct search *s)
+{
+	return s->error == ENOENT || s->error == ECONNREFUSED;
+}
+
 static int search_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
 {
 	for (;;) {
@@ -234,8 +239,12 @@ static int search_step(struct tokend *t, const struct target *target, struct sea
 
 		if (s->fd >= 0 && now >= s->answer_by)
 			search_later(s, ETIMEDOUT);
-		if (s->fd < 0 && now >= s->retry)
+		if (s->fd < 0 && now >= s->retry) {
 			search_connect(t, target, s);
+			if (s->fd < 0 && nobody_listens(s) && t->waiter.absent &&
+				t->waiter.absent(t->waiter.context))
+				return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+		}
 		if (s->fd < 0 && now >= s->give_up)
 			return gave_up(t, s);
 

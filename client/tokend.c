@@ -180,8 +180,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	return handle_speak(t, t->taken) ? 0 : TOKEND_EMEMORY;
 }
 
-int handle_attach(struct tokend **out, const struct tokend_options *options, int (*idle)(void *),
-	void *idle_context, char *why, size_t why_bytes)
+int handle_attach(struct tokend **out, const struct tokend_options *options, const struct waiter *waiter,
+	char *why, size_t why_bytes)
 {
 	struct tokend_options o;
 	struct tokend *t = calloc(1, sizeof(*t));
@@ -193,8 +193,8 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, int
 	if (!t)
 		return r;
 	t->fd = t->search.fd = -1;
-	t->idle = idle;
-	t->idle_context = idle_context;
+	if (waiter)
+		t->waiter = *waiter;
 	if (read_options(&o, options))
 		r = attach(t, &o);
 	else
@@ -212,7 +212,7 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, int
 
 int tokend_attach(struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
 {
-	return handle_attach(out, options, NULL, NULL, why, why_bytes);
+	return handle_attach(out, options, NULL, why, why_bytes);
 }
 
 void tokend_detach(struct tokend *t)

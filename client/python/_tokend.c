@@ -33,14 +33,20 @@ struct client {
 	atomic_int wanting;    /* threads that wait for state */
 	PyThreadState *thread; /* of the call that waits */
 	bool yields;	       /* it gives state up meanwhile */
+	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
 	uint64_t batches, tokens;
 };
 
 /* ---- errors ---- */
 
+static struct module *module_of(PyObject *self)
+{
+	return PyType_GetModuleState(Py_TYPE(self));
+}
+
 static PyObject *raise_error(PyObject *self, int code, const char *why)
 {
-	struct module *m = PyType_GetModuleState(Py_TYPE(self));
+	struct module *m = module_of(self);
 	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
 
 	/* Interrupted: what the signal's handler raised is set already. */
@@ -97,15 +103,22 @@ static void leave(struct client *c, bool waits)
 		pthread_mutex_unlock(&c->turn);
 }
 
-static int idle(void *context)
+static int call_absent(const struct client *c)
 {
-	struct client *c = context;
+	PyObject *result = PyObject_CallNoArgs(c->absent);
 
+	Py_XDECREF(result);
+	return result ? 0 : -1;
+}
+
+/* While the call that waits does not touch the handle. */
+static int ask_python(struct client *c, bool absent)
+{
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
 	PyEval_RestoreThread(c->thread);
 
-	int interrupted = PyErr_CheckSignals();
+	int interrupted = absent ? call_absent(c) : PyErr_CheckSignals();
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
@@ -115,6 +128,18 @@ static int idle(void *context)
 		pthread_mutex_lock(&c->state);
 	}
 	return interrupted;
+}
+
+static int on_idle(void *context)
+{
+	return ask_python(context, false);
+}
+
+static int on_absent(void *context)
+{
+	struct client *c = context;
+
+	return c->absent ? ask_python(c, true) : 0;
 }
 
 #define WAITING(c, call)                                                                                     \
@@ -168,7 +193,7 @@ static int to_whole(PyObject *object, void *out)
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer", "slots",
-		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", NULL};
+		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", "absent", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
@@ -177,6 +202,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
+	const struct waiter waiter = {on_idle, on_absent, c};
+	PyObject *absent = NULL;
 	char why[1400];
 	int r;
 
@@ -184,10 +211,10 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "attached already");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&p", names, &o.stream,
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pO", names, &o.stream,
 		    to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole, &world, to_whole, &peer,
 		    to_whole, &slots, to_whole, &deadline, to_whole, &patience, &o.cursor, &cursor_bytes,
-		    &o.tag, to_whole, &position, &o.helper))
+		    &o.tag, to_whole, &position, &o.helper, &absent))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -199,7 +226,9 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.cursor_bytes = (size_t)cursor_bytes;
 	o.position = position.value;
 	o.start_at_position = position.given;
-	WAITING(c, r = handle_attach(&c->t, &o, idle, c, why, sizeof(why)));
+	Py_XDECREF(c->absent);
+	c->absent = absent && absent != Py_None ? Py_NewRef(absent) : NULL;
+	WAITING(c, r = handle_attach(&c->t, &o, &waiter, why, sizeof(why)));
 	if (r == 0)
 		return 0;
 	raise_error(self, r, why);
@@ -226,6 +255,7 @@ static void client_dealloc(PyObject *self)
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
 	tokend_detach(c->t);
+	Py_XDECREF(c->absent);
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
 	release(self);
@@ -721,7 +751,10 @@ static PyObject *client_attend(PyObject *self, PyObject *none)
 		return NULL;
 	WAITING(c, r = tokend_attend(c->t));
 	leave(c, true);
-	return PyBool_FromLong(r == 1); /* what is an error is the next batch's to raise */
+	/* What is an error is the next batch's to raise; so is why no daemon can be started. */
+	if (PyErr_Occurred() && PyErr_ExceptionMatches(module_of(self)->error))
+		PyErr_Clear();
+	return PyErr_Occurred() ? NULL : PyBool_FromLong(r == 1);
 }
 
 static PyObject *client_request_number(PyObject *self, PyObject *none)

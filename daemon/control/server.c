@@ -26,7 +26,7 @@ static void stop(struct server *server)
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
 	/* Trainers look for us again; the sooner the path is free the sooner they find our successor. */
-	listener_close(&server->listener);
+	listener_close(server->listener);
 	for (struct connection *c = server->connections, *next; c; c = next) {
 		next = c->next;
 		connection_close(c);
@@ -121,7 +121,7 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	const struct server_options *o = server->options;
 	uint64_t watchdog = notify_watchdog_ms();
 
-	if (!listener_open(&server->listener, o->socket, why, why_bytes)) {
+	if (!listener_open(server->listener, o->socket, why, why_bytes)) {
 		disk_close(o->disk);
 		return false;
 	}
@@ -129,19 +129,22 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		disk_close(o->disk);
-		listener_close(&server->listener);
+		listener_close(server->listener);
 		return false;
 	}
 	if (o->catalog->config->metrics) {
 		server->metrics = metrics_start(server, o->catalog->config->metrics, why, why_bytes);
-		if (!server->metrics) {
+		if (!server->metrics && !server->listener->handed) {
 			feeder_stop(server->feeder);
 			server->feeder = NULL;
-			listener_close(&server->listener);
+			listener_close(server->listener);
 			return false;
 		}
+		/* Somebody's notebook does not stop for a port that another one has. */
+		if (!server->metrics)
+			log_line(LOG_WARNING, "%s; going on without metrics", why);
 	}
-	uv_poll_init(&server->loop, &server->accept, server->listener.fd);
+	uv_poll_init(&server->loop, &server->accept, server->listener->fd);
 	server->accept.data = server;
 	uv_poll_start(&server->accept, UV_READABLE, on_accept);
 	for (int i = 0; i < 2; i++) {
@@ -177,6 +180,7 @@ int server_run(const struct server_options *options)
 		return 1;
 	}
 	server->options = options;
+	server->listener = options->listener;
 	/* Numbers grow from one daemon to the next, and those of two nodes are not the same. */
 	uint32_t chance = 0;
 
@@ -197,7 +201,7 @@ int server_run(const struct server_options *options)
 	server->spare_fd = dup(STDERR_FILENO);
 	server->started_ms = server->lonely_since_ms = uv_now(&server->loop);
 	log_line(LOG_NOTE, "ready at %s",
-		server->listener.path[0] ? server->listener.path : "systemd's socket");
+		server->listener->path[0] ? server->listener->path : "systemd's socket");
 	notify("READY=1");
 	serve(server);
 	feeder_stop(server->feeder);

@@ -26,7 +26,8 @@
 struct server_options {
 	const struct catalog *catalog;
 	const char *socket;
-	struct disk *disk; /* taken over */
+	struct listener *listener; /* taken by listener_take(), or empty; closed at the end */
+	struct disk *disk;	   /* taken over */
 	unsigned depth;
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
 	uint64_t staging_bytes; /* of the disk, counted in memory: */
@@ -58,7 +59,7 @@ struct server {
 	uv_signal_t signal[2];
 	uv_timer_t second, watchdog;
 	uv_async_t news;
-	struct listener listener;
+	struct listener *listener;
 	struct feeder *feeder;
 	struct metrics *metrics; /* or NULL */
 	int spare_fd;		 /* given up to be able to refuse when we run out of them */

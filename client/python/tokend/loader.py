@@ -110,10 +110,13 @@ class Loader:
         where = arguments.where(start)
         together = self._among(group)
 
-        def attach(socket: Any) -> None:
+        found: dict[str, Any] = {}  # how the daemon of a config is reached; helpers of this one reach it so, too
+
+        def attach(socket: Any, **more: Any) -> None:
+            found.update(more)
             self._client = _tokend.Client(
                 stream, micro_batch, socket=socket and str(socket), run=run, rank=self._rank, world=self._world,
-                peer=self._peer, slots=slots, deadline_ms=deadline_ms, **where,
+                peer=self._peer, slots=slots, deadline_ms=deadline_ms, **where, **found,
             )  # fmt: skip
             self._socket = socket or os.environ.get("TOKEND_SOCKET") or SOCKET
 
@@ -126,10 +129,7 @@ class Loader:
             if config is None:
                 attach(socket)
             else:
-                try:
-                    attach(private.socket_for(config, deadline))
-                except _tokend.ConnectError:  # it was just about to leave
-                    attach(private.socket_for(config, deadline))
+                attach(**private.reach(config, deadline))
             if documents:
                 self._client.need_documents()
             if record is not None:
@@ -139,7 +139,7 @@ class Loader:
             if transform is not None:
                 patience = {"deadline_ms": deadline_ms, "connect_ms": deadline_ms}
                 session = {"stream": stream, "socket": str(self._socket), "run": run, "peer": self._peer}
-                self._source = self._transforms(transform, workers, {**session, "slots": slots, **patience})
+                self._source = self._transforms(transform, workers, {**session, "slots": slots, **found, **patience})
             self._measure()
 
         self._rank, self._world, self._peer = 0, 1, 0
