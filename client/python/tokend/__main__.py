@@ -66,7 +66,7 @@ def ctl(arguments):
         # The rest of what may be wrong with the file is tokctl's to say.
         if os.path.isfile(config) and os.access(config, os.R_OK) and private.configured(config) is None:
             path = private.socket_of(config)
-            if os.path.exists(path):
+            if os.path.exists(path) and os.stat(os.path.dirname(path)).st_uid == os.getuid():
                 os.environ["TOKEND_SOCKET"] = path
     become([private.program("tokctl"), *arguments])
 

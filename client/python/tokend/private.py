@@ -41,12 +41,16 @@ def program(name):
 
 
 def directory():
-    """A directory that only we can write to, for the sockets of our private daemons. OSError, Error: there can be none."""
+    """Where the sockets of our private daemons lie."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
-        path = os.path.join(runtime, "tokend")
-    else:
-        path = f"/tmp/tokend-{os.getuid()}"
+        return os.path.join(runtime, "tokend")
+    return f"/tmp/tokend-{os.getuid()}"
+
+
+def make_directory():
+    """That, so that only we can write to it. OSError, Error: it cannot be had."""
+    path = directory()
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -55,7 +59,6 @@ def directory():
             break
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise Error(f"config: {path} must be a directory of uid {os.getuid()} with mode 0700: remove it")
-    return path
 
 
 def socket_of(config):
@@ -86,7 +89,7 @@ def take_lock(path):
     """The lock beside a socket, a descriptor; None: a daemon has it, or who is about to start one."""
     lock = path + ".lock"
     while True:
-        directory()
+        make_directory()
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
@@ -157,4 +160,5 @@ def reach(config, deadline):
     if found:
         return {"socket": found, **patience}
     path = socket_of(config)
+    make_directory()  # before anybody connects: what answers there is ours
     return {"socket": path, "absent": Starter(config, path), **patience}
