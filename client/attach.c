@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -149,6 +150,15 @@ static void say_hello(struct wire *w, char *host, size_t host_bytes)
 	wire_set_text(w, WIRE_HOST, host);
 }
 
+/* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to be. */
+static void say_node(struct wire *w)
+{
+	unsigned cpu, node;
+
+	if (getcpu(&cpu, &node) == 0)
+		wire_set(w, WIRE_NODE, node);
+}
+
 static void say_attach(struct wire *w, const struct tokend *t, const struct target *target)
 {
 	*w = (struct wire){.op = WIRE_ATTACH};
@@ -161,6 +171,7 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	wire_set(w, WIRE_SLOTS, t->slots);
 	if (t->helper)
 		wire_set(w, WIRE_HELPER, 1);
+	say_node(w);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
 	else if (target->tag)

@@ -10,7 +10,7 @@
  *                                 operator
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?}
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?}
  *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes}    + 2 fds
  *   → checkpoint{tag, cursor}
  *   ← saved{tag, path, digest}
@@ -112,6 +112,7 @@ enum wire_key {
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
+	WIRE_NODE, /* of NUMA: where the client runs; in a status: where its ring is to lie */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

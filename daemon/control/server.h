@@ -70,6 +70,7 @@ struct server {
 	uint64_t lost_wakes; /* of sessions gone */
 	uint64_t failures;   /* sessions stopped by a shard */
 	uint32_t sessions;
+	bool nodes_forbidden; /* said once */
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
 	unsigned connected;		   /* length of that list */
@@ -102,6 +103,7 @@ struct session {
 	const struct stream *stream;
 	uint32_t id;
 	uint64_t rank, world, micro, peer, slots;
+	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes; /* of its ring, out of memory: */
 	struct segment segment;

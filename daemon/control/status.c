@@ -29,6 +29,8 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
 	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);
 	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
+	if (s->segment.node != SEGMENT_ANYWHERE)
+		wire_set(&w, WIRE_NODE, s->segment.node);
 	connection_send(c, &w, NULL, 0);
 }
 
