@@ -17,7 +17,7 @@ import numpy
 from harness import BIN, LONG, REPO, Checks, Place, datasets, rank_rows, rows_at, run, wait_for, with_parent
 
 MICRO, SEQ = 2, 64
-NOBODY = 65534
+NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
 
 # A rank: reads BATCHES batches, says a line after each, and keeps what it read.
 TRAINER = """
@@ -198,7 +198,7 @@ def check_unprivileged(place, checks):
     status = os.stat(directory)
     checks.equal("uid nobody: the sockets' directory is its own", (status.st_uid, stat.S_IMODE(status.st_mode)), (NOBODY, 0o700))
     logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
-    words = f"state_dir: {state}", "instead of /var/lib/not-nobodys, which uid 65534 may not write"
+    words = f"state_dir: {state}", f"instead of /var/lib/not-nobodys, which uid {NOBODY} may not write"
     checks.has("uid nobody: the log says where state is", "".join(logs), *words)
     arguments = "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--json", "--run", "default"
     code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)
@@ -225,6 +225,24 @@ def check_faults(place, checks):
     own = [line.startswith("tokend.Error: /") and "nowhere" in line for line in last]
     checks.ok("a fault: all 8 get the daemon's own line", all(own), last)
     checks.ok("a fault: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
+
+    # One that hangs before it listens.
+    scene = Scene(place, "hangs")
+    with open(f"{scene.bin}/tokend", "w") as script:
+        script.write(f"#!/bin/sh\necho $$ >>{scene.starts_path}\nexec sleep 100\n")
+    ranks = [scene.start(rank, 2) for rank in range(2)]
+    wait_for(scene.starts)
+    time.sleep(0.3)
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
+    checks.equal("one that hangs: Ctrl-C ends the wait", last, ["KeyboardInterrupt"] * 2)
+    checks.equal("one that hangs: no second one beside it", len(scene.starts()), 1)
+    hasty = TRAINER.replace("deadline=60", "deadline=0.5"), scene.config, "0", "1", "1", "1", "0", "x"
+    code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
+    words = "did not answer within 0.5 s; its log is", ".sock.log"
+    checks.has("one that hangs: the deadline says whose log to read", err.splitlines()[-1], *words)
+    os.kill(scene.starts()[0], signal.SIGKILL)
 
     # A daemon at the configured socket that serves another file is another's.
     other = Scene(place, "other", socket=place.file("shared.sock"))

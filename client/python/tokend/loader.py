@@ -28,7 +28,7 @@ class Loader:
     stream       its name in the daemon's config
     micro_batch  rows of a batch
     socket       where the daemon listens; default $TOKEND_SOCKET, else /run/tokend/tokend.sock
-    config       instead: a config file; a daemon is started for it if none serves it yet
+    config       instead: a config file; a private daemon is started for it if none serves it, also in mid-run
     run          names the job; default the launcher's token (torchrun, Slurm), else "default"
     rank, world  default from mesh, torch.distributed, torchrun's or Slurm's environment, else a job of one
     mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard, ep…) say which rank this is, the
@@ -129,7 +129,7 @@ class Loader:
             if config is None:
                 attach(socket)
             else:
-                attach(**private.reach(config, deadline))
+                private.attach(config, deadline, attach)
             if documents:
                 self._client.need_documents()
             if record is not None:

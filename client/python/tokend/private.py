@@ -16,7 +16,7 @@ import shutil
 import stat
 import subprocess
 
-from ._tokend import Error
+from ._tokend import ConnectError, Error
 
 LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
@@ -152,13 +152,17 @@ class Starter:
             os.close(lock)
 
 
-def reach(config, deadline):
-    """How a client reaches a daemon that serves @config, as its arguments: the configured one, else a private one."""
+def attach(config, deadline, attach):
+    """attach(socket, connect_ms, absent) to a daemon that serves @config: the configured one, else a private one."""
     config = os.path.realpath(config)
-    patience = {"connect_ms": max(1, round(deadline * 1000))}
+    patience = max(1, round(deadline * 1000))
     found = configured(config)
     if found:
-        return {"socket": found, **patience}
+        return attach(found, connect_ms=patience)
     path = socket_of(config)
     make_directory()  # before anybody connects: what answers there is ours
-    return {"socket": path, "absent": Starter(config, path), **patience}
+    try:
+        return attach(path, connect_ms=patience, absent=Starter(config, path))
+    except ConnectError as error:
+        text = f"config: the daemon for {config} did not answer within {deadline:g} s; its log is {path}.log"
+        raise ConnectError(text) from error
