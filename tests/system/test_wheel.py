@@ -28,11 +28,10 @@ try:
 except ImportError:
     torch = None
 scripts = os.path.dirname(sys.executable)
-with tokend.Loader("train", 2, config="tokend.yaml") as loader:
+with tokend.Loader("train", 2, config="tokend.yaml", record="records") as loader:
     rows = [batch["input_ids"] for _, batch in zip(range(50), loader)]
     state = loader.state_dict()
-with tokend.Loader("train", 2, config="tokend.yaml") as loader:
-    loader.load_state_dict(state)
+with tokend.Loader("train", 2, config="tokend.yaml", record="records", start=state["cursor"]) as loader:
     rows += [batch["input_ids"] for _, batch in zip(range(50), loader)]
     tokctl = [f"{scripts}/tokctl", "status", "-c", "tokend.yaml", "--json"]
     status = json.loads(subprocess.run(tokctl, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
@@ -115,7 +114,8 @@ def check_embedded(place, checks, venv, site, hidden):
     here = place.file(f"work{len(hidden)}", "x")[:-2]
     place.shard(f"work{len(hidden)}/web/a.bin", 60_000)
     streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
-    config = place.config(f"work{len(hidden)}/tokend.yaml", streams=streams, socket="/run/tokend/tokend.sock", state_dir="/var/lib/tokend")
+    roots = {"socket": "/run/tokend/tokend.sock", "state_dir": "/var/lib/not-nobodys"}
+    config = place.config(f"work{len(hidden)}/tokend.yaml", streams=streams, **roots)
     script = place.file(f"work{len(hidden)}", "trainer.py")
     with open(script, "w") as f:
         f.write(TRAINER)
@@ -146,6 +146,11 @@ def check_embedded(place, checks, venv, site, hidden):
     tokens = numpy.fromfile(f"{here}/web/a.bin", "<u2")
     rows = [tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())]
     checks.equal(f"{name}: the order, exactly", saw["crc"], zlib.crc32(numpy.concatenate(rows).tobytes()))
+    arguments = "verify", "-c", config, "train", f"{here}/records", "--run", "default", "--json"
+    code, out, err = run(f"{venv}/bin/tokctl", *arguments, env=environment)
+    proof = json.loads(out)
+    seen = [code, *(proof[name] for name in ("samples", "repeated", "lost", "altered", "skipped"))]
+    checks.equal(f"{name}: tokctl verify", seen, [0, 200, 0, 0, 0, 0])
     checks.ok(f"{name}: it leaves nothing behind", wait_for(lambda: not os.path.exists(f"{here}/tokend")), glob.glob(f"{here}/tokend/*"))
 
 
