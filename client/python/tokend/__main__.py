@@ -3,6 +3,7 @@
 The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
 """
 
+import argparse
 import os
 import signal
 import sys
@@ -47,10 +48,9 @@ def named(arguments):
 
 
 def run(arguments):
-    if len(arguments) != 2 or option_config(arguments) is None:
-        sys.stderr.write(USAGE)
-        return 2
-    config = os.path.realpath(option_config(arguments))
+    parser = argparse.ArgumentParser("python -m tokend run", description="Serves a config in the foreground, until Ctrl-C.")
+    parser.add_argument("-c", "--config", metavar="FILE", required=True)
+    config = os.path.realpath(parser.parse_args(arguments).config)
     path = private.socket_of(config)
     lock = private.take_lock(path)
     if lock is None:
