@@ -47,6 +47,22 @@ for pause in sys.argv[2:]:
     time.sleep(float(pause))
 """
 
+# One whose rows pass through two other processes.
+TRANSFORMER = """
+import sys, time, tokend
+def mark(tokens, position, rng):
+    tokens[0] = position % 1000
+    return tokens
+if __name__ == "__main__":
+    with tokend.Loader("train", 2, config=sys.argv[1], framework="numpy", slots=4, transform=mark, workers=2, deadline=60) as loader:
+        for step in range(1000):
+            batch = next(loader)
+            assert batch["position"].tolist() == [2 * step, 2 * step + 1], (step, batch["position"])
+            assert (batch["input_ids"][:, 0] == batch["position"] % 1000).all()
+            print(step, flush=True)
+            time.sleep(0.003)
+"""
+
 
 class Scene:
     """Shards, a config, a directory for the sockets, and a tokend that writes down each start of its."""
@@ -137,6 +153,24 @@ def check_kills(place, checks):
     checks.ok("killed three times: the order, exactly", scene.right(ranks, batches))
     scene.end()
     checks.equal("killed three times: no file stays", scene.files(), [])
+
+
+def check_workers(place, checks):
+    """A transform's workers have sessions of their own, and start the daemon as the trainer does."""
+    scene = Scene(place, "workers")
+    with open(place.file("workers", "trainer.py"), "w") as f:
+        f.write(TRANSFORMER)
+    trainer = place.spawn(
+        [sys.executable, f.name, scene.config], env=scene.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    trainer.stdout.readline()
+    for kill in range(3):
+        time.sleep(0.2)
+        os.kill(scene.starts()[-1], signal.SIGKILL)
+        wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
+    (lines,) = finish(checks, "workers: killed three times, every batch comes and is right", [trainer])
+    checks.equal("workers: four daemons in all, and the last batch", (len(scene.starts()), lines[-1]), (4, "999"))
+    scene.end()
 
 
 def check_starter_dies(place, checks):
@@ -314,6 +348,7 @@ if __name__ == "__main__":
         for world in (2, 8):
             check_race(place, checks, world)
         check_kills(place, checks)
+        check_workers(place, checks)
         check_starter_dies(place, checks)
         check_linger(place, checks)
         check_unprivileged(place, checks)
