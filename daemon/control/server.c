@@ -121,6 +121,12 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	const struct server_options *o = server->options;
 	uint64_t watchdog = notify_watchdog_ms();
 
+	/* First: who can connect can also stop us, and then nothing is left behind. */
+	for (int i = 0; i < 2; i++) {
+		uv_signal_init(&server->loop, &server->signal[i]);
+		server->signal[i].data = server;
+		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
+	}
 	if (!listener_open(server->listener, o->socket, why, why_bytes)) {
 		disk_close(o->disk);
 		return false;
@@ -147,11 +153,6 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	uv_poll_init(&server->loop, &server->accept, server->listener->fd);
 	server->accept.data = server;
 	uv_poll_start(&server->accept, UV_READABLE, on_accept);
-	for (int i = 0; i < 2; i++) {
-		uv_signal_init(&server->loop, &server->signal[i]);
-		server->signal[i].data = server;
-		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
-	}
 	uv_timer_init(&server->loop, &server->second);
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
@@ -166,6 +167,13 @@ static void serve(struct server *server)
 {
 	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)
 		leave_if_done(server);
+}
+
+static void close_handle(uv_handle_t *handle, void *none)
+{
+	(void)none;
+	if (!uv_is_closing(handle))
+		uv_close(handle, NULL);
 }
 
 int server_run(const struct server_options *options)
@@ -192,7 +200,7 @@ int server_run(const struct server_options *options)
 	server->news.data = server;
 	if (!start(server, why, sizeof(why))) {
 		log_line(LOG_ERROR, "%s", why);
-		uv_close((uv_handle_t *)&server->news, NULL);
+		uv_walk(&server->loop, close_handle, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);
 		free(server);

@@ -310,6 +310,22 @@ def check_faults(place, checks):
         scene.end()
 
 
+def check_early_end(place, checks):
+    """Who finds it can stop it: from its first answer on, SIGTERM ends it in order."""
+    scene = Scene(place, "early")
+    path, codes = place.file("early.sock"), []
+    for _ in range(40):
+        daemon = place.spawn([f"{BIN}/tokend", "-c", scene.config, "--socket", path], stderr=subprocess.DEVNULL)
+        while True:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                if probe.connect_ex(path) == 0 or daemon.poll() is not None:
+                    break
+        daemon.terminate()
+        codes.append(daemon.wait(LONG))
+    checks.equal("SIGTERM at its first answer, 40 times: it leaves in order", codes, [0] * 40)
+    checks.equal("SIGTERM at its first answer: nothing stays", glob.glob(path + "*"), [])
+
+
 def check_run(place, checks):
     """python -m tokend run: the same daemon, in the foreground."""
     scene = Scene(place, "run", socket="/run/tokend/nobody-makes-this.sock")
@@ -353,5 +369,6 @@ if __name__ == "__main__":
         check_linger(place, checks)
         check_unprivileged(place, checks)
         check_faults(place, checks)
+        check_early_end(place, checks)
         check_run(place, checks)
     checks.exit()
