@@ -54,7 +54,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test prove fuzz bench deps deps-test install uninstall format format-check lint clean
+.PHONY: all programs unit run test prove fuzz bench wheel deps deps-test deps-wheel install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
@@ -177,6 +177,9 @@ deps:
 deps-test:
 	$(Q)tests/deps.sh test
 
+deps-wheel:
+	$(Q)tests/deps.sh wheel
+
 # ---- installing ----
 
 units   = $(wildcard systemd/*.service systemd/*.socket)
@@ -199,6 +202,11 @@ install: all
 	$(Q)$(fill) client/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
 	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
 	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
+
+# What `pip install` takes: everything in one file, with the libraries that it needs.
+wheel: deps-wheel
+	+$(Q)$(MAKE) all
+	$(Q)build/wheel-venv/bin/python client/python/wheel.py build/dist
 
 uninstall:
 	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,7 +38,7 @@ static int64_t earlier(int64_t a, int64_t b)
 
 int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 {
-	const int64_t longest = (t->idle ? IDLE_MS : SLICE_MS) * MS;
+	const int64_t longest = (t->waiter.idle ? IDLE_MS : SLICE_MS) * MS;
 	struct pollfd p = {fd, events, 0};
 
 	for (;;) {
@@ -49,7 +50,7 @@ int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 			return 1;
 		if (left <= longest && n == 0)
 			return 0;
-		if (t->idle && t->idle(t->idle_context))
+		if (t->waiter.idle && t->waiter.idle(t->waiter.context))
 			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
 	}
 }
@@ -149,6 +150,15 @@ static void say_hello(struct wire *w, char *host, size_t host_bytes)
 	wire_set_text(w, WIRE_HOST, host);
 }
 
+/* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to be. */
+static void say_node(struct wire *w)
+{
+	unsigned cpu, node;
+
+	if (getcpu(&cpu, &node) == 0)
+		wire_set(w, WIRE_NODE, node);
+}
+
 static void say_attach(struct wire *w, const struct tokend *t, const struct target *target)
 {
 	*w = (struct wire){.op = WIRE_ATTACH};
@@ -159,6 +169,9 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	wire_set(w, WIRE_MICRO, target->micro);
 	wire_set(w, WIRE_PEER, t->peer);
 	wire_set(w, WIRE_SLOTS, t->slots);
+	if (t->helper)
+		wire_set(w, WIRE_HELPER, 1);
+	say_node(w);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
 	else if (target->tag)
@@ -225,6 +238,11 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : not_ours(t, "version");
 }
 
+static bool nobody_listens(const struct search *s)
+{
+	return s->error == ENOENT || s->error == ECONNREFUSED;
+}
+
 static int search_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
 {
 	for (;;) {
@@ -232,8 +250,12 @@ static int search_step(struct tokend *t, const struct target *target, struct sea
 
 		if (s->fd >= 0 && now >= s->answer_by)
 			search_later(s, ETIMEDOUT);
-		if (s->fd < 0 && now >= s->retry)
+		if (s->fd < 0 && now >= s->retry) {
 			search_connect(t, target, s);
+			if (s->fd < 0 && nobody_listens(s) && t->waiter.absent &&
+				t->waiter.absent(t->waiter.context))
+				return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+		}
 		if (s->fd < 0 && now >= s->give_up)
 			return gave_up(t, s);
 

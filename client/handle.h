@@ -53,6 +53,14 @@ struct leg {
 	uint64_t from; /* where the one before it ended: < start behind a skip */
 };
 
+/* Who wraps the library, and is asked while it waits. Not 0: the call returns TOKEND_EAGAIN. */
+struct waiter {
+	int (*idle)(void *context); /* every 100 ms, and after signals; or NULL */
+	int (*absent)(
+		void *context); /* nobody listens at the socket: may start a daemon. Does not wait; or NULL */
+	void *context;
+};
+
 struct tokend {
 	/* what a ready next() and release() touch */
 	const volatile uint64_t *alive; /* a page that fork() wipes */
@@ -81,6 +89,7 @@ struct tokend {
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
+	bool helper;
 	struct search search; /* for a lost daemon */
 	uint64_t generations, reattached, lost_wakes, waited_ns, batches;
 	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES] of an attach */
@@ -88,14 +97,12 @@ struct tokend {
 	uint8_t *out;	/* [LIMIT_PACKET_BYTES] */
 	struct packet *packet;
 
-	/* Called while waiting, every 100 ms and after signals; not 0: the call returns TOKEND_EAGAIN. */
-	int (*idle)(void *context);
-	void *idle_context;
+	struct waiter waiter;
 };
 
-/* As tokend_attach(), with an idle(). */
-int handle_attach(struct tokend **out, const struct tokend_options *options, int (*idle)(void *),
-	void *idle_context, char *why, size_t why_bytes);
+/* As tokend_attach(), with somebody who is asked while it waits, or NULL. */
+int handle_attach(struct tokend **out, const struct tokend_options *options, const struct waiter *waiter,
+	char *why, size_t why_bytes);
 
 /* ---- tokend.c ---- */
 

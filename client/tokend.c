@@ -170,6 +170,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	t->peer = o->peer;
 	t->slots = o->slots;
+	t->helper = o->helper != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
 	r = handle_find(t, &target, o->connect_ms, &g, &cursor, &fd);
 	if (r < 0)
@@ -179,8 +180,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	return handle_speak(t, t->taken) ? 0 : TOKEND_EMEMORY;
 }
 
-int handle_attach(struct tokend **out, const struct tokend_options *options, int (*idle)(void *),
-	void *idle_context, char *why, size_t why_bytes)
+int handle_attach(struct tokend **out, const struct tokend_options *options, const struct waiter *waiter,
+	char *why, size_t why_bytes)
 {
 	struct tokend_options o;
 	struct tokend *t = calloc(1, sizeof(*t));
@@ -192,8 +193,8 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, int
 	if (!t)
 		return r;
 	t->fd = t->search.fd = -1;
-	t->idle = idle;
-	t->idle_context = idle_context;
+	if (waiter)
+		t->waiter = *waiter;
 	if (read_options(&o, options))
 		r = attach(t, &o);
 	else
@@ -211,7 +212,7 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, int
 
 int tokend_attach(struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
 {
-	return handle_attach(out, options, NULL, NULL, why, why_bytes);
+	return handle_attach(out, options, NULL, why, why_bytes);
 }
 
 void tokend_detach(struct tokend *t)

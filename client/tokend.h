@@ -60,6 +60,7 @@ struct tokend_options {
 	const char *tag;   /* of a tokend_checkpoint() of this stream and run, or "RUN/TAG" of another run */
 	uint64_t position; /* used if start_at_position is not 0 */
 	int start_at_position;
+	int helper; /* 1: reads for another session of this rank, which is the one operators speak to */
 };
 
 struct tokend_row {

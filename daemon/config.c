@@ -827,6 +827,39 @@ out:
 	return config;
 }
 
+char *config_user_state_dir(const struct config *config)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char *path = realpath(config->path, NULL), *directory = NULL;
+	uint64_t number = path ? order_checksum(path, strlen(path)) : 0;
+	bool own = state && state[0] == '/';
+
+	if (path && (own || (home && home[0] == '/')) &&
+		asprintf(&directory, "%s%s/tokend/%016" PRIx64, own ? state : home,
+			own ? "" : "/.local/state", number) < 0)
+		directory = NULL;
+	free(path);
+	return directory;
+}
+
+bool config_may_write(const char *path)
+{
+	char *part = strdup(path);
+	bool may = false;
+
+	while (part && access(part, F_OK) < 0 && errno == ENOENT) {
+		char *slash = strrchr(part, '/');
+
+		if (!slash)
+			break;
+		slash[slash == part] = 0;
+	}
+	if (part)
+		may = access(part, W_OK | X_OK) == 0;
+	free(part);
+	return may;
+}
+
 static void stream_free(struct config_stream *stream)
 {
 	for (uint32_t i = 0; i < stream->datasets; i++) {

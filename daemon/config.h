@@ -79,6 +79,14 @@ struct config *config_load(const char *path, char *why, size_t why_bytes);
 void config_free(struct config *config);
 /* @written is absolute, or relative to the config's directory. False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
+/*
+ * What a private daemon (tokend --private) takes for state_dir where that is not its user's to write:
+ * $XDG_STATE_HOME/tokend/CONFIG, else ~/.local/state/tokend/CONFIG, CONFIG being a number of the file's path.
+ * NULL: there is no such place. Owned by the caller.
+ */
+char *config_user_state_dir(const struct config *config);
+/* Could this user write into directory @path, which may have to be made? */
+bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);
 
 #endif

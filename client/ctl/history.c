@@ -268,6 +268,25 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 	return true;
 }
 
+/* A private daemon may have kept the log with its user's state. -1 with errno: *@directory is as it was. */
+static int scan_own(const struct ctl_stream *s, const char *run, char **directory, struct dirent ***entry)
+{
+	char *state = config_user_state_dir(s->config), *own = NULL;
+	int n = -1;
+
+	if (state && asprintf(&own, "%s/%s/%s/mixes", state, s->stream->config->name, run) >= 0)
+		n = scandir(own, entry, is_numbered, by_number);
+	free(state);
+	if (n < 0) {
+		free(own);
+		errno = ENOENT;
+		return -1;
+	}
+	free(*directory);
+	*directory = own;
+	return n;
+}
+
 static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, const char *run)
 {
 	struct dirent **entry = NULL;
@@ -284,6 +303,8 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	}
 	int n = scandir(directory, &entry, is_numbered, by_number);
 
+	if (n < 0 && errno == ENOENT)
+		n = scan_own(s, run, &directory, &entry);
 	if (n < 0)
 		ctl_fail("--run %s: %s: %s; tokend writes the log of mixes there when a run attaches", run,
 			directory, strerror(errno));

@@ -43,6 +43,11 @@ static void put_session_json(struct ctl_out *out, const struct wire *w)
 		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
+	ctl_put(out, ",");
+	if (wire_has(w, WIRE_NODE))
+		ctl_put_pair(out, "node", wire_number(w, WIRE_NODE));
+	else
+		ctl_put(out, "\"node\":null");
 	put_text(out, w, WIRE_STREAM, "stream");
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");

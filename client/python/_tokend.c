@@ -33,14 +33,20 @@ struct client {
 	atomic_int wanting;    /* threads that wait for state */
 	PyThreadState *thread; /* of the call that waits */
 	bool yields;	       /* it gives state up meanwhile */
+	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
 	uint64_t batches, tokens;
 };
 
 /* ---- errors ---- */
 
+static struct module *module_of(PyObject *self)
+{
+	return PyType_GetModuleState(Py_TYPE(self));
+}
+
 static PyObject *raise_error(PyObject *self, int code, const char *why)
 {
-	struct module *m = PyType_GetModuleState(Py_TYPE(self));
+	struct module *m = module_of(self);
 	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
 
 	/* Interrupted: what the signal's handler raised is set already. */
@@ -97,15 +103,22 @@ static void leave(struct client *c, bool waits)
 		pthread_mutex_unlock(&c->turn);
 }
 
-static int idle(void *context)
+static int call_absent(const struct client *c)
 {
-	struct client *c = context;
+	PyObject *result = PyObject_CallNoArgs(c->absent);
 
+	Py_XDECREF(result);
+	return result ? 0 : -1;
+}
+
+/* While the call that waits does not touch the handle. */
+static int ask_python(struct client *c, bool absent)
+{
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
 	PyEval_RestoreThread(c->thread);
 
-	int interrupted = PyErr_CheckSignals();
+	int interrupted = absent ? call_absent(c) : PyErr_CheckSignals();
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
@@ -115,6 +128,18 @@ static int idle(void *context)
 		pthread_mutex_lock(&c->state);
 	}
 	return interrupted;
+}
+
+static int on_idle(void *context)
+{
+	return ask_python(context, false);
+}
+
+static int on_absent(void *context)
+{
+	struct client *c = context;
+
+	return c->absent ? ask_python(c, true) : 0;
 }
 
 #define WAITING(c, call)                                                                                     \
@@ -142,8 +167,11 @@ static int to_whole(PyObject *object, void *out)
 
 	PyObject *index = PyNumber_Index(object);
 
-	if (!index)
+	if (!index) {
+		PyErr_Format(PyExc_TypeError, "%s: %R, must be a whole number from 0 to %llu", w->name,
+			object, (unsigned long long)w->most);
 		return 0;
+	}
 	w->value = PyLong_AsUnsignedLongLong(index);
 	w->given = true;
 	Py_DECREF(index);
@@ -165,7 +193,7 @@ static int to_whole(PyObject *object, void *out)
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer", "slots",
-		"deadline_ms", "connect_ms", "cursor", "tag", "position", NULL};
+		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", "absent", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
@@ -174,6 +202,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
+	const struct waiter waiter = {on_idle, on_absent, c};
+	PyObject *absent = NULL;
 	char why[1400];
 	int r;
 
@@ -181,10 +211,10 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "attached already");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&", names, &o.stream,
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pO", names, &o.stream,
 		    to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole, &world, to_whole, &peer,
 		    to_whole, &slots, to_whole, &deadline, to_whole, &patience, &o.cursor, &cursor_bytes,
-		    &o.tag, to_whole, &position))
+		    &o.tag, to_whole, &position, &o.helper, &absent))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -196,7 +226,9 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.cursor_bytes = (size_t)cursor_bytes;
 	o.position = position.value;
 	o.start_at_position = position.given;
-	WAITING(c, r = handle_attach(&c->t, &o, idle, c, why, sizeof(why)));
+	Py_XDECREF(c->absent);
+	c->absent = absent && absent != Py_None ? Py_NewRef(absent) : NULL;
+	WAITING(c, r = handle_attach(&c->t, &o, &waiter, why, sizeof(why)));
 	if (r == 0)
 		return 0;
 	raise_error(self, r, why);
@@ -223,6 +255,7 @@ static void client_dealloc(PyObject *self)
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
 	tokend_detach(c->t);
+	Py_XDECREF(c->absent);
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
 	release(self);
@@ -248,13 +281,19 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 
 /* ---- batches ---- */
 
-static void copy_rows(const struct tokend_batch *b, int64_t *position, int64_t *dataset)
+/* What the rows say, as int64 [fields][rows]; -1 in padding rows. */
+enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
+
+static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields)
 {
 	for (uint32_t i = 0; i < b->rows; i++) {
-		bool padding = b->row[i].position == TOKEND_PADDING;
+		const struct tokend_row *row = &b->row[i];
+		const uint64_t value[FIELDS] = {
+			row->position, row->dataset, row->epoch, row->window, row->shard, row->offset};
+		bool padding = row->position == TOKEND_PADDING;
 
-		position[i] = padding ? -1 : (int64_t)b->row[i].position;
-		dataset[i] = padding ? -1 : (int64_t)b->row[i].dataset;
+		for (unsigned f = 0; f < fields; f++)
+			to[(size_t)f * b->rows + i] = padding ? -1 : (int64_t)value[f];
 	}
 }
 
@@ -324,16 +363,127 @@ static void pack(struct packing *p, const struct tokend *t, const struct tokend_
 	p->starts[p->n] = (int32_t)(b->rows * seq);
 }
 
+static bool has_loss_mask(const struct tokend *t)
+{
+	(void)t;
+	return false;
+}
+
+static const uint8_t *loss_mask(const struct tokend *t, const struct tokend_batch *b, uint32_t row)
+{
+	(void)t, (void)b, (void)row;
+	return NULL;
+}
+
+/* The label of a token that losses leave out, as torch has it. */
+#define IGNORE (-100)
+
+static int64_t token_at(const struct tokend_batch *b, size_t i)
+{
+	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i] : ((const uint32_t *)b->tokens)[i];
+}
+
+/* The token that follows each input, IGNORE where there is none, in padding rows, and where the mask says so.
+ */
+static void copy_labels(const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
+{
+	uint32_t window = b->window_tokens, most = window > seq ? seq : window - 1;
+
+	for (uint32_t r = 0; r < b->rows; r++, to += seq) {
+		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+		const uint8_t *mask = loss_mask(t, b, r);
+		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
+
+		tokend_widen(to, row + b->token_bytes, n, b->token_bytes);
+		for (uint32_t i = 0; mask && i < n; i++)
+			if (!mask[i + 1])
+				to[i] = IGNORE;
+		for (uint32_t i = n; i < seq; i++)
+			to[i] = IGNORE;
+	}
+}
+
+/* The index of the first token that int32 cannot hold, or their number. */
+static size_t narrow(int32_t *restrict to, const struct tokend_batch *b)
+{
+	size_t n = (size_t)b->rows * b->window_tokens;
+	const uint16_t *two = b->tokens;
+	const uint32_t *four = b->tokens;
+	uint32_t all = 0;
+
+	if (b->token_bytes == 2) {
+		for (size_t i = 0; i < n; i++)
+			to[i] = two[i];
+		return n;
+	}
+	for (size_t i = 0; i < n; i++) {
+		to[i] = (int32_t)four[i];
+		all |= four[i];
+	}
+	for (size_t i = 0; all > INT32_MAX; i++)
+		if (four[i] > INT32_MAX)
+			return i;
+	return n;
+}
+
+/* Where next_into() puts a batch; 0: not wanted. */
+struct into {
+	unsigned long long tokens, rows, labels, ids, starts;
+	unsigned token_bytes, fields;
+};
+
+/* False, with the exception set: the dtype that was asked for cannot hold a token. */
+static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
+{
+	size_t n = (size_t)b->rows * b->window_tokens, bad;
+	const struct tokend_row *row;
+	char why[400];
+
+	if (into->token_bytes == 8) {
+		tokend_widen((int64_t *)(uintptr_t)into->tokens, b->tokens, n, b->token_bytes);
+		return true;
+	}
+	bad = narrow((int32_t *)(uintptr_t)into->tokens, b);
+	if (bad == n)
+		return true;
+	row = &b->row[bad / b->window_tokens];
+	snprintf(why, sizeof(why),
+		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset %llu): ask "
+		"for "
+		"int64",
+		(long long)token_at(b, bad), (unsigned long long)row->position,
+		tokend_dataset(c->t, row->dataset), row->shard,
+		(unsigned long long)(row->offset + bad % b->window_tokens));
+	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+	return false;
+}
+
+static bool fill(struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
+{
+	uint32_t seq = (uint32_t)c->t->origin.seq_len;
+
+	if (into->tokens && !copy_tokens(c, b, into))
+		return false;
+	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
+	if (into->labels)
+		copy_labels(c->t, b, seq, (int64_t *)(uintptr_t)into->labels);
+	if (into->ids)
+		pack(p, c->t, b, seq);
+	return true;
+}
+
 static PyObject *client_next_into(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long tokens, position, dataset, ids = 0, starts = 0;
+	struct into into = {.token_bytes = 8, .fields = 2};
 	struct tokend_batch b;
 
-	if (!PyArg_ParseTuple(args, "KKK|KK", &tokens, &position, &dataset, &ids, &starts) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "KK|IIKKK", &into.tokens, &into.rows, &into.token_bytes, &into.fields,
+		    &into.labels, &into.ids, &into.starts) ||
+		!enter(c, true))
 		return NULL;
 
-	if (ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
+	if (into.ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
 		leave(c, true);
 		return NULL;
 	}
@@ -351,18 +501,18 @@ static PyObject *client_next_into(PyObject *self, PyObject *args)
 		leave(c, true);
 		return r < 0 ? NULL : Py_NewRef(Py_None);
 	}
-	tokend_widen((int64_t *)(uintptr_t)tokens, b.tokens, (size_t)b.rows * b.window_tokens, b.token_bytes);
-	copy_rows(&b, (int64_t *)(uintptr_t)position, (int64_t *)(uintptr_t)dataset);
 
-	struct packing p = {.ids = (int64_t *)(uintptr_t)ids, .starts = (int32_t *)(uintptr_t)starts};
+	struct packing p = {
+		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
+	bool filled = fill(c, &b, &into, &p);
 
-	if (ids)
-		pack(&p, c->t, &b, (uint32_t)c->t->origin.seq_len);
 	tokend_release(c->t, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
 	leave(c, true);
-	if (ids)
+	if (!filled)
+		return NULL;
+	if (into.ids)
 		return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
 	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
 }
@@ -459,13 +609,14 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 
 	PyObject *batches =
 		s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(s.batches);
-	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsK}", "rows", s.rows, "window_tokens",
+	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsO}", "rows", s.rows, "window_tokens",
 		s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
 		(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
 		(unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
 		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
 		"reattached", (unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
-		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens);
+		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens, "masked",
+		has_loss_mask(c->t) ? Py_True : Py_False);
 
 	leave(c, false);
 	return result;
@@ -600,7 +751,10 @@ static PyObject *client_attend(PyObject *self, PyObject *none)
 		return NULL;
 	WAITING(c, r = tokend_attend(c->t));
 	leave(c, true);
-	return PyBool_FromLong(r == 1); /* what is an error is the next batch's to raise */
+	/* What is an error is the next batch's to raise; so is why no daemon can be started. */
+	if (PyErr_Occurred() && PyErr_ExceptionMatches(module_of(self)->error))
+		PyErr_Clear();
+	return PyErr_Occurred() ? NULL : PyBool_FromLong(r == 1);
 }
 
 static PyObject *client_request_number(PyObject *self, PyObject *none)
@@ -850,6 +1004,17 @@ static PyObject *position_of(PyObject *module, PyObject *args)
 	return r < 0 ? raise_edit(module, r, why) : PyLong_FromUnsignedLongLong(position);
 }
 
+/* order.md, 2. */
+static PyObject *derive(PyObject *module, PyObject *args)
+{
+	unsigned long long seed, tag, value;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "KKK", &seed, &tag, &value))
+		return NULL;
+	return PyLong_FromUnsignedLongLong(order_derive(seed, tag, value));
+}
+
 static PyObject *show(PyObject *module, PyObject *args)
 {
 	enum { JSON_BYTES = 4 << 20 };
@@ -877,8 +1042,12 @@ static PyObject *show(PyObject *module, PyObject *args)
 
 static PyMethodDef client_methods[] = {
 	{"next_into", client_next_into, METH_VARARGS,
-		"(tokens, positions, datasets) addresses of int64 → (rows_valid, next), or None; with (…, "
-		"position_ids, int32 cu_seqlens) → (rows_valid, next, documents, longest)"},
+		"(tokens [rows, window], rows [fields, rows], bytes of a token = 8, fields = 2, labels "
+		"[rows, seq], "
+		"position_ids [rows, seq], int32 cu_seqlens [rows * seq + 1]): addresses of int64, or 0 → "
+		"(rows_valid, next), with position_ids (…, documents, longest), or None at the end. Fields: "
+		"position, "
+		"dataset, epoch, window, shard, offset"},
 	{"need_documents", client_need_documents, METH_NOARGS, "raises if the stream does not carry them"},
 	{"cursor", client_cursor, METH_NOARGS, "bytes"},
 	{"position", client_position, METH_NOARGS, "of the cursor"},
@@ -1001,6 +1170,7 @@ static PyMethodDef module_methods[] = {
 	{"cursor_remove", edit_remove, METH_VARARGS, "(cursor, name, at or None) → cursor"},
 	{"cursor_position", position_of, METH_VARARGS, "(cursor) → position"},
 	{"cursor_show", show, METH_VARARGS, "(cursor) → JSON"},
+	{"derive", derive, METH_VARARGS, "(seed, tag, value) → a key, as the order derives them"},
 	{0},
 };
 

@@ -378,7 +378,7 @@ static void refuse_for_descriptors(struct server *server)
 	}
 	close(server->spare_fd);
 
-	int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC);
+	int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC);
 
 	if (fd >= 0)
 		close(fd);
@@ -391,7 +391,7 @@ void connection_accept(struct server *server)
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		struct ucred peer = {0};
 		socklen_t n = sizeof(peer);
-		int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
 			refuse_for_descriptors(server);

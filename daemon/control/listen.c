@@ -32,13 +32,43 @@ static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 	return true;
 }
 
+/* Is that the file at @path, still? */
+static bool is_file_at(int fd, const char *path)
+{
+	struct stat ours, now;
+
+	return fstat(fd, &ours) == 0 && stat(path, &now) == 0 && ours.st_ino == now.st_ino &&
+	       ours.st_dev == now.st_dev;
+}
+
+static bool name_files(struct listener *l, const char *path, char *why, size_t why_bytes)
+{
+	if (strlen(path) >= sizeof(l->path))
+		return log_why(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
+			sizeof(l->path) - 1);
+	memcpy(l->path, path, strlen(path) + 1);
+	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);
+	return true;
+}
+
+bool listener_take(struct listener *l, const char *path, int lock_fd, char *why, size_t why_bytes)
+{
+	*l = (struct listener){.fd = -1, .lock_fd = -1, .handed = true};
+	if (!name_files(l, path, why, why_bytes))
+		return false;
+	if (!is_file_at(lock_fd, l->lock) || flock(lock_fd, LOCK_EX | LOCK_NB) < 0 ||
+		fcntl(lock_fd, F_SETFD, FD_CLOEXEC) < 0)
+		return log_why(why, why_bytes,
+			"--private %d: is not the lock %s: who starts us takes that first", lock_fd, l->lock);
+	l->lock_fd = lock_fd;
+	return true;
+}
+
 /* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then look again.
  */
 static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 {
 	for (;;) {
-		struct stat ours, now;
-
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (l->lock_fd < 0)
 			return log_why(
@@ -47,8 +77,7 @@ static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 			return log_why(why, why_bytes,
 				"socket: another tokend listens at %s: stop it, or take another --socket",
 				l->path);
-		if (fstat(l->lock_fd, &ours) == 0 && stat(l->lock, &now) == 0 && ours.st_ino == now.st_ino &&
-			ours.st_dev == now.st_dev)
+		if (is_file_at(l->lock_fd, l->lock))
 			return true;
 		close(l->lock_fd);
 	}
@@ -105,16 +134,16 @@ static void make_parent(const char *path)
 
 bool listener_open(struct listener *l, const char *path, char *why, size_t why_bytes)
 {
+	if (l->handed)
+		return bind_own(l, why, why_bytes);
+
 	int fd = notify_listen_fd();
 
 	*l = (struct listener){.fd = -1, .lock_fd = -1};
 	if (fd >= 0)
 		return adopt(l, fd, why, why_bytes);
-	if (strlen(path) >= sizeof(l->path))
-		return log_why(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
-			sizeof(l->path) - 1);
-	memcpy(l->path, path, strlen(path) + 1);
-	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);
+	if (!name_files(l, path, why, why_bytes))
+		return false;
 	make_parent(path);
 	if (take_lock(l, why, why_bytes) && bind_own(l, why, why_bytes))
 		return true;
@@ -122,7 +151,24 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 		close(l->fd);
 	if (l->lock_fd >= 0)
 		close(l->lock_fd);
+	l->fd = l->lock_fd = -1;
 	return false;
+}
+
+/* What who started us has laid beside the socket; while we have the lock, so that nobody else needs it. */
+static void remove_handed(const struct listener *l)
+{
+	char log[sizeof(l->path) + 8], parent[sizeof(l->path)];
+	const char *slash = strrchr(l->path, '/');
+
+	snprintf(log, sizeof(log), "%s.log", l->path);
+	if (is_file_at(STDERR_FILENO, log))
+		unlink(log);
+	if (slash && slash > l->path) {
+		snprintf(parent, sizeof(parent), "%.*s", (int)(slash - l->path), l->path);
+		if (rmdir(parent) < 0)
+			return; /* others are in it */
+	}
 }
 
 void listener_close(struct listener *l)
@@ -132,6 +178,8 @@ void listener_close(struct listener *l)
 	if (l->lock_fd >= 0) {
 		unlink(l->path);
 		unlink(l->lock);
+		if (l->handed)
+			remove_handed(l);
 		close(l->lock_fd);
 	}
 	l->fd = l->lock_fd = -1;

@@ -56,7 +56,8 @@ static unsigned waiting(const struct request *r)
 
 static bool of_run(const struct session *s, const struct stream *stream, const char *run)
 {
-	return s && s->fed && !s->connection->closing && s->stream == stream && strcmp(s->run, run) == 0;
+	return s && s->fed && !s->helper && !s->connection->closing && s->stream == stream &&
+	       strcmp(s->run, run) == 0;
 }
 
 static bool is_party(const struct session *s, const struct party *p)
@@ -289,7 +290,7 @@ void request_join(struct session *s)
 void request_leave(struct session *s)
 {
 	struct server *server = s->connection->server;
-	struct request *r = server->requests;
+	struct request *r = s->helper ? NULL : server->requests;
 	struct party *p;
 
 	while (r && (r->stream != s->stream || strcmp(r->run, s->run) != 0))

@@ -11,10 +11,17 @@ struct segment {
 	struct ring ring;
 	void *meta, *data;
 	int meta_fd, data_fd; /* -1 once handed over */
+	uint64_t node;
+	int node_error; /* an errno, 0: it lies as asked */
 };
 
-/* False with errno. May take long for large rings: not on the loop. */
-bool segment_new(struct segment *segment, const struct ring_geometry *g);
+/*
+ * On NUMA node @node as long as there is room on it, else on others; SEGMENT_ANYWHERE: where the kernel
+ * likes. A node that cannot be had is none: segment->node says then SEGMENT_ANYWHERE, and segment->node_error
+ * why. False with errno. May take long for large rings: not on the loop.
+ */
+#define SEGMENT_ANYWHERE UINT64_MAX
+bool segment_new(struct segment *segment, const struct ring_geometry *g, uint64_t node);
 /* The fds are of no more use once the client has them. */
 void segment_close_fds(struct segment *segment);
 void segment_free(struct segment *segment);

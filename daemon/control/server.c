@@ -26,7 +26,7 @@ static void stop(struct server *server)
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
 	/* Trainers look for us again; the sooner the path is free the sooner they find our successor. */
-	listener_close(&server->listener);
+	listener_close(server->listener);
 	for (struct connection *c = server->connections, *next; c; c = next) {
 		next = c->next;
 		connection_close(c);
@@ -121,7 +121,13 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	const struct server_options *o = server->options;
 	uint64_t watchdog = notify_watchdog_ms();
 
-	if (!listener_open(&server->listener, o->socket, why, why_bytes)) {
+	/* First: who can connect can also stop us, and then nothing is left behind. */
+	for (int i = 0; i < 2; i++) {
+		uv_signal_init(&server->loop, &server->signal[i]);
+		server->signal[i].data = server;
+		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
+	}
+	if (!listener_open(server->listener, o->socket, why, why_bytes)) {
 		disk_close(o->disk);
 		return false;
 	}
@@ -129,26 +135,24 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		disk_close(o->disk);
-		listener_close(&server->listener);
+		listener_close(server->listener);
 		return false;
 	}
 	if (o->catalog->config->metrics) {
 		server->metrics = metrics_start(server, o->catalog->config->metrics, why, why_bytes);
-		if (!server->metrics) {
+		if (!server->metrics && !server->listener->handed) {
 			feeder_stop(server->feeder);
 			server->feeder = NULL;
-			listener_close(&server->listener);
+			listener_close(server->listener);
 			return false;
 		}
+		/* Somebody's notebook does not stop for a port that another one has. */
+		if (!server->metrics)
+			log_line(LOG_WARNING, "%s; going on without metrics", why);
 	}
-	uv_poll_init(&server->loop, &server->accept, server->listener.fd);
+	uv_poll_init(&server->loop, &server->accept, server->listener->fd);
 	server->accept.data = server;
 	uv_poll_start(&server->accept, UV_READABLE, on_accept);
-	for (int i = 0; i < 2; i++) {
-		uv_signal_init(&server->loop, &server->signal[i]);
-		server->signal[i].data = server;
-		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
-	}
 	uv_timer_init(&server->loop, &server->second);
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
@@ -165,6 +169,13 @@ static void serve(struct server *server)
 		leave_if_done(server);
 }
 
+static void close_handle(uv_handle_t *handle, void *none)
+{
+	(void)none;
+	if (!uv_is_closing(handle))
+		uv_close(handle, NULL);
+}
+
 int server_run(const struct server_options *options)
 {
 	struct server *server = calloc(1, sizeof(*server));
@@ -177,6 +188,7 @@ int server_run(const struct server_options *options)
 		return 1;
 	}
 	server->options = options;
+	server->listener = options->listener;
 	/* Numbers grow from one daemon to the next, and those of two nodes are not the same. */
 	uint32_t chance = 0;
 
@@ -188,7 +200,7 @@ int server_run(const struct server_options *options)
 	server->news.data = server;
 	if (!start(server, why, sizeof(why))) {
 		log_line(LOG_ERROR, "%s", why);
-		uv_close((uv_handle_t *)&server->news, NULL);
+		uv_walk(&server->loop, close_handle, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);
 		free(server);
@@ -197,7 +209,7 @@ int server_run(const struct server_options *options)
 	server->spare_fd = dup(STDERR_FILENO);
 	server->started_ms = server->lonely_since_ms = uv_now(&server->loop);
 	log_line(LOG_NOTE, "ready at %s",
-		server->listener.path[0] ? server->listener.path : "systemd's socket");
+		server->listener->path[0] ? server->listener->path : "systemd's socket");
 	notify("READY=1");
 	serve(server);
 	feeder_stop(server->feeder);

@@ -26,7 +26,8 @@
 struct server_options {
 	const struct catalog *catalog;
 	const char *socket;
-	struct disk *disk; /* taken over */
+	struct listener *listener; /* taken by listener_take(), or empty; closed at the end */
+	struct disk *disk;	   /* taken over */
 	unsigned depth;
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
 	uint64_t staging_bytes; /* of the disk, counted in memory: */
@@ -58,7 +59,7 @@ struct server {
 	uv_signal_t signal[2];
 	uv_timer_t second, watchdog;
 	uv_async_t news;
-	struct listener listener;
+	struct listener *listener;
 	struct feeder *feeder;
 	struct metrics *metrics; /* or NULL */
 	int spare_fd;		 /* given up to be able to refuse when we run out of them */
@@ -69,6 +70,7 @@ struct server {
 	uint64_t lost_wakes; /* of sessions gone */
 	uint64_t failures;   /* sessions stopped by a shard */
 	uint32_t sessions;
+	bool nodes_forbidden; /* said once */
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
 	unsigned connected;		   /* length of that list */
@@ -101,11 +103,13 @@ struct session {
 	const struct stream *stream;
 	uint32_t id;
 	uint64_t rank, world, micro, peer, slots;
+	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes; /* of its ring, out of memory: */
 	struct segment segment;
 	struct feed *feed;
 	bool fed;		/* the data thread has the feed */
+	bool helper;		/* operators' requests are not for it */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
 };

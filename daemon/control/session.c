@@ -108,6 +108,8 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	s->micro = wire_number(w, WIRE_MICRO);
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
+	s->helper = wire_number(w, WIRE_HELPER) != 0;
+	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : SEGMENT_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot",
 			LIMIT_NAME_BYTES);
@@ -213,7 +215,7 @@ static bool make_feed(struct attach_job *job)
 	struct feed_source source[LIMIT_DATASETS];
 	const struct catalog *catalog = job->connection->server->options->catalog;
 
-	if (!segment_new(&s->segment, &job->geometry))
+	if (!segment_new(&s->segment, &job->geometry, s->node))
 		return refuse(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s",
 			s->bytes, strerror(errno));
 	stream_map(stream, &job->cursor, dataset);
@@ -260,6 +262,20 @@ static void send_feed(struct attach_job *job)
 	segment_close_fds(&s->segment);
 }
 
+/* A ring that could not be put where its client runs. */
+static void tell_node(struct session *s)
+{
+	struct server *server = s->connection->server;
+	int error = s->segment.node_error;
+
+	if (error == 0 || (error != EINVAL && server->nodes_forbidden))
+		return;
+	server->nodes_forbidden |= error != EINVAL;
+	log_line(LOG_NOTE, "pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
+		(int)s->connection->pid, s->node, error == EINVAL ? "we have no such node" : strerror(error),
+		error == EINVAL ? "" : "; not said again");
+}
+
 /* Back on the loop. */
 static void attach_done(uv_work_t *work, int status)
 {
@@ -277,6 +293,7 @@ static void attach_done(uv_work_t *work, int status)
 		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
 	} else {
 		s->fed = true;
+		tell_node(s);
 		request_join(s);
 		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
 		send_feed(job);

@@ -1,6 +1,9 @@
 /* Status: one packet a session, a page of them at a time, then the totals. */
 #include "server.h"
 
+#include <stdio.h>
+#include <string.h>
+
 enum { STATUS_PAGE = 32 }; /* sessions a reply lists; they must fit into the socket's buffer */
 
 static void send_session(struct connection *c, const struct session *s, uint64_t now_ms)
@@ -26,7 +29,18 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
 	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);
 	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
+	if (s->segment.node != SEGMENT_ANYWHERE)
+		wire_set(&w, WIRE_NODE, s->segment.node);
 	connection_send(c, &w, NULL, 0);
+}
+
+/* The file's absolute path: as it was written it means something to this process alone. */
+static void name_config(const struct config *config, char *path, size_t path_bytes)
+{
+	const char *slash = strrchr(config->path, '/');
+
+	snprintf(path, path_bytes, "%s/%s", strcmp(config->directory, "/") == 0 ? "" : config->directory,
+		slash ? slash + 1 : config->path);
 }
 
 void status_list(struct connection *c, const struct wire *w)
@@ -36,6 +50,7 @@ void status_list(struct connection *c, const struct wire *w)
 	uint64_t id = wire_number(w, WIRE_AFTER), now = uv_now(&server->loop);
 	unsigned listed = 0;
 	struct wire total = {.op = WIRE_STATUS};
+	char path[LIMIT_TEXT_BYTES];
 
 	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
 		struct session *s = server->session[id];
@@ -53,6 +68,7 @@ void status_list(struct connection *c, const struct wire *w)
 	wire_set(&total, WIRE_LOST_WAKES, server->lost_wakes);
 	wire_set(&total, WIRE_PID, (uint64_t)uv_os_getpid());
 	wire_set_text(&total, WIRE_IO, disk_name(server->options->disk));
-	wire_set_text(&total, WIRE_PATH, config->path);
+	name_config(config, path, sizeof(path));
+	wire_set_text(&total, WIRE_PATH, path);
 	connection_send(c, &total, NULL, 0);
 }

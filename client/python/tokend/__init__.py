@@ -14,14 +14,17 @@ from ._tokend import (
 )
 from ._tokend import version as __version__
 from .agreement import DisagreementError
+from .batch import Batch
 from .control import Request
 from .cursor import Cursor
 from .loader import Loader
+from .transform import TransformError, WorkerError
 
 TokendError = Error
 
 __all__ = [
     "ArgumentError",
+    "Batch",
     "ConnectError",
     "Cursor",
     "DataError",
@@ -36,5 +39,7 @@ __all__ = [
     "Request",
     "ResourceError",
     "TokendError",
+    "TransformError",
+    "WorkerError",
     "__version__",
 ]

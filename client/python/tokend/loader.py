@@ -1,165 +1,148 @@
 """The loader: an iterator of batches whose whole state is one cursor."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
 import time
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
+from typing import Any
 
-from . import _tokend, agreement, job, private
+from . import _tokend, agreement, arguments, arrays, job, private
 from . import group as groups
-from .control import Control
+from . import mesh as meshes
+from .batch import Batch, Batches, Source, Wanted
+from .control import Control, Request
 from .cursor import Cursor
 
-IGNORE = -100  # a label that losses leave out
 SAME = object()  # seek()'s group unless another one is named
 SOCKET = "/run/tokend/tokend.sock"
-ROWS_AHEAD = 32  # batches whose small tensors are made at once: most of a small tensor's cost is the call
-
-
-class _Torch:
-    def __init__(self):
-        import torch
-
-        self.empty, self.int64, self.int32 = torch.empty, torch.int64, torch.int32
-
-    def new(self, *shape):
-        return self.empty(shape, dtype=self.int64)
-
-    def rows(self, n, width):
-        return list(self.new(n, width).unbind(0))
-
-    @staticmethod
-    def address(array):
-        return array.data_ptr()
-
-    @staticmethod
-    def copy(array):
-        return array.clone()
-
-
-class _Numpy:
-    def __init__(self):
-        import numpy
-
-        self.empty, self.int64, self.int32 = numpy.empty, numpy.int64, numpy.int32
-
-    def new(self, *shape):
-        return self.empty(shape, dtype=self.int64)
-
-    def rows(self, n, width):
-        return list(self.new(n, width))
-
-    @staticmethod
-    def address(array):
-        return array.__array_interface__["data"][0]
-
-    @staticmethod
-    def copy(array):
-        return array.copy()
-
-
-def _framework(name):
-    if name not in (None, "torch", "numpy"):
-        raise ValueError(f"framework: {name!r}, must be 'torch' or 'numpy'")
-    if name != "numpy":
-        try:
-            return _Torch()
-        except ImportError:
-            if name == "torch":
-                raise
-    return _Numpy()
-
-
-def _where(start):
-    """start= as the arguments of a session."""
-    if isinstance(start, (Cursor, bytes, bytearray, memoryview)):
-        return {"cursor": bytes(start)}
-    if isinstance(start, str):
-        return {} if start == "begin" else {"tag": start}
-    if isinstance(start, bool) or not hasattr(start, "__index__"):
-        raise TypeError(f"start: {start!r}, must be 'begin', a position, the tag of a checkpoint, or a cursor")
-    return {"position": start}
-
-
-def _record_path(directory, run, rank, peer):
-    os.makedirs(directory, exist_ok=True)
-    return os.path.join(directory, f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record")
 
 
 class Loader:
-    """Micro-batches of one stream for one data-parallel rank.
+    """Micro-batches of one stream for one data-parallel rank: an endless iterator (or one with an end) of dicts.
 
     stream       its name in the daemon's config
     micro_batch  rows of a batch
     socket       where the daemon listens; default $TOKEND_SOCKET, else /run/tokend/tokend.sock
-    config       instead: a config file; a daemon is started for it if none serves it yet
+    config       instead: a config file; a private daemon is started for it if none serves it, also in mid-run
     run          names the job; default the launcher's token (torchrun, Slurm), else "default"
-    rank, world  default from torch.distributed, torchrun's or Slurm's environment, else a job of one
-    peer         number among the tensor-, pipeline- and context-parallel processes of this rank
+    rank, world  default from mesh, torch.distributed, torchrun's or Slurm's environment, else a job of one
+    mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard, ep…) say which rank this is, the
+                 others (tp, cp, pp, …) who reads the same; nothing else has to be said of parallelism. See tokend.mesh
+    peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a mesh knows it
     slots        batches of read-ahead; 0: the daemon's choice
     start        "begin", a position, the tag of a checkpoint ("TAG" or "RUN/TAG"), or a cursor
     deadline     seconds to look for a daemon that was lost
     framework    "torch" or "numpy"; default torch if it is installed
+    dtype        of input_ids: int64 (default) or int32. A token that does not fit is an ArgumentError that names it
+    device       "cpu", or "cuda[:N]": input_ids, labels, loss_mask, position_ids and cu_seqlens are made there (tokend.device);
+                 what says where rows are from stays in the CPU's memory
     group        a torch.distributed group of the CPU (gloo) that holds every process of the job that reads this stream: all
                  data ranks, and the tensor-, pipeline- and context-parallel peers of each. Default: if rank and world
-                 come from torch.distributed, a group of all its processes, made here; else none
+                 come from a mesh or torch.distributed, a group of all its processes, made here; else none
     agree        compare over the group, here and at every seek, that all begin at one cursor and every rank is there equally
                  often; else DisagreementError on all. This makes the constructor and seek() calls that all processes make
                  together. False: for jobs whose ranks attach at different times; then a group must be named if wanted
-    documents    add to each batch what attention over packed documents asks for; the stream must have `documents: true`
+    documents    add what attention over packed documents asks for; the stream must have `documents: true`
+    loss_mask    add loss_mask
+    provenance   add epoch, window, shard and offset
+    cp           "zigzag" or "contiguous": only this context-parallel rank's slice of each row, by the mesh's dim cp; without a mesh
+                 (rank, size, kind). Zigzag: of 2·size chunks, those numbered rank and 2·size − 1 − rank
+    transform    a pure function of one row, f(tokens, position, rng) → row of the same length: see tokend.transform
+    workers      so many processes that transform ahead of the trainer, in the very same order; 0: in this one. The function is
+                 then sent there, so it is one of a module's top level. The daemon reads for them as for other ranks, and for
+                 this process too, which keeps the place
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
 
-    Iterating gives dicts: input_ids and labels, int64 [micro_batch, seq_len], labels being the tokens that follow
-    (-100 where there are none); position and dataset, int64 [micro_batch], the number of each row in the whole run and
-    the index of its dataset in `datasets`; both are -1 for the padding rows behind the end of a finite stream, whose
-    labels are -100. input_ids and labels are views of one tensor, new for each batch.
+    A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same shape: the tokens that follow, or
+    -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and dataset, int64
+    [micro_batch], the number of each row in the whole run and the index of its dataset in `datasets`, both -1 for the
+    padding rows behind the end of a finite stream. Tensors are new for each batch; input_ids and labels may be views of one.
 
-    With documents=True also position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each document and each
-    row; cu_seqlens, int32 [n + 1], where the n documents of the batch begin in input_ids.flatten(), and its length; and
+    documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each document and each row;
+    cu_seqlens, int32 [n + 1], where the n documents of the batch begin in input_ids.flatten(), and its length; and
     max_seqlen, the length of the longest, an int. Labels are as ever: the last of a document is the next one's first token.
+    loss_mask=True: loss_mask, float32 [micro_batch, seq_len], 0 where the label is -100, else 1. provenance=True: epoch, window,
+    shard (in its dataset's sorted list) and offset (of the first token in the shard), int64 [micro_batch], -1 in padding rows.
+    cp=: input_ids, labels, loss_mask and position_ids (0, 1, … of the row if there are no documents) are this rank's slice,
+    [micro_batch, seq_len / size]; cu_seqlens and max_seqlen stay those of the full rows.
 
     state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state is the same bytes on
-    all ranks, and any number of ranks can go on from it.
+    all ranks, and any number of ranks can go on from it. One thread takes batches; others may ask for the state meanwhile.
+
+    Errors are tokend.Error's, each one line that names what is wrong and what to do: ArgumentError (a ValueError), ConnectError
+    (a ConnectionError), RefusedError, DataError, DisagreementError, TransformError, WorkerError, ForkedError in a forked
+    child, which makes a loader of its own.
     """
 
-    def __init__(self, stream, micro_batch, *, socket=None, config=None, run=None, rank=None, world=None, peer=0, slots=0,
-                 start="begin", deadline=300.0, framework=None, group=None, agree=True, documents=False,
-                 record=None):
+    def __init__(
+        self, stream: str, micro_batch: int, *, socket: str | os.PathLike | None = None, config: str | os.PathLike | None = None,
+        run: str | None = None, rank: int | None = None, world: int | None = None, mesh: Any = None, peer: int = 0,
+        slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
+        device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
+        provenance: bool = False, cp: Any = None, transform: Callable | None = None, workers: int = 0,
+        record: str | os.PathLike | None = None,
+    ) -> None:  # fmt: skip
+        self._client: Any = None
+        self._control: Any = None
+        self._source: Source | None = None
+        self._feed: Any = None
         if socket is not None and config is not None:
             raise ValueError("socket, config: give one of them")
-        self._client = self._control = None
-        self._make = _framework(framework)
+        if mesh is not None and not (rank is None and world is None and peer == 0):
+            raise ValueError("mesh, rank, world, peer: a mesh says them all")
+        if workers and transform is None:
+            raise ValueError(f"workers: {workers} of them have nothing to do without transform=; batches need none")
+        self._make = arrays.framework(framework)
+        dtype, token_bytes = arrays.token_type(self._make, dtype)
+        if arguments.is_cuda(device) and self._make.name != "torch":
+            raise ValueError(f"device: {device} needs framework='torch'")
         if group is None and agree and rank is None and world is None:
             group = groups.of_all()
-        self._rank, self._world = job.coordinate(rank, world)
-        self._micro, self._peer, self._agree, self._documents = micro_batch, peer, agree, documents
+        given = job.coordinate(rank, world) if mesh is None else (0, 1)
+        self._micro, self._agree = micro_batch, agree
         run = run or job.token()
-        where = _where(start)
+        where = arguments.where(start)
         together = self._among(group)
 
-        def attach(socket):
+        found: dict[str, Any] = {}  # how the daemon of a config is reached; helpers of this one reach it so, too
+
+        def attach(socket: Any, **more: Any) -> None:
+            found.update(more)
             self._client = _tokend.Client(
                 stream, micro_batch, socket=socket and str(socket), run=run, rank=self._rank, world=self._world,
-                peer=peer, slots=slots, deadline_ms=max(1, round(deadline * 1000)), **where,
-            )
+                peer=self._peer, slots=slots, deadline_ms=deadline_ms, **where, **found,
+            )  # fmt: skip
             self._socket = socket or os.environ.get("TOKEND_SOCKET") or SOCKET
 
-        def begin():
+        deadline_ms = max(1, round(deadline * 1000))
+
+        def begin() -> None:
+            place = meshes.place(mesh) if mesh is not None else None
+            self._rank, self._world, self._peer = place[:3] if place else (*given, peer)
+            share = arguments.cp_slice(cp, place)
             if config is None:
                 attach(socket)
             else:
-                try:
-                    attach(private.socket_for(config, deadline))
-                except _tokend.ConnectError:  # it was just about to leave
-                    attach(private.socket_for(config, deadline))
+                private.attach(config, deadline, attach)
             if documents:
                 self._client.need_documents()
             if record is not None:
-                self._client.record(_record_path(record, run or "default", self._rank, peer))
+                self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
+            there = device if arguments.is_cuda(device) else None
+            self._wanted = Wanted(documents, provenance, loss_mask, share, dtype, token_bytes, there)
+            if transform is not None:
+                patience = {"deadline_ms": deadline_ms, "connect_ms": deadline_ms}
+                session = {"stream": stream, "socket": str(self._socket), "run": run, "peer": self._peer}
+                self._source = self._transforms(transform, workers, {**session, "slots": slots, **found, **patience})
+            self._measure()
 
+        self._rank, self._world, self._peer = 0, 1, 0
         try:
             self._in_agreement(together, begin)
         except BaseException:
@@ -168,16 +151,27 @@ class Loader:
         daemon = zlib.crc32(f"{gethostname()} {os.path.realpath(self._socket)}".encode(errors="surrogateescape"))
         self._control = Control(self._client, together, daemon)
         self._alone = group is not None or max(self._world, groups.processes()) == 1  # if there is no `together`
-        self._measure()
+        self._inside = 0.0  # seconds in next(), in all
+        self._reported = time.perf_counter(), 0.0  # when stats() was last asked, and what was inside then
+
+    def _transforms(self, transform: Callable, workers: int, session: dict[str, Any]) -> Source:
+        from . import transform as transforms
+
+        seed, greatest = Cursor(self._client.cursor()).seed, transforms.greatest(self._wanted.token_bytes)
+        if not workers:
+            return transforms.InProcess(self._client, transforms.Transform(transform, seed, greatest))
+        from .workers import Workers
+
+        return Workers(self._client, workers, transform, seed, session, greatest)
 
     # ---- the others of the job ----
 
     @staticmethod
-    def _among(given):
+    def _among(given: Any) -> groups.Group | None:
         """The processes to talk to, or None: this one is alone, or knows of no others."""
         return None if given is None or given.size() == 1 else groups.Group(given)
 
-    def _in_agreement(self, together, go):
+    def _in_agreement(self, together: groups.Group | None, go: Callable[[], None]) -> None:
         """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
         asked = together is not None and self._agree and not together.gone()
         try:
@@ -190,118 +184,112 @@ class Loader:
         if asked:
             agreement.check(together, self._client, self._peer)
 
-    def _measure(self):
-        self.taken = self._client.taken()  # the position behind the last batch taken
-        shape = self._client.shape()
-        self._seq = shape["seq_len"]
-        self._window = shape["window_tokens"]
-        self._length = shape["batches_in_all"]
-        self._rows = []
-        self._next_into = self._client.next_into
+    def _measure(self) -> None:
+        """After an attach or a seek: what may be another shape, at another place."""
+        if self._source is not None:
+            self._source.begin()
+        if self._wanted.device is not None and self._source is None:
+            self._feed_device()
+        self._batches = Batches(self._client, self._make, self._wanted, self._source, self._feed)
+
+    def _feed_device(self) -> None:
+        if self._feed is not None:
+            self._feed.begin(self._client.shape())
+            return
+        from .device import Feed
+
+        self._feed = Feed(self._client, self._client.shape(), self._wanted.device, self._wanted.dtype)
 
     # ---- batches ----
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self):
-        make, micro, seq = self._make, self._micro, self._seq
-        if not self._rows:
-            self._rows = make.rows(2 * ROWS_AHEAD, micro)
-        position, dataset = self._rows.pop(), self._rows.pop()
-        tokens = make.new(micro, self._window)
-        if self._documents:
-            ids, starts = make.new(micro, seq), make.empty(micro * seq + 1, dtype=make.int32)
-            taken = self._next_into(
-                make.address(tokens), make.address(position), make.address(dataset), make.address(ids), make.address(starts)
-            )
-        else:
-            taken = self._next_into(make.address(tokens), make.address(position), make.address(dataset))
-        if taken is None:
+    def __next__(self) -> Batch:
+        begin = time.perf_counter()
+        batch = self._batches.take()
+        self._inside += time.perf_counter() - begin
+        if batch is None:
             raise StopIteration
-        self.taken = taken[1]
-        if taken[0] == micro and self._window > seq:
-            labels = tokens[:, 1:seq + 1]
-        else:
-            labels = self._labels(tokens, taken[0])
-        batch = {"input_ids": tokens[:, :seq], "labels": labels, "position": position, "dataset": dataset}
-        if self._documents:
-            batch.update(position_ids=ids, cu_seqlens=starts[:taken[2] + 1], max_seqlen=taken[3])
         return batch
 
-    def _labels(self, tokens, valid):
-        """Labels that are no plain view: behind some there is no token, or there are padding rows."""
-        labels = self._make.copy(tokens[:, :self._seq])
-        following = tokens[:, 1:self._seq + 1]
-        labels[:, :following.shape[1]] = following
-        labels[:, following.shape[1]:] = IGNORE
-        labels[valid:] = IGNORE
-        return labels
-
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
-        if self._length is None:
+        if self._batches.length is None:
             raise TypeError("this stream has no end, so its loader has no length")
-        return self._length
+        return self._batches.length
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return True
 
     # ---- where we are ----
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, bytes]:
+        """{"cursor": bytes}: before the first batch, too, and from any thread."""
         return {"cursor": self._client.cursor()}
 
-    def load_state_dict(self, state):
-        self.seek(state["cursor"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what state_dict() gave, on any rank of any world; with a group all its processes do so together.
+
+        ArgumentError if it is no loader's state, RefusedError if it is of another stream (names the field).
+        """
+        self.seek(arguments.cursor_of(state))
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         return self._rank
 
     @property
-    def world(self):
+    def world(self) -> int:
         """How many data-parallel ranks there are."""
         return self._world
 
     @property
-    def cursor(self):
+    def cursor(self) -> Cursor:
         """The same as a Cursor, to look at and to edit."""
         return Cursor(self._client.cursor())
 
-    def fresh(self):
+    def fresh(self) -> Cursor:
         """The Cursor at the stream's beginning, with all datasets that the daemon's config has now."""
         return Cursor(self._client.stream())
 
     @property
-    def position(self):
+    def position(self) -> int:
         """The first sample of the run that no rank has taken (or committed) yet."""
         return self._client.position()
 
     @property
-    def fingerprint(self):
+    def taken(self) -> int:
+        """The position behind the last batch taken, over all ranks: what commit() takes."""
+        return self._batches.taken
+
+    @property
+    def fingerprint(self) -> int:
         """A number that is equal on all ranks at one step, or they are not of one job."""
         return self._client.fingerprint()
 
     @property
-    def datasets(self):
+    def datasets(self) -> list[str]:
         """Names of the datasets, by the index in batches."""
         return self._client.datasets()
 
-    def commit(self, next=None):
+    def commit(self, next: int | None = None) -> None:
         """For trainers that fetch ahead: all batches up to the one behind which `taken` was @next have been trained on.
 
         Default: all that were taken. From the first call on, the state is that of the committed place.
         """
         self._client.commit(self.taken if next is None else next)
 
-    def checkpoint(self, tag):
+    def checkpoint(self, tag: str) -> str:
         """Has the daemon write the cursor durably under @tag; returns where."""
         return self._client.checkpoint(tag)
 
     # ---- going elsewhere ----
 
-    def seek(self, cursor=None, *, position=None, rank=None, world=None, micro_batch=None, group=SAME):
+    def seek(
+        self, cursor: Cursor | bytes | None = None, *, position: int | None = None, rank: int | None = None, world: int | None = None,
+        micro_batch: int | None = None, group: Any = SAME,
+    ) -> None:  # fmt: skip
         """Goes on from another cursor or position (default: from here), as another rank, or with other batches.
 
         With a group all its processes do so together, and are compared as when they attached. group: the processes that go
@@ -323,7 +311,7 @@ class Loader:
         elif world != self._world:
             control, alone = control.over(None), max(world, groups.processes()) == 1
 
-        def go():
+        def go() -> None:
             self._client.seek(cursor, rank, world, micro_batch)
             self._rank, self._world, self._micro = rank, world, micro_batch
             self._measure()  # before the others are asked: whatever they say, this is where we are
@@ -331,7 +319,7 @@ class Loader:
         self._in_agreement(control.group, go)
         self._control, self._alone = control, alone
 
-    def set_mix(self, weights):
+    def set_mix(self, weights: Mapping[str, float]) -> int:
         """New weights by dataset name, the same call on all ranks; returns the position from which they act."""
         weights = dict(weights)
         acts_from = self._client.set_mix(list(weights), [float(weight) for weight in weights.values()])
@@ -340,7 +328,7 @@ class Loader:
 
     # ---- an operator's word ----
 
-    def control(self):
+    def control(self) -> Request | None:
         """Carries out what an operator asked for with tokctl (mix, skip, checkpoint, drain, rescale); None, or a Request.
 
         Called after every step by every process of the job. The processes look at each other about once a second (if steps
@@ -368,28 +356,43 @@ class Loader:
         return request
 
     @property
-    def should_stop(self):
+    def should_stop(self) -> bool:
         """An operator asked this job to leave (drain, rescale), and control() has returned that."""
         return self._control.stopping
 
     # ---- the rest ----
 
-    def stats(self):
-        shape = self._client.shape()
-        return {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes")}
+    def stats(self) -> dict[str, float]:
+        """For a trainer's own logger: a small dict of numbers.
 
-    def close(self):
+        batches, tokens  taken in all by this process; a row counts with all of its window
+        waited_s         seconds that next() waited for the daemon or for workers, in all
+        next_s           seconds inside next(), in all: waiting, copying, transforms
+        data_share       the share of the time since stats() was last called (or the loader made) that went into next()
+        reattached       times the daemon was lost and found; lost_wakes: 0 in a sound system
+        """
+        shape, now = self._client.shape(), time.perf_counter()
+        (then, inside), self._reported = self._reported, (now, self._inside)
+        stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes")}
+        if self._source is not None:
+            stats["waited_s"] += self._source.waited_s
+        return {**stats, "next_s": self._inside, "data_share": (self._inside - inside) / max(now - then, 1e-9)}
+
+    def close(self) -> None:
+        """Gives everything back; batches stay. Workers end. What an operator asked for last is taken for done."""
+        if self._source is not None:
+            self._source.close()
         if self._client is None:
             return
         if self._control is not None:
             self._control.finish(sys.exc_info()[1])
         self._client.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<tokend.Loader rank {self._rank} of {self._world}, micro_batch {self._micro}>"

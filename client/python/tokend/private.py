@@ -1,7 +1,10 @@
 """A daemon of one's own, where none serves the config: one per config and user, gone a minute after its last session.
 
-The daemon is a process of its own session, so neither Ctrl-C nor the end of the trainer that started it takes it from
-the others. Starters wait for each other at a lock; whoever comes second finds the first one's daemon.
+A client that finds nobody at its socket calls the Starter of its config, at the beginning as in mid-run. The lock beside the
+socket says who starts: whoever takes it hands it over to the daemon with its birth, and the daemon keeps it until it ends,
+however that comes about. So there is one daemon, and none is started beside one that starts, serves or leaves. The daemon is
+a process of its own session: neither Ctrl-C nor the end of the trainer that started it takes it from the others. What lies
+beside the socket (lock, log) it removes when it leaves; after a kill the next one takes it over.
 """
 
 import contextlib
@@ -10,17 +13,16 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
-import time
 
-from ._tokend import Error
+from ._tokend import ConnectError, Error
 
 LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
+OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "JOURNAL_STREAM")  # a service's, not its child's
 
-_started = []  # kept, so that Python does not complain of processes that outlive their object
+_children = {}  # by socket: (process, its log, where its part of that begins); for reaping, and to say why one failed
 
 
 def program(name):
@@ -38,32 +40,40 @@ def program(name):
     return found
 
 
-def answers(path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
-
-
 def directory():
-    """A directory that only we can write to, for the sockets of our private daemons."""
+    """Where the sockets of our private daemons lie."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
-        path = os.path.join(runtime, "tokend")
-    else:
-        path = f"/tmp/tokend-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    status = os.lstat(path)
+        return os.path.join(runtime, "tokend")
+    return f"/tmp/tokend-{os.getuid()}"
+
+
+def make_directory():
+    """That, so that only we can write to it. OSError, Error: it cannot be had."""
+    path = directory()
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        with contextlib.suppress(FileNotFoundError):  # the last daemon in it has just left
+            status = os.lstat(path)
+            break
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise Error(f"config: {path} must be a directory of uid {os.getuid()} with mode 0700: remove it")
+
+
+def socket_of(config):
+    """Where the private daemon of @config, an absolute path, listens. OSError: the file cannot be read."""
+    # A config that was edited is another one: its readers must not meet a daemon that still serves the former text.
+    with open(config, "rb") as text:
+        key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:16]
+    path = os.path.join(directory(), key + ".sock")
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+        raise Error(f"config: {path} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path: set XDG_RUNTIME_DIR")
     return path
 
 
 def configured(config):
-    """The socket that the config names, if a daemon answers there."""
+    """The socket that the config names, if a daemon answers there and serves this very file; else None."""
     environment = {name: value for name, value in os.environ.items() if name != "TOKEND_SOCKET"}
     asked = subprocess.run(
         [program("tokctl"), "status", "-c", config, "--json"],
@@ -71,47 +81,88 @@ def configured(config):
     )
     if asked.returncode != 0:
         return None
-    return json.loads(asked.stdout.splitlines()[-1])["socket"]
+    answer = json.loads(asked.stdout.splitlines()[-1])
+    return answer["socket"] if os.path.realpath(answer["config"]) == config else None
 
 
-def _last_line(path):
-    with open(path, errors="replace") as log:
-        lines = log.read().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def take_lock(path):
+    """The lock beside a socket, a descriptor; None: a daemon has it, or who is about to start one."""
+    lock = path + ".lock"
+    while True:
+        make_directory()
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # the directory left with its last daemon
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass  # so did the lock, which we had opened before
+        os.close(descriptor)
 
 
-def _start(config, path, deadline):
-    log = path + ".log"
-    command = [program("tokend"), "-c", config, "--socket", path, "--linger", str(LINGER_SECONDS)]
-    with open(log, "w") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
-        )
-    _started.append(process)
-    give_up = time.monotonic() + deadline
-    while not answers(path):
-        if process.poll() is not None:
-            raise Error(_last_line(log))
-        if time.monotonic() > give_up:
-            process.kill()
-            raise Error(f"config: the daemon for {config} did not answer within {deadline:g} s; its log is {log}")
-        time.sleep(0.005)
+def command(config, path, lock):
+    """How a private daemon is started whose lock is the descriptor @lock."""
+    return [program("tokend"), "-c", config, "--socket", path, "--private", str(lock)]
 
 
-def socket_for(config, deadline):
-    """The socket of a daemon that serves @config: the configured one, else a private one, which is started if need be."""
+def environment():
+    return {name: value for name, value in os.environ.items() if name not in OTHERS}
+
+
+def _look_after(path):
+    """Error with its last line if the daemon that this process started could not serve."""
+    child = _children.get(path)
+    if child is None or child[0].poll() is None or _children.pop(path, None) is not child:
+        return  # there is none, it lives, or another thread says it
+    process, log, begin = child
+    with log:
+        log.seek(begin)
+        lines = log.read().decode(errors="replace").splitlines()
+    if process.returncode > 0:
+        last = lines[-1] if lines else f"config: tokend exited with status {process.returncode} and said nothing"
+        raise Error(last.removeprefix("tokend: "))
+
+
+class Starter:
+    """Called where nobody listens at the socket @path: sees to it that a daemon for @config will. Does not wait for it."""
+
+    def __init__(self, config, path):
+        self._config, self._path = config, path
+
+    def __call__(self):
+        _look_after(self._path)
+        lock = take_lock(self._path)
+        if lock is None:
+            return
+        try:
+            log = open(self._path + ".log", "a+b", buffering=0)  # behind the last words of one that was killed
+            begin = log.seek(0, os.SEEK_END)
+            process = subprocess.Popen(
+                [*command(self._config, self._path, lock), "--linger", str(LINGER_SECONDS)], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True, cwd="/", pass_fds=(lock,), env=environment(),
+            )
+            _children[self._path] = process, log, begin
+        finally:
+            os.close(lock)
+
+
+def attach(config, deadline, attach):
+    """attach(socket, connect_ms, absent) to a daemon that serves @config: the configured one, else a private one."""
     config = os.path.realpath(config)
-    # A config that was edited is another one: its readers must not meet a daemon that still serves the former text.
-    with open(config, "rb") as text:
-        key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:16]
+    patience = max(1, round(deadline * 1000))
     found = configured(config)
     if found:
-        return found
-    path = os.path.join(directory(), key + ".sock")
-    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
-        raise Error(f"config: {path} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path: set XDG_RUNTIME_DIR")
-    with open(path + ".start", "w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        if not answers(path):
-            _start(config, path, deadline)
-    return path
+        return attach(found, connect_ms=patience)
+    path = socket_of(config)
+    make_directory()  # before anybody connects: what answers there is ours
+    try:
+        return attach(path, connect_ms=patience, absent=Starter(config, path))
+    except ConnectError as error:
+        text = f"config: the daemon for {config} did not answer within {deadline:g} s; its log is {path}.log"
+        raise ConnectError(text) from error

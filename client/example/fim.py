@@ -1,0 +1,37 @@
+"""Fill-in-the-middle as a transform: python fim.py CONFIG [WORKERS].
+
+Half of all documents are cut in three and put as <pre> prefix <suf> suffix <mid> middle, so that a model learns to fill a gap. A
+row keeps its length: the middle gives up the three tokens that the marks take.
+"""
+
+import sys
+
+import numpy
+import tokend
+
+EOS, PRE, SUF, MID = 0, 50257, 50258, 50259  # of your tokenizer
+RATE = 0.5
+
+
+def cut(document, rng):
+    """One document, without its eos, rearranged."""
+    a, b = numpy.sort(rng.integers(0, len(document) - 2, 2))  # the last three tokens of the middle's end go
+    prefix, middle, suffix = document[:a], document[a:b], document[b : len(document) - 3]
+    return numpy.concatenate(([PRE], prefix, [SUF], suffix, [MID], middle))
+
+
+def fim(tokens, position, rng):
+    begin = 0
+    for end in [*numpy.flatnonzero(tokens == EOS), len(tokens)]:
+        if end - begin > 8 and rng.random() < RATE:
+            tokens[begin:end] = cut(tokens[begin:end], rng)
+        begin = end + 1
+    return tokens
+
+
+if __name__ == "__main__":  # workers are processes of their own, and import this file for fim()
+    workers = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    with tokend.Loader("train", 4, config=sys.argv[1], documents=True, transform=fim, workers=workers) as data:
+        for _, batch in zip(range(3), data):
+            marks = [int((batch["input_ids"] == mark).sum()) for mark in (PRE, SUF, MID)]
+            print("samples", batch["position"].tolist(), "documents", len(batch["cu_seqlens"]) - 1, "marks", marks)

@@ -1,0 +1,101 @@
+"""python -m tokend run -c FILE: the private daemon of a config in the foreground; python -m tokend ctl …: tokctl.
+
+The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+from . import private
+from ._tokend import Error
+
+USAGE = """\
+usage: python -m tokend run -c FILE    serve a config until Ctrl-C; Loader(config=FILE) and tokctl -c FILE find it
+       python -m tokend ctl …          tokctl; with -c FILE it finds the private daemon of that config, too
+       python -m tokend daemon …       tokend itself, as it is started on a fleet
+       python -m tokend.tokenize       text into shards
+       python -m tokend.show           what was served, as text
+"""
+
+
+def fail(text, status=1):
+    print(f"tokend: {text}", file=sys.stderr)
+    return status
+
+
+def become(command):
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored is inherited
+    os.execv(command[0], command)
+
+
+def option_config(arguments):
+    """What follows -c or --config, or None."""
+    for at, argument in enumerate(arguments):
+        if argument in ("-c", "--config"):
+            return arguments[at + 1] if at + 1 < len(arguments) else None
+        if argument.startswith("--config="):
+            return argument.removeprefix("--config=")
+        if argument.startswith("-c") and not argument.startswith("--"):
+            return argument[2:]
+    return None
+
+
+def named(arguments):
+    """Is a socket named that comes before the config's?"""
+    return bool(os.environ.get("TOKEND_SOCKET")) or any(a == "--socket" or a.startswith("--socket=") for a in arguments)
+
+
+def run(arguments):
+    parser = argparse.ArgumentParser("python -m tokend run", description="Serves a config in the foreground, until Ctrl-C.")
+    parser.add_argument("-c", "--config", metavar="FILE", required=True)
+    config = os.path.realpath(parser.parse_args(arguments).config)
+    path = private.socket_of(config)
+    lock = private.take_lock(path)
+    if lock is None:
+        return fail(f"{config}: its private daemon runs already, at {path}; it leaves a minute after its last session")
+    os.set_inheritable(lock, True)
+    become(private.command(config, path, lock))
+
+
+def ctl(arguments):
+    config = option_config(arguments)
+    if config is not None and not named(arguments):
+        config = os.path.realpath(config)
+        # The rest of what may be wrong with the file is tokctl's to say.
+        if os.path.isfile(config) and os.access(config, os.R_OK) and private.configured(config) is None:
+            path = private.socket_of(config)
+            if os.path.exists(path) and os.stat(os.path.dirname(path)).st_uid == os.getuid():
+                os.environ["TOKEND_SOCKET"] = path
+    become([private.program("tokctl"), *arguments])
+
+
+def daemon(arguments):
+    become([private.program("tokend"), *arguments])
+
+
+def main(arguments):
+    commands = {"run": run, "ctl": ctl, "daemon": daemon}
+    if arguments in (["-h"], ["--help"]):
+        sys.stdout.write(USAGE)
+        return 0
+    if not arguments or arguments[0] not in commands:
+        sys.stderr.write(USAGE)
+        return 2
+    try:
+        return commands[arguments[0]](arguments[1:])
+    except (Error, OSError) as error:
+        return fail(error)
+
+
+def tokend():
+    return main(["daemon", *sys.argv[1:]])
+
+
+def tokctl():
+    return main(["ctl", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""What batches are made of: torch's tensors, or NumPy's arrays where there is no torch. The same few calls for both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._tokend import ArgumentError
+
+TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
+
+
+class Torch:
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.module: Any = torch
+        version = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2] if part.isdigit())
+        if version < TORCH_AT_LEAST:
+            least = ".".join(map(str, TORCH_AT_LEAST))
+            raise ImportError(f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip install -U torch")
+        self.empty: Any = torch.empty
+        self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
+
+    def views(self, tokens: Any, seq: int) -> tuple[Any, Any]:
+        """input_ids and labels of @tokens, [b, seq + 1] or wider."""
+        shape, strides = (tokens.shape[0], seq), tokens.stride()
+        return tokens.as_strided(shape, strides, 0), tokens.as_strided(shape, strides, 1)
+
+    @staticmethod
+    def rows(block: Any) -> list[Any]:
+        return list(block.unbind(0))
+
+    @staticmethod
+    def address(array: Any) -> int:
+        return array.data_ptr()
+
+    @staticmethod
+    def copy(array: Any) -> Any:
+        return array.clone()
+
+    def cast(self, array: Any, dtype: Any) -> Any:
+        return array.to(dtype)
+
+    def join(self, parts: list[Any]) -> Any:
+        return self.module.cat(parts, 1)
+
+    def count(self, b: int, seq: int, beside: Any) -> Any:
+        """0, 1, … in each row, where @beside lies."""
+        return self.module.arange(seq, device=beside.device).repeat(b, 1)
+
+    def numpy(self, array: Any) -> Any:
+        """The same memory."""
+        return array.numpy()
+
+
+class Numpy:
+    name = "numpy"
+
+    def __init__(self) -> None:
+        import numpy
+
+        self.module: Any = numpy
+        self.int64, self.int32, self.float32 = numpy.int64, numpy.int32, numpy.float32
+
+    def empty(self, *shape: int, dtype: Any) -> Any:
+        return self.module.empty(shape, dtype)
+
+    @staticmethod
+    def views(tokens: Any, seq: int) -> tuple[Any, Any]:
+        return tokens[:, :seq], tokens[:, 1 : seq + 1]
+
+    @staticmethod
+    def rows(block: Any) -> list[Any]:
+        return list(block)
+
+    @staticmethod
+    def address(array: Any) -> int:
+        return array.__array_interface__["data"][0]
+
+    @staticmethod
+    def copy(array: Any) -> Any:
+        return array.copy()
+
+    def cast(self, array: Any, dtype: Any) -> Any:
+        return array.astype(dtype, copy=False)
+
+    def join(self, parts: list[Any]) -> Any:
+        return self.module.concatenate(parts, 1)
+
+    def count(self, b: int, seq: int, beside: Any) -> Any:
+        return self.module.tile(self.module.arange(seq), (b, 1))
+
+    def numpy(self, array: Any) -> Any:
+        return array
+
+
+def framework(name: str | None) -> Torch | Numpy:
+    """By its name, else torch if it is installed."""
+    if name not in (None, "torch", "numpy"):
+        raise ValueError(f"framework: {name!r}, must be 'torch' or 'numpy'")
+    if name != "numpy":
+        try:
+            return Torch()
+        except ModuleNotFoundError:
+            if name == "torch":
+                raise ImportError("framework: torch is not installed: pip install torch, or framework='numpy'") from None
+        except ImportError as error:
+            if name == "torch" or "too old" in str(error):
+                raise
+    return Numpy()
+
+
+def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:
+    """(dtype, bytes) of input_ids. Refuses what cannot hold a vocabulary, which is what 16 and 32 bit tokens may be."""
+    if dtype is None:
+        return make.int64, 8
+    name = getattr(dtype, "__name__", str(dtype).split(".")[-1])
+    if name in ("int64", "int32"):
+        return (make.int64, 8) if name == "int64" else (make.int32, 4)
+    raise ArgumentError(
+        f"dtype: {dtype} cannot hold the vocabulary (tokens are unsigned, of 16 or 32 bits), or embeddings do not take it: "
+        "must be int64 or int32"
+    )

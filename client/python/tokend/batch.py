@@ -1,0 +1,209 @@
+"""Batches: what the ring has, as the dicts that trainers take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypedDict
+
+from . import _tokend
+from .arrays import Numpy, Torch
+
+IGNORE = -100  # a label that losses leave out
+ROWS_AHEAD = 32  # batches whose small tensors are made at once: most of a small tensor's cost is the call
+FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as _tokend numbers them
+
+
+class Batch(TypedDict, total=False):
+    """One micro-batch; torch tensors, or NumPy arrays. The last five are there on request: see Loader."""
+
+    input_ids: Any  # int64 or int32 [b, seq]
+    labels: Any  # int64 [b, seq]
+    position: Any  # int64 [b]
+    dataset: Any  # int64 [b]
+    position_ids: Any  # int64 [b, seq]
+    cu_seqlens: Any  # int32 [n + 1]
+    max_seqlen: int
+    loss_mask: Any  # float32 [b, seq]
+    epoch: Any  # int64 [b], and so window, shard, offset
+    window: Any
+    shard: Any
+    offset: Any
+
+
+class Slice(TypedDict):
+    rank: int
+    size: int
+    kind: Literal["zigzag", "contiguous"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What goes into a batch."""
+
+    documents: bool = False
+    provenance: bool = False
+    loss_mask: bool = False
+    cp: Slice | None = None
+    dtype: Any = None
+    token_bytes: int = 8
+    device: Any = None  # a CUDA one
+
+
+class Source(Protocol):
+    """Rows that are not as the ring has them."""
+
+    waited_s: float  # for others than the daemon
+
+    def begin(self) -> None:
+        """After an attach or a seek."""
+
+    def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+        """next_into(), and the rows in @tokens [b, window], a NumPy array. @fields will say where they are from."""
+
+    def close(self) -> None: ...
+
+
+def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
+    """The part of a row's seq inputs that is this rank's, as (begin, end)s."""
+    rank, size = cp["rank"], cp["size"]
+    parts = 2 * size if cp["kind"] == "zigzag" else size
+    if seq % parts:
+        raise _tokend.ArgumentError(
+            f"cp: seq_len {seq} does not divide into {parts} chunks ({cp['kind']}, {size} ranks): choose a seq_len that does"
+        )
+    each = seq // parts
+    mine = (rank, parts - 1 - rank) if cp["kind"] == "zigzag" else (rank,)
+    return [(i * each, (i + 1) * each) for i in mine]
+
+
+class Batches:
+    """Takes batches of one shape from a client. Made anew where the shape may have changed."""
+
+    def __init__(self, client: Any, make: Torch | Numpy, wanted: Wanted, source: Source | None, feed: Any = None) -> None:
+        shape = client.shape()
+        self.client, self.make, self.source, self.feed = client, make, source, feed
+        self._place = shape["rank"], shape["world"]
+        self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
+        self.length = shape["batches_in_all"]
+        self.wanted, self._dtype, self._token_bytes = wanted, wanted.dtype or make.int64, wanted.token_bytes
+        self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
+        self._fields = len(FIELDS) if wanted.provenance or source else 2
+        self._shown = FIELDS if wanted.provenance else FIELDS[:2]
+        # Where tokens alone do not say what is no label, or are of another type, the ring's reader writes the labels.
+        self._ignores = shape["masked"] or self.window <= self.seq
+        self._writes = self._ignores or (self._token_bytes < 8 and source is None and feed is None)
+        self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)  # after a batch was taken
+        self._failed: Exception | None = None
+        more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut
+        self._simple = not (more or self._writes or source or feed)
+        self._rows: list[Any] = []
+        self._row_address = 0
+        self._next_into = client.next_into
+        self.taken = client.taken()  # the position behind the last batch taken
+
+    def _new_rows(self) -> None:
+        fields, micro = self._fields, self.micro
+        block = self.make.empty(fields * ROWS_AHEAD, micro, dtype=self.make.int64)
+        self._rows = self.make.rows(block)
+        self._row_address = self.make.address(block) + 8 * fields * ROWS_AHEAD * micro
+
+    def take(self) -> Batch | None:
+        """The next batch, or None behind the last."""
+        make, micro, seq, rows = self.make, self.micro, self.seq, self._rows
+        if not rows:
+            self._new_rows()
+            rows = self._rows
+        # Rows are used up from the end: the last one's address is that of the block's end less what was taken.
+        at = self._row_address - 8 * micro * self._fields
+        if self._simple:
+            tokens = make.empty(micro, self.window, dtype=self._dtype)
+            taken = self._next_into(make.address(tokens), at)
+            if taken is None:
+                return None
+            self._row_address = at
+            dataset, position = rows.pop(), rows.pop()
+            valid, self.taken = taken
+            input_ids, labels = make.views(tokens, seq)
+            if valid < micro:
+                labels = self._without_padding(labels, valid)
+            return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
+        return self._take_more(at)
+
+    def _without_padding(self, labels: Any, valid: int) -> Any:
+        labels = self.make.copy(labels)
+        labels[valid:] = IGNORE
+        return labels
+
+    def _take_more(self, at: int) -> Batch | None:
+        make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
+        tokens: Any = None if self.feed else make.empty(micro, self.window, dtype=self._dtype)
+        labels = make.empty(micro, seq, dtype=make.int64) if self._writes else None
+        ids: Any = None
+        starts: Any = None
+        into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
+        into.append(0 if labels is None else make.address(labels))
+        if wanted.documents:
+            ids, starts = make.empty(micro, seq, dtype=make.int64), make.empty(micro * seq + 1, dtype=make.int32)
+            into += [make.address(ids), make.address(starts)]
+        fields = self._rows[-self._fields :]
+        if self.feed is not None:
+            fed = self.feed.next(lambda: self._next_into(*into))
+            tokens, taken = fed or (None, None)
+        else:
+            taken = self._carefully(tokens, fields, into) if self._may_fail else self._next_into(*into)
+        if taken is None:
+            return None
+        del self._rows[-self._fields :]
+        self._row_address, self.taken = at, taken[1]
+        if labels is not None and self.source is not None:
+            self._relabel(labels, tokens)
+        if labels is None:
+            labels = make.cast(tokens[:, 1 : seq + 1], make.int64)
+            if taken[0] < micro:
+                labels = self._without_padding(labels, taken[0])
+        batch: dict[str, Any] = {"input_ids": tokens[:, :seq], "labels": labels}
+        if starts is not None:
+            batch.update(position_ids=ids, cu_seqlens=starts[: taken[2] + 1])
+        if wanted.device is not None:
+            batch = {name: value.to(wanted.device, non_blocking=True) for name, value in batch.items()}
+        if starts is not None:
+            batch["max_seqlen"] = taken[3]
+        if wanted.loss_mask:
+            batch["loss_mask"] = make.cast(batch["labels"] != IGNORE, make.float32)
+        # In the order in which people read them.
+        batch = {**dict.fromkeys(("input_ids", "labels")), **dict(zip(self._shown, fields, strict=False)), **batch}
+        return self._share(batch) if self._cut else batch  # type: ignore[return-value]
+
+    def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+        """next_into() where what was taken may turn out to be of no use: then it is given back, and this loader stops."""
+        if self._failed is not None:
+            raise self._failed
+        client, source = self.client, self.source
+        before, fetched_ahead = client.cursor(), client.position() != client.taken()
+        try:
+            if source is None:
+                return client.next_into(*into)
+            return source.take(self.make.numpy(tokens), fields, into)
+        except Exception as error:
+            if client.taken() != self.taken:
+                self._failed = error
+                if not fetched_ahead:  # else the cursor is behind it anyway
+                    client.seek(before, *self._place, self.micro)
+            raise
+
+    def _relabel(self, labels: Any, tokens: Any) -> None:
+        """What a transform made of the tokens, but where there is no label."""
+        following = tokens[:, 1 : self.seq + 1]
+        labels = labels[:, : following.shape[1]]
+        labels[:] = self.make.module.where(labels == IGNORE, labels, following)
+
+    def _share(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The slice of this context-parallel rank."""
+        make = self.make
+        if "position_ids" not in batch:
+            batch["position_ids"] = make.count(self.micro, self.seq, batch["input_ids"])
+        for name in ("input_ids", "labels", "position_ids", "loss_mask"):
+            if name in batch:
+                parts = [batch[name][:, begin:end] for begin, end in self._cut]  # type: ignore[union-attr]
+                batch[name] = parts[0] if len(parts) == 1 else make.join(parts)
+        return batch

@@ -1,0 +1,319 @@
+"""Processes that transform rows ahead of the trainer, in exactly the order that one process would.
+
+Worker j of n is an ordinary session as rank j·world + r of n·world (order.md, 6): its m-th batch is the trainer's (m·n + j)-th, so
+taking one from each in turn is the order. A worker puts its batch into a slot of memory that both have mapped, and says so on
+a socket; the trainer copies it and gives the slot back. The trainer's own session goes on beside them, one batch for each,
+without copying tokens: place, requests, records and provenance are its, and what a worker gives has to be at its place.
+
+A worker lives as long as its socket: it ends when the trainer closes it or is gone, by whatever death. Workers are started as
+programs, not forked, and import the trainer's main module only if the transform is defined there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections import deque
+from typing import Any
+
+from . import _tokend
+from .transform import Transform, WorkerError, needs_numpy
+
+SLOTS = 4  # batches that a worker may be ahead
+NOBODY = -1
+READY = struct.Struct("<cQQq")  # "R", generation, slot, position of row 0
+FREE = struct.Struct("<cQQ")  # "F", generation, slot
+PATIENCE_S = 3.0  # for a worker to leave by itself
+PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from tokend.workers import main; main()"
+MESSAGE_BYTES = 256 * 1024  # at most; a cursor has 96 KiB
+
+_is_worker = False
+
+
+# ---- the trainer's side ----
+
+
+def _preparation(transform: Any) -> tuple[bytes, dict]:
+    """The transform as bytes, and what a worker needs to make it of them."""
+    try:
+        pickled = pickle.dumps(transform)
+    except Exception as error:
+        raise _tokend.ArgumentError(
+            f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at the top level of a module, or workers=0"
+        ) from None
+    needs: dict[str, Any] = {"sys_argv": sys.argv}
+    if b"__main__" in pickled:
+        from multiprocessing import spawn
+
+        given = spawn.get_preparation_data("tokend")
+        main = {name: given[name] for name in ("init_main_from_name", "init_main_from_path") if name in given}
+        if not main:
+            raise _tokend.ArgumentError(
+                f"transform: {transform!r} is not in a file, worker processes cannot import it: put it into a module, or workers=0"
+            )
+        needs.update(main)
+    return pickled, needs
+
+
+class _Worker:
+    """@task: what it reads first, from the memory where its batches will be."""
+
+    def __init__(self, number: int, of: int, task: bytes) -> None:
+        self.what = f"worker {number} of {of}"
+        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.memory = os.memfd_create("tokend-worker")
+        self.map: mmap.mmap | None = None
+        try:
+            with open(self.memory, "wb", closefd=False) as file:
+                file.write(task)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), str(self.memory), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), self.memory), env={"OMP_NUM_THREADS": "1", **os.environ},
+            )  # fmt: skip
+        except OSError as error:
+            self.connection.close()
+            os.close(self.memory)
+            raise WorkerError(f"workers: {self.what} cannot be started: {error}") from None
+        finally:
+            theirs.close()
+
+    def send(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # that it is gone shows when we read
+            self.connection.send(message)
+
+    def resize(self, n: int) -> None:
+        if os.fstat(self.memory).st_size < n:
+            os.ftruncate(self.memory, n)
+        if self.map is None or len(self.map) < n:
+            self.map = mmap.mmap(self.memory, n)
+
+    def ended(self) -> WorkerError:
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = "closed its connection" if code is None else f"ended with status {code}, its own message is on stderr"
+        if code is not None and code < 0:
+            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        return WorkerError(f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its state")
+
+
+def _end(owner: int, workers: list[_Worker]) -> None:
+    """All leave: by themselves if they can, else they are killed."""
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.connection.close()
+        with contextlib.suppress(OSError):
+            os.close(worker.memory)
+        worker.map = None
+    if os.getpid() == owner:
+        for end in (lambda process: None, subprocess.Popen.terminate, subprocess.Popen.kill):
+            for worker in workers:
+                end(worker.process)
+            for worker in workers:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(PATIENCE_S)
+    workers.clear()
+
+
+class Workers:
+    """The source of batches that @n processes transform. @session: the arguments of their _tokend.Client but rank, world and start."""
+
+    def __init__(self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int) -> None:
+        if _is_worker:
+            raise WorkerError('workers: this is a worker itself: put what the program does under if __name__ == "__main__":')
+        self._numpy, self._client, self._n = needs_numpy(), client, n
+        self._generation = self._next = 0
+        self._failed: Exception | None = None
+        self.waited_s = 0.0
+        task = pickle.dumps((*_preparation(transform), seed, session, greatest))
+        self._workers: list[_Worker] = []
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._workers)
+        try:
+            for j in range(n):
+                self._workers.append(_Worker(j, n, task))
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        client, shape = self._client, self._client.shape()
+        self._micro, self._window = shape["rows"], shape["window_tokens"]
+        self._left = shape["batches_in_all"]
+        self._bytes = 8 * self._micro * self._window
+        self._generation += 1
+        self._next = 0
+        if self._workers:  # none died
+            self._failed = None
+        cursor = _tokend.cursor_seek(client.cursor(), client.taken())
+        for j, worker in enumerate(self._workers):
+            worker.resize(SLOTS * self._bytes)
+            rank, world = j * shape["world"] + shape["rank"], self._n * shape["world"]
+            worker.send(b"S" + pickle.dumps((self._generation, cursor, rank, world, self._micro, self._window)))
+
+    def _receive(self, worker: _Worker) -> tuple[int, int]:
+        """(slot, position) of its next batch, whenever it was begun."""
+        while True:
+            try:
+                message = worker.connection.recv(MESSAGE_BYTES)
+            except ConnectionResetError:  # it died with messages of ours unread; what it had sent is there still
+                continue
+            if not message:
+                self._failed = worker.ended()
+                self.close()
+                raise self._failed from None
+            if message[:1] == b"R":
+                _, generation, slot, position = READY.unpack(message)
+                if generation == self._generation:
+                    return slot, position
+            else:
+                generation, error = pickle.loads(message[1:])
+                if generation == self._generation:
+                    self._failed = error
+                    raise error
+
+    def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+        client = self._client
+        client.position()  # in a forked child, or closed: say so rather than read what is another's
+        if self._failed is not None:
+            raise self._failed
+        nothing = [0, *into[1:]]  # the tokens are the worker's
+        if self._left is not None and self._next >= self._left:
+            return client.next_into(*nothing)
+        worker = self._workers[self._next % self._n]
+        begin = time.perf_counter()
+        slot, position = self._receive(worker)
+        self.waited_s += time.perf_counter() - begin
+        taken = client.next_into(*nothing)
+        here = NOBODY if taken is None else int(fields[0][0])
+        if position != here:
+            raise _tokend.ProtocolError(f"workers: {worker.what} is at position {position}, {here} is due: report this, seek to go on")
+        assert worker.map is not None
+        made = self._numpy.frombuffer(worker.map, self._numpy.int64, tokens.size, slot * self._bytes)
+        tokens[:] = made.reshape(tokens.shape)
+        worker.send(FREE.pack(b"F", self._generation, slot))
+        self._next += 1
+        return taken
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+# ---- a worker's ----
+
+
+class _Session:
+    """What a worker does: batches into free slots, until it is told to be elsewhere."""
+
+    def __init__(self, connection: socket.socket, memory: int) -> None:
+        import select
+        from multiprocessing import spawn
+
+        self._numpy, self._connection, self._memory = needs_numpy(), connection, memory
+        self._ready = select.poll()
+        self._ready.register(connection.fileno(), select.POLLIN)
+        with open(memory, "rb", closefd=False) as file:
+            file.seek(0)
+            pickled, needs, seed, self._arguments, greatest = pickle.load(file)
+        spawn.prepare(needs)
+        self._transform = Transform(pickle.loads(pickled), seed, greatest)
+        self._client: Any = None
+        self._generation = 0
+        self._free: deque[int] = deque()
+        self._goes = False
+
+    def _packet(self) -> bytes:
+        packet = self._connection.recv(MESSAGE_BYTES)
+        if not packet:
+            raise EOFError
+        return packet
+
+    def run(self) -> None:
+        while True:
+            while not (self._goes and self._free) or self._ready.poll(0):
+                self._obey(self._packet())
+            try:
+                self._make(self._free.popleft())
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._goes = False
+        self._connection.send(b"E" + pickle.dumps((self._generation, _portable(error))))
+
+    def _obey(self, packet: bytes) -> None:
+        if packet[:1] == b"F":
+            _, generation, slot = FREE.unpack(packet)
+            if generation == self._generation:
+                self._free.append(slot)
+            return
+        self._generation, cursor, rank, world, micro, window = pickle.loads(packet[1:])
+        try:
+            self._seek(cursor, rank, world, micro, window)
+        except Exception as error:
+            self._fail(error)
+
+    def _seek(self, cursor: bytes, rank: int, world: int, micro: int, window: int) -> None:
+        numpy = self._numpy
+        if self._client is None:
+            self._client = _tokend.Client(micro_batch=micro, rank=rank, world=world, cursor=cursor, helper=True, **self._arguments)
+        else:
+            self._client.seek(cursor, rank, world, micro)
+        self._names = self._client.datasets()
+        self._fields = numpy.empty((6, micro), numpy.int64)
+        self._slots = numpy.frombuffer(mmap.mmap(self._memory, SLOTS * 8 * micro * window), numpy.int64).reshape(SLOTS, micro, window)
+        self._free = deque(range(SLOTS))
+        self._goes = True
+
+    def _make(self, slot: int) -> None:
+        rows = self._slots[slot]
+        if self._client.next_into(rows.ctypes.data, self._fields.ctypes.data, 8, 6) is None:
+            self._goes = False  # the trainer knows how many there are
+            return
+        self._transform.apply(rows, self._fields.tolist(), self._names)
+        self._connection.send(READY.pack(b"R", self._generation, slot, int(self._fields[0, 0])))
+
+
+def _portable(error: Exception) -> Exception:
+    """The same, as it can be sent, with where it came from."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return _tokend.Error(f"workers: {type(error).__name__}: {error}")
+    return error
+
+
+def _leave_with(parent: int) -> None:
+    """A worker that waits for a daemon, or is lost in a transform, must not outlive its trainer either."""
+    import threading
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    global _is_worker
+    _is_worker = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's, too: it closes our connection
+    _leave_with(os.getppid())
+    session = _Session(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    with contextlib.suppress(EOFError, ConnectionError):
+        session.run()
+    os._exit(0)
+

@@ -1,0 +1,329 @@
+"""What is in a batch on request, and every line that says what a loader cannot do."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+import tokend
+import torch
+from conftest import subprocess_environment
+
+SEQ = 64
+
+
+def make(daemon, stream="train", micro=4, **more):
+    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, **more})
+
+
+def rows_of(daemon, stream, start, count, window=SEQ + 1):
+    return numpy.stack([daemon.tokens(row, window) for row in daemon.plan(stream, start, count)])
+
+
+# ---- what is in a batch ----
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_provenance(daemon, framework):
+    shards = {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}
+    with make(daemon, provenance=True, framework=framework) as loader:
+        for step in range(200):
+            batch = next(loader)
+            plan = daemon.plan("train", 4 * step, 4) if step % 40 == 0 else []
+            for i, row in enumerate(plan):
+                assert {name: int(batch[name][i]) for name in ("position", "epoch", "window", "offset")} == {
+                    name: row[name] for name in ("position", "epoch", "window", "offset")
+                }
+                assert shards[row["dataset"]][int(batch["shard"][i])] == row["shard"]
+                assert loader.datasets[int(batch["dataset"][i])] == row["dataset"]
+    with make(daemon, "finite", micro=469, provenance=True, framework=framework) as loader:
+        last = next(loader)
+        for name in ("position", "dataset", "epoch", "window", "shard", "offset"):
+            assert int(last[name][468]) == -1
+            assert int(last[name][:468].min()) >= 0
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+@pytest.mark.parametrize(("stream", "window"), [("train", SEQ + 1), ("whole", SEQ), ("finite", SEQ + 1)])
+def test_the_loss_mask_is_where_labels_are(daemon, stream, window, framework):
+    with make(daemon, stream, micro=5, loss_mask=True, framework=framework, start=465 if stream == "finite" else 0) as loader:
+        batch = next(loader)
+        assert str(batch["loss_mask"].dtype).endswith("float32")
+        labels, mask = numpy.asarray(batch["labels"]), numpy.asarray(batch["loss_mask"])
+        assert mask.shape == labels.shape == (5, SEQ)
+        assert numpy.array_equal(mask, (labels != -100).astype(numpy.float32))
+        ignored = {"train": 0, "whole": 5, "finite": 2 * SEQ}[stream]
+        assert int((mask == 0).sum()) == ignored
+        valid = 3 if stream == "finite" else 5
+        expected = rows_of(daemon, stream, 465 if stream == "finite" else 0, valid, window)[:, 1:]
+        assert numpy.array_equal(labels[:valid, : window - 1], expected)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_int32(daemon, framework):
+    dtype = {"torch": torch.int32, "numpy": numpy.int32}[framework]
+    for asked in (dtype, "int32"):
+        with make(daemon, dtype=asked, framework=framework) as loader:
+            for step in range(40):
+                batch = next(loader)
+                assert batch["input_ids"].dtype == dtype
+                assert str(batch["labels"].dtype).endswith("int64")  # what losses take
+                if step == 39:
+                    expected = rows_of(daemon, "train", 4 * step, 4)
+                    assert numpy.array_equal(numpy.asarray(batch["input_ids"]), expected[:, :-1])
+                    assert numpy.array_equal(numpy.asarray(batch["labels"]), expected[:, 1:])
+    if framework == "torch":
+        torch.nn.functional.embedding(batch["input_ids"], torch.zeros(65536, 1))
+
+
+def test_int32_refuses_a_token_that_it_cannot_hold_by_name(daemon):
+    """The wide shard has tokens of all 32 bits."""
+    row = daemon.plan("wide", 0, 1)[0]
+    tokens = daemon.tokens(row, SEQ + 1)
+    first = int(numpy.flatnonzero(tokens > 2**31 - 1)[0])
+    with make(daemon, "wide", micro=1, dtype=torch.int32) as loader:
+        for _ in range(2):
+            with pytest.raises(tokend.ArgumentError) as error:
+                next(loader)
+            place = f"position 0, dataset wide, shard 0, offset {row['offset'] + first}"
+            assert str(error.value) == f"dtype: int32 cannot hold token {tokens[first]} ({place}): ask for int64"
+            assert loader.position == loader.taken == 0  # it was not taken
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8, torch.uint16, torch.float32, numpy.int16, "int8"])
+def test_a_dtype_that_cannot_hold_the_vocabulary(daemon, dtype):
+    with pytest.raises(tokend.ArgumentError, match="dtype: .* cannot hold the vocabulary .* must be int64 or int32"):
+        make(daemon, dtype=dtype)
+
+
+def sliced(rows, rank, size, kind):
+    parts = numpy.split(rows, 2 * size if kind == "zigzag" else size, axis=1)
+    return numpy.concatenate((parts[rank], parts[2 * size - 1 - rank]), 1) if kind == "zigzag" else parts[rank]
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+@pytest.mark.parametrize("kind", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_context_parallel_slice(daemon, kind, size, framework):
+    expected = rows_of(daemon, "train", 0, 4)
+    for rank in range(size):
+        with make(daemon, cp=(rank, size, kind), loss_mask=True, framework=framework) as loader:
+            batch = {name: numpy.asarray(value) for name, value in next(loader).items()}
+        assert numpy.array_equal(batch["input_ids"], sliced(expected[:, :-1], rank, size, kind))
+        assert numpy.array_equal(batch["labels"], sliced(expected[:, 1:], rank, size, kind))
+        assert batch["loss_mask"].shape == (4, SEQ // size)
+        if size > 1:
+            assert numpy.array_equal(batch["position_ids"], sliced(numpy.tile(numpy.arange(SEQ), (4, 1)), rank, size, kind))
+
+
+@pytest.mark.parametrize(
+    ("cp", "text"),
+    [
+        ((0, 3, "zigzag"), "cp: seq_len 64 does not divide into 6 chunks .zigzag, 3 ranks."),
+        ((0, 128, "contiguous"), "does not divide into 128 chunks"),
+        ((2, 2, "zigzag"), "cp: rank 2 is not below size 2"),
+        ((0, 2, "zag"), "cp: .* must be 'zigzag', 'contiguous', or"),
+        ("zigzag", "cp: 'zigzag' needs a mesh with a dim cp; or give cp=.rank, size, 'zigzag'."),
+        (3, "cp: 3, must be"),
+    ],
+)
+def test_a_slice_that_cannot_be(daemon, cp, text):
+    with pytest.raises(tokend.ArgumentError, match=text):
+        make(daemon, cp=cp)
+
+
+def test_documents_stay_those_of_the_full_row(daemon):
+    daemon.kill()
+    daemon.config.write_text(daemon.config.read_text().replace("    seed: 42\n", "    seed: 42\n    eos: 7\n    documents: true\n"))
+    for name in ("web/a.bin", "web/b.bin", "code.bin"):
+        daemon.shards[name][::19] = 7
+        daemon.shards[name].tofile(daemon.directory / name)
+    daemon.start()
+    with make(daemon, documents=True) as whole, make(daemon, documents=True, cp=(1, 2, "zigzag"), dtype="int32") as part:
+        for _ in range(3):
+            a, b = next(whole), next(part)
+            assert torch.equal(a["cu_seqlens"], b["cu_seqlens"])
+            assert a["max_seqlen"] == b["max_seqlen"] <= 19
+            for name in ("input_ids", "labels", "position_ids"):
+                assert numpy.array_equal(sliced(a[name].numpy(), 1, 2, "zigzag"), b[name].numpy())
+
+
+# ---- state, and threads ----
+
+
+def test_several_loaders_in_one_process(daemon):
+    """Train, valid, and a second pipeline stage's: each its own place."""
+    with make(daemon) as train, make(daemon, "finite", micro=10) as valid, make(daemon, peer=1) as stage:
+        for step in range(20):
+            a, b = next(train), next(stage)
+            assert torch.equal(a["input_ids"], b["input_ids"])
+            if step == 10:
+                assert len(list(valid)) == len(valid) == 47
+        assert train.state_dict() == stage.state_dict() != valid.state_dict()
+
+
+def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
+    with make(daemon, slots=8) as loader:
+        stop, places, errors = threading.Event(), [], []
+
+        def peer():
+            while not stop.is_set():
+                try:
+                    places.append(tokend.Cursor(loader.state_dict()["cursor"]).position)
+                except Exception as error:
+                    errors.append(error)
+
+        thread = threading.Thread(target=peer)
+        thread.start()
+        for _ in range(400):
+            next(loader)
+            time.sleep(0.0002)  # who waits for the interpreter gets it
+        stop.set()
+        thread.join()
+        assert not errors
+        assert places == sorted(places)
+        assert set(places) <= set(range(0, 1601, 4))
+        assert len(set(places)) > 5
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a tokend.Loader's state_dict"),
+        ({"epoch": 3, "step": 1}, r"its keys are \['epoch', 'step'\]"),
+        (None, "it is a NoneType"),
+        ({"cursor": 17}, "that is a int"),
+    ],
+)
+def test_a_state_that_is_no_loaders(daemon, state, text):
+    with make(daemon) as loader:
+        next(loader)
+        with pytest.raises(tokend.ArgumentError, match=text):
+            loader.load_state_dict(state)
+        assert loader.position == 4
+        next(loader)
+
+
+def test_a_state_of_another_stream(daemon):
+    with make(daemon) as loader, make(daemon, "whole") as other:
+        with pytest.raises(tokend.RefusedError, match="stream"):
+            loader.load_state_dict(other.state_dict())
+
+
+def test_closed_and_used_as_a_context(daemon):
+    with make(daemon, documents=False, provenance=True) as loader:
+        next(loader)
+    for call in (lambda: next(loader), loader.state_dict, loader.stats, lambda: loader.load_state_dict({"cursor": b"x"}), loader.control):
+        with pytest.raises(tokend.Error, match="closed: this loader was closed; make a new one"):
+            call()
+
+
+# ---- what cannot be ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"micro": 2.5}, TypeError, "micro_batch: 2.5, must be a whole number from 0 to"),
+        ({"micro": "4"}, TypeError, "micro_batch: '4', must be a whole number"),
+        ({"slots": 1.0}, TypeError, "slots: 1.0, must be a whole number"),
+        ({"device": "mps"}, tokend.ArgumentError, "device: 'mps', must be 'cpu', 'cuda' or 'cuda:N'"),
+        ({"socket": "x", "config": "y"}, ValueError, "socket, config: give one of them"),
+    ],
+)
+def test_arguments_that_cannot_be(daemon, arguments, error, text):
+    arguments = {"micro": 4, "socket": daemon.socket, **arguments}
+    micro = arguments.pop("micro")
+    with pytest.raises(error, match=text):
+        tokend.Loader("train", micro, rank=0, world=1, **arguments)
+
+
+FAKE = """
+import sys, types
+torch = types.ModuleType("torch")
+torch.__version__ = "1.13.1+cu117"
+if sys.argv[2] == "old":
+    sys.modules["torch"] = torch
+else:
+    class NoTorch:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "torch":
+                raise ModuleNotFoundError("torch is not here")
+    sys.meta_path.insert(0, NoTorch())
+import tokend
+try:
+    tokend.Loader("train", 4, socket=sys.argv[1], framework=sys.argv[3] or None)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch_is", "framework", "text"),
+    [
+        ("old", "", "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch"),
+        ("old", "torch", "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch"),
+        ("missing", "torch", "framework: torch is not installed: pip install torch, or framework='numpy'"),
+        ("missing", "", ""),
+    ],
+)
+def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
+    command = [sys.executable, "-c", FAKE, daemon.socket, torch_is, framework]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment())
+    assert (done.returncode, done.stdout.strip()) == (0, text), done.stderr
+
+
+# ---- figures ----
+
+
+def said_by(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=subprocess_environment()).stdout
+
+
+def test_stats_say_how_much_of_a_step_is_data(daemon):
+    with make(daemon) as loader:
+        loader.stats()
+        for _ in range(10):
+            next(loader)
+            time.sleep(0.01)
+        stats = loader.stats()
+        assert (stats["batches"], stats["tokens"]) == (10, 10 * 4 * (SEQ + 1))
+        assert 0 < stats["data_share"] < 0.5
+        assert 0 <= stats["waited_s"] <= stats["next_s"] < 0.05
+        daemon.freeze()
+        threading.Timer(0.5, lambda: daemon.signal(18)).start()
+        begin = loader.stats()["next_s"]
+        while loader.stats()["next_s"] - begin < 0.2:
+            next(loader)
+        assert loader.stats()["waited_s"] > 0.2
+
+
+def test_the_package_is_quick_to_import_and_light():
+    """Beside torch. Medians of five; the bound is loose, as machines that run tests are busy."""
+    program = "import torch, time; t = time.perf_counter(); import tokend; print(time.perf_counter() - t)"
+
+    def once():
+        return float(said_by(program))
+
+    took = sorted(once() for _ in range(5))
+    assert took[2] < 0.1, took
+
+
+def test_a_rank_has_no_thread_and_no_memory_of_its_own(daemon):
+    program = """
+import os, sys, resource, torch, tokend
+torch.set_num_threads(1)
+def private():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith(("Private_Clean", "Private_Dirty")))
+threads, before = len(os.listdir("/proc/self/task")), private()
+loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, documents=False)
+for _ in range(2000):
+    batch = next(loader)
+print(len(os.listdir("/proc/self/task")) - threads, private() - before)
+"""
+    threads, kib = map(int, said_by(program, daemon.socket).split())
+    assert threads == 0
+    assert kib < 8 * 1024, kib

@@ -1,0 +1,156 @@
+"""Loader(mesh=): real processes with real meshes. Each names its mesh, and nothing else about parallelism."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import tokend
+from conftest import subprocess_environment
+from tokend import mesh as meshes
+
+# Every process goes through all these meshes; slices are taken of the mesh, or it is flattened, as trainers do.
+PROGRAM = """
+import json, sys
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+import tokend
+
+socket, meet, rank, world, cases = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+for case in cases:
+    names = case["names"] and tuple(case["names"])
+    if "of" in case:
+        mesh = torch.distributed.DeviceMesh("cpu", case["of"], mesh_dim_names=names)
+    else:
+        mesh = init_device_mesh("cpu", tuple(case["shape"]), mesh_dim_names=names)
+    if "slice" in case:
+        mesh = mesh[tuple(case["slice"])]
+    if "flatten" in case:
+        mesh = mesh._flatten(case["flatten"])
+    try:
+        with tokend.Loader("train", 2, socket=socket, mesh=mesh, cp=case.get("cp")) as loader:
+            batches = [next(loader) for _ in range(3)]
+            saw = {"rank": loader.rank, "world": loader.world, "peer": loader._peer, "group": loader._control.group.size}
+            saw["rows"] = [b["position"].tolist() for b in batches]
+            if "cp" in case:
+                saw["ids"], saw["at"] = batches[0]["input_ids"].tolist(), batches[0]["position_ids"][0].tolist()
+    except Exception as error:
+        saw = {"error": type(error).__name__, "text": str(error)}
+    print(json.dumps(saw), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def run(daemon, world, cases):
+    """What each process saw in each case: [case][process]."""
+    program = [sys.executable, "-c", PROGRAM, daemon.socket, str(daemon.directory / "meet")]
+    processes = [
+        subprocess.Popen(
+            [*program, str(rank), str(world), json.dumps(cases)], stdout=subprocess.PIPE, text=True,
+            env=subprocess_environment(OMP_NUM_THREADS="1"),
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        said = [[json.loads(line) for line in process.communicate(timeout=240)[0].splitlines()] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * world
+    return list(zip(*said, strict=True))
+
+
+def check(saw, world, coordinates):
+    """Data rank coordinates[i] at process i; all of one rank read the same, and together they read the order."""
+    assert [one["rank"] for one in saw] == coordinates
+    assert {one["world"] for one in saw} == {world}
+    assert {one["group"] for one in saw} == {len(saw)}  # peers, too
+    assert len({(one["rank"], one["peer"]) for one in saw}) == len(saw)
+    rows = {rank: [one["rows"] for one in saw if one["rank"] == rank] for rank in range(world)}
+    assert all(each == of_rank[0] for of_rank in rows.values() for each in of_rank)
+    assert sorted(p for of_rank in rows.values() for row in of_rank[0] for p in row) == list(range(3 * 2 * world))
+
+
+def test_any_mesh_says_who_reads_what(daemon):
+    data = ["dp_replicate", "dp_shard"]
+    eight = [
+        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["tp", "dp_shard", "pp"], "shape": [2, 2, 2]}, 2, [0, 0, 1, 1, 0, 0, 1, 1]),
+        ({"names": ["pp", "dp_shard", "cp", "tp"], "shape": [2, 1, 2, 2]}, 1, [0] * 8),
+        ({"names": ["dp_shard", "cp", "dp_replicate"], "shape": [2, 2, 2]}, 4, [0, 1, 0, 1, 2, 3, 2, 3]),
+        ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),  # torchtitan's dataloading mesh
+        ({"names": ["dp_replicate", "dp_shard_mod_ep", "dp_shard_in_ep", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),  # experts' ranks are data ranks
+        ({"names": None, "shape": [8]}, 8, list(range(8))),
+        # A slice knows nothing of the dims that it leaves out.
+        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data}, 2, [0, 0, 1, 1] * 2),
+        ({"names": [*data, "tp"], "shape": [2, 2, 2], "slice": data, "flatten": "dp"}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["tp", "dp"], "shape": [4, 2], "slice": ["dp"]}, 2, [0, 1] * 4),
+        # The ranks' order in a mesh is the mesh's.
+        ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1, 0]),
+    ]  # fmt: skip
+    refused = [
+        ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* holds data ranks and their peers in one"),
+        ({"names": None, "shape": [4, 2]}, "its 2 dims have no names"),
+        ({"names": ["world"], "shape": [8]}, "none of its dims .'world',. is known"),
+        ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not hold this process, global rank 4 .its ranks: 0, 1, 2, 3."),
+        ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs that dim in the mesh"),
+    ]
+    cp = {"names": ["dp", "cp"], "shape": [2, 4]}
+    slices = [{**cp, "cp": "zigzag"}, {**cp, "cp": "contiguous"}]
+    saw = run(daemon, 8, [case for case, *_ in eight + refused] + slices)
+    for (case, world, coordinates), one in zip(eight, saw, strict=False):
+        assert not any("error" in each for each in one), (case, one)
+        check(one, world, coordinates)
+    for (case, text), one in zip(refused, saw[len(eight) :], strict=False):
+        assert all("error" in each for each in one), (case, one)
+        assert any(re.search(text, each["text"]) for each in one), (case, one)
+        assert {each["error"] for each in one} <= {"ArgumentError", "DisagreementError"}
+    for one, parts in zip(saw[-2:], ([(r, 7 - r) for r in range(4)], [(r,) for r in range(4)]), strict=True):
+        check(one, 2, [0] * 4 + [1] * 4)
+        each = 64 // (8 if len(parts[0]) == 2 else 4)
+        for data in range(2):
+            whole = [None] * 64
+            for r in range(4):
+                at = [i for part in parts[r] for i in range(part * each, (part + 1) * each)]
+                assert one[4 * data + r]["at"] == at
+                for i, token in zip(at, one[4 * data + r]["ids"][0], strict=True):
+                    whole[i] = token
+            assert whole == daemon.tokens(daemon.plan("train", 2 * data, 1)[0], 64).tolist()
+
+
+class FakeMesh:
+    """Only for what a single process may see of a mesh."""
+
+    def __init__(self, names, shape, coordinate):
+        import torch
+
+        self.mesh_dim_names, self._at = names, coordinate
+        self.mesh = torch.arange(torch.Size(shape).numel()).reshape(shape)
+
+    def get_coordinate(self):
+        return self._at
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "at", "expected"),
+    [
+        (("pp", "dp_replicate", "dp_shard", "cp", "tp"), (2, 2, 2, 2, 2), [1, 1, 0, 1, 0], (2, 4, 6, (1, 2))),
+        (("replicate", "shard"), (2, 4), [1, 2], (6, 8, 0, None)),
+        (("HSDP_shard",), (4,), [3], (3, 4, 0, None)),
+        (("tp",), (4,), [3], (0, 1, 3, None)),
+        (("dp", "stage"), (2, 2), [1, 1], (1, 2, 1, None)),
+    ],
+)
+def test_the_rule(names, shape, at, expected):
+    assert tuple(meshes.place(FakeMesh(names, shape, at))) == expected
+
+
+def test_a_mesh_says_it_all(daemon):
+    with pytest.raises(ValueError, match="mesh, rank, world, peer: a mesh says them all"):
+        tokend.Loader("train", 2, socket=daemon.socket, mesh=FakeMesh(("dp",), (1,), [0]), rank=0, world=1)
+    with pytest.raises(TypeError, match="mesh: 3, must be a torch.distributed DeviceMesh"):
+        tokend.Loader("train", 2, socket=daemon.socket, mesh=3)

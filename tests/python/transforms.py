@@ -1,0 +1,70 @@
+"""Transforms for the tests: of a module's top level, as workers must be able to import them."""
+
+import os
+import time
+
+import numpy
+
+
+def shuffle(tokens, position, rng):
+    """Depends on everything that a transform may depend on."""
+    return rng.permutation(tokens) + position % 7
+
+
+def in_place(tokens, position, rng):
+    tokens[0] = position % 1000
+    return tokens
+
+
+def raises_at_42(tokens, position, rng):
+    if position == 42:
+        raise KeyError("no such thing")
+    return tokens
+
+
+def stamps_pid(tokens, position, rng):
+    tokens[0] = os.getpid()
+    return tokens
+
+
+def slow(tokens, position, rng):
+    time.sleep(0.01)
+    return tokens
+
+
+def busy(tokens, position, rng):
+    """Some 10 ms of one core."""
+    until = time.thread_time() + 0.01
+    while time.thread_time() < until:
+        pass
+    return tokens
+
+
+def hangs(tokens, position, rng):
+    time.sleep(3600)
+
+
+def kills_itself(tokens, position, rng):
+    if position >= 20:
+        os.kill(os.getpid(), 9)
+    return tokens
+
+
+def shortens(tokens, position, rng):
+    return tokens[1:]
+
+
+def nothing(tokens, position, rng):
+    return None
+
+
+def halves(tokens, position, rng):
+    return tokens / 2
+
+
+def negates(tokens, position, rng):
+    return -1 - tokens
+
+
+def grows(tokens, position, rng):
+    return tokens + numpy.int64(2**33)

@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Embedded mode: a config and no daemon about. One is started however many try, killed ones come back, and nothing stays behind."""
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import numpy
+from harness import BIN, LONG, REPO, Checks, Place, datasets, rank_rows, rows_at, run, wait_for, with_parent
+
+MICRO, SEQ = 2, 64
+NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
+
+# A rank: reads BATCHES batches, says a line after each, and keeps what it read.
+TRAINER = """
+import sys, time, numpy, tokend, tokend.private
+config, rank, world, batches, linger, pause, keep = sys.argv[1:8]
+tokend.private.LINGER_SECONDS = int(linger)
+with tokend.Loader("train", 2, config=config, rank=int(rank), world=int(world), slots=4, framework="numpy", deadline=60) as loader:
+    rows = []
+    for _ in range(int(batches)):
+        batch = next(loader)
+        rows.append(numpy.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1))
+        print(len(rows), flush=True)
+        time.sleep(float(pause))
+    numpy.save(keep, numpy.stack(rows))
+    print("reattached", loader.stats()["reattached"], flush=True)
+    if len(sys.argv) > 8:
+        print(loader.checkpoint(sys.argv[8]), flush=True)
+"""
+
+# One that comes and goes.
+RETURNER = """
+import sys, time, tokend, tokend.private
+tokend.private.LINGER_SECONDS = 1
+for pause in sys.argv[2:]:
+    with tokend.Loader("train", 2, config=sys.argv[1], framework="numpy", deadline=60) as loader:
+        print(next(loader)["position"][0])
+    time.sleep(float(pause))
+"""
+
+# One whose rows pass through two other processes.
+TRANSFORMER = """
+import sys, time, tokend
+def mark(tokens, position, rng):
+    tokens[0] = position % 1000
+    return tokens
+if __name__ == "__main__":
+    with tokend.Loader("train", 2, config=sys.argv[1], framework="numpy", slots=4, transform=mark, workers=2, deadline=60) as loader:
+        for step in range(1000):
+            batch = next(loader)
+            assert batch["position"].tolist() == [2 * step, 2 * step + 1], (step, batch["position"])
+            assert (batch["input_ids"][:, 0] == batch["position"] % 1000).all()
+            print(step, flush=True)
+            time.sleep(0.003)
+"""
+
+
+class Scene:
+    """Shards, a config, a directory for the sockets, and a tokend that writes down each start of its."""
+
+    def __init__(self, place, name, **keys):
+        self.place, self.name = place, name
+        place.shard(f"{name}/web/a.bin", 60_000)
+        place.shard(f"{name}/code/a.bin", 40_000)
+        streams = {"train": {"seed": 3, "seq_len": SEQ, "datasets": datasets("web", "code")}}
+        self.config = place.config(f"{name}/tokend.yaml", **{"memory": 64 << 20, "streams": streams, **keys})
+        self.runtime = place.file(name, "run", "x")[:-2]
+        self.starts_path = place.file(name, "starts")
+        open(self.starts_path, "w").close()
+        self.bin = place.file(name, "bin", "x")[:-2]
+        with open(f"{self.bin}/tokend", "w") as script:
+            script.write(f'#!/bin/sh\necho $$ >>{self.starts_path}\nexec {BIN}/tokend "$@"\n')
+        os.chmod(f"{self.bin}/tokend", 0o755)
+        os.symlink(os.path.abspath(f"{BIN}/tokctl"), f"{self.bin}/tokctl")
+        self.environment = {
+            **os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", f"{REPO}/build/python"), "TOKEND_BIN": self.bin,
+            "XDG_RUNTIME_DIR": self.runtime, "HOME": place.file(name, "home", "x")[:-2],
+        }
+        for name in ("TOKEND_SOCKET", "XDG_STATE_HOME"):
+            self.environment.pop(name, None)
+
+    def start(self, rank=0, world=1, batches=10, linger=60, pause=0.0, *more, **keys):
+        keep = self.place.file(self.name, f"rank{rank}.npy")
+        arguments = [self.config, rank, world, batches, linger, pause, keep, *more]
+        rank = self.place.spawn(
+            [sys.executable, "-c", TRAINER, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, **keys,
+        )
+        rank.keep = keep
+        return rank
+
+    def starts(self):
+        with open(self.starts_path) as pids:
+            return [int(pid) for pid in pids]
+
+    def files(self):
+        return sorted(os.path.basename(path) for path in glob.glob(f"{self.runtime}/tokend/*"))
+
+    def right(self, ranks, batches):
+        """Did the ranks, all together, read the first of the order, each its part?"""
+        world = len(ranks)
+        rows = rows_at(self.config, "train", 0, world * batches * MICRO)
+        return all(numpy.array_equal(numpy.load(rank.keep), rank_rows(rows, r, world, MICRO)) for r, rank in enumerate(ranks))
+
+    def end(self):
+        """Takes the daemons down that still linger."""
+        for pid in self.starts():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not self.files())
+
+
+def finish(checks, name, ranks):
+    """All have left without a word of complaint; what they printed."""
+    said = [rank.communicate(timeout=60) for rank in ranks]
+    checks.equal(name, [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)], [(0, "")] * len(ranks))
+    return [out.splitlines() for out, _ in said]
+
+
+def check_race(place, checks, world):
+    scene = Scene(place, f"race{world}")
+    ranks = [scene.start(rank, world, 20) for rank in range(world)]
+    finish(checks, f"{world} processes race: all are served", ranks)
+    checks.equal(f"{world} processes race: one daemon was started", len(scene.starts()), 1)
+    checks.ok(f"{world} processes race: the order, exactly", scene.right(ranks, 20))
+    scene.end()
+    checks.equal(f"{world} processes race: SIGTERM leaves no file", scene.files(), [])
+
+
+def check_kills(place, checks):
+    """The daemon is killed three times while four ranks wait for it, and with it the process that started it first."""
+    scene, world, batches = Scene(place, "kill"), 4, 400
+    ranks = [scene.start(rank, world, batches, 60, 0.003) for rank in range(world)]
+    for rank in ranks:
+        rank.stdout.readline()
+    for kill in range(3):
+        time.sleep(0.2)
+        os.kill(scene.starts()[-1], signal.SIGKILL)
+        again = wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
+        checks.ok(f"kill {kill + 1}: whoever waits starts it again", again, scene.starts())
+    said = finish(checks, "killed three times: no rank notices", ranks)
+    checks.equal("killed three times: four daemons in all", len(scene.starts()), 4)
+    checks.ok("killed three times: every rank found the new ones", all(int(lines[-1].split()[1]) >= 1 for lines in said), said)
+    checks.ok("killed three times: the order, exactly", scene.right(ranks, batches))
+    scene.end()
+    checks.equal("killed three times: no file stays", scene.files(), [])
+
+
+def check_workers(place, checks):
+    """A transform's workers have sessions of their own, and start the daemon as the trainer does."""
+    scene = Scene(place, "workers")
+    with open(place.file("workers", "trainer.py"), "w") as f:
+        f.write(TRANSFORMER)
+    trainer = place.spawn(
+        [sys.executable, f.name, scene.config], env=scene.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    trainer.stdout.readline()
+    for kill in range(3):
+        time.sleep(0.2)
+        os.kill(scene.starts()[-1], signal.SIGKILL)
+        wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
+    (lines,) = finish(checks, "workers: killed three times, every batch comes and is right", [trainer])
+    checks.equal("workers: four daemons in all, and the last batch", (len(scene.starts()), lines[-1]), (4, "999"))
+    scene.end()
+
+
+def check_starter_dies(place, checks):
+    scene = Scene(place, "starter")
+    first = scene.start(0, 1, 10_000, 1, 0.01)
+    first.stdout.readline()
+    second = scene.start(0, 1, 100, 1, 0.01)
+    second.stdout.readline()
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    finish(checks, "the starter is killed: the other one goes on", [second])
+    checks.equal("the starter is killed: the daemon was not", len(scene.starts()), 1)
+    checks.ok("the starter is killed: the order, exactly", scene.right([second], 100))
+    scene.end()
+
+
+def check_linger(place, checks):
+    """It leaves after its last session, and takes everything along; also what one before it, who was killed, had left."""
+    scene = Scene(place, "linger")
+    finish(checks, "linger: served", [scene.start(0, 1, 5, 1)])
+    ended = time.monotonic()
+    checks.equal("linger: meanwhile there are socket, lock and log", [f[16:] for f in scene.files()], [".sock", ".sock.lock", ".sock.log"])
+    gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
+    seconds = time.monotonic() - ended
+    checks.ok("linger: then it is gone, files and directory", gone and 0.5 < seconds < 5, (seconds, scene.files()))
+
+    finish(checks, "after a kill: served", [scene.start(0, 1, 5, 60)])
+    os.kill(scene.starts()[-1], signal.SIGKILL)
+    time.sleep(0.1)
+    checks.equal("after a kill: what lies there", len(scene.files()), 3)
+    finish(checks, "after a kill: the next one takes its place", [scene.start(0, 1, 5, 1)])
+    checks.ok("after a kill: and takes everything along", wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")), scene.files())
+
+    starts, pauses = len(scene.starts()), [0.1, 2.7, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
+    code, out, err = run(sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment)
+    checks.equal("coming back before, while and after it leaves: served each time", (code, out.split()), (0, [b"0"] * len(pauses)))
+    seen = len(scene.starts()) - starts
+    checks.ok("coming back: at first by the same one, at last by another", 2 <= seen < len(pauses), (seen, err))
+    scene.end()
+
+
+def as_nobody():
+    with_parent()
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def check_unprivileged(place, checks):
+    """A config that was written for the service: its socket and state_dir are root's."""
+    if os.getuid() != 0:
+        checks.skip("unprivileged", "needs root to become another user")
+        return
+    scene = Scene(place, "nobody", socket="/run/tokend/tokend.sock", state_dir="/var/lib/not-nobodys")
+    os.chown(scene.environment["HOME"], NOBODY, NOBODY)
+    os.chmod(scene.starts_path, 0o666)
+    os.chmod(os.path.dirname(scene.starts_path), 0o777)  # for what it read
+    roots = "/run/tokend", "/var/lib/not-nobodys"
+    before = [os.path.exists(path) for path in roots]
+    del scene.environment["XDG_RUNTIME_DIR"]
+    directory = f"/tmp/tokend-{NOBODY}"
+    rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
+    (lines,) = finish(checks, "uid nobody: served", [rank])
+    checks.ok("uid nobody: the order, exactly", scene.right([rank], 5))
+    state = scene.environment["HOME"] + "/.local/state/tokend/"
+    path = lines[-1]
+    checks.ok("uid nobody: a checkpoint lies with its user", path.startswith(state) and path.endswith("/train/default/best.cursor"), path)
+    status = os.stat(directory)
+    checks.equal("uid nobody: the sockets' directory is its own", (status.st_uid, stat.S_IMODE(status.st_mode)), (NOBODY, 0o700))
+    logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
+    words = f"state_dir: {state}", f"instead of /var/lib/not-nobodys, which uid {NOBODY} may not write"
+    checks.has("uid nobody: the log says where state is", "".join(logs), *words)
+    arguments = "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--json", "--run", "default"
+    code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)
+    checks.ok("uid nobody: tokctl finds the run's log of mixes there", code == 0 and len(out.splitlines()) == 1, err)
+    checks.ok("uid nobody: it leaves nothing behind", wait_for(lambda: not os.path.exists(directory)), glob.glob(f"{directory}/*"))
+    checks.equal("uid nobody: nothing was made for root", [os.path.exists(path) for path in roots], before)
+
+    del scene.environment["HOME"]
+    rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
+    out, err = rank.communicate(timeout=60)
+    checks.ok("no home: served", scene.right([rank], 5), out)
+    checks.has("no home: a checkpoint says why not", err.splitlines()[-1], "tokend.", "/var/lib/not-nobodys", "Permission denied")
+    wait_for(lambda: not os.path.exists(directory))
+
+
+def check_faults(place, checks):
+    scene = Scene(place, "fault")
+    whole = json.load(open(scene.config))
+    whole["streams"]["train"]["datasets"][0]["path"] = "nowhere"
+    with open(scene.config, "w") as f:
+        json.dump(whole, f)
+    said = [rank.communicate(timeout=60)[1] for rank in [scene.start(rank, 8) for rank in range(8)]]
+    last = [err.splitlines()[-1] for err in said]
+    own = [line.startswith("tokend.Error: /") and "nowhere" in line for line in last]
+    checks.ok("a fault: all 8 get the daemon's own line", all(own), last)
+    checks.ok("a fault: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
+
+    # One that hangs before it listens.
+    scene = Scene(place, "hangs")
+    with open(f"{scene.bin}/tokend", "w") as script:
+        script.write(f"#!/bin/sh\necho $$ >>{scene.starts_path}\nexec sleep 100\n")
+    ranks = [scene.start(rank, 2) for rank in range(2)]
+    wait_for(scene.starts)
+    time.sleep(0.3)
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
+    checks.equal("one that hangs: Ctrl-C ends the wait", last, ["KeyboardInterrupt"] * 2)
+    checks.equal("one that hangs: no second one beside it", len(scene.starts()), 1)
+    hasty = TRAINER.replace("deadline=60", "deadline=0.5"), scene.config, "0", "1", "1", "1", "0", "x"
+    code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
+    words = "did not answer within 0.5 s; its log is", ".sock.log"
+    checks.has("one that hangs: the deadline says whose log to read", err.splitlines()[-1], *words)
+    os.kill(scene.starts()[0], signal.SIGKILL)
+
+    # A daemon at the configured socket that serves another file is another's.
+    other = Scene(place, "other", socket=place.file("shared.sock"))
+    scene = Scene(place, "mine", socket=place.file("shared.sock"), metrics="127.0.0.1:1")
+    theirs = place.spawn([f"{BIN}/tokend", "-c", other.config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(place.file("shared.sock")))
+    finish(checks, "another config's daemon at the socket: served", [scene.start(0, 1, 5, 60)])
+    checks.equal("another config's daemon at the socket: by one of our own", len(scene.starts()), 1)
+    finish(checks, "its own config's: served", [other.start(0, 1, 5, 60)])
+    checks.equal("its own config's: by that one", len(other.starts()), 0)
+    theirs.terminate()
+    scene.end()
+
+    # A port that is taken keeps no notebook from its data.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        scene = Scene(place, "port", metrics=f"127.0.0.1:{taken.getsockname()[1]}")
+        finish(checks, "metrics' port is taken: served", [scene.start(0, 1, 5, 60)])
+        (log,) = glob.glob(f"{scene.runtime}/tokend/*.log")
+        checks.has("metrics' port is taken: said once", open(log).read(), "metrics", "going on without metrics")
+        scene.end()
+
+
+def check_early_end(place, checks):
+    """Who finds it can stop it: from its first answer on, SIGTERM ends it in order."""
+    scene = Scene(place, "early")
+    path, codes = place.file("early.sock"), []
+    for _ in range(40):
+        daemon = place.spawn([f"{BIN}/tokend", "-c", scene.config, "--socket", path], stderr=subprocess.DEVNULL)
+        while True:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                if probe.connect_ex(path) == 0 or daemon.poll() is not None:
+                    break
+        daemon.terminate()
+        codes.append(daemon.wait(LONG))
+    checks.equal("SIGTERM at its first answer, 40 times: it leaves in order", codes, [0] * 40)
+    checks.equal("SIGTERM at its first answer: nothing stays", glob.glob(path + "*"), [])
+
+
+def check_run(place, checks):
+    """python -m tokend run: the same daemon, in the foreground."""
+    scene = Scene(place, "run", socket="/run/tokend/nobody-makes-this.sock")
+    keys = {"env": scene.environment, "stderr": subprocess.PIPE, "text": True}
+    serving = place.spawn([sys.executable, "-m", "tokend", "run", "-c", scene.config], **keys)
+    checks.has("run: says where", serving.stderr.readline(), "tokend: ready at " + scene.runtime)
+    code, out, err = run(sys.executable, "-m", "tokend", "ctl", "status", "-c", scene.config, "--json", env=scene.environment)
+    checks.ok("run: tokctl finds it by the config", code == 0 and json.loads(out)["pid"] == serving.pid, err)
+    code, _, err = run(sys.executable, "-m", "tokend", "run", "-c", scene.config, env=scene.environment)
+    checks.ok("run: a second one is refused", code == 1 and "runs already, at " in err and err.count("\n") == 1, (code, err))
+    rank = scene.start(0, 1, 20)
+    finish(checks, "run: a loader finds it by the config", [rank])
+    checks.ok("run: the order, exactly", scene.right([rank], 20))
+    checks.equal("run: no other daemon was started", scene.starts(), [serving.pid])
+    serving.send_signal(signal.SIGINT)
+    checks.equal("run: Ctrl-C ends it", serving.wait(LONG), 0)
+    checks.ok("run: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
+    for arguments in ([], ["dance"], ["run"], ["run", "-c"]):
+        code, out, err = run(sys.executable, "-m", "tokend", *arguments, env=scene.environment)
+        checks.ok(f"usage: {arguments}", code == 2 and err.startswith("usage: ") and not out, (code, err))
+    code, out, err = run(sys.executable, "-m", "tokend", "run", "-c", "/nowhere/x.yaml", env=scene.environment)
+    checks.ok("run: a file that is not there", code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1, err)
+    code, out, err = run(sys.executable, "-m", "tokend", "daemon", "--version", env=scene.environment)
+    checks.ok("daemon: tokend itself", code == 0 and out.startswith(b"tokend "), err)
+    code, _, err = run(f"{BIN}/tokend", "-c", scene.config, "--socket", place.file("x.sock"), "--private", "0", stdin=subprocess.DEVNULL)
+    checks.ok("--private without the lock is refused", code == 1 and "is not the lock" in err, (code, err))
+    for more in (["--private", "x", "--socket", "s"], ["--private", "0"], ["--private", "0", "--socket", "s", "--check"]):
+        code, _, err = run(f"{BIN}/tokend", "-c", scene.config, *more)
+        checks.ok(f"usage: {more}", code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1, (code, err))
+    shutil.rmtree(scene.runtime)
+
+
+if __name__ == "__main__":
+    checks = Checks()
+    with Place() as place:
+        for world in (2, 8):
+            check_race(place, checks, world)
+        check_kills(place, checks)
+        check_workers(place, checks)
+        check_starter_dies(place, checks)
+        check_linger(place, checks)
+        check_unprivileged(place, checks)
+        check_faults(place, checks)
+        check_early_end(place, checks)
+        check_run(place, checks)
+    checks.exit()
