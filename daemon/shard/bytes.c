@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 void bytes_say(char *why, size_t why_bytes, const char *text, ...)
@@ -54,6 +55,13 @@ static bool plain_read(
 	return true;
 }
 
+static bool plain_try(const struct bytes *b, uint64_t at, void *to, size_t n)
+{
+	struct iovec all = {.iov_base = to, .iov_len = n};
+
+	return preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
+}
+
 static void plain_close(struct bytes *b)
 {
 	free(b);
@@ -66,8 +74,8 @@ static void own_close(struct bytes *b)
 	free(b);
 }
 
-static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL},
-			      own_ops = {plain_read, own_close, NULL};
+static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try},
+			      own_ops = {plain_read, own_close, NULL, plain_try};
 
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
 {
@@ -140,6 +148,11 @@ bool bytes_read(
 			b->size);
 	}
 	return n == 0 || b->ops->read(b, at, to, n, error, why, why_bytes);
+}
+
+bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
+{
+	return b->ops->try && at <= b->size && n <= b->size - at && b->ops->try(b, at, to, n);
 }
 
 size_t bytes_head(const struct bytes *b, void *to, size_t n)

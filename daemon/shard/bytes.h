@@ -21,6 +21,8 @@ struct bytes_ops {
 	void (*close)(struct bytes *b); /* frees it */
 	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little. */
 	bool (*head)(const struct bytes *b, void *to, size_t n);
+	/* As bytes_try() says, of a range that it has checked. NULL: never. */
+	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
 };
 
 struct bytes {
@@ -31,19 +33,21 @@ struct bytes {
 	bool plain;    /* read() is pread(fd): bytes lie in the file as they are addressed */
 	uint64_t frames;      /* compressed: how many there are, and what the largest decodes to; else 0 */
 	uint64_t frame_bytes; /* what reading a single byte may cost */
+	uint64_t index_bytes; /* what is kept of where they lie */
 	int fd;
 };
 
 /*
  * Where decoded frames are kept and what they may cost: one for a daemon, shared by all sessions and threads.
- * A frame is decoded once however many wait for it; the one used longest ago makes room. With all that is
- * kept in use and no room, a reader waits for another to finish: the budget holds, but for a single larger
- * frame.
+ * A frame is decoded once however many wait for it; the one used longest ago makes room. The budget is for
+ * all that is held: frames, what is known of them, and decoders with what they read in. With all that in use
+ * and no room, a reader waits for another to finish: the budget holds, but for a single larger frame with its
+ * decoder.
  */
 struct frames;
 struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
 void frames_free(struct frames *frames);	  /* after every source that uses it */
-uint64_t frames_bytes(struct frames *frames);	  /* decoded and kept now */
+uint64_t frames_bytes(struct frames *frames);	  /* held now */
 
 /*
  * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd, else as it
@@ -70,6 +74,11 @@ void bytes_close(struct bytes *b);
  */
 bool bytes_read(
 	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes);
+/*
+ * The same if it takes no waiting: what the page cache holds, or decoded frames. False: it is not at hand, or
+ * anything else, which bytes_read() will tell; @to may be written to. For files that know RWF_NOWAIT.
+ */
+bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by. */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 

@@ -28,7 +28,8 @@ enum {
 	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise a file */
 	PEEK_BYTES = 4096,
 	SAMPLED = 16,	      /* headers that are held against the seek table when a file is opened */
-	KEPT_INPUT = 4 << 20, /* larger buffers are not kept for the next frame */
+	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
+	OWN_ROOM = 2 << 20,   /* in a cache of one frame, for the decoder */
 	BUDGET = 256 << 20,   /* where none is given */
 	FOOTER_BYTES = 9,
 	SKIPPABLE_BYTES = 8, /* magic and length */
@@ -195,7 +196,7 @@ static bool memory_read(
 	return true;
 }
 
-static const struct bytes_ops memory_ops = {memory_read, NULL, NULL};
+static const struct bytes_ops memory_ops = {.read = memory_read};
 
 /* ---- sources ---- */
 
@@ -230,6 +231,7 @@ struct decoder {
 	ZSTD_DCtx *zstd;
 	uint8_t *input;
 	size_t room;
+	uint64_t counted; /* what the cache thinks that it holds */
 };
 
 static void decoder_free(struct decoder *d)
@@ -254,6 +256,16 @@ static struct decoder *decoder_new(void)
 	return d;
 }
 
+static bool decoder_room(struct decoder *d, size_t bytes)
+{
+	if (d->room >= bytes)
+		return true;
+	free(d->input);
+	d->input = malloc(bytes);
+	d->room = d->input ? bytes : 0;
+	return d->input;
+}
+
 static bool no_memory(int *error, char *why, size_t why_bytes)
 {
 	*error = ENOMEM;
@@ -266,14 +278,8 @@ static bool load_frame(struct decoder *d, const struct source *s, uint64_t frame
 {
 	const struct frame *f = &s->frame[frame];
 
-	if (d->room < f->length) {
-		free(d->input);
-		d->room = 0;
-		d->input = malloc(f->length);
-		if (!d->input)
-			return no_memory(error, why, why_bytes);
-		d->room = f->length;
-	}
+	if (!decoder_room(d, f->length))
+		return no_memory(error, why, why_bytes);
 	if (!bytes_read(s->file, f->from, d->input, f->length, error, why, why_bytes))
 		return false;
 	const struct memory memory = {{.ops = &memory_ops, .size = f->length}, d->input};
@@ -288,48 +294,44 @@ static bool load_frame(struct decoder *d, const struct source *s, uint64_t frame
 		       frame, w.at, h->skippable ? " and holds nothing" : "", f->length);
 }
 
-/* Decodes frame @frame to @size bytes, for the caller to free. */
-static char *decode(struct decoder *d, const struct source *s, uint64_t frame, uint64_t size, int *error,
-	char *why, size_t why_bytes)
+/* Both checksums are the low half of the content's XXH64: where they agree, the decoder looks at ours. */
+static bool is_checked(const struct decoder *d, const struct frame *f, const struct header *h)
+{
+	return h->has_checksum && f->length >= 4 && bytes_u32(d->input + f->length - 4) == f->checksum;
+}
+
+/* Decodes frame @frame to @size bytes, into *@data or, where that is NULL, memory that it allocates. */
+static bool decode(struct decoder *d, const struct source *s, uint64_t frame, uint64_t size, char **data,
+	int *error, char *why, size_t why_bytes)
 {
 	const struct frame *f = &s->frame[frame];
 	struct header h;
 	uint64_t most;
 
 	if (!load_frame(d, s, frame, &h, &most, error, why, why_bytes))
-		return NULL;
-	if (size > most || (h.has_content && h.content != size)) {
-		bytes_why(why, why_bytes,
+		return false;
+	if (size > most || (h.has_content && h.content != size))
+		return bytes_why(why, why_bytes,
 			"zstd frame %" PRIu64 ": the seek table says that it decodes to %" PRIu64
 			" bytes; it %s %" PRIu64,
 			frame, size, h.has_content ? "says" : "holds at most",
 			h.has_content ? h.content : most);
-		return NULL;
-	}
-	char *data = malloc(size);
-
-	if (!data) {
-		no_memory(error, why, why_bytes);
-		return NULL;
-	}
-	size_t got = ZSTD_decompressDCtx(d->zstd, data, size, d->input, f->length);
+	if (!*data && !(*data = malloc(size)))
+		return no_memory(error, why, why_bytes);
+	size_t got = ZSTD_decompressDCtx(d->zstd, *data, size, d->input, f->length);
 
 	if (ZSTD_isError(got))
-		bytes_why(why, why_bytes, "zstd frame %" PRIu64 " is damaged: %s", frame,
+		return bytes_why(why, why_bytes, "zstd frame %" PRIu64 " is damaged: %s", frame,
 			ZSTD_getErrorName(got));
-	else if (got != size)
-		bytes_why(why, why_bytes,
+	if (got != size)
+		return bytes_why(why, why_bytes,
 			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64, frame,
 			got, size);
-	else if (s->has_checksums && (uint32_t)XXH64(data, size, 0) != f->checksum)
-		bytes_why(why, why_bytes,
-			"zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
-			"; the seek table says %08" PRIx32,
-			frame, (uint32_t)XXH64(data, size, 0), f->checksum);
-	else
-		return data;
-	free(data);
-	return NULL;
+	return !s->has_checksums || is_checked(d, f, &h) || (uint32_t)XXH64(*data, size, 0) == f->checksum ||
+	       bytes_why(why, why_bytes,
+		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
+		       "; the seek table says %08" PRIx32,
+		       frame, (uint32_t)XXH64(*data, size, 0), f->checksum);
 }
 
 /* ---- the cache ---- */
@@ -343,6 +345,7 @@ struct slot {
 	struct slot *older, *newer; /* of those that nobody uses */
 	unsigned users;
 	enum state state;
+	pthread_cond_t decoded;
 	int error;
 	char *data;
 	char why[224];
@@ -350,8 +353,8 @@ struct slot {
 
 struct frames {
 	pthread_mutex_t lock;
-	pthread_cond_t news; /* a slot is decoded, or let go */
-	uint64_t budget, used;
+	pthread_cond_t let_go;
+	uint64_t budget, used; /* used: slots with their data, and decoders */
 	struct slot **bucket;
 	uint64_t buckets, slots; /* a power of two */
 	struct slot ends;	 /* .newer: the one unused longest; .older: the newest */
@@ -373,7 +376,7 @@ struct frames *frames_new(uint64_t budget_bytes)
 	frames->budget = budget_bytes;
 	frames->ends.newer = frames->ends.older = &frames->ends;
 	pthread_mutex_init(&frames->lock, NULL);
-	pthread_cond_init(&frames->news, NULL);
+	pthread_cond_init(&frames->let_go, NULL);
 	return frames;
 }
 
@@ -427,124 +430,222 @@ static void use(struct slot *slot)
 	}
 }
 
+static uint64_t cost_of(uint64_t size)
+{
+	return sizeof(struct slot) + size;
+}
+
+static void slot_free(struct slot *slot)
+{
+	if (slot) {
+		pthread_cond_destroy(&slot->decoded);
+		free(slot->data);
+	}
+	free(slot);
+}
+
 /* Takes a slot that is not among the unused out of the cache. */
-static void drop(struct frames *frames, struct slot *slot)
+static void take_out(struct frames *frames, struct slot *slot)
 {
 	struct slot **at = place(frames, &slot->identity, slot->frame, slot->size);
 
 	if (*at == slot)
 		*at = slot->next;
-	frames->used -= slot->size;
+	frames->used -= cost_of(slot->size);
 	frames->slots--;
-	free(slot->data);
-	free(slot);
 }
 
-/* The one unused longest; false if all are in use. */
-static bool drop_oldest(struct frames *frames)
+/* Takes out the one unused longest; NULL if all are in use. */
+static struct slot *take_oldest(struct frames *frames)
 {
 	struct slot *slot = frames->ends.newer;
 
 	if (slot == &frames->ends)
-		return false;
+		return NULL;
 	frames->ends.newer = slot->newer;
 	slot->newer->older = &frames->ends;
-	drop(frames, slot);
-	return true;
+	take_out(frames, slot);
+	return slot;
+}
+
+static struct decoder *take_idle(struct frames *frames)
+{
+	struct decoder *d = frames->idle;
+
+	if (d)
+		frames->idle = d->next;
+	return d;
+}
+
+static bool drop_idle(struct frames *frames)
+{
+	struct decoder *d = take_idle(frames);
+
+	if (d)
+		frames->used -= d->counted;
+	decoder_free(d);
+	return d;
+}
+
+/* Gives up what nobody uses until the budget holds. */
+static void shrink(struct frames *frames)
+{
+	while (frames->used > frames->budget) {
+		struct slot *oldest = take_oldest(frames);
+
+		slot_free(oldest);
+		if (!oldest && !drop_idle(frames))
+			return;
+	}
 }
 
 static void let_go(struct frames *frames, struct slot *slot)
 {
 	if (--slot->users > 0)
 		return;
-	if (slot->state == FAILED || frames->used > frames->budget) {
-		drop(frames, slot);
+	if (slot->state == FAILED) {
+		take_out(frames, slot);
+		slot_free(slot);
 	} else {
 		slot->older = frames->ends.older;
 		slot->newer = &frames->ends;
 		slot->older->newer = frames->ends.older = slot;
 	}
-	pthread_cond_broadcast(&frames->news);
+	shrink(frames);
+	pthread_cond_broadcast(&frames->let_go);
 }
 
-/*
- * Makes room for @size bytes. False: all that is there is in use, and somebody has let go since: look again.
- * A cache without a budget never waits.
- */
-static bool make_room(struct frames *frames, uint64_t size)
+static void count(struct frames *frames, struct decoder *d)
 {
-	while (frames->used > 0 && frames->used + size > frames->budget) {
-		if (drop_oldest(frames))
-			continue;
-		if (frames->budget == 0)
-			return true;
-		pthread_cond_wait(&frames->news, &frames->lock);
-		return false;
+	uint64_t holds = sizeof(*d) + ZSTD_sizeof_DCtx(d->zstd) + d->room;
+
+	frames->used += holds - d->counted;
+	d->counted = holds;
+}
+
+/* One that can take @bytes in. NULL: out of memory. */
+static struct decoder *take_decoder(struct frames *frames, size_t bytes)
+{
+	struct decoder *d = take_idle(frames);
+
+	if (!d)
+		d = decoder_new();
+	if (d && !decoder_room(d, bytes)) {
+		frames->used -= d->counted;
+		decoder_free(d);
+		return NULL;
 	}
-	return true;
+	if (d)
+		count(frames, d);
+	return d;
 }
 
-static struct decoder *take_decoder(struct frames *frames)
+static void put_decoder(struct frames *frames, struct decoder *d)
 {
-	struct decoder *d = frames->idle;
-
-	if (d)
-		frames->idle = d->next;
-	return d ? d : decoder_new();
-}
-
-/* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
-static void fill(struct frames *frames, const struct source *s, struct slot *slot)
-{
-	struct decoder *d = take_decoder(frames);
-
-	pthread_mutex_unlock(&frames->lock);
-	if (d)
-		slot->data =
-			decode(d, s, slot->frame, slot->size, &slot->error, slot->why, sizeof(slot->why));
-	else
-		no_memory(&slot->error, slot->why, sizeof(slot->why));
-	if (d && d->room > KEPT_INPUT) {
+	if (d->room > KEPT_INPUT) {
 		free(d->input);
 		d->input = NULL;
 		d->room = 0;
 	}
-	pthread_mutex_lock(&frames->lock);
-	if (d) {
-		d->next = frames->idle;
-		frames->idle = d;
+	count(frames, d);
+	d->next = frames->idle;
+	frames->idle = d;
+}
+
+/*
+ * Makes room for @size bytes. False: all that is there is in use, and somebody may have let go since: look
+ * again. A cache without a budget never waits. *@spare: a slot that was given up for it; frames are mostly of
+ * one size, and memory that was written to before costs less than new one.
+ */
+static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
+{
+	while (frames->used + cost_of(size) > frames->budget) {
+		struct slot *oldest = take_oldest(frames);
+
+		if (oldest) {
+			slot_free(*spare);
+			*spare = oldest;
+			continue;
+		}
+		if (drop_idle(frames))
+			continue;
+		return frames->slots == 0 || frames->budget == 0;
 	}
-	slot->state = slot->data ? READY : FAILED;
-	pthread_cond_broadcast(&frames->news);
+	return true;
+}
+
+/* With the spare's memory, if that is of the right size. */
+static struct slot *slot_new(const struct source *s, uint64_t frame, uint64_t size, struct slot *spare)
+{
+	struct slot *slot = calloc(1, sizeof(*slot));
+
+	if (slot) {
+		slot->identity = s->identity;
+		slot->frame = frame;
+		slot->size = size;
+		pthread_cond_init(&slot->decoded, NULL);
+	}
+	if (slot && spare && spare->size == size) {
+		slot->data = spare->data;
+		spare->data = NULL;
+	}
+	slot_free(spare);
+	return slot;
+}
+
+static void put_in(struct frames *frames, struct slot *slot)
+{
+	if (frames->slots >= frames->buckets)
+		grow(frames);
+	*place(frames, &slot->identity, slot->frame, slot->size) = slot;
+	frames->used += cost_of(slot->size);
+	frames->slots++;
+	use(slot);
+}
+
+/* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
+static void fill(struct frames *frames, const struct source *s, struct slot *slot, struct decoder *d)
+{
+	pthread_mutex_unlock(&frames->lock);
+	bool fine = decode(
+		d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why));
+
+	pthread_mutex_lock(&frames->lock);
+	put_decoder(frames, d);
+	slot->state = fine ? READY : FAILED;
+	pthread_cond_broadcast(&slot->decoded);
 }
 
 /* With the lock: the frame's slot, found or made and filled. NULL: out of memory. */
 static struct slot *slot_of(struct frames *frames, const struct source *s, uint64_t frame, uint64_t size)
 {
 	for (;;) {
-		struct slot *slot = *place(frames, &s->identity, frame, size);
+		struct slot *slot = *place(frames, &s->identity, frame, size), *spare = NULL;
 
 		if (slot) {
 			use(slot);
 			while (slot->state == DECODING)
-				pthread_cond_wait(&frames->news, &frames->lock);
+				pthread_cond_wait(&slot->decoded, &frames->lock);
 			return slot;
 		}
-		if (!make_room(frames, size))
-			continue;
-		if (frames->slots >= frames->buckets)
-			grow(frames);
-		slot = calloc(1, sizeof(*slot));
-		if (!slot)
+		struct decoder *d = take_decoder(frames, s->frame[frame].length);
+
+		if (!d)
 			return NULL;
-		slot->identity = s->identity;
-		slot->frame = frame;
-		slot->size = size;
-		*place(frames, &s->identity, frame, size) = slot;
-		frames->used += size;
-		frames->slots++;
-		use(slot);
-		fill(frames, s, slot);
+		if (!make_room(frames, size, &spare)) {
+			slot_free(spare);
+			put_decoder(frames, d);
+			shrink(frames);
+			pthread_cond_wait(&frames->let_go, &frames->lock);
+			continue;
+		}
+		slot = slot_new(s, frame, size, spare);
+		if (!slot) {
+			put_decoder(frames, d);
+			return NULL;
+		}
+		put_in(frames, slot);
+		fill(frames, s, slot, d);
 		return slot;
 	}
 }
@@ -553,16 +654,12 @@ void frames_free(struct frames *frames)
 {
 	if (!frames)
 		return;
-	while (drop_oldest(frames))
+	for (struct slot *slot; (slot = take_oldest(frames));)
+		slot_free(slot);
+	while (drop_idle(frames))
 		;
-	while (frames->idle) {
-		struct decoder *d = frames->idle;
-
-		frames->idle = d->next;
-		decoder_free(d);
-	}
 	pthread_mutex_destroy(&frames->lock);
-	pthread_cond_destroy(&frames->news);
+	pthread_cond_destroy(&frames->let_go);
 	free(frames->bucket);
 	free(frames);
 }
@@ -622,6 +719,46 @@ static bool read_frame(const struct source *s, uint64_t frame, uint64_t from, vo
 	let_go(frames, slot);
 	pthread_mutex_unlock(&frames->lock);
 	return fine;
+}
+
+/* Bytes of a frame that is decoded already. */
+static bool try_frame(const struct source *s, uint64_t frame, uint64_t from, void *to, size_t n)
+{
+	struct frames *frames = s->frames;
+	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
+
+	pthread_mutex_lock(&frames->lock);
+	struct slot *slot = *place(frames, &s->identity, frame, size);
+	bool ready = slot && slot->state == READY;
+
+	if (ready)
+		use(slot);
+	pthread_mutex_unlock(&frames->lock);
+	if (!ready)
+		return false;
+	memcpy(to, slot->data + from, n);
+	pthread_mutex_lock(&frames->lock);
+	let_go(frames, slot);
+	pthread_mutex_unlock(&frames->lock);
+	return true;
+}
+
+static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
+{
+	const struct source *s = (const struct source *)b;
+	char *out = to;
+
+	for (uint64_t i = frame_at(s, at); n > 0; i++) {
+		uint64_t left = s->frame[i + 1].begin - at;
+		size_t some = n < left ? n : (size_t)left;
+
+		if (some > 0 && !try_frame(s, i, at - s->frame[i].begin, out, some))
+			return false;
+		out += some;
+		at += some;
+		n -= some;
+	}
+	return true;
 }
 
 static bool source_read(
@@ -685,7 +822,7 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine && out.pos == n;
 }
 
-static const struct bytes_ops source_ops = {source_read, source_close, source_head};
+static const struct bytes_ops source_ops = {source_read, source_close, source_head, source_try};
 
 /* ---- where frames lie ---- */
 
@@ -965,10 +1102,11 @@ struct bytes *zstd_open(
 		!(has_table(file) ? read_table(s, why, why_bytes) : walk_file(s, why, why_bytes)))
 		goto fail;
 	s->bytes.frames = s->count;
+	s->bytes.index_bytes = sizeof(*s) + (s->room + 1) * sizeof(*s->frame);
 	s->bytes.size = s->count ? s->frame[s->count].begin : 0;
 	s->frames = frames;
 	if (!frames)
-		s->frames = s->own = frames_new(s->bytes.frame_bytes);
+		s->frames = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
 	if (!s->frames) {
 		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 		goto fail;

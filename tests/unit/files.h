@@ -4,16 +4,19 @@
 #ifndef TEST_FILES_H
 #define TEST_FILES_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -55,6 +58,15 @@ static inline const char *files_path(struct files *f, const char *name)
 {
 	snprintf(f->path, sizeof(f->path), "%s/%s", f->directory, name);
 	return f->path;
+}
+
+/* Some file systems always wait. */
+static inline bool files_try(int fd)
+{
+	char byte;
+	struct iovec to = {&byte, 1};
+
+	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
 }
 
 /* A new file @name of @n bytes. */

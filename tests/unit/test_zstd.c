@@ -190,7 +190,7 @@ static void *read_ranges(void *of)
 /* 8 threads and two open files, one cache. Where it holds a frame, its budget holds. */
 static void test_threads(void **state)
 {
-	static const uint64_t budgets[] = {0, 1000, 4096, 20000, 1 << 20};
+	static const uint64_t budgets[] = {0, 1000, 400000, 600000, 8 << 20};
 	static struct file f;
 	struct rng rng = {9};
 	int fd[2];
@@ -214,17 +214,47 @@ static void test_threads(void **state)
 		for (int k = 0; k < THREADS; k++) {
 			pthread_join(thread[k], NULL);
 			if (budgets[i])
-				assert_true(reader[k].most <= (budgets[i] < 2000 ? 2000 : budgets[i]));
+				assert_true(reader[k].most <= (budgets[i] < 400000 ? 400000 : budgets[i]));
 		}
 		assert_true(frames_bytes(frames) <= budgets[i]);
-		if (budgets[i] > CONTENT)
-			assert_int_equal(frames_bytes(frames), CONTENT); /* once, though two files are open */
+		if (budgets[i] > 600000) { /* all of it, once though two files are open, and 8 decoders */
+			assert_true(frames_bytes(frames) >= CONTENT);
+			assert_true(frames_bytes(frames) <= CONTENT + THREADS * 400000);
+		}
 		for (int k = 0; k < 2; k++) {
 			bytes_close(b[k]);
 			close(fd[k]);
 		}
 		frames_free(frames);
 	}
+}
+
+/* Decoded frames are at hand, others are not, and no frame is decoded to try. */
+static void test_try(void **state)
+{
+	static struct file f;
+	static uint8_t got[CONTENT];
+	struct frames *frames = frames_new(8 << 20);
+	int fd;
+
+	f = (struct file){.frames = 0};
+	for (size_t at = 0; at < CONTENT; at += CONTENT / 4)
+		add_frame(&f, content + at, CONTENT / 4, true);
+	add_table(&f, true);
+	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
+
+	assert_false(bytes_try(b, 0, got, 1));
+	assert_int_equal(frames_bytes(frames), 0);
+	assert_range(b, CONTENT / 4 + 10, CONTENT / 4);
+	assert_false(bytes_try(b, CONTENT / 4 - 1, got, 2));
+	assert_false(bytes_try(b, 0, got, CONTENT));
+	assert_false(bytes_try(b, CONTENT, got, 1));
+	assert_false(bytes_try(b, UINT64_MAX, got, 2));
+	assert_true(bytes_try(b, CONTENT / 4, got, CONTENT / 2));
+	assert_memory_equal(got, content + CONTENT / 4, CONTENT / 2);
+	bytes_close(b);
+	close(fd);
+	frames_free(frames);
 }
 
 /* The same name, other bytes: nothing of the former file is served. */
@@ -503,6 +533,7 @@ int main(void)
 		TEST(test_ranges),
 		TEST(test_skippable),
 		TEST(test_threads),
+		TEST(test_try),
 		TEST(test_replaced),
 		TEST(test_lies),
 		TEST(test_shifted),
