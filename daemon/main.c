@@ -21,6 +21,7 @@ enum {
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40,	   /* the loop, the disk, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
+	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
 };
 
 struct arguments {
@@ -264,6 +265,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
 
 	options.files = (options.files + each - 1) / each;
+	if (any_dataset(catalog, is_indexed))
+		options.indexes_bytes = config->memory_bytes / INDEXES_SHARE;
 	struct disk *disk = disk_open(&options, note, why, sizeof(why));
 
 	if (!disk) {

@@ -5,6 +5,8 @@
  *   queue → [parked: every entry of the table is in use] → [waiting: the file is being opened] → reading →
  * finished
  *
+ * What is no plain shard is read at once if it lies in memory, else in the backend's pool.
+ *
  * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
  * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
  */
@@ -57,6 +59,7 @@ struct disk {
 	struct requests unused, parked, finished;
 	struct files files;
 	struct frames *frames; /* NULL: nothing is compressed */
+	uint64_t indexes_bytes, indexes_most;
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
@@ -72,7 +75,7 @@ static uint64_t staging_each(const struct disk_options *options)
 uint64_t disk_memory(const struct disk_options *options)
 {
 	return sizeof(struct disk) + options->depth * (sizeof(struct request) + staging_each(options)) +
-	       files_memory(options->files) + options->frames_bytes;
+	       files_memory(options->files) + options->frames_bytes + options->indexes_bytes;
 }
 
 static bool disk_allocate(struct disk *disk, const struct disk_options *options)
@@ -124,6 +127,7 @@ static struct disk *disk_make(
 		return NULL;
 	disk->ops = ops;
 	disk->direct = options->direct;
+	disk->indexes_most = options->indexes_bytes;
 	disk->largest_window_bytes = options->largest_window_bytes;
 	STAILQ_INIT(&disk->unused);
 	STAILQ_INIT(&disk->parked);
@@ -300,11 +304,28 @@ static void request_call(struct disk *disk, struct request *request, int64_t (*c
 	disk->ops->submit(disk->backend, &request->work);
 }
 
+/* The tokens are there, and marks come from them alone. */
+static void request_marked(struct disk *disk, struct request *request)
+{
+	int error = 0;
+	bool fine = request_mark(request, &error);
+
+	files_put(&disk->files, request->file);
+	request_finish(disk, request, fine ? DISK_OK : DISK_ERRNO, fine ? 0 : error);
+}
+
 static void request_start(struct disk *disk, struct request *request)
 {
 	const struct disk_read *read = &request->read;
+	const struct shard *source = request->file->source;
 
-	if (request->file->source && !request->file->straight) {
+	if (source && !request->file->straight) {
+		/* Marks that come from files are read where their tokens are. */
+		if (request->file->nowait && !read->dataset->marked &&
+			shard_try(source, read->token, read->tokens, read->to)) {
+			request_marked(disk, request);
+			return;
+		}
 		request->staged = false;
 		request_call(disk, request, request_decode);
 		return;
@@ -319,6 +340,14 @@ static void request_start(struct disk *disk, struct request *request)
 }
 
 /* ---- finding the file ---- */
+
+/* It leaves the table. */
+static struct shard *source_leaves(struct disk *disk, struct shard *source)
+{
+	if (source)
+		disk->indexes_bytes -= source->facts.index_bytes;
+	return source;
+}
 
 static void file_open(struct disk *disk, struct file *file)
 {
@@ -343,7 +372,7 @@ static void file_begin(struct disk *disk, struct file *file)
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
 	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
 	file->data_at = dataset_data_at(file->dataset, file->shard);
-	file->opening.source = file->source;
+	file->opening.source = source_leaves(disk, file->source);
 	file->source = NULL;
 	file->opening.old = file->fd;
 	file->fd = -1;
@@ -485,17 +514,18 @@ static bool request_negative(struct request *request)
 /* The tokens are there, without the pool. */
 static void request_succeed(struct disk *disk, struct request *request)
 {
-	int error = ERANGE;
 	bool negative = request_negative(request);
 
 	if (!negative && request->read.dataset->marked) {
 		request_call(disk, request, request_mark_call);
 		return;
 	}
-	bool fine = !negative && request_mark(request, &error);
-
+	if (!negative) {
+		request_marked(disk, request);
+		return;
+	}
 	files_put(&disk->files, request->file);
-	request_finish(disk, request, fine ? DISK_OK : DISK_ERRNO, fine ? 0 : error);
+	request_finish(disk, request, DISK_ERRNO, ERANGE);
 }
 
 static void read_done(struct disk *disk, struct request *request)
@@ -559,8 +589,10 @@ static void file_refused(struct disk *disk, struct file *file, int error)
 		return;
 	}
 	/* Short of descriptors, the table shrinks before a stream fails. */
-	if (error == EMFILE || error == ENFILE)
+	if (error == EMFILE || error == ENFILE) {
 		opening->old = files_rob(&disk->files, &opening->source);
+		source_leaves(disk, opening->source);
+	}
 	if (opening->old >= 0 || may_repeat(error, &file->tries)) {
 		file_open(disk, file);
 		return;
@@ -627,6 +659,10 @@ static int64_t source_open(struct disk_work *work)
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
 
 	opening_make_room(&file->opening);
+	for (struct shard *stripped; (stripped = file->stripped);) {
+		file->stripped = stripped->next;
+		shard_close(stripped);
+	}
 	struct shard *source = dataset_open_shard(
 		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
 
@@ -645,6 +681,13 @@ static int64_t source_open(struct disk_work *work)
 
 static void source_begin(struct disk *disk, struct file *file)
 {
+	struct shard *stripped;
+
+	while (disk->indexes_bytes > disk->indexes_most &&
+		(stripped = source_leaves(disk, files_strip(&disk->files)))) {
+		stripped->next = file->stripped;
+		file->stripped = stripped;
+	}
 	file->frames = disk->frames;
 	file->work.call = source_open;
 	disk->ops->submit(disk->backend, &file->work);
@@ -654,14 +697,18 @@ static void source_done(struct disk *disk, struct file *file)
 {
 	int error = file->work.result < 0 ? (int)-file->work.result : 0;
 
-	if (error == EMFILE || error == ENFILE) /* of what lies beside it: as with itself */
+	if (error == EMFILE || error == ENFILE) { /* of what lies beside it: as with itself */
 		file->opening.old = files_rob(&disk->files, &file->opening.source);
-	if (error == 0)
+		source_leaves(disk, file->opening.source);
+	}
+	if (error == 0) {
+		disk->indexes_bytes += file->source ? file->source->facts.index_bytes : 0;
 		file_ready(disk, file);
-	else if (file->opening.old >= 0)
+	} else if (file->opening.old >= 0) {
 		source_begin(disk, file);
-	else
+	} else {
 		file_fail(disk, file, DISK_ERRNO, error, file->why);
+	}
 }
 
 static void opening_done(struct disk *disk, struct file *file)

@@ -5,9 +5,9 @@
  *
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
  * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
- * belong; all others in its pool, by shard_read(). Short reads are continued. Marks follow the tokens, in the
- * pool where they come from files (marks_write()). A read is done exactly once:
- * every tag that was queued comes back from disk_reap(), with 0 or an error.
+ * belong; all others by the data thread if they are in memory, else in the backend's pool. Short reads are
+ * continued. Marks follow the tokens, in the pool where they come from files (marks_write()). A read is done
+ * exactly once: every tag that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
@@ -50,7 +50,8 @@ struct disk_options {
 	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
 	unsigned
 		files; /* shards held open, ≥ 1; more reads than that many shards at a time wait their turn */
-	uint64_t frames_bytes;	       /* decoded frames that are kept; 0: nothing is compressed */
+	uint64_t frames_bytes;	/* decoded frames that are kept; 0: nothing is compressed */
+	uint64_t indexes_bytes; /* of shards that are not plain and held open; beyond it only those in use */
 	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
 };
 

@@ -117,6 +117,25 @@ void files_put(struct files *files, struct file *file)
 		TAILQ_INSERT_HEAD(&files->idle, file, idle);
 }
 
+struct shard *files_strip(struct files *files)
+{
+	struct file *file;
+
+	TAILQ_FOREACH(file, &files->idle, idle)
+	{
+		struct shard *source = file->source;
+
+		if (!source)
+			continue;
+		files_forget(file);
+		file->source = NULL;
+		TAILQ_REMOVE(&files->idle, file, idle);
+		TAILQ_INSERT_HEAD(&files->idle, file, idle);
+		return source;
+	}
+	return NULL;
+}
+
 int files_rob(struct files *files, struct shard **source)
 {
 	struct file *file;

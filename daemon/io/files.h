@@ -32,8 +32,9 @@ struct file {
 	unsigned tries;
 	struct disk_work work; /* the opening */
 	struct disk_opening opening;
-	char *path;	       /* [PATH_MAX] */
-	struct frames *frames; /* the disk's */
+	struct shard *stripped; /* of other files, to be closed before this one's index is made */
+	char *path;		/* [PATH_MAX] */
+	struct frames *frames;	/* the disk's */
 	char why[DISK_WHY_BYTES];
 };
 
@@ -59,6 +60,8 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard begins anew. */
 void files_forget(struct file *file);
+/* Takes the index of the file that would be given up next of those that have one. NULL: none. */
+struct shard *files_strip(struct files *files);
 /* Takes the descriptor, and *@source, of the file that would be given up next, for want of descriptors. -1:
  * none. */
 int files_rob(struct files *files, struct shard **source);

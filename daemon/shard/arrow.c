@@ -688,7 +688,7 @@ static void arrow_close(struct shard_index *index)
 	free(index);
 }
 
-static bool load(struct shard_index *index, struct arrow *a, const struct shard_facts *facts)
+static bool load(struct shard_index *index, struct arrow *a, struct shard_facts *facts)
 {
 	uint64_t rows, at;
 
@@ -705,6 +705,7 @@ static bool load(struct shard_index *index, struct arrow *a, const struct shard_
 		return refuse(a, "%s", strerror(ENOMEM));
 	uint64_t tokens = pieces_tokens(&index->pieces);
 
+	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);
 	return (tokens == facts->tokens && a->type == facts->type) ||
 	       refuse(a,
 		       "Arrow footer: its batches have %" PRIu64 " tokens of %s in all; they had %" PRIu64

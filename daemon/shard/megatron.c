@@ -446,6 +446,8 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 	facts->plain = index->row;
 	facts->data_at = index->row ? index->data_at : 0;
 	facts->documents = index->idx.sequences;
+	facts->index_bytes = sizeof(*index) + (index->row ? (facts->documents / STRIDE + 1) * 8
+							  : pieces_bytes(&index->pieces));
 	return index;
 }
 

@@ -16,22 +16,24 @@ struct piece_end {
 
 /*
  * `first` spares a search most of its way, and of its cache misses: entry b is the piece that token
- * b << shift lies in; there is one for some eight pieces.
+ * b << shift lies in; there is one for some four pieces.
  */
 struct pieces {
 	struct piece_end *end;
 	uint64_t count, room;
-	uint64_t *first;
+	uint32_t *first;
 	uint64_t firsts;
 	unsigned shift;
 };
 
-enum { PIECES_A_FIRST = 8 };
+enum { PIECES_A_FIRST = 4, PIECES_A_LINE = 4 };
 
 /* Room for @most, which the file has shown to be no lie: untouched memory costs nothing. */
 static inline bool pieces_new(struct pieces *p, uint64_t most)
 {
 	*p = (struct pieces){.room = most};
+	if (most > UINT32_MAX) /* 64 GiB, and first would not do */
+		return false;
 	p->end = calloc(most + 1, sizeof(*p->end));
 	return p->end != NULL;
 }
@@ -60,6 +62,12 @@ static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 	return true;
 }
 
+/* What they take up, once they are all there. */
+static inline uint64_t pieces_bytes(const struct pieces *p)
+{
+	return (p->count + 1) * sizeof(*p->end) + p->firsts * sizeof(*p->first);
+}
+
 /* When all are there, and before any is looked for. False: out of memory. */
 static inline bool pieces_done(struct pieces *p)
 {
@@ -74,7 +82,7 @@ static inline bool pieces_done(struct pieces *p)
 	for (uint64_t i = 0; i < p->firsts; i++) {
 		while (piece + 1 < p->count && p->end[piece].tokens <= i << p->shift)
 			piece++;
-		p->first[i] = piece;
+		p->first[i] = (uint32_t)piece;
 	}
 	return true;
 }
@@ -85,10 +93,12 @@ static inline uint64_t pieces_find(const struct pieces *p, uint64_t token)
 	uint64_t i = token >> p->shift, last = i + 1 < p->firsts ? p->first[i + 1] : p->count - 1;
 	const struct piece_end *base = p->end + p->first[i];
 
+	__builtin_prefetch(base); /* at once what would be waited for one after another */
+	__builtin_prefetch(base + PIECES_A_LINE);
 	for (uint64_t n = last - p->first[i] + 1; n > 1;) {
 		uint64_t half = n / 2;
 
-		base += base[half - 1].tokens <= token ? half : 0;
+		base += half * (base[half - 1].tokens <= token);
 		n -= half;
 	}
 	return (uint64_t)(base - p->end);

@@ -30,7 +30,9 @@ static const struct shard_format *const formats[] = {
 
 enum {
 	FORMATS = sizeof(formats) / sizeof(formats[0]),
-	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are converted at a time */
+	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are read and converted at a time */
+	ROWS_AT_ONCE = 64,	 /* of them, where they lie in short rows, */
+	GAP_MOST = 1024,	 /* as far apart as costs no more to read than to ask twice */
 	LARGE_FRAME = 32 << 20,	 /* from here on users are told what a frame costs */
 };
 
@@ -318,6 +320,7 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 		!open_marks(shard, path, hint, why, why_bytes))
 		goto fail;
 	finish(shard->bytes, hint, &shard->facts);
+	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
 	return shard;
 fail:
 	shard_close(shard);
@@ -339,21 +342,22 @@ void shard_close(struct shard *shard)
 /* ---- reading ---- */
 
 /*
- * Converts @n tokens at @from (aligned) to the served width. False: some do not fit it. The bits are gathered
- * and looked at once, so that the loops vectorise.
+ * Converts @n tokens at @from (wherever that is) to the served width. False: some do not fit it. The bits are
+ * gathered in the stored width and looked at once, so that the loops vectorise.
  */
 #define CONVERT(stored, served)                                                                              \
 	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                             \
 	{                                                                                                    \
-		const stored##_t *in = from;                                                                 \
+		typedef stored##_t anywhere __attribute__((aligned(1), may_alias));                          \
+		const anywhere *in = from;                                                                   \
 		served##_t *out = to;                                                                        \
-		uint64_t bits = 0;                                                                           \
+		stored##_t bits = 0;                                                                         \
                                                                                                              \
 		for (uint64_t i = 0; i < n; i++) {                                                           \
-			bits |= (uint64_t)(int64_t)in[i];                                                    \
+			bits = (stored##_t)(bits | in[i]);                                                   \
 			out[i] = (served##_t)in[i];                                                          \
 		}                                                                                            \
-		return (bits & ~(uint64_t)(served##_t) - 1) == 0;                                            \
+		return ((uint64_t)(int64_t)bits & ~(uint64_t)(served##_t) - 1) == 0;                         \
 	}
 
 CONVERT(uint8, uint16)
@@ -409,77 +413,165 @@ static bool refuse_token(
 		token, value, most, most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
 }
 
-/* Tokens in a row, from @byte on, and the @lead bytes before them, which the format looks at. */
-static bool read_row(const struct shard *shard, uint64_t token, uint64_t byte, uint64_t n, uint32_t lead,
-	char *to, int *error, char *why, size_t why_bytes)
+/* What is asked for, and how it is told that it cannot be had. */
+struct reading {
+	const struct shard *shard;
+	bool wait; /* else what is not at hand is a fault without a word */
+	int *error;
+	char *why;
+	size_t why_bytes;
+};
+
+static bool get(const struct reading *r, uint64_t byte, void *to, size_t n)
 {
+	const struct bytes *b = r->shard->bytes;
+
+	return r->wait ? bytes_read(b, byte, to, n, r->error, r->why, r->why_bytes)
+		       : bytes_try(b, byte, to, n);
+}
+
+static bool fail(const struct reading *r, int error)
+{
+	*r->error = error;
+	return false;
+}
+
+/* Tokens in a row, from @byte on, after @lead bytes that the format looks at. */
+struct row {
+	uint64_t token, tokens, byte;
+	uint32_t lead;
+};
+
+/* The row that begins with @token, at most @most of its tokens. */
+static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struct row *row)
+{
+	const struct shard *shard = r->shard;
 	const struct shard_facts *facts = &shard->facts;
-	uint32_t width = types[facts->type].bytes;
 
-	if (width == facts->token_bytes && !types[facts->type].sign && lead == 0)
-		return bytes_read(shard->bytes, byte, to, n * width, error, why, why_bytes);
+	*row = (struct row){token, most, facts->data_at + token * types[facts->type].bytes, 0};
+	if (!shard->format->extent || facts->plain)
+		return true;
+	uint64_t tokens = shard->format->extent(shard->index, token, &row->byte, r->why, r->why_bytes);
+
+	if (tokens == 0)
+		return fail(r, EBADMSG);
+	row->tokens = tokens < most ? tokens : most;
+	if (facts->lead_bytes && token % facts->sample_tokens == 0)
+		row->lead = facts->lead_bytes;
+	return true;
+}
+
+/* Any token is served as it is stored. */
+static bool as_is(const struct shard_facts *facts)
+{
+	return types[facts->type].bytes == facts->token_bytes && !types[facts->type].sign;
+}
+
+static bool convert(const struct reading *r, const struct row *row, const char *from, void *to)
+{
+	const struct shard *shard = r->shard;
+	const struct shard_facts *facts = &shard->facts;
+	const uint8_t *lead = (const uint8_t *)from - row->lead;
+
+	if (row->lead > 0 && !shard->format->check(shard->index, row->token, lead, r->why, r->why_bytes))
+		return fail(r, EBADMSG);
+	if (as_is(facts)) {
+		memcpy(to, from, row->tokens * facts->token_bytes);
+		return true;
+	}
+	if (conversions[facts->type][facts->token_bytes == 4](from, row->tokens, to))
+		return true;
+	refuse_token(shard, from, row->token, row->tokens, r->why, r->why_bytes);
+	return fail(r, ERANGE);
+}
+
+/*
+ * Reads @row, and the rows after it as far as they lie close behind it in the source, in one go. Returns the
+ * tokens that have been read; 0: @r says why.
+ */
+static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, char *to)
+{
+	const struct shard_facts *facts = &r->shard->facts;
+	char chunk[CHUNK_BYTES];
+	struct row rows[ROWS_AT_ONCE];
+	uint32_t width = types[facts->type].bytes, count = 0;
+	uint64_t from = row->byte - row->lead, end = from, done = 0;
+
+	do {
+		uint64_t most = (CHUNK_BYTES - (row->byte - from)) / width;
+
+		row->tokens = row->tokens < most ? row->tokens : most;
+		end = row->byte + row->tokens * width;
+		done += row->tokens;
+		rows[count++] = *row;
+		if (done == n || row->tokens == most || count == ROWS_AT_ONCE)
+			break;
+		if (!row_at(r, row->token + row->tokens, n - done, row))
+			return 0;
+	} while (row->byte - row->lead >= end && row->byte - end <= GAP_MOST &&
+		 row->byte + width <= from + CHUNK_BYTES);
+	if (!get(r, from, chunk, end - from))
+		return 0;
+	for (uint32_t i = 0; i < count; i++) {
+		if (!convert(r, &rows[i], chunk + (rows[i].byte - from), to))
+			return 0;
+		to += rows[i].tokens * facts->token_bytes;
+	}
+	return done;
+}
+
+static bool read_tokens(const struct reading *r, uint64_t token, uint64_t n, char *to)
+{
+	const struct shard_facts *facts = &r->shard->facts;
+
 	while (n > 0) {
-		_Alignas(8) char with_lead[SHARD_LEAD_MOST + CHUNK_BYTES];
-		char *chunk = with_lead + SHARD_LEAD_MOST;
-		uint64_t most = CHUNK_BYTES / width, some = n < most ? n : most;
+		struct row row;
+		uint64_t done;
 
-		if (!bytes_read(shard->bytes, byte - lead, chunk - lead, lead + some * width, error, why,
-			    why_bytes))
+		if (!row_at(r, token, n, &row))
 			return false;
-		const uint8_t *before = (const uint8_t *)chunk - lead;
-
-		if (lead > 0 && !shard->format->check(shard->index, token, before, why, why_bytes)) {
-			*error = EBADMSG;
-			return false;
+		done = row.tokens;
+		if (as_is(facts) && row.lead == 0 && row.tokens == n) {
+			if (!get(r, row.byte, to, n * facts->token_bytes))
+				return false;
+		} else {
+			done = read_rows(r, &row, n, to);
+			if (done == 0)
+				return false;
 		}
-		lead = 0;
-		if (width == facts->token_bytes && !types[facts->type].sign) {
-			memcpy(to, chunk, some * width);
-		} else if (!conversions[facts->type][facts->token_bytes == 4](chunk, some, to)) {
-			*error = ERANGE;
-			return refuse_token(shard, chunk, token, some, why, why_bytes);
-		}
-		token += some;
-		byte += some * width;
-		to += some * facts->token_bytes;
-		n -= some;
+		token += done;
+		to += done * facts->token_bytes;
+		n -= done;
 	}
 	return true;
+}
+
+static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
+{
+	return token <= shard->facts.tokens && n <= shard->facts.tokens - token;
 }
 
 bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
 	size_t why_bytes)
 {
-	const struct shard_facts *facts = &shard->facts;
-	char *out = to;
+	const struct reading r = {shard, true, error, why, why_bytes};
 
-	if (token > facts->tokens || n > facts->tokens - token) {
+	if (!within_shard(shard, token, n)) {
 		*error = EINVAL;
 		return bytes_why(why, why_bytes,
 			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token, token + n,
-			facts->tokens);
+			shard->facts.tokens);
 	}
-	while (n > 0) {
-		uint64_t row = n, byte = facts->data_at + token * types[facts->type].bytes;
-		uint32_t lead = 0;
+	return read_tokens(&r, token, n, to);
+}
 
-		if (shard->format->extent && !facts->plain) {
-			row = shard->format->extent(shard->index, token, &byte, why, why_bytes);
-			if (row == 0) {
-				*error = EBADMSG;
-				return false;
-			}
-			row = row < n ? row : n;
-			if (facts->lead_bytes && token % facts->sample_tokens == 0)
-				lead = facts->lead_bytes;
-		}
-		if (!read_row(shard, token, byte, row, lead, out, error, why, why_bytes))
-			return false;
-		token += row;
-		out += row * facts->token_bytes;
-		n -= row;
-	}
-	return true;
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to)
+{
+	char why[1];
+	int error;
+	const struct reading r = {shard, false, &error, why, sizeof(why)};
+
+	return !shard->facts.looks && within_shard(shard, token, n) && read_tokens(&r, token, n, to);
 }
 
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,

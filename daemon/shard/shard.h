@@ -7,8 +7,8 @@
  * proportion to the file, never to the claim. Shards are read, never mapped. Everything here blocks.
  *
  * Most formats keep their tokens in a row, in a width that can be served: those are *plain*, and the daemon
- * reads them straight into the ring. The others are read by shard_read() in a pool thread: it gathers the
- * pieces and converts them to the served width.
+ * reads them straight into the ring. The others are gathered from their pieces and converted to the served
+ * width: by shard_try(), if all of it is in memory already, else by shard_read() in a pool thread.
  */
 #ifndef TOKEND_SHARD_H
 #define TOKEND_SHARD_H
@@ -51,10 +51,14 @@ struct shard_facts {
 	bool plain;
 	uint64_t data_at;     /* where the format has no extent() */
 	uint32_t lead_bytes;  /* what check() sees, at most SHARD_LEAD_MOST; set by open(), else 0 */
+	bool looks;	      /* extent() may have to read the file; set by open() */
 	uint64_t frame_bytes; /* > 0: compressed; what reading a single token may decode */
-	bool bounds;	      /* a list of document bounds lies beside it, and the hint asks for it */
-	bool mask;	      /* so does a loss mask */
-	char note[160];	      /* "", or something users should know (multimodal modes are ignored, …) */
+	uint64_t index_bytes; /* what an open one keeps in memory; set by open() */
+	bool has_hash;	      /* an index says what XXH64 makes of the file as it lies: for open() to look */
+	uint64_t hash;
+	bool bounds;	/* a list of document bounds lies beside it, and the hint asks for it */
+	bool mask;	/* so does a loss mask */
+	char note[160]; /* "", or something users should know (multimodal modes are ignored, …) */
 };
 
 struct shard_index; /* a format's own */
@@ -134,6 +138,7 @@ struct shard {
 	struct shard_index *index; /* owned; NULL where the format has none */
 	struct bounds *bounds;	   /* owned; NULL where there are none */
 	struct mask *mask;	   /* owned; NULL where there is none */
+	struct shard *next;	   /* whoever's it is */
 };
 
 /* The format called @name, or NULL. "auto" is none. */
@@ -166,6 +171,12 @@ void shard_close(struct shard *shard);
  */
 bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
 	size_t why_bytes);
+/*
+ * The same if it takes no waiting: the page cache holds it, or it is decoded. False: it does not, or there is
+ * anything else about it: shard_read() tells; @to may have been written to. For a thread that may not block;
+ * the shard's file must know RWF_NOWAIT.
+ */
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
 /*
  * Document boundaries b with token < b < token + n, ascending, as offsets from @token, at most @max of them.
  * Their number, or -1 with @why. 0 also where facts.documents is SHARD_UNKNOWN: neither the format nor a list

@@ -348,6 +348,10 @@ static void test_good(void **state)
 				assert_true(shard_read(shard, from, n, out, &error, why, sizeof(why)));
 				for (uint64_t i = 0; i < n; i++)
 					assert_int_equal(out[i], 10 + from + i);
+				memset(out, 0, sizeof(out));
+				assert_true(!files_try(fd) || shard_try(shard, from, n, out));
+				for (uint64_t i = 0; files_try(fd) && i < n; i++)
+					assert_int_equal(out[i], 10 + from + i);
 				bool crosses = from < 3 && from + n > 3;
 
 				assert_int_equal(

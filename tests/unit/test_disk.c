@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -139,6 +140,126 @@ static void reads_of_what_is_not_cached(void **state)
 		reader_close(&reader);
 	}
 	shelf_free(shelf);
+}
+
+/* ---- tokens that do not lie in a row ---- */
+
+/*
+ * A format of two pieces: the second half of the tokens lies before the first.
+ */
+struct shard_index {
+	uint64_t tokens, half;
+};
+
+static atomic_uint opened;
+
+static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	(void)hint, (void)why, (void)why_bytes;
+	facts->type = SHARD_U16;
+	facts->tokens = (b->size - DATA_AT) / 2;
+	return true;
+}
+
+static struct shard_index *swapped_open(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct shard_index *index = malloc(sizeof(*index));
+
+	(void)b, (void)hint, (void)why, (void)why_bytes;
+	atomic_fetch_add(&opened, 1);
+	*index = (struct shard_index){facts->tokens, facts->tokens / 2};
+	facts->index_bytes = 1000;
+	return index;
+}
+
+static void swapped_close(struct shard_index *index)
+{
+	free(index);
+}
+
+static uint64_t swapped_extent(
+	const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+{
+	uint64_t half = index->half, rest = index->tokens - half;
+
+	(void)why, (void)why_bytes;
+	*byte = DATA_AT + 2 * (token < half ? rest + token : token - half);
+	return token < half ? half - token : index->tokens - token;
+}
+
+static const struct shard_format swapped = {
+	.name = "swapped",
+	.describe = swapped_describe,
+	.open = swapped_open,
+	.close = swapped_close,
+	.extent = swapped_extent,
+};
+
+static struct shelf *shelf_of_swapped(unsigned shards, uint64_t tokens)
+{
+	struct shelf *shelf = shelf_new(shards, tokens);
+
+	shelf->dataset.plain = false;
+	shelf->dataset.format = &swapped;
+	for (unsigned s = 0; s < shards; s++) {
+		size_t n = 2 * shelf->tokens[s], half = 2 * (shelf->tokens[s] / 2);
+		char *lie = malloc(n);
+
+		assert_non_null(lie);
+		memcpy(lie, shelf->bytes[s] + half, n - half);
+		memcpy(lie + (n - half), shelf->bytes[s], half);
+		write_file(shelf_path(shelf, s), lie, n);
+		identify(shelf, s);
+		free(lie);
+	}
+	return shelf;
+}
+
+static void shards_that_are_not_plain(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(8, LARGEST_BYTES / 2 - 200);
+	struct reader reader;
+
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned s = 0; round % 2 == 0 && s < 8; s++)
+			drop_from_cache(shelf_path(shelf, s));
+		reader_open(&reader, *state, 6);
+		read_random(&reader, shelf, 1000, WINDOW_BYTES / 2);
+		for (unsigned s = 0; s < 8; s++)
+			assert_reads(&reader, shelf, s);
+		reader_close(&reader);
+	}
+	shelf_free(shelf);
+}
+
+/* How many indexes are made for reads of shards 0, 1, …, 7 three times over. */
+static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
+{
+	struct shelf *shelf = shelf_of_swapped(8, 5000);
+	struct disk_options options = options_of(mode, 16);
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
+	struct reader reader;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	options.indexes_bytes = indexes_bytes;
+	atomic_store(&opened, 0);
+	reader_use(&reader, disk_open(&options, note, why, sizeof(why)));
+	for (unsigned i = 0; i < 24; i++)
+		assert_reads(&reader, shelf, i % 8);
+	read_random(&reader, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
+	reader_close(&reader);
+	shelf_free(shelf);
+	return atomic_load(&opened);
+}
+
+static void indexes_keep_to_their_share(void **state)
+{
+	assert_int_equal(indexes_made(*state, 100000), 8);
+	assert_true(indexes_made(*state, 5000) >= 24);
+	assert_true(indexes_made(*state, 0) >= 24);
 }
 
 /* ---- files that changed ---- */
@@ -703,6 +824,8 @@ static const struct test_case cases[] = {
 	CASE(more_files_than_the_table),
 	CASE(a_busy_file_lets_others_in),
 	CASE(reads_of_what_is_not_cached),
+	CASE(shards_that_are_not_plain),
+	CASE(indexes_keep_to_their_share),
 	CASE(truncated_when_open),
 	CASE(truncated_before_open),
 	CASE(replaced_by_rename),

@@ -108,6 +108,10 @@ static void assert_content(
 			assert_true(shard_read(shard, from, some, out, &error, why, sizeof(why)));
 			for (uint64_t i = 0; i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
+			memset(out, 0, sizeof(out));
+			assert_true(!files_try(fd) || shard_try(shard, from, some, out));
+			for (uint64_t i = 0; files_try(fd) && i < some; i++)
+				assert_int_equal(out[i], tokens[from + i]);
 			n = shard_documents(shard, from, some, at, COUNT(at), why, sizeof(why));
 			int64_t expected = 0;
 

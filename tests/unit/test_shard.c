@@ -36,6 +36,17 @@ static uint64_t token_at(const struct shard *shard, const void *tokens, uint64_t
 	return shard->facts.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
 }
 
+/* What was just read is in memory, and comes the same from there. */
+static void assert_tries(const struct shard *shard, uint64_t from, uint64_t n, const void *expected)
+{
+	uint32_t tokens[1024];
+
+	if (n == 0 || !files_try(shard->bytes->fd))
+		return;
+	assert_true(shard_try(shard, from, n, tokens));
+	assert_memory_equal(tokens, expected, n * shard->facts.token_bytes);
+}
+
 /* Tokens are @expected, whatever window they are read by; nothing is read beyond them. */
 static void assert_tokens(const struct shard *shard, const uint64_t *expected, uint64_t count)
 {
@@ -50,6 +61,7 @@ static void assert_tokens(const struct shard *shard, const uint64_t *expected, u
 			memset(tokens, 0xaa, sizeof(tokens));
 			if (!shard_read(shard, from, n, tokens, &error, why, sizeof(why)))
 				fail_msg("%s", why);
+			assert_tries(shard, from, n, tokens);
 			for (uint64_t i = 0; i < n; i++)
 				assert_int_equal(token_at(shard, tokens, i), expected[from + i]);
 			assert_int_equal(token_at(shard, tokens, n),
@@ -388,6 +400,7 @@ static void test_range(void **state)
 		assert_true(shard_read(shard, 0, 4, out, &error, why, sizeof(why)));
 		assert_true(shard_read(shard, 5, 4, out, &error, why, sizeof(why)));
 		assert_false(shard_read(shard, 2, 5, out, &error, why, sizeof(why)));
+		assert_false(shard_try(shard, 2, 5, out));
 		assert_int_equal(error, ERANGE);
 		assert_string_equal(why, tokens[i].why);
 		shard_close(shard);
@@ -406,6 +419,7 @@ static void test_cut_while_open(void **state)
 
 	assert_int_equal(truncate(path, 100), 0);
 	assert_true(shard_read(shard, 0, 50, out, &error, why, sizeof(why)));
+	assert_false(shard_try(shard, 0, 51, out));
 	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
 	assert_string_equal(
