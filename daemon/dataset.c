@@ -360,7 +360,7 @@ static bool check_windows(const struct opening *o)
 		o->stream->seq_len, o->stream->extra);
 }
 
-/* What shards share, an index of their directory, is read once while they are described. */
+/* What shards share, an index of their directory, is read once, and serves again when they are opened. */
 static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
@@ -372,11 +372,7 @@ static bool describe_with_memo(const struct opening *o, const struct shard_forma
 	d->hint.memo = memo_new(d->root);
 	if (!d->hint.memo)
 		return refuse_memory(o);
-	bool fine = describe_shards(o, format);
-
-	memo_free(d->hint.memo);
-	d->hint.memo = NULL;
-	return fine;
+	return describe_shards(o, format);
 }
 
 /* Samples were cut by whoever wrote them: a window is one of them. */

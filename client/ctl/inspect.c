@@ -2,6 +2,7 @@
  * tokctl inspect: what shards say of themselves. What a file does not say comes from the options, else from
  * the dataset of the config that lists it, else it is the config's default.
  */
+#include "../../daemon/shard/memo.h"
 #include "ctl.h"
 #include "input.h"
 #include "manifest.h"
@@ -38,6 +39,7 @@ struct inspect {
 	bool json, deep, faults;
 	struct ctl_manifest *manifest; /* or NULL */
 	bool writes;		       /* a manifest: the config's may be the one to be written */
+	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
 	struct ctl_progress progress;
 	struct config *config;
 	struct listed *listed;
@@ -275,6 +277,7 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 {
 	struct ctl_input input = in->input;
 
+	input.hint.memo = in->memo;
 	if (listed && !input.format)
 		input.format = shard_format(listed->dataset->format);
 	if (listed && !input.hint.has_type)
@@ -347,6 +350,16 @@ static char *resolve(const char *name, const struct shard_list *list)
 	return whole;
 }
 
+/* Files named one by one share an index, too. False: out of memory. */
+static bool remember(struct inspect *in, const char *root)
+{
+	if (in->memo && strcmp(memo_root(in->memo), root) == 0)
+		return true;
+	memo_free(in->memo);
+	in->memo = memo_new(root);
+	return in->memo;
+}
+
 /* A file, or all files below a directory. */
 static void inspect_path(struct inspect *in, const char *path)
 {
@@ -356,6 +369,11 @@ static void inspect_path(struct inspect *in, const char *path)
 
 	if (!ctl_input_list(&list, path, &directory, why, sizeof(why))) {
 		print_fault(in, path, why);
+		return;
+	}
+	if (!remember(in, list.root)) {
+		print_fault(in, path, memory);
+		shard_list_free(&list);
 		return;
 	}
 	for (uint64_t i = 0; i < list.count && !in->out.failed; i++) {
@@ -478,6 +496,7 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	for (int i = 0; i < n; i++)
 		inspect_path(in, path[i]);
 	frames_free(in->input.hint.frames);
+	memo_free(in->memo);
 	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
 
 	if (manifest && in->faults)

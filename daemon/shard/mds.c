@@ -9,6 +9,8 @@
  *
  * index.json, in the directory or the one above, lists the shards. What it says is held against the files and
  * the other way round, so that a lost or a stray file is not found out by a training that went differently.
+ * Of its `hashes` only the xxh64 of a compressed shard is looked at, when that is about to be decoded whole:
+ * no other is read whole, and sha1 would cost more than the decoding.
  */
 #include "json.h"
 #include "memo.h"
@@ -300,6 +302,8 @@ struct front {
 	uint32_t first, second, end; /* offsets 0, 1 and samples */
 	struct layout layout;
 	char *columns; /* as text; to be freed */
+	bool has_hash; /* of the compressed file, by an index.json */
+	uint64_t hash;
 };
 
 static bool read_offsets(const struct bytes *b, struct front *f, char *why, size_t why_bytes)
@@ -391,6 +395,7 @@ static bool read_front(
 	int error;
 
 	f->columns = NULL;
+	f->has_hash = false;
 	if (!read_offsets(b, f, why, why_bytes))
 		return false;
 	uint64_t from = 4 + 4 * ((uint64_t)f->samples + 1), n = f->first - from;
@@ -678,13 +683,40 @@ static struct shard_index *begin(const struct bytes *b, const struct front *f, c
 	return x;
 }
 
+/* The file as it lies: whole, but it is about to be decoded anyway. */
+static bool check_hash(const struct bytes *b, uint64_t hash, char *why, size_t why_bytes)
+{
+	XXH64_state_t state;
+	struct bytes *file = bytes_open_plain(b->fd, b->path, why, why_bytes);
+	char some[16 * 1024];
+	int error;
+	bool fine = file;
+
+	XXH64_reset(&state, 0);
+	for (uint64_t at = 0; fine && at < file->size; at += sizeof(some)) {
+		size_t n = file->size - at < sizeof(some) ? (size_t)(file->size - at) : sizeof(some);
+
+		fine = bytes_read(file, at, some, n, &error, why, why_bytes);
+		XXH64_update(&state, some, n);
+	}
+	bytes_close(file);
+	return fine &&
+	       (XXH64_digest(&state) == hash ||
+		       bytes_why(why, why_bytes,
+			       "its xxh64 is %016" PRIx64
+			       "; its zip_data.hashes in index.json says %016" PRIx64 ": it is damaged",
+			       (uint64_t)XXH64_digest(&state), hash));
+}
+
 static struct shard_index *mds_open(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct front f;
 	struct shard_index *x = NULL;
 
-	if (read_front(b, hint, &f, why, why_bytes))
+	f.columns = NULL;
+	if ((!facts->has_hash || check_hash(b, facts->hash, why, why_bytes)) &&
+		read_front(b, hint, &f, why, why_bytes))
 		x = begin(b, &f, why, why_bytes);
 	free(f.columns);
 	if (!x)
@@ -699,8 +731,13 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 		if (known && !x->even && x->layout.column == 0 && x->layout.variable == 1 &&
 			x->tokens_from <= LEAD_BYTES)
 			facts->lead_bytes = x->lead_bytes = (uint32_t)x->tokens_from;
-		if (known || look_at_all(x, 1, why, why_bytes))
+		if (known || look_at_all(x, 1, why, why_bytes)) {
+			facts->looks = !x->even && x->lead_bytes == 0;
+			facts->index_bytes =
+				sizeof(*x) +
+				(x->offsets ? ((uint64_t)x->samples + 1) * sizeof(*x->offsets) : 0);
 			return x;
+		}
 	}
 	mds_close(x);
 	return NULL;
@@ -1005,31 +1042,9 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 	       (size_t)snprintf(to, to_bytes, "%s", name) < to_bytes;
 }
 
-static bool check_hash(const struct bytes *b, const struct entry *e, char *why, size_t why_bytes)
-{
-	XXH64_state_t state;
-	struct bytes *file = bytes_open_plain(b->fd, b->path, why, why_bytes);
-	char some[16 * 1024];
-	int error;
-	bool fine = file;
-
-	XXH64_reset(&state, 0);
-	for (uint64_t at = 0; fine && at < file->size; at += sizeof(some)) {
-		size_t n = file->size - at < sizeof(some) ? (size_t)(file->size - at) : sizeof(some);
-
-		fine = bytes_read(file, at, some, n, &error, why, why_bytes);
-		XXH64_update(&state, some, n);
-	}
-	bytes_close(file);
-	return fine && (XXH64_digest(&state) == e->zip_hash ||
-			       bytes_why(why, why_bytes,
-				       "its xxh64 is %016" PRIx64 "; zip_data.hashes in index.json, "
-				       "shards[%" PRIu64 "], says %016" PRIx64 ": it is damaged",
-				       (uint64_t)XXH64_digest(&state), e->number, e->zip_hash));
-}
-
-/* The compressed file itself, if it is the one that the index knows. */
-static bool check_zip(const struct bytes *b, const struct entry *e, char *why, size_t why_bytes)
+/* The compressed file itself, if it is the one that the index knows; its hash is looked at by open(). */
+static bool check_zip(
+	const struct bytes *b, struct front *f, const struct entry *e, char *why, size_t why_bytes)
 {
 	struct stat st;
 
@@ -1041,11 +1056,13 @@ static bool check_zip(const struct bytes *b, const struct entry *e, char *why, s
 		return bytes_why(why, why_bytes,
 			"it is %lld bytes long; index.json: shards[%" PRIu64 "].zip_data.bytes is %" PRIu64,
 			(long long)st.st_size, e->number, e->zip_bytes);
-	return !e->has_hash || check_hash(b, e, why, why_bytes);
+	f->has_hash = e->has_hash;
+	f->hash = e->zip_hash;
+	return true;
 }
 
 static bool check_entry(
-	const struct bytes *b, const struct front *f, const struct entry *e, char *why, size_t why_bytes)
+	const struct bytes *b, struct front *f, const struct entry *e, char *why, size_t why_bytes)
 {
 	char here[100], there[100];
 
@@ -1063,12 +1080,12 @@ static bool check_entry(
 			"its columns are %s; index.json: those of shards[%" PRIu64 "] are %s",
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
-	return check_zip(b, e, why, why_bytes);
+	return check_zip(b, f, e, why, why_bytes);
 }
 
 /* @directory/index.json against the shard, which it knows as @name. *@absent: there is none. */
-static bool check_index(const struct bytes *b, const struct front *f, struct memo *memo,
-	const char *directory, const char *name, bool *absent, char *why, size_t why_bytes)
+static bool check_index(const struct bytes *b, struct front *f, struct memo *memo, const char *directory,
+	const char *name, bool *absent, char *why, size_t why_bytes)
 {
 	char path[PATH_MAX];
 	struct entry wanted = {.name = (char *)name};
@@ -1106,7 +1123,7 @@ static bool is_below(const char *directory, const char *root)
  * The index of its directory; and the one above where that is part of the dataset, or where there is no
  * other: it is a merged one, then.
  */
-static bool check_indexes(const struct bytes *b, const struct front *f, struct memo *memo, char *directory,
+static bool check_indexes(const struct bytes *b, struct front *f, struct memo *memo, char *directory,
 	const char *name, char *why, size_t why_bytes)
 {
 	size_t n = strlen(directory) - 1; /* without the slash */
@@ -1126,8 +1143,8 @@ static bool check_indexes(const struct bytes *b, const struct front *f, struct m
 }
 
 /* Whatever index.json there is must list the shard, and as it is. */
-static bool check_listed(const struct bytes *b, const struct shard_hint *hint, const struct front *f,
-	char *why, size_t why_bytes)
+static bool check_listed(
+	const struct bytes *b, const struct shard_hint *hint, struct front *f, char *why, size_t why_bytes)
 {
 	char directory[PATH_MAX + 1], name[NAME_MAX + 1];
 	const char *slash = strrchr(b->path, '/');
@@ -1191,25 +1208,73 @@ static bool check_window(
 		       x->sample_tokens, hint->window_tokens, x->sample_tokens);
 }
 
+/*
+ * What describes a shard lies at its begin, so a large compressed one need not be decoded whole for that: a
+ * source of those bytes, which asks the whole one for others.
+ */
+struct front_source {
+	struct bytes bytes;
+	const struct bytes *whole;
+	uint8_t *data;
+	uint64_t n;
+};
+
+static bool front_source_read(
+	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+{
+	const struct front_source *s = (const struct front_source *)b;
+
+	if (at + n > s->n)
+		return bytes_read(s->whole, at, to, n, error, why, why_bytes);
+	memcpy(to, s->data + at, n);
+	return true;
+}
+
+static const struct bytes_ops front_source_ops = {.read = front_source_read};
+
+static void front_source_make(struct front_source *s, const struct bytes *b)
+{
+	uint8_t head[8];
+
+	*s = (struct front_source){.bytes = *b, .whole = b};
+	s->bytes.ops = &front_source_ops;
+	if (b->plain || bytes_head(b, head, sizeof(head)) < sizeof(head))
+		return;
+	/* To offset 0, and of the first sample what is looked at. */
+	uint64_t n = (uint64_t)bytes_u32(head + 4) + LEAD_BYTES, most = 4 * (uint64_t)bytes_u32(head);
+
+	if (n > b->size || n > most + CONFIG_MOST)
+		return;
+	s->data = malloc(n);
+	if (s->data)
+		s->n = bytes_head(b, s->data, n);
+}
+
 static bool mds_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
 	char *why, size_t why_bytes)
 {
-	struct front f;
+	struct front f = {.columns = NULL};
+	struct front_source front = {.data = NULL};
 	struct shard_index *x = NULL;
 	bool fine = refuse_packed(b, why, why_bytes);
 
-	f.columns = NULL;
-	fine = fine && read_front(b, hint, &f, why, why_bytes) && check_listed(b, hint, &f, why, why_bytes);
-	x = fine ? begin(b, &f, why, why_bytes) : NULL;
+	if (fine)
+		front_source_make(&front, b);
+	fine = fine && read_front(&front.bytes, hint, &f, why, why_bytes) &&
+	       check_listed(b, hint, &f, why, why_bytes);
+	x = fine ? begin(&front.bytes, &f, why, why_bytes) : NULL;
 	fine = x && check_spread(x, &f, why, why_bytes) && check_window(x, hint, why, why_bytes);
 	if (fine) {
 		facts->type = x->type;
 		facts->sample_tokens = x->sample_tokens;
 		facts->tokens = x->samples * x->sample_tokens; /* both lie in a file of under 4 GiB */
+		facts->has_hash = f.has_hash;
+		facts->hash = f.hash;
 	}
 	if (x)
 		mds_close(x);
 	free(f.columns);
+	free(front.data);
 	return fine;
 }
 

@@ -1,6 +1,6 @@
 /*
  * What formats learn from files that many shards share, like an index in their directory: it is read once
- * while a dataset's shards are described, not once a shard, and is the same for all of them.
+ * for a dataset, not once a shard, and is the same for all of them.
  */
 #ifndef TOKEND_SHARD_MEMO_H
 #define TOKEND_SHARD_MEMO_H

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <zstd.h>
 
 /* ---- shards ---- */
 
@@ -148,6 +149,10 @@ static void test_tokens(void **state)
 		for (uint64_t n = 0; from + n <= 12; n++) {
 			assert_true(shard_read(shard, from, n, tokens, &error, why, sizeof(why)));
 			for (uint64_t i = 0; i < n; i++)
+				assert_int_equal(tokens[i], (from + i) % 4 + 1);
+			memset(tokens, 0, sizeof(tokens));
+			assert_true(!files_try(fd) || shard_try(shard, from, n, tokens));
+			for (uint64_t i = 0; files_try(fd) && i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 		}
 	shard_close(shard);
@@ -439,51 +444,93 @@ static void test_broken(void **state)
 
 /* ---- a shard that lies in a large file ---- */
 
-/* Too large to be looked through when it is opened: each sample is looked at when it is read. */
-static void test_late(void **state)
-{
-	enum { SAMPLES = 100, TOKENS = 4000 };
-	static uint8_t file[4 + 4 * (SAMPLES + 1) + sizeof(usual_config) + SAMPLES * (8 + 4 * TOKENS)];
-	const struct shard_hint hint = {0};
-	struct shard_facts facts;
-	char why[512] = "";
-	static uint32_t tokens[TOKENS];
-	struct piece p = {.n = 0};
-	size_t n, begin = 4 + 4 * (SAMPLES + 1) + strlen(usual_config), sample = 4 + 3 + 4 * TOKENS;
-	int error = 0;
+enum { SAMPLES = 100, SAMPLE_TOKENS = 4000 };
 
+static uint8_t large[4 + 4 * (SAMPLES + 1) + sizeof(usual_config) + SAMPLES * (8 + 4 * SAMPLE_TOKENS)];
+
+/* All tokens are 0. Each shape is honest but that of sample @odd. Its bytes. */
+static size_t make_large(size_t odd)
+{
+	size_t begin = 4 + 4 * (SAMPLES + 1) + strlen(usual_config), sample = 4 + 3 + 4 * SAMPLE_TOKENS, n;
+	struct piece p = {.n = 0};
+
+	memset(large, 0, sizeof(large));
 	piece_number(&p, SAMPLES, 4);
 	for (size_t i = 0; i <= SAMPLES; i++)
 		piece_number(&p, begin + i * sample, 4);
 	piece_text(&p, usual_config);
-	memcpy(file, p.at, n = p.n);
+	memcpy(large, p.at, n = p.n);
 	for (size_t i = 0; i < SAMPLES; i++, n += sample) {
 		p.n = 0;
 		piece_number(&p, sample - 4, 4);
 		piece_number(&p, 5, 1);
-		/* An honest shape but for one. */
-		piece_number(&p, i == 60 ? TOKENS - 1 : TOKENS, 2);
-		memcpy(file + n, p.at, p.n);
+		piece_number(&p, i == odd ? SAMPLE_TOKENS - 1 : SAMPLE_TOKENS, 2);
+		memcpy(large + n, p.at, p.n);
 	}
-	const char *path = files_put(*state, "x.mds", file, n);
+	assert_true(n > 1 << 20);
+	return n;
+}
+
+/* Too large to be looked through when it is opened: each sample is looked at when it is read. */
+static void test_late(void **state)
+{
+	const struct shard_hint hint = {0};
+	struct shard_facts facts;
+	char why[512] = "";
+	static uint32_t tokens[SAMPLE_TOKENS];
+	int error = 0;
+	size_t n = make_large(60);
+	const char *path = files_put(*state, "x.mds", large, n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
-	assert_true(n > 1 << 20);
 	assert_string_equal(why, "");
 	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_string_equal(why, "");
 	for (uint64_t i = 0; i < SAMPLES; i++) {
-		bool fine = shard_read(shard, i * TOKENS, TOKENS, tokens, &error, why, sizeof(why));
+		bool fine =
+			shard_read(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &error, why, sizeof(why));
 
 		assert_int_equal(fine, i != 60);
+		assert_int_equal(
+			shard_try(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens), fine && files_try(fd));
 	}
 	assert_int_equal(error, EBADMSG);
 	assert_string_equal(why,
 		"sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` has 16000 bytes for them");
 	shard_close(shard);
 	close(fd);
+}
+
+/* Of a compressed shard no more than its begin is decoded to describe it. */
+static void test_compressed(void **state)
+{
+	static uint8_t packed[sizeof(large)];
+	struct frames *frames = frames_new(8 << 20);
+	const struct shard_hint hint = {.frames = frames};
+	struct shard_facts facts;
+	char why[512] = "";
+	static uint32_t tokens[SAMPLE_TOKENS];
+	size_t n = ZSTD_compress(packed, sizeof(packed), large, make_large(SAMPLES), 1);
+	int error;
+
+	assert_false(ZSTD_isError(n));
+	const char *path = files_put(*state, "x.mds.zstd", packed, n);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+
+	assert_string_equal(why, "");
+	assert_int_equal(facts.tokens, SAMPLES * SAMPLE_TOKENS);
+	assert_int_equal(frames_bytes(frames), 0);
+	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+
+	assert_string_equal(why, "");
+	assert_true(shard_read(shard, 8000, SAMPLE_TOKENS, tokens, &error, why, sizeof(why)));
+	assert_true(frames_bytes(frames) > sizeof(large) - 100000);
+	shard_close(shard);
+	close(fd);
+	frames_free(frames);
 }
 
 /* Written anew between the two. */
@@ -891,6 +938,7 @@ int main(void)
 		TEST(test_tokens),
 		TEST(test_broken),
 		TEST(test_late),
+		TEST(test_compressed),
 		TEST(test_changed),
 		TEST(test_indexes),
 		TEST(test_large_json),
