@@ -60,7 +60,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 all: programs python links
 programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next \
-	$(O)/bin/bench-order
+	$(O)/bin/bench-order $(O)/bin/bench-shard
 	@:
 
 # ---- compiling and linking ----
@@ -99,6 +99,9 @@ $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 
 $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
 	$(link) -lm
+
+$(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
+	$(link) -lzstd -lz -ljansson -lpthread
 
 # Tests link what they name out of this archive; it holds no main().
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
@@ -232,5 +235,5 @@ lint: deps-test
 clean:
 	$(Q)rm -rf build
 
--include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c \
+-include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c bench/shard.c \
 	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))

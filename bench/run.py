@@ -443,7 +443,25 @@ def write_formats(directory, count):
     subprocess.run([*pack, directory / "megatron", "--format", "megatron", "--eos", "1000"], **quiet)
     for frame in (64, 256):
         subprocess.run([*pack, directory / f"zstd-{frame}K", "--format", "zstd", "--frame", str(frame << 10)], **quiet)
+    for path in directory.glob("*/*"):  # how a file was written shows in how the page cache holds it: make them alike
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
     return len(tokens)
+
+
+def addressing(home):
+    """CPU of finding a window and reading it out of the page cache, in nanoseconds, beyond what flat takes."""
+    paths = {name: next(path for path in sorted((home / name).iterdir()) if path.suffix in (".bin", ".npy", ".ds", ".arrow", ".mds"))
+             for name in ("flat", "npy", "datatrove", "megatron", "arrow", "mds")}
+
+    def cost(window, names):
+        out = subprocess.run([BIN / "bench-shard", str(window), *(paths[name] for name in names)], check=True, capture_output=True)
+        took = json.loads(out.stdout)
+        return {name: took[str(paths[name])] - took[str(paths["flat"])] for name in names[1:]}
+
+    # a single token costs no more than to find it; of a sample all is read, as it is looked at
+    return cost(WIN, list(paths)), cost(1, ["flat", "megatron", "arrow"])
 
 
 def cost_of(*command):
@@ -460,7 +478,7 @@ def cost_of(*command):
 def formats(directory, args):
     """What a format costs beside flat, and beside the plain tool for the same bytes."""
     home = directory / "formats"
-    count = write_formats(home, args.tokens // 5)
+    count = write_formats(home, max(args.tokens // 5, 50_000_000))  # fewer would be kept decoded
     names = ("flat", "npy", "llmc", "datatrove", "megatron", "arrow", "mds", "zstd-64K", "zstd-256K")
     keys = {"mds": f"seq_len: {WIN}, extra: 0"}
     shuffle = "block, block: 512, group: 8"  # a block is many frames: those at its ends are decoded once more for its neighbours
@@ -470,13 +488,13 @@ def formats(directory, args):
     rates, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
     flat, level = home / "flat/a.bin", "3"
     for _ in range(args.rounds):
-        with Daemon(directory, streams, "memory: 256MiB\n") as daemon:  # decoded frames: two groups of blocks, not all
+        with Daemon(directory, streams, "memory: 128MiB\n") as daemon:  # decoded frames: two groups of blocks, not all
             daemon.wait()
             for name in names[1:]:  # each with flat beside it
                 rates["flat"].append(next_from_c(daemon, "flat", 0, 20000)["tokens_s"])
                 rates[name].append(next_from_c(daemon, name, 0, 20000)["tokens_s"] / rates["flat"][-1])
         for name in cpu:
-            with Daemon(directory, streams, "memory: 256MiB\n") as daemon:
+            with Daemon(directory, streams, "memory: 128MiB\n") as daemon:
                 daemon.wait()
                 cat = [BIN / "tokctl", "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1", "--micro", str(MICRO),
                        "--batches", str(count // BATCH_TOKENS), "--start"]
@@ -485,8 +503,9 @@ def formats(directory, args):
                 cost_of(*cat, str(count // SEQ))
                 served = cpu_of(daemon.process.pid) - before
                 cpu[name].append(cost_of("zstd", "-dqc", *(home / name).iterdir())["cpu_s"] / served)
+    many = [flat] * 8  # or the start of the programs is what is measured
     for _ in range(args.rounds):
-        for name, command in (("cat", ("cat", flat)), ("inspect", (BIN / "tokctl", "inspect", "--deep", flat)),
+        for name, command in (("cat", ("cat", *many)), ("inspect", (BIN / "tokctl", "inspect", "--deep", *many)),
                               ("zstd", ("zstd", "-qf", "-T2", f"-{level}", flat, "-o", home / "a.zst")),
                               ("pack", (BIN / "tokctl", "pack", flat, home / "packed", "--format", "zstd", "--level", level))):
             tools.setdefault(name, []).append(cost_of(*command))
@@ -496,6 +515,10 @@ def formats(directory, args):
     for name in names[1:]:
         wanted = "" if name.startswith("zstd") else "wanted ≥ 0.95"
         row(f"  of {name} ÷ flat", f"{statistics.median(rates[name]):.2f}", wanted)
+    reading, finding = addressing(home)
+    costs = ", ".join(f"{name} {ns:+.0f}" for name, ns in reading.items())
+    row("CPU to find and read a window, beyond flat's", costs + " ns", "")
+    row("  to find it alone", ", ".join(f"{name} {ns:+.0f}" for name, ns in finding.items()) + " ns", "wanted ≤ 100")
     for name in names[-2:]:
         row(f"tokens a CPU second, {name} ÷ `zstd -d`", f"{statistics.median(cpu[name]):.2f}", "wanted ≥ 0.8")
     row("speed of `tokctl inspect --deep` ÷ `cat FILE >/dev/null`", f"{median(tools['cat'], 's') / median(tools['inspect'], 's'):.2f}",

@@ -9,7 +9,7 @@ allowed() { # from to
 	"daemon → daemon/shard" | "daemon/io → daemon" | "daemon/engine → daemon") return 0 ;;
 	"daemon/control → "daemon* | "daemon/main → daemon/control") return 0 ;;
 	"client/ctl → client" | "client/ctl → daemon" | "client/ctl → daemon/shard") return 0 ;;
-	"client/python → client" | "bench → client" | "bench → daemon") return 0 ;;
+	"client/python → client" | "bench → client" | "bench → daemon" | "bench → daemon/shard") return 0 ;;
 	esac
 	return 1
 }

@@ -1,0 +1,104 @@
+/*
+ * bench-shard WINDOW PATH…: what a window of so many tokens costs to find and to read out of the page cache,
+ * in shards of any format. Prints one JSON line: nanoseconds of CPU for each path, the shards taking turns.
+ */
+#include "../daemon/shard/shard.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { ROUNDS = 301, WINDOWS = 500, SHARDS_MOST = 16 };
+
+static double now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static struct shard *open_shard(const char *path)
+{
+	const struct shard_hint hint = {.type = SHARD_U16};
+	const struct shard_format *format;
+	struct shard_facts facts;
+	struct shard *shard = NULL;
+	char why[512] = "cannot be opened";
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	format = fd < 0 ? NULL : shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	if (format)
+		shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+	if (shard)
+		return shard;
+	fprintf(stderr, "bench-shard: %s: %s\n", path, why);
+	exit(1);
+}
+
+/* WINDOWS of them, anywhere in it. */
+static double read_some(const struct shard *shard, uint64_t window, char *to, uint64_t *random)
+{
+	uint64_t windows = shard->facts.tokens / window;
+	char why[512];
+	int error;
+	double from = now_ns();
+
+	for (int i = 0; i < WINDOWS; i++) {
+		uint64_t token = (*random >> 33) % windows * window;
+
+		*random = *random * 6364136223846793005 + 1442695040888963407;
+		if (shard_try(shard, token, window, to) ||
+			shard_read(shard, token, window, to, &error, why, sizeof(why)))
+			continue;
+		fprintf(stderr, "bench-shard: %s\n", why);
+		exit(1);
+	}
+	return (now_ns() - from) / WINDOWS;
+}
+
+int main(int argc, char **argv)
+{
+	static double cost[SHARDS_MOST][ROUNDS];
+	struct shard *shard[SHARDS_MOST];
+	uint64_t window = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
+	int shards = argc - 2;
+	char *to = malloc(4 * window);
+
+	if (shards < 1 || shards > SHARDS_MOST || window < 1 || !to) {
+		fprintf(stderr, "usage: bench-shard WINDOW PATH…\n");
+		return 2;
+	}
+	for (int s = 0; s < shards; s++) {
+		shard[s] = open_shard(argv[2 + s]);
+		if (shard[s]->facts.tokens < window) {
+			fprintf(stderr, "bench-shard: %s: has no window\n", argv[2 + s]);
+			return 1;
+		}
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		uint64_t begin = (uint64_t)round;
+
+		for (int s = 0; s < shards; s++) {
+			uint64_t random = begin * 0x9e3779b97f4a7c15;
+
+			cost[s][round] = read_some(shard[s], window, to, &random);
+		}
+	}
+	for (int s = 0; s < shards; s++) {
+		qsort(cost[s], ROUNDS, sizeof(cost[s][0]), by_value);
+		printf("%s\"%s\": %.1f", s ? ", " : "{", argv[2 + s], cost[s][ROUNDS / 2]);
+		shard_close(shard[s]);
+	}
+	puts("}");
+	free(to);
+	return 0;
+}
