@@ -38,7 +38,7 @@ client  = $(wildcard client/*.c)
 ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
-sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
+sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/gpu/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 
@@ -107,7 +107,7 @@ $(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
-unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-cat
+unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-cat $(O)/check/pin-trainer $(O)/check/fake/libcuda.so.1
 	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
@@ -116,6 +116,13 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 # What the tests in Python read shards with.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
+
+# A trainer, and in place of a GPU's driver a library that is strict about how it is used.
+$(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(call objects,$(client) $(proto))
+	$(link) -lm
+
+$(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
+	$(link) -shared -Wl,-soname,libcuda.so.1 -lpthread
 
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(call objects,daemon/manifest.c $(wildcard daemon/shard/*.c))
 	$(link) -fsanitize=fuzzer -lzstd -lz -ljansson -lpthread
@@ -236,4 +243,4 @@ clean:
 	$(Q)rm -rf build
 
 -include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c bench/shard.c \
-	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))
+	$(wildcard client/example/*.c tests/unit/*.c tests/gpu/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))
