@@ -40,7 +40,7 @@ enum {
 	PAGE = 4096,
 	DEVICES = 4,
 	STREAMS = 64,
-	REGIONS = 64,
+	REGIONS = 4096,
 	DEPTH = 16,
 	RELAXED = 2,
 	CHUNK = 1 << 30,

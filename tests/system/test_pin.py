@@ -120,7 +120,8 @@ def turns(checks, place, daemon):
     trainer = Trainer(place, daemon, "turn")
     checks.ok("turns: wants to register", trainer.says("pinning"), trainer.said())
     time.sleep(0.2)
-    checks.ok("turns: waits while another one does", "pinned" not in trainer.said() and trainer.process.poll() is None, trainer.said())
+    waits = "pinned" not in trainer.said() and trainer.process.poll() is None
+    checks.ok("turns: waits while another one does", waits, trainer.said())
     fcntl.flock(directory, fcntl.LOCK_UN)
     code, said = trainer.end()
     checks.ok("turns: then it does", code == 0 and "pinned" in said, (code, said))
