@@ -111,10 +111,9 @@ class Session:
 
         self.client = _tokend.Client("train", micro, socket=daemon.socket, slots=slots, deadline_ms=30000, position=position)
         self.micro, self.small = micro, torch.empty((2, micro), dtype=torch.int64)
-        self.at = self.small.data_ptr()
 
     def take(self, tokens=0):
-        return self.client.next_into(tokens, self.at, self.at + 8 * self.micro)
+        return self.client.next_into(tokens, self.small.data_ptr())
 
     def on_cpu(self):
         import torch
@@ -174,17 +173,15 @@ def rate(torch, source, rounds=15, copies=20):
 
 
 def check_is_pinned(torch, daemon):
-    from tokend import view
-
     session = Session(daemon)
-    view.begin(session.client, 2)
+    session.client.lend(2)
     session.take()
-    before = view.tensor(session.client)
+    before = torch.from_dlpack(session.client.view())
     ok("is_pinned: not before it is registered", not before.is_pinned())
     session.client.pin(0)
     ok("is_pinned: a tensor over a slot", before.is_pinned())
     session.take()
-    tensor = view.tensor(session.client)
+    tensor = torch.from_dlpack(session.client.view())
     ok("is_pinned: at interior pointers", all(tensor.view(torch.int16)[row:, 7:].is_pinned() for row in range(8)))
     del before, tensor
     session.close()
@@ -192,14 +189,12 @@ def check_is_pinned(torch, daemon):
 
 
 def check_rate(torch, daemon):
-    from tokend import view
-
     for micro in (8, 4096):
         session = Session(daemon, micro)
-        view.begin(session.client, 2)
+        session.client.lend(2)
         session.client.pin(0)
         session.take()
-        ring = view.tensor(session.client).view(torch.int16)
+        ring = torch.from_dlpack(session.client.view()).view(torch.int16)
         pinned, pageable = torch.empty_like(ring, pin_memory=True).copy_(ring), ring.clone()
         rates = {"ring": rate(torch, ring), "torch pinned": rate(torch, pinned), "pageable": rate(torch, pageable)}
         size = f"{ring.nbytes / 1e6:.2f} MB a slot"
@@ -210,13 +205,11 @@ def check_rate(torch, daemon):
 
 
 def check_early_return(torch, daemon):
-    from tokend import view
-
     session = Session(daemon, 4096)
-    view.begin(session.client, 2)
+    session.client.lend(2)
     session.client.pin(0)
     session.take()
-    ring = view.tensor(session.client).view(torch.int16)
+    ring = torch.from_dlpack(session.client.view()).view(torch.int16)
     to = torch.empty_like(ring, device="cuda")
     took = {}
     for name, source in (("ring", ring), ("pageable", ring.clone())):
@@ -248,10 +241,8 @@ def check_reuse(torch, daemon):
     ok(f"reuse: {batches} late batches arrive as they are", not wrong, wrong)
     session.close()
 
-    from tokend import view
-
     session, cudart = Session(daemon, micro, slots=3), torch.cuda.cudart()
-    view.begin(session.client, 1)
+    session.client.lend(1)
     session.take()
     line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if "tokend-data" in line)
     begin, end = (int(word, 16) for word in line.split()[0].split("-"))
@@ -262,7 +253,7 @@ def check_reuse(torch, daemon):
             session.take()
         with torch.cuda.stream(side):
             slow(torch, 5)
-            seen.append(view.tensor(session.client).view(torch.int16).to("cuda", non_blocking=True))
+            seen.append(torch.from_dlpack(session.client.view()).view(torch.int16).to("cuda", non_blocking=True))
     torch.cuda.synchronize()
     wrong = sum(not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens) for got, tokens in zip(seen, right, strict=True))
     ok("reuse: the negative control (slots given back early) arrives wrong", wrong > 0, f"{wrong} of {batches} batches wrong")

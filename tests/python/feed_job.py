@@ -62,8 +62,7 @@ class Trainer:
     def take(self):
         shape = self.client.shape()
         self.small = torch.empty((2, shape["rows"]), dtype=torch.int64)
-        at = self.small.data_ptr()
-        return self.client.next_into(0, at, at + 8 * shape["rows"])
+        return self.client.next_into(0, self.small.data_ptr())
 
     def step(self):
         handed = self.feed.next(self.take)

@@ -5,11 +5,12 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
 from conftest import BIN, subprocess_environment, wait_until
-from tokend import ArgumentError, HeldError, _tokend, view
+from tokend import ArgumentError, HeldError, Loader, _tokend, view
 
 torch = pytest.importorskip("torch")
 
@@ -19,16 +20,16 @@ MICRO, WINDOW, SLOTS, HOLD = 4, 65, 4, 3
 class Lender:
     def __init__(self, daemon, stream="train", slots=SLOTS, hold=HOLD):
         self.client = _tokend.Client(stream, MICRO, socket=daemon.socket, slots=slots, deadline_ms=20000)
-        view.begin(self.client, hold)
+        self.client.lend(hold)
 
     def take(self):
         self.rows = numpy.empty((2, MICRO), numpy.int64)
         at = self.rows.ctypes.data
-        return self.client.next_into(0, at, at + 8 * MICRO)
+        return self.client.next_into(0, at)
 
     def tensor(self):
         assert self.take() is not None
-        return view.tensor(self.client)
+        return torch.from_dlpack(self.client.view())
 
 
 def right(daemon, tensor, batch, stream="train", start=0):
@@ -65,7 +66,7 @@ def test_numpy(daemon):
     lender = Lender(daemon)
     for batch in range(10):
         assert lender.take() is not None
-        array = view.array(lender.client)
+        array = numpy.from_dlpack(view.Lent(lender.client.view()))
         assert array.dtype == numpy.uint16 and right(daemon, torch.from_numpy(array.astype(numpy.int64)), batch)
         assert not array.flags.writeable
 
@@ -109,25 +110,32 @@ def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
 
 def test_from_whichever_thread(daemon):
     """Consumers in other threads drop views while this one takes more: none is lost, none comes back early."""
+    batches, wrong, work = 200, [], queue.Queue(maxsize=4)
+    want = numpy.stack([daemon.tokens(row, WINDOW) for row in daemon.plan("train", 0, batches * MICRO)]).reshape(-1, MICRO, WINDOW)
     lender = Lender(daemon, slots=16, hold=12)
-    work, wrong = queue.Queue(maxsize=4), []
 
     def consume():
         while (item := work.get()) is not None:
             batch, tensor = item
-            if not right(daemon, tensor, batch % 50, start=batch // 50 * 50 * MICRO):
+            time.sleep(0.001 * (batch % 3))
+            if not numpy.array_equal(tensor.numpy(), want[batch]):
                 wrong.append(batch)
             del tensor, item
 
-    threads = [threading.Thread(target=consume) for _ in range(3)]
+    threads = [threading.Thread(target=consume, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for batch in range(60):
-        work.put((batch, lender.tensor()))
+    for batch in range(batches):
+        while True:
+            try:
+                work.put((batch, lender.tensor()), timeout=20)
+                break
+            except HeldError:  # a consumer that was left behind holds an old one
+                time.sleep(0.001)
     for _ in threads:
-        work.put(None)
+        work.put(None, timeout=20)
     for thread in threads:
-        thread.join()
+        thread.join(20)
     assert wrong == []
 
 
@@ -161,17 +169,17 @@ def test_views_outlive_a_seek_and_the_daemon(daemon):
     lender = Lender(daemon)
     first = lender.tensor()
     lender.client.seek(_tokend.cursor_seek(lender.client.cursor(), 400), 0, 1, MICRO)
-    second = lender.tensor()
+    second, third = lender.tensor(), lender.tensor()
     daemon.kill()
-    assert right(daemon, first, 0) and right(daemon, second, 100)
+    assert right(daemon, first, 0) and right(daemon, second, 100) and right(daemon, third, 101)
     del second
     daemon.start()
-    batch, later = 101, [lender.tensor()]
+    batch, later = 102, lender.tensor()
     while lender.client.shape()["reattached"] == 0:  # first comes what was published
-        later, batch = [later[-1], lender.tensor()], batch + 1
+        later, batch = lender.tensor(), batch + 1
     assert rings() == before + 3
-    assert right(daemon, first, 0) and right(daemon, later[0], batch - 1) and right(daemon, later[1], batch)
-    del first, later
+    assert right(daemon, first, 0) and right(daemon, third, 101) and right(daemon, later, batch)
+    del first, third, later
     lender.tensor()
     assert rings() == before + 1
 
@@ -200,14 +208,14 @@ def test_a_child_leaves_it_alone(daemon):
 
 JOB = """
 import ctypes as c, sys, torch
-from tokend import _tokend, view
+from tokend import _tokend
 path, pins, MICRO, BYTES = sys.argv[1], sys.argv[2] == "pins", 4, 4 * 65 * 2
 cu = c.CDLL("libcuda.so.1")
 context, stream = c.c_void_p(), c.c_void_p()
 assert cu.cuInit(0) == 0 and cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
 assert cu.cuCtxSetCurrent(context) == 0 and cu.cuStreamCreate(c.byref(stream), 1) == 0
 client = _tokend.Client("train", MICRO, socket=path, slots=4)
-view.begin(client, 1)
+client.lend(1)
 if pins:
     client.pin(0)
 else:  # registered behind our back: nothing of ours waits for the copies
@@ -219,8 +227,8 @@ rows, arrived = torch.empty((2, MICRO), dtype=torch.int64), []
 for _ in range(30):
     at = c.c_uint64()
     assert cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(BYTES)) == 0
-    assert client.next_into(0, rows.data_ptr(), rows.data_ptr() + 8 * MICRO)
-    tensor = view.tensor(client)
+    assert client.next_into(0, rows.data_ptr())
+    tensor = torch.from_dlpack(client.view())
     assert cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
     arrived.append(at.value)
     tensor = None
@@ -251,3 +259,43 @@ def test_a_slot_waits_for_copies_that_nobody_told_us_of(daemon, environment):
 def test_a_slot_that_does_not_wait_is_seen(daemon):
     """The negative control of the one before."""
     assert len(copied(daemon, "does not")) > 1
+
+
+# ---- Loader(view=True) ----
+
+
+def test_a_loader_lends(daemon):
+    with Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, slots=SLOTS, view=True, hold=HOLD, provenance=True) as loader:
+        for number, batch in zip(range(20), loader, strict=False):
+            assert right(daemon, batch["tokens"], number) and "labels" not in batch
+            assert batch["position"].tolist() == list(range(number * MICRO, number * MICRO + MICRO))
+            assert loader.position == (number + 1) * MICRO and batch["offset"].shape == (MICRO,)
+        held = [batch, *(next(loader) for _ in range(HOLD))]
+        with pytest.raises(HeldError, match=f"say hold={HOLD + 1}, slots={HOLD + 2}"):
+            next(loader)
+        del batch, held[:2]
+        loader.seek(position=400)
+        assert right(daemon, next(loader)["tokens"], 100)
+        last = next(loader)
+    assert right(daemon, last["tokens"], 101)  # the loader is closed
+
+
+def test_numpy_loaders_lend(daemon):
+    with Loader("wide", MICRO, socket=daemon.socket, rank=0, world=1, framework="numpy", slots=SLOTS, view=True, hold=1) as loader:
+        for number, batch in zip(range(10), loader, strict=False):
+            assert batch["tokens"].dtype == numpy.uint32
+            assert right(daemon, torch.from_numpy(batch["tokens"].astype(numpy.int64)), number, "wide")
+
+
+def test_what_cannot_be_lent_is_refused(daemon):
+    def refused(**wanted):
+        with pytest.raises((ValueError, HeldError)) as error:
+            Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, slots=SLOTS, **wanted)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "hold: None, must be how many batches" in refused(view=True)
+    assert "hold: 0, must be" in refused(view=True, hold=0)
+    assert "hold: 3 is of use with view=True only" in refused(hold=3)
+    assert "say slots=5" in refused(view=True, hold=4)
+    assert "so dtype, cp cannot be had" in refused(view=True, hold=1, dtype=torch.int32, cp=(0, 2, "zigzag"))
