@@ -100,14 +100,14 @@ def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
     assert "cannot be registered" in warning and "\n" not in warning
 
 
-def test_no_gpu_is_one_line():
+def test_no_gpu_is_one_line(daemon):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is one here")
-    from tokend import ArgumentError, device
+    from tokend import ArgumentError, Loader
 
     with pytest.raises(ArgumentError, match="device: cuda:1, but torch .* sees no GPU"):
-        device.Cuda("cuda:1")
+        Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, device="cuda:1")
 
 
 def test_tokend_does_not_import_torch_for_it():
