@@ -91,7 +91,7 @@ void handle_settle(struct tokend *t, uint64_t handle)
 	struct generation **at = handle_generation(t, handle), *g = *at;
 	uint64_t s = handle_slot(handle);
 
-	if (!g)
+	if (!g || handle_copies(g, s)) /* it comes back by itself */
 		return;
 	/* Out of memory that is not registered a driver has copied before it returns. */
 	if (!g->copies || copies_registered(g->copies) == 0) {
