@@ -38,7 +38,7 @@ client  = $(wildcard client/*.c)
 ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
-sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
+sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/gpu/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 
@@ -54,7 +54,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test prove fuzz bench wheel deps deps-test deps-wheel install uninstall format format-check lint clean
+.PHONY: all programs unit run test prove fuzz bench check-gpu cuda-programs wheel deps deps-test deps-wheel install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
@@ -103,11 +103,22 @@ $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
 $(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
 
+# Programs against the CUDA runtime: built where its headers are, without nvcc, and needed by nothing else.
+CUDA ?= /usr/local/cuda
+cuda_programs = $(if $(wildcard $(CUDA)/include/cuda_runtime.h),build/gcc/bin/example-gpu-trainer build/gcc/bin/bench-h2d)
+
+build/gcc/client/example/gpu_trainer.o build/gcc/bench/h2d.o: ALL_CFLAGS += -isystem $(CUDA)/include
+build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/gcc/lib/libtokend.so
+	$(link) -Lbuild/gcc/lib -ltokend -L$(CUDA)/lib64 -lcudart -Wl,-rpath,'$$ORIGIN/../lib:$(CUDA)/lib64'
+
+build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(client) $(proto))
+	$(link) -lm -L$(CUDA)/lib64 -lcudart -Wl,-rpath,'$(CUDA)/lib64'
+
 # Tests link what they name out of this archive; it holds no main().
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
-unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-cat
+unit: $(tests:%=$(O)/check/%) $(O)/check/sim $(O)/check/prove $(O)/check/shard-cat $(O)/check/pin-trainer $(O)/check/fake/libcuda.so.1
 	@:
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
@@ -116,6 +127,13 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 # What the tests in Python read shards with.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
+
+# A trainer, and in place of a GPU's driver a library that is strict about how it is used.
+$(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(call objects,$(client) $(proto))
+	$(link) -lm
+
+$(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
+	$(link) -shared -Wl,-soname,libcuda.so.1 -lpthread
 
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(call objects,daemon/manifest.c $(wildcard daemon/shard/*.c))
 	$(link) -fsanitize=fuzzer -lzstd -lz -ljansson -lpthread
@@ -140,8 +158,8 @@ build/python/tokend/%: client/python/tokend/%
 
 include_python = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
-build/gcc/client/python/_tokend.o: ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
-build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,client/python/_tokend.c $(client) $(proto))
+$(patsubst %.c,build/gcc/%.o,$(wildcard client/python/*.c)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
+build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,$(wildcard client/python/*.c) $(client) $(proto))
 	$(link) -shared -lm
 
 # ---- the two commands ----
@@ -169,6 +187,14 @@ FUZZ_SECONDS ?= 60
 fuzz: deps-test
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+# On a machine with a GPU, with a Python whose torch sees it: make check-gpu PYTHON=python3. Without one: skipped.
+cuda-programs: $(cuda_programs)
+	@:
+
+check-gpu:
+	+$(Q)$(MAKE) all cuda-programs
+	$(Q)$(PYTHON) tests/gpu/check.py $(T) || test $$? = 77
 
 bench: deps
 	+$(Q)$(MAKE) all
@@ -221,13 +247,13 @@ uninstall:
 # ---- keeping house ----
 
 format:
-	$(Q)clang-format -i $(sources) client/python/_tokend.c
+	$(Q)clang-format -i $(sources)
 
 format-check:
-	$(Q)clang-format --dry-run -Werror $(sources) client/python/_tokend.c
+	$(Q)clang-format --dry-run -Werror $(sources)
 
 lint: deps-test
-	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c bench/*.c) | \
+	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c) bench/next.c bench/order.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -Iclient' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
@@ -235,5 +261,5 @@ lint: deps-test
 clean:
 	$(Q)rm -rf build
 
--include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c client/python/_tokend.c bench/next.c bench/order.c bench/shard.c \
-	$(wildcard client/example/*.c tests/unit/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))
+-include $(patsubst %.c,$(O)/%.d,$(sort $(proto) $(daemon) $(ctl) daemon/main.c $(wildcard client/python/*.c bench/*.c) \
+	$(wildcard client/example/*.c tests/unit/*.c tests/gpu/*.c tests/sim/*.c tests/prove/*.c tests/fuzz/*.c)))

@@ -7,6 +7,7 @@
  *   seek.c     the cursor: where we are, and every way to be elsewhere
  *   record.c   a record of what was taken
  *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in any order
+ *   copy.c     batches that go to a GPU      pin.c  what that asks of its driver
  *
  * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be asked for.
  * `taken` is the position behind the last batch handed out, `committed` behind the last one committed;
@@ -70,6 +71,7 @@ struct tokend {
 	uint64_t rank, world;
 	uint64_t number;
 	uint32_t micro;
+	uint32_t copying;	  /* slots on their way to a GPU */
 	int fd;			  /* of the session; -1: lost */
 	struct recording *record; /* or NULL */
 
@@ -91,6 +93,8 @@ struct tokend {
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper;
 	struct search search; /* for a lost daemon */
+	struct pin *pin;      /* a GPU's driver; NULL: none was asked for */
+	bool pins;	      /* each ring is registered with it */
 	uint64_t generations, reattached, lost_wakes, waited_ns, batches;
 	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES] of an attach */
 	uint8_t *saved; /* [LIMIT_CURSOR_BYTES] of a checkpoint, which may have to attach first */
@@ -120,6 +124,35 @@ int handle_failed(struct tokend *t);
 int handle_check(struct tokend *t); /* EFORKED in a child */
 /* Makes @g the current ring, reached over @fd. The former one stays while batches of it are held. */
 void handle_adopt(struct tokend *t, struct generation *g, int fd);
+
+/* ---- next.c ---- */
+
+/* A batch's handle: its slot, and above it the generation. */
+enum { HANDLE_BITS = 48 };
+
+static inline uint64_t handle_slot(uint64_t handle)
+{
+	return handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
+}
+
+/* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
+struct generation **handle_generation(struct tokend *t, uint64_t handle);
+/* Slot @s of the generation that @at points to is back. False if it was not out. */
+bool handle_return(struct tokend *t, struct generation **at, uint64_t s);
+
+/* ---- copy.c ---- */
+
+/* Gives back the slots whose copies are over, if they were handed out. */
+void handle_collect(struct tokend *t);
+/* Is slot @s of @g on its way to a GPU? */
+static inline bool handle_copies(const struct generation *g, uint64_t s)
+{
+	return g->copies && copies_has(g->copies, s);
+}
+/* Registers @g, if rings are to be. False, and why: it stays as it was. */
+bool handle_pin(struct tokend *t, struct generation *g);
+/* A batch that others had in their hands: given back, once what they may have queued from it is over. */
+void handle_settle(struct tokend *t, uint64_t handle);
 
 /* ---- attach.c ---- */
 

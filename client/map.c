@@ -89,13 +89,21 @@ fail:
 	return NULL;
 }
 
+bool generation_idle(const struct generation *g)
+{
+	return g->held == 0 && (!g->copies || copies_none(g->copies));
+}
+
 void generation_free(struct generation *g, bool mapped)
 {
 	if (!g)
 		return;
-	if (mapped) {
+	if (!mapped) {
+		copies_forget(g->copies);
+	} else {
 		munmap(g->meta, g->ring.geometry.meta_bytes);
-		munmap(g->data, g->ring.geometry.data_bytes);
+		if (copies_free(g->copies))
+			munmap(g->data, g->ring.geometry.data_bytes);
 	}
 	free(g);
 }

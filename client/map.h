@@ -1,12 +1,14 @@
 /*
  * One ring as this process has it mapped, from one attach to the next. A handle has a current generation;
- * older ones stay only while batches of them are held, so that a batch outlives the daemon that filled it.
+ * older ones stay only while batches of them are held, so that a batch outlives the daemon that filled it, or
+ * while a GPU copies out of them.
  */
 #ifndef TOKEND_MAP_H
 #define TOKEND_MAP_H
 
 #include "../proto/ring.h"
 #include "giveback.h"
+#include "pin.h"
 
 struct generation {
 	struct ring ring;
@@ -16,9 +18,13 @@ struct generation {
 	uint64_t held;	    /* batches taken and not released */
 	uint64_t id;
 	void *meta, *data;
+	struct copies *copies; /* to a GPU; NULL: there was none yet */
 	struct generation *older;
 	uint64_t bits[];
 };
+
+/* Nobody looks at it any more: neither batches are held nor copies under way. */
+bool generation_idle(const struct generation *g);
 
 /*
  * Maps the two segments; the descriptors stay the caller's. NULL, and one line in @why, if they are not a
@@ -26,7 +32,8 @@ struct generation {
  */
 struct generation *generation_map(int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes,
 	bool *no_memory, char *why, size_t why_bytes);
-/* @mapped: false in a forked child, where the segments are not. */
+/* @mapped: false in a forked child, where the segments are not. Memory that a GPU goes on reading stays
+ * mapped. */
 void generation_free(struct generation *g, bool mapped);
 
 #endif

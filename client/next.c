@@ -11,7 +11,7 @@ enum {
 	SPIN_NS = 20000,    /* a slot that is about to come is not worth a system call */
 	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
 	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
-	HANDLE_BITS = 48,   /* of a batch's handle: its slot; above: its generation */
+	COPY_NS = 200000,   /* between two looks whether a copy to a GPU is over */
 };
 
 _Static_assert(sizeof(struct tokend_row) == sizeof(struct ring_row) &&
@@ -67,13 +67,18 @@ static int wait_once(struct tokend *t)
 	const struct generation *g = t->now;
 	int r = 0;
 
+	if (giveback_full(&g->out)) { /* of copies: it is not the daemon that is waited for */
+		r = handle_doze(t, t->fd, POLLIN, handle_clock() + COPY_NS);
+		return r == 1 ? handle_listen(t) : r;
+	}
 	if (spin(t))
 		return 0;
 	if (!ring_wait_begin(&g->ring, g->out.taken)) {
 		if (ring_daemon_waits(&g->ring))
 			link_wake(t->fd);
-		r = handle_doze(t, t->fd, POLLIN, handle_clock() + INT64_C(1000000000));
-		if (r == 0)
+		r = handle_doze(
+			t, t->fd, POLLIN, handle_clock() + (t->copying ? COPY_NS : INT64_C(1000000000)));
+		if (r == 0 && !t->copying)
 			r = count_lost_wake(t);
 	}
 	ring_wait_end(&g->ring);
@@ -85,6 +90,8 @@ static int look(struct tokend *t)
 {
 	struct generation *g = t->now;
 
+	if (t->copying)
+		handle_collect(t);
 	g->published = ring_published(&g->ring);
 	if (g->published > g->out.taken)
 		return 1;
@@ -92,7 +99,7 @@ static int look(struct tokend *t)
 		return 0;
 	if (t->failed)
 		return handle_failed(t);
-	if (giveback_full(&g->out))
+	if (giveback_full(&g->out) && !t->copying)
 		return handle_fail(t, TOKEND_EHELD,
 			"slots: all %u are taken and the oldest batch was not released: release it, or "
 			"attach with more slots",
@@ -130,11 +137,32 @@ static int find_slot(struct tokend *t, bool wait)
 	}
 }
 
+/* The slot behind the last one taken, as a batch. */
+static void describe(const struct tokend *t, struct tokend_batch *batch)
+{
+	const struct generation *g = t->now;
+	const struct ring_geometry *geometry = &g->ring.geometry;
+	uint64_t s = g->out.taken;
+	const struct ring_slot *slot = ring_slot(&g->ring, s);
+
+	*batch = (struct tokend_batch){
+		.tokens = ring_slot_data(&g->ring, s),
+		.row = (const struct tokend_row *)ring_rows(&g->ring, s),
+		.rows = geometry->rows,
+		.rows_valid = slot->rows_valid,
+		.window_tokens = geometry->window_tokens,
+		.token_bytes = geometry->token_bytes,
+		.position = slot->position,
+		.next = order_rank_next(t->taken, t->step, t->end),
+		.number = t->number,
+		.handle = g->id << HANDLE_BITS | s,
+	};
+}
+
 /* Hands out the slot behind the last one taken, which is published. What cannot be recorded is not taken. */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
 	struct generation *g = t->now;
-	const struct ring_geometry *geometry = &g->ring.geometry;
 	uint64_t s = g->out.taken;
 	const struct ring_slot *slot = ring_slot(&g->ring, s);
 	uint64_t due = t->taken + t->rank * t->micro;
@@ -145,45 +173,29 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 					       " was due: seek, and report this",
 					       slot->position, due));
 
-	const struct tokend_row *row = (const struct tokend_row *)ring_rows(&g->ring, s);
-	const void *tokens = ring_slot_data(&g->ring, s);
-	uint64_t next = order_rank_next(t->taken, t->step, t->end);
-
+	describe(t, batch);
 	if (__builtin_expect(t->record != NULL, 0)) {
-		int r = handle_record(t, row, slot->rows_valid, tokens,
-			(size_t)geometry->window_tokens * geometry->token_bytes, next);
+		int r = handle_record(t, batch->row, slot->rows_valid, batch->tokens,
+			(size_t)batch->window_tokens * batch->token_bytes, batch->next);
 
 		if (r < 0)
 			return r;
 	}
-	t->taken = next;
+	t->taken = batch->next;
+	t->number++;
 	g->out.taken++;
 	g->held++;
-	*batch = (struct tokend_batch){
-		.tokens = tokens,
-		.row = row,
-		.rows = geometry->rows,
-		.rows_valid = slot->rows_valid,
-		.window_tokens = geometry->window_tokens,
-		.token_bytes = geometry->token_bytes,
-		.position = slot->position,
-		.next = t->taken,
-		.number = t->number++,
-		.handle = g->id << HANDLE_BITS | s,
-	};
 	return 1;
 }
 
 static inline bool ready(const struct tokend *t)
 {
-	return !handle_forked(t) && t->now->published > t->now->out.taken;
+	return !handle_forked(t) && t->now->published > t->now->out.taken && !t->copying;
 }
 
-int tokend_next(struct tokend *t, struct tokend_batch *batch)
+/* 1: the next batch is there, 0: there is none, or an error. */
+static int wait_for_one(struct tokend *t)
 {
-	if (ready(t))
-		return hand_out(t, batch);
-
 	int r = handle_check(t);
 
 	if (r == 0)
@@ -194,7 +206,25 @@ int tokend_next(struct tokend *t, struct tokend_batch *batch)
 		r = find_slot(t, true);
 		t->waited_ns += (uint64_t)(handle_clock() - begin);
 	}
+	return r;
+}
+
+int tokend_next(struct tokend *t, struct tokend_batch *batch)
+{
+	int r = ready(t) ? 1 : wait_for_one(t);
+
 	return r == 1 ? hand_out(t, batch) : r;
+}
+
+int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
+{
+	int r = wait ? wait_for_one(t) : handle_check(t);
+
+	if (!wait && r == 0)
+		r = find_slot(t, false);
+	if (r == 1)
+		describe(t, batch);
+	return r;
 }
 
 int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
@@ -230,8 +260,7 @@ int tokend_attend(struct tokend *t)
 	return r;
 }
 
-/* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
-static struct generation **find_generation(struct tokend *t, uint64_t handle)
+struct generation **handle_generation(struct tokend *t, uint64_t handle)
 {
 	struct generation **at = &t->now;
 
@@ -240,22 +269,17 @@ static struct generation **find_generation(struct tokend *t, uint64_t handle)
 	return at;
 }
 
-/* The slot of that generation which @handle names. */
-static uint64_t slot_of(uint64_t handle)
-{
-	return handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
-}
-
 /* The ring that holds @row of the batch, which is its row *@index there. NULL: none does. */
 static const struct ring *find_row(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
 {
 	/* To users the handle does not change: it is only looked into. */
-	const struct generation *g = *find_generation((struct tokend *)t, batch->handle);
+	const struct generation *g = *handle_generation((struct tokend *)t, batch->handle);
 
 	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
 		return NULL;
-	*index = (uint32_t)(slot_of(batch->handle) % g->ring.geometry.slots) * g->ring.geometry.rows + row;
+	*index =
+		(uint32_t)(handle_slot(batch->handle) % g->ring.geometry.slots) * g->ring.geometry.rows + row;
 	return &g->ring;
 }
 
@@ -283,18 +307,12 @@ const uint8_t *tokend_loss_mask(const struct tokend *t, const struct tokend_batc
 	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
 }
 
-void tokend_release(struct tokend *t, const struct tokend_batch *batch)
+bool handle_return(struct tokend *t, struct generation **at, uint64_t s)
 {
-	if (handle_check(t) < 0)
-		return;
+	struct generation *g = *at;
 
-	struct generation **at = find_generation(t, batch->handle), *g = *at;
-
-	if (!g || !giveback_return(&g->out, slot_of(batch->handle))) {
-		handle_fail(
-			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before", batch->number);
-		return;
-	}
+	if (!giveback_return(&g->out, s))
+		return false;
 	g->held--;
 	if (g == t->now) {
 		uint64_t wake_at = ring_release(&g->ring, g->out.released);
@@ -303,8 +321,26 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 			g->answered = wake_at;
 			link_wake(t->fd);
 		}
-	} else if (g->held == 0) {
+	} else if (generation_idle(g)) {
 		*at = g->older;
 		generation_free(g, true);
 	}
+	return true;
+}
+
+void tokend_release(struct tokend *t, const struct tokend_batch *batch)
+{
+	if (handle_check(t) < 0)
+		return;
+
+	struct generation **at = handle_generation(t, batch->handle);
+	uint64_t s = handle_slot(batch->handle);
+
+	if (*at && handle_copies(*at, s))
+		handle_fail(t, TOKEND_EARGUMENT,
+			"batch: number %" PRIu64 " is being copied to a GPU, and comes back by itself",
+			batch->number);
+	else if (!*at || !handle_return(t, at, s))
+		handle_fail(
+			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before", batch->number);
 }

@@ -229,6 +229,7 @@ void tokend_detach(struct tokend *t)
 		generation_free(g, ours);
 	}
 	if (ours) {
+		pin_close(t->pin);
 		handle_lose(t);
 		handle_stop_search(&t->search);
 	}
@@ -258,10 +259,12 @@ void handle_adopt(struct tokend *t, struct generation *g, int fd)
 	t->fd = fd;
 	t->now = g;
 	g->older = old;
-	if (old && old->held == 0) {
+	if (old && generation_idle(old)) {
 		g->older = old->older;
 		generation_free(old, true);
 	}
+	if (t->pins)
+		handle_pin(t, g); /* if it cannot be, copies are slower: tokend_shape() shows it */
 }
 
 void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
@@ -281,6 +284,8 @@ void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
 		.lost_wakes = t->lost_wakes,
 		.reattached = t->reattached,
 		.waited_ns = t->waited_ns,
+		.pinned_bytes = t->now->copies ? copies_registered(t->now->copies) : 0,
+		.copying = t->copying,
 	};
 }
 

@@ -137,6 +137,9 @@ struct tokend_shape {
 				system */
 	uint64_t reattached; /* times the daemon was lost and found */
 	uint64_t waited_ns;  /* time spent waiting in tokend_next(), in all */
+
+	uint64_t pinned_bytes; /* of the ring, registered with a GPU's driver; 0: it is not */
+	uint64_t copying;      /* slots on their way to a GPU */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
 /* Name of a dataset by its index in tokend_row, or NULL. Owned by the handle until seek or detach. */
@@ -279,6 +282,48 @@ TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity
  * that takes no more makes tokend_next() fail with EARGUMENT rather than lose a record.
  */
 TOKEND_API int tokend_record(struct tokend *t, const char *path);
+
+/*
+ * ---- to a GPU ----
+ *
+ * tokend_pin(), once; then in turns tokend_peek(), tokend_copy() and tokend_next(): what comes next goes to
+ * the GPU, and is taken. client/example/gpu_trainer.c is a whole one.
+ *
+ * With two buffers and two streams the batch after this one is copied while this one is trained on: peek and
+ * copy it behind tokend_next(). A batch that was copied ahead is not taken: cursor, commit and seek know
+ * nothing of it.
+ *
+ * All of it is driver API, found by dlopen(): programs that never call these need no GPU, and those that use
+ * the CUDA runtime, or torch, share its primary context. The calls may be made while a stream elsewhere in
+ * the process is being captured into a graph. Nothing of a GPU works after fork(), so neither do they.
+ */
+
+/*
+ * Registers the ring with the driver, so that copies out of it are asynchronous and at full speed; from now
+ * on also every ring that this handle gets by a seek or from a restarted daemon. @device: -1 for that of the
+ * current context, else of the first active one. What is registered is unregistered before it is unmapped, by
+ * tokend_detach() at the latest. Errors: EREFUSED (no driver, no such device, no context), EMEMORY (the
+ * driver does not register it: a limit), EARGUMENT (another device before). The handle then goes on,
+ * unpinned; tokend_shape() says which.
+ */
+TOKEND_API int tokend_pin(struct tokend *t, int device);
+/*
+ * The batch that tokend_next() hands out next, without taking it. 1, or as tokend_next() if @wait, else as
+ * tokend_try_next(). Good for tokend_copy() and for reading until it is taken, or until a seek.
+ */
+TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
+/*
+ * Queues a copy of the whole slot, [rows][window_tokens] × token_bytes, to @device_pointer on @stream (a
+ * CUstream or cudaStream_t of the pinned device; NULL: the default stream), of a batch that is held or was
+ * peeked at. Its slot is given back by itself in tokend_next(), tokend_try_next() or tokend_peek(), once the
+ * copy is over and the batch was taken; slots go back in the order of the copies. tokend_release() refuses it
+ * meanwhile. tokend_detach() waits for copies under way (10 s; then their memory stays mapped for good).
+ * Without tokend_pin() it copies from pageable memory. Errors, which leave the batch the caller's: EARGUMENT
+ * (not held, being copied already, a stream that is being captured, what the driver says), EREFUSED (no
+ * driver, no context).
+ */
+TOKEND_API int tokend_copy(
+	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream);
 
 /* Widens @n tokens to int64. For consumers without a GPU. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);

@@ -7,14 +7,8 @@
  * gives `state` up each time it looks whether Python wants something (a signal, the interpreter lock), so a
  * cursor can be read while it waits. Neither is ever waited for with the interpreter lock held.
  */
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "client.h"
 
-#include "../handle.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,16 +21,6 @@ struct module {
 	PyObject *client;
 };
 
-struct client {
-	PyObject_HEAD struct tokend *t; /* NULL: closed */
-	pthread_mutex_t turn, state;
-	atomic_int wanting;    /* threads that wait for state */
-	PyThreadState *thread; /* of the call that waits */
-	bool yields;	       /* it gives state up meanwhile */
-	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
-	uint64_t batches, tokens;
-};
-
 /* ---- errors ---- */
 
 static struct module *module_of(PyObject *self)
@@ -44,7 +28,7 @@ static struct module *module_of(PyObject *self)
 	return PyType_GetModuleState(Py_TYPE(self));
 }
 
-static PyObject *raise_error(PyObject *self, int code, const char *why)
+PyObject *raise_error(PyObject *self, int code, const char *why)
 {
 	struct module *m = module_of(self);
 	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
@@ -55,7 +39,7 @@ static PyObject *raise_error(PyObject *self, int code, const char *why)
 	return NULL;
 }
 
-static PyObject *raise_last(struct client *c, int code)
+PyObject *raise_last(struct client *c, int code)
 {
 	return raise_error((PyObject *)c, code, tokend_why(c->t));
 }
@@ -70,11 +54,7 @@ static void lock(pthread_mutex_t *mutex)
 	Py_END_ALLOW_THREADS
 }
 
-/*
- * Before any use of the handle. False: it was closed, or belongs to a parent; the exception is set and
- * nothing is locked.
- */
-static bool enter(struct client *c, bool waits)
+bool enter(struct client *c, bool waits)
 {
 	if (c->t && handle_forked(c->t)) {
 		/* The locks were copied as they stood: leave them alone. */
@@ -96,7 +76,7 @@ static bool enter(struct client *c, bool waits)
 	return false;
 }
 
-static void leave(struct client *c, bool waits)
+void leave(struct client *c, bool waits)
 {
 	pthread_mutex_unlock(&c->state);
 	if (waits)
@@ -141,13 +121,6 @@ static int on_absent(void *context)
 
 	return c->absent ? ask_python(c, true) : 0;
 }
-
-#define WAITING(c, call)                                                                                     \
-	do {                                                                                                 \
-		(c)->thread = PyEval_SaveThread();                                                           \
-		call;                                                                                        \
-		PyEval_RestoreThread((c)->thread);                                                           \
-	} while (0)
 
 /* ---- arguments ---- */
 
@@ -254,7 +227,7 @@ static void client_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
-	tokend_detach(c->t);
+	views_detach(c);
 	Py_XDECREF(c->absent);
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
@@ -273,8 +246,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-	tokend_detach(c->t);
-	c->t = NULL;
+	views_detach(c);
 	leave(c, true);
 	Py_RETURN_NONE;
 }
@@ -488,6 +460,11 @@ static PyObject *client_next_into(PyObject *self, PyObject *args)
 		return NULL;
 	}
 
+	if (!views_before(c)) {
+		leave(c, true);
+		return NULL;
+	}
+
 	int r = tokend_try_next(c->t, &b);
 
 	if (r == TOKEND_EAGAIN) {
@@ -506,7 +483,7 @@ static PyObject *client_next_into(PyObject *self, PyObject *args)
 		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
 	bool filled = fill(c, &b, &into, &p);
 
-	tokend_release(c->t, &b);
+	views_after(c, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
 	leave(c, true);
@@ -1066,6 +1043,16 @@ static PyMethodDef client_methods[] = {
 	{"undo", client_undo, METH_NOARGS, "the last mix that obey() carried out"},
 	{"answer", client_answer, METH_VARARGS, "(number, NOTED, DONE or FAILED, text)"},
 	{"stream", client_stream, METH_NOARGS, "the stream's cursor at 0 as configured now"},
+	{"lend", client_lend, METH_VARARGS,
+		"(hold): from now on batches are lent by view(), the last @hold ones when the next is taken"},
+	{"view", client_view, METH_NOARGS, "the batch that next_into() took, as a DLPack capsule"},
+	{"pin", client_pin, METH_VARARGS,
+		"(device): registers the ring with a GPU's driver, or raises why not"},
+	{"pinned", client_pinned, METH_NOARGS, "(bytes registered, slots being copied)"},
+	{"copied", client_copied, METH_NOARGS, "is the batch that comes next on its way to a GPU?"},
+	{"copy_next", client_copy_next, METH_VARARGS,
+		"(to, stream, wait): copies the batch that comes next, without taking it; False: there is "
+		"none"},
 	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},
 	{"close", client_close, METH_NOARGS, "gives everything back"},
 	{0},

@@ -61,6 +61,22 @@ def is_cuda(device: Any) -> bool:
     return name != "cpu"
 
 
+def check_view(view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: Any, transform: Any, cuda: bool) -> None:
+    if not view:
+        if hold is not None:
+            raise ValueError(f"hold: {hold} is of use with view=True only; copies may be held as long as you like")
+        return
+    if isinstance(hold, bool) or not isinstance(hold, int) or hold < 1:
+        raise ValueError(
+            f"hold: {hold}, must be how many batches this trainer holds at once, 1 or more, counting what autograd keeps: view=True lends "
+            "it the ring's own slots"
+        )
+    asked = {"dtype": dtype, "loss_mask": loss_mask, "cp": cp, "transform": transform, "device": cuda}
+    wrong = [name for name, value in asked.items() if value not in (None, False)]
+    if wrong:
+        raise ValueError(f"view: tokens are lent as they are stored, so {', '.join(wrong)} cannot be had with it")
+
+
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
     os.makedirs(directory, exist_ok=True)
     return os.path.join(directory, f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._tokend import ArgumentError
+from .view import Lent
 
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 
@@ -54,6 +55,10 @@ class Torch:
         """The same memory."""
         return array.numpy()
 
+    def lent(self, capsule: Any) -> Any:
+        """A tensor over the slot that is in the capsule."""
+        return self.module.from_dlpack(capsule)
+
 
 class Numpy:
     name = "numpy"
@@ -94,6 +99,9 @@ class Numpy:
 
     def numpy(self, array: Any) -> Any:
         return array
+
+    def lent(self, capsule: Any) -> Any:
+        return self.module.from_dlpack(Lent(capsule))
 
 
 def framework(name: str | None) -> Torch | Numpy:

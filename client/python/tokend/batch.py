@@ -16,6 +16,7 @@ FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as _to
 class Batch(TypedDict, total=False):
     """One micro-batch; torch tensors, or NumPy arrays. The last five are there on request: see Loader."""
 
+    tokens: Any  # of a view, instead of input_ids and labels: uint16 or uint32 [b, seq + extra]
     input_ids: Any  # int64 or int32 [b, seq]
     labels: Any  # int64 [b, seq]
     position: Any  # int64 [b]
@@ -47,6 +48,7 @@ class Wanted:
     dtype: Any = None
     token_bytes: int = 8
     device: Any = None  # a CUDA one
+    view: bool = False  # tokens are lent
 
 
 class Source(Protocol):
@@ -91,10 +93,10 @@ class Batches:
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
         # Where tokens alone do not say what is no label, or are of another type, the ring's reader writes the labels.
         self._ignores = shape["masked"] or self.window <= self.seq
-        self._writes = self._ignores or (self._token_bytes < 8 and source is None and feed is None)
+        self._writes = not wanted.view and (self._ignores or (self._token_bytes < 8 and source is None and feed is None))
         self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)  # after a batch was taken
         self._failed: Exception | None = None
-        more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut
+        more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
         self._simple = not (more or self._writes or source or feed)
         self._rows: list[Any] = []
         self._row_address = 0
@@ -136,10 +138,11 @@ class Batches:
 
     def _take_more(self, at: int) -> Batch | None:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
-        tokens: Any = None if self.feed else make.empty(micro, self.window, dtype=self._dtype)
+        tokens: Any = None if self.feed or wanted.view else make.empty(micro, self.window, dtype=self._dtype)
         labels = make.empty(micro, seq, dtype=make.int64) if self._writes else None
         ids: Any = None
         starts: Any = None
+        batch: dict[str, Any]
         into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
@@ -155,13 +158,18 @@ class Batches:
             return None
         del self._rows[-self._fields :]
         self._row_address, self.taken = at, taken[1]
+        if wanted.view:
+            batch = {"tokens": make.lent(self.client.view())}
+            if starts is not None:
+                batch.update(position_ids=ids, cu_seqlens=starts[: taken[2] + 1], max_seqlen=taken[3])
+            return {**batch, **dict(zip(self._shown, fields, strict=False))}  # type: ignore[return-value]
         if labels is not None and self.source is not None:
             self._relabel(labels, tokens)
         if labels is None:
             labels = make.cast(tokens[:, 1 : seq + 1], make.int64)
             if taken[0] < micro:
                 labels = self._without_padding(labels, taken[0])
-        batch: dict[str, Any] = {"input_ids": tokens[:, :seq], "labels": labels}
+        batch = {"input_ids": tokens[:, :seq], "labels": labels}
         if starts is not None:
             batch.update(position_ids=ids, cu_seqlens=starts[: taken[2] + 1])
         if wanted.device is not None:

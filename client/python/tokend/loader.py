@@ -56,6 +56,10 @@ class Loader:
     workers      so many processes that transform ahead of the trainer, in the very same order; 0: in this one. The function is
                  then sent there, so it is one of a module's top level. The daemon reads for them as for other ranks, and for
                  this process too, which keeps the place
+    view         batches are lent without a copy, for experts: see tokend.view. A batch then has tokens, uint16 or uint32 as stored,
+                 [micro_batch, seq_len + extra], instead of input_ids and labels, with provenance and documents if wanted
+    hold         with view: of the last so many batches any may be held when the next one is taken, and none older, which is a
+                 HeldError that names the depth needed; so is a ring that is not deeper than that, here and at a seek
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
 
@@ -85,7 +89,8 @@ class Loader:
         run: str | None = None, rank: int | None = None, world: int | None = None, mesh: Any = None, peer: int = 0,
         slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
-        provenance: bool = False, cp: Any = None, transform: Callable | None = None, workers: int = 0,
+        provenance: bool = False, cp: Any = None, transform: Callable | None = None, workers: int = 0, view: bool = False,
+        hold: int | None = None,
         record: str | os.PathLike | None = None,
     ) -> None:  # fmt: skip
         self._client: Any = None
@@ -99,6 +104,7 @@ class Loader:
         if workers and transform is None:
             raise ValueError(f"workers: {workers} of them have nothing to do without transform=; batches need none")
         self._make = arrays.framework(framework)
+        arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
         dtype, token_bytes = arrays.token_type(self._make, dtype)
         if arguments.is_cuda(device) and self._make.name != "torch":
             raise ValueError(f"device: {device} needs framework='torch'")
@@ -130,12 +136,14 @@ class Loader:
                 attach(socket)
             else:
                 private.attach(config, deadline, attach)
+            if view:
+                self._client.lend(hold)
             if documents:
                 self._client.need_documents()
             if record is not None:
                 self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
             there = device if arguments.is_cuda(device) else None
-            self._wanted = Wanted(documents, provenance, loss_mask, share, dtype, token_bytes, there)
+            self._wanted = Wanted(documents, provenance, loss_mask, share, dtype, token_bytes, there, view)
             if transform is not None:
                 patience = {"deadline_ms": deadline_ms, "connect_ms": deadline_ms}
                 session = {"stream": stream, "socket": str(self._socket), "run": run, "peer": self._peer}
@@ -370,10 +378,12 @@ class Loader:
         next_s           seconds inside next(), in all: waiting, copying, transforms
         data_share       the share of the time since stats() was last called (or the loader made) that went into next()
         reattached       times the daemon was lost and found; lost_wakes: 0 in a sound system
+        pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means that copies are slower
         """
         shape, now = self._client.shape(), time.perf_counter()
         (then, inside), self._reported = self._reported, (now, self._inside)
         stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes")}
+        stats["pinned_bytes"] = self._client.pinned()[0]
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
         return {**stats, "next_s": self._inside, "data_share": (self._inside - inside) / max(now - then, 1e-9)}

@@ -1,0 +1,116 @@
+/*
+ * bench-h2d SOCKET STREAM MICRO: how fast a slot gets to GPU 0, out of the registered ring, and beside it out
+ * of memory that the CUDA runtime itself made pinned, and out of pageable memory. One JSON line: GB/s of
+ * each, medians of ROUNDS rounds in which they take turns, the seconds that registering took, and its bytes.
+ */
+#include "../client/tokend.h"
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ROUNDS = 15, COPIES = 20, WAYS = 3 };
+
+static void cuda(cudaError_t error, const char *what)
+{
+	if (error == cudaSuccess)
+		return;
+	fprintf(stderr, "bench-h2d: %s: %s\n", what, cudaGetErrorString(error));
+	exit(1);
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double gb_per_s(void *to, const void *from, size_t bytes, cudaStream_t stream)
+{
+	cudaEvent_t begin, end;
+	float ms = 0;
+
+	cuda(cudaEventCreate(&begin), "event");
+	cuda(cudaEventCreate(&end), "event");
+	cuda(cudaEventRecord(begin, stream), "record");
+	for (int i = 0; i < COPIES; i++)
+		cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "copy");
+	cuda(cudaEventRecord(end, stream), "record");
+	cuda(cudaEventSynchronize(end), "synchronize");
+	cuda(cudaEventElapsedTime(&ms, begin, end), "time");
+	cuda(cudaEventDestroy(begin), "event");
+	cuda(cudaEventDestroy(end), "event");
+	return (double)bytes * COPIES / ms / 1e6;
+}
+
+int main(int argc, char **argv)
+{
+	struct tokend_options options = {.size = sizeof(options), .world = 1, .slots = 4};
+	static double sample[WAYS][ROUNDS];
+	void *device, *pinned, *pageable;
+	struct tokend_shape shape;
+	struct tokend_batch batch;
+	cudaStream_t stream;
+	struct tokend *t;
+	char why[500];
+
+	if (argc != 4) {
+		fprintf(stderr, "usage: bench-h2d SOCKET STREAM MICRO\n");
+		return 2;
+	}
+	options.socket = argv[1];
+	options.stream = argv[2];
+	options.micro_batch = (uint32_t)strtoul(argv[3], NULL, 10);
+	cuda(cudaSetDevice(0), "device");
+	cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+	if (tokend_attach(&t, &options, why, sizeof(why)) < 0)
+		return fprintf(stderr, "bench-h2d: %s\n", why), 1;
+
+	double from = now_s();
+
+	if (tokend_pin(t, 0) < 0 || tokend_next(t, &batch) != 1)
+		return fprintf(stderr, "bench-h2d: %s\n", tokend_why(t)), 1;
+
+	double register_s = now_s() - from;
+	size_t bytes = (size_t)batch.rows * batch.window_tokens * batch.token_bytes;
+
+	tokend_shape(t, &shape);
+	cuda(cudaMalloc(&device, bytes), "memory");
+	cuda(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "pinned memory");
+	pageable = malloc(bytes);
+	if (!pageable)
+		return 1;
+	memcpy(pinned, batch.tokens, bytes);
+	memcpy(pageable, batch.tokens, bytes);
+
+	const void *ways[WAYS] = {batch.tokens, pinned, pageable};
+
+	for (int round = -1; round < ROUNDS; round++) /* the first warms up */
+		for (int way = 0; way < WAYS; way++) {
+			double rate = gb_per_s(device, ways[way], bytes, stream);
+
+			if (round >= 0)
+				sample[way][round] = rate;
+		}
+	for (int way = 0; way < WAYS; way++)
+		qsort(sample[way], ROUNDS, sizeof(double), by_value);
+	printf("{\"slot_bytes\": %zu, \"ring_gb_s\": %.3f, \"cuda_pinned_gb_s\": %.3f, \"pageable_gb_s\": "
+	       "%.3f, "
+	       "\"register_s\": %.6f, \"pinned_bytes\": %llu}\n",
+		bytes, sample[0][ROUNDS / 2], sample[1][ROUNDS / 2], sample[2][ROUNDS / 2], register_s,
+		(unsigned long long)shape.pinned_bytes);
+	tokend_release(t, &batch);
+	tokend_detach(t);
+	return 0;
+}

@@ -1,0 +1,70 @@
+/*
+ * The Python object of a handle, shared by the files of the extension.
+ *
+ *   _tokend.c  the object, its calls, the module        device.c  batches copied to a GPU
+ *   dlpack.c   batches lent as tensors, without a copy
+ */
+#ifndef TOKEND_PYTHON_CLIENT_H
+#define TOKEND_PYTHON_CLIENT_H
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "../handle.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct views;
+
+struct client {
+	PyObject_HEAD struct tokend *t; /* NULL: closed */
+	pthread_mutex_t turn, state;
+	atomic_int wanting;    /* threads that wait for state */
+	PyThreadState *thread; /* of the call that waits */
+	bool yields;	       /* it gives state up meanwhile */
+	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
+	uint64_t batches, tokens;
+	struct views *views; /* NULL: batches are copied, never lent */
+};
+
+/* ---- _tokend.c ---- */
+
+/* NULL, with the exception that goes with an enum tokend_error. */
+PyObject *raise_error(PyObject *self, int code, const char *why);
+PyObject *raise_last(struct client *c, int code);
+/*
+ * Before any use of the handle, and behind it; @waits: the call may wait for the daemon. False: the handle
+ * was closed, or belongs to a parent; the exception is set and nothing is locked.
+ */
+bool enter(struct client *c, bool waits);
+void leave(struct client *c, bool waits);
+
+/* Lets the interpreter go on during @call, which may wait. */
+#define WAITING(c, call)                                                                                     \
+	do {                                                                                                 \
+		(c)->thread = PyEval_SaveThread();                                                           \
+		call;                                                                                        \
+		PyEval_RestoreThread((c)->thread);                                                           \
+	} while (0)
+
+/* ---- dlpack.c ---- */
+
+/* Before the next batch is taken: what came back is given back. False, with HeldError: too much is held. */
+bool views_before(struct client *c);
+/* The batch that was taken is needed no more, but for what view() makes of it. */
+void views_after(struct client *c, const struct tokend_batch *batch);
+/* Detaches. What is lent stays valid: then the last one that comes back does the rest. */
+void views_detach(struct client *c);
+PyObject *client_lend(PyObject *self, PyObject *args);
+PyObject *client_view(PyObject *self, PyObject *none);
+
+/* ---- device.c ---- */
+
+PyObject *client_pin(PyObject *self, PyObject *args);
+PyObject *client_pinned(PyObject *self, PyObject *none);
+PyObject *client_copied(PyObject *self, PyObject *none);
+PyObject *client_copy_next(PyObject *self, PyObject *args);
+
+#endif

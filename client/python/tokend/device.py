@@ -1,0 +1,120 @@
+"""Batches on a GPU, copied there one ahead so that the step never waits.
+
+The ring is registered with the driver (client/pin.h); the whole slot goes to the device as it lies there, 2 or 4 bytes a token,
+on a stream of its own, is widened there, and goes back to the daemon when the event behind its copy has passed. A batch that
+was copied ahead is not taken: cursor, commit(), seek() and control() know nothing of it, and after a seek it is dropped.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ._tokend import ArgumentError, Error
+
+
+class Cuda:
+    """The few things that Feed asks of torch.cuda."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ArgumentError(f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch")
+        given = torch.device(device)
+        self.torch: Any = torch
+        self.number: int = torch.cuda.current_device() if given.index is None else given.index
+        if self.number >= torch.cuda.device_count():
+            raise ArgumentError(f"device: {device}, there are {torch.cuda.device_count()}")
+        self.device = torch.device("cuda", self.number)
+        self.side = torch.cuda.Stream(self.device)
+        self.stream: int = self.side.cuda_stream
+        self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
+
+    def empty(self, shape: tuple[int, int], dtype: Any) -> Any:
+        """Memory of the side stream's."""
+        with self.torch.cuda.stream(self.side):
+            return self.torch.empty(shape, dtype=dtype, device=self.device)
+
+    def run(self, work: Callable[[], None]) -> Any:
+        """Queues what work() does on the side stream. An event behind it."""
+        with self.torch.cuda.stream(self.side):
+            work()
+            return self.side.record_event()
+
+    def hand_over(self, tensor: Any, event: Any) -> None:
+        """To the caller's stream, which waits on the device; this thread does not."""
+        current = self.torch.cuda.current_stream(self.device)
+        current.wait_event(event)
+        tensor.record_stream(current)  # its memory is not the side stream's again before current is done with it
+
+
+class Feed:
+    """Takes batches from a client (_tokend.Client) and has them on the device. It lives as long as the client.
+
+    next() may not be called while the caller's stream is being captured into a graph; captures elsewhere do not mind it.
+    """
+
+    def __init__(self, client: Any, shape: dict[str, Any], device: Any, dtype: Any = None, gpu: Any = None) -> None:
+        """shape: the client's; dtype: torch.int64, or torch.int32 for tokens of 2 bytes. Where the ring cannot be registered, a
+        RuntimeWarning says why, once, and copies are slower. ArgumentError: no such device, a dtype that cannot hold tokens."""
+        self._client, self._gpu = client, gpu or Cuda(device)
+        self._dtype = self._gpu.int64 if dtype is None else dtype
+        self._shape: tuple[int, int] | None = None
+        self._stored: Any = None  # the slot as it is in the ring; copies and widenings take turns at it on the side stream
+        self._wide: Any = None  # of the batch that comes next, if the client says that it was copied
+        self._event: Any = None
+        self._warned = False
+        self.begin(shape)
+        self._pin()
+
+    def begin(self, shape: dict[str, Any]) -> None:
+        """Whenever the client's shape may have become another: after a seek."""
+        wanted = shape["rows"], shape["window_tokens"], shape["token_bytes"]
+        if wanted == self._shape:
+            return
+        if wanted[2] == 4 and self._dtype != self._gpu.int64:
+            raise ArgumentError(f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64")
+        self._shape = wanted
+        self._mask = (1 << 8 * wanted[2]) - 1
+        self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
+
+    def _pin(self) -> None:
+        try:
+            self._client.pin(self._gpu.number)
+        except Error as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
+
+    def _widen(self, wide: Any) -> None:
+        wide.copy_(self._stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
+        wide.bitwise_and_(self._mask)
+
+    def _send(self, wait: bool) -> None:
+        """Queues copy and widening of the batch that comes next, if there is one."""
+        if not self._client.copy_next(self._stored.data_ptr(), self._gpu.stream, wait):
+            return
+        wide = self._gpu.empty(self._shape[:2], self._dtype)  # type: ignore[index]
+        self._event = self._gpu.run(lambda: self._widen(wide))
+        self._wide = wide
+
+    def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
+        """(tokens, what take() returned), or None at the end.
+
+        tokens: int64 (or dtype) [b, window] on the device, new for each batch, in order with the caller's current stream. take: a
+        call of the client's next_into(0, …), with places for all that is small and stays with the CPU, none for tokens. Errors
+        are the client's.
+        """
+        if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
+            if self._client.pinned()[0] == 0:
+                self._pin()  # another ring than before
+            self._send(True)
+        taken = take()
+        if taken is None:
+            return None
+        tokens, self._wide = self._wide, None
+        self._gpu.hand_over(tokens, self._event)
+        self._send(False)
+        return tokens, taken

@@ -1,0 +1,548 @@
+/*
+ * pin-trainer SOCKET SCENARIO: a trainer whose GPU is the fake libcuda.so.1. What arrived "on the device"
+ * goes to stdout, batch by batch, for test_pin.py to compare with the shards; what it says of itself goes to
+ * stderr. Exit status 0: all it checked by itself was so.
+ */
+#include "../../client/tokend.h"
+#include "fake_cuda.h"
+
+#include <dlfcn.h>
+#include <err.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BATCHES = 40, MICRO = 4 };
+
+#define CHECK(true_thing)                                                                                    \
+	do {                                                                                                 \
+		if (!(true_thing))                                                                           \
+			errx(1, "line %d: not so: %s (%s)", __LINE__, #true_thing, t ? tokend_why(t) : "");  \
+	} while (0)
+
+static struct tokend *t;
+static struct tokend_shape shape;
+static size_t slot_bytes;
+static void *library, *context, *stream;
+static uint64_t buffer[2]; /* on the device */
+static char *arrived;	   /* what came there, in order */
+static int batches;	   /* of arrived */
+
+/* A function of the fake library, by its type. */
+#define CU(name, ...) ((int (*)(__VA_ARGS__))symbol(#name))
+
+static void *symbol(const char *name)
+{
+	void *found = dlsym(library, name);
+
+	if (!found)
+		errx(1, "libcuda has no %s", name);
+	return found;
+}
+
+static void hold(int on)
+{
+	((void (*)(int))symbol("fakeHold"))(on);
+}
+
+static int pending(void)
+{
+	return CU(fakePending, void)();
+}
+
+static int registered(void)
+{
+	return CU(fakeRegistered, void)();
+}
+
+static void make_context(void)
+{
+	library = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!library)
+		errx(1, "%s", dlerror());
+	if (CU(cuInit, unsigned)(0) != 0 || CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 0) != 0 ||
+		CU(cuCtxSetCurrent, void *)(context) != 0 ||
+		CU(cuStreamCreate, void **, unsigned)(&stream, 1) != 0)
+		errx(1, "no context");
+}
+
+static void make_buffers(void)
+{
+	tokend_shape(t, &shape);
+	slot_bytes = (size_t)shape.rows * shape.window_tokens * shape.token_bytes;
+	arrived = calloc(BATCHES, slot_bytes);
+	for (int i = 0; i < 2; i++)
+		CHECK(CU(cuMemAlloc_v2, uint64_t *, size_t)(&buffer[i], slot_bytes) == 0);
+}
+
+/* What a step does with the batch that is in a buffer: here, it is kept. */
+struct work {
+	uint64_t from;
+	char *to;
+};
+
+static void keep(void *data)
+{
+	struct work *w = data;
+
+	memcpy(w->to, (void *)w->from, slot_bytes);
+	free(w);
+}
+
+static void train(uint64_t from)
+{
+	struct work *w = malloc(sizeof(*w));
+
+	*w = (struct work){from, arrived + slot_bytes * (size_t)batches++};
+	CHECK(CU(cuLaunchHostFunc, void *, void (*)(void *), void *)(stream, keep, w) == 0);
+}
+
+static void synchronize(void)
+{
+	CHECK(CU(cuStreamSynchronize, void *)(stream) == 0);
+}
+
+static void attach(const char *socket, uint32_t slots)
+{
+	struct tokend_options options = {.size = sizeof(options),
+		.socket = socket,
+		.stream = "train",
+		.world = 1,
+		.micro_batch = MICRO,
+		.slots = slots,
+		.connect_ms = 5000,
+		.deadline_ms = 20000};
+	char why[500];
+
+	if (tokend_attach(&t, &options, why, sizeof(why)) < 0)
+		errx(1, "%s", why);
+}
+
+static void begin(const char *socket, uint32_t slots)
+{
+	make_context();
+	attach(socket, slots);
+	make_buffers();
+	CHECK(tokend_pin(t, -1) == 0);
+	tokend_shape(t, &shape);
+	CHECK(shape.pinned_bytes > 0 && registered() == 1);
+}
+
+static uint64_t copy_next(struct tokend_batch *batch)
+{
+	uint64_t to = buffer[batch->number % 2];
+
+	CHECK(tokend_copy(t, batch, to, stream) == 0);
+	return to;
+}
+
+/* One step in the simple order. */
+static void step(void)
+{
+	struct tokend_batch batch;
+
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+
+	uint64_t to = copy_next(&batch);
+
+	CHECK(tokend_next(t, &batch) == 1);
+	train(to);
+}
+
+static void finish(void)
+{
+	synchronize();
+	tokend_detach(t);
+	t = NULL;
+	CHECK(registered() == 0 && pending() == 0);
+	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
+	CHECK(CU(fakeFaults, void)() == 0);
+}
+
+static void say(const char *word)
+{
+	fprintf(stderr, "%s\n", word);
+}
+
+/* Until the test says so. */
+static void await_word(void)
+{
+	char word[16];
+
+	CHECK(read(0, word, sizeof(word)) > 0);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- scenarios ---- */
+
+static void simple(const char *socket)
+{
+	begin(socket, 4);
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+/* The ring has fewer slots than copies could be under way: next() waits for them. */
+static void small(const char *socket)
+{
+	begin(socket, 2);
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+/* The next batch is copied while this one is trained on, and the cursor is that of this one. */
+static void ahead(const char *socket)
+{
+	struct tokend_batch batch, next = {0}, taken;
+	char cursor[TOKEND_CURSOR_BYTES];
+	uint64_t position;
+
+	begin(socket, 4);
+	while (batches < BATCHES) {
+		if (next.handle == 0) {
+			CHECK(tokend_peek(t, &next, 1) == 1);
+			copy_next(&next);
+		}
+		batch = next;
+		CHECK(tokend_next(t, &taken) == 1 && taken.handle == batch.handle &&
+			taken.next == batch.next && taken.number == batch.number &&
+			taken.tokens == batch.tokens && taken.position == batch.position);
+		train(buffer[batch.number % 2]);
+		next.handle = 0;
+		if (tokend_peek(t, &next, 0) == 1)
+			copy_next(&next);
+
+		int64_t n = tokend_cursor(t, cursor, sizeof(cursor));
+
+		CHECK(tokend_cursor_position(cursor, (size_t)n, &position, NULL, 0) == 0 &&
+			position == batch.next);
+	}
+	finish();
+}
+
+/* The negative control: copies as others would make them, the slot given back at once. Must arrive wrong. */
+static void early(const char *socket)
+{
+	struct tokend_batch batch;
+
+	begin(socket, 4);
+	while (batches < BATCHES) {
+		CHECK(tokend_next(t, &batch) == 1);
+		CHECK(CU(cuMemcpyHtoDAsync_v2, uint64_t, const void *, size_t, void *)(
+			      buffer[batch.number % 2], batch.tokens, slot_bytes, stream) == 0);
+		train(buffer[batch.number % 2]);
+		tokend_release(t, &batch);
+	}
+	finish();
+}
+
+/* The daemon is killed while copies are under way, and comes back. */
+static void killed(const char *socket)
+{
+	struct tokend_batch batch;
+
+	begin(socket, 4);
+	while (batches < 10)
+		step();
+	hold(1);
+	step();
+	step();
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+	copy_next(&batch); /* ahead, from the ring that is about to be lost */
+	say("killme");
+	await_word();
+	hold(0);
+	CHECK(tokend_next(t, &batch) == 1);
+	train(buffer[batch.number % 2]);
+	while (batches < BATCHES)
+		step();
+	tokend_shape(t, &shape);
+	CHECK(shape.reattached == 1 && shape.pinned_bytes > 0);
+	CHECK(registered() == 1);
+	finish();
+}
+
+/* Elsewhere while copies are under way, of batches taken and of one that never is. */
+static void seek(const char *socket)
+{
+	struct tokend_batch batch;
+	char cursor[TOKEND_CURSOR_BYTES];
+	struct tokend_edit edit = {.cursor = cursor, .to = cursor, .capacity = sizeof(cursor)};
+
+	begin(socket, 4);
+	while (batches < 10)
+		step();
+	hold(1);
+	step();
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+	copy_next(&batch);
+	edit.cursor_bytes = (size_t)tokend_cursor(t, cursor, sizeof(cursor));
+
+	int64_t n = tokend_cursor_seek(&edit, 8);
+
+	CHECK(n > 0 && tokend_seek(t, cursor, (size_t)n, 0, 1, MICRO) == 0);
+	CHECK(registered() == 2); /* the former one is read from still */
+	hold(0);
+	synchronize();
+	while (batches < BATCHES)
+		step();
+	CHECK(registered() == 1);
+	finish();
+}
+
+/* The same of one that was only copied ahead: nothing of it is taken, and nobody waits for it. */
+static void seek_ahead(const char *socket)
+{
+	struct tokend_batch batch;
+
+	begin(socket, 4);
+	step();
+	synchronize();
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+	hold(1);
+	copy_next(&batch);
+
+	double from = seconds();
+
+	CHECK(tokend_seek(t, NULL, 0, 0, 1, MICRO) == 0 && seconds() - from < 5);
+	CHECK(registered() == 2);
+	hold(0);
+	while (batches < BATCHES)
+		step();
+	CHECK(registered() == 1);
+	finish();
+}
+
+static void detach(const char *socket)
+{
+	begin(socket, 4);
+	for (int i = 0; i < 3; i++)
+		step();
+	CHECK(pending() > 0);
+
+	double from = seconds();
+
+	tokend_detach(t);
+	t = NULL;
+	CHECK(pending() <= 1 && seconds() - from > 0.1); /* FAKE_CUDA_DELAY_MS; the last keep() may be left */
+	CHECK(registered() == 0);
+	synchronize();
+	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
+}
+
+/* A GPU that does not go on: its memory is left to it. */
+static void stuck(const char *socket)
+{
+	begin(socket, 4);
+	hold(1);
+	step();
+	tokend_detach(t);
+	t = NULL;
+	CHECK(registered() == 1 && pending() > 0);
+	hold(0);
+	synchronize();
+	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
+	fflush(stdout);
+	_exit(0); /* what is left to a GPU looks like a leak */
+}
+
+/* FAKE_CUDA_REGISTER_FAILS: slower, and right. */
+static void unpinned(const char *socket)
+{
+	make_context();
+	attach(socket, 4);
+	make_buffers();
+	CHECK(tokend_pin(t, -1) == TOKEND_EMEMORY);
+	say(tokend_why(t));
+	tokend_shape(t, &shape);
+	CHECK(shape.pinned_bytes == 0);
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+/* tokend_copy() alone. */
+static void never_pinned(const char *socket)
+{
+	make_context();
+	attach(socket, 4);
+	make_buffers();
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+/* No driver, or what is none: the batches come all the same. */
+static void driverless(const char *socket)
+{
+	struct tokend_batch batch;
+
+	attach(socket, 4);
+	CHECK(tokend_pin(t, -1) == TOKEND_EREFUSED);
+	say(tokend_why(t));
+	for (int i = 0; i < 8; i++) {
+		CHECK(tokend_next(t, &batch) == 1);
+		CHECK(tokend_copy(t, &batch, 4096, NULL) == TOKEND_EREFUSED);
+		tokend_release(t, &batch);
+	}
+	tokend_detach(t);
+}
+
+/* Which context, and whose it is. */
+static void contexts(const char *socket)
+{
+	struct tokend_batch batch;
+	void *none;
+
+	library = dlopen("libcuda.so.1", RTLD_NOW);
+	attach(socket, 4);
+	CHECK(tokend_pin(t, -1) == TOKEND_EREFUSED && strstr(tokend_why(t), "name the device"));
+	CHECK(tokend_pin(t, 7) == TOKEND_EREFUSED && strstr(tokend_why(t), "INVALID_DEVICE"));
+	CHECK(tokend_pin(t, 1) == 0 && tokend_pin(t, 1) == 0 && tokend_pin(t, -1) == 0);
+	CHECK(registered() == 1);
+	CHECK(CU(fakePrimaryRefs, int)(1) == 1 && CU(fakePrimaryRefs, int)(0) == 0);
+	CHECK(CU(cuCtxGetCurrent, void **)(&none) == 0 && !none); /* ours is popped */
+	CHECK(tokend_pin(t, 0) == TOKEND_EARGUMENT);
+	CHECK(tokend_next(t, &batch) == 1);
+	tokend_release(t, &batch);
+	tokend_detach(t);
+	CHECK(CU(fakePrimaryRefs, int)(1) == 0 && registered() == 0);
+
+	/* The one that is active, though not current here. */
+	CHECK(CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 1) == 0);
+	attach(socket, 4);
+	CHECK(tokend_pin(t, -1) == 0 && CU(fakePrimaryRefs, int)(1) == 2);
+	tokend_detach(t);
+	CHECK(CU(fakePrimaryRefs, int)(1) == 1 && CU(fakeFaults, void)() == 0);
+}
+
+static void forked(const char *socket)
+{
+	struct tokend_batch batch;
+	int status;
+
+	begin(socket, 4);
+	hold(1);
+	step();
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+
+	pid_t child = fork();
+
+	if (child == 0) {
+		bool refused = tokend_pin(t, -1) == TOKEND_EFORKED &&
+			       tokend_copy(t, &batch, buffer[0], stream) == TOKEND_EFORKED &&
+			       tokend_peek(t, &batch, 0) == TOKEND_EFORKED &&
+			       tokend_next(t, &batch) == TOKEND_EFORKED;
+
+		tokend_release(t, &batch);
+		tokend_detach(t);
+		_exit(refused && CU(fakeFaults, void)() == 0 ? 0 : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	hold(0);
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+/* A graph is being captured elsewhere in the process, in the mode that minds everything. */
+static void capture(const char *socket)
+{
+	void *other;
+	struct tokend_batch batch;
+
+	make_context();
+	CHECK(CU(cuStreamCreate, void **, unsigned)(&other, 1) == 0);
+	attach(socket, 4);
+	make_buffers();
+	((void (*)(void *, int))symbol("fakeCapture"))(other, 1);
+	CHECK(tokend_pin(t, -1) == 0);
+	while (batches < BATCHES / 2)
+		step();
+	CHECK(tokend_peek(t, &batch, 1) == 1);
+	CHECK(tokend_copy(t, &batch, buffer[0], other) == TOKEND_EARGUMENT &&
+		strstr(tokend_why(t), "captured"));
+	CHECK(CU(fakeCaptureSpoiled, void)() == 0);
+	((void (*)(void *, int))symbol("fakeCapture"))(other, 0);
+	while (batches < BATCHES)
+		step();
+	finish();
+}
+
+static void refusals(const char *socket)
+{
+	struct tokend_batch batch, other;
+
+	begin(socket, 4);
+	hold(1);
+	CHECK(tokend_next(t, &batch) == 1);
+	CHECK(tokend_copy(t, &batch, 0, stream) == TOKEND_EARGUMENT);
+	CHECK(tokend_copy(t, &batch, 4096, stream) == TOKEND_EARGUMENT &&
+		strstr(tokend_why(t), "INVALID_VALUE"));
+	uint64_t to = copy_next(&batch);
+	CHECK(tokend_copy(t, &batch, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "already"));
+	tokend_release(t, &batch);
+	CHECK(strstr(tokend_why(t), "by itself"));
+	train(to);
+	CHECK(tokend_next(t, &other) == 1);
+	tokend_release(t, &other);
+	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "not held"));
+	CHECK(tokend_peek(t, &other, 1) == 1);
+	other.handle++;
+	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "not held"));
+	/* All others are held by the caller: to wait for the copy would be for nothing once it is over. */
+	for (int i = 0; i < 2; i++)
+		CHECK(tokend_next(t, &other) == 1);
+	CHECK(tokend_try_next(t, &other) == TOKEND_EAGAIN);
+	tokend_shape(t, &shape);
+	CHECK(shape.copying == 1);
+	hold(0);
+	CHECK(tokend_next(t, &other) == 1 && tokend_next(t, &other) == 1);
+	CHECK(tokend_next(t, &other) == TOKEND_EHELD);
+	CHECK(CU(fakeFaults, void)() == 1); /* the copy to nowhere, which the driver refused */
+	tokend_detach(t);
+	_exit(0);
+}
+
+/* Says when it has registered. */
+static void turn(const char *socket)
+{
+	make_context();
+	attach(socket, 4);
+	say("pinning");
+	CHECK(tokend_pin(t, -1) == 0);
+	say("pinned");
+	tokend_detach(t);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*go)(const char *socket);
+	} scenarios[] = {{"simple", simple}, {"small", small}, {"ahead", ahead}, {"early", early},
+		{"killed", killed}, {"seek", seek}, {"seek_ahead", seek_ahead}, {"detach", detach},
+		{"stuck", stuck}, {"unpinned", unpinned}, {"never_pinned", never_pinned},
+		{"driverless", driverless}, {"contexts", contexts}, {"forked", forked}, {"capture", capture},
+		{"refusals", refusals}, {"turn", turn}};
+
+	for (size_t i = 0; argc == 3 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
+		if (strcmp(argv[2], scenarios[i].name) == 0) {
+			scenarios[i].go(argv[1]);
+			return 0;
+		}
+	errx(2, "usage: pin-trainer SOCKET SCENARIO");
+}

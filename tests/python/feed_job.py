@@ -1,0 +1,173 @@
+"""A trainer with a Feed, on a GPU that is the fake libcuda.so.1, which is chosen by LD_LIBRARY_PATH: so test_device.py runs this.
+
+feed_job.py SOCKET SCENARIO; prints one JSON object: the positions of the rows handed out, and what was checked in here.
+"""
+
+import ctypes as c
+import json
+import math
+import sys
+import warnings
+
+import torch
+from tokend import _tokend, device
+
+ENOUGH = 12
+
+
+class Fake:
+    """In device.Cuda's place: torch has no tensors on the fake GPU, so they are in its "device memory", and what is to be done to
+    them on the side stream is queued there as a call of ours."""
+
+    number, int64, int32, int16 = 0, torch.int64, torch.int32, torch.int16
+
+    def __init__(self, ordered=True):
+        self.cu = c.CDLL("libcuda.so.1")
+        self.ordered, self.calls, self.handed_over = ordered, [], 0
+        context, stream = c.c_void_p(), c.c_void_p()
+        assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
+        assert self.cu.cuCtxSetCurrent(context) == 0 and self.cu.cuStreamCreate(c.byref(stream), 1) == 0
+        self.stream = stream.value
+
+    def empty(self, shape, dtype):
+        at, size = c.c_uint64(), math.prod(shape) * dtype.itemsize
+        assert self.cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(size)) == 0
+        return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
+
+    def run(self, work):
+        if not self.ordered:
+            work()  # a mistake: the copy that it works on is still under way
+            return
+        call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
+        self.calls.append(call)
+        assert self.cu.cuLaunchHostFunc(c.c_void_p(self.stream), call, None) == 0
+
+    def hand_over(self, tensor, event):
+        self.handed_over += 1
+
+    def finish(self):
+        assert self.cu.cuStreamSynchronize(c.c_void_p(self.stream)) == 0
+
+
+class Trainer:
+    def __init__(self, path, stream="train", micro=4, slots=4, dtype=None, ordered=True, **start):
+        self.client = _tokend.Client(stream, micro, socket=path, slots=slots, deadline_ms=20000, **start)
+        self.gpu = Fake(ordered)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.feed = device.Feed(self.client, self.client.shape(), "cuda", dtype, self.gpu)
+        self.warned = [str(w.message) for w in caught]
+        self.batches, self.ahead = [], 0
+
+    def take(self):
+        shape = self.client.shape()
+        self.small = torch.empty((2, shape["rows"]), dtype=torch.int64)
+        return self.client.next_into(0, self.small.data_ptr())
+
+    def step(self):
+        handed = self.feed.next(self.take)
+        if handed is None:
+            return False
+        tokens, (valid, after, *_) = handed
+        assert self.client.taken() == self.client.position() == after, "the cursor is that of the batch handed out"
+        self.ahead += self.client.copied()
+        self.batches.append((tokens, self.small[0].clone(), valid))
+        return True
+
+    def steps(self, count=ENOUGH):
+        for _ in range(count):
+            assert self.step()
+
+    def seek(self, cursor=None, rank=0, world=1, micro=4):
+        self.client.seek(cursor, rank, world, micro)
+        self.feed.begin(self.client.shape())
+
+    def end(self, **more):
+        self.gpu.finish()
+        pinned = self.client.pinned()[0]
+        rows = [
+            {"position": int(position), "tokens": row.tolist()}
+            for tokens, positions, valid in self.batches
+            for row, position in list(zip(tokens, positions, strict=True))[:valid]
+        ]
+        kinds = sorted({str(tokens.dtype) for tokens, _, _ in self.batches})
+        self.client.close()
+        report = {"rows": rows, "dtypes": kinds, "warned": self.warned, "pinned": pinned, "ahead": self.ahead, **more}
+        report["faults"], report["registered"] = self.gpu.cu.fakeFaults(), self.gpu.cu.fakeRegistered()
+        print(json.dumps(report))
+
+
+def plain(path):
+    t = Trainer(path)
+    t.steps()
+    t.end()
+
+
+def wide(path):
+    t = Trainer(path, "wide")
+    t.steps()
+    t.end()
+
+
+def narrow(path):
+    t = Trainer(path, dtype=torch.int32)
+    t.steps()
+    refused = ""
+    try:
+        Trainer(path, "wide", dtype=torch.int32)
+    except _tokend.ArgumentError as error:
+        refused = str(error)
+    t.end(refused=refused)
+
+
+def disordered(path):
+    t = Trainer(path, ordered=False)
+    t.steps()
+    t.end()
+
+
+def late(path):
+    """The GPU does nothing at all for a while: whoever waits for it here waits for ever."""
+    t = Trainer(path, slots=8)
+    t.steps(2)
+    t.gpu.cu.fakeHold(1)
+    t.steps(4)
+    pending = t.gpu.cu.fakePending()
+    t.gpu.cu.fakeHold(0)
+    t.steps(6)
+    t.end(pending=pending)
+
+
+def elsewhere(path):
+    """A seek and a mix drop what was copied ahead; another micro-batch is another shape."""
+    t = Trainer(path)
+    t.steps(3)
+    t.seek(_tokend.cursor_seek(t.client.cursor(), 1000))
+    t.steps(2)
+    acts_from = t.client.set_mix(["web", "code"], [0.5, 0.5])
+    t.feed.begin(t.client.shape())
+    t.steps(2)
+    t.seek(micro=2)
+    t.steps(3)
+    t.end(acts_from=acts_from)
+
+
+def finite(path):
+    t = Trainer(path, "finite")
+    while t.step():
+        pass
+    t.end(batches=t.client.shape()["batches_in_all"])
+
+
+def restart(path):
+    t = Trainer(path)
+    t.steps(3)
+    print("killme", flush=True)
+    sys.stdin.readline()
+    t.steps(9)
+    t.end(reattached=t.client.shape()["reattached"])
+
+
+if __name__ == "__main__":
+    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, restart)}
+    scenarios[sys.argv[2]](sys.argv[1])

@@ -1,0 +1,116 @@
+"""Batches made on a device: the protocol, against a real daemon and the fake libcuda.so.1. No evidence of how a GPU behaves."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import BIN, subprocess_environment
+
+HERE = pathlib.Path(__file__).parent
+FAKE = BIN.parent / "check" / "fake"
+MICRO, WINDOW = 4, 65
+
+
+def start(daemon, scenario, **environment):
+    env = subprocess_environment(LD_LIBRARY_PATH=str(FAKE), **{name: str(value) for name, value in environment.items()})
+    command = [sys.executable, HERE / "feed_job.py", daemon.socket, scenario]
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(trainer):
+    out, err = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, err
+    report = json.loads(out.splitlines()[-1])
+    assert report["faults"] == 0 and report["registered"] == 0, err
+    return report
+
+
+def run(daemon, scenario, **environment):
+    return finish(start(daemon, scenario, **environment))
+
+
+def wrong(daemon, rows, stream="train", start=0, cursor=None):
+    """The rows that are not those of the order."""
+    plan = daemon.plan(stream, start, len(rows), cursor)
+    want = [(row["position"], daemon.tokens(row, WINDOW).tolist()) for row in plan]
+    return [i for i, row in enumerate(rows) if (row["position"], row["tokens"]) != want[i]]
+
+
+@pytest.mark.parametrize("delay", [0, 4])
+def test_the_rows_of_the_order_arrive_as_int64(daemon, delay):
+    report = run(daemon, "plain", FAKE_CUDA_DELAY_MS=delay)
+    assert len(report["rows"]) == 12 * MICRO and wrong(daemon, report["rows"]) == []
+    assert report["dtypes"] == ["torch.int64"] and report["pinned"] > 0 and report["warned"] == []
+    assert report["ahead"] > 0
+
+
+def test_tokens_of_four_bytes_are_unsigned(daemon):
+    report = run(daemon, "wide", FAKE_CUDA_DELAY_MS=2)
+    assert max(max(row["tokens"]) for row in report["rows"]) >= 2**31
+    assert wrong(daemon, report["rows"], "wide") == []
+
+
+def test_int32_where_it_holds_them(daemon):
+    report = run(daemon, "narrow")
+    assert report["dtypes"] == ["torch.int32"] and wrong(daemon, report["rows"]) == []
+    assert "take int64" in report["refused"]
+
+
+def test_widening_out_of_order_is_seen(daemon):
+    """The negative control of these tests: who does not keep to the stream has wrong rows."""
+    report = run(daemon, "disordered", FAKE_CUDA_DELAY_MS=4)
+    assert len(wrong(daemon, report["rows"])) > MICRO
+
+
+def test_the_step_never_waits_for_the_device(daemon):
+    report = run(daemon, "late")
+    assert report["pending"] > 0 and wrong(daemon, report["rows"]) == []
+
+
+def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
+    rows = run(daemon, "elsewhere", FAKE_CUDA_DELAY_MS=2)["rows"]
+    assert [row["position"] for row in rows] == [*range(12), *range(1000, 1000 + 4 * MICRO + 3 * 2)]
+    assert wrong(daemon, rows[:12]) == [] and wrong(daemon, rows[12 : 12 + 2 * MICRO], start=1000) == []
+
+
+def test_to_the_end_of_a_finite_stream(daemon):
+    report = run(daemon, "finite", FAKE_CUDA_DELAY_MS=1)
+    assert wrong(daemon, report["rows"], "finite") == []
+    assert len(report["rows"]) > (report["batches"] - 1) * MICRO
+
+
+def test_a_daemon_lost_with_a_batch_copied_ahead(daemon):
+    trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
+    assert trainer.stdout.readline() == "killme\n"
+    daemon.kill()
+    daemon.start()
+    trainer.stdin.write("\n")
+    report = finish(trainer)
+    assert report["reattached"] == 1 and report["pinned"] > 0
+    assert wrong(daemon, report["rows"]) == []
+
+
+def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
+    report = run(daemon, "plain", FAKE_CUDA_DELAY_MS=2, FAKE_CUDA_REGISTER_FAILS=1)
+    assert wrong(daemon, report["rows"]) == [] and report["pinned"] == 0
+    (warning,) = report["warned"]
+    assert "cannot be registered" in warning and "\n" not in warning
+
+
+def test_no_gpu_is_one_line(daemon):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    from tokend import ArgumentError, Loader
+
+    with pytest.raises(ArgumentError, match="device: cuda:1, but torch .* sees no GPU"):
+        Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, device="cuda:1")
+
+
+def test_tokend_does_not_import_torch_for_it():
+    code = "import sys, tokend, tokend.device; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=subprocess_environment(), check=False).returncode == 0
+    assert "TOKEND_SOCKET" not in os.environ

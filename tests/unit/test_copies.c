@@ -1,0 +1,192 @@
+/*
+ * Registering in chunks, and the order in which slots come back, against the fake driver that lies beside
+ * this program. All that takes a daemon is in tests/system/test_pin.py.
+ */
+#include "../../client/pin.h"
+#include "../gpu/fake_cuda.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define GIB	      (UINT64_C(1) << 30)
+#define CU(name, ...) ((int (*)(__VA_ARGS__))dlsym(library, #name))
+
+static void *library;
+static char why[300];
+
+/* A ring of @slots slots of @bytes that nobody fills: a hole in a file. */
+struct place {
+	struct ring ring;
+	struct pin *pin;
+	uint64_t bytes;
+};
+
+static void make(struct place *p, uint64_t slots, uint64_t bytes)
+{
+	char text[200];
+	int fd = memfd_create("ring", MFD_CLOEXEC);
+
+	memset(p, 0, sizeof(*p));
+	assert_true(ring_geometry(&p->ring.geometry, slots, 1, bytes / 2, 2, false, text, sizeof(text)));
+	p->bytes = p->ring.geometry.data_bytes;
+	assert_int_equal(ftruncate(fd, (off_t)p->bytes), 0);
+	p->ring.data = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	assert_ptr_not_equal(p->ring.data, MAP_FAILED);
+	close(fd);
+	p->pin = pin_open(0, why, sizeof(why));
+	assert_non_null(p->pin);
+}
+
+static void unmake(struct place *p)
+{
+	assert_int_equal(CU(fakeRegistered, void)(), 0);
+	munmap(p->ring.data, p->bytes);
+	pin_close(p->pin);
+	assert_int_equal(CU(fakeFaults, void)(), 0);
+}
+
+static int find_driver(void **state)
+{
+	char path[600], *slash;
+	ssize_t n = readlink("/proc/self/exe", path, 500);
+
+	(void)state;
+	if (n < 0)
+		return -1;
+	path[n] = 0;
+	slash = strrchr(path, '/');
+	strcpy(slash, "/fake/libcuda.so.1");
+	library = dlopen(path, RTLD_NOW); /* it is then found by its name */
+	if (!library)
+		fprintf(stderr, "%s\n", dlerror());
+	return library ? 0 : -1;
+}
+
+/* 5 slots of 600 MiB lie one to a GiB: 4 whole chunks and a shorter one. */
+static void in_chunks_of_a_gib(void **state)
+{
+	struct place p;
+
+	(void)state;
+	make(&p, 5, 600 << 20);
+
+	struct copies *c = copies_new(p.pin, &p.ring);
+
+	assert_int_equal(copies_registered(c), 0);
+	assert_true(copies_register(c, "/nowhere/socket", why, sizeof(why)));
+	assert_int_equal(copies_registered(c), p.ring.geometry.control_at);
+	assert_int_equal(p.ring.geometry.control_at, 4 * GIB + (600 << 20));
+	assert_int_equal(CU(fakeRegistered, void)(), 5);
+	assert_true(copies_register(c, "/nowhere/socket", why, sizeof(why))); /* it is, already */
+	assert_int_equal(CU(fakeRegistered, void)(), 5);
+	assert_true(copies_free(c));
+	unmake(&p);
+}
+
+static void all_or_nothing(void **state)
+{
+	struct place p;
+
+	(void)state;
+	make(&p, 5, 600 << 20);
+
+	struct copies *c = copies_new(p.pin, &p.ring);
+
+	setenv("FAKE_CUDA_REGISTER_FAILS", "4", 1);
+	assert_false(copies_register(c, "socket", why, sizeof(why)));
+	unsetenv("FAKE_CUDA_REGISTER_FAILS");
+	assert_non_null(strstr(why, "CUDA_ERROR_OUT_OF_MEMORY"));
+	assert_int_equal(copies_registered(c), 0);
+	assert_int_equal(CU(fakeRegistered, void)(), 0);
+	assert_true(copies_register(c, "socket", why, sizeof(why)));
+	assert_true(copies_free(c));
+	unmake(&p);
+}
+
+/* What is over first comes back behind what was begun first; what is not taken yet does not. */
+static void in_the_order_they_were_begun(void **state)
+{
+	enum { SLOT = 4096 };
+	void *context, *slow, *fast;
+	struct place p;
+	uint64_t to, s = 99;
+
+	(void)state;
+	make(&p, 4, SLOT);
+	assert_int_equal(CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 0), 0);
+	CU(cuCtxSetCurrent, void *)(context);
+	CU(cuStreamCreate, void **, unsigned)(&slow, 1);
+	CU(cuStreamCreate, void **, unsigned)(&fast, 1);
+	CU(cuMemAlloc_v2, uint64_t *, size_t)(&to, SLOT);
+
+	struct copies *c = copies_new(p.pin, &p.ring);
+
+	assert_true(copies_register(c, "socket", why, sizeof(why)));
+	assert_true(copies_none(c));
+	assert_false(copies_over(c, UINT64_MAX, &s));
+	setenv("FAKE_CUDA_DELAY_MS", "100000", 1);
+	assert_true(copies_start(c, 6, to, slow, why, sizeof(why)));
+	unsetenv("FAKE_CUDA_DELAY_MS");
+	assert_true(copies_start(c, 7, to, fast, why, sizeof(why)));
+	assert_true(copies_has(c, 6) && copies_has(c, 7) && !copies_has(c, 5));
+	assert_false(copies_over(c, UINT64_MAX, &s)); /* 6 is under way, and 7 behind it */
+	copies_settle(c, 8);
+	copies_free(copies_new(p.pin, &p.ring)); /* another ring's end does not wait for ours */
+	assert_false(copies_over(c, UINT64_MAX, &s));
+	CU(fakeRush, void)();
+	assert_false(copies_over(c, 6, &s));
+	assert_true(copies_over(c, 8, &s));
+	assert_int_equal(s, 6);
+	assert_true(copies_over(c, 8, &s));
+	assert_int_equal(s, 7);
+	assert_false(copies_over(c, 8, &s));
+	assert_true(copies_over(c, 9, &s));
+	assert_int_equal(s, 8);
+	assert_true(copies_none(c));
+	assert_true(copies_free(c));
+	CU(cuMemFree_v2, uint64_t)(to);
+	unmake(&p);
+}
+
+/* A driver without cuCtxRecordEvent(): what others may have queued is over after a synchronize alone. */
+static void settled_by_a_sync(void **state)
+{
+	struct place p;
+	uint64_t s;
+
+	(void)state;
+	make(&p, 4, 4096);
+
+	struct copies *c = copies_new(p.pin, &p.ring);
+
+	setenv("FAKE_CUDA_NO_RECORD", "1", 1);
+	copies_settle(c, 2);
+	unsetenv("FAKE_CUDA_NO_RECORD");
+	assert_false(copies_over(c, UINT64_MAX, &s));
+	copies_sync(c);
+	assert_true(copies_over(c, UINT64_MAX, &s));
+	assert_int_equal(s, 2);
+	assert_true(copies_free(c));
+	unmake(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(in_chunks_of_a_gib),
+		cmocka_unit_test(all_or_nothing),
+		cmocka_unit_test(in_the_order_they_were_begun),
+		cmocka_unit_test(settled_by_a_sync),
+	};
+
+	return cmocka_run_group_tests(tests, find_driver, NULL);
+}
