@@ -1,5 +1,7 @@
 """What is in a batch on request, and every line that says what a loader cannot do."""
 
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -9,7 +11,7 @@ import numpy
 import pytest
 import tokend
 import torch
-from conftest import subprocess_environment
+from conftest import BIN, subprocess_environment
 
 SEQ = 64
 
@@ -148,6 +150,47 @@ def test_documents_stay_those_of_the_full_row(daemon):
             assert a["max_seqlen"] == b["max_seqlen"] <= 19
             for name in ("input_ids", "labels", "position_ids"):
                 assert numpy.array_equal(sliced(a[name].numpy(), 1, 2, "zigzag"), b[name].numpy())
+
+
+DEVICE = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+import feed_job, tokend, torch
+from tokend import device
+
+gpu = feed_job.Fake()
+device.Cuda = lambda name: gpu
+out = []
+with tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, slots=4, device="cuda", provenance=True, loss_mask=True) as loader:
+    for step, batch in zip(range(8), loader):
+        gpu.finish()
+        out.append({name: value.tolist() for name, value in batch.items()})
+        assert loader.position == loader.taken == 4 * step + 4
+        if step == 3:
+            loader.seek(position=1000)
+            assert loader.position == 1000
+            break
+    batch = next(loader)
+    gpu.finish()
+    out.append({name: value.tolist() for name, value in batch.items()})
+print(json.dumps(out))
+"""
+
+
+def test_batches_of_a_device(daemon):
+    """The fake libcuda.so.1 beneath a real loader: no evidence of how a GPU behaves."""
+    fake = BIN.parent / "check" / "fake"
+    command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
+    environment = subprocess_environment(LD_LIBRARY_PATH=str(fake))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    for batch, start in zip(json.loads(done.stdout), (0, 4, 8, 12, 1000), strict=True):
+        rows = rows_of(daemon, "train", start, 4)
+        assert batch["position"] == list(range(start, start + 4))
+        assert numpy.array_equal(batch["input_ids"], rows[:, :-1])
+        assert numpy.array_equal(batch["labels"], rows[:, 1:])
+        assert numpy.array(batch["loss_mask"]).all()
+        assert min(batch["offset"]) >= 0
 
 
 # ---- state, and threads ----

@@ -188,6 +188,9 @@ def test_what_cannot_be_asked_for(daemon):
 
     with pytest.raises(ValueError, match="workers: 2 of them have nothing to do without transform="):
         make(daemon, workers=2)
+    for workers in (-1, 1.5, True):
+        with pytest.raises(ValueError, match=f"workers: {workers}, must be a number of processes, or 0"):
+            make(daemon, workers=workers, transform=transforms.in_place)
     with pytest.raises(tokend.ArgumentError, match="transform: .* cannot be sent to worker processes .* top level of a module"):
         make(daemon, workers=2, transform=local)
     with pytest.raises(TypeError, match="transform: 3, must be a function"):

@@ -61,6 +61,13 @@ def is_cuda(device: Any) -> bool:
     return name != "cpu"
 
 
+def check_workers(workers: int, transform: Any) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ValueError(f"workers: {workers!r}, must be a number of processes, or 0")
+    if workers and transform is None:
+        raise ValueError(f"workers: {workers} of them have nothing to do without transform=; batches need none")
+
+
 def check_view(view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: Any, transform: Any, cuda: bool) -> None:
     if not view:
         if hold is not None:

@@ -142,7 +142,6 @@ class Batches:
         labels = make.empty(micro, seq, dtype=make.int64) if self._writes else None
         ids: Any = None
         starts: Any = None
-        batch: dict[str, Any]
         into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
@@ -158,29 +157,32 @@ class Batches:
             return None
         del self._rows[-self._fields :]
         self._row_address, self.taken = at, taken[1]
-        if wanted.view:
-            batch = {"tokens": make.lent(self.client.view())}
-            if starts is not None:
-                batch.update(position_ids=ids, cu_seqlens=starts[: taken[2] + 1], max_seqlen=taken[3])
-            return {**batch, **dict(zip(self._shown, fields, strict=False))}  # type: ignore[return-value]
+        batch = {"tokens": make.lent(self.client.view())} if wanted.view else self._shifted(tokens, labels, taken[0])
+        batch.update(zip(self._shown, fields, strict=False))
+        if wanted.documents:
+            batch.update(position_ids=self._there(ids), cu_seqlens=self._there(starts[: taken[2] + 1]), max_seqlen=taken[3])
+        return self._share(batch) if self._cut else batch  # type: ignore[return-value]
+
+    def _there(self, array: Any) -> Any:
+        """On the device, if there is one."""
+        return array if self.wanted.device is None else array.to(self.wanted.device, non_blocking=True)
+
+    def _shifted(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
+        make, seq = self.make, self.seq
         if labels is not None and self.source is not None:
             self._relabel(labels, tokens)
-        if labels is None:
+        if self.feed is None:
+            tokens = self._there(tokens)
+        if labels is not None:
+            labels = self._there(labels)
+        else:
             labels = make.cast(tokens[:, 1 : seq + 1], make.int64)
-            if taken[0] < micro:
-                labels = self._without_padding(labels, taken[0])
+            if valid < self.micro:
+                labels = self._without_padding(labels, valid)
         batch = {"input_ids": tokens[:, :seq], "labels": labels}
-        if starts is not None:
-            batch.update(position_ids=ids, cu_seqlens=starts[: taken[2] + 1])
-        if wanted.device is not None:
-            batch = {name: value.to(wanted.device, non_blocking=True) for name, value in batch.items()}
-        if starts is not None:
-            batch["max_seqlen"] = taken[3]
-        if wanted.loss_mask:
-            batch["loss_mask"] = make.cast(batch["labels"] != IGNORE, make.float32)
-        # In the order in which people read them.
-        batch = {**dict.fromkeys(("input_ids", "labels")), **dict(zip(self._shown, fields, strict=False)), **batch}
-        return self._share(batch) if self._cut else batch  # type: ignore[return-value]
+        if self.wanted.loss_mask:
+            batch["loss_mask"] = make.cast(labels != IGNORE, make.float32)
+        return batch
 
     def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
         """next_into() where what was taken may turn out to be of no use: then it is given back, and this loader stops."""

@@ -101,8 +101,7 @@ class Loader:
             raise ValueError("socket, config: give one of them")
         if mesh is not None and not (rank is None and world is None and peer == 0):
             raise ValueError("mesh, rank, world, peer: a mesh says them all")
-        if workers and transform is None:
-            raise ValueError(f"workers: {workers} of them have nothing to do without transform=; batches need none")
+        arguments.check_workers(workers, transform)
         self._make = arrays.framework(framework)
         arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
         dtype, token_bytes = arrays.token_type(self._make, dtype)
