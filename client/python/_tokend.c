@@ -335,18 +335,6 @@ static void pack(struct packing *p, const struct tokend *t, const struct tokend_
 	p->starts[p->n] = (int32_t)(b->rows * seq);
 }
 
-static bool has_loss_mask(const struct tokend *t)
-{
-	(void)t;
-	return false;
-}
-
-static const uint8_t *loss_mask(const struct tokend *t, const struct tokend_batch *b, uint32_t row)
-{
-	(void)t, (void)b, (void)row;
-	return NULL;
-}
-
 /* The label of a token that losses leave out, as torch has it. */
 #define IGNORE (-100)
 
@@ -363,7 +351,7 @@ static void copy_labels(const struct tokend *t, const struct tokend_batch *b, ui
 
 	for (uint32_t r = 0; r < b->rows; r++, to += seq) {
 		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
-		const uint8_t *mask = loss_mask(t, b, r);
+		const uint8_t *mask = tokend_loss_mask(t, b, r);
 		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
 
 		tokend_widen(to, row + b->token_bytes, n, b->token_bytes);
@@ -593,7 +581,7 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
 		"reattached", (unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
 		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens, "masked",
-		has_loss_mask(c->t) ? Py_True : Py_False);
+		c->t->now->ring.geometry.loss_mask ? Py_True : Py_False);
 
 	leave(c, false);
 	return result;

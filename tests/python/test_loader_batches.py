@@ -11,6 +11,7 @@ import numpy
 import pytest
 import tokend
 import torch
+import transforms
 from conftest import BIN, subprocess_environment
 
 SEQ = 64
@@ -191,6 +192,58 @@ def test_batches_of_a_device(daemon):
         assert numpy.array_equal(batch["labels"], rows[:, 1:])
         assert numpy.array(batch["loss_mask"]).all()
         assert min(batch["offset"]) >= 0
+
+
+@pytest.fixture
+def masks(daemon):
+    """The train stream with a mask of the loss, by shard's name."""
+    masks = {}
+    for name in ("web/a.bin", "web/b.bin", "code.bin"):
+        masks[name] = numpy.random.default_rng(len(name)).integers(0, 2, len(daemon.shards[name])).astype(numpy.uint8)
+        path = daemon.directory / "masks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        masks[name].tofile(path)
+    config = daemon.config.read_text()
+    config = config.replace("    seed: 42\n", "    seed: 42\n    loss_mask: true\n")
+    config = config.replace("path: web,", "path: web, label_mask: masks/web,")
+    daemon.config.write_text(config.replace("weight: 0.3,", "weight: 0.3, label_mask: masks,"))
+    daemon.kill()
+    daemon.start()
+    return masks
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"framework": "numpy"},
+        {"dtype": "int32"},
+        {"transform": transforms.in_place},
+        {"transform": transforms.in_place, "workers": 2, "framework": "numpy"},
+        {"transform": transforms.in_place, "dtype": "int32"},
+        {"cp": (1, 2, "zigzag")},
+    ],
+)
+def test_a_streams_own_mask(daemon, masks, more):
+    with make(daemon, loss_mask=True, **more) as loader, make(daemon, **more) as without:
+        for step in range(5):
+            batch, plan = next(loader), daemon.plan("train", 4 * step, 4)
+            tokens, allowed = rows_of(daemon, "train", 4 * step, 4), numpy.stack([masked(masks, row) for row in plan])
+            if "transform" in more:
+                tokens[:, 0] = [row["position"] for row in plan]
+            labels = numpy.where(allowed[:, 1:] == 1, tokens[:, 1:], -100)
+            inputs, mask = tokens[:, :-1], (allowed[:, 1:] == 1).astype(numpy.float32)
+            if "cp" in more:
+                inputs, labels, mask = (sliced(array, *more["cp"]) for array in (inputs, labels, mask))
+            assert numpy.array_equal(numpy.asarray(batch["input_ids"]), inputs)
+            assert numpy.array_equal(numpy.asarray(batch["labels"]), labels)
+            assert numpy.array_equal(numpy.asarray(batch["loss_mask"]), mask)
+            assert numpy.array_equal(numpy.asarray(next(without)["labels"]), labels)  # asked for or not, labels say it
+
+
+def masked(masks, row):
+    name = row["shard"] if row["shard"] in masks else f"{row['dataset']}/{row['shard']}"
+    return masks[name][row["offset"] : row["offset"] + SEQ + 1]
 
 
 # ---- state, and threads ----
