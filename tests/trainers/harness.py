@@ -1,0 +1,197 @@
+"""What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed and started again, and the proof.
+
+A test runs one trainer as its users do: the example of client/example/trainers, copied into an empty directory, under torchrun. It is
+killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at its own checkpoint in a world of
+another size:
+
+    with Job("train_ddp.py", micro_batch=2) as job:
+        job.start(1, hold=7)            # stands still in its 8th step, is killed
+        job.start(2, hold=7)
+        job.start(1)                    # to its end
+        job.prove(steps=15, resumed=[5, 10])
+
+What was trained on is known in two ways that share no code. traced.py notes from beside the trainer which tokens its model was called
+with and which step its optimizer then made; the optimizer's own count lies in the trainer's checkpoint, so it says which steps are part
+of the model that came out. Each such step must hold exactly the next rows of the order, as `tokctl plan` has it, and no others. And
+`tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
+"""
+
+import glob
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+import numpy
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_spec = importlib.util.spec_from_file_location("system_harness", os.path.join(HERE, "..", "system", "harness.py"))
+system = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(system)
+Checks, REPO, TOKCTL = system.Checks, system.REPO, system.TOKCTL
+
+EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
+SEQ, VOCAB = 32, 2048  # enough for a row to be known by its tokens, little enough for a tiny model
+LIMIT_S = 240  # for one start: importing, compiling, training, and 7 other tests beside
+STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+
+
+class Job(system.Place):
+    """A directory with shards, config, daemon and one example; `check` collects what is looked at.
+
+    micro_batch      rows of a forward pass of a rank
+    accumulate       forward passes of a step
+    copies           how many processes are called with each row (tensor- and context-parallel peers)
+    seq_len, vocab   of the shards; streams: what else the config's stream has
+    """
+
+    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, **stream):
+        self.example, self.micro_batch, self.accumulate, self.copies = example, micro_batch, accumulate, copies
+        self.seq_len, self.vocab, self.stream = seq_len, vocab, stream
+        self.check = Checks()
+        self.starts = []  # (world, directory of what was noted)
+
+    def __enter__(self):
+        super().__enter__()
+        signal.alarm(0)  # tests/run has a limit
+        rng = numpy.random.default_rng(7)
+        for name, shards in {"web": (90_000, 60_001), "code": (40_000,)}.items():
+            for i, tokens in enumerate(shards):
+                rng.integers(0, self.vocab, tokens, dtype=numpy.uint16).tofile(self.file("shards", name, f"{i}.bin"))
+        stream = {"seed": 42, "seq_len": self.seq_len, "datasets": [
+            {"name": "web", "path": "shards/web", "weight": 0.7}, {"name": "code", "path": "shards/code", "weight": 0.3}], **self.stream}
+        self.yaml = self.config(streams={"train": stream})
+        self.daemon = system.Daemon(self, self.yaml)
+        self.work = self.file("work", "")
+        self.records = self.file("records", "")
+        if self.example:
+            shutil.copy(os.path.join(EXAMPLES, self.example), self.work)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for noted in self.starts:
+            kill_all(noted[1])
+        super().__exit__()
+
+    # ---- running it ----
+
+    def start(self, world, *arguments, hold=0, until=None, launcher=None, module=None, **environ):
+        """Runs the example in @world processes to its end; or, with @hold, kills it within the step behind so many of its own.
+
+        until: what must hold, too, before it is killed, say that a checkpoint is written. launcher: another example, or a program
+        that starts the trainer. module: `-m NAME` in the example's place. environ: more of the environment. Returns the output.
+        """
+        noted = self.file(f"noted-{len(self.starts)}", "")
+        self.starts.append((world, noted))
+        program = ["-m", module] if module else [launcher or self.example]
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--rdzv-backend", "c10d", "--rdzv-endpoint",
+            "127.0.0.1:0", "--rdzv-id", "trainers", os.path.join(HERE, "traced.py"), *program, *map(str, arguments),
+        ]
+        environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": noted, "TRACE_RECORDS": self.records,
+                       "TRACE_HOLD": str(hold), **{name: str(value) for name, value in environ.items()}}
+        log = self.file(f"start-{len(self.starts)}.log")
+        began = time.monotonic()
+        with open(log, "wb") as out:
+            child = self.spawn(command, cwd=self.work, env=environment, stdout=out, stderr=out)
+
+        def ready():
+            held = hold and any("held" in event for process in self.events(noted) for event in process)
+            return child.poll() is not None or (held and (until is None or until()))
+
+        arrived = system.wait_for(ready, LIMIT_S, 0.02)
+        ended = child.poll()
+        kill_all(noted)
+        child.wait()
+        text = open(log, errors="replace").read()
+        print(f"--- start {len(self.starts)}: {world} processes, {time.monotonic() - began:.1f} s", flush=True)
+        well = (arrived and ended is None) if hold else ended == 0
+        if not well:
+            print(text[-12_000:], flush=True)
+            raise RuntimeError(f"start {len(self.starts)}: " + (f"exit status {ended}" if ended is not None else "it hangs"))
+        return text
+
+    # ---- what was seen ----
+
+    @staticmethod
+    def events(noted):
+        """What each process noted, whole lines: [[event]]."""
+        found = []
+        for path in sorted(glob.glob(os.path.join(noted, "*.jsonl"))):
+            with open(path) as f:
+                found.append([json.loads(line) for line in f if line.endswith("\n")])
+        return found
+
+    def steps(self, noted):
+        """{the optimizer's count: [row, …] of all processes} of one start; what was called but not stepped is under None.
+
+        A step without rows trains nothing: torch's get_state_dict() makes one to have moments to load into.
+        """
+        steps = {}
+        for process in self.events(noted):
+            rows = []
+            for event in process:
+                if "rows" in event:
+                    rows += event["rows"]
+                elif "zero" in event:
+                    steps.setdefault(None, []).extend(rows)
+                    rows = []
+                elif "step" in event:
+                    steps.setdefault(event["step"], []).extend(rows)
+                    rows = []
+            steps.setdefault(None, []).extend(rows)
+        return {step: rows for step, rows in steps.items() if rows}
+
+    def seen(self, row):
+        """The part of a window that a model is called with. Others for a context-parallel slice."""
+        return row[: self.seq_len]
+
+    def prove(self, *, steps, resumed):
+        """Steps 1 to @steps were trained on exactly the order; the starts behind the first went on behind the steps @resumed."""
+        check, at, lineage = self.check, 0, []
+        of_start = [self.steps(noted) for _, noted in self.starts]
+        first = [min(filter(None, s), default=None) for s in of_start]
+        check.equal("each start goes on behind its checkpoint", first, [1, *(step + 1 for step in resumed)])
+        last = max(filter(None, of_start[-1]), default=None)
+        check.equal("the last start ends where it should", last, steps)
+        for number, (world, _) in enumerate(self.starts):
+            end = resumed[number] if number < len(resumed) else steps
+            begin = resumed[number - 1] if number else 0
+            lineage += [(step, number, world) for step in range(begin + 1, end + 1)]
+        total = sum(world for _, _, world in lineage) // self.copies * self.micro_batch * self.accumulate
+        order = system.rows_at(self.yaml, "train", 0, total)
+        position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
+        check.equal("all rows of the order differ", len(position), total)
+        wrong = []
+        for step, number, world in lineage:
+            rows = world // self.copies * self.micro_batch * self.accumulate
+            want = sorted(list(range(at, at + rows)) * self.copies)
+            got = sorted(position.get(tuple(row), -1) for row in of_start[number].get(step, []))
+            if got != want:
+                wrong.append(f"step {step} (start {number + 1}): rows {got}, want {at} to {at + rows - 1}, {self.copies} times")
+            at += rows
+        check.ok(f"{steps} steps, worlds {[w for w, _ in self.starts]}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
+        check.equal("tokctl verify", self.verify(total), {"repeated": 0, "lost": 0, "altered": 0})
+        return total
+
+    def verify(self, to):
+        """What tokctl proves of the records up to position @to."""
+        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", self.records, "--to", to, "--json")
+        if not out.strip():
+            return f"exit status {code}: {err}"
+        said = json.loads(out.splitlines()[-1])
+        return {name: said[name] for name in ("repeated", "lost", "altered")}
+
+
+def kill_all(noted):
+    """SIGKILL to all processes of a start, in whatever session, at once: all of them have inherited its TRACE."""
+    for signal_ in (signal.SIGSTOP, signal.SIGKILL):
+        for environ in glob.glob("/proc/[0-9]*/environ"):
+            try:
+                if f"TRACE={noted}\0".encode() in open(environ, "rb").read():
+                    os.kill(int(environ.split("/")[2]), signal_)
+            except OSError:
+                pass  # it is gone, or another user's
