@@ -40,7 +40,7 @@ STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"
 
 
 class Job(system.Place):
-    """A directory with shards, config, daemon and one example; `check` collects what is looked at.
+    """A directory with shards, config, daemon and one example; `check` collects what is looked at, of several jobs if it is given.
 
     micro_batch      rows of a forward pass of a rank
     accumulate       forward passes of a step
@@ -48,10 +48,10 @@ class Job(system.Place):
     seq_len, vocab   of the shards; streams: what else the config's stream has
     """
 
-    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, **stream):
+    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, check=None, **stream):
         self.example, self.micro_batch, self.accumulate, self.copies = example, micro_batch, accumulate, copies
         self.seq_len, self.vocab, self.stream = seq_len, vocab, stream
-        self.check = Checks()
+        self.check = check or Checks()
         self.starts = []  # (world, directory of what was noted)
 
     def __enter__(self):
@@ -78,13 +78,22 @@ class Job(system.Place):
 
     # ---- running it ----
 
-    def start(self, world, *arguments, hold=0, until=None, launcher=None, module=None, **environ):
+    def edit(self, old, new):
+        """Another setting in the copied example, as its users would write it."""
+        path = os.path.join(self.work, self.example)
+        text = open(path).read()
+        if old not in text:
+            raise ValueError(f"{self.example} has no {old!r}")
+        open(path, "w").write(text.replace(old, new))
+
+    def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, launcher=None, module=None, **environ):
         """Runs the example in @world processes to its end; or, with @hold, kills it within the step behind so many of its own.
 
-        until: what must hold, too, before it is killed, say that a checkpoint is written. launcher: another example, or a program
+        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it is not killed, but this is called
+        with the pids of the trainers, and the step goes on. fails: it has to end in failure. launcher: another example, or a program
         that starts the trainer. module: `-m NAME` in the example's place. environ: more of the environment. Returns the output.
         """
-        noted = self.file(f"noted-{len(self.starts)}", "")
+        number, noted = len(self.starts) + 1, self.file(f"noted-{len(self.starts) + 1}", "")
         self.starts.append((world, noted))
         program = ["-m", module] if module else [launcher or self.example]
         command = [
@@ -93,25 +102,32 @@ class Job(system.Place):
         ]
         environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": noted, "TRACE_RECORDS": self.records,
                        "TRACE_HOLD": str(hold), **{name: str(value) for name, value in environ.items()}}
-        log = self.file(f"start-{len(self.starts)}.log")
+        log = self.file(f"start-{number}.log")
         began = time.monotonic()
         with open(log, "wb") as out:
             child = self.spawn(command, cwd=self.work, env=environment, stdout=out, stderr=out)
 
-        def ready():
-            held = hold and any("held" in event for process in self.events(noted) for event in process)
-            return child.poll() is not None or (held and (until is None or until()))
+        def gone():
+            return child.poll() is not None
 
-        arrived = system.wait_for(ready, LIMIT_S, 0.02)
-        ended = child.poll()
+        def held():
+            return any("held" in event for process in self.events(noted) for event in process) and (until is None or until())
+
+        arrived = system.wait_for(lambda: gone() or (hold and held()), LIMIT_S, 0.02)
+        if arrived and then and not gone():
+            then([int(os.path.basename(path).split(".")[0]) for path in glob.glob(noted + "*.jsonl")])
+            open(noted + "go", "w").close()
+            arrived = system.wait_for(gone, LIMIT_S, 0.02)
+        status = child.poll()
         kill_all(noted)
         child.wait()
         text = open(log, errors="replace").read()
-        print(f"--- start {len(self.starts)}: {world} processes, {time.monotonic() - began:.1f} s", flush=True)
-        well = (arrived and ended is None) if hold else ended == 0
-        if not well:
+        print(f"--- start {number}: {world} processes, {time.monotonic() - began:.1f} s", flush=True)
+        if not arrived or (status is None) != bool(hold and not then) or (status is not None and (status != 0) != fails):
             print(text[-12_000:], flush=True)
-            raise RuntimeError(f"start {len(self.starts)}: " + (f"exit status {ended}" if ended is not None else "it hangs"))
+            raise RuntimeError(f"start {number}: " + ("it hangs" if not arrived else f"exit status {status}"))
+        if fails:
+            self.starts.pop()  # it is not part of the run
         return text
 
     # ---- what was seen ----

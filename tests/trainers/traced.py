@@ -6,7 +6,8 @@ Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
   {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
   {"zero": 1}               the optimizer's gradients were cleared
   {"step": N}               the optimizer has stepped; N is its own count, which lies in the trainer's checkpoint
-  {"held": 1}               with $TRACE_HOLD=N: in the forward pass behind N steps of this process; it stays there until it is killed
+  {"held": 1}               with $TRACE_HOLD=N: in the forward pass behind N steps of this process; it stays there until it is killed,
+                            or $TRACE/go is there
 
 and every tokend.Loader records to $TRACE_RECORDS, unless it is told otherwise.
 """
@@ -23,6 +24,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _file = os.open(os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_go = os.path.join(os.environ["TRACE"], "go")
 _hold = int(os.environ.get("TRACE_HOLD", 0))
 _inside = threading.local()
 _steps = 0
@@ -52,7 +54,8 @@ def before(module, arguments):
     note(rows=tokens.tolist())
     if 0 < _hold <= _steps:
         note(held=1)
-        time.sleep(10_000)
+        while not os.path.exists(_go):
+            time.sleep(0.02)
 
 
 def behind(module, arguments, output):
