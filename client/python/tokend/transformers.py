@@ -44,17 +44,16 @@ class Batches:
         """So many more have been trained on."""
         for _ in range(min(batches, len(self._taken))):
             self._loader.commit(self._taken.popleft())
-            self._first = None
 
     def begin(self, cursor):
         """From a cursor, or from where the loader is."""
         self._taken.clear()
         if cursor is not None:
             self._loader.seek(cursor)
-        self._first = self._loader.state_dict()["cursor"]  # of a checkpoint that is made before the first step ends
+        self._loader.commit()  # for a checkpoint that is made before the first step ends
 
     def cursor(self):
-        return self._first or self._loader.state_dict()["cursor"]
+        return self._loader.state_dict()["cursor"]
 
 
 class TokendCursor(TrainerCallback, ExportableState):
