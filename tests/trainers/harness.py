@@ -45,12 +45,16 @@ class Job(system.Place):
     micro_batch      rows of a forward pass of a rank
     accumulate       forward passes of a step
     copies           how many processes are called with each row (tensor- and context-parallel peers)
-    seq_len, vocab   of the shards; streams: what else the config's stream has
+    seq_len, vocab   of the shards; the other arguments are more of the config's stream `train`
+    streams          others beside it; held-out.bin is there for them
+    discards         gradients that are cleared before the optimizer stepped were thrown away, as a rule of this trainer
     """
 
-    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, check=None, **stream):
+    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, check=None, streams=None,
+                 discards=False, **stream):
         self.example, self.micro_batch, self.accumulate, self.copies = example, micro_batch, accumulate, copies
-        self.seq_len, self.vocab, self.stream = seq_len, vocab, stream
+        self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
+        self.discards = discards
         self.check = check or Checks()
         self.starts = []  # (world, directory of what was noted)
 
@@ -63,7 +67,8 @@ class Job(system.Place):
                 rng.integers(0, self.vocab, tokens, dtype=numpy.uint16).tofile(self.file("shards", name, f"{i}.bin"))
         stream = {"seed": 42, "seq_len": self.seq_len, "datasets": [
             {"name": "web", "path": "shards/web", "weight": 0.7}, {"name": "code", "path": "shards/code", "weight": 0.3}], **self.stream}
-        self.yaml = self.config(streams={"train": stream})
+        rng.integers(0, self.vocab, 7 * (self.seq_len + 1), dtype=numpy.uint16).tofile(self.file("held-out.bin"))
+        self.yaml = self.config(streams={"train": stream, **self.streams})
         self.daemon = system.Daemon(self, self.yaml)
         self.work = self.file("work", "")
         self.records = self.file("records", "")
@@ -152,7 +157,7 @@ class Job(system.Place):
             for event in process:
                 if "rows" in event:
                     rows += event["rows"]
-                elif "zero" in event:
+                elif "zero" in event and self.discards:
                     steps.setdefault(None, []).extend(rows)
                     rows = []
                 elif "step" in event:
@@ -165,8 +170,11 @@ class Job(system.Place):
         """The part of a window that a model is called with. Others for a context-parallel slice."""
         return row[: self.seq_len]
 
-    def prove(self, *, steps, resumed):
-        """Steps 1 to @steps were trained on exactly the order; the starts behind the first went on behind the steps @resumed."""
+    def prove(self, *, steps, resumed, short=()):
+        """Steps 1 to @steps were trained on exactly the order; the starts behind the first went on behind the steps @resumed.
+
+        short: steps of fewer forward passes than the others, {step: how many}.
+        """
         check, at, lineage = self.check, 0, []
         of_start = [self.steps(noted) for _, noted in self.starts]
         first = [min(filter(None, s), default=None) for s in of_start]
@@ -177,13 +185,14 @@ class Job(system.Place):
             end = resumed[number] if number < len(resumed) else steps
             begin = resumed[number - 1] if number else 0
             lineage += [(step, number, world) for step in range(begin + 1, end + 1)]
-        total = sum(world for _, _, world in lineage) // self.copies * self.micro_batch * self.accumulate
+        passes = {step: self.accumulate for step, _, _ in lineage} | dict(short)
+        total = sum(world // self.copies * self.micro_batch * passes[step] for step, _, world in lineage)
         order = system.rows_at(self.yaml, "train", 0, total)
         position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
         check.equal("all rows of the order differ", len(position), total)
         wrong = []
         for step, number, world in lineage:
-            rows = world // self.copies * self.micro_batch * self.accumulate
+            rows = world // self.copies * self.micro_batch * passes[step]
             want = sorted(list(range(at, at + rows)) * self.copies)
             got = sorted(position.get(tuple(row), -1) for row in of_start[number].get(step, []))
             if got != want:
@@ -195,7 +204,7 @@ class Job(system.Place):
 
     def verify(self, to):
         """What tokctl proves of the records up to position @to."""
-        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", self.records, "--to", to, "--json")
+        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", os.path.join(self.records, "train"), "--to", to, "--json")
         if not out.strip():
             return f"exit status {code}: {err}"
         said = json.loads(out.splitlines()[-1])

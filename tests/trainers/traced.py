@@ -9,7 +9,7 @@ Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
   {"held": 1}               with $TRACE_HOLD=N: in the forward pass behind N steps of this process; it stays there until it is killed,
                             or $TRACE/go is there
 
-and every tokend.Loader records to $TRACE_RECORDS, unless it is told otherwise.
+and every tokend.Loader records to $TRACE_RECORDS/STREAM.
 """
 
 import json
@@ -83,7 +83,12 @@ def main():
         return clear(optimizer, *arguments, **named)
 
     torch.optim.Optimizer.zero_grad = zero_grad
-    tokend.Loader.__init__.__kwdefaults__["record"] = os.environ["TRACE_RECORDS"]
+    make = tokend.Loader.__init__
+
+    def recorded(loader, stream, *arguments, **named):
+        make(loader, stream, *arguments, **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named})
+
+    tokend.Loader.__init__ = recorded
     if sys.argv[1] == "-m":
         del sys.argv[:2]
         sys.path[0] = os.getcwd()
