@@ -39,6 +39,41 @@ LIMIT_S = 240  # for one start: importing, compiling, training, and 7 other test
 STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
 
+class Start:
+    """One start of a trainer: its processes, their output in `log`, what was noted from beside them in `noted`."""
+
+    def events(self):
+        """What each process noted, whole lines: [[event]]."""
+        found = []
+        for path in sorted(glob.glob(os.path.join(self.noted, "*.jsonl"))):
+            with open(path) as f:
+                found.append([json.loads(line) for line in f if line.endswith("\n")])
+        return found
+
+    def noted_any(self, **event):
+        """Did one of its processes note this?"""
+        return any(event.items() <= seen.items() for process in self.events() for seen in process)
+
+    def release(self, hold):
+        """Those that are held behind so many steps go on."""
+        open(f"{self.noted}go-{hold}", "w").close()
+
+    def ended(self):
+        return self.child.poll() is not None
+
+    def kill(self):
+        """SIGKILL to all its processes, in whatever session, at once: all of them have inherited its TRACE. Returns their output."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for environ in glob.glob("/proc/[0-9]*/environ"):
+                try:
+                    if f"TRACE={self.noted}\0".encode() in open(environ, "rb").read():
+                        os.kill(int(environ.split("/")[2]), number)
+                except OSError:
+                    pass  # it is gone, or another user's
+        self.child.wait()
+        return open(self.log, errors="replace").read()
+
+
 class Job(system.Place):
     """A directory with shards, config, daemon and one example; `check` collects what is looked at, of several jobs if it is given.
 
@@ -56,7 +91,7 @@ class Job(system.Place):
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
         self.discards = discards
         self.check = check or Checks()
-        self.starts = []  # (world, directory of what was noted)
+        self.starts = []
 
     def __enter__(self):
         super().__enter__()
@@ -77,8 +112,8 @@ class Job(system.Place):
         return self
 
     def __exit__(self, kind, error, trace):
-        for noted in self.starts:
-            kill_all(noted[1])
+        for start in self.starts:
+            start.kill()
         super().__exit__()
 
     # ---- running it ----
@@ -91,68 +126,60 @@ class Job(system.Place):
             raise ValueError(f"{self.example} has no {old!r}")
         open(path, "w").write(text.replace(old, new))
 
-    def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, launcher=None, module=None, **environ):
-        """Runs the example in @world processes to its end; or, with @hold, kills it within the step behind so many of its own.
-
-        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it is not killed, but this is called
-        with the pids of the trainers, and the step goes on. fails: it has to end in failure. launcher: another example, or a program
-        that starts the trainer. module: `-m NAME` in the example's place. environ: more of the environment. Returns the output.
-        """
-        number, noted = len(self.starts) + 1, self.file(f"noted-{len(self.starts) + 1}", "")
-        self.starts.append((world, noted))
+    def launch(self, world, *arguments, hold=(), launcher=None, module=None, **environ):
+        """Begins a start of @world processes; see start()."""
+        start = Start()
+        start.number, start.world = len(self.starts) + 1, world
+        start.noted, start.log = self.file(f"noted-{start.number}", ""), self.file(f"start-{start.number}.log")
+        self.starts.append(start)
         program = ["-m", module] if module else [launcher or self.example]
         command = [
             sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--rdzv-backend", "c10d", "--rdzv-endpoint",
             "127.0.0.1:0", "--rdzv-id", "trainers", os.path.join(HERE, "traced.py"), *program, *map(str, arguments),
         ]
-        environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": noted, "TRACE_RECORDS": self.records,
-                       "TRACE_HOLD": str(hold), **{name: str(value) for name, value in environ.items()}}
-        log = self.file(f"start-{number}.log")
-        began = time.monotonic()
-        with open(log, "wb") as out:
-            child = self.spawn(command, cwd=self.work, env=environment, stdout=out, stderr=out)
+        environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": start.noted, "TRACE_RECORDS": self.records,
+                       "TRACE_HOLD": ",".join(map(str, hold)), **{name: str(value) for name, value in environ.items()}}
+        start.began = time.monotonic()
+        with open(start.log, "wb") as out:
+            start.child = self.spawn(command, cwd=self.work, env=environment, stdout=out, stderr=out)
+        return start
 
-        def gone():
-            return child.poll() is not None
+    def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, **more):
+        """Runs the example in @world processes to its end; or, with @hold, kills it within the step behind so many of its own.
+
+        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it is not killed, but this is called
+        with the pids of the trainers, and the step goes on. fails: it has to end in failure. launcher: another example, or a program
+        that starts the trainer. module: `-m NAME` in the example's place. Others: more of the environment. Returns the output.
+        """
+        start = self.launch(world, *arguments, hold=[hold] if hold else [], **more)
 
         def held():
-            return any("held" in event for process in self.events(noted) for event in process) and (until is None or until())
+            return hold and start.noted_any(held=hold) and (until is None or until())
 
-        arrived = system.wait_for(lambda: gone() or (hold and held()), LIMIT_S, 0.02)
-        if arrived and then and not gone():
-            then([int(os.path.basename(path).split(".")[0]) for path in glob.glob(noted + "*.jsonl")])
-            open(noted + "go", "w").close()
-            arrived = system.wait_for(gone, LIMIT_S, 0.02)
-        status = child.poll()
-        kill_all(noted)
-        child.wait()
-        text = open(log, errors="replace").read()
-        print(f"--- start {number}: {world} processes, {time.monotonic() - began:.1f} s", flush=True)
+        arrived = system.wait_for(lambda: start.ended() or held(), LIMIT_S, 0.02)
+        if arrived and then and not start.ended():
+            then([int(os.path.basename(path).split(".")[0]) for path in glob.glob(start.noted + "*.jsonl")])
+            start.release(hold)
+            arrived = system.wait_for(start.ended, LIMIT_S, 0.02)
+        status = start.child.poll()
+        text = start.kill()
+        print(f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s", flush=True)
         if not arrived or (status is None) != bool(hold and not then) or (status is not None and (status != 0) != fails):
             print(text[-12_000:], flush=True)
-            raise RuntimeError(f"start {number}: " + ("it hangs" if not arrived else f"exit status {status}"))
+            raise RuntimeError(f"start {start.number}: " + ("it hangs" if not arrived else f"exit status {status}"))
         if fails:
             self.starts.pop()  # it is not part of the run
         return text
 
     # ---- what was seen ----
 
-    @staticmethod
-    def events(noted):
-        """What each process noted, whole lines: [[event]]."""
-        found = []
-        for path in sorted(glob.glob(os.path.join(noted, "*.jsonl"))):
-            with open(path) as f:
-                found.append([json.loads(line) for line in f if line.endswith("\n")])
-        return found
-
-    def steps(self, noted):
+    def steps(self, start):
         """{the optimizer's count: [row, …] of all processes} of one start; what was called but not stepped is under None.
 
         A step without rows trains nothing: torch's get_state_dict() makes one to have moments to load into.
         """
         steps = {}
-        for process in self.events(noted):
+        for process in start.events():
             rows = []
             for event in process:
                 if "rows" in event:
@@ -176,15 +203,15 @@ class Job(system.Place):
         short: steps of fewer forward passes than the others, {step: how many}.
         """
         check, at, lineage = self.check, 0, []
-        of_start = [self.steps(noted) for _, noted in self.starts]
+        of_start = [self.steps(start) for start in self.starts]
         first = [min(filter(None, s), default=None) for s in of_start]
         check.equal("each start goes on behind its checkpoint", first, [1, *(step + 1 for step in resumed)])
         last = max(filter(None, of_start[-1]), default=None)
         check.equal("the last start ends where it should", last, steps)
-        for number, (world, _) in enumerate(self.starts):
+        for number, start in enumerate(self.starts):
             end = resumed[number] if number < len(resumed) else steps
             begin = resumed[number - 1] if number else 0
-            lineage += [(step, number, world) for step in range(begin + 1, end + 1)]
+            lineage += [(step, number, start.world) for step in range(begin + 1, end + 1)]
         passes = {step: self.accumulate for step, _, _ in lineage} | dict(short)
         total = sum(world // self.copies * self.micro_batch * passes[step] for step, _, world in lineage)
         order = system.rows_at(self.yaml, "train", 0, total)
@@ -198,7 +225,8 @@ class Job(system.Place):
             if got != want:
                 wrong.append(f"step {step} (start {number + 1}): rows {got}, want {at} to {at + rows - 1}, {self.copies} times")
             at += rows
-        check.ok(f"{steps} steps, worlds {[w for w, _ in self.starts]}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
+        worlds = [start.world for start in self.starts]
+        check.ok(f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
         check.equal("tokctl verify", self.verify(total), {"repeated": 0, "lost": 0, "altered": 0})
         return total
 
@@ -209,14 +237,3 @@ class Job(system.Place):
             return f"exit status {code}: {err}"
         said = json.loads(out.splitlines()[-1])
         return {name: said[name] for name in ("repeated", "lost", "altered")}
-
-
-def kill_all(noted):
-    """SIGKILL to all processes of a start, in whatever session, at once: all of them have inherited its TRACE."""
-    for signal_ in (signal.SIGSTOP, signal.SIGKILL):
-        for environ in glob.glob("/proc/[0-9]*/environ"):
-            try:
-                if f"TRACE={noted}\0".encode() in open(environ, "rb").read():
-                    os.kill(int(environ.split("/")[2]), signal_)
-            except OSError:
-                pass  # it is gone, or another user's

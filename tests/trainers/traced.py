@@ -6,10 +6,9 @@ Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
   {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
   {"zero": 1}               the optimizer's gradients were cleared
   {"step": N}               the optimizer has stepped; N is its own count, which lies in the trainer's checkpoint
-  {"held": 1}               with $TRACE_HOLD=N: in the forward pass behind N steps of this process; it stays there until it is killed,
-                            or $TRACE/go is there
-
-and every tokend.Loader records to $TRACE_RECORDS/STREAM.
+  {"loader": STREAM}        a tokend.Loader was made; it records to $TRACE_RECORDS/STREAM
+  {"held": N}               with N in $TRACE_HOLD: in the forward pass behind N steps of this process; it stays there until it is killed,
+                            or $TRACE/go-N is there
 """
 
 import json
@@ -24,8 +23,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _file = os.open(os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-_go = os.path.join(os.environ["TRACE"], "go")
-_hold = int(os.environ.get("TRACE_HOLD", 0))
+_holds = {int(n) for n in os.environ.get("TRACE_HOLD", "").split(",") if n}
 _inside = threading.local()
 _steps = 0
 
@@ -52,9 +50,10 @@ def before(module, arguments):
         return
     _inside.module = module
     note(rows=tokens.tolist())
-    if 0 < _hold <= _steps:
-        note(held=1)
-        while not os.path.exists(_go):
+    if _steps in _holds:
+        _holds.remove(_steps)
+        note(held=_steps)
+        while not os.path.exists(os.path.join(os.environ["TRACE"], f"go-{_steps}")):
             time.sleep(0.02)
 
 
@@ -87,6 +86,7 @@ def main():
 
     def recorded(loader, stream, *arguments, **named):
         make(loader, stream, *arguments, **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named})
+        note(loader=stream)
 
     tokend.Loader.__init__ = recorded
     if sys.argv[1] == "-m":
