@@ -4,6 +4,7 @@
 import glob
 import os
 
+import torch
 from harness import Job
 
 VALID = {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}
@@ -32,6 +33,11 @@ with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=che
     job.start(2, hold=4)
     job.start(1)
     job.prove(steps=15, resumed=[2], short={3: 1})
+    last = os.path.join(job.work, "checkpoints", "last.ckpt")
+    saved = torch.load(last)
+    del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    torch.save(saved, last)
+    check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
 
 # A finite stream ends the training.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40) as job:
