@@ -25,7 +25,7 @@ for block in blocks:
     fully_shard(block, mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
-data = Loader("train", micro_batch=2)  # all of them are data ranks: rank and world come from torch.distributed
+data = Loader("train", micro_batch=2, mesh=mesh)  # which of its dimensions are data: nothing else is to be said
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
