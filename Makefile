@@ -1,4 +1,5 @@
 # tokend. `make run` shows it, `make test` proves it; both install what is missing first. V=1 shows the commands.
+# `make test-trainers` proves it in the trainers that people use.
 #
 # Everything is built under build/, once a variant: build/gcc (what is installed), build/clang, build/asan (ASan + UBSan) and
 # build/tsan and build/fuzz (libFuzzer) come from the same rules with other compilers and flags.
@@ -54,7 +55,8 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test prove fuzz bench check-gpu cuda-programs wheel deps deps-test deps-wheel install uninstall format format-check lint clean
+.PHONY: all programs unit run test test-trainers prove fuzz bench check-gpu cuda-programs wheel deps deps-test deps-trainers deps-wheel \
+	install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
@@ -177,6 +179,11 @@ test: deps-test
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/run $(T)
 
+# The same rows in every trainer: killed, resumed, on more and on fewer processes.
+test-trainers: deps-trainers
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) tests/run --trainers $(T)
+
 # The claims of order and cursor, over as many cases as two minutes hold. SEED=… to have a run again.
 prove: deps
 	+$(Q)$(MAKE) build/gcc/check/prove
@@ -208,6 +215,9 @@ deps-test:
 
 deps-wheel:
 	$(Q)tests/deps.sh wheel
+
+deps-trainers:
+	$(Q)tests/deps.sh trainers
 
 # ---- installing ----
 

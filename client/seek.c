@@ -94,7 +94,11 @@ int tokend_commit(struct tokend *t, uint64_t next)
 
 	if (r < 0)
 		return r;
-	if (next <= t->committed || next > t->taken || !was_a_next(t, next))
+	if (next == t->committed) { /* again, or before the first batch */
+		t->committing = true;
+		return 0;
+	}
+	if (next < t->committed || next > t->taken || !was_a_next(t, next))
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"next: %" PRIu64 " is not that of a batch taken and not yet committed: %" PRIu64
 			" is committed, %" PRIu64 " taken",

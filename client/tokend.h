@@ -148,7 +148,8 @@ TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
 /*
  * For trainers that fetch ahead: says that everything up to and including the batch with this `next` has been
  * trained on. From the first call on, tokend_cursor() and tokend_checkpoint() speak of the committed place
- * instead of the taken one. EARGUMENT if @next is not that of a batch taken and not yet committed.
+ * instead of the taken one; so before the first batch, with where the session begins, it says that nothing is
+ * trained on yet. EARGUMENT if @next is neither committed last nor that of a batch taken since.
  */
 TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
 

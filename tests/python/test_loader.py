@@ -155,8 +155,10 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
         with pytest.raises(tokend.ArgumentError, match="next: 9 is not that of a batch taken"):
             loader.commit(9)
+        loader.commit(nexts[1])  # again: nothing changes
+        assert loader.position == 8
         with pytest.raises(tokend.ArgumentError):
-            loader.commit(nexts[1])
+            loader.commit(nexts[0])
         loader.seek(world=2, rank=0)  # another step: batches of both sizes may be committed
         next(loader)
         loader.commit(nexts[4])
@@ -164,6 +166,15 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
         assert loader.position == loader.taken == 28
         with pytest.raises(tokend.ArgumentError):
             loader.commit(36)
+
+
+def test_a_commit_before_the_first_batch_holds_the_state_where_the_session_begins(daemon):
+    with make(daemon, start=40) as loader:
+        loader.commit()
+        next(loader)
+        assert (loader.position, loader.taken) == (40, 44)
+        loader.commit()
+        assert loader.position == 44
 
 
 DCP = """

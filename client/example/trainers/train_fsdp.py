@@ -1,0 +1,45 @@
+"""torchrun --nproc-per-node 4 train_fsdp.py [REPLICAS]: FSDP2, or HSDP with REPLICAS > 1; blocks compiled; a DCP checkpoint every 5 steps.
+
+Killed and started again, on any number of processes and replicas, it goes on where its last checkpoint is.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from tokend import Loader
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+replicas = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("dp_replicate", "dp_shard"))
+torch.manual_seed(0)
+blocks = [torch.nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(2)]
+model = torch.nn.Sequential(torch.nn.Embedding(2048, 64), *blocks, torch.nn.Linear(64, 2048))
+for block in blocks:
+    block.compile()
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+data = Loader("train", micro_batch=2, mesh=mesh)  # which of its dimensions are data: nothing else is to be said
+
+saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
+done = int(saved[-1].parent.name) if saved else 0
+if saved:
+    weights, moments = get_state_dict(model, optimizer)  # only here: it makes a step of zeros, which the optimizer counts
+    dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+for step, batch in zip(range(done + 1, 16), data):
+    logits = model(batch["input_ids"])
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 5 == 0:
+        weights, moments = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
+dist.destroy_process_group()

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Lightning: killed, resumed on other worlds, validated in between; saved in the middle of an accumulation."""
+
+import glob
+import os
+
+import torch
+from harness import Job
+
+VALID = {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}
+
+with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
+    job.start(1, hold=7)
+    job.start(2, hold=7)
+    job.start(1)
+    job.prove(steps=15, resumed=[5, 10])
+    logged = "".join(open(path).read() for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv")))
+    job.check.has("what the logger got", logged, "tokend/tokens_per_second", "tokend/wait_share", "valid")
+    check = job.check
+
+SAVE = """class Save(L.Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if index == 4:
+            trainer.save_checkpoint("checkpoints/last.ckpt")
+
+
+class Module"""
+
+# Saved with one of two forward passes done: Lightning forgets its gradients and goes on with the second one alone.
+with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
+    job.edit("class Module", SAVE)
+    job.edit('ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)', "Save()")
+    job.start(2, hold=4)
+    job.start(1)
+    job.prove(steps=15, resumed=[2], short={3: 1})
+    last = os.path.join(job.work, "checkpoints", "last.ckpt")
+    saved = torch.load(last)
+    del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    torch.save(saved, last)
+    check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
+
+# A finite stream ends the training.
+with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40) as job:
+    job.edit("max_steps=15", "max_steps=100")
+    job.start(2)
+    job.prove(steps=5, resumed=[])
+check.exit()

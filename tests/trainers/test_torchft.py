@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""torchft: two replica groups; one is killed in the middle of a step that the other one then takes back, comes back, and heals."""
+
+import os
+import re
+import sys
+import time
+
+from harness import LIMIT_S, Job, system
+
+STEPS, MICRO = 24, 2
+FAIL = """if manager.current_step() == 18 and not globals().setdefault("failed", False):
+        failed = True
+        manager.report_error(RuntimeError("as if the network had failed"))
+    optimizer.step()"""
+
+
+def wait(condition, what):
+    if not system.wait_for(condition, LIMIT_S, 0.02):
+        raise RuntimeError(f"{what} does not happen")
+
+
+def proof(job, steps):
+    """Every committed step took the next rows of the order, as many groups as it had, and each but its own."""
+    order = system.rows_at(job.yaml, "train", 0, 2 * MICRO * steps)
+    position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
+    position[(0,) * job.seq_len] = None  # of a group that only healed
+    committed, given_back = {}, set()
+    for start in job.starts:
+        for step, rows in job.steps(start).items():
+            if step is None:
+                given_back |= {position[tuple(row)] for row in rows} - {None}
+            else:
+                committed.setdefault(step, []).append([at for at in (position[tuple(row)] for row in rows) if at is not None])
+    at, worlds, wrong = 0, [], []
+    for step in range(1, steps + 1):
+        groups = committed.get(step, [])
+        rows = sorted(sum(groups, []))
+        if not rows or rows != list(range(at, at + len(rows))):
+            wrong.append(f"step {step}: {groups}, want from {at}")
+        at += len(rows)
+        worlds.append(len(rows) // MICRO)
+    changes = [world for i, world in enumerate(worlds) if i == 0 or worlds[i - 1] != world]
+    job.check.ok(f"rows 0 to {at - 1}, each once, in the order of {steps} steps", not wrong, wrong)
+    job.check.equal("as many groups in a step", changes, [1, 2, 1, 2])
+    job.check.equal("all steps were committed", sorted(step for step in committed), list(range(1, steps + 1)))
+    twice = [committed_rows for committed_rows in committed.get(19, [[]]) if set(committed_rows) <= given_back]
+    job.check.equal("the rows of the 19th step, which at first failed in both groups, came again", len(twice), 2)
+    job.check.equal("tokctl verify", job.verify(at), {"repeated": 0, "lost": 0, "altered": 0})
+
+
+def lighthouse(job):
+    """The one of torchft; its address."""
+    log = job.file("lighthouse.log")
+    program = os.path.join(os.path.dirname(sys.executable), "torchft_lighthouse")
+    bind = ["--min_replicas", "1", "--bind", "127.0.0.1:0", "--join_timeout_ms", "2000", "--heartbeat_timeout_ms", "1000"]
+    with open(log, "wb") as out:
+        job.spawn([program, *bind], stdout=out, stderr=out)
+    wait(lambda: "listening on: http" in open(log).read(), "the lighthouse")
+    return "http://127.0.0.1:" + re.search(r"listening on: http://.*:(\d+)", open(log).read())[1]
+
+
+def live(mode, check):
+    with Job("train_torchft.py", micro_batch=MICRO, discards=True, check=check) as job:
+        if mode == "sync":
+            job.edit("min_replica_size=1,", "min_replica_size=1, use_async_quorum=False,")
+        job.edit("optimizer.step()", FAIL)  # in all groups at once: their world stays as it is
+        there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
+
+        def beside(first, behind, **more):
+            """Another group, while the first one stands still behind so many steps; it asks for its first quorum then."""
+            wait(lambda: first.noted_any(held=behind) or first.ended(), f"the first group's step {behind + 1}")
+            other = job.launch(1, STEPS, REPLICA_GROUP_ID=1, **there, **more)
+            wait(lambda: other.noted_any(loader="train") or other.ended(), "the other group")
+            time.sleep(2)
+            first.release(behind)
+            return other
+
+        first = job.launch(1, STEPS, hold=[2, 12], REPLICA_GROUP_ID=0, **there)
+        second = beside(first, 2, hold=[5])
+        wait(lambda: second.noted_any(held=5) or second.ended(), "the second group's 6th step")
+        second.kill()
+        third = beside(first, 12)
+        wait(lambda: first.ended() and third.ended(), "the end")
+        print(f"--- {mode} quorum: {time.monotonic() - first.began:.1f} s", flush=True)
+        if not check.equal(f"{mode} quorum: exit status", [first.child.poll(), third.child.poll()], [0, 0]):
+            print(first.kill()[-6000:], third.kill()[-6000:])
+        proof(job, STEPS)
+
+
+check = system.Checks()
+for mode in sys.argv[1:] or ("async", "sync"):
+    live(mode, check)
+check.exit()

@@ -1,0 +1,103 @@
+"""traced.py [-m] PROGRAM ARGUMENTS…: runs a trainer as it is, and notes from beside it what it trains on.
+
+Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
+
+  {"rank": R}               the process, once
+  {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
+  {"zero": 1}               the optimizer's gradients were cleared
+  {"step": N}               the optimizer has stepped; N is its own count, which lies in the trainer's checkpoint
+  {"loader": STREAM}        a tokend.Loader was made; it records to $TRACE_RECORDS/STREAM
+  {"held": N}               with N in $TRACE_HOLD: in the forward pass behind N steps of this process; it stays there until it is killed,
+                            or $TRACE/go-N is there
+"""
+
+import json
+import os
+import runpy
+import sys
+import threading
+import time
+
+import tokend
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_file = os.open(os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_holds = {int(n) for n in os.environ.get("TRACE_HOLD", "").split(",") if n}
+_inside = threading.local()
+_steps = 0
+
+
+def note(**event):
+    os.write(_file, json.dumps(event).encode() + b"\n")
+
+
+def inputs(arguments, named):
+    """The tokens among a module's arguments, or None: a stage behind the first gets hidden states."""
+    for name in ("input_ids", "tokens", "input"):
+        if torch.is_tensor(named.get(name)):
+            return named[name]
+    found = [a for a in [*arguments, *named.values()] if torch.is_tensor(a) and a.ndim == 2 and a.dtype in (torch.int32, torch.int64)]
+    return found[0] if found else None
+
+
+def before(module, arguments):
+    if torch.compiler.is_compiling() or getattr(_inside, "module", None) is not None or not torch.is_grad_enabled():
+        return
+    # Hooks for all modules are not given the arguments that have names; the caller has them.
+    tokens = inputs(arguments, sys._getframe(1).f_locals.get("kwargs", {}))
+    if tokens is None:
+        return
+    _inside.module = module
+    note(rows=tokens.tolist())
+    if _steps in _holds:
+        _holds.remove(_steps)
+        note(held=_steps)
+        while not os.path.exists(os.path.join(os.environ["TRACE"], f"go-{_steps}")):
+            time.sleep(0.02)
+
+
+def behind(module, arguments, output):
+    if not torch.compiler.is_compiling() and getattr(_inside, "module", None) is module:
+        _inside.module = None
+
+
+def stepped(optimizer, *_):
+    global _steps
+    state = next((s for s in optimizer.state.values() if "step" in s), None)
+    if state is not None:
+        _steps += 1
+        note(step=int(state["step"]))
+
+
+def main():
+    note(rank=int(os.environ.get("RANK", 0)))
+    torch.nn.modules.module.register_module_forward_pre_hook(before)
+    torch.nn.modules.module.register_module_forward_hook(behind, always_call=True)
+    register_optimizer_step_post_hook(stepped)
+    clear = torch.optim.Optimizer.zero_grad
+
+    def zero_grad(optimizer, *arguments, **named):
+        note(zero=1)
+        return clear(optimizer, *arguments, **named)
+
+    torch.optim.Optimizer.zero_grad = zero_grad
+    make = tokend.Loader.__init__
+
+    def recorded(loader, stream, *arguments, **named):
+        make(loader, stream, *arguments, **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named})
+        note(loader=stream)
+
+    tokend.Loader.__init__ = recorded
+    if sys.argv[1] == "-m":
+        del sys.argv[:2]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        del sys.argv[0]
+        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
