@@ -193,6 +193,10 @@ class Job(system.Place):
             steps.setdefault(None, []).extend(rows)
         return {step: rows for step, rows in steps.items() if rows}
 
+    def step_rows(self, world):
+        """How many rows of the order a step of @world processes is trained on. Others for a global batch that stays."""
+        return world // self.copies * self.micro_batch * self.accumulate
+
     def seen(self, row):
         """The part of a window that a model is called with. Others for a context-parallel slice."""
         return row[: self.seq_len]

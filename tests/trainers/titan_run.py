@@ -1,0 +1,32 @@
+"""torchtitan on a machine without an accelerator: says that the accelerator is the CPU, then runs torchtitan as it is.
+
+torch.cpu gets the few calls that torchtitan makes of any accelerator's module; torch.distributed.set_timeout is newer than torch 2.13.
+"""
+
+import os
+import sys
+import types
+
+import torch
+import torch._utils
+
+torch._utils._get_available_device_type = lambda: "cpu"
+missing = {
+    "get_device_name": lambda *_: "cpu",
+    "reset_peak_memory_stats": lambda *_: None,
+    "empty_cache": lambda *_: None,
+    "get_device_properties": lambda *_: types.SimpleNamespace(total_memory=1 << 34),
+    "memory_stats": lambda *_: {},
+    "max_memory_reserved": lambda *_: 0,
+}
+for name, call in missing.items():
+    if not hasattr(torch.cpu, name):
+        setattr(torch.cpu, name, call)
+torch.cpu.current_device = lambda: 0  # for barrier(device_ids=); torch.cpu says "cpu"
+if not hasattr(torch.distributed, "set_timeout"):
+    torch.distributed.set_timeout = lambda timeout, group=None: None
+
+sys.path.insert(0, os.getcwd())  # the example
+from torchtitan.train import main  # noqa: E402
+
+main()
