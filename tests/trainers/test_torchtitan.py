@@ -13,9 +13,32 @@ class Titan(Job):
         return self.start(world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more)
 
 
-with Titan("titan.py") as job:
-    job.train(1, hold=7, saved=5)
-    job.train(2, hold=7, saved=10)
-    job.train(1)
-    job.prove(steps=15, resumed=[5, 10])
-job.check.exit()
+class Pipeline(Titan):
+    """Two stages; only the first is called with tokens."""
+
+    def step_rows(self, world):
+        return world // 2 * 2
+
+    def steps(self, noted):
+        """A stage learns its shapes from its first micro-batch, by one call more."""
+        steps = super().steps(noted)
+        first = min(filter(None, steps), default=None)
+        return {step: [list(row) for row in set(map(tuple, rows))] if step == first else rows for step, rows in steps.items()}
+
+
+PIPELINE = ("--parallelism.pipeline_parallel_degree", 2, "--parallelism.pipeline_parallel_schedule", "1F1B")
+check = None
+for job, options in (
+    (Titan("titan.py"), ()),
+    (Titan("titan.py", copies=2), ("--parallelism.tensor_parallel_degree", 2)),
+    (Pipeline("titan.py", micro_batch=1, accumulate=2), PIPELINE),
+):
+    with job:
+        job.check = check = check or job.check
+        least = 2 if options else 1
+        print("===", *(options or ["FSDP"]), flush=True)
+        job.train(least, *options, hold=7, saved=5)
+        job.train(2 * least, *options, hold=7, saved=10)
+        job.train(least, *options)
+        job.prove(steps=15, resumed=[5, 10])
+check.exit()

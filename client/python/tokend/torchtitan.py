@@ -21,10 +21,10 @@ from tokend import Loader, peers
 
 
 class TokendDataLoader(BaseDataLoader):
-    """Yields ({"input": int64 [rows, seq_len]}, labels int64 [rows, seq_len]), labels shifted, -100 where there is none.
+    """Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted, -100 where there is none.
 
-    With documents=True the dict has "positions", int64 [rows, seq_len], from 0 again with each document: torchtitan's flex and varlen
-    attention stay within documents by them.
+    Positions begin at 0 with each row and, with documents=True, with each document: by them torchtitan's flex and varlen attention stay
+    within documents, and its context parallelism knows what it cut.
 
     `loader` is the Loader. ValueError if the stream's seq_len is not training.seq_len.
     """
@@ -47,7 +47,7 @@ class TokendDataLoader(BaseDataLoader):
         """Where to begin without a checkpoint: "begin", a position, or the tag of a checkpoint of the daemon."""
 
         documents: bool = False
-        """Add positions within documents; the stream must have `documents: true`."""
+        """Positions within documents; the stream must have `documents: true`."""
 
         record: str | None = None
         """A directory: what is taken is recorded there, for `tokctl verify`."""
@@ -73,10 +73,9 @@ class TokendDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.loader:
-            inputs = {"input": batch["input_ids"]}
-            if self._documents:
-                inputs["positions"] = batch["position_ids"]
-            yield inputs, batch["labels"]
+            tokens = batch["input_ids"]
+            positions = batch["position_ids"] if self._documents else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+            yield {"input": tokens, "positions": positions}, batch["labels"]
 
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()
