@@ -37,8 +37,8 @@ def inputs(arguments, named):
     for name in ("input_ids", "tokens", "input"):
         if torch.is_tensor(named.get(name)):
             return named[name]
-    first = next((a for a in [*arguments, *named.values()] if torch.is_tensor(a)), None)
-    return first if first is not None and first.ndim == 2 and first.dtype in (torch.int32, torch.int64) else None
+    first = arguments[0] if arguments else next((a for a in named.values() if torch.is_tensor(a)), None)
+    return first if torch.is_tensor(first) and first.ndim == 2 and first.dtype in (torch.int32, torch.int64) else None
 
 
 def before(module, arguments):
