@@ -8,18 +8,18 @@ from harness import Job
 
 
 class Olmo(Job):
-    def step_rows(self, world):
+    def step_rows(self, world, passes):
         return 8
 
-    def steps(self, noted):
+    def steps(self, start):
         """OLMo's first checkpoint makes the optimizer step once, with nothing, before the first step of training."""
-        return {step and step - 1: rows for step, rows in super().steps(noted).items()}
+        return {step and step - 1: rows for step, rows in super().steps(start).items()}
 
     def saved(self, step):
         return lambda: bool(glob.glob(os.path.join(self.work, "checkpoints", f"step{step}", ".metadata.json")))
 
 
-with Olmo("olmo.py") as job:
+with Olmo("olmo.py", discards=True) as job:
     job.start(1, 100, hold=7, until=job.saved(5))
     job.start(2, 100, hold=7, until=job.saved(10))
     job.start(1, 15)

@@ -3,38 +3,37 @@
 
 import os
 
-from harness import HERE, Job
+from harness import HERE, Checks, Job
 
 
 class Titan(Job):
     def train(self, world, *arguments, saved=None, **more):
         until = saved and (lambda: os.path.exists(os.path.join(self.work, "outputs", "checkpoint", f"step-{saved}", ".metadata")))
-        arguments = ["--module", "titan_tiny", "--config", "tiny", "--dataloader.record", self.records, *arguments]
+        arguments = ["--module", "titan_tiny", "--config", "tiny", "--dataloader.record", os.path.join(self.records, "train"), *arguments]
         return self.start(world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more)
 
 
 class Pipeline(Titan):
     """Two stages; only the first is called with tokens."""
 
-    def step_rows(self, world):
+    def step_rows(self, world, passes):
         return world // 2 * 2
 
-    def steps(self, noted):
+    def steps(self, start):
         """A stage learns its shapes from its first micro-batch, by one call more."""
-        steps = super().steps(noted)
+        steps = super().steps(start)
         first = min(filter(None, steps), default=None)
         return {step: [list(row) for row in set(map(tuple, rows))] if step == first else rows for step, rows in steps.items()}
 
 
 PIPELINE = ("--parallelism.pipeline_parallel_degree", 2, "--parallelism.pipeline_parallel_schedule", "1F1B")
-check = None
+check = Checks()
 for job, options in (
-    (Titan("titan.py"), ()),
-    (Titan("titan.py", copies=2), ("--parallelism.tensor_parallel_degree", 2)),
-    (Pipeline("titan.py", micro_batch=1, accumulate=2), PIPELINE),
+    (Titan("titan.py", check=check), ()),
+    (Titan("titan.py", check=check, copies=2), ("--parallelism.tensor_parallel_degree", 2)),
+    (Pipeline("titan.py", check=check, micro_batch=1, accumulate=2), PIPELINE),
 ):
     with job:
-        job.check = check = check or job.check
         least = 2 if options else 1
         print("===", *(options or ["FSDP"]), flush=True)
         job.train(least, *options, hold=7, saved=5)
