@@ -4,6 +4,7 @@
 import glob
 import os
 
+import ep_mesh
 from harness import Job
 
 
@@ -24,4 +25,6 @@ with Olmo("olmo.py", discards=True) as job:
     job.start(2, 100, hold=7, until=job.saved(10))
     job.start(1, 15)
     job.prove(steps=15, resumed=[5, 10])
+with Job(None, check=job.check) as meshes:
+    ep_mesh.prove(meshes, "olmo")
 job.check.exit()

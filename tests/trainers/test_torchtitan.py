@@ -3,6 +3,7 @@
 
 import os
 
+import ep_mesh
 from harness import HERE, Checks, Job
 
 
@@ -40,4 +41,6 @@ for job, options in (
         job.train(2 * least, *options, hold=7, saved=10)
         job.train(least, *options)
         job.prove(steps=15, resumed=[5, 10])
+with Job(None, check=check) as meshes:
+    ep_mesh.prove(meshes, "torchtitan")
 check.exit()
