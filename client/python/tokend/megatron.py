@@ -7,7 +7,8 @@
 
 Tensor-parallel rank 0 of the first and the last pipeline stage reads, each for itself, and so does each context-parallel rank: all of
 one data rank get the same rows. Each model chunk (virtual pipeline stage) has an iterator, so a cursor, of its own. With TP > 1 say
-`--no-create-attention-mask-in-dataloader`, unless the mask is asked for. Keep --train-samples over a restart.
+`--no-create-attention-mask-in-dataloader`, unless the mask is asked for, as from_args() does. Keep --train-samples over a restart.
+Megatron itself cannot save iterators by `--dataloader-save` where there is more than one chunk: leave that out then.
 """
 
 from __future__ import annotations
