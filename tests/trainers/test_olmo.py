@@ -32,6 +32,23 @@ with Olmo("olmo.py", discards=True) as job:
     job.start(1, 15)
     job.prove(steps=15, resumed=[5, 10])
 
+IMPORT = "from tokend.olmo import"
+for name, then, option, imported in (
+    ("tensor", 4, "tp_config=TransformerTensorParallelConfig(degree=2)",
+     "from olmo_core.train.train_module import TransformerTensorParallelConfig"),
+    # With two shards beside, on four processes, OLMo breaks over gloo in its dry run, before it has any data.
+    ("context", 2, "cp_config=TransformerContextParallelConfig(degree=2, uly=UlyssesContextParallelStyle())",
+     "from olmo_core.nn.attention.ring import UlyssesContextParallelStyle\n"
+     "from olmo_core.train.train_module import TransformerContextParallelConfig"),
+):
+    print(f"=== {name}-parallel 2", flush=True)
+    with Olmo("olmo.py", check=job.check, copies=2, discards=True) as job:
+        job.edit(IMPORT, f"{imported}\n{IMPORT}")
+        job.edit("    rank_microbatch_size", f"    {option}, rank_microbatch_size")
+        job.start(2, 100, hold=7, until=job.saved(5))
+        job.start(then, 12)
+        job.prove(steps=12, resumed=[5])
+
 
 def batches(job):
     """What is in them, against OLMo's own view of the tokens."""

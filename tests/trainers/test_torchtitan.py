@@ -29,8 +29,9 @@ class Pipeline(Titan):
 
 PIPELINE = ("--parallelism.pipeline_parallel_degree", 2, "--parallelism.pipeline_parallel_schedule", "1F1B")
 check = Checks()
+FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
 for job, options in (
-    (Titan("titan.py", check=check), ()),
+    (Titan("titan.py", check=check, streams=FINITE), ()),
     (Titan("titan.py", check=check, copies=2), ("--parallelism.tensor_parallel_degree", 2)),
     (Pipeline("titan.py", check=check, micro_batch=1, accumulate=2), PIPELINE),
 ):
@@ -39,7 +40,10 @@ for job, options in (
         print("===", *(options or ["FSDP"]), flush=True)
         job.train(least, *options, hold=7, saved=5)
         job.train(2 * least, *options, hold=7, saved=10)
-        job.train(least, *options)
+        validates = {} if options else {"VALIDATE": 1}
+        text = job.train(least, *options, **validates)
+        if validates:
+            check.ok("validation over a finite stream, begun anew each time", text.count("validate step") == 2, text[-3000:])
         job.prove(steps=15, resumed=[5, 10])
 with Job(None, check=check) as meshes:
     ep_mesh.prove(meshes, "torchtitan")

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 import titan
+from tokend.torchtitan import TokendDataLoader
 from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.tokenizer import BaseTokenizer
@@ -82,7 +83,9 @@ def tiny():
         tokenizer=NoTokenizer.Config(),
         loss=CrossEntropyLoss.Config(global_vocab_size=VOCAB),
         hf_assets_path="",
-        validator=Validator.Config(enable=False),
+        validator=Validator.Config(
+            enable=bool(os.environ.get("VALIDATE")), freq=5, steps=-1, dataloader=TokendDataLoader.Config(stream="finite"),
+        ),
         training=TrainingConfig(
             local_batch_size=2, seq_len=SEQ, steps=15, disable_cuda_graphs=True, mixed_precision_param="float32",
             global_batch_size=int(os.environ.get("GLOBAL_BATCH", -1)),
