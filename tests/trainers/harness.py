@@ -193,6 +193,10 @@ class Job(system.Place):
             steps.setdefault(None, []).extend(rows)
         return {step: rows for step, rows in steps.items() if rows}
 
+    def step_rows(self, world, passes):
+        """How many rows of the order a step of @world processes and @passes is trained on. Others for a global batch that stays."""
+        return world // self.copies * self.micro_batch * passes
+
     def seen(self, row):
         """The part of a window that a model is called with. Others for a context-parallel slice."""
         return row[: self.seq_len]
@@ -213,13 +217,13 @@ class Job(system.Place):
             begin = resumed[number - 1] if number else 0
             lineage += [(step, number, start.world) for step in range(begin + 1, end + 1)]
         passes = {step: self.accumulate for step, _, _ in lineage} | dict(short)
-        total = sum(world // self.copies * self.micro_batch * passes[step] for step, _, world in lineage)
+        total = sum(self.step_rows(world, passes[step]) for step, _, world in lineage)
         order = system.rows_at(self.yaml, "train", 0, total)
         position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
         check.equal("all rows of the order differ", len(position), total)
         wrong = []
         for step, number, world in lineage:
-            rows = world // self.copies * self.micro_batch * passes[step]
+            rows = self.step_rows(world, passes[step])
             want = sorted(list(range(at, at + rows)) * self.copies)
             got = sorted(position.get(tuple(row), -1) for row in of_start[number].get(step, []))
             if got != want:

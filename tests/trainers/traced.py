@@ -33,12 +33,12 @@ def note(**event):
 
 
 def inputs(arguments, named):
-    """The tokens among a module's arguments, or None: a stage behind the first gets hidden states."""
+    """The tokens among a module's arguments, or None: stages behind the first, and layers that are recomputed, get hidden states first."""
     for name in ("input_ids", "tokens", "input"):
         if torch.is_tensor(named.get(name)):
             return named[name]
-    found = [a for a in [*arguments, *named.values()] if torch.is_tensor(a) and a.ndim == 2 and a.dtype in (torch.int32, torch.int64)]
-    return found[0] if found else None
+    first = arguments[0] if arguments else next((a for a in named.values() if torch.is_tensor(a)), None)
+    return first if torch.is_tensor(first) and first.ndim == 2 and first.dtype in (torch.int32, torch.int64) else None
 
 
 def before(module, arguments):

@@ -1,0 +1,16 @@
+"""torchrun --nproc-per-node 8 -m torchtitan.train --module titan --config llama3; again, on any number of processes: it goes on."""
+
+from dataclasses import replace
+
+from tokend.torchtitan import TokendDataLoader
+from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+
+def llama3():
+    return replace(
+        llama3_debugmodel(),
+        dataloader=TokendDataLoader.Config(stream="train"),
+        # The last checkpoint, too, is to hold the loader's state.
+        checkpoint=CheckpointManager.Config(enable=True, interval=5, last_save_model_only=False),
+    )

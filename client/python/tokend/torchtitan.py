@@ -1,0 +1,84 @@
+"""torchtitan: TokendDataLoader.Config is put where Trainer.Config.dataloader is. Made for torchtitan 0.3.
+
+    replace(config, dataloader=TokendDataLoader.Config(stream="train"))
+
+torchtitan names the data rank, seq_len and rows, and keeps the state in its checkpoint: tensor-, context- and pipeline-parallel
+processes of one data rank get the same rows. Its last checkpoint holds the model alone, no loader, unless
+`checkpoint.last_save_model_only` is False. It counts tokens and measures the time spent in next() itself (tps,
+time_metrics/data_loading).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchtitan.components.dataloader import BaseDataLoader
+
+from tokend import Loader, peers
+
+
+class TokendDataLoader(BaseDataLoader):
+    """Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted, -100 where there is none.
+
+    Positions begin at 0 with each row and, with documents=True, with each document: by them torchtitan's flex and varlen attention stay
+    within documents, and its context parallelism knows what it cut.
+
+    `loader` is the Loader. ValueError if the stream's seq_len is not training.seq_len.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        stream: str = "train"
+        """Name of the stream in the daemon's config."""
+
+        socket: str | None = None
+        """Where the daemon listens; default $TOKEND_SOCKET, else /run/tokend/tokend.sock."""
+
+        config: str | None = None
+        """Instead: a config file, whose daemon is started if none is there."""
+
+        run: str | None = None
+        """Name of the job; default the launcher's."""
+
+        start: str = "begin"
+        """Where to begin without a checkpoint: "begin", a position, or the tag of a checkpoint of the daemon."""
+
+        documents: bool = False
+        """Positions within documents; the stream must have `documents: true`."""
+
+        record: str | None = None
+        """A directory: what is taken is recorded there, for `tokctl verify`."""
+
+        infinite: bool = True
+        """Set by torchtitan's validator; a stream is finite if its config says so."""
+
+    def __init__(
+        self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, local_batch_size: int, **_: Any
+    ) -> None:
+        self._documents = config.documents
+        start = int(config.start) if config.start.isdigit() else config.start
+        peer, group = peers.among_all(dp_rank)
+        self.loader = Loader(
+            config.stream, local_batch_size, socket=config.socket, config=config.config, run=config.run, rank=dp_rank,
+            world=dp_world_size, peer=peer, group=group, start=start, documents=config.documents, record=config.record,
+            framework="torch",
+        )
+        rows = self.loader.cursor.to_dict()["seq_len"]
+        if rows != seq_len:
+            self.loader.close()
+            raise ValueError(f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make them equal")
+
+    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        for batch in self.loader:
+            tokens = batch["input_ids"]
+            positions = batch["position_ids"] if self._documents else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+            yield {"input": tokens, "positions": positions}, batch["labels"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state_dict)

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel 2, then tensor-parallel again."""
+
+import glob
+import os
+import types
+
+import numpy
+import torch
+from harness import HERE, Job
+from tokend.megatron import TokendIterator
+
+EOS = 5
+FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
+
+
+
+class Megatron(Job):
+    def step_rows(self, world, passes):
+        return 8
+
+    def train(self, tp, steps, saved=None, **more):
+        there = saved and (lambda: bool(glob.glob(os.path.join(self.work, "checkpoint", f"{saved:08}", "metadata.json"))))
+        # traced.py notes, megatron_run.py stands in for the GPU
+        self.start(4, "mcore.py", steps, tp, 2, 2, launcher=os.path.join(HERE, "megatron_run.py"), until=there, **more)
+        self.starts[-1].tp = tp
+
+    def steps(self, start):
+        """Tensor-parallel peers are called with what their first one read."""
+        steps = super().steps(start)
+        return {step: once(rows, start.tp) for step, rows in steps.items()}
+
+
+def once(rows, copies):
+    """Of rows that are there @copies times, each once; all of them, if that is not so."""
+    return sorted(rows)[::copies] if all(rows.count(row) == copies for row in rows) else rows
+
+
+with Megatron("mcore.py") as job:
+    job.train(2, 100, hold=7, saved=5)
+    job.train(1, 100, hold=7, saved=10)
+    job.train(2, 15)
+    job.prove(steps=15, resumed=[5, 10])
+
+
+def batches(job):
+    """What is in them, against the tokens themselves."""
+    check, seq = job.check, job.seq_len
+    keys = {"rank": 0, "world": 1, "socket": job.daemon.socket}
+    batch = next(TokendIterator("train", 4, documents=True, seq_len=seq, **keys))
+    wrong = []
+    for tokens, positions, starts, longest in zip(*(batch[k].tolist() for k in ("tokens", "position_ids", "cu_seqlens", "max_seqlen"))):
+        begin = [0, *(i + 1 for i, token in enumerate(tokens[:-1]) if token == EOS)]
+        want = begin + [seq] * (seq + 1 - len(begin))
+        lengths = [b - a for a, b in zip(begin, [*begin[1:], seq])]
+        if starts != want or longest != max(lengths) or positions != [i for n in lengths for i in range(n)]:
+            wrong.append((tokens, starts, longest, positions))
+    check.ok("documents: cu_seqlens, max_seqlen, position_ids", not wrong, wrong)
+    check.ok("there are documents to see", (batch["cu_seqlens"] < seq).sum() > 4, batch["cu_seqlens"])
+
+    held_out = numpy.fromfile(job.file("held-out.bin"), "<u2")
+    rows = sorted(held_out[at : at + seq + 1].tolist() for at in range(0, 7 * seq, seq))
+    taken = list(TokendIterator("finite", 4, attention_mask=True, **keys))
+    tokens, labels, counts = (torch.cat([b[k] for b in taken]) for k in ("tokens", "labels", "loss_mask"))
+    got = sorted(tokens[i].tolist() + labels[i, -1:].tolist() for i in range(7))
+    check.ok("tokens and labels", got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), got)
+    check.ok("padding counts for nothing", counts[:7].all() and not counts[7:].any() and not labels[7:].any(), counts)
+    check.equal("its type and shape", (counts.dtype, *counts.shape), (torch.float32, 8, seq))
+    mask = taken[0]["attention_mask"]
+    check.ok("attention_mask", mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [at > 5 for at in range(seq)], mask)
+
+    args = types.SimpleNamespace(micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
+                                 create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves"))
+    check.equal("from the samples consumed", position_of(args, keys), 16)
+    skipped = TokendIterator("train", 4, start=20, **keys).save_state()
+    torch.save({"dataloader_state_dict": skipped}, job.file("saves", "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"))
+    check.equal("from what --dataloader-save kept", position_of(args, keys), 20)
+    args.seq_length = seq + 1
+    try:
+        check.ok("another seq_length is refused", False, position_of(args, keys))
+    except ValueError as error:
+        check.has("another seq_length is refused", str(error), "seq_length", str(seq + 1), "train")
+
+
+def position_of(args, keys):
+    return TokendIterator.from_args("train", args, **keys).loader.position
+
+
+with Job(None, check=job.check, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
+    batches(job)
+job.check.exit()
