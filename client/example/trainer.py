@@ -15,10 +15,9 @@ model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(50257, 64
 optimizer = torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2, config=sys.argv[1] if len(sys.argv) > 1 else None)
 
-weights, moments = get_state_dict(model, optimizer)
-state = {"model": weights, "optimizer": moments, "data": data}
 if os.path.exists("checkpoint/.metadata"):
-    dcp.load(state, checkpoint_id="checkpoint")
+    weights, moments = get_state_dict(model, optimizer)  # only here: it makes a step of zeros, which the optimizer counts
+    dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     logits = model(batch["input_ids"])
