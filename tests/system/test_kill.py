@@ -7,6 +7,7 @@ the kills: a reader is never far ahead, and nearly every kill finds it in the mi
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -113,7 +114,8 @@ def kill_daemons(checks, place, config, rng):
     rows = rows_at(config, "train", 0, BATCHES * MICRO * WORLD)
     daemon = Daemon(place, config)
     readers = [Reader(place, daemon.socket, r, rank_rows(rows, r, WORLD, MICRO).tobytes()) for r in range(WORLD)]
-    wait_for(lambda: daemon.rings() == WORLD)  # a first attach looks for its daemon only once
+    # A first attach looks for its daemon only once, and a ring is there before its reader knows of it: wait for batches.
+    wait_for(lambda: all(select.select([r.pipe], [], [], 0)[0] for r in readers))
     clock = Clock(readers, KILLS + STOPS + RESTARTS)
     events = ["kill"] * KILLS + ["stop"] * STOPS + ["restart"] * RESTARTS
     rng.shuffle(events)
