@@ -2,9 +2,14 @@
 
 #include "documents.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+bool marks_in_files(const struct dataset *d, const struct shard *source)
+{
+	return (d->hint.documents && source->facts.documents != SHARD_UNKNOWN) ||
+	       (d->hint.loss_mask && (source->mask || source->bounds));
+}
 
 /* Windows that are samples hold no boundary but what an eos shows. */
 static bool write_documents(const struct dataset *d, const struct shard *source, uint64_t token, uint64_t n,
@@ -28,7 +33,6 @@ static bool write_documents(const struct dataset *d, const struct shard *source,
 bool marks_write(const struct dataset *d, const struct shard *source, uint64_t token, uint64_t n,
 	const void *tokens, const struct marks *to, int *error, char *why, size_t why_bytes)
 {
-	assert(source || !d->marked);
 	*error = EBADMSG;
 	if (to->count && !write_documents(d, source, token, n, tokens, to, why, why_bytes))
 		return false;

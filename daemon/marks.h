@@ -8,10 +8,12 @@
 #include "../proto/marks.h"
 #include "dataset.h"
 
+/* Do any of them come from files for windows of this shard? It may not, in a dataset that is `marked`. */
+bool marks_in_files(const struct dataset *dataset, const struct shard *source);
+
 /*
  * Writes what @to has room for, of @n tokens from @token on, which lie at @tokens as they are served. @source
- * is the open shard; it may be NULL where the dataset is not `marked`, and then nothing blocks. False: as
- * shard_read() says.
+ * is the open shard; NULL where none come from files, and then nothing blocks. False: as shard_read() says.
  */
 bool marks_write(const struct dataset *dataset, const struct shard *source, uint64_t token, uint64_t n,
 	const void *tokens, const struct marks *to, int *error, char *why, size_t why_bytes);

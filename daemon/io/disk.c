@@ -263,7 +263,7 @@ static void request_continue(struct disk *disk, struct request *request)
 	disk->ops->submit(disk->backend, work);
 }
 
-/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the dataset is marked.
+/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has a source.
  */
 static bool request_mark(struct request *request, int *error)
 {
@@ -516,7 +516,7 @@ static void request_succeed(struct disk *disk, struct request *request)
 {
 	bool negative = request_negative(request);
 
-	if (!negative && request->read.dataset->marked) {
+	if (!negative && request->file->source) {
 		request_call(disk, request, request_mark_call);
 		return;
 	}
@@ -671,7 +671,7 @@ static int64_t source_open(struct disk_work *work)
 	file->straight = source->facts.plain;
 	if (file->straight)
 		file->data_at = source->facts.data_at;
-	if (file->straight && !file->dataset->marked) {
+	if (file->straight && !marks_in_files(file->dataset, source)) {
 		shard_close(source);
 		source = NULL;
 	}

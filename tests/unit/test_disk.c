@@ -795,6 +795,78 @@ static void short_of_descriptors_for_indexes(void **state)
 	shelf_free(shelf);
 }
 
+static struct {
+	const struct disk_ops *real;
+	unsigned calls;
+} pool_use;
+
+static void count_calls(void *backend, struct disk_work *work)
+{
+	pool_use.calls += work->call != NULL;
+	pool_use.real->submit(backend, work);
+}
+
+/* Flat files from their first byte on; somebody wants documents, and a manifest cannot say who has an index.
+ */
+static void flat_shelf(struct shelf *shelf, uint16_t eos)
+{
+	struct dataset *d = &shelf->dataset;
+
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		shelf->tokens[s] += DATA_AT / 2;
+	d->data_at = 0;
+	d->format = &shard_flat;
+	d->hint = (struct shard_hint){.type = SHARD_U16, .documents = true};
+	d->marked = d->has_eos = true;
+	d->eos = eos;
+}
+
+static void read_documents(struct reader *reader, const struct shelf *shelf, uint64_t token)
+{
+	uint16_t tokens[64];
+	uint32_t count = 0, start[64], found = 0;
+	struct disk_done done;
+	const struct disk_read read = {.dataset = &shelf->dataset,
+		.token = token,
+		.tokens = COUNT(tokens),
+		.to = tokens,
+		.marks = {.count = &count, .start = start}};
+
+	disk_queue(reader->disk, &read);
+	disk_commit(reader->disk);
+	assert_int_equal(disk_reap(reader->disk, &done, 1, 10000), 1);
+	assert_int_equal(done.fault, DISK_OK);
+	for (uint32_t i = 1; i < COUNT(tokens); i++)
+		if (tokens[i - 1] == shelf->dataset.eos)
+			assert_int_equal(start[found++], i);
+	assert_int_equal(count, found);
+}
+
+/* What the tokens say is said at once, even if other shards of the dataset had an index to be looked into. */
+static void marks_of_tokens_need_no_pool(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(1, 3000);
+	struct disk_options options = options_of(mode, 1);
+	struct disk_ops ops;
+	struct reader reader;
+	char why[LIMIT_TEXT_BYTES];
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	pool_use.real = mode->io == CONFIG_IO_URING ? &disk_uring : &disk_pread;
+	pool_use.calls = 0;
+	ops = *pool_use.real;
+	ops.submit = count_calls;
+	flat_shelf(shelf, 0);
+	reader_use(&reader, disk_open_with(&ops, &options, why, sizeof(why)));
+	for (uint64_t token = 0; token < 20; token++)
+		read_documents(&reader, shelf, DATA_AT / 2 - token);
+	assert_int_equal(pool_use.calls, 1); /* the shard was opened */
+	reader_close(&reader);
+	shelf_free(shelf);
+}
+
 static void short_of_descriptors(void **state)
 {
 	const struct mode *mode = *state;
@@ -841,6 +913,7 @@ static const struct test_case cases[] = {
 	CASE(falls_back_where_uring_is_forbidden),
 	CASE(short_of_descriptors),
 	CASE(short_of_descriptors_for_indexes),
+	CASE(marks_of_tokens_need_no_pool),
 	CASE(memory_is_told),
 };
 
