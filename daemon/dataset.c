@@ -439,12 +439,15 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 	char path[PATH_MAX], root[PATH_MAX], why[2 * PATH_MAX];
 	const struct shard_format *format;
 	struct shard_hint hint = hint_of(o);
+	struct stat st;
 
 	if (!find_format(o, &format))
 		return false;
 	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
 		return refuse(o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
-	if (strpbrk(o->source->path, "*?[") || !config_path(o->config, o->source->path, root, sizeof(root)))
+	/* It may be away, where nobody reads; a name that is there is taken as it stands. */
+	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
+		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode) : strpbrk(o->source->path, "*?[") != NULL))
 		return refuse(o, o->source->path_line, "path",
 			"%.80s: must be the directory that the names in %s start at", o->source->path, path);
 	if (manifest_read(m, path, root, format, &hint, why, sizeof(why)))
@@ -944,20 +947,33 @@ static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes
 	return true;
 }
 
+static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes)
+{
+	struct stat st;
+
+	if (!d->sizes)
+		return false;
+	if (stat(d->root, &st) != 0)
+		snprintf(text, text_bytes,
+			"its shards are as %.200s says, below %.200s, which cannot be read now: %s",
+			d->config->manifest, d->root, strerror(errno));
+	else
+		snprintf(text, text_bytes,
+			"its shards are as %.200s says; none was looked at, each is compared when it is read "
+			"first",
+			d->config->manifest);
+	return true;
+}
+
 bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with something to say): %s",
 			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	if (i == 2 && dataset->sizes)
-		snprintf(text, text_bytes,
-			"its shards are as %.200s says; none was looked at, each is compared when it is read "
-			"first",
-			dataset->config->manifest);
 	return i == 0	? dataset->note[0] != 0
 	       : i == 1 ? (costly_frames(dataset, text, text_bytes) ||
 				  costly_bounds(dataset, text, text_bytes))
-			: i == 2 && dataset->sizes;
+			: i == 2 && manifest_note(dataset, text, text_bytes);
 }
 
 void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)

@@ -800,6 +800,10 @@ static void test_manifest_faults(void **state)
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
 		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names in "
 		"DIR/m.jsonl start at");
+	make(p, "d/a.bin", 40);
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d/a.bin}",
+		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names in "
+		"DIR/m.jsonl start at");
 	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
 		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
@@ -810,6 +814,29 @@ static void test_manifest_faults(void **state)
 		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, has 20 "
 		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a smaller seq_len "
 		"or weight 0");
+}
+
+static const char *manifest_note(const struct dataset *d)
+{
+	static char text[LIMIT_TEXT_BYTES];
+
+	assert_true(dataset_note(d, 2, text, sizeof(text)));
+	return text;
+}
+
+/* Where its names start: a directory by its name, whatever characters it has; that it is away is said. */
+static void test_manifest_directory(void **state)
+{
+	struct place *p = *state;
+
+	write_manifest(p, A_LINE);
+	assert_non_null(strstr(manifest_note(open_good(p, LEN8, LISTED)->dataset),
+		"/d, which cannot be read now: No such file or directory"));
+	make(p, "d/a.bin", 40);
+	assert_string_equal(manifest_note(open_good(p, LEN8, LISTED)->dataset),
+		"its shards are as m.jsonl says; none was looked at, each is compared when it is read first");
+	make(p, "[d]*/a.bin", 40);
+	open_good(p, LEN8, "      - {name: d, manifest: m.jsonl, path: '[d]*'}");
 }
 
 /* What dataset_open_shard() says of the first shard, "" if it is opened. */
@@ -1144,6 +1171,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_map, set_up, tear_down),
