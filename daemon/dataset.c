@@ -843,7 +843,14 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard, const struct
 	const struct manifest_shard found = {format, facts->type, facts->tokens, (uint64_t)st->st_size,
 		facts->sample_tokens, facts->frame_bytes};
 
-	return manifest_same(&listed, &found, why, why_bytes);
+	size_t n;
+
+	if (manifest_same(&listed, &found, why, why_bytes))
+		return true;
+	n = strlen(why);
+	if (strncmp(why, "dtype ", 6) == 0 && d->hint.has_type && found.type == d->hint.type)
+		snprintf(why + n, why_bytes - n, ", as `dtype` of the config has it");
+	return false;
 }
 
 /* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be anything.

@@ -885,7 +885,8 @@ static void test_manifest_compared(void **state)
 	assert_non_null(strstr(why, "inode was "));
 
 	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")->dataset;
-	assert_string_equal(open_first(p, d), "dtype is u16 in the manifest and u32 in the file");
+	assert_string_equal(open_first(p, d),
+		"dtype is u16 in the manifest and u32 in the file, as `dtype` of the config has it");
 
 	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":19,\"size\":40" DIGEST "}\n");
 	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
