@@ -104,6 +104,9 @@ static bool prepare_marks(const struct opening *o)
 	d->unindexed = d->table.shards;
 	d->hint.documents = o->stream->documents;
 	d->hint.loss_mask = o->stream->loss_mask;
+	d->indexed = d->hint.documents ? calloc(d->table.shards, sizeof(*d->indexed)) : NULL;
+	if (d->hint.documents && !d->indexed)
+		return refuse_memory(o);
 	if (!mask)
 		return true;
 	bool below = mask[0] != '/';
@@ -201,10 +204,15 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 	return true;
 }
 
-/* Does it say where documents begin? A sample is one of its own. */
 static bool is_indexed(const struct shard_facts *facts)
 {
 	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+}
+
+static void keep_indexed(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
+{
+	if (d->indexed)
+		d->indexed[s] = is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
 }
 
 /* What one shard adds to what is known of all of them. Called by several threads. */
@@ -213,6 +221,7 @@ static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shar
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	d->data_at_of[s] = (uint32_t)shard->data_at;
+	keep_indexed(d, s, shard);
 	pthread_mutex_lock(&lock);
 	d->marked |= (d->hint.documents && is_indexed(shard)) ||
 		     (d->hint.loss_mask && (shard->mask || shard->bounds));
@@ -711,6 +720,7 @@ static void dataset_free(struct dataset *dataset)
 	free(dataset->table.first_window);
 	free(dataset->identity);
 	free(dataset->plain_at);
+	free(dataset->indexed);
 	free(dataset->sizes);
 	free(dataset->types);
 	free(dataset->data_at_of);
@@ -807,13 +817,15 @@ bool dataset_same_shard(
 static bool same_marks(
 	const struct dataset *d, uint64_t shard, const struct shard_facts *facts, char *why, size_t why_bytes)
 {
+	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
 	const struct {
 		const char *what;
 		bool asked, was, is;
 	} marks[] = {
 		{"loss mask", d->hint.loss_mask, d->masks, facts->mask},
 		{"list of document bounds", d->hint.loss_mask, d->bounds, facts->bounds},
-		{"index of documents", d->hint.documents && shard < d->unindexed, true, is_indexed(facts)},
+		{"index of documents", indexed != DATASET_UNKNOWN, indexed == DATASET_INDEXED,
+			is_indexed(facts)},
 	};
 
 	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
@@ -881,6 +893,7 @@ static void remember(const struct dataset *d, uint64_t shard, int fd, const stru
 	if (!d->sizes || fstat(fd, &st) != 0)
 		return;
 	d->identity[shard] = identify(&st);
+	keep_indexed(d, shard, facts);
 	if (facts->plain && facts->data_at < UINT32_MAX)
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }

@@ -21,6 +21,9 @@ struct dataset_identity {
 	uint64_t bytes;
 };
 
+/* Does a shard say where its documents begin? A sample is one of its own. */
+enum dataset_indexed { DATASET_UNKNOWN, DATASET_UNINDEXED, DATASET_INDEXED };
+
 struct dataset {
 	const struct config_dataset *config;
 	const struct shard_format *format;
@@ -41,6 +44,7 @@ struct dataset {
 	bool has_eos; /* the stream's: ends a document where a shard has no index */
 	uint32_t eos;
 	uint64_t unindexed; /* the first shard that says nothing of its documents; or the number of shards */
+	uint8_t *indexed;   /* [shards] enum dataset_indexed; NULL: nobody asks for documents */
 	bool masks,
 		bounds; /* the first shard has a loss mask; a list of bounds. With loss_mask all are alike */
 	char *label_mask;	/* absolute, or NULL */
@@ -51,8 +55,9 @@ struct dataset {
 	char *paths;	   /* all relative paths, each with its 0 */
 	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
 	/*
-	 * [shards]; of a manifest's shards both are 0 until dataset_open_shard() has found one to be as
-	 * listed, which is the only one to write there. No two threads open the same shard at once.
+	 * [shards]; of a manifest's shards both are 0, as `indexed` is, until dataset_open_shard() has found
+	 * one to be as listed, which is the only one to write there. No two threads open the same shard at
+	 * once.
 	 */
 	struct dataset_identity *identity;
 	uint32_t *plain_at; /* 1 + the byte of the first token, if the shard is plain; NULL: no manifest */

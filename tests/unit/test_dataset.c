@@ -859,6 +859,27 @@ static const char *open_first(const struct place *p, const struct dataset *d)
 	return why;
 }
 
+/* Whether it has an index of its documents is as it was when it was looked at first, whoever looked. */
+static void test_index_that_comes_and_goes(void **state)
+{
+	static const char *const sources[] = {LISTED, "      - {name: d, path: d}"};
+	struct place *p = *state;
+
+	write_manifest(p, A_LINE);
+	make(p, "d/a.bin", 40);
+	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+		const struct dataset *d =
+			open_good(p, LEN8 "\n    documents: true\n    eos: 1", sources[i])->dataset;
+
+		assert_string_equal(open_first(p, d), "");
+		make(p, "d/a.csv.gz", 10);
+		assert_string_equal(
+			open_first(p, d), "had no index of documents when it was listed and has one now");
+		unlink(in(p, "d/a.csv.gz"));
+		assert_string_equal(open_first(p, d), "");
+	}
+}
+
 /* Its shards are compared with it when they are opened first, and with what was found then ever after. */
 static void test_manifest_compared(void **state)
 {
@@ -1173,6 +1194,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_map, set_up, tear_down),
