@@ -321,7 +321,7 @@ static void request_start(struct disk *disk, struct request *request)
 
 	if (source && !request->file->straight) {
 		/* Marks that come from files are read where their tokens are. */
-		if (request->file->nowait && !read->dataset->marked &&
+		if (request->file->nowait && !marks_in_files(read->dataset, source) &&
 			shard_try(source, read->token, read->tokens, read->to)) {
 			request_marked(disk, request);
 			return;
