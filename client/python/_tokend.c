@@ -246,7 +246,8 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-	views_detach(c);
+	/* It waits for copies under way, which may wait for somebody who needs the interpreter's lock. */
+	WAITING(c, views_detach(c));
 	leave(c, true);
 	Py_RETURN_NONE;
 }
@@ -453,7 +454,7 @@ static PyObject *client_next_into(PyObject *self, PyObject *args)
 		return NULL;
 	}
 
-	int r = tokend_try_next(c->t, &b);
+	int r = UNLESS_LOST(c, tokend_try_next(c->t, &b));
 
 	if (r == TOKEND_EAGAIN) {
 		c->yields = true;

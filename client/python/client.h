@@ -49,6 +49,12 @@ void leave(struct client *c, bool waits);
 		PyEval_RestoreThread((c)->thread);                                                           \
 	} while (0)
 
+/*
+ * A call that may neither wait nor give the interpreter's lock up leaves the search for a lost daemon to one
+ * that may: absent() takes that lock, and a new ring is registered with a GPU's driver.
+ */
+#define UNLESS_LOST(c, call) ((c)->t->fd < 0 ? (int)TOKEND_EAGAIN : (call))
+
 /* ---- dlpack.c ---- */
 
 /* Before the next batch is taken: what came back is given back. False, with HeldError: too much is held. */

@@ -56,7 +56,7 @@ PyObject *client_copy_next(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "KKp", &to, &stream, &wait) || !enter(c, true))
 		return NULL;
 
-	int r = tokend_peek(c->t, &batch, 0);
+	int r = UNLESS_LOST(c, tokend_peek(c->t, &batch, 0));
 
 	if (r == TOKEND_EAGAIN && wait) {
 		c->yields = true;
