@@ -59,14 +59,24 @@ static struct view *take_back(struct views *v)
 	return atomic_exchange(&v->back, NULL);
 }
 
+/* What is back, to the daemon; @t: NULL, or of a parent: to nobody. */
+static void settle(struct views *v, struct tokend *t)
+{
+	bool ours = t && !handle_forked(t);
+
+	for (struct view *view = take_back(v), *next; view; view = next) {
+		next = view->next;
+		if (ours)
+			handle_settle(t, view->batch);
+		free(view);
+	}
+}
+
 static void drop(struct views *v)
 {
 	if (atomic_fetch_sub(&v->users, 1) > 1)
 		return;
-	for (struct view *view = take_back(v), *next; view; view = next) {
-		next = view->next;
-		free(view);
-	}
+	settle(v, v->left); /* the ring stays for what is still copied from it */
 	tokend_detach(v->left);
 	free(v);
 }
@@ -86,11 +96,7 @@ static void give_back(struct client *c)
 {
 	struct views *v = c->views;
 
-	for (struct view *view = take_back(v), *next; view; view = next) {
-		next = view->next;
-		handle_settle(c->t, view->batch);
-		free(view);
-	}
+	settle(v, c->t);
 	if (v->keeps)
 		tokend_release(c->t, &v->kept);
 	v->keeps = false;
@@ -190,12 +196,14 @@ PyObject *client_lend(PyObject *self, PyObject *args)
 /* Of a capsule that nobody took the tensor of. */
 static void capsule_ended(PyObject *capsule)
 {
-	struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+	struct dl_managed *managed;
 
-	if (managed)
-		managed->deleter(managed);
-	else
-		PyErr_Clear(); /* it was taken: the tensor's end is the view's */
+	/* Else it was taken: the tensor's end is the view's. An exception may be on its way: leave it alone.
+	 */
+	if (!PyCapsule_IsValid(capsule, "dltensor"))
+		return;
+	managed = PyCapsule_GetPointer(capsule, "dltensor");
+	managed->deleter(managed);
 }
 
 static struct view *new_view(struct views *v)

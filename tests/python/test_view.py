@@ -241,12 +241,12 @@ assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 """
 
 
-def copied(daemon, how, **environment):
+def copied(daemon, how, job=JOB, **environment):
     env = subprocess_environment(LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"), FAKE_CUDA_DELAY_MS="10", **environment)
-    done = subprocess.run([sys.executable, "-c", JOB, daemon.socket, how], env=env, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", job, daemon.socket, how], env=env, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
     got = torch.from_numpy(numpy.frombuffer(done.stdout, numpy.uint16).astype(numpy.int64)).view(-1, MICRO, WINDOW)
-    assert len(got) == 30
+    assert len(got) == (30 if job is JOB else 1)
     return [i for i, batch in enumerate(got) if not right(daemon, batch, i)]
 
 
@@ -259,6 +259,26 @@ def test_a_slot_waits_for_copies_that_nobody_told_us_of(daemon, environment):
 def test_a_slot_that_does_not_wait_is_seen(daemon):
     """The negative control of the one before."""
     assert len(copied(daemon, "does not")) > 1
+
+
+LAST_JOB = JOB.split("rows, arrived =")[0] + """
+rows, at = torch.empty((2, MICRO), dtype=torch.int64), c.c_uint64()
+assert cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(BYTES)) == 0
+assert client.next_into(0, rows.data_ptr())
+tensor = torch.from_dlpack(client.view())
+client.close()
+assert cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
+tensor = None  # and with it goes the ring
+assert cu.cuStreamSynchronize(stream) == 0
+sys.stdout.buffer.write(c.string_at(at.value, BYTES))
+assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
+def test_the_last_view_of_a_closed_loader_waits_for_its_copies(daemon, environment):
+    """The ring goes with the last view, but not before what was queued from it is copied."""
+    assert len(copied(daemon, "pins", LAST_JOB, **environment)) == 0
 
 
 # ---- Loader(view=True) ----
