@@ -87,7 +87,10 @@ static bool finish(struct bounds *b)
 		return false;
 	uint64_t *fit = reallocarray(b->end, b->count + 1, sizeof(*fit));
 
-	b->end = fit ? fit : b->end;
+	if (fit) {
+		b->end = fit;
+		b->room = b->count + 1;
+	}
 	return true;
 }
 
@@ -111,6 +114,11 @@ static uint64_t find(const struct bounds *b, uint64_t token)
 uint64_t bounds_documents(const struct bounds *b)
 {
 	return b->documents;
+}
+
+uint64_t bounds_bytes(const struct bounds *b)
+{
+	return sizeof(*b) + b->room * sizeof(*b->end);
 }
 
 uint64_t bounds_next(const struct bounds *b, uint64_t token)

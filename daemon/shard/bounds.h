@@ -23,6 +23,7 @@ bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, cha
 void bounds_close(struct bounds *bounds);
 
 uint64_t bounds_documents(const struct bounds *bounds); /* empty ones, too */
+uint64_t bounds_bytes(const struct bounds *bounds);	/* of memory that it holds */
 /* The least boundary > @token (< the shard's tokens), at most the shard's tokens: where a document begins or
  * ends. */
 uint64_t bounds_next(const struct bounds *bounds, uint64_t token);

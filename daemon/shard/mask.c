@@ -89,6 +89,11 @@ void mask_close(struct mask *mask)
 	free(mask);
 }
 
+uint64_t mask_bytes(const struct mask *mask)
+{
+	return sizeof(*mask) + sizeof(*mask->file);
+}
+
 bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error, char *why,
 	size_t why_bytes)
 {

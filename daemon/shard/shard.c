@@ -321,6 +321,10 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 		goto fail;
 	finish(shard->bytes, hint, &shard->facts);
 	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
+	if (shard->bounds)
+		shard->facts.index_bytes += bounds_bytes(shard->bounds);
+	if (shard->mask)
+		shard->facts.index_bytes += mask_bytes(shard->mask);
 	return shard;
 fail:
 	shard_close(shard);

@@ -318,6 +318,34 @@ static void bounds_belong_to_flat_shards(void **state)
 	}
 }
 
+/* An open shard says what it holds, for its share of memory. */
+static void bounds_count_as_memory(void **state)
+{
+	enum { ROWS = 5000, GOES_WITH_IT = 2048 };
+	struct shard_hint asks = {.type = SHARD_U16, .documents = true}, asks_not = {.type = SHARD_U16};
+	static uint16_t long_tokens[2 * ROWS];
+	static char text[ROWS * 16];
+	struct files *f = *state;
+	char why[512] = "", *at = text;
+	int fd;
+
+	for (int i = 0; i < ROWS; i++)
+		at += sprintf(at, "%d,%d\n", 2 * i, 2 * i + 2);
+	put_packed(f, text, (size_t)(at - text));
+	files_put(f, "a.npy", long_tokens, sizeof(long_tokens));
+	struct shard *s = open_shard(f, "a.npy", &asks, &fd, why, sizeof(why));
+
+	assert_non_null(s);
+	assert_in_range(s->facts.index_bytes, ROWS * 8, ROWS * 8 + GOES_WITH_IT);
+	shard_close(s);
+	close(fd);
+	s = open_shard(f, "a.npy", &asks_not, &fd, why, sizeof(why));
+	assert_non_null(s);
+	assert_true(s->facts.index_bytes < GOES_WITH_IT);
+	shard_close(s);
+	close(fd);
+}
+
 /* ---- masks ---- */
 
 static void npy_head(uint8_t *to, const char *descr, const char *shape)
@@ -465,6 +493,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			memory_is_in_proportion_to_the_shard, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(bounds_belong_to_flat_shards, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(bounds_count_as_memory, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(masks_are_read, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(broken_masks_are_refused, files_set_up, files_tear_down),
 	};
