@@ -29,7 +29,10 @@ static bool need_copies(struct tokend *t, struct generation *g)
 
 bool handle_pin(struct tokend *t, struct generation *g)
 {
-	return need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
+	bool pinned = need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
+
+	ring_say_pinned(&g->ring, pinned ? copies_registered(g->copies) : RING_UNPINNED);
+	return pinned;
 }
 
 int tokend_pin(struct tokend *t, int device)

@@ -91,7 +91,11 @@ struct ring_header {
 struct ring_control {
 	alignas(64) _Atomic uint64_t released;	   /* slots the client will not look at again */
 	alignas(64) _Atomic uint64_t client_waits; /* it waits for published ≥ this; 0: it does not */
+	alignas(64) _Atomic uint64_t pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
+
+/* It was to be registered, and could not be. 0: nobody has asked for that. */
+#define RING_UNPINNED UINT64_MAX
 
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
 _Static_assert(sizeof(struct ring_geometry) == 64, "shared layout");
@@ -104,6 +108,7 @@ _Static_assert(offsetof(struct ring_header, wake_at) == 192, "shared layout");
 _Static_assert(offsetof(struct ring_header, request) == 256, "shared layout");
 _Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
 _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
+_Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
 /* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a private copy.
@@ -228,6 +233,12 @@ static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 {
 	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);
 	return atomic_load_explicit(&ring->header->published, memory_order_seq_cst) > s;
+}
+
+/* For the daemon's log and status. */
+static inline void ring_say_pinned(const struct ring *ring, uint64_t pinned)
+{
+	atomic_store_explicit(&ring->control->pinned, pinned, memory_order_relaxed);
 }
 
 static inline bool ring_daemon_waits(const struct ring *ring)

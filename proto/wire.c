@@ -60,6 +60,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_SEQ_LEN] = "seq_len",
 	[WIRE_HELPER] = "helper",
 	[WIRE_NODE] = "node",
+	[WIRE_PINNED] = "pinned_bytes",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",

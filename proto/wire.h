@@ -112,7 +112,8 @@ enum wire_key {
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
-	WIRE_NODE, /* of NUMA: where the client runs; in a status: where its ring is to lie */
+	WIRE_NODE,   /* of NUMA: where the client runs; in a status: where its ring is to lie */
+	WIRE_PINNED, /* bytes of the ring that a GPU's driver has registered; 0: it refused */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

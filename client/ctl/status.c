@@ -34,6 +34,18 @@ static void put_numbers(struct ctl_out *out, const struct wire *w, const struct 
 	}
 }
 
+static void put_if_there(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
+{
+	ctl_put(out, ",");
+	if (wire_has(w, key)) {
+		ctl_put_pair(out, name, wire_number(w, key));
+		return;
+	}
+	ctl_put(out, "\"");
+	ctl_put(out, name);
+	ctl_put(out, "\":null");
+}
+
 static void put_session_json(struct ctl_out *out, const struct wire *w)
 {
 	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
@@ -43,11 +55,8 @@ static void put_session_json(struct ctl_out *out, const struct wire *w)
 		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
-	ctl_put(out, ",");
-	if (wire_has(w, WIRE_NODE))
-		ctl_put_pair(out, "node", wire_number(w, WIRE_NODE));
-	else
-		ctl_put(out, "\"node\":null");
+	put_if_there(out, w, WIRE_NODE, "node");
+	put_if_there(out, w, WIRE_PINNED, "pinned_bytes");
 	put_text(out, w, WIRE_STREAM, "stream");
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");

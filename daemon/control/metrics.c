@@ -103,6 +103,18 @@ static void sessions(FILE *to, const struct server *server)
 	}
 }
 
+static unsigned unpinned(const struct server *server)
+{
+	unsigned n = 0;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = server->session[id];
+
+		n += s && s->fed && feed_counters(s->feed).pinned == RING_UNPINNED;
+	}
+	return n;
+}
+
 static void page(FILE *to, const struct server *server)
 {
 	uint64_t now = uv_now(&server->loop);
@@ -126,6 +138,9 @@ static void page(FILE *to, const struct server *server)
 		(double)server->lost_wakes);
 	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard",
 		(double)server->failures);
+	plain(to, "tokend_unpinned_sessions", "gauge",
+		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
+		unpinned(server));
 	sessions(to, server);
 }
 

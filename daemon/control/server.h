@@ -110,6 +110,7 @@ struct session {
 	struct feed *feed;
 	bool fed;		/* the data thread has the feed */
 	bool helper;		/* operators' requests are not for it */
+	bool unpinned;		/* a GPU's driver refused its ring, which was said */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
 };

@@ -422,11 +422,26 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 	}
 }
 
+static void tell_unpinned(struct session *s, bool unpinned)
+{
+	if (unpinned && !s->unpinned)
+		log_line(LOG_WARNING,
+			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to register "
+			"it (a "
+			"memlock limit?); its copies are slower",
+			(int)s->connection->pid, s->stream->config->name);
+	s->unpinned = unpinned;
+}
+
 void session_clock(struct session *s, uint64_t now_ms)
 {
 	if (!s->fed)
 		return;
-	if (!feed_counters(s->feed).full)
+
+	struct feed_counters counters = feed_counters(s->feed);
+
+	tell_unpinned(s, counters.pinned == RING_UNPINNED);
+	if (!counters.full)
 		s->full_since_ms = 0;
 	else if (s->full_since_ms == 0)
 		s->full_since_ms = now_ms;

@@ -31,6 +31,8 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
 	if (s->segment.node != SEGMENT_ANYWHERE)
 		wire_set(&w, WIRE_NODE, s->segment.node);
+	if (counters.pinned != 0)
+		wire_set(&w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
 	connection_send(c, &w, NULL, 0);
 }
 

@@ -95,7 +95,8 @@ void engine_step(struct engine *engine, const struct engine_event *event, struct
 
 struct feed_counters {
 	uint64_t published, released, lost_wakes;
-	bool full; /* every slot is published and none released: the trainer is behind */
+	bool full;	 /* every slot is published and none released: the trainer is behind */
+	uint64_t pinned; /* bytes of the ring, as the client says; RING_UNPINNED: refused; 0: nobody asked */
 };
 /* A snapshot for status and metrics, from any thread while the feed lives. */
 struct feed_counters feed_counters(const struct feed *feed);

@@ -56,14 +56,18 @@ struct feed_counters feed_counters(const struct feed *feed)
 	const struct ring *ring = &feed->options.ring;
 	uint64_t published = ring_published(ring);
 	uint64_t released = atomic_load_explicit(&ring->control->released, memory_order_relaxed);
+	uint64_t pinned = atomic_load_explicit(&ring->control->pinned, memory_order_relaxed);
 
-	if (released > published) /* the client's word: for display only */
+	if (released > published) /* the client's words: for display only */
 		released = published;
+	if (pinned != RING_UNPINNED && pinned > ring->geometry.data_bytes)
+		pinned = ring->geometry.data_bytes;
 	return (struct feed_counters){
 		.published = published,
 		.released = released,
 		.lost_wakes = feed->lost_wakes,
 		.full = published - released == ring->geometry.slots,
+		.pinned = pinned,
 	};
 }
 

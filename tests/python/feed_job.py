@@ -159,6 +159,15 @@ def finite(path):
     t.end(batches=t.client.shape()["batches_in_all"])
 
 
+def told(path):
+    """The daemon is told how the ring stands."""
+    t = Trainer(path)
+    t.steps(3)
+    print("look", flush=True)
+    sys.stdin.readline()
+    t.end()
+
+
 def restart(path):
     t = Trainer(path)
     t.steps(3)
@@ -169,5 +178,5 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, restart)}
+    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, told, restart)}
     scenarios[sys.argv[2]](sys.argv[1])

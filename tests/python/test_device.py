@@ -3,11 +3,14 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
-from conftest import BIN, subprocess_environment
+from conftest import BIN, subprocess_environment, wait_until
+from tokend import _tokend
 
 HERE = pathlib.Path(__file__).parent
 FAKE = BIN.parent / "check" / "fake"
@@ -98,6 +101,43 @@ def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
     assert wrong(daemon, report["rows"]) == [] and report["pinned"] == 0
     (warning,) = report["warned"]
     assert "cannot be registered" in warning and "\n" not in warning
+
+
+def test_the_daemon_knows_what_is_pinned(daemon):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        metrics = "127.0.0.1:{1}".format(*free.getsockname())
+    daemon.stop()
+    daemon.config.write_text(f"metrics: {metrics}\n" + daemon.config.read_text())
+    daemon.start()
+
+    def known():
+        """What status says of the session, the lines in the log, the sessions that the metrics count."""
+        (session,) = daemon.tokctl("status", "--json", "--socket", daemon.socket)[:-1]
+        page = urllib.request.urlopen(f"http://{metrics}/metrics").read().decode()
+        (refused,) = (line.split()[1] for line in page.splitlines() if line.startswith("tokend_unpinned_sessions "))
+        return session["pinned_bytes"], (daemon.directory / "log").read_text().count("is not pinned"), int(refused)
+
+    def nobody():
+        return daemon.tokctl("status", "--json", "--socket", daemon.socket)[-1]["sessions"] == 0
+
+    trainer = start(daemon, "told")
+    assert trainer.stdout.readline() == "look\n"
+    pinned, *rest = known()
+    trainer.stdin.write("\n")
+    assert finish(trainer)["pinned"] == pinned > 0 and rest == [0, 0]
+
+    wait_until(nobody, "the session's end")
+    trainer = start(daemon, "told", FAKE_CUDA_REGISTER_FAILS=1)
+    assert trainer.stdout.readline() == "look\n"
+    wait_until(lambda: known() == (0, 1, 1), "the daemon's word on it")
+    assert f"pid {trainer.pid}: its ring of stream train is not pinned" in (daemon.directory / "log").read_text()
+    trainer.stdin.write("\n")
+    assert finish(trainer)["pinned"] == 0
+
+    wait_until(nobody, "the session's end")
+    client = _tokend.Client("train", MICRO, socket=daemon.socket)
+    assert known() == (None, 1, 0)  # nobody asked
+    client.close()
 
 
 def test_no_gpu_is_one_line(daemon):

@@ -804,6 +804,13 @@ static void counters(void **state)
 	assert_true(c.released == 1 && !c.full);
 	ring_release(&s.ring, 99); /* the client's word is not believed */
 	assert_int_equal(feed_counters(s.feed).released, 2);
+	assert_int_equal(c.pinned, 0);
+	ring_say_pinned(&s.ring, 4096);
+	assert_int_equal(feed_counters(s.feed).pinned, 4096);
+	ring_say_pinned(&s.ring, UINT64_MAX - 1); /* nor this one */
+	assert_int_equal(feed_counters(s.feed).pinned, s.ring.geometry.data_bytes);
+	ring_say_pinned(&s.ring, RING_UNPINNED);
+	assert_int_equal(feed_counters(s.feed).pinned, RING_UNPINNED);
 	leave(r, &s, 0);
 	rig_free(r);
 }
