@@ -113,7 +113,8 @@ static void collect(struct tokend *t, struct generation **at)
 
 	if (!g->copies)
 		return;
-	if (giveback_full(&g->out))
+	/* Nothing will be full of a former ring; without a word from us it would stay. */
+	if (g != t->now || giveback_full(&g->out))
 		copies_sync(g->copies);
 	while (*at == g && copies_over(g->copies, below, &s)) {
 		t->copying--;

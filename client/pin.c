@@ -524,10 +524,12 @@ void copies_sync(struct copies *c)
 
 	for (uint32_t i = 0; i < c->slots; i++)
 		any |= c->settling[i];
-	if (!any || enter(c->pin, &mode) != SUCCESS)
+	if (!any)
 		return;
-	error = c->pin->cu.synchronize();
-	leave(c->pin, mode);
+	if (enter(c->pin, &mode) == SUCCESS) { /* else it is gone, and its work */
+		error = c->pin->cu.synchronize();
+		leave(c->pin, mode);
+	}
 	for (uint32_t i = 0; i < c->slots && !not_yet(error); i++)
 		c->settling[i] = false;
 }

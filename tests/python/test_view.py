@@ -281,6 +281,28 @@ def test_the_last_view_of_a_closed_loader_waits_for_its_copies(daemon, environme
     assert len(copied(daemon, "pins", LAST_JOB, **environment)) == 0
 
 
+SEEK_JOB = LAST_JOB.split("client.close()")[0] + """
+assert cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
+tensor = None
+client.seek(_tokend.cursor_seek(client.cursor(), 400), 0, 1, MICRO)
+for _ in range(100):
+    assert client.next_into(0, rows.data_ptr())
+    if open("/proc/self/maps").read().count("/memfd:tokend-data") == 1:
+        break
+    __import__("time").sleep(0.01)
+else:
+    sys.exit("the ring of before the seek is still there")
+sys.stdout.buffer.write(c.string_at(at.value, BYTES))
+client.close()
+assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
+def test_the_ring_of_before_a_seek_goes_with_its_last_copy(daemon, environment):
+    assert len(copied(daemon, "pins", SEEK_JOB, **environment)) == 0
+
+
 # ---- Loader(view=True) ----
 
 
