@@ -96,24 +96,38 @@ static bool is_live(const struct sockaddr_un *to)
 	return !dead;
 }
 
-static bool bind_own(struct listener *l, char *why, size_t why_bytes)
+/* A socket at which nobody listens goes; anything else is not ours to remove. False: somebody does. */
+static bool clear(const struct sockaddr_un *to)
 {
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
 	struct stat st;
 
+	if (lstat(to->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+		return true;
+	if (is_live(to))
+		return false;
+	unlink(to->sun_path);
+	return true;
+}
+
+static struct sockaddr_un address(const struct listener *l)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+
 	memcpy(to.sun_path, l->path, strlen(l->path) + 1);
+	return to;
+}
+
+static bool bind_own(struct listener *l, char *why, size_t why_bytes)
+{
+	const struct sockaddr_un to = address(l);
+
 	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (l->fd < 0)
 		return log_why(why, why_bytes, "socket: %s", strerror(errno));
-	/* Anything but a dead socket is not ours to remove. */
-	if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode)) {
-		if (is_live(&to))
-			return log_why(why, why_bytes,
-				"socket: another program listens at %s: stop it, or take another --socket",
-				l->path);
-		unlink(l->path);
-	}
-	if (bind(l->fd, (struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 ||
+	if (!clear(&to))
+		return log_why(why, why_bytes,
+			"socket: another program listens at %s: stop it, or take another --socket", l->path);
+	if (bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 ||
 		listen(l->fd, BACKLOG) < 0)
 		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
 	return true;
@@ -155,15 +169,21 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 	return false;
 }
 
-/* What who started us has laid beside the socket; while we have the lock, so that nobody else needs it. */
-static void remove_handed(const struct listener *l)
+/* What who started us has opened for us; while we have the lock, so that nobody else writes to it, too. */
+static void remove_log(const struct listener *l)
 {
-	char log[sizeof(l->path) + 8], parent[sizeof(l->path)];
-	const char *slash = strrchr(l->path, '/');
+	char log[sizeof(l->path) + 8];
 
 	snprintf(log, sizeof(log), "%s.log", l->path);
 	if (is_file_at(STDERR_FILENO, log))
 		unlink(log);
+}
+
+static void remove_parent(const struct listener *l)
+{
+	char parent[sizeof(l->path)];
+	const char *slash = strrchr(l->path, '/');
+
 	if (slash && slash > l->path) {
 		snprintf(parent, sizeof(parent), "%.*s", (int)(slash - l->path), l->path);
 		if (rmdir(parent) < 0)
@@ -176,10 +196,14 @@ void listener_close(struct listener *l)
 	if (l->fd >= 0)
 		close(l->fd);
 	if (l->lock_fd >= 0) {
-		unlink(l->path);
+		const struct sockaddr_un to = address(l);
+
+		clear(&to);
+		if (l->handed)
+			remove_log(l);
 		unlink(l->lock);
 		if (l->handed)
-			remove_handed(l);
+			remove_parent(l);
 		close(l->lock_fd);
 	}
 	l->fd = l->lock_fd = -1;

@@ -2,6 +2,8 @@
 """Embedded mode: a config and no daemon about. One is started however many try, killed ones come back, and nothing stays behind."""
 
 import contextlib
+import ctypes
+import fcntl
 import glob
 import json
 import os
@@ -9,6 +11,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -187,15 +190,38 @@ def check_starter_dies(place, checks):
     scene.end()
 
 
+def watch_removals(directory):
+    """inotify, of what is removed there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    assert libc.inotify_add_watch(watch, os.fsencode(directory), 0x200) >= 0, os.strerror(ctypes.get_errno())  # IN_DELETE
+    return watch
+
+
+def removed(watch):
+    """Their endings, in order."""
+    events, endings = os.read(watch, 65536), []
+    os.close(watch)
+    while events:
+        _, mask, _, n = struct.unpack_from("iIII", events)
+        if mask & 0x200:
+            endings.append(events[16 : 16 + n].rstrip(b"\0").decode()[16:])
+        events = events[16 + n :]
+    return endings
+
+
 def check_linger(place, checks):
     """It leaves after its last session, and takes everything along; also what one before it, who was killed, had left."""
     scene = Scene(place, "linger")
+    os.mkdir(f"{scene.runtime}/tokend", 0o700)
+    watch = watch_removals(f"{scene.runtime}/tokend")
     finish(checks, "linger: served", [scene.start(0, 1, 5, 1)])
     ended = time.monotonic()
     checks.equal("linger: meanwhile there are socket, lock and log", [f[16:] for f in scene.files()], [".sock", ".sock.lock", ".sock.log"])
     gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
     seconds = time.monotonic() - ended
     checks.ok("linger: then it is gone, files and directory", gone and 0.5 < seconds < 5, (seconds, scene.files()))
+    checks.equal("linger: the lock goes last: the next one writes to our log", removed(watch), [".sock", ".sock.log", ".sock.lock"])
 
     finish(checks, "after a kill: served", [scene.start(0, 1, 5, 60)])
     os.kill(scene.starts()[-1], signal.SIGKILL)
@@ -352,6 +378,15 @@ def check_run(place, checks):
     checks.ok("daemon: tokend itself", code == 0 and out.startswith(b"tokend "), err)
     code, _, err = run(f"{BIN}/tokend", "-c", scene.config, "--socket", place.file("x.sock"), "--private", "0", stdin=subprocess.DEVNULL)
     checks.ok("--private without the lock is refused", code == 1 and "is not the lock" in err, (code, err))
+    path = place.file("others.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as others, open(path + ".lock", "w") as lock:
+        others.bind(path)
+        others.listen()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [f"{BIN}/tokend", "-c", scene.config, "--socket", path, "--private", str(lock.fileno())]
+        refused = subprocess.run(command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False)
+        checks.has("--private where another program listens: is refused", refused.stderr, "another program listens at")
+        checks.equal("--private where another program listens: its socket stays", glob.glob(path + "*"), [path])
     for more in (["--private", "x", "--socket", "s"], ["--private", "0"], ["--private", "0", "--socket", "s", "--check"]):
         code, _, err = run(f"{BIN}/tokend", "-c", scene.config, *more)
         checks.ok(f"usage: {more}", code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1, (code, err))
