@@ -46,12 +46,24 @@ PyObject *raise_last(struct client *c, int code)
 
 /* ---- taking turns ---- */
 
-static void lock(pthread_mutex_t *mutex)
+/* False: this thread has it. */
+static bool lock(pthread_mutex_t *mutex)
 {
-	if (pthread_mutex_trylock(mutex) == 0)
-		return;
-	Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(mutex);
-	Py_END_ALLOW_THREADS
+	int error = pthread_mutex_trylock(mutex);
+
+	if (error == 0)
+		return true;
+	Py_BEGIN_ALLOW_THREADS error = pthread_mutex_lock(mutex);
+	Py_END_ALLOW_THREADS return error == 0;
+}
+
+/* Within a call of its own that waits, Python code runs in the same thread: a signal's handler, absent(). */
+static bool busy(struct client *c)
+{
+	raise_error((PyObject *)c, 0,
+		"busy: this loader is waiting in this very thread, which a signal's handler has interrupted: "
+		"let the handler take a note, and do it when the call has returned");
+	return false;
 }
 
 bool enter(struct client *c, bool waits)
@@ -62,16 +74,21 @@ bool enter(struct client *c, bool waits)
 		raise_last(c, TOKEND_EFORKED);
 		return false;
 	}
-	if (waits)
-		lock(&c->turn);
+	if (waits && !lock(&c->turn))
+		return busy(c);
 	atomic_fetch_add(&c->wanting, 1);
-	lock(&c->state);
+
+	bool locked = lock(&c->state);
+
 	atomic_fetch_sub(&c->wanting, 1);
-	if (c->t)
+	if (locked && c->t)
 		return true;
-	pthread_mutex_unlock(&c->state);
+	if (locked)
+		pthread_mutex_unlock(&c->state);
 	if (waits)
 		pthread_mutex_unlock(&c->turn);
+	if (!locked)
+		return busy(c);
 	raise_error((PyObject *)c, 0, "closed: this loader was closed; make a new one");
 	return false;
 }
@@ -215,8 +232,13 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 	(void)args, (void)keywords;
 	if (c) {
-		pthread_mutex_init(&c->turn, NULL);
-		pthread_mutex_init(&c->state, NULL);
+		pthread_mutexattr_t checked;
+
+		pthread_mutexattr_init(&checked);
+		pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+		pthread_mutex_init(&c->turn, &checked);
+		pthread_mutex_init(&c->state, &checked);
+		pthread_mutexattr_destroy(&checked);
 	}
 	return (PyObject *)c;
 }
@@ -243,6 +265,8 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 	if (!c->t || handle_forked(c->t))
 		Py_RETURN_NONE;
 	if (!enter(c, true)) {
+		if (c->t)
+			return NULL;
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
