@@ -168,6 +168,30 @@ def told(path):
     t.end()
 
 
+def refused(path):
+    """Rings that cannot be registered, one after the other."""
+
+    class Counted:
+        pins = 0
+
+        def __init__(self, client):
+            self._client = client
+
+        def __getattr__(self, name):
+            return getattr(self._client, name)
+
+        def pin(self, device):
+            self.pins += 1
+            self._client.pin(device)
+
+    t = Trainer(path)
+    t.feed._client = Counted(t.client)
+    for _ in range(4):
+        t.steps(3)
+        t.seek()
+    t.end(pins=t.feed._client.pins)
+
+
 def restart(path):
     t = Trainer(path)
     t.steps(3)
@@ -178,5 +202,5 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, told, restart)}
+    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, told, refused, restart)}
     scenarios[sys.argv[2]](sys.argv[1])

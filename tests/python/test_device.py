@@ -103,6 +103,12 @@ def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
     assert "cannot be registered" in warning and "\n" not in warning
 
 
+def test_what_was_refused_is_not_tried_with_every_batch(daemon):
+    """Registering takes locks of the whole driver; a new ring is registered where it is mapped, without a word from Python."""
+    report = run(daemon, "refused", FAKE_CUDA_REGISTER_FAILS=1)
+    assert wrong(daemon, report["rows"]) == [] and len(report["warned"]) == 1 and report["pins"] == 0
+
+
 def test_the_daemon_knows_what_is_pinned(daemon):
     with socket.create_server(("127.0.0.1", 0)) as free:
         metrics = "127.0.0.1:{1}".format(*free.getsockname())

@@ -108,8 +108,8 @@ class Feed:
         are the client's.
         """
         if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
-            if self._client.pinned()[0] == 0:
-                self._pin()  # another ring than before
+            if self._client.pinned()[0] == 0 and not self._warned:
+                self._pin()  # another ring than before, which was refused: says why
             self._send(True)
         taken = take()
         if taken is None:
