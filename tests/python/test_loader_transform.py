@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -395,6 +396,104 @@ def test_fill_in_the_middle(daemon):
             else:
                 assert new == old
     assert 15 < cut < 45
+
+
+def test_a_batch_whose_transform_was_interrupted_comes_again(daemon, monkeypatch):
+    monkeypatch.setattr(transforms.interrupted_at_8, "was", False)
+    with make(daemon, transform=transforms.interrupted_at_8, micro=7) as loader:
+        next(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        assert loader.position == loader.taken == 7
+        assert next(loader)["position"].tolist() == list(range(7, 14))
+
+
+def test_an_interruption_among_what_is_not_committed_says_how_to_go_on(daemon, monkeypatch):
+    monkeypatch.setattr(transforms.interrupted_at_8, "was", False)
+    with make(daemon, transform=transforms.interrupted_at_8, micro=7) as loader:
+        loader.commit()
+        next(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        with pytest.raises(tokend.Error, match="next: was interrupted .*: seek to go on"):
+            next(loader)
+        loader.seek(position=7)
+        assert next(loader)["position"].tolist() == list(range(7, 14))
+
+
+def test_an_interruption_behind_a_workers_batch_loses_none(daemon, monkeypatch):
+    with make(daemon, transform=transforms.in_place, workers=2) as loader:
+        next(loader)
+        real, calls = loader._source._client.next_into, []
+
+        class Client:  # a signal between the trainer's session and the worker's tokens
+            def __getattr__(self, name):
+                return getattr(loader._client, name)
+
+            def next_into(self, *into):
+                real(*into)
+                calls.append(1)
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(loader._source, "_client", Client())
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        monkeypatch.undo()
+        assert calls
+        assert [next(loader)["position"][0].item() for _ in range(5)] == [4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_transform_says_is_one_line(daemon, workers):
+    with make(daemon, transform=transforms.two_lines, workers=workers) as loader:
+        with pytest.raises(tokend.TransformError) as caught:
+            next(loader)
+        assert re.fullmatch(r"transform: RuntimeError: one two \(position 0, dataset web, .*", str(caught.value))
+
+
+def test_workers_that_are_lost_in_a_transform_end_together(daemon):
+    loader = make(daemon, transform=transforms.hangs, workers=3)
+    wait_until(lambda: len(children()) == 3, "the workers")
+    time.sleep(1)
+    begin = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begin < 5
+    assert not children()
+
+
+def test_closed_by_another_thread(daemon):
+    loader = make(daemon, transform=transforms.hangs, workers=1)
+    said = []
+
+    def read():
+        begin = time.monotonic()
+        try:
+            next(loader)
+        except tokend.Error as error:
+            said.append((str(error), time.monotonic() - begin))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(1)
+    loader.close()
+    reader.join(20)
+    assert said
+    assert said[0][0] == "closed: this loader was closed; make a new one"
+    assert said[0][1] < 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mix_in_the_midst_of_a_finite_stream_does_not_move_its_end(daemon, workers):
+    text = daemon.config.read_text()
+    daemon.config.write_text(text + text[text.index("  train:") : text.index("  finite:")].replace("train:", "short:\n    samples: 2000"))
+    daemon.stop()
+    daemon.start()
+    with make(daemon, "short", transform=transforms.in_place, workers=workers) as loader:
+        for _ in range(7):
+            next(loader)
+        loader.set_mix({"web": 0.4, "code": 0.6})
+        taken = [row for batch in loader for row in batch["position"].tolist()]
+        assert taken == list(range(28, 2000))
 
 
 def examples(daemon, *command):

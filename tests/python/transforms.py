@@ -1,6 +1,7 @@
 """Transforms for the tests: of a module's top level, as workers must be able to import them."""
 
 import os
+import signal
 import time
 
 import numpy
@@ -68,3 +69,18 @@ def negates(tokens, position, rng):
 
 def grows(tokens, position, rng):
     return tokens + numpy.int64(2**33)
+
+
+def interrupted_at_8(tokens, position, rng):
+    """Ctrl-C comes in the second row of a batch, once."""
+    if position == 8 and not interrupted_at_8.was:
+        interrupted_at_8.was = True
+        signal.raise_signal(signal.SIGINT)
+    return tokens
+
+
+interrupted_at_8.was = False
+
+
+def two_lines(tokens, position, rng):
+    raise RuntimeError("one\n  two")

@@ -194,12 +194,23 @@ class Batches:
             if source is None:
                 return client.next_into(*into)
             return source.take(self.make.numpy(tokens), fields, into)
-        except Exception as error:
+        except BaseException as error:
             if client.taken() != self.taken:
-                self._failed = error
-                if not fetched_ahead:  # else the cursor is behind it anyway
-                    client.seek(before, *self._place, self.micro)
+                self._give_back(None if fetched_ahead else before, error)
             raise
+
+    def _give_back(self, cursor: bytes | None, error: BaseException) -> None:
+        """@cursor: before the batch, or None if batches that are not committed lie between."""
+        interrupted = not isinstance(error, Exception)  # Ctrl-C: the batch is as good as it was
+        said = "next: was interrupted before it could give what it had taken: seek to go on"
+        self._failed = _tokend.Error(said) if interrupted else error  # type: ignore[assignment]
+        if cursor is None:
+            return
+        self.client.seek(cursor, *self._place, self.micro)
+        if interrupted:
+            if self.source is not None:
+                self.source.begin()
+            self._failed = None
 
     def _relabel(self, labels: Any, tokens: Any) -> None:
         """What a transform made of the tokens, but where there is no label."""

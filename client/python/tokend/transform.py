@@ -102,7 +102,7 @@ class Transform:
         try:
             made = self._function(given, row.position, self._rng)
         except Exception as error:
-            raise row.error(f"{type(error).__name__}: {error}") from error
+            raise row.error(f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")) from error
         made = self._checked(made, given)
         if isinstance(made, str):
             raise row.error(made)

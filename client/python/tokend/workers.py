@@ -109,21 +109,29 @@ class _Worker:
         return WorkerError(f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its state")
 
 
+def _closed() -> _tokend.Error:
+    return _tokend.Error("closed: this loader was closed; make a new one")
+
+
 def _end(owner: int, workers: list[_Worker]) -> None:
     """All leave: by themselves if they can, else they are killed."""
+    ours = os.getpid() == owner
     for worker in workers:
         with contextlib.suppress(OSError):
+            if ours:  # in a forked child it is the parent's
+                worker.connection.shutdown(socket.SHUT_RDWR)  # wakes another thread that waits
             worker.connection.close()
         with contextlib.suppress(OSError):
             os.close(worker.memory)
         worker.map = None
-    if os.getpid() == owner:
+    if ours:
         for end in (lambda process: None, subprocess.Popen.terminate, subprocess.Popen.kill):
             for worker in workers:
                 end(worker.process)
+            give_up = time.monotonic() + PATIENCE_S
             for worker in workers:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(PATIENCE_S)
+                    worker.process.wait(max(0.0, give_up - time.monotonic()))
     workers.clear()
 
 
@@ -137,6 +145,7 @@ class Workers:
         self._generation = self._next = 0
         self._failed: Exception | None = None
         self.waited_s = 0.0
+        session = {**session, "connect_ms": session["deadline_ms"]}
         task = pickle.dumps((*_preparation(transform), seed, session, greatest))
         self._workers: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._workers)
@@ -154,6 +163,7 @@ class Workers:
         self._bytes = 8 * self._micro * self._window
         self._generation += 1
         self._next = 0
+        self._due: tuple[int, int] | None = None  # a worker's word that was heard; Ctrl-C must not make us forget it
         if self._workers:  # none died
             self._failed = None
         cursor = _tokend.cursor_seek(client.cursor(), client.taken())
@@ -169,8 +179,10 @@ class Workers:
                 message = worker.connection.recv(MESSAGE_BYTES)
             except ConnectionResetError:  # it died with messages of ours unread; what it had sent is there still
                 continue
+            except OSError:  # closed by another thread
+                message = b""
             if not message:
-                self._failed = worker.ended()
+                self._failed = worker.ended() if self._finalizer.alive else _closed()
                 self.close()
                 raise self._failed from None
             if message[:1] == b"R":
@@ -191,19 +203,24 @@ class Workers:
         nothing = [0, *into[1:]]  # the tokens are the worker's
         if self._left is not None and self._next >= self._left:
             return client.next_into(*nothing)
+        if not self._finalizer.alive:
+            raise _closed()
         worker = self._workers[self._next % self._n]
         begin = time.perf_counter()
-        slot, position = self._receive(worker)
+        if self._due is None:
+            self._due = self._receive(worker)
+        slot, position = self._due
         self.waited_s += time.perf_counter() - begin
         taken = client.next_into(*nothing)
         here = NOBODY if taken is None else int(fields[0][0])
         if position != here:
             raise _tokend.ProtocolError(f"workers: {worker.what} is at position {position}, {here} is due: report this, seek to go on")
-        assert worker.map is not None
+        if worker.map is None:
+            raise _closed()
         made = self._numpy.frombuffer(worker.map, self._numpy.int64, tokens.size, slot * self._bytes)
         tokens[:] = made.reshape(tokens.shape)
         worker.send(FREE.pack(b"F", self._generation, slot))
-        self._next += 1
+        self._next, self._due = self._next + 1, None
         return taken
 
     def close(self) -> None:
