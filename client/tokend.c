@@ -35,6 +35,23 @@ int handle_fail(struct tokend *t, int code, const char *format, ...)
 	return code;
 }
 
+/* Names are a user's, and the line is to be one line. */
+static int fail_name(struct tokend *t, const char *what, const char *name)
+{
+	char shown[LIMIT_NAME_BYTES + 1];
+	size_t n = 0;
+
+	for (; name[n] && n < LIMIT_NAME_BYTES; n++)
+		shown[n] = (unsigned char)name[n] < ' ' || name[n] == 127 ? '?' : name[n];
+	while (name[n] && n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80) /* not in the middle of one */
+		n--;
+	shown[n] = 0;
+	return handle_fail(t, TOKEND_EARGUMENT,
+		"%s: '%s%s', must be a name of 1 to %d bytes, without '/', control characters or a leading "
+		"'.'",
+		what, shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
+}
+
 int handle_latch(struct tokend *t, int code)
 {
 	t->failed = code;
@@ -73,11 +90,13 @@ static int check_options(struct tokend *t, const struct tokend_options *o)
 {
 	int starts = (o->cursor != NULL) + (o->tag != NULL) + (o->start_at_position != 0);
 
-	if (!o->stream || !wire_name_ok(o->stream))
-		return handle_fail(t, TOKEND_EARGUMENT, "stream: %s%s: name a stream of the daemon's config",
-			o->stream ? "no name: " : "missing", o->stream ? o->stream : "");
+	if (!o->stream)
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "stream: missing: name a stream of the daemon's config");
+	if (!wire_name_ok(o->stream))
+		return fail_name(t, "stream", o->stream);
 	if (o->run && !wire_name_ok(o->run))
-		return handle_fail(t, TOKEND_EARGUMENT, "run: no name: %s", o->run);
+		return fail_name(t, "run", o->run);
 	if (starts > 1)
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"start: give one of cursor, tag and position, not %d of them", starts);
@@ -304,7 +323,7 @@ int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path
 	if (r < 0)
 		return r;
 	if (!tag || !wire_name_ok(tag))
-		return handle_fail(t, TOKEND_EARGUMENT, "tag: no name: %s", tag ? tag : "missing");
+		return fail_name(t, "tag", tag ? tag : "");
 
 	int64_t n = tokend_cursor(t, t->saved, LIMIT_CURSOR_BYTES);
 

@@ -1,8 +1,11 @@
 """Processes of a job that do not fit together are told so where they attach, all of them, and by name."""
 
 import re
+import subprocess
+import sys
 
-from conftest import another_daemon
+import pytest
+from conftest import another_daemon, subprocess_environment
 from job import Job
 
 import tokend
@@ -56,6 +59,45 @@ def test_one_that_cannot_attach_does_not_keep_the_others_waiting(daemon):
     told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
     assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
     assert re.search(r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not", told[0][1]), told[0][1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "loader.load_state_dict({} if rank else loader.state_dict())",
+        "loader.seek(3 if rank else None)",
+        "tokend.Loader('train', 2, socket=sys.argv[3], dtype='uint16' if rank else None)",
+        "tokend.Loader('train', 2, socket=sys.argv[3], mesh=5 if rank else None)",
+    ],
+)
+def test_one_with_an_argument_that_cannot_be_does_not_keep_the_others_waiting(daemon, call):
+    program = f"""
+import sys, torch.distributed as dist, tokend
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+with tokend.Loader("train", 2, socket=sys.argv[3]) as loader:
+    next(loader)
+    try:
+        {call}
+    except (tokend.Error, TypeError) as error:
+        print(type(error).__name__, next(loader)["position"].tolist())
+dist.barrier()
+"""
+    command = [sys.executable, "-c", program]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(daemon.directory / "meet"), daemon.socket], stdout=subprocess.PIPE, text=True,
+            env=subprocess_environment(OMP_NUM_THREADS="1"),
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=30)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert said[0] == "DisagreementError [4, 5]\n"
+    assert said[1].endswith("Error [6, 7]\n")
 
 
 def test_agree_false_looks_at_nothing(daemon):

@@ -1,8 +1,10 @@
 """tokend.Loader against a real daemon, with real torch."""
 
+import copy
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -250,6 +252,35 @@ def test_a_refused_seek_changes_nothing(daemon):
         check_run(daemon, loader, 2, start=8)
 
 
+@pytest.mark.parametrize("cursor", [5, 10**12, "abc", {"cursor": b""}])
+def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
+    with make(daemon) as loader:
+        with pytest.raises(TypeError, match=r"cursor: a \w+, must be a Cursor or its bytes; a position is seek\(position=N\)"):
+            loader.seek(cursor)
+        check_run(daemon, loader, 1)
+
+
+@pytest.mark.parametrize(
+    ("torch", "name", "said"),
+    [
+        ("import no_such_part", None, "ModuleNotFoundError No module named 'no_such_part'"),
+        ("import no_such_part", "torch", "ModuleNotFoundError No module named 'no_such_part'"),
+        ("raise ImportError('libcudart.so.12: cannot open')", None, "ImportError libcudart.so.12: cannot open"),
+        ("__version__ = '2.1.0'", None, "ImportError torch: 2.1.0 is too old, tokend needs 2.2 or newer: pip install -U torch"),
+        ("raise ModuleNotFoundError(name='torch')", None, "ImportError framework: neither torch nor numpy is installed: pip install torch"),
+        ("", "numpy", "ImportError framework: numpy is not installed: pip install numpy"),
+    ],
+)
+def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, name, said):
+    (directory / "torch.py").write_text(torch)
+    (directory / "numpy.py").write_text("raise ModuleNotFoundError(name='numpy')")
+    program = f"from tokend import arrays\ntry: arrays.framework({name!r})\nexcept ImportError as e: print(type(e).__name__, e)"
+    environment = subprocess_environment()
+    environment["PYTHONPATH"] = f"{directory}:{environment['PYTHONPATH']}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == said, done.stderr
+
+
 def test_set_mix_acts_from_one_position_on_all_ranks(daemon):
     loaders = [make(daemon, rank=rank, world=2) for rank in range(2)]
     for loader in loaders:
@@ -405,6 +436,18 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
         ({"run": "a/b"}, tokend.ArgumentError, "run"),
         ({"rank": 1, "world": None}, ValueError, "both or neither"),
         ({"framework": "jax"}, ValueError, "framework"),
+        ({"stream": 3}, TypeError, "stream: 3, must be a text"),
+        ({"run": 3}, TypeError, "run: 3, must be a text"),
+        ({"run": "x" + "ö" * 33}, tokend.ArgumentError, "run: 'xö{31}…', must be a name"),
+        ({"run": "two\nlines"}, tokend.ArgumentError, r"^run: 'two\?lines', must be a name of 1 to 64 bytes"),
+        ({"deadline": "3"}, ValueError, "deadline: '3', must be seconds"),
+        ({"deadline": float("inf")}, ValueError, "deadline: inf"),
+        ({"deadline": float("nan")}, ValueError, "deadline: nan"),
+        ({"group": 3}, TypeError, "group: 3, must be a torch.distributed process group"),
+        ({"start": {"cursor": b"x" * 1000}}, TypeError, r"^start: a dict, must be .* load_state_dict\(\)"),
+        ({"cp": "zag"}, tokend.ArgumentError, "cp: 'zag', must be 'zigzag'"),
+        ({"cp": ("a", 2, "zigzag")}, tokend.ArgumentError, "cp: rank 'a' is not below size 2"),
+        ({"record": "/dev/null"}, tokend.ArgumentError, "record: /dev/null: .*: name a directory"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(daemon, arguments, error, text):
@@ -454,6 +497,13 @@ def test_a_closed_loader_says_so(daemon):
         with pytest.raises(tokend.Error, match="closed"):
             call()
     check(daemon, batch, daemon.plan("train", 0, 4), ["web", "code"])
+
+
+@pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_loader_has_no_copies(daemon, double):
+    with make(daemon) as loader:
+        with pytest.raises(TypeError, match=r"cannot be copied or pickled: make one in the process that reads; state_dict\(\) can be"):
+            double(loader)
 
 
 def test_sessions_end_with_their_loader(daemon):
@@ -520,7 +570,7 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
         class NoTorch:
             def find_spec(self, name, path=None, target=None):
                 if name.split(".")[0] == "torch":
-                    raise ImportError("torch is not here")
+                    raise ModuleNotFoundError("torch is not here", name=name)
         sys.meta_path.insert(0, NoTorch())
         import tokend
         with tokend.Loader("train", 4, socket=sys.argv[1]) as loader:
@@ -654,5 +704,5 @@ def test_what_is_taken_is_recorded_in_a_file_of_its_own(daemon):
         assert entries[0].tolist() == [2**64 - 1, 1]
         assert entries[-12:, 0].tolist() == [8 * step + 4 * rank + i for step in range(3) for i in range(4)]
     (daemon.directory / "file").touch()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(tokend.ArgumentError, match="record: .*/file: File exists"):
         make(daemon, record=daemon.directory / "file")

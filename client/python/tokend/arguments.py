@@ -7,10 +7,37 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import _tokend
+from . import _tokend, job
+from . import mesh as meshes
+from .arrays import Numpy, Torch
 from .batch import Slice
 from .cursor import Cursor
-from .mesh import Place
+
+
+SOCKET = "/run/tokend/tokend.sock"
+
+
+def socket(path: Any) -> str:
+    return os.fsdecode(path or os.environ.get("TOKEND_SOCKET") or SOCKET)
+
+
+def check_names(stream: Any, run: Any) -> None:
+    for what, name in (("stream", stream), ("run", run)):
+        if not isinstance(name, str) and (what == "stream" or name is not None):
+            raise TypeError(f"{what}: {name!r}, must be a text")
+
+
+def check_deadline(deadline: Any) -> None:
+    if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
+        raise ValueError(f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}")
+
+
+def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:
+    if mesh is None:
+        return meshes.Place(*job.coordinate(rank, world), peer, None)
+    if not (rank is None and world is None and peer == 0):
+        raise ValueError("mesh, rank, world, peer: a mesh says them all")
+    return meshes.place(mesh)
 
 
 def where(start: Any) -> dict[str, Any]:
@@ -20,8 +47,21 @@ def where(start: Any) -> dict[str, Any]:
     if isinstance(start, str):
         return {} if start == "begin" else {"tag": start}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
-        raise TypeError(f"start: {start!r}, must be 'begin', a position, the tag of a checkpoint, or a cursor")
+        raise TypeError(
+            f"start: a {type(start).__name__}, must be 'begin', a position, the tag of a checkpoint, or a cursor; what state_dict() gave "
+            "is load_state_dict()'s to take"
+        )
     return {"position": start}
+
+
+def cursor_bytes(cursor: Any) -> bytes:
+    """Of seek()'s."""
+    if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
+        return bytes(cursor)
+    raise TypeError(
+        f"cursor: a {type(cursor).__name__}, must be a Cursor or its bytes; a position is seek(position=N)'s to take, a state "
+        "load_state_dict()'s"
+    )
 
 
 def cursor_of(state: Any) -> bytes:
@@ -38,20 +78,29 @@ def cursor_of(state: Any) -> bytes:
     )
 
 
-def cp_slice(cp: Any, place: Place | None) -> Slice | None:
-    """cp= as the slice of this process."""
+def cp_slice(cp: Any, place: meshes.Place, meshed: bool) -> Slice | None:
+    """cp= as the slice of this process. @meshed: the place is of a mesh."""
     if cp is None:
         return None
-    given = (*place.cp, cp) if isinstance(cp, str) and place is not None and place.cp is not None else cp
-    if isinstance(given, str):
-        why = "a mesh with a dim cp" if place is None else "that dim in the mesh"
-        raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or give cp=(rank, size, {cp!r})")
-    if not isinstance(given, tuple) or len(given) != 3 or given[2] not in ("zigzag", "contiguous"):
+    kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
+    if kind not in ("zigzag", "contiguous"):
         raise _tokend.ArgumentError(f"cp: {cp!r}, must be 'zigzag', 'contiguous', or (rank, size, one of these)")
-    rank, size, kind = given
-    if not 0 <= rank < size:
-        raise _tokend.ArgumentError(f"cp: rank {rank} is not below size {size}")
+    if isinstance(cp, str) and place.cp is None:
+        why = "that dim in the mesh" if meshed else "a mesh with a dim cp"
+        raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or give cp=(rank, size, {cp!r})")
+    rank, size = place.cp if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
+    if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size):
+        raise _tokend.ArgumentError(f"cp: rank {rank!r} is not below size {size!r}")
     return Slice(rank=rank, size=size, kind=kind) if size > 1 else None  # type: ignore[typeddict-item]
+
+
+def cuda(device: Any, make: Torch | Numpy) -> Any:
+    """The device, if it is not the CPU."""
+    if not is_cuda(device):
+        return None
+    if make.name != "torch":
+        raise ValueError(f"device: {device} needs framework='torch'")
+    return device
 
 
 def is_cuda(device: Any) -> bool:
@@ -85,5 +134,8 @@ def check_view(view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: An
 
 
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
-    os.makedirs(directory, exist_ok=True)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise _tokend.ArgumentError(f"record: {directory}: {error.strerror}: name a directory that can be written to") from None
     return os.path.join(directory, f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record")

@@ -111,13 +111,16 @@ def framework(name: str | None) -> Torch | Numpy:
     if name != "numpy":
         try:
             return Torch()
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name != "torch":  # it is there, and broken: not for us to go on without
+                raise
             if name == "torch":
                 raise ImportError("framework: torch is not installed: pip install torch, or framework='numpy'") from None
-        except ImportError as error:
-            if name == "torch" or "too old" in str(error):
-                raise
-    return Numpy()
+    try:
+        return Numpy()
+    except ModuleNotFoundError:
+        missing = "numpy is not" if name else "neither torch nor numpy is"
+        raise ImportError(f"framework: {missing} installed: pip install {name or 'torch'}") from None
 
 
 def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:

@@ -34,6 +34,15 @@ def of_all():
     return made
 
 
+def over(group):
+    """A Group to talk over; None: this process is alone, or knows of no others. TypeError if that is no group of its own."""
+    if group is None:
+        return None
+    if not hasattr(group, "allreduce"):  # new_group() gives a number to processes that are not in it
+        raise TypeError(f"group: {group!r}, must be a torch.distributed process group that this process is in")
+    return None if group.size() == 1 else Group(group)
+
+
 def _signed(number):
     return number - (1 << 64) if number >> 63 else number
 
@@ -44,8 +53,6 @@ class Group:
         import torch.distributed as distributed
 
         self._distributed, self._torch, self._group = distributed, torch, group
-        if not hasattr(group, "allreduce"):
-            raise TypeError(f"group: {group!r}, must be a torch.distributed process group that this process is in")
         self.size, self.index = group.size(), group.rank()
         # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
         self._beside = _own[2]() if _own is not None and _own[1]() is group else group

@@ -13,13 +13,11 @@ from typing import Any
 
 from . import _tokend, agreement, arguments, arrays, job, private
 from . import group as groups
-from . import mesh as meshes
 from .batch import Batch, Batches, Source, Wanted
 from .control import Control, Request
 from .cursor import Cursor
 
 SAME = object()  # seek()'s group unless another one is named
-SOCKET = "/run/tokend/tokend.sock"
 
 
 class Loader:
@@ -90,49 +88,45 @@ class Loader:
         slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
         provenance: bool = False, cp: Any = None, transform: Callable | None = None, workers: int = 0, view: bool = False,
-        hold: int | None = None,
-        record: str | os.PathLike | None = None,
+        hold: int | None = None, record: str | os.PathLike | None = None,
     ) -> None:  # fmt: skip
         self._client: Any = None
         self._control: Any = None
         self._source: Source | None = None
         self._feed: Any = None
-        if socket is not None and config is not None:
-            raise ValueError("socket, config: give one of them")
-        if mesh is not None and not (rank is None and world is None and peer == 0):
-            raise ValueError("mesh, rank, world, peer: a mesh says them all")
-        arguments.check_workers(workers, transform)
-        self._make = arrays.framework(framework)
-        arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
-        dtype, token_bytes = arrays.token_type(self._make, dtype)
-        if arguments.is_cuda(device) and self._make.name != "torch":
-            raise ValueError(f"device: {device} needs framework='torch'")
+        self._agree = agree
+        self._rank, self._world, self._peer = 0, 1, peer
         if group is None and agree and rank is None and world is None:
             group = groups.of_all()
-        given = job.coordinate(rank, world) if mesh is None else (0, 1)
-        self._micro, self._agree = micro_batch, agree
-        run = run or job.token()
-        where = arguments.where(start)
-        together = self._among(group)
+        together = groups.over(group)
 
-        found: dict[str, Any] = {}  # how the daemon of a config is reached; helpers of this one reach it so, too
-
-        def attach(socket: Any, **more: Any) -> None:
-            found.update(more)
+        def attach(socket: Any, **reach: Any) -> None:
+            """@reach: how the daemon of a config is reached; workers reach it so, too."""
+            self._session = {"stream": stream, "socket": arguments.socket(socket), "run": run, "peer": self._peer, "slots": slots}
+            self._session |= {"deadline_ms": max(1, round(deadline * 1000)), **reach}
             self._client = _tokend.Client(
-                stream, micro_batch, socket=socket and str(socket), run=run, rank=self._rank, world=self._world,
-                peer=self._peer, slots=slots, deadline_ms=deadline_ms, **where, **found,
-            )  # fmt: skip
-            self._socket = socket or os.environ.get("TOKEND_SOCKET") or SOCKET
-
-        deadline_ms = max(1, round(deadline * 1000))
+                micro_batch=micro_batch, rank=self._rank, world=self._world, **arguments.where(start), **self._session
+            )
 
         def begin() -> None:
-            place = meshes.place(mesh) if mesh is not None else None
-            self._rank, self._world, self._peer = place[:3] if place else (*given, peer)
-            share = arguments.cp_slice(cp, place)
+            """Whatever may be wrong in this process alone is found in here: the others are waiting to be told."""
+            nonlocal run
+            arguments.check_names(stream, run)
+            arguments.check_deadline(deadline)
+            arguments.check_workers(workers, transform)
+            arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
+            run = run or job.token()
+            self._make = arrays.framework(framework)
+            there = arguments.cuda(device, self._make)
+            token_type = arrays.token_type(self._make, dtype)
+            place = arguments.place(mesh, rank, world, peer)
+            self._rank, self._world, self._peer = place[:3]
+            share = arguments.cp_slice(cp, place, mesh is not None)
+            self._micro = micro_batch
             if config is None:
                 attach(socket)
+            elif socket is not None:
+                raise ValueError("socket, config: give one of them")
             else:
                 private.attach(config, deadline, attach)
             if view:
@@ -141,27 +135,23 @@ class Loader:
                 self._client.need_documents()
             if record is not None:
                 self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
-            there = device if arguments.is_cuda(device) else None
-            self._wanted = Wanted(documents, provenance, loss_mask, share, dtype, token_bytes, there, view)
+            self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view)
             if transform is not None:
-                patience = {"deadline_ms": deadline_ms, "connect_ms": deadline_ms}
-                session = {"stream": stream, "socket": str(self._socket), "run": run, "peer": self._peer}
-                self._source = self._transforms(transform, workers, {**session, "slots": slots, **found, **patience})
+                self._source = self._transforms(transform, workers)
             self._measure()
 
-        self._rank, self._world, self._peer = 0, 1, 0
         try:
             self._in_agreement(together, begin)
         except BaseException:
             self.close()
             raise
-        daemon = zlib.crc32(f"{gethostname()} {os.path.realpath(self._socket)}".encode(errors="surrogateescape"))
+        daemon = zlib.crc32(f"{gethostname()} {os.path.realpath(self._session['socket'])}".encode(errors="surrogateescape"))
         self._control = Control(self._client, together, daemon)
         self._alone = group is not None or max(self._world, groups.processes()) == 1  # if there is no `together`
         self._inside = 0.0  # seconds in next(), in all
         self._reported = time.perf_counter(), 0.0  # when stats() was last asked, and what was inside then
 
-    def _transforms(self, transform: Callable, workers: int, session: dict[str, Any]) -> Source:
+    def _transforms(self, transform: Callable, workers: int) -> Source:
         from . import transform as transforms
 
         seed, greatest = Cursor(self._client.cursor()).seed, transforms.greatest(self._wanted.token_bytes)
@@ -169,14 +159,9 @@ class Loader:
             return transforms.InProcess(self._client, transforms.Transform(transform, seed, greatest))
         from .workers import Workers
 
-        return Workers(self._client, workers, transform, seed, session, greatest)
+        return Workers(self._client, workers, transform, seed, self._session, greatest)
 
     # ---- the others of the job ----
-
-    @staticmethod
-    def _among(given: Any) -> groups.Group | None:
-        """The processes to talk to, or None: this one is alone, or knows of no others."""
-        return None if given is None or given.size() == 1 else groups.Group(given)
 
     def _in_agreement(self, together: groups.Group | None, go: Callable[[], None]) -> None:
         """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
@@ -240,7 +225,7 @@ class Loader:
 
         ArgumentError if it is no loader's state, RefusedError if it is of another stream (names the field).
         """
-        self.seek(arguments.cursor_of(state))
+        self._go(lambda: arguments.cursor_of(state))
 
     @property
     def rank(self) -> int:
@@ -302,24 +287,32 @@ class Loader:
         With a group all its processes do so together, and are compared as when they attached. group: the processes that go
         on; default those of before, but none where the world becomes another, as nobody can know who stays.
         """
-        if cursor is not None and position is not None:
-            raise ValueError("cursor, position: give one of them")
-        if position is not None:
-            cursor = _tokend.cursor_seek(self._client.cursor(), position)
-        elif cursor is not None:
-            cursor = bytes(cursor)
+        def to() -> bytes | None:
+            if cursor is not None and position is not None:
+                raise ValueError("cursor, position: give one of them")
+            if position is not None:
+                return _tokend.cursor_seek(self._client.cursor(), position)
+            return None if cursor is None else arguments.cursor_bytes(cursor)
+
+        self._go(to, rank, world, micro_batch, group)
+
+    def _go(
+        self, to: Callable[[], bytes | None], rank: int | None = None, world: int | None = None, micro_batch: int | None = None,
+        group: Any = SAME,
+    ) -> None:  # fmt: skip
+        """@to is called where what it raises is told to the others."""
         rank = self._rank if rank is None else rank
         world = self._world if world is None else world
         micro_batch = self._micro if micro_batch is None else micro_batch
         self._control.finish()  # it speaks of the place that we leave
         control, alone = self._control, self._alone
         if group is not SAME:
-            control, alone = control.over(self._among(group)), group is not None or world == 1
+            control, alone = control.over(groups.over(group)), group is not None or world == 1
         elif world != self._world:
             control, alone = control.over(None), max(world, groups.processes()) == 1
 
         def go() -> None:
-            self._client.seek(cursor, rank, world, micro_batch)
+            self._client.seek(to(), rank, world, micro_batch)
             self._rank, self._world, self._micro = rank, world, micro_batch
             self._measure()  # before the others are asked: whatever they say, this is where we are
 
@@ -396,6 +389,12 @@ class Loader:
         if self._control is not None:
             self._control.finish(sys.exc_info()[1])
         self._client.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "Loader: is a session of this process, which cannot be copied or pickled: make one in the process that "
+            "reads; state_dict() can be"
+        )
 
     def __enter__(self) -> Loader:
         return self
