@@ -266,7 +266,6 @@ def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
         ("import no_such_part", None, "ModuleNotFoundError No module named 'no_such_part'"),
         ("import no_such_part", "torch", "ModuleNotFoundError No module named 'no_such_part'"),
         ("raise ImportError('libcudart.so.12: cannot open')", None, "ImportError libcudart.so.12: cannot open"),
-        ("__version__ = '2.1.0'", None, "ImportError torch: 2.1.0 is too old, tokend needs 2.2 or newer: pip install -U torch"),
         ("raise ModuleNotFoundError(name='torch')", None, "ImportError framework: neither torch nor numpy is installed: pip install torch"),
         ("", "numpy", "ImportError framework: numpy is not installed: pip install numpy"),
     ],
@@ -675,6 +674,12 @@ def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
     with tokend.Loader("train", 4, config=daemon.config, rank=0, world=1) as loader:
         check_run(daemon, loader, 3)
     assert not (daemon.directory / "tokend").exists()
+
+
+def test_a_config_that_is_none_is_one_line(directory):
+    for path, why in ((directory / "not.yaml", "No such file or directory"), (directory, "Is a directory")):
+        with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}: name a config file"):
+            tokend.Loader("train", 4, config=path, rank=0, world=1)
 
 
 def test_a_config_with_a_fault_raises_the_daemons_own_line(directory, monkeypatch):

@@ -62,10 +62,13 @@ def make_directory():
 
 
 def socket_of(config):
-    """Where the private daemon of @config, an absolute path, listens. OSError: the file cannot be read."""
+    """Where the private daemon of @config, an absolute path, listens. Error: the file cannot be read."""
     # A config that was edited is another one: its readers must not meet a daemon that still serves the former text.
-    with open(config, "rb") as text:
-        key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:16]
+    try:
+        with open(config, "rb") as text:
+            key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:16]
+    except OSError as error:
+        raise Error(f"config: {config}: {error.strerror}: name a config file of tokend") from None
     path = os.path.join(directory(), key + ".sock")
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
         raise Error(f"config: {path} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path: set XDG_RUNTIME_DIR")
