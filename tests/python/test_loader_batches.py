@@ -12,7 +12,7 @@ import pytest
 import tokend
 import torch
 import transforms
-from conftest import BIN, subprocess_environment
+from conftest import BIN, ROOT, subprocess_environment
 
 SEQ = 64
 
@@ -346,7 +346,7 @@ else:
     class NoTorch:
         def find_spec(self, name, path=None, target=None):
             if name.split(".")[0] == "torch":
-                raise ModuleNotFoundError("torch is not here")
+                raise ModuleNotFoundError("torch is not here", name=name)
     sys.meta_path.insert(0, NoTorch())
 import tokend
 try:
@@ -423,3 +423,29 @@ print(len(os.listdir("/proc/self/task")) - threads, private() - before)
     threads, kib = map(int, said_by(program, daemon.socket).split())
     assert threads == 0
     assert kib < 8 * 1024, kib
+
+
+def test_the_recipe_for_losses_by_dataset(daemon):
+    """Of every row by itself, added up by hand; the last batch has padding."""
+    daemon.config.write_text(daemon.config.read_text().replace("  train:\n", "  train:\n    samples: 22\n"))
+    daemon.stop()
+    daemon.start()
+    sys.path.insert(0, str(ROOT / "client" / "example" / "trainers"))
+    try:
+        import losses
+    finally:
+        sys.path.pop(0)
+    torch.manual_seed(1)
+    with make(daemon, micro=4) as loader:
+        for batch in loader:
+            logits = torch.randn(4, SEQ, 50_000)
+            sums, counts = {}, {}
+            for row, labels, dataset in zip(logits, batch["labels"], batch["dataset"].tolist(), strict=True):
+                if dataset >= 0:
+                    name = loader.datasets[dataset]
+                    sums[name] = sums.get(name, 0.0) + torch.nn.functional.cross_entropy(row, labels).item()
+                    counts[name] = counts.get(name, 0) + 1
+            said = losses.by_dataset(logits, batch, loader.datasets)
+            assert said == {name: pytest.approx(sums[name] / counts[name], rel=1e-4) for name in said}
+            assert said.keys() == sums.keys()
+        assert (batch["position"] == -1).sum() == 2

@@ -512,7 +512,3 @@ def test_the_fim_example_runs(daemon, workers):
     said = examples(daemon, ROOT / "client/example/fim.py", daemon.config, str(workers)).splitlines()
     assert [line.split(" documents")[0] for line in said] == [f"samples {[4 * i + j for j in range(4)]}" for i in range(3)]
     assert any("marks [0, 0, 0]" not in line for line in said)
-
-
-def test_the_loss_by_dataset_example_runs(daemon):
-    assert examples(daemon, ROOT / "client/example/loss_by_dataset.py", daemon.config).startswith("{'web': 1")
