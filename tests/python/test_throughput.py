@@ -5,6 +5,7 @@ import signal
 import time
 
 import tokend
+import transforms
 from tokend.throughput import Throughput
 
 
@@ -38,3 +39,24 @@ def test_a_trainer_that_waits_for_its_daemon_is_told_how_long(daemon):
         said = throughput()
         assert 0.3 < said["tokend/wait_seconds"] < 5
         assert said["tokend/wait_share"] > 0.3
+
+
+def test_tokens_do_not_jump_when_the_world_changes(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket, run="rescaled", rank=1, world=2) as loader:
+        throughput = Throughput(loader)
+        next(loader)
+        assert throughput()["tokend/tokens"] == 4 * 65 * 2
+        loader.seek(rank=0, world=1)
+        next(loader)
+        assert throughput()["tokend/tokens"] == 4 * 65 * 3
+
+
+def test_asking_for_numbers_changes_none(daemon):
+    with tokend.Loader("train", 4, socket=daemon.socket, run="asked", transform=transforms.slow) as loader:
+        throughput, other = Throughput(loader), Throughput(loader)
+        next(loader)
+        assert other()["tokend/data_share"] > 0.5
+        assert loader.stats() == loader.stats()
+        said = throughput()
+        assert said["tokend/data_share"] > 0.5
+        assert said["tokend/wait_share"] < said["tokend/data_share"]

@@ -83,7 +83,8 @@ class Validation:
 
 
 class TokendData(LightningDataModule):
-    """A stream to train on, and a finite one to validate with; the other arguments are those of tokend.Loader, for both."""
+    """A stream to train on, and a finite one to validate with; the other arguments are those of tokend.Loader, for both; start is the
+    training's."""
 
     def __init__(self, stream, micro_batch, *, valid=None, **options):
         super().__init__()
@@ -102,5 +103,5 @@ class TokendData(LightningDataModule):
         if self._valid is None:
             return []
         if self._valid_batches is None:
-            self._valid_batches = Validation(Loader(self._valid, self._micro, **self._options))
+            self._valid_batches = Validation(Loader(self._valid, self._micro, **{**self._options, "start": "begin"}))
         return self._valid_batches

@@ -149,7 +149,6 @@ class Loader:
         self._control = Control(self._client, together, daemon)
         self._alone = group is not None or max(self._world, groups.processes()) == 1  # if there is no `together`
         self._inside = 0.0  # seconds in next(), in all
-        self._reported = time.perf_counter(), 0.0  # when stats() was last asked, and what was inside then
 
     def _transforms(self, transform: Callable, workers: int) -> Source:
         from . import transform as transforms
@@ -363,22 +362,20 @@ class Loader:
     # ---- the rest ----
 
     def stats(self) -> dict[str, float]:
-        """For a trainer's own logger: a small dict of numbers.
+        """Numbers of this process since the loader was made; Throughput makes shares and rates of them for a logger.
 
         batches, tokens  taken in all by this process; a row counts with all of its window
         waited_s         seconds that next() waited for the daemon or for workers, in all
         next_s           seconds inside next(), in all: waiting, copying, transforms
-        data_share       the share of the time since stats() was last called (or the loader made) that went into next()
         reattached       times the daemon was lost and found; lost_wakes: 0 in a sound system
         pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means that copies are slower
         """
-        shape, now = self._client.shape(), time.perf_counter()
-        (then, inside), self._reported = self._reported, (now, self._inside)
+        shape = self._client.shape()
         stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes")}
         stats["pinned_bytes"] = self._client.pinned()[0]
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
-        return {**stats, "next_s": self._inside, "data_share": (self._inside - inside) / max(now - then, 1e-9)}
+        return {**stats, "next_s": self._inside}
 
     def close(self) -> None:
         """Gives everything back; batches stay. Workers end. What an operator asked for last is taken for done."""

@@ -96,14 +96,15 @@ class TokendIterator:
     def loader(self) -> Loader:
         """The Loader; attaches if this process has not."""
         if self._loader is None:
-            self._loader = Loader(
+            loader = Loader(
                 self._stream, self._micro, rank=self._rank, world=self._world, peer=self._peer, start=self._start,
                 documents=self._documents, framework="torch", **self._options,
             )
-            seq_len = self._loader.cursor.to_dict()["seq_len"]
+            seq_len = loader.cursor.to_dict()["seq_len"]
             if self._seq not in (None, seq_len):
-                self._loader.close()
+                loader.close()
                 raise ValueError(f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: make them equal")
+            self._loader = loader
         return self._loader
 
     def save_state(self) -> dict[str, bytes]:

@@ -93,7 +93,7 @@ class TokendDataLoader(DataLoaderBase):
         self._epoch = self._epoch or 1 if epoch is None else epoch
         if self._epoch > 1:
             raise ValueError(
-                f"epoch {epoch}: stream {self._stream!r} has ended at sample {self.loader.position}, and is one epoch to OLMo: "
+                f"epoch {self._epoch}: stream {self._stream!r} has ended at sample {self.loader.position}, and is one epoch to OLMo: "
                 "end with Duration.epochs(1), or let the stream's config have more `epochs:` or `samples:`"
             )
 
