@@ -13,6 +13,7 @@ import tokend
 import torch
 import transforms
 from conftest import BIN, ROOT, subprocess_environment
+from tokend.torchft import TokendReplica
 
 SEQ = 64
 
@@ -448,3 +449,44 @@ def test_the_recipe_for_losses_by_dataset(daemon):
             assert said == {name: pytest.approx(sums[name] / counts[name], rel=1e-4) for name in said}
             assert said.keys() == sums.keys()
         assert (batch["position"] == -1).sum() == 2
+
+
+class Spare:
+    """What torchft says to a group that takes no part in a step; of its manager, no more is asked for."""
+
+    def __init__(self, rank=None):
+        self.rank = rank
+
+    def participating_rank(self):
+        return self.rank
+
+    def num_participants(self):
+        return 1
+
+    def current_step(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"documents": True, "loss_mask": True, "provenance": True, "dtype": "int32"},
+        {"cp": (1, 2, "zigzag"), "loss_mask": True},
+        {"cp": (0, 2, "contiguous"), "documents": True},
+    ],
+)
+def test_batches_of_a_group_that_takes_no_part_are_like_all_others(daemon, options):
+    daemon.config.write_text(daemon.config.read_text().replace("seed: 42\n", "seed: 42\n    eos: 0\n    documents: true\n"))
+    daemon.stop()
+    daemon.start()
+
+    def shapes(rank):
+        replica = TokendReplica(Spare(rank), "train", 4, rank=0, ranks=1, socket=daemon.socket, **options)
+        (batch,) = replica.take()
+        assert (batch["position"] == -1).all() == (rank is None)
+        documents = batch.pop("cu_seqlens", None), batch.pop("max_seqlen", None)
+        kinds = [getattr(value, "dtype", type(value)) for value in documents]
+        return kinds, {name: (value.dtype, value.shape) for name, value in batch.items()}
+
+    assert shapes(None) == shapes(0)

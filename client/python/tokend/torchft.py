@@ -21,7 +21,7 @@ class TokendReplica:
     """
 
     def __init__(self, manager, stream, micro_batch, *, rank=None, ranks=None, **options):
-        self._manager, self._micro = manager, micro_batch
+        self._manager, self._micro, self._options = manager, micro_batch, options
         self._rank, self._ranks = job.coordinate(rank, ranks)
         # The groups attach at different times, so nothing is compared among them; which rank it is each step says.
         self.loader = Loader(stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options)
@@ -56,11 +56,25 @@ class TokendReplica:
         return taken
 
     def _zeros(self, cursor):
+        """Of the loader's shapes and dtypes, with nothing in it."""
         import torch
 
-        tokens = torch.zeros(self._micro, cursor.to_dict()["seq_len"], dtype=torch.int64)
+        asked, seq, device = self._options.get, cursor.to_dict()["seq_len"], self._options.get("device")
+        share = seq // asked("cp")[1] if asked("cp") else seq
+        tokens = torch.zeros(self._micro, share, dtype=torch.int64, device=device)
         nowhere = torch.full((self._micro,), -1)
-        return {"input_ids": tokens, "labels": tokens, "position": nowhere, "dataset": nowhere}
+        narrow = str(asked("dtype")).endswith("int32")
+        batch = {"input_ids": tokens.int() if narrow else tokens, "labels": tokens, "position": nowhere, "dataset": nowhere}
+        if asked("documents") or asked("cp"):
+            batch["position_ids"] = torch.arange(share, device=device).repeat(self._micro, 1)
+        if asked("documents"):
+            batch["cu_seqlens"] = torch.arange(0, self._micro * seq + 1, seq, dtype=torch.int32, device=device)
+            batch["max_seqlen"] = seq
+        if asked("loss_mask"):
+            batch["loss_mask"] = tokens.float()
+        if asked("provenance"):
+            batch |= dict.fromkeys(("epoch", "window", "shard", "offset"), nowhere)
+        return batch
 
     def state_dict(self):
         return {"cursor": bytes(self._committed())}
