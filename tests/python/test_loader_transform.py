@@ -291,12 +291,37 @@ def test_a_transform_of_the_script_itself(daemon):
         assert text in done.stdout + done.stderr
 
 
-def test_a_transform_of_no_file(daemon):
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_a_transform_of_no_file(daemon, how):
     program = SCRIPT.format(guard="")
-    command = [sys.executable, "-c", program, daemon.socket]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60)
+    command = [sys.executable, how, *([program] if how == "-c" else []), daemon.socket]
+    done = subprocess.run(
+        command, input=program, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60
+    )  # fmt: skip
     assert done.returncode == 1
     assert "is not in a file, worker processes cannot import it: put it into a module, or workers=0" in done.stderr
+
+
+SPAWNS = """
+import multiprocessing, sys, tokend
+def turn(tokens, position, rng):
+    return tokens[::-1]
+def train(rank):
+    with tokend.Loader("train", 4, socket=sys.argv[1], rank=rank, world=1 + rank, transform=turn, workers=1) as loader:
+        print(next(loader)["position"].tolist(), flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=train, args=(1,))
+    process.start()
+    process.join()
+"""
+
+
+def test_a_transform_of_the_script_in_a_process_that_it_spawned(daemon):
+    path = daemon.directory / "spawns.py"
+    path.write_text(SPAWNS)
+    command = [sys.executable, path, daemon.socket]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60)
+    assert done.stdout == "[4, 5, 6, 7]\n", done.stderr
 
 
 def test_a_forked_child_leaves_the_workers_alone(daemon):

@@ -53,12 +53,12 @@ def _preparation(transform: Any) -> tuple[bytes, dict]:
             f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at the top level of a module, or workers=0"
         ) from None
     needs: dict[str, Any] = {"sys_argv": sys.argv}
-    if b"__main__" in pickled:
+    if b"__main__" in pickled or b"__mp_main__" in pickled:  # the same in a process that multiprocessing has spawned
         from multiprocessing import spawn
 
         given = spawn.get_preparation_data("tokend")
         main = {name: given[name] for name in ("init_main_from_name", "init_main_from_path") if name in given}
-        if not main:
+        if not main or not os.path.isfile(main.get("init_main_from_path", __file__)):  # "<stdin>" is not
             raise _tokend.ArgumentError(
                 f"transform: {transform!r} is not in a file, worker processes cannot import it: put it into a module, or workers=0"
             )
