@@ -446,6 +446,22 @@ def test_an_interruption_among_what_is_not_committed_says_how_to_go_on(daemon, m
         assert next(loader)["position"].tolist() == list(range(7, 14))
 
 
+def test_an_interruption_behind_a_workers_word_loses_no_batch(daemon, monkeypatch):
+    with make(daemon, "finite", transform=transforms.in_place, workers=2) as loader:
+        next(loader)
+        real = loader._source._receive
+
+        def receive(worker):
+            real(worker)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loader._source, "_receive", receive)
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        monkeypatch.undo()
+        assert [row for batch in loader for row in batch["position"].tolist()] == list(range(4, 468))
+
+
 def test_an_interruption_behind_a_workers_batch_loses_none(daemon, monkeypatch):
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         next(loader)

@@ -157,13 +157,15 @@ class Workers:
             raise
 
     def begin(self) -> None:
+        self._begin(self._client.shape()["batches_in_all"])
+
+    def _begin(self, left: int | None) -> None:
         client, shape = self._client, self._client.shape()
         self._micro, self._window = shape["rows"], shape["window_tokens"]
-        self._left = shape["batches_in_all"]
+        self._amid = True  # a call has begun and not ended
+        self._left, self._next = left, 0
         self._bytes = 8 * self._micro * self._window
         self._generation += 1
-        self._next = 0
-        self._due: tuple[int, int] | None = None  # a worker's word that was heard; Ctrl-C must not make us forget it
         if self._workers:  # none died
             self._failed = None
         cursor = _tokend.cursor_seek(client.cursor(), client.taken())
@@ -171,6 +173,7 @@ class Workers:
             worker.resize(SLOTS * self._bytes)
             rank, world = j * shape["world"] + shape["rank"], self._n * shape["world"]
             worker.send(b"S" + pickle.dumps((self._generation, cursor, rank, world, self._micro, self._window)))
+        self._amid = False
 
     def _receive(self, worker: _Worker) -> tuple[int, int]:
         """(slot, position) of its next batch, whenever it was begun."""
@@ -200,16 +203,17 @@ class Workers:
         client.position()  # in a forked child, or closed: say so rather than read what is another's
         if self._failed is not None:
             raise self._failed
+        if self._amid:  # Ctrl-C: what a worker said then may not have been heard
+            self._begin(None if self._left is None else self._left - self._next)
         nothing = [0, *into[1:]]  # the tokens are the worker's
         if self._left is not None and self._next >= self._left:
             return client.next_into(*nothing)
         if not self._finalizer.alive:
             raise _closed()
+        self._amid = True
         worker = self._workers[self._next % self._n]
         begin = time.perf_counter()
-        if self._due is None:
-            self._due = self._receive(worker)
-        slot, position = self._due
+        slot, position = self._receive(worker)
         self.waited_s += time.perf_counter() - begin
         taken = client.next_into(*nothing)
         here = NOBODY if taken is None else int(fields[0][0])
@@ -220,7 +224,8 @@ class Workers:
         made = self._numpy.frombuffer(worker.map, self._numpy.int64, tokens.size, slot * self._bytes)
         tokens[:] = made.reshape(tokens.shape)
         worker.send(FREE.pack(b"F", self._generation, slot))
-        self._next, self._due = self._next + 1, None
+        self._next += 1
+        self._amid = False
         return taken
 
     def close(self) -> None:
