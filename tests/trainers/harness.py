@@ -1,8 +1,8 @@
 """What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed and started again, and the proof.
 
-A test runs one trainer as its users do: the example of client/example/trainers, copied into an empty directory, under torchrun. It is
-killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at its own checkpoint in a world of
-another size:
+A test runs one trainer as its users do: the wheel is installed, the example of client/example/trainers is copied into an empty directory,
+and torchrun starts it there. It is killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at
+its own checkpoint in a world of another size:
 
     with Job("train_ddp.py", micro_batch=2) as job:
         job.start(1, hold=7)            # stands still in its 8th step, is killed
@@ -28,9 +28,15 @@ import time
 import numpy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Package, daemon and tokctl are the wheel's, which pip installed beside the trainer.
+_found = importlib.util.find_spec("tokend")
+if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
+    sys.exit(f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH")
+os.environ["TOKEND_BIN"] = os.path.dirname(sys.executable)
 _spec = importlib.util.spec_from_file_location("system_harness", os.path.join(HERE, "..", "system", "harness.py"))
 system = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(system)
+del os.environ["TOKEND_BIN"]  # the package knows where its programs are
 Checks, REPO, TOKCTL = system.Checks, system.REPO, system.TOKCTL
 
 EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
