@@ -16,12 +16,15 @@ of the model that came out. Each such step must hold exactly the next rows of th
 `tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
 """
 
+import contextlib
 import glob
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -55,6 +58,10 @@ class Start:
             with open(path) as f:
                 found.append([json.loads(line) for line in f if line.endswith("\n")])
         return found
+
+    def trainers(self):
+        """The pids of its trainers, without torchrun's own."""
+        return [int(os.path.basename(path).split(".")[0]) for path in glob.glob(self.noted + "*.jsonl")]
 
     def noted_any(self, **event):
         """Did one of its processes note this?"""
@@ -164,10 +171,15 @@ class Job(system.Place):
 
         arrived = system.wait_for(lambda: start.ended() or held(), LIMIT_S, 0.02)
         if arrived and then and not start.ended():
-            then([int(os.path.basename(path).split(".")[0]) for path in glob.glob(start.noted + "*.jsonl")])
+            then(start.trainers())
             start.release(hold)
             arrived = system.wait_for(start.ended, LIMIT_S, 0.02)
         status = start.child.poll()
+        if not arrived:
+            for pid in start.trainers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+            time.sleep(1)
         text = start.kill()
         print(f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s", flush=True)
         if not arrived or (status is None) != bool(hold and not then) or (status is not None and (status != 0) != fails):
@@ -176,6 +188,18 @@ class Job(system.Place):
         if fails:
             self.starts.pop()  # it is not part of the run
         return text
+
+    def drain(self, _):
+        """For start(then=): an operator asks, while the trainer stands still, that it saves and leaves."""
+        self.asked = self.spawn([TOKCTL, "drain", "train", "--socket", self.daemon.socket, "--timeout", str(LIMIT_S)],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def drained(self):
+        """The step at which that was done, as the operator was told."""
+        said, _ = self.asked.communicate(timeout=LIMIT_S)
+        at = re.search(r"step[ -]?(\d+)", said)
+        self.check.ok("tokctl drain", self.asked.returncode == 0 and at, said)
+        return int(at[1]) if at else 0
 
     # ---- what was seen ----
 
