@@ -179,9 +179,9 @@ test: deps-test
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/run $(T)
 
-# The same rows in every trainer: killed, resumed, on more and on fewer processes.
+# The same rows in every trainer, from the wheel: killed, resumed, on more and on fewer processes.
 test-trainers: deps-trainers
-	+$(Q)$(MAKE) all
+	+$(Q)$(MAKE) wheel
 	$(Q)$(PYTHON) tests/run --trainers $(T)
 
 # The claims of order and cursor, over as many cases as two minutes hold. SEED=… to have a run again.

@@ -20,8 +20,10 @@
  *     is a late member of that; or, if then one that it has already comes there too, the first of a new one.
  *   - Else it opens a new generation, and makes void all that older ones recorded from its position on: the
  *     run was restarted from a checkpoint, or rescaled.
- * From `left` to `position`, where a beginning goes forwards, the run was made to skip. Peers of a rank
- * take the same rows: each peer's records are a proof of their own.
+ * A beginning from nowhere that took nothing before its process began elsewhere, as where a checkpoint is
+ * loaded into a session that has attached, counts for nothing.
+ * From `left` to `position`, where a beginning goes forwards and nobody took anything, the run was made to
+ * skip. Peers of a rank take the same rows: each peer's records are a proof of their own.
  */
 #ifndef TOKEND_RECORD_H
 #define TOKEND_RECORD_H

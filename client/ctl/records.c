@@ -229,6 +229,12 @@ struct scan {
 	bool begun;			 /* there was one */
 };
 
+/* Came from nowhere and took nothing: an attach. */
+static bool is_idle(const struct record_section *s)
+{
+	return s->rows == 0 && s->begin.left == s->begin.position;
+}
+
 /* The beginning in s->word, whose last entry is number @entry. */
 static bool add_section(struct scan *s, uint64_t entry)
 {
@@ -251,6 +257,9 @@ static bool add_section(struct scan *s, uint64_t entry)
 	if (b->time_ns < s->latest) /* a clock that was set back */
 		b->time_ns = s->latest;
 	s->latest = b->time_ns;
+	if (s->begun && is_idle(&r->section[r->sections - 1]) &&
+		r->section[r->sections - 1].begin.peer == b->peer)
+		r->sections--;
 	if (!grow((void **)&r->section, r->sections, sizeof(section)))
 		return false;
 	r->section[r->sections++] = section;

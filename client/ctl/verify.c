@@ -187,10 +187,11 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 	return at;
 }
 
-/* The stretches that the run was made to skip and that no restart went back into. */
+/* The stretches that the run was made to skip, where nobody took anything and no restart went back into them.
+ */
 static bool find_skips(struct proof *p)
 {
-	size_t n = 0, kept = 0;
+	size_t n = 0;
 
 	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
 	if (!p->skip)
@@ -201,18 +202,16 @@ static bool find_skips(struct proof *p)
 		struct stretch one = {
 			s->begin.left > p->from ? s->begin.left : p->from, to < p->to ? to : p->to};
 
-		if (one.from < one.to)
+		if (one.from < one.to &&
+			find(p, one.from, true) >= one.to) /* else not all skipped it at one step */
 			p->skip[n++] = one;
 	}
 	qsort(p->skip, n, sizeof(*p->skip), by_from);
 	for (size_t i = 0; i < n; i++)
-		if (kept == 0 || p->skip[i].from > p->skip[kept - 1].to)
-			p->skip[kept++] = p->skip[i];
-		else if (p->skip[i].to > p->skip[kept - 1].to)
-			p->skip[kept - 1].to = p->skip[i].to;
-	for (size_t i = 0; i < kept; i++) /* what some rank took was not skipped by all at one step */
-		if (find(p, p->skip[i].from, true) >= p->skip[i].to)
+		if (p->skips == 0 || p->skip[i].from > p->skip[p->skips - 1].to)
 			p->skip[p->skips++] = p->skip[i];
+		else if (p->skip[i].to > p->skip[p->skips - 1].to)
+			p->skip[p->skips - 1].to = p->skip[i].to;
 	return true;
 }
 

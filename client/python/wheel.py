@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build"
 GLIBC = ("libc6", "libc6-dev")  # it and its loader are the system's
+LEFT = ("libz.so.1",)  # what auditwheel would leave to the system, too, as nearly every one has it
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -111,6 +112,17 @@ def write(wheel, name, content, executable):
     wheel.writestr(entry, content)
 
 
+def adopt(root, directory, patchelf):
+    """Has the programs below @root ask for what is LEFT by a name that no system has, and puts it under that into @directory."""
+    for program in sorted((root / "tokend/bin").iterdir()):
+        needed = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", str(program))))
+        for name in filter(needed.get, LEFT):
+            ours = name.replace(".so", "-tokend.so")
+            shutil.copy(needed[name], directory / ours)
+            subprocess.run([patchelf, "--set-soname", ours, str(directory / ours)], check=True)
+            subprocess.run([patchelf, "--replace-needed", name, ours, str(program)], check=True)
+
+
 def stage(root):
     """Lays everything out below @root. How many libraries auditwheel has to bring in."""
     files = contents()
@@ -152,6 +164,8 @@ def main():
         root, repaired = Path(scratch, "root"), Path(scratch, "repaired")
         root.mkdir()
         count = stage(root)
+        adopt(root, Path(scratch), str(tools / "patchelf"))
+        environment["LD_LIBRARY_PATH"] = scratch
         plain = Path(scratch, f"tokend-{version()}-{tag()}.whl")
         zip_up(root, plain)
         command = [str(tools / "auditwheel"), "repair", "--plat", "auto", "-w", str(repaired), str(plain)]

@@ -17,7 +17,7 @@ import time
 import numpy
 
 from harness import TOKCTL, Checks, Daemon, Place, datasets, rows_at, run, wait_for, with_parent
-from tokend import Loader
+from tokend import Cursor, Loader
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
 BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, its marker included
@@ -312,6 +312,41 @@ def in_one_process(scene):
     scene.is_proof("a skip and then the end, and another life", said, 0, 500, skipped=118)
 
 
+def loaded(scene):
+    """A checkpoint is loaded into loaders that have attached already: what was taken before is still proven, what is missing is lost."""
+    records = scene.directory("loaded")
+    keys = {"socket": scene.daemon.socket, "run": "loaded", "framework": "numpy", "agree": False, "record": records}
+
+    def part(world, micro, steps, state=None, skip=0):
+        """The state behind it."""
+        ranks = [Loader("train", micro, rank=r, world=world, **keys) for r in range(world)]
+        for loader in ranks:
+            if state:
+                loader.load_state_dict(state)
+            if skip:
+                loader.seek(position=loader.position + skip)
+        for _ in range(steps):
+            for loader in ranks:
+                next(loader)
+        state = ranks[0].state_dict()
+        for loader in ranks:
+            loader.close()
+        return state
+
+    state = part(3, 2, 10, part(2, 4, 10))  # to 80, to 140
+    scene.is_proof("a checkpoint loaded in another world", scene.verify(records), 0, 140, generations=2, void=0)
+    state = part(3, 2, 10, state)  # to 200
+    scene.is_proof("  and in the same one", scene.verify(records), 0, 200, generations=2, void=0)
+    state = part(2, 4, 10, state, skip=40)  # 240 to 320
+    said = scene.verify(records)
+    scene.is_proof("  and made to skip before its first batch", said, 0, 320, skipped=40, void=0)
+    scene.checks.equal("    which is stated", said["skips"], [[200, 240]])
+    cursor = Cursor(state["cursor"])
+    part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 7))})
+    said = scene.verify(records, code=1)
+    scene.checks.equal("  one that is 7 samples ahead of what was trained on", (said["lost"], said["skipped"]), (7, 40))
+
+
 def killed(scene):
     """kill -9 of trainers in full run; each time all start again where the last common cursor was, the order is exact."""
     checks, rng = scene.checks, random.Random(3)
@@ -559,6 +594,7 @@ def main():
         daemon_killed(scene)
         same_record(scene)
         in_one_process(scene)
+        loaded(scene)
         killed(scene)
         finite(scene)
         peers(scene)

@@ -1,8 +1,8 @@
 """What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed and started again, and the proof.
 
-A test runs one trainer as its users do: the example of client/example/trainers, copied into an empty directory, under torchrun. It is
-killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at its own checkpoint in a world of
-another size:
+A test runs one trainer as its users do: the wheel is installed, the example of client/example/trainers is copied into an empty directory,
+and torchrun starts it there. It is killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at
+its own checkpoint in a world of another size:
 
     with Job("train_ddp.py", micro_batch=2) as job:
         job.start(1, hold=7)            # stands still in its 8th step, is killed
@@ -16,27 +16,41 @@ of the model that came out. Each such step must hold exactly the next rows of th
 `tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
 """
 
+import contextlib
 import glob
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
 import numpy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Package, daemon and tokctl are the wheel's, which pip installed beside the trainer.
+_found = importlib.util.find_spec("tokend")
+if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
+    sys.exit(f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH")
+os.environ["TOKEND_BIN"] = os.path.dirname(sys.executable)
 _spec = importlib.util.spec_from_file_location("system_harness", os.path.join(HERE, "..", "system", "harness.py"))
 system = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(system)
+del os.environ["TOKEND_BIN"]  # the package knows where its programs are
 Checks, REPO, TOKCTL = system.Checks, system.REPO, system.TOKCTL
 
 EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
 SEQ, VOCAB = 32, 2048  # enough for a row to be known by its tokens, little enough for a tiny model
 LIMIT_S = 240  # for one start: importing, compiling, training, and 7 other tests beside
 STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def all_taken(total):
+    """What tokctl verify is to say: each of so many samples once, and none left out by request."""
+    return {"samples": total, "repeated": 0, "lost": 0, "altered": 0, "skipped": 0}
 
 
 class Start:
@@ -49,6 +63,10 @@ class Start:
             with open(path) as f:
                 found.append([json.loads(line) for line in f if line.endswith("\n")])
         return found
+
+    def trainers(self):
+        """The pids of its trainers, without torchrun's own."""
+        return [int(os.path.basename(path).split(".")[0]) for path in glob.glob(self.noted + "*.jsonl")]
 
     def noted_any(self, **event):
         """Did one of its processes note this?"""
@@ -158,10 +176,15 @@ class Job(system.Place):
 
         arrived = system.wait_for(lambda: start.ended() or held(), LIMIT_S, 0.02)
         if arrived and then and not start.ended():
-            then([int(os.path.basename(path).split(".")[0]) for path in glob.glob(start.noted + "*.jsonl")])
+            then(start.trainers())
             start.release(hold)
             arrived = system.wait_for(start.ended, LIMIT_S, 0.02)
         status = start.child.poll()
+        if not arrived:
+            for pid in start.trainers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+            time.sleep(1)
         text = start.kill()
         print(f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s", flush=True)
         if not arrived or (status is None) != bool(hold and not then) or (status is not None and (status != 0) != fails):
@@ -170,6 +193,18 @@ class Job(system.Place):
         if fails:
             self.starts.pop()  # it is not part of the run
         return text
+
+    def drain(self, _):
+        """For start(then=): an operator asks, while the trainer stands still, that it saves and leaves."""
+        self.asked = self.spawn([TOKCTL, "drain", "train", "--socket", self.daemon.socket, "--timeout", str(LIMIT_S)],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def drained(self):
+        """The step at which that was done, as the operator was told."""
+        said, _ = self.asked.communicate(timeout=LIMIT_S)
+        at = re.search(r"step[ -]?(\d+)", said)
+        self.check.ok("tokctl drain", self.asked.returncode == 0 and at, said)
+        return int(at[1]) if at else 0
 
     # ---- what was seen ----
 
@@ -231,13 +266,12 @@ class Job(system.Place):
             at += rows
         worlds = [start.world for start in self.starts]
         check.ok(f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
-        check.equal("tokctl verify", self.verify(total), {"repeated": 0, "lost": 0, "altered": 0})
+        check.equal("tokctl verify", self.verify(total), all_taken(total))
         return total
 
     def verify(self, to):
-        """What tokctl proves of the records up to position @to."""
+        """What tokctl proves of each peer's records up to position @to, if it is not the same for all of them."""
         code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", os.path.join(self.records, "train"), "--to", to, "--json")
-        if not out.strip():
-            return f"exit status {code}: {err}"
-        said = json.loads(out.splitlines()[-1])
-        return {name: said[name] for name in ("repeated", "lost", "altered")}
+        names = ("samples", "repeated", "lost", "altered", "skipped")
+        said = {tuple(json.loads(line)[name] for name in names) for line in out.splitlines()}
+        return dict(zip(names, said.pop(), strict=True)) if len(said) == 1 else f"exit status {code}: {said}: {err}"

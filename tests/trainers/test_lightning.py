@@ -29,7 +29,7 @@ class Module"""
 # Saved with one of two forward passes done: Lightning forgets its gradients and goes on with the second one alone.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
     job.edit("class Module", SAVE)
-    job.edit('ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)', "Save()")
+    job.edit("callbacks=[saves", "callbacks=[Save()")
     job.start(2, hold=4)
     job.start(1)
     job.prove(steps=15, resumed=[2], short={3: 1})
@@ -38,6 +38,15 @@ with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=che
     del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     torch.save(saved, last)
     check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
+
+# An operator has it save and leave.
+with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
+    job.edit("max_steps=15", "max_steps=1000")
+    job.start(2, hold=7, then=job.drain)
+    step = job.drained()
+    job.edit("max_steps=1000", f"max_steps={step + 3}")
+    job.start(1)
+    job.prove(steps=step + 3, resumed=[step])
 
 # A finite stream ends the training.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40) as job:

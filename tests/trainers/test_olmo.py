@@ -32,6 +32,12 @@ with Olmo("olmo.py", discards=True) as job:
     job.start(1, 15)
     job.prove(steps=15, resumed=[5, 10])
 
+with Olmo("olmo.py", check=job.check, discards=True) as job:
+    job.start(2, 1000, hold=7, then=job.drain)
+    step = job.drained()
+    job.start(1, step + 3)
+    job.prove(steps=step + 3, resumed=[step])
+
 IMPORT = "from tokend.olmo import"
 for name, then, option, imported in (
     ("tensor", 4, "tp_config=TransformerTensorParallelConfig(degree=2)",

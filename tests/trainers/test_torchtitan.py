@@ -45,6 +45,13 @@ for job, options in (
         if validates:
             check.ok("validation over a finite stream, begun anew each time", text.count("validate step: 15") == 1, text[-3000:])
         job.prove(steps=15, resumed=[5, 10])
+with Titan("titan.py", check=check) as job:
+    job.train(2, "--training.steps", 1000, hold=7, then=job.drain)
+    step = job.drained()
+    job.train(1, "--training.steps", step + 3)
+    job.prove(steps=step + 3, resumed=[step])
+    refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
+    check.has("a last checkpoint of the model alone", refused, "last_save_model_only True", "an operator")
 with Job(None, check=check) as meshes:
     ep_mesh.prove(meshes, "torchtitan")
 check.exit()

@@ -11,9 +11,11 @@ Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
                             or $TRACE/go-N is there
 """
 
+import faulthandler
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -71,6 +73,7 @@ def stepped(optimizer, *_):
 
 
 def main():
+    faulthandler.register(signal.SIGUSR1)  # one that hangs is asked where
     note(rank=int(os.environ.get("RANK", 0)))
     torch.nn.modules.module.register_module_forward_pre_hook(before)
     torch.nn.modules.module.register_module_forward_hook(behind, always_call=True)

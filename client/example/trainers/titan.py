@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
-from tokend.torchtitan import TokendDataLoader
+from tokend.torchtitan import TokendDataLoader, TokendTrainer
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
 
 def llama3():
-    return replace(
+    config = replace(
         llama3_debugmodel(),
         dataloader=TokendDataLoader.Config(stream="train"),
         # The last checkpoint, too, is to hold the loader's state.
         checkpoint=CheckpointManager.Config(enable=True, interval=5, last_save_model_only=False),
     )
+    return TokendTrainer.Config.of(config)  # for tokctl

@@ -35,4 +35,5 @@ for step, batch in zip(range(done + 1, 16), data):
         dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
+dist.barrier()  # gloo may else hang when DDP goes right behind a save (pytorch#56297)
 dist.destroy_process_group()

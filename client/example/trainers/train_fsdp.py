@@ -42,4 +42,5 @@ for step, batch in zip(range(done + 1, 16), data):
     if step % 5 == 0:
         weights, moments = get_state_dict(model, optimizer)
         dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
+dist.barrier()  # gloo may else hang when the group goes right behind a save (pytorch#56297)
 dist.destroy_process_group()

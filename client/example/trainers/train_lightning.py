@@ -6,7 +6,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from tokend.lightning import TokendData
+from tokend.lightning import TokendCallback, TokendData
 
 
 class Module(L.LightningModule):
@@ -25,8 +25,9 @@ class Module(L.LightningModule):
 
 
 L.seed_everything(0)
-trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=int(os.environ["WORLD_SIZE"]), max_steps=15, accumulate_grad_batches=2,
-                    callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)], logger=CSVLogger("."),
-                    log_every_n_steps=5, val_check_interval=10, check_val_every_n_epoch=None)
 last = "checkpoints/last.ckpt"
+saves = ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)
+trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=int(os.environ["WORLD_SIZE"]), max_steps=15, accumulate_grad_batches=2,
+                    callbacks=[saves, TokendCallback(last)], logger=CSVLogger("."), log_every_n_steps=5,
+                    val_check_interval=10, check_val_every_n_epoch=None)
 trainer.fit(Module(), TokendData("train", micro_batch=2, valid="valid"), ckpt_path=last if os.path.exists(last) else None)

@@ -3,7 +3,7 @@
 import os
 
 from tokend import Loader
-from tokend.transformers import TokendTrainer
+from tokend.transformers import TokendCallback, TokendTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -12,5 +12,5 @@ args = TrainingArguments("checkpoints", max_steps=15, save_steps=5, per_device_t
 set_seed(0)
 model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4))
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # rank and world come from torch.distributed
-trainer = TokendTrainer(model, args, data=data)
+trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])  # the callback: for tokctl
 trainer.train(resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir))

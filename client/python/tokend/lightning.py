@@ -5,7 +5,7 @@ A module that makes its loaders itself returns `Batches(Loader("train", 8), self
 
 from collections import deque
 
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule
 
 from .loader import Loader
 from .throughput import Throughput
@@ -39,7 +39,7 @@ class Batches:
             raise ValueError("TokendData: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
                              "load its weights alone and begin with start=POSITION")
         self._begun = True
-        self._settle()
+        self.settle()
         batch = next(self.loader, None)
         if batch is None:
             self.trainer.should_stop = True  # a finite stream: there is no other epoch
@@ -47,7 +47,7 @@ class Batches:
         self._handed.append((self.trainer.global_step, self.loader.taken))
         return batch
 
-    def _settle(self):
+    def settle(self):
         """Commits what the optimizer has stepped on, and tells the loggers how fast that was."""
         step = self.trainer.global_step
         while self._handed and self._handed[0][0] < step:
@@ -58,7 +58,7 @@ class Batches:
                 logger.log_metrics(numbers, step=step)
 
     def state_dict(self):
-        self._settle()
+        self.settle()
         return self.loader.state_dict()
 
     def load_state_dict(self, state):
@@ -105,3 +105,26 @@ class TokendData(LightningDataModule):
         if self._valid_batches is None:
             self._valid_batches = Validation(Loader(self._valid, self._micro, **{**self._options, "start": "begin"}))
         return self._valid_batches
+
+
+class TokendCallback(Callback):
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale), behind each step.
+
+    path  where what is asked to be saved is saved: say what fit() is given as ckpt_path
+    """
+
+    def __init__(self, path):
+        self._path, self._step = path, 0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if trainer.global_step == self._step:
+            return  # gradients are being accumulated
+        self._step = trainer.global_step
+        batches = trainer.train_dataloader
+        batches.settle()
+        request = batches.loader.control()
+        if request is not None and request.save:
+            trainer.save_checkpoint(self._path)
+            request.done(f"step {self._step} in {self._path}")
+        if batches.loader.should_stop:
+            trainer.should_stop = True

@@ -5,17 +5,18 @@
 torchtitan names the data rank, seq_len and rows, and keeps the state in its checkpoint: tensor-, context- and pipeline-parallel
 processes of one data rank get the same rows. Its last checkpoint holds the model alone, no loader, unless
 `checkpoint.last_save_model_only` is False. It counts tokens and measures the time spent in next() itself (tps,
-time_metrics/data_loading).
+time_metrics/data_loading). An operator's tokctl reaches a TokendTrainer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.trainer import Trainer
 
 from tokend import Loader, peers
 
@@ -82,3 +83,36 @@ class TokendDataLoader(BaseDataLoader):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.loader.load_state_dict(state_dict)
+
+
+class TokendTrainer(Trainer):
+    """A Trainer that carries out between its steps what an operator asks for with tokctl: mix, skip, checkpoint, drain, rescale.
+
+    It is built from its own Config: TokendTrainer.Config(…) where a Trainer.Config(…) is written, or TokendTrainer.Config.of(config).
+    What is saved then is what torchtitan saves last: ValueError if that is nothing, or the model alone.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        @classmethod
+        def of(cls, config: Trainer.Config) -> TokendTrainer.Config:
+            """The same configuration, of this trainer."""
+            return cls(**{part.name: getattr(config, part.name) for part in fields(config)})
+
+    def __init__(self, config: Config) -> None:
+        keeps = config.checkpoint
+        if not keeps.enable or keeps.load_only or keeps.last_save_model_only:
+            raise ValueError(
+                f"TokendTrainer: checkpoint.enable is {keeps.enable}, load_only {keeps.load_only}, last_save_model_only "
+                f"{keeps.last_save_model_only}: must be True, False, False, as an operator may ask for a checkpoint to go on from"
+            )
+        super().__init__(config)
+
+    def should_continue_training(self) -> bool:
+        """Asked between any two steps, by all processes."""
+        loader = self.dataloader.loader
+        request = loader.control()
+        if request is not None and request.save:
+            self.checkpointer.save(self.step, last_step=True)
+            request.done(f"step {self.step}")
+        return super().should_continue_training() and not loader.should_stop

@@ -16,16 +16,16 @@ class Batches:
     """A loader as a Trainer's dataloader: batches as models of transformers take them. It has no length: max_steps says when to stop."""
 
     def __init__(self, loader, rows, shifted):
-        self._loader, self._rows, self._shifted = loader, rows, shifted
+        self.loader, self._rows, self._shifted = loader, rows, shifted
         self._taken = deque()  # the position behind each batch that was handed out and is not committed
 
     def __iter__(self):
-        for batch in self._loader:
+        for batch in self.loader:
             rows = len(batch["input_ids"])
             if rows != self._rows:
                 raise ValueError(f"TokendTrainer: the loader's micro_batch is {rows}, but per_device_train_batch_size is {self._rows}: "
                                  "give both the same number")
-            self._taken.append(self._loader.taken)
+            self._taken.append(self.loader.taken)
             yield self._made(batch)
 
     def _made(self, batch):
@@ -43,17 +43,17 @@ class Batches:
     def commit(self, batches):
         """So many more have been trained on."""
         for _ in range(min(batches, len(self._taken))):
-            self._loader.commit(self._taken.popleft())
+            self.loader.commit(self._taken.popleft())
 
     def begin(self, cursor):
         """From a cursor, or from where the loader is."""
         self._taken.clear()
         if cursor is not None:
-            self._loader.seek(cursor)
-        self._loader.commit()  # for a checkpoint that is made before the first step ends
+            self.loader.seek(cursor)
+        self.loader.commit()  # for a checkpoint that is made before the first step ends
 
     def cursor(self):
-        return self._loader.state_dict()["cursor"]
+        return self.loader.state_dict()["cursor"]
 
 
 class TokendCursor(TrainerCallback, ExportableState):
@@ -85,6 +85,25 @@ class TokendCursor(TrainerCallback, ExportableState):
     def on_optimizer_step(self, args, state, control, **_):
         # Not when a step ends: what saves then may have been asked first.
         self._batches.commit(args.gradient_accumulation_steps)
+
+
+class TokendCallback(TrainerCallback):
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale): callbacks=[TokendCallback()]."""
+
+    def __init__(self):
+        self._asked = None
+
+    def on_step_end(self, args, state, control, train_dataloader=None, **_):
+        loader = train_dataloader.loader
+        request = loader.control()
+        if request is not None and request.save:
+            self._asked, control.should_save = request, True
+        control.should_training_stop |= loader.should_stop
+
+    def on_save(self, args, state, control, **_):
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.done(f"step {state.global_step} in {args.output_dir}")
 
 
 class TokendFeed:
