@@ -28,4 +28,5 @@ for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     print(f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}", flush=True)
 weights, moments = get_state_dict(model, optimizer)
 dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
+dist.barrier()  # gloo may else hang when DDP goes right behind a save (pytorch#56297)
 dist.destroy_process_group()

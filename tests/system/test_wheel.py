@@ -96,6 +96,8 @@ def check_commands(checks, venv):
     for command in (["tokend"], ["tokctl"], ["python", "-m", "tokend", "daemon"], ["python", "-m", "tokend", "ctl"]):
         code, out, err = run(f"{venv}/bin/{command[0]}", *command[1:], "--version")
         checks.ok(" ".join(command) + " --version", code == 0 and version in out.decode(), (out, err))
+    code, out, err = run(f"{venv}/bin/tokctl", "--version", env={**os.environ, "TOKEND_BIN": f"{venv}/bin"})
+    checks.ok("TOKEND_BIN may name where the commands are", code == 0 and version in out.decode(), (out, err))
     reader = subprocess.Popen([f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     reader.stdout.close()  # a pipe that nobody reads, `| head`, ends tokctl as it ends any program
     checks.ok("tokctl | head", reader.wait(20) in (-13, 0) and reader.stderr.read() == b"", reader.returncode)

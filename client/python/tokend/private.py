@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 
 from ._tokend import ConnectError, Error
 
@@ -25,6 +26,11 @@ OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTE
 _children = {}  # by socket: (process, its log, where its part of that begins); for reaping, and to say why one failed
 
 
+def _is_running(path):
+    """Is it the wheel's command of that name, which asks us for the program behind it?"""
+    return os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])
+
+
 def program(name):
     """Where one of our programs is: $TOKEND_BIN, beside the package, in the build tree it stands in, or on PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -32,7 +38,7 @@ def program(name):
     places.append(os.path.join(here, "..", "..", "..", "build", "bin"))
     for place in filter(None, places):
         path = os.path.join(place, name)
-        if os.access(path, os.X_OK) and os.path.isfile(path):
+        if os.access(path, os.X_OK) and os.path.isfile(path) and not _is_running(path):
             return os.path.abspath(path)
     found = shutil.which(name)
     if found is None:
