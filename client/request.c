@@ -141,7 +141,7 @@ static int read_lines(struct tokend *t, struct orders *o, locale_t plain)
 		int r = read_line(t, o, line, space + 1, plain);
 
 		if (r < 0)
-			return r;
+			return r; /* NOLINT(clang-analyzer-unix.Malloc): forget_orders() frees it */
 	}
 	return 0;
 }

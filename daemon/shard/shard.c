@@ -499,7 +499,7 @@ static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, 
 	char chunk[CHUNK_BYTES];
 	struct row rows[ROWS_AT_ONCE];
 	uint32_t width = types[facts->type].bytes, count = 0;
-	uint64_t from = row->byte - row->lead, end = from, done = 0;
+	uint64_t from = row->byte - row->lead, end, done = 0;
 
 	do {
 		uint64_t most = (CHUNK_BYTES - (row->byte - from)) / width;
