@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	assert(fd >= 0 && write(fd, data, size) == (ssize_t)size);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (manifest_read(&m, path, "/root/", NULL, &hint, why, sizeof(why))) {
+	if (manifest_read(&m, path, "/data/web/", NULL, &hint, why, sizeof(why))) {
 		check(&m);
 	} else {
 		assert(strncmp(why, path, strlen(path)) == 0 && strlen(why) > strlen(path) + 2);

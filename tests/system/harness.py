@@ -216,6 +216,21 @@ class Daemon:
             return 0
 
 
+MODES = [("uring", False), ("pread", False), ("uring", True), ("pread", True)]
+
+
+def reading_modes(checks, place):
+    """(io, direct) of a config, all that can be had: where io_uring is forbidden to the test itself, half of them cannot be tested."""
+    place.shard("probe/a.bin", 30_000)
+    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("probe")}}
+    try:
+        Daemon(place, place.config("probe.yaml", io="uring", socket=place.file("probe.sock"), streams=streams)).stop()
+        return MODES
+    except RuntimeError as e:
+        checks.skip("io: uring", str(e).strip())
+        return [m for m in MODES if m[0] == "pread"]
+
+
 # ---- what must come ----
 
 

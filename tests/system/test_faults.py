@@ -32,13 +32,13 @@ from harness import (
     Witness,
     datasets,
     rank_rows,
+    reading_modes,
     rows_at,
     run,
     status,
     with_parent,
 )
 
-MODES = [("uring", False), ("pread", False), ("uring", True), ("pread", True)]
 SEQ_LEN, SHARD_TOKENS, SHARDS = 512, 40_000, 6
 WINDOW = SEQ_LEN + 1
 MICRO, WORLD = 2, 2
@@ -50,17 +50,6 @@ CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 def mode_name(io, direct):
     return io + (", direct" if direct else "")
-
-
-def usable_modes(checks, place):
-    """Where io_uring is forbidden to the test itself, half of it cannot be tested."""
-    config = place.config("probe.yaml", io="uring", socket=place.file("probe.sock"), streams=simple_streams(place))
-    try:
-        Daemon(place, config).stop()
-        return MODES
-    except RuntimeError as e:
-        checks.skip("io: uring", str(e).strip())
-        return [m for m in MODES if m[0] == "pread"]
 
 
 def simple_streams(place):
@@ -735,7 +724,7 @@ def sockets(checks, place):
 def main():
     checks = Checks()
     with Place() as place:
-        modes = usable_modes(checks, place)
+        modes = reading_modes(checks, place)
         snapshots(checks, place)
         full_disk(checks, place)
         failing_reads(checks, place)

@@ -13,7 +13,7 @@ import sys
 import numpy
 import pyzstd
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run
+from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import arrow, datatrove, documents_of, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
@@ -129,13 +129,7 @@ def expected(config, name, dtype):
 
 def same_bytes(checks, place, mode, direct):
     config = config_of(place, f"{mode}{direct}.yaml", io=mode, direct=direct)
-    try:
-        daemon = Daemon(place, config)
-    except RuntimeError as e:
-        if mode == "uring" and "io: uring" in str(e):
-            checks.skip(f"io: {mode}", str(e).strip())
-            return
-        raise
+    daemon = Daemon(place, config)
     want = {2: expected(config, "flat", "<u2"), 4: expected(config, "flat-u32", "<u4")}
     for name, (width, *_) in FORMATS.items():
         code, out, err = cat(daemon.socket, name)
@@ -299,9 +293,8 @@ def main():
     checks = Checks()
     with Place() as place:
         write_all(place)
-        for mode in ("uring", "pread"):
-            for direct in (False, True):
-                same_bytes(checks, place, mode, direct)
+        for mode, direct in reading_modes(checks, place):
+            same_bytes(checks, place, mode, direct)
         across_a_kill(checks, place)
         offline(checks, place)
         samples(checks, place)

@@ -10,7 +10,7 @@ import sys
 
 import numpy
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, run, with_parent
+from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run, with_parent
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
@@ -136,13 +136,7 @@ def same_bytes(checks, place, mode, direct):
     got = {}
     for manifests in (False, True):
         config = config_of(place, f"{mode}{direct}{manifests}.yaml", manifests, io=mode, direct=direct)
-        try:
-            daemon = Daemon(place, config)
-        except RuntimeError as e:
-            if mode == "uring" and "io: uring" in str(e):
-                checks.skip(f"io: {mode}", str(e).strip())
-                return
-            raise
+        daemon = Daemon(place, config)
         for name in DIRECTORIES:
             got[name, manifests] = cat(daemon, name)
         if direct and manifests:
@@ -289,9 +283,8 @@ def main():
         written(checks, place)
         with_, without = untouched(checks, place)
         same_order(checks, place, with_, without)
-        for mode in ("uring", "pread"):
-            for direct in (False, True):
-                same_bytes(checks, place, mode, direct)
+        for mode, direct in reading_modes(checks, place):
+            same_bytes(checks, place, mode, direct)
         across(checks, place, with_, without)
         for mode in ("pread", "auto"):
             stops(checks, place, mode)
