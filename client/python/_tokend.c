@@ -599,13 +599,14 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 
 	PyObject *batches =
 		s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(s.batches);
-	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsO}", "rows", s.rows, "window_tokens",
-		s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
+	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsKsO}", "rows", s.rows,
+		"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
 		(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
 		(unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
 		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
 		"reattached", (unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
-		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens, "masked",
+		"pinned_bytes", (unsigned long long)s.pinned_bytes, "batches", (unsigned long long)c->batches,
+		"tokens", (unsigned long long)c->tokens, "masked",
 		c->t->now->ring.geometry.loss_mask ? Py_True : Py_False);
 
 	leave(c, false);
@@ -1061,7 +1062,6 @@ static PyMethodDef client_methods[] = {
 	{"view", client_view, METH_NOARGS, "the batch that next_into() took, as a DLPack capsule"},
 	{"pin", client_pin, METH_VARARGS,
 		"(device): registers the ring with a GPU's driver, or raises why not"},
-	{"pinned", client_pinned, METH_NOARGS, "(bytes registered, slots being copied)"},
 	{"copied", client_copied, METH_NOARGS, "is the batch that comes next on its way to a GPU?"},
 	{"copy_next", client_copy_next, METH_VARARGS,
 		"(to, stream, wait): copies the batch that comes next, without taking it; False: there is "

@@ -69,7 +69,6 @@ PyObject *client_view(PyObject *self, PyObject *none);
 /* ---- device.c ---- */
 
 PyObject *client_pin(PyObject *self, PyObject *args);
-PyObject *client_pinned(PyObject *self, PyObject *none);
 PyObject *client_copied(PyObject *self, PyObject *none);
 PyObject *client_copy_next(PyObject *self, PyObject *args);
 

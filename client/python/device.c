@@ -19,19 +19,6 @@ PyObject *client_pin(PyObject *self, PyObject *args)
 	return result;
 }
 
-PyObject *client_pinned(PyObject *self, PyObject *none)
-{
-	struct client *c = (struct client *)self;
-	struct tokend_shape s;
-
-	(void)none;
-	if (!enter(c, false))
-		return NULL;
-	tokend_shape(c->t, &s);
-	leave(c, false);
-	return Py_BuildValue("KK", (unsigned long long)s.pinned_bytes, (unsigned long long)s.copying);
-}
-
 PyObject *client_copied(PyObject *self, PyObject *none)
 {
 	struct client *c = (struct client *)self;

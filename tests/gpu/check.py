@@ -275,7 +275,7 @@ def check_daemon_killed(torch, daemon):
         seen.append(source.next(session.take)[0])
     torch.cuda.synchronize()
     ok("daemon killed mid-copy: the same tokens", same(seen, right))
-    ok("daemon killed mid-copy: the new ring is registered", session.client.pinned()[0] > 0)
+    ok("daemon killed mid-copy: the new ring is registered", session.client.shape()["pinned_bytes"] > 0)
     ok("daemon killed mid-copy: lost and found once", session.client.shape()["reattached"] == 1)
     session.close()
 
@@ -334,7 +334,7 @@ def check_registration(torch, daemon):
     torch.empty(1, device="cuda")
     begin = time.perf_counter()
     session.client.pin(0)
-    took, size = time.perf_counter() - begin, session.client.pinned()[0]
+    took, size = time.perf_counter() - begin, session.client.shape()["pinned_bytes"]
     info("registration, the ring", f"{took / size * GIB:.3f} s/GiB ({size / GIB:.2f} GiB)")
     session.close()
     libc, cudart = ctypes.CDLL(None, use_errno=True), torch.cuda.cudart()

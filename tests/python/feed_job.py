@@ -84,7 +84,7 @@ class Trainer:
 
     def end(self, **more):
         self.gpu.finish()
-        pinned = self.client.pinned()[0]
+        pinned = self.client.shape()["pinned_bytes"]
         rows = [
             {"position": int(position), "tokens": row.tolist()}
             for tokens, positions, valid in self.batches

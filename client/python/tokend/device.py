@@ -108,7 +108,7 @@ class Feed:
         are the client's.
         """
         if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
-            if self._client.pinned()[0] == 0 and not self._warned:
+            if not self._warned and self._client.shape()["pinned_bytes"] == 0:
                 self._pin()  # another ring than before, which was refused: says why
             self._send(True)
         taken = take()

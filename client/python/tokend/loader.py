@@ -371,8 +371,7 @@ class Loader:
         pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means that copies are slower
         """
         shape = self._client.shape()
-        stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes")}
-        stats["pinned_bytes"] = self._client.pinned()[0]
+        stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes", "pinned_bytes")}
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
         return {**stats, "next_s": self._inside}
