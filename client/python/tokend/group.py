@@ -57,6 +57,7 @@ class Group:
         # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
         self._beside = _own[2]() if _own is not None and _own[1]() is group else group
         self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
+        self._held = ()
         self._greatest = distributed.AllreduceOptions()
         self._greatest.reduceOp = distributed.ReduceOp.MAX
 
@@ -79,12 +80,16 @@ class Group:
 
     # ---- the others ----
 
+    # Their tensors are kept until the next ones: gloo's thread lets go of them a little later than wait() returns, and should it be the
+    # last one to, it needs Python's lock, for which a thread aborts in a process that is ending.
+
     def gather(self, numbers):
         """Everybody's list of numbers below 2^64, by index in the group."""
         torch = self._torch
         mine = torch.tensor([_signed(number) for number in numbers], dtype=torch.int64)
         all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
         self._group.allgather([all_of_them], [mine]).wait()
+        self._held = mine, all_of_them
         return [[number % (1 << 64) for number in theirs.tolist()] for theirs in all_of_them]
 
     def _broadcast(self, tensor, source):
@@ -102,4 +107,5 @@ class Group:
         if mine:
             data[:] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         self._broadcast(data, source)
+        self._held = length, data
         return json.loads(data.numpy().tobytes())
