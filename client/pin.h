@@ -51,7 +51,9 @@ uint64_t copies_registered(const struct copies *c); /* bytes; 0: it is not */
 bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, char *why, size_t why_bytes);
 /*
  * Slot @s was lent to code that may have queued copies of its own, on streams that nobody told us: it is
- * over when all is over that the context has been given so far.
+ * over when all is over that the context has been given so far. To ask for that ends every capture into a
+ * graph that is under way in the context, and so may copies_sync(): who lends slots of a registered ring
+ * captures at other times.
  */
 void copies_settle(struct copies *c, uint64_t s);
 bool copies_none(const struct copies *c);
@@ -59,7 +61,7 @@ bool copies_has(const struct copies *c, uint64_t s);
 /* True if the first one begun is over and below @below: it is *@s, and is forgotten. In the order they were
  * begun. */
 bool copies_over(struct copies *c, uint64_t below, uint64_t *s);
-/* Waits for all work of the context, where a slot can be had in no other way. */
+/* Waits for all work of the context, where a slot that was settled can be had in no other way. */
 void copies_sync(struct copies *c);
 
 #endif

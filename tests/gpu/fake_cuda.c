@@ -597,6 +597,14 @@ API int cuStreamSynchronize(void *stream)
 	return end(s ? OK : INVALID_HANDLE);
 }
 
+/* What takes in the whole context conflicts with any capture in it, in whatever mode, and ends it. */
+static bool conflicts(void)
+{
+	if (captures > 0)
+		spoiled = 1;
+	return captures > 0;
+}
+
 API int cuCtxSynchronize(void)
 {
 	int error;
@@ -604,6 +612,8 @@ API int cuCtxSynchronize(void)
 
 	if (!c)
 		return error;
+	if (conflicts())
+		return end(CAPTURE_UNSUPPORTED);
 	advance_all(c, true);
 	return end(OK);
 }
@@ -694,7 +704,7 @@ API int cuCtxRecordEvent(void *context, void *event)
 		return error;
 	if (number("FAKE_CUDA_NO_RECORD", 0))
 		return end(NOT_SUPPORTED);
-	if (captures > 0)
+	if (conflicts())
 		return end(CAPTURE_UNSUPPORTED);
 
 	struct context *c = context;

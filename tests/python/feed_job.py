@@ -138,6 +138,25 @@ def late(path):
     t.end(pending=pending)
 
 
+def capture(path):
+    """Another thread captures a graph, in the mode that minds what is done anywhere. torch allocates; here, empty() does."""
+    t = Trainer(path)
+    t.steps(1)
+    other = c.c_void_p()
+    assert t.gpu.cu.cuStreamCreate(c.byref(other), 1) == 0
+    t.gpu.cu.fakeCapture(other, 1)
+    t.steps(5)
+    t.seek(micro=2)  # another shape
+    t.steps(3)
+    spoiled = t.gpu.cu.fakeCaptureSpoiled()
+    mode = c.c_int(0)
+    t.gpu.cu.cuThreadExchangeStreamCaptureMode(c.byref(mode))
+    at = c.c_uint64()
+    refused = t.gpu.cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(64))
+    t.gpu.cu.fakeCapture(other, 0)
+    t.end(spoiled=spoiled, mode=mode.value, refused=refused)
+
+
 def elsewhere(path):
     """A seek and a mix drop what was copied ahead; another micro-batch is another shape."""
     t = Trainer(path)
@@ -202,5 +221,5 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, elsewhere, finite, told, refused, restart)}
+    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, capture, elsewhere, finite, told, refused, restart)}
     scenarios[sys.argv[2]](sys.argv[1])

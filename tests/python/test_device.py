@@ -73,6 +73,13 @@ def test_the_step_never_waits_for_the_device(daemon):
     assert report["pending"] > 0 and wrong(daemon, report["rows"]) == []
 
 
+def test_a_graph_captured_elsewhere_is_not_spoiled(daemon):
+    report = run(daemon, "capture", FAKE_CUDA_DELAY_MS=2)
+    assert report["spoiled"] == 0 and report["mode"] == 0  # the thread's mode is what it was
+    assert report["refused"] == 900  # the control: so it goes where nobody says that it may be done
+    assert wrong(daemon, report["rows"]) == []
+
+
 def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
     rows = run(daemon, "elsewhere", FAKE_CUDA_DELAY_MS=2)["rows"]
     assert [row["position"] for row in rows] == [*range(12), *range(1000, 1000 + 4 * MICRO + 3 * 2)]

@@ -129,23 +129,34 @@ class Batches:
             if valid < micro:
                 labels = self._without_padding(labels, valid)
             return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
-        return self._take_more(at)
+        if self.wanted.device is None:
+            return self._take_more(at)
+        from .device import relaxed
+
+        with relaxed():
+            return self._take_more(at)
 
     def _without_padding(self, labels: Any, valid: int) -> Any:
         labels = self.make.copy(labels)
         labels[valid:] = IGNORE
         return labels
 
+    def _empty(self, *shape: int, dtype: Any) -> Any:
+        """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the step; torch keeps it until then."""
+        if self.wanted.device is None:
+            return self.make.empty(*shape, dtype=dtype)
+        return self.make.module.empty(shape, dtype=dtype, pin_memory=True)
+
     def _take_more(self, at: int) -> Batch | None:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
-        tokens: Any = None if self.feed or wanted.view else make.empty(micro, self.window, dtype=self._dtype)
-        labels = make.empty(micro, seq, dtype=make.int64) if self._writes else None
+        tokens: Any = None if self.feed or wanted.view else self._empty(micro, self.window, dtype=self._dtype)
+        labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
         ids: Any = None
         starts: Any = None
         into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
-            ids, starts = make.empty(micro, seq, dtype=make.int64), make.empty(micro * seq + 1, dtype=make.int32)
+            ids, starts = self._empty(micro, seq, dtype=make.int64), self._empty(micro * seq + 1, dtype=make.int32)
             into += [make.address(ids), make.address(starts)]
         fields = self._rows[-self._fields :]
         if self.feed is not None:

@@ -7,11 +7,38 @@ was copied ahead is not taken: cursor, commit(), seek() and control() know nothi
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._tokend import ArgumentError, Error
+
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+@functools.cache
+def _exchange() -> Any:
+    """The driver's call for it, made with the interpreter's lock held: it is shorter than giving that away."""
+    try:
+        return ctypes.PyDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):  # no driver, or one of before graphs
+        return None
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """What torch does for us in here (it allocates, makes and asks events) may be done while another thread captures a graph,
+    which otherwise is refused, and spoils that graph."""
+    exchange, mode = _exchange(), ctypes.c_int(RELAXED)
+    changed = exchange is not None and exchange(ctypes.byref(mode)) == 0
+    try:
+        yield
+    finally:
+        if changed:
+            exchange(ctypes.byref(mode))
 
 
 class Cuda:
@@ -28,7 +55,9 @@ class Cuda:
         if self.number >= torch.cuda.device_count():
             raise ArgumentError(f"device: {device}, there are {torch.cuda.device_count()}")
         self.device = torch.device("cuda", self.number)
-        self.side = torch.cuda.Stream(self.device)
+        # Torch hands the same 32 streams of a priority out again and again; those of this one are hardly anybody's, so that no
+        # graph is captured on ours, and nobody's work keeps our copies waiting.
+        self.side = torch.cuda.Stream(self.device, priority=-1)
         self.stream: int = self.side.cuda_stream
         self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
 
@@ -78,7 +107,8 @@ class Feed:
             raise ArgumentError(f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64")
         self._shape = wanted
         self._mask = (1 << 8 * wanted[2]) - 1
-        self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
+        with relaxed():
+            self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
 
     def _pin(self) -> None:
         try:
@@ -88,16 +118,18 @@ class Feed:
                 self._warned = True
                 warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
 
-    def _widen(self, wide: Any) -> None:
-        wide.copy_(self._stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
-        wide.bitwise_and_(self._mask)
+    @staticmethod
+    def _widen(stored: Any, wide: Any, mask: int) -> None:
+        wide.copy_(stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
+        wide.bitwise_and_(mask)
 
     def _send(self, wait: bool) -> None:
         """Queues copy and widening of the batch that comes next, if there is one."""
         if not self._client.copy_next(self._stored.data_ptr(), self._gpu.stream, wait):
             return
         wide = self._gpu.empty(self._shape[:2], self._dtype)  # type: ignore[index]
-        self._event = self._gpu.run(lambda: self._widen(wide))
+        stored, mask = self._stored, self._mask
+        self._event = self._gpu.run(lambda: self._widen(stored, wide, mask))
         self._wide = wide
 
     def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
@@ -107,6 +139,10 @@ class Feed:
         call of the client's next_into(0, …), with places for all that is small and stays with the CPU, none for tokens. Errors
         are the client's.
         """
+        with relaxed():
+            return self._next(take)
+
+    def _next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
         if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
             if not self._warned and self._client.shape()["pinned_bytes"] == 0:
                 self._pin()  # another ring than before, which was refused: says why
