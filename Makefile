@@ -105,16 +105,18 @@ $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
 $(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
 
-# Programs against the CUDA runtime: built where its headers are, without nvcc, and needed by nothing else.
+# Programs against the CUDA runtime: built where its headers are, without nvcc, and needed by nothing else. The runtime is in
+# them: they run where only a driver is.
 CUDA ?= /usr/local/cuda
+cudart = -L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lpthread
 cuda_programs = $(if $(wildcard $(CUDA)/include/cuda_runtime.h),build/gcc/bin/example-gpu-trainer build/gcc/bin/bench-h2d)
 
 build/gcc/client/example/gpu_trainer.o build/gcc/bench/h2d.o: ALL_CFLAGS += -isystem $(CUDA)/include
 build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/gcc/lib/libtokend.so
-	$(link) -Lbuild/gcc/lib -ltokend -L$(CUDA)/lib64 -lcudart -Wl,-rpath,'$$ORIGIN/../lib:$(CUDA)/lib64'
+	$(link) -Lbuild/gcc/lib -ltokend $(cudart) -Wl,-rpath,'$$ORIGIN/../lib'
 
 build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(client) $(proto))
-	$(link) -lm -L$(CUDA)/lib64 -lcudart -Wl,-rpath,'$(CUDA)/lib64'
+	$(link) $(cudart) -lm
 
 # Tests link what they name out of this archive; it holds no main().
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))

@@ -347,7 +347,7 @@ bool copies_register(struct copies *c, const char *socket, char *why, size_t why
 	snprintf(why, why_bytes,
 		"pin: the ring of %" PRIu64
 		" bytes cannot be registered with the GPU's driver: %s (%d); copies "
-		"go on from pageable memory, slower (a memlock limit? see ulimit -l)",
+		"go on from pageable memory, slower (does this machine or container let memory be pinned?)",
 		c->ring->geometry.control_at, name_of(&c->pin->cu, error), error);
 	return false;
 }

@@ -427,8 +427,7 @@ static void tell_unpinned(struct session *s, bool unpinned)
 	if (unpinned && !s->unpinned)
 		log_line(LOG_WARNING,
 			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to register "
-			"it (a "
-			"memlock limit?); its copies are slower",
+			"it; its copies are slower",
 			(int)s->connection->pid, s->stream->config->name);
 	s->unpinned = unpinned;
 }

@@ -94,7 +94,7 @@ def elsewhere(checks, place, daemon, rows):
 
 def without(checks, place, daemon, rows):
     said = arrives(checks, "unpinned", Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1), rows[: BATCHES * MICRO])
-    checks.has("unpinned: says why, in one line", said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "memlock")
+    checks.has("unpinned: says why, in one line", said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "let memory be pinned")
     checks.equal("unpinned: one line", said.count("\n"), 1)
     code, said = Trainer(place, daemon, "driverless", FAKE_CUDA_INIT=34).end()
     checks.ok("a stub for a driver: goes on", code == 0, said)
