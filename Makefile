@@ -55,7 +55,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs unit run test test-trainers prove fuzz bench check-gpu cuda-programs wheel deps deps-test deps-trainers deps-wheel \
+.PHONY: all programs unit run test test-trainers prove fuzz bench check-gpu gpu-kit cuda-programs wheel deps deps-test deps-trainers deps-wheel \
 	install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -174,7 +174,7 @@ run: deps
 
 # T=NAME runs only the tests whose names hold it.
 test: deps-test
-	+$(Q)$(MAKE) all unit
+	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs unit
 	+$(Q)$(MAKE) VARIANT=asan programs unit
 	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring build/tsan/check/test_zstd
@@ -197,13 +197,26 @@ fuzz: deps-test
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-# On a machine with a GPU, with a Python whose torch sees it: make check-gpu PYTHON=python3. Without one: skipped.
+# What only a GPU can show; where there is none: skipped. PYTHON=… for one whose torch sees it, else it is that of build/venv.
+#
+# Where nothing can be built or installed: `make gpu-kit` here, build/gpu carried there with the sources, and there `make check-gpu`,
+# which takes that if nothing was built, and the machine's python3; or, without make, `python3 tests/gpu/check.py`.
+kit  = $(if $(wildcard build/gcc),,$(wildcard build/gpu))
+ours = $(filter build/venv/%,$(PYTHON))
+
 cuda-programs: $(cuda_programs)
 	@:
 
-check-gpu:
-	+$(Q)$(MAKE) all cuda-programs
-	$(Q)$(PYTHON) tests/gpu/check.py $(T) || test $$? = 77
+check-gpu: $(if $(kit),,$(if $(ours),deps))
+	+$(Q)$(if $(kit),:,$(MAKE) all cuda-programs)
+	$(Q)$(if $(kit),$(if $(ours),$(firstword $(wildcard $(PYTHON)) python3),$(PYTHON)),$(PYTHON)) tests/gpu/check.py $(T) || test $$? = 77
+
+gpu-kit: wheel
+	+$(Q)$(MAKE) cuda-programs
+	$(Q)rm -rf build/gpu && mkdir -p build/gpu/bin build/gpu/lib
+	$(Q)build/wheel-venv/bin/pip install -qq --disable-pip-version-check --no-index --no-deps --no-compile --target build/gpu/site build/dist/tokend-*.whl
+	$(Q)cp -t build/gpu/lib build/gcc/lib/libtokend.so.1
+	$(Q)$(if $(cuda_programs),cp -t build/gpu/bin $(cuda_programs) && strip --strip-debug build/gpu/bin/*)
 
 bench: deps
 	+$(Q)$(MAKE) all

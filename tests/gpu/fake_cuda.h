@@ -9,10 +9,12 @@
  *   FAKE_CUDA_REGISTER_FAILS=N   the N-th cuMemHostRegister() and all behind it fail
  *   FAKE_CUDA_NO_RECORD=1        cuCtxRecordEvent() is not supported
  *   FAKE_CUDA_DEVICES=N          default 1
+ *   FAKE_CUDA_ANY_MEMORY=1       copies may go to memory that cuMemAlloc() did not give
  */
 
 int fakeFaults(void);	  /* rules broken so far; each is a line on stderr. Any at exit: status 99 */
 int fakeRegistered(void); /* regions */
+int fakeIsRegistered(const void *at);
 void fakeHold(int on);	  /* while on, no queued work is done but in a synchronize */
 void fakeRush(void);	  /* what is queued is due now */
 int fakePending(void);	  /* operations queued and not done */
