@@ -79,10 +79,14 @@ int main(int argc, char **argv)
 
 	double from = now_s();
 
-	if (tokend_pin(t, 0) < 0 || tokend_next(t, &batch) != 1)
+	if (tokend_pin(t, 0) < 0)
 		return fprintf(stderr, "bench-h2d: %s\n", tokend_why(t)), 1;
 
 	double register_s = now_s() - from;
+
+	if (tokend_next(t, &batch) != 1)
+		return fprintf(stderr, "bench-h2d: %s\n", tokend_why(t)), 1;
+
 	size_t bytes = (size_t)batch.rows * batch.window_tokens * batch.token_bytes;
 
 	tokend_shape(t, &shape);

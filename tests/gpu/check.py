@@ -330,6 +330,39 @@ def check_trainer_killed(torch, daemon):
     session.close()
 
 
+LEAVER = """
+import os, sys
+sys.path[:0] = [{here!r}]
+import torch, check, tokend
+loader = tokend.Loader("train", 8, socket={socket!r}, rank=0, world=1, device="cuda")
+first = [next(loader) for _ in range(3)]
+if {fork}:
+    child = os.fork()
+    if child == 0:
+        try:
+            next(loader)
+        except tokend.ForkedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, "the child was not refused"
+    next(loader)
+if {work}:
+    check.slow(torch, 200)
+    next(loader)
+print("end", flush=True)
+"""
+
+
+def check_leaving(torch, daemon):
+    """A process that ends as most do: nothing is closed, the interpreter and the driver come down as they like."""
+    for name, fork, work in (("a process", False, False), ("one with copies under way", False, True), ("one that had forked", True, False)):
+        code = LEAVER.format(here=str(Path(__file__).parent), socket=daemon.socket, fork=fork, work=work)
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        good = done.returncode == 0 and done.stdout == "end\n" and "rror" not in done.stderr
+        ok(f"leaving: {name} ends well", good, (done.returncode, done.stderr) if not good else f"{time.perf_counter() - begin:.1f} s")
+
+
 def check_daemon_without_cuda(torch, daemon):
     session = Session(daemon)
     source = feed(session)
@@ -532,8 +565,11 @@ def check_programs(torch, daemon):
             continue
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         ok(name, done.returncode == 0, (done.stdout + done.stderr).strip())
+        if name == "example-gpu-trainer":
+            ok("example-gpu-trainer: all steps, from a registered ring", "100 steps, ring registered" in done.stdout)
         if name == "bench-h2d" and done.returncode == 0:
             seen = json.loads(done.stdout)
+            ok("bench-h2d: the whole ring was registered", seen["pinned_bytes"] >= 4 * seen["slot_bytes"])
             ok("bench-h2d: ring ≥ 0.95 of CUDA's own pinned memory", seen["ring_gb_s"] >= 0.95 * seen["cuda_pinned_gb_s"])
 
 

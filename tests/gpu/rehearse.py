@@ -122,9 +122,9 @@ torch.compile = lambda step, **_: step
 cudart = SimpleNamespace(cudaHostRegister=lambda at, size, flags: 0, cudaHostUnregister=lambda at: 0)
 made_up = {
     "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1, "get_device_name": lambda device: "nothing",
-    "current_stream": lambda device=None: SimpleNamespace(wait_event=lambda event: None), "synchronize": synchronize,
-    "_sleep": lambda cycles: None, "cudart": lambda: cudart, "CUDAGraph": object, "graph": graph, "stream": stream, "Stream": Stream,
-    "Event": Event,
+    "current_stream": lambda device=None: SimpleNamespace(wait_event=lambda event: None), "is_current_stream_capturing": lambda: False,
+    "synchronize": synchronize, "_sleep": lambda cycles: None, "cudart": lambda: cudart, "CUDAGraph": object, "graph": graph,
+    "stream": stream, "Stream": Stream, "Event": Event,
 }  # fmt: skip
 for name, value in made_up.items():
     assert hasattr(torch.cuda, name), f"torch.cuda has no {name}"
@@ -132,7 +132,7 @@ for name, value in made_up.items():
 
 import check  # noqa: E402
 
-check.VICTIM = check.VICTIM.replace("import torch", "import rehearse, torch")
+check.VICTIM, check.LEAVER = (code.replace("import torch", "import rehearse, torch") for code in (check.VICTIM, check.LEAVER))
 check.model = lambda torch, width=0, layers=0: torch.nn.Sequential(torch.nn.Embedding(65536, 2), torch.nn.Linear(2, 8))
 check.loss_of = lambda torch, net, tokens: net(tokens[:, :64]).square().mean()
 

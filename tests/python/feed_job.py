@@ -23,24 +23,33 @@ class Fake:
 
     def __init__(self, ordered=True):
         self.cu = c.CDLL("libcuda.so.1")
-        self.ordered, self.calls, self.handed_over = ordered, [], 0
+        self.ordered, self.calls, self.handed_over, self.full = ordered, [], 0, False
+        self.caller_captures = self.broken = False
         context, stream = c.c_void_p(), c.c_void_p()
         assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
         assert self.cu.cuCtxSetCurrent(context) == 0 and self.cu.cuStreamCreate(c.byref(stream), 1) == 0
         self.stream = stream.value
 
     def empty(self, shape, dtype):
+        if self.full:
+            raise torch.OutOfMemoryError("no memory")
         at, size = c.c_uint64(), math.prod(shape) * dtype.itemsize
         assert self.cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(size)) == 0
         return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
 
     def run(self, work):
+        if self.broken:
+            raise RuntimeError("no kernel")
         if not self.ordered:
             work()  # a mistake: the copy that it works on is still under way
-            return
+            return True
         call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
         self.calls.append(call)
         assert self.cu.cuLaunchHostFunc(c.c_void_p(self.stream), call, None) == 0
+        return True
+
+    def capturing(self):
+        return self.caller_captures
 
     def hand_over(self, tensor, event):
         self.handed_over += 1
@@ -157,6 +166,37 @@ def capture(path):
     t.end(spoiled=spoiled, mode=mode.value, refused=refused)
 
 
+def full(path):
+    """The device has no memory left for a while: nothing is lost by it, whenever it begins."""
+    t = Trainer(path)
+    raised = []
+    for _ in range(3):
+        t.steps(2)
+        t.gpu.full = True
+        t.steps(1)  # of what was got before
+        for _ in range(2):
+            try:
+                t.step()
+            except torch.OutOfMemoryError as error:
+                raised.append(str(error))
+        t.gpu.full = False
+    t.gpu.broken = True
+    for _ in range(3):
+        try:
+            t.step()
+        except RuntimeError as error:
+            raised.append(str(error))
+    t.gpu.broken = False
+    t.gpu.caller_captures = True
+    try:
+        t.step()
+    except _tokend.Error as error:
+        raised.append(str(error))
+    t.gpu.caller_captures = False
+    t.steps(3)
+    t.end(raised=raised)
+
+
 def elsewhere(path):
     """A seek and a mix drop what was copied ahead; another micro-batch is another shape."""
     t = Trainer(path)
@@ -221,5 +261,5 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, capture, elsewhere, finite, told, refused, restart)}
+    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, capture, full, elsewhere, finite, told, refused, restart)}
     scenarios[sys.argv[2]](sys.argv[1])

@@ -80,6 +80,13 @@ def test_a_graph_captured_elsewhere_is_not_spoiled(daemon):
     assert wrong(daemon, report["rows"]) == []
 
 
+def test_nothing_is_lost_where_a_batch_cannot_be_made(daemon):
+    report = run(daemon, "full", FAKE_CUDA_DELAY_MS=1)
+    assert wrong(daemon, report["rows"]) == []
+    *others, capture = report["raised"]
+    assert others.count("no memory") >= 3 and others.count("no kernel") >= 2 and "is being captured into a graph" in capture
+
+
 def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
     rows = run(daemon, "elsewhere", FAKE_CUDA_DELAY_MS=2)["rows"]
     assert [row["position"] for row in rows] == [*range(12), *range(1000, 1000 + 4 * MICRO + 3 * 2)]

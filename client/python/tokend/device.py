@@ -72,6 +72,10 @@ class Cuda:
             work()
             return self.side.record_event()
 
+    def capturing(self) -> bool:
+        """The caller's stream, into a graph."""
+        return self.torch.cuda.is_current_stream_capturing()
+
     def hand_over(self, tensor: Any, event: Any) -> None:
         """To the caller's stream, which waits on the device; this thread does not."""
         current = self.torch.cuda.current_stream(self.device)
@@ -82,7 +86,7 @@ class Cuda:
 class Feed:
     """Takes batches from a client (_tokend.Client) and has them on the device. It lives as long as the client.
 
-    next() may not be called while the caller's stream is being captured into a graph; captures elsewhere do not mind it.
+    next() is an Error while the caller's stream is being captured into a graph; captures elsewhere do not mind it.
     """
 
     def __init__(self, client: Any, shape: dict[str, Any], device: Any, dtype: Any = None, gpu: Any = None) -> None:
@@ -93,7 +97,8 @@ class Feed:
         self._shape: tuple[int, int] | None = None
         self._stored: Any = None  # the slot as it is in the ring; copies and widenings take turns at it on the side stream
         self._wide: Any = None  # of the batch that comes next, if the client says that it was copied
-        self._event: Any = None
+        self._spare: Any = None  # for the next one to be copied: what can fail for want of memory is done before the copy
+        self._event: Any = None  # behind its widening
         self._warned = False
         self.begin(shape)
         self._pin()
@@ -105,10 +110,9 @@ class Feed:
             return
         if wanted[2] == 4 and self._dtype != self._gpu.int64:
             raise ArgumentError(f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64")
-        self._shape = wanted
-        self._mask = (1 << 8 * wanted[2]) - 1
         with relaxed():
             self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
+        self._shape, self._mask, self._spare = wanted, (1 << 8 * wanted[2]) - 1, None
 
     def _pin(self) -> None:
         try:
@@ -118,19 +122,23 @@ class Feed:
                 self._warned = True
                 warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
 
-    @staticmethod
-    def _widen(stored: Any, wide: Any, mask: int) -> None:
-        wide.copy_(stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
-        wide.bitwise_and_(mask)
+    def _widen(self) -> None:
+        stored, wide, mask = self._stored, self._wide, self._mask
+
+        def work() -> None:
+            wide.copy_(stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
+            wide.bitwise_and_(mask)
+
+        self._event = self._gpu.run(work)
 
     def _send(self, wait: bool) -> None:
         """Queues copy and widening of the batch that comes next, if there is one."""
+        if self._spare is None:
+            self._spare = self._gpu.empty(self._shape[:2], self._dtype)  # type: ignore[index]
         if not self._client.copy_next(self._stored.data_ptr(), self._gpu.stream, wait):
             return
-        wide = self._gpu.empty(self._shape[:2], self._dtype)  # type: ignore[index]
-        stored, mask = self._stored, self._mask
-        self._event = self._gpu.run(lambda: self._widen(stored, wide, mask))
-        self._wide = wide
+        self._wide, self._spare, self._event = self._spare, None, None
+        self._widen()
 
     def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
         """(tokens, what take() returned), or None at the end.
@@ -143,14 +151,21 @@ class Feed:
             return self._next(take)
 
     def _next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
+        if self._gpu.capturing():
+            raise Error(
+                "next: this stream is being captured into a graph: take the batch before, and copy it to a tensor that the graph reads"
+            )
         if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
             if not self._warned and self._client.shape()["pinned_bytes"] == 0:
                 self._pin()  # another ring than before, which was refused: says why
             self._send(True)
+        elif self._event is None:
+            self._widen()  # what failed when it was copied
         taken = take()
         if taken is None:
             return None
         tokens, self._wide = self._wide, None
         self._gpu.hand_over(tokens, self._event)
-        self._send(False)
+        with contextlib.suppress(Exception):  # this batch is taken, so it is handed out: what went wrong is the next one's to raise
+            self._send(False)
         return tokens, taken
