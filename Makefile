@@ -105,11 +105,11 @@ $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
 $(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
 	$(link) -lzstd -lz -ljansson -lpthread
 
-# Programs against the CUDA runtime: built where its headers are, without nvcc, and needed by nothing else. The runtime is in
-# them: they run where only a driver is.
+# Programs against the CUDA runtime: built where its headers and its static library are, without nvcc, and needed by nothing else.
+# The runtime is in them: they run where only a driver is.
 CUDA ?= /usr/local/cuda
 cudart = -L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lpthread
-cuda_programs = $(if $(wildcard $(CUDA)/include/cuda_runtime.h),build/gcc/bin/example-gpu-trainer build/gcc/bin/bench-h2d)
+cuda_programs = $(if $(and $(wildcard $(CUDA)/include/cuda_runtime.h),$(wildcard $(CUDA)/lib64/libcudart_static.a)),build/gcc/bin/example-gpu-trainer build/gcc/bin/bench-h2d)
 
 build/gcc/client/example/gpu_trainer.o build/gcc/bench/h2d.o: ALL_CFLAGS += -isystem $(CUDA)/include
 build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/gcc/lib/libtokend.so

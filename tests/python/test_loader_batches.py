@@ -161,7 +161,7 @@ import feed_job, tokend, torch
 from tokend import device
 
 gpu = feed_job.Fake()
-device.Cuda = lambda name: gpu
+device.Cuda, device.named = lambda name: gpu, lambda name: name
 out = []
 with tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, slots=4, device="cuda", provenance=True, loss_mask=True) as loader:
     for step, batch in zip(range(8), loader):

@@ -13,7 +13,7 @@ from harness import BIN, Checks
 
 GPU = Path(__file__).resolve().parents[1] / "gpu"
 FAKE = Path(os.path.realpath(BIN)).parent / "check/fake"
-REHEARSED = ("is_pinned", "killed", "leaving", "without", "loader", "capture", "compile")
+REHEARSED = ("is_pinned", "view", "killed", "leaving", "without", "loader", "capture", "compile")
 
 
 def run(program, *words, **more):

@@ -100,7 +100,9 @@ def cuda(device: Any, make: Torch | Numpy) -> Any:
         return None
     if make.name != "torch":
         raise ValueError(f"device: {device} needs framework='torch'")
-    return device
+    from .device import named
+
+    return named(device)
 
 
 def is_cuda(device: Any) -> bool:

@@ -41,20 +41,31 @@ def relaxed() -> Iterator[None]:
             exchange(ctypes.byref(mode))
 
 
+def named(device: Any) -> Any:
+    """The torch.device, with its number: "cuda" is the current one, now, whatever becomes current later."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ArgumentError(f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch")
+    try:
+        number = torch.device(device).index
+    except RuntimeError:
+        raise ArgumentError(f"device: {device!r}, must be 'cuda' or 'cuda:N'") from None
+    number = torch.cuda.current_device() if number is None else number
+    if number >= torch.cuda.device_count():
+        raise ArgumentError(f"device: {device}, there are {torch.cuda.device_count()}")
+    return torch.device("cuda", number)
+
+
 class Cuda:
     """The few things that Feed asks of torch.cuda."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
-        if not torch.cuda.is_available():
-            raise ArgumentError(f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch")
-        given = torch.device(device)
         self.torch: Any = torch
-        self.number: int = torch.cuda.current_device() if given.index is None else given.index
-        if self.number >= torch.cuda.device_count():
-            raise ArgumentError(f"device: {device}, there are {torch.cuda.device_count()}")
-        self.device = torch.device("cuda", self.number)
+        self.device = named(device)
+        self.number: int = self.device.index
         # Torch hands the same 32 streams of a priority out again and again; those of this one are hardly anybody's, so that no
         # graph is captured on ours, and nobody's work keeps our copies waiting.
         self.side = torch.cuda.Stream(self.device, priority=-1)
