@@ -517,8 +517,8 @@ def backwards(tokens, position, rng):
 def check_capture(torch, daemon):
     """Graphs are captured in one thread, in the mode that minds all others, while batches are taken in another. What torch has
     to allocate for them is large enough to be got from the driver now and again."""
-    right = want(daemon, 200, 256)
-    session = Session(daemon, 256)
+    right = want(daemon, 100, 128)
+    session = Session(daemon, 128)
     source, graphs, stop = feed(session), [], threading.Event()
 
     def capture():
@@ -539,7 +539,7 @@ def check_capture(torch, daemon):
     thread.start()
     seen, raised = [], []
     try:
-        seen = [source.next(session.take)[0] for _ in range(199)]
+        seen = [source.next(session.take)[0] for _ in right[1:]]
     except Exception as error:
         raised.append(error)
     stop.set()
