@@ -34,8 +34,17 @@ bool dataset_is_indexed(const struct shard_facts *facts)
 	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
 }
 
-void dataset_keep_indexed(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
+static uint32_t beside_of(const struct shard_facts *facts)
 {
+	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
+}
+
+void dataset_keep_marks(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
+{
+	uint32_t beside = beside_of(facts);
+
+	if (beside) /* of shards that have nothing no memory is touched */
+		d->beside[s] = beside;
 	if (d->indexed)
 		d->indexed[s] = dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
 }
@@ -62,6 +71,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->identity);
+	free(dataset->beside);
 	free(dataset->plain_at);
 	free(dataset->indexed);
 	free(dataset->sizes);
@@ -154,6 +164,21 @@ static bool same_marks(
 	return true;
 }
 
+/* What lies beside a shard says what its tokens are for, as the shard what they are. */
+static bool same_beside(
+	const struct dataset *d, uint64_t shard, const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	const char *index = facts->bounds		   ? "list of document bounds"
+			    : facts->index || !facts->mask ? "index"
+							   : "";
+
+	if ((d->sizes && d->identity[shard].inode == 0) || beside_of(facts) == d->beside[shard])
+		return true;
+	return bytes_why(why, why_bytes,
+		"its %s%s%s is not the file that it was when the shard was listed, by inode, size or mtime",
+		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
+}
+
 /* What was listed was kept as a number alone. */
 static bool as_listed(const struct dataset *dataset, uint64_t shard, const struct shard_facts *facts,
 	char *why, size_t why_bytes)
@@ -212,7 +237,7 @@ static void remember(const struct dataset *d, uint64_t shard, int fd, const stru
 	if (!d->sizes || fstat(fd, &st) != 0)
 		return;
 	d->identity[shard] = dataset_identify(&st);
-	dataset_keep_indexed(d, shard, facts);
+	dataset_keep_marks(d, shard, facts);
 	if (facts->plain && facts->data_at < UINT32_MAX)
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
@@ -241,7 +266,8 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	hint.frames = frames;
 	errno = 0;
 	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
-		same_marks(dataset, shard, &facts, why, why_bytes))
+		same_marks(dataset, shard, &facts, why, why_bytes) &&
+		same_beside(dataset, shard, &facts, why, why_bytes))
 		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
 	if (opened)
 		remember(dataset, shard, fd, &opened->facts);

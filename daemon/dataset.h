@@ -60,6 +60,7 @@ struct dataset {
 	 * once.
 	 */
 	struct dataset_identity *identity;
+	uint32_t *beside;   /* [shards] likewise: shard_facts' index, bounds and mask in one; 0: none */
 	uint32_t *plain_at; /* 1 + the byte of the first token, if the shard is plain; NULL: no manifest */
 	uint64_t *sizes; /* [shards] as a manifest says; NULL: there is none, and every shard was looked at */
 	uint8_t *types;	 /* [shards] enum shard_type, likewise */

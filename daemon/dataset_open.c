@@ -134,7 +134,8 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	d->table.stride = o->stream->stride;
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
 	d->identity = calloc(count, sizeof(*d->identity));
-	return ((d->table.first_window && d->identity) || refuse_memory(o)) && prepare_marks(o);
+	d->beside = calloc(count, sizeof(*d->beside));
+	return ((d->table.first_window && d->identity && d->beside) || refuse_memory(o)) && prepare_marks(o);
 }
 
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
@@ -142,6 +143,7 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 	const char *path)
 {
 	struct dataset *d = o->dataset;
+	bool mask = shard->mask != 0, bounds = shard->bounds != 0;
 
 	if (!d->format) {
 		d->format = format;
@@ -149,8 +151,8 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 		d->sample_tokens = shard->sample_tokens;
 		d->data_at = shard->data_at;
 		d->plain = true;
-		d->masks = shard->mask;
-		d->bounds = shard->bounds;
+		d->masks = mask;
+		d->bounds = bounds;
 	}
 	if (d->format != format)
 		return dataset_refuse(o, o->source->path_line, "path",
@@ -166,13 +168,12 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 			"%s: has samples of %" PRIu64 " tokens (0: none), the first shard, %s, of %" PRIu64
 			"; must be alike",
 			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
-	if (o->stream->loss_mask && (d->masks != shard->mask || d->bounds != shard->bounds))
+	if (o->stream->loss_mask && (d->masks != mask || d->bounds != bounds))
 		return dataset_refuse(o, o->source->path_line, "path",
 			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must", path,
-			d->masks != shard->mask ? (shard->mask ? "a" : "no") : (shard->bounds ? "a" : "no"),
-			d->masks != shard->mask ? "loss mask" : "list of document bounds",
-			dataset_shard_name(d, 0),
-			(d->masks != shard->mask ? d->masks : d->bounds) ? "one" : "none");
+			(d->masks != mask ? mask : bounds) ? "a" : "no",
+			d->masks != mask ? "loss mask" : "list of document bounds", dataset_shard_name(d, 0),
+			(d->masks != mask ? d->masks : d->bounds) ? "one" : "none");
 	return true;
 }
 
@@ -182,7 +183,7 @@ static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shar
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	d->data_at_of[s] = (uint32_t)shard->data_at;
-	dataset_keep_indexed(d, s, shard);
+	dataset_keep_marks(d, s, shard);
 	pthread_mutex_lock(&lock);
 	d->marked |= (d->hint.documents && dataset_is_indexed(shard)) ||
 		     (d->hint.loss_mask && (shard->mask || shard->bounds));

@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* no number below 2^64 has more */ };
@@ -21,6 +21,7 @@ struct bounds {
 	uint64_t *end; /* ascending, the last is the number of tokens; with GAP where its span is one */
 	uint64_t count, room;
 	uint64_t documents, tokens;
+	uint32_t id;
 };
 
 /* One walk through the file. */
@@ -45,11 +46,16 @@ static bool beside(const char *shard, char *path, size_t path_bytes)
 	       bytes_beside(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
 }
 
-bool bounds_beside(const char *shard)
+uint32_t bounds_beside(const char *shard)
 {
 	char path[PATH_MAX];
+	struct stat st;
 
-	return beside(shard, path, sizeof(path)) && (access(path, F_OK) == 0 || errno != ENOENT);
+	if (!beside(shard, path, sizeof(path)))
+		return 0;
+	if (stat(path, &st) == 0)
+		return bytes_id(&st);
+	return errno == ENOENT ? 0 : 1; /* opening it will say what is wrong */
 }
 
 /* ---- spans ---- */
@@ -109,6 +115,11 @@ static uint64_t find(const struct bounds *b, uint64_t token)
 			lo = mid + 1;
 	}
 	return lo;
+}
+
+uint32_t bounds_id(const struct bounds *b)
+{
+	return b->id;
 }
 
 uint64_t bounds_documents(const struct bounds *b)
@@ -340,6 +351,7 @@ bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, cha
 
 	if (b) {
 		b->tokens = tokens;
+		b->id = file->id;
 		fine = read_file(&r, file);
 	} else {
 		refuse_file(&r, strerror(ENOMEM));

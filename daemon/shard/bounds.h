@@ -13,8 +13,8 @@
 
 struct bounds;
 
-/* Does one lie beside the shard? Looks at names alone. */
-bool bounds_beside(const char *shard);
+/* bytes_id() of what lies beside the shard, which is not opened; 0: nothing does. */
+uint32_t bounds_beside(const char *shard);
 /*
  * Reads all of it, checked: 8 bytes a document are kept, and one of no tokens takes none. *@bounds is NULL
  * where there is none. False: one line, file:row: field, value, limit.
@@ -22,6 +22,7 @@ bool bounds_beside(const char *shard);
 bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes);
 void bounds_close(struct bounds *bounds);
 
+uint32_t bounds_id(const struct bounds *bounds);	/* of the file, when it was read */
 uint64_t bounds_documents(const struct bounds *bounds); /* empty ones, too */
 uint64_t bounds_bytes(const struct bounds *bounds);	/* of memory that it holds */
 /* The least boundary > @token (< the shard's tokens), at most the shard's tokens: where a document begins or

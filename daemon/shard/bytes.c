@@ -77,6 +77,19 @@ static void own_close(struct bytes *b)
 static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try},
 			      own_ops = {plain_read, own_close, NULL, plain_try};
 
+uint32_t bytes_id(const struct stat *st)
+{
+	const uint64_t facts[] = {st->st_ino, (uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
+		(uint64_t)st->st_mtim.tv_nsec};
+	uint64_t id = 0;
+
+	for (unsigned i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		id = (id ^ facts[i]) * UINT64_C(0x9e3779b97f4a7c15);
+		id ^= id >> 32;
+	}
+	return id & UINT32_MAX ? (uint32_t)id : 1;
+}
+
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
 {
 	struct bytes *b = calloc(1, sizeof(*b));
@@ -91,7 +104,8 @@ struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_b
 			.path = path,
 			.size = (uint64_t)st.st_size,
 			.plain = true,
-			.fd = fd};
+			.fd = fd,
+			.id = bytes_id(&st)};
 		return b;
 	}
 	free(b);

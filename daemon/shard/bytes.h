@@ -35,6 +35,7 @@ struct bytes {
 	uint64_t frame_bytes; /* what reading a single byte may cost */
 	uint64_t index_bytes; /* what is kept of where they lie */
 	int fd;
+	uint32_t id; /* of a file as it lies: bytes_id() */
 };
 
 /*
@@ -66,6 +67,11 @@ struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_b
  */
 struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes);
 void bytes_close(struct bytes *b);
+/*
+ * What tells a file from another in its place, in short: of inode, size and time of change; never 0.
+ */
+struct stat;
+uint32_t bytes_id(const struct stat *st);
 
 /*
  * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has got

@@ -118,13 +118,13 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 /* ---- what is in it ---- */
 
 /* The number of documents and where the last one ends. */
-static bool read_ends(const struct bytes *b, uint64_t *documents, uint64_t *last, char *why, size_t why_bytes)
+static bool read_ends(
+	const struct bytes *b, struct shard_facts *facts, uint64_t *last, char *why, size_t why_bytes)
 {
 	struct bytes *index;
 	uint8_t end[8];
 	int error;
 
-	*documents = SHARD_UNKNOWN;
 	*last = 0;
 	if (!open_beside(b, ".ds.index", &index, why, why_bytes))
 		return false;
@@ -136,8 +136,9 @@ static bool read_ends(const struct bytes *b, uint64_t *documents, uint64_t *last
 		bytes_why(why, why_bytes,
 			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8: it is cut short",
 			index->size);
-	*documents = index->size / 8;
-	if (fine && *documents > 0) {
+	facts->index = index->id;
+	facts->documents = index->size / 8;
+	if (fine && facts->documents > 0) {
 		fine = bytes_read(index, index->size - 8, end, 8, &error, why, why_bytes);
 		*last = bytes_u64(end);
 	}
@@ -168,7 +169,7 @@ static bool datatrove_describe(const struct bytes *b, const struct shard_hint *h
 	uint64_t last;
 
 	facts->plain = true;
-	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(b, &facts->documents, &last, why, why_bytes))
+	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(b, facts, &last, why, why_bytes))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
@@ -227,6 +228,13 @@ static bool load(struct shard_index *index, const struct bytes *file, char *why,
 	       ends_ascend(index, why, why_bytes);
 }
 
+/* As described? */
+static bool same_index(const struct bytes *file, const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	return (file ? file->id : 0) == facts->index ||
+	       bytes_why(why, why_bytes, ".ds.index: was changed while the shard was opened");
+}
+
 static void datatrove_close(struct shard_index *index)
 {
 	free(index->ends);
@@ -245,12 +253,10 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 		return NULL;
 	}
 	index->tokens = facts->tokens;
-	if (!open_beside(b, ".ds.index", &file, why, why_bytes) ||
+	if (!open_beside(b, ".ds.index", &file, why, why_bytes) || !same_index(file, facts, why, why_bytes) ||
 		(file && !load(index, file, why, why_bytes))) {
 		datatrove_close(index);
 		index = NULL;
-	} else {
-		facts->documents = file ? index->count : SHARD_UNKNOWN;
 	}
 	bytes_close(file);
 	return index;

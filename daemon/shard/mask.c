@@ -89,6 +89,11 @@ void mask_close(struct mask *mask)
 	free(mask);
 }
 
+uint32_t mask_id(const struct mask *mask)
+{
+	return mask->file->id;
+}
+
 uint64_t mask_bytes(const struct mask *mask)
 {
 	return sizeof(*mask) + sizeof(*mask->file);

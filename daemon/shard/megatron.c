@@ -265,6 +265,7 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 		    check_total(b, &idx, facts->tokens, why, why_bytes);
 
 	(void)hint;
+	facts->index = idx.file ? idx.file->id : 0;
 	bytes_close(idx.file);
 	if (!fine)
 		return false;
@@ -416,11 +417,8 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 
 	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes))
 		return false;
-	if (w.tokens != facts->tokens || idx->type != facts->type)
-		return bytes_why(why, why_bytes,
-			".idx: its sequences have %" PRIu64 " tokens of %s in all; they had %" PRIu64
-			" of %s before: it was changed",
-			w.tokens, shard_type_name(idx->type), facts->tokens, shard_type_name(facts->type));
+	if (idx->file->id != facts->index || w.tokens != facts->tokens || idx->type != facts->type)
+		return bytes_why(why, why_bytes, ".idx: was changed while the shard was opened");
 	index->tokens = w.tokens;
 	index->row = w.row;
 	index->data_at = w.data_at;

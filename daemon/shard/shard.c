@@ -246,10 +246,11 @@ static bool describe_marks(const struct shard_format *format, const char *path, 
 {
 	struct mask *mask = NULL;
 
-	facts->bounds = (hint->documents || hint->loss_mask) && !format->document && bounds_beside(path);
+	if ((hint->documents || hint->loss_mask) && !format->document)
+		facts->bounds = bounds_beside(path);
 	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, why, why_bytes))
 		return false;
-	facts->mask = mask != NULL;
+	facts->mask = mask ? mask_id(mask) : 0;
 	mask_close(mask);
 	return true;
 }
@@ -285,15 +286,17 @@ static bool open_marks(
 	if (facts->bounds) {
 		if (!bounds_open(path, facts->tokens, &shard->bounds, why, why_bytes))
 			return false;
-		if (!shard->bounds)
+		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
 			return bytes_why(why, why_bytes,
-				"the list of its documents' bounds that lay beside it is gone");
+				"the list of its documents' bounds was changed while the shard was opened");
 		facts->documents = bounds_documents(shard->bounds);
 	}
 	if (!facts->mask)
 		return true;
-	return mask_open(shard->format, path, hint, facts->tokens, &shard->mask, why, why_bytes) &&
-	       (shard->mask || bytes_why(why, why_bytes, "the loss mask that lay beside it is gone"));
+	if (!mask_open(shard->format, path, hint, facts->tokens, &shard->mask, why, why_bytes))
+		return false;
+	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
+	       bytes_why(why, why_bytes, "its loss mask was changed while the shard was opened");
 }
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,

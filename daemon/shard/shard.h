@@ -56,9 +56,14 @@ struct shard_facts {
 	uint64_t index_bytes; /* what an open one keeps in memory; set by open() */
 	bool has_hash;	      /* an index says what XXH64 makes of the file as it lies: for open() to look */
 	uint64_t hash;
-	bool bounds;	/* a list of document bounds lies beside it, and the hint asks for it */
-	bool mask;	/* so does a loss mask */
-	char note[160]; /* "", or something users should know (multimodal modes are ignored, …) */
+	/*
+	 * bytes_id() of the files beside it, 0 where there is none. What is opened later is refused if it is
+	 * another.
+	 */
+	uint32_t index;	 /* of the format's own, which open() reads */
+	uint32_t bounds; /* a list of document bounds, where the hint asks for it */
+	uint32_t mask;	 /* a loss mask, likewise */
+	char note[160];	 /* "", or something users should know (multimodal modes are ignored, …) */
 };
 
 struct shard_index; /* a format's own */

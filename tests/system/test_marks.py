@@ -9,6 +9,7 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 import sys
 import warnings
 
@@ -355,9 +356,27 @@ def damaged(c, place):
     for name, kind, lost in losses:
         streams[f"lost {name}"] = {**stream, "datasets": [{"name": "d", "path": f"{kind}/data/a/0.*", "dtype": "u32"}]}
         gone.append(place.file(kind, "data", "a", lost))
+    changed = []
+    for name, kind, beside in (
+        ("loss mask", "flat-mask", "masks/b/1.bin"),
+        ("list of document bounds", "npy-gaps", "data/b/1.csv.gz"),
+        ("index", "megatron", "data/b/1.idx"),
+        ("index or loss mask", "datatrove", "data/b/1.ds.index"),
+    ):
+        about = {"name": "d", "path": f"{kind}/data/b/1.*"} | ({"label_mask": f"{kind}/masks/b"} if kind == "flat-mask" else {})
+        streams[f"changed {name}"] = {**stream, "datasets": [about]}
+        changed.append(place.file(kind, beside))
     daemon = Daemon(place, place.config(socket=place.file("damaged.sock"), streams=streams))
     for path in gone:
         os.remove(path)
+    for path in changed:  # the same name and size
+        os.rename(path, path + "~")
+        shutil.copy(path + "~", path)
+        os.remove(path + "~")
+    another = {f"changed {n}": f"its {n} is not the file that it was when the shard was listed"
+               for n in ("loss mask", "list of document bounds", "index", "index or loss mask")}  # fmt: skip
+    for name, why in another.items():
+        c.has(name, refusal(daemon, name), "data: dataset d: shard 1.", why, f"stream {name} stops here")
     for name, why in {
         "lost mask": "had its loss mask when it was listed and has none now",
         "lost list": "had its list of document bounds when it was listed and has none now",

@@ -880,6 +880,81 @@ static void test_index_that_comes_and_goes(void **state)
 	}
 }
 
+/* Other bytes of the same length in the same file. */
+static void change(const struct place *p, const char *name)
+{
+	const struct timespec times[2] = {{.tv_sec = 1000000}, {.tv_sec = 1000000}};
+	int fd = open(in(p, name), O_WRONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(futimens(fd, times), 0);
+	close(fd);
+}
+
+/* What lies beside a shard is held to what it was when the shard was listed, or, of a manifest, first opened.
+ */
+static void test_files_beside(void **state)
+{
+#define PLAIN "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+	/* One sequence of 20 tokens, one document. */
+	static const uint8_t idx[34 + 12 + 16] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0,
+		0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 20, [54] = 1};
+	static const uint8_t ends[8] = {20}, mask[20] = {1};
+	static const uint8_t list[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0x33, 0xd0, 0x31, 0x32, 0xe0, 2, 0,
+		0x0e, 0xb1, 0x9b, 0x95, 5, 0, 0, 0}; /* 0,20 */
+	static const struct {
+		const char *shard, *beside;
+		const void *bytes;
+		size_t n;
+		const char *keys, *manifest, *what;
+	} cases[] = {
+		{"d/a.bin", "d/a.idx", idx, sizeof(idx), "",
+			"{\"path\":\"a.bin\",\"format\":\"megatron\",\"dtype\":\"u16\",\"tokens\":20,"
+			"\"size\":40" DIGEST "}\n",
+			"index"},
+		{"d/a.ds", "d/a.ds.index", ends, sizeof(ends), "",
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":20,"
+			"\"size\":40" DIGEST "}\n",
+			"index"},
+		{"d/a.ds", "d/a.ds.loss", mask, sizeof(mask), "",
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":20,"
+			"\"size\":40" DIGEST "}\n",
+			"loss mask"},
+		{"d/a.bin", "d/a.csv.gz", list, sizeof(list), "", PLAIN, "list of document bounds"},
+		{"d/a.bin", "masks/a.bin", mask, sizeof(mask), ", label_mask: masks", PLAIN, "loss mask"},
+	};
+	struct place *p = *state;
+
+	for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+		const __typeof__(*cases) *c = &cases[i / 2];
+		char dataset[200], expected[200];
+
+		make(p, c->shard, 40);
+		write_file(p, c->beside, c->bytes, c->n);
+		write_manifest(p, c->manifest);
+		snprintf(dataset, sizeof(dataset), "      - {name: d, path: d%s%s}", c->keys,
+			i % 2 ? ", manifest: m.jsonl" : "");
+		snprintf(expected, sizeof(expected),
+			"its %s is not the file that it was when the shard was listed, by inode, size or "
+			"mtime",
+			c->what);
+		const struct dataset *d =
+			open_good(p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+				->dataset;
+
+		assert_string_equal(open_first(p, d), "");
+		change(p, c->beside);
+		assert_string_equal(open_first(p, d), expected);
+		/* Who lists it anew takes it as it is. */
+		d = open_good(p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+			    ->dataset;
+		assert_string_equal(open_first(p, d), "");
+		close_catalog(p);
+		unlink(in(p, c->shard));
+		unlink(in(p, c->beside));
+	}
+}
+
 /* Its shards are compared with it when they are opened first, and with what was found then ever after. */
 static void test_manifest_compared(void **state)
 {
@@ -1195,6 +1270,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_files_beside, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_one_stream, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_map, set_up, tear_down),

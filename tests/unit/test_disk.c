@@ -775,7 +775,11 @@ static void index_shelf(struct shelf *shelf, bool there)
 		int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
 		assert_true(fd >= 0);
+		struct stat st;
+
 		assert_int_equal(write(fd, &index, sizeof(index)), sizeof(index));
+		assert_return_code(fstat(fd, &st), errno);
+		shelf->beside[s] = bytes_id(&st);
 		close(fd);
 	}
 	shelf->dataset.plain = false;
