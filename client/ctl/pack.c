@@ -473,6 +473,33 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 	ctl_put(out, "}\n");
 }
 
+/* What the inputs know and what is made of them will not. */
+static void tell_losses(const struct pack *p)
+{
+	static const char *const texts[] = {
+		[PACK_DOCUMENTS] =
+			"where its documents begin and end is not kept: a flat file has no place for it; "
+			"an eos among the tokens stays, and --format megatron keeps all",
+		[PACK_OUTSIDE] =
+			"has tokens that its list of bounds (.csv.gz) leaves out; between documents they "
+			"become documents of their own",
+		[PACK_MASK] = "its loss mask is not kept: no packed format has a place for it; a dataset's "
+			      "label_mask "
+			      "may name a directory of masks",
+	};
+
+	for (unsigned i = 0; i < PACK_LOSSES; i++) {
+		uint64_t sources = p->in.loss[i].sources;
+		char others[64] = "";
+
+		if (sources > 1)
+			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)", sources);
+		if (sources > 0)
+			fprintf(stderr, "tokctl: %s%s: %s\n", p->in.source[p->in.loss[i].first].path, others,
+				texts[i]);
+	}
+}
+
 static bool note_done(struct pack *p, uint64_t i, const struct pack_result *r)
 {
 	return p->single ||
@@ -522,6 +549,7 @@ static int run(struct pack *p, char *const *path, int n)
 	struct done *done = NULL;
 
 	p->in.input.hint.frames = frames_new(FRAMES_BYTES);
+	p->in.input.hint.documents = p->how.format == PACK_MEGATRON;
 	bool fine = p->in.input.hint.frames || bytes_why(p->why, PACK_WHY, "%s", strerror(ENOMEM));
 
 	fine = fine && apart(p, path, n) && pack_in_begin(&p->in, path, n, p->why) && plan(p);
@@ -529,7 +557,10 @@ static int run(struct pack *p, char *const *path, int n)
 		done = calloc(p->shards, sizeof(*done));
 		fine = done || bytes_why(p->why, PACK_WHY, "%s", strerror(ENOMEM));
 	}
-	fine = fine && open_target(p, done) && pack_shards(p, done);
+	fine = fine && open_target(p, done);
+	if (fine)
+		tell_losses(p);
+	fine = fine && pack_shards(p, done);
 	int status = ctl_finish(&p->out, fine ? CTL_OK : CTL_FAILED);
 
 	if (!fine)

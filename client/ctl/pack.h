@@ -18,10 +18,19 @@ enum { PACK_WHY = 2 * PATH_MAX };
 struct pack_source {
 	char *path;
 	uint64_t begin, tokens; /* its place in the row */
+	uint64_t identity;	/* of the file and what lies beside it */
 	struct shard *shard;	/* open while somebody reads from it */
 	int fd;
 	unsigned users;
 	bool ended; /* somebody has read to its end */
+};
+
+/* What a source has and the packed file cannot say. */
+enum pack_loss {
+	PACK_DOCUMENTS, /* where they begin and end; not asked for by the hint */
+	PACK_OUTSIDE,	/* that tokens are in no document */
+	PACK_MASK,
+	PACK_LOSSES,
 };
 
 struct pack_in {
@@ -33,6 +42,9 @@ struct pack_in {
 	uint64_t tokens;
 	uint32_t token_bytes; /* the largest width that they are served in */
 	uint64_t digest;      /* of names, sizes, times and counts */
+	struct {
+		uint64_t first, sources; /* from which it is lost; how many */
+	} loss[PACK_LOSSES];
 	pthread_mutex_t lock; /* over shard, fd, users and ended */
 };
 

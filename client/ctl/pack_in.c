@@ -4,6 +4,8 @@
  */
 #include "pack.h"
 
+#include "../../daemon/shard/bounds.h"
+#include "../../daemon/shard/mask.h"
 #include "scan.h"
 
 #define XXH_INLINE_ALL
@@ -17,6 +19,56 @@
 #include <xxhash.h>
 
 /* ---- listing ---- */
+
+/* It is to be the same whenever it is opened. */
+static uint64_t identity_of(const struct shard *shard, const struct stat *st)
+{
+	const uint64_t facts[] = {(uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
+		(uint64_t)st->st_mtim.tv_nsec, shard->facts.tokens, shard->facts.token_bytes,
+		shard->facts.index, shard->facts.bounds};
+
+	return XXH64(facts, sizeof(facts), 0);
+}
+
+static void note_loss(struct pack_in *in, enum pack_loss what)
+{
+	if (in->loss[what].sources++ == 0)
+		in->loss[what].first = in->sources;
+}
+
+static void note_losses(struct pack_in *in, const char *path, const struct shard *shard)
+{
+	bool listed = !shard->format->document && bounds_beside(path);
+
+	if (!in->input.hint.documents &&
+		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1)))
+		note_loss(in, PACK_DOCUMENTS);
+	if (shard->bounds && bounds_outside(shard->bounds) > 0)
+		note_loss(in, PACK_OUTSIDE);
+	if (mask_beside(shard->format, path))
+		note_loss(in, PACK_MASK);
+}
+
+static bool keep_source(
+	struct pack_in *in, const char *path, const struct shard *shard, const struct stat *st, char *why)
+{
+	struct pack_source *s = &in->source[in->sources];
+
+	*s = (struct pack_source){.path = strdup(path),
+		.begin = in->tokens,
+		.tokens = shard->facts.tokens,
+		.identity = identity_of(shard, st),
+		.fd = -1};
+	if (!s->path)
+		return bytes_why(why, PACK_WHY, "%s: %s", path, strerror(ENOMEM));
+	note_losses(in, path, shard);
+	in->sources++;
+	in->digest = XXH64(&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
+	if (shard->facts.token_bytes > in->token_bytes)
+		in->token_bytes = shard->facts.token_bytes;
+	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
+	       bytes_why(why, PACK_WHY, "%s: more than 2^64 tokens in all", path);
+}
 
 static bool add_source(struct pack_in *in, const char *path, char *why)
 {
@@ -40,21 +92,8 @@ static bool add_source(struct pack_in *in, const char *path, char *why)
 		bytes_why(why, PACK_WHY, "%s: %s", path, text);
 	else if (!fine)
 		bytes_why(why, PACK_WHY, "%s: %s", path, strerror(errno));
-	else {
-		struct pack_source *s = &in->source[in->sources];
-		const uint64_t facts[] = {(uint64_t)st.st_size, (uint64_t)st.st_mtim.tv_sec,
-			(uint64_t)st.st_mtim.tv_nsec, shard->facts.tokens, shard->facts.token_bytes};
-
-		*s = (struct pack_source){
-			.path = strdup(path), .begin = in->tokens, .tokens = shard->facts.tokens, .fd = -1};
-		in->sources += s->path != NULL;
-		in->digest = XXH64(facts, sizeof(facts), XXH64(path, strlen(path), in->digest));
-		if (shard->facts.token_bytes > in->token_bytes)
-			in->token_bytes = shard->facts.token_bytes;
-		fine = (s->path && !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens)) ||
-		       bytes_why(why, PACK_WHY, "%s: %s", path,
-			       s->path ? "more than 2^64 tokens in all" : strerror(ENOMEM));
-	}
+	else
+		fine = keep_source(in, path, shard, &st, why);
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
@@ -125,10 +164,12 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, char *why)
 
 	pthread_mutex_lock(&in->lock);
 	if (!s->shard) {
+		struct stat st;
+
 		s->shard = ctl_input_open(&in->input, s->path, &s->fd, text, sizeof(text));
-		if (s->shard && s->shard->facts.tokens != s->tokens) {
-			snprintf(text, sizeof(text), "has %" PRIu64 " tokens; it had %" PRIu64 " before",
-				s->shard->facts.tokens, s->tokens);
+		if (s->shard && (fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
+			snprintf(text, sizeof(text),
+				"it, or what lies beside it, was changed since packing began (size or time)");
 			shard_close(s->shard);
 			s->shard = NULL;
 		}
@@ -293,11 +334,11 @@ static bool ends_before(const struct pack_in *in, const struct shard *shard, uin
 	*ends = token == shard->facts.tokens;
 	if (*ends)
 		return true;
-	if (!shard->format->document || shard->facts.documents == SHARD_UNKNOWN) {
+	if (shard->facts.documents == SHARD_UNKNOWN) {
 		*ends = in->has_eos && last == in->eos;
 		return true;
 	}
-	uint64_t next = shard->format->document(shard->index, token - 1, text, sizeof(text));
+	uint64_t next = shard_boundary(shard, token - 1, text, sizeof(text));
 
 	*ends = next == token;
 	return next > 0 || bytes_why(why, PACK_WHY, "%s: %s", path, text);
@@ -319,7 +360,7 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 
 		if (!shard)
 			return -1;
-		bool known = shard->format->document && shard->facts.documents != SHARD_UNKNOWN, ends;
+		bool known = shard->facts.documents != SHARD_UNKNOWN, ends;
 		int64_t got = known ? indexed_documents(shard, from, some, lead, at + count, s->path, why)
 				    : eos_documents(in, tokens, some, lead, token_bytes, at + count);
 		bool fine = got >= 0 &&
@@ -378,8 +419,8 @@ bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, ch
 
 	if (!shard)
 		return false;
-	if (shard->format->document && shard->facts.documents != SHARD_UNKNOWN) {
-		at = shard->format->document(shard->index, at - 1, text, sizeof(text));
+	if (shard->facts.documents != SHARD_UNKNOWN) {
+		at = shard_boundary(shard, at - 1, text, sizeof(text));
 		fine = at > 0;
 	} else {
 		fine = after_eos(in, shard, at - 1, &at, text);

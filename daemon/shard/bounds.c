@@ -20,7 +20,7 @@ enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* no number below 2^64 has more */ };
 struct bounds {
 	uint64_t *end; /* ascending, the last is the number of tokens; with GAP where its span is one */
 	uint64_t count, room;
-	uint64_t documents, tokens;
+	uint64_t documents, tokens, outside;
 	uint32_t id;
 };
 
@@ -84,11 +84,15 @@ static uint64_t covered(const struct bounds *b)
 static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
 {
 	b->documents++;
-	return start == end || ((start == covered(b) || add(b, start | GAP)) && add(b, end));
+	if (start == end)
+		return true;
+	b->outside += start - covered(b);
+	return (start == covered(b) || add(b, start | GAP)) && add(b, end);
 }
 
 static bool finish(struct bounds *b)
 {
+	b->outside += b->tokens - covered(b);
 	if (covered(b) < b->tokens && !add(b, b->tokens | GAP))
 		return false;
 	uint64_t *fit = reallocarray(b->end, b->count + 1, sizeof(*fit));
@@ -125,6 +129,11 @@ uint32_t bounds_id(const struct bounds *b)
 uint64_t bounds_documents(const struct bounds *b)
 {
 	return b->documents;
+}
+
+uint64_t bounds_outside(const struct bounds *b)
+{
+	return b->outside;
 }
 
 uint64_t bounds_bytes(const struct bounds *b)

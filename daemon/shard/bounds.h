@@ -24,6 +24,7 @@ void bounds_close(struct bounds *bounds);
 
 uint32_t bounds_id(const struct bounds *bounds);	/* of the file, when it was read */
 uint64_t bounds_documents(const struct bounds *bounds); /* empty ones, too */
+uint64_t bounds_outside(const struct bounds *bounds);	/* tokens in no document */
 uint64_t bounds_bytes(const struct bounds *bounds);	/* of memory that it holds */
 /* The least boundary > @token (< the shard's tokens), at most the shard's tokens: where a document begins or
  * ends. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct mask {
 	struct bytes *file;
@@ -31,6 +32,17 @@ static bool mask_path(const struct shard_format *format, const char *path, const
 		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
 
 	return (n >= 0 && (size_t)n < to_bytes) || bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+}
+
+uint32_t mask_beside(const struct shard_format *format, const char *shard)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (!format->mask ||
+		!bytes_beside(shard, format->mask->shard, format->mask->mask, path, sizeof(path)))
+		return 0;
+	return stat(path, &st) == 0 ? bytes_id(&st) : 0;
 }
 
 static bool check_size(struct mask *mask, uint64_t tokens, char *why, size_t why_bytes)

@@ -581,6 +581,12 @@ bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to)
 	return !shard->facts.looks && within_shard(shard, token, n) && read_tokens(&r, token, n, to);
 }
 
+uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, size_t why_bytes)
+{
+	return shard->bounds ? bounds_next(shard->bounds, token)
+			     : shard->format->document(shard->index, token, why, why_bytes);
+}
+
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
 	char *why, size_t why_bytes)
 {
@@ -591,9 +597,7 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 		return 0;
 	end = n < end - token ? token + n : end;
 	while (count < max && boundary < end) {
-		uint64_t next = shard->bounds
-					? bounds_next(shard->bounds, boundary)
-					: shard->format->document(shard->index, boundary, why, why_bytes);
+		uint64_t next = shard_boundary(shard, boundary, why, why_bytes);
 
 		if (next == 0)
 			return -1;

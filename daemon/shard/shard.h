@@ -190,6 +190,11 @@ bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
 	char *why, size_t why_bytes);
 /*
+ * The least document boundary > @token (< facts.tokens), at most facts.tokens, which is one; or 0 with @why.
+ * Only where facts.documents is not SHARD_UNKNOWN.
+ */
+uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, size_t why_bytes);
+/*
  * A byte each for tokens [token, token + n) into @to: 1 where it may be a label, 0 where the mask says that
  * it must not or where it is in no document. The hint asked for loss_mask. As shard_read() says.
  */

@@ -2,6 +2,7 @@
 """tokctl pack: what comes out is read by zstd, NumPy and Megatron-core, and packed back to the same bytes."""
 
 import ctypes
+import gzip
 import json
 import os
 import resource
@@ -140,6 +141,74 @@ def documents(place, checks):
     whole[:1000].tofile(place.file("e/x.ds"))
     pack(place.file("e"), place.file("e.bin"), "--format", "megatron", "--eos", int(whole[5]))
     checks.equal("an index goes before --eos", list(megatron(place.file("e"))[1]), [10, 890, 100])
+
+
+def said(*arguments):
+    """What pack says beside its output, where it succeeds."""
+    done = subprocess.run([TOKCTL, "pack", "--json", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done
+    return done.stderr
+
+
+def beside(place, checks):
+    """Bounds in a .csv.gz are documents as an index's are, at any cut; what cannot be kept is told in a line."""
+    rng = numpy.random.default_rng(8)
+    bounds = []
+    for n, name in enumerate(("l/x.npy", "l/y.npy")):
+        data = flat(place, name, 1_300_000, 110 + n)
+        ends = numpy.unique(numpy.append(rng.integers(1, len(data), 20_000), [1_048_576, len(data)]))
+        bounds.append(ends)
+        rows = "".join(f'{a},{b},"id, {a}"\r\n' for a, b in zip([0, *ends[:-1]], ends))
+        with gzip.open(place.file(name[:-3] + "csv.gz"), "wt") as f:
+            f.write(rows)
+    want = numpy.concatenate([numpy.diff(ends, prepend=0) for ends in bounds])
+    error = said(place.file("l"), place.file("listed.bin"), "--format", "megatron", "--eos", 9)
+    checks.equal("a list of bounds: nothing is lost", error, "")
+    checks.ok("a sequence for each of its rows", numpy.array_equal(megatron(place.file("listed"))[1], want))
+    pack(place.file("l"), place.file("l3"), "--format", "megatron", "--shards", 3)
+    lengths = numpy.concatenate([megatron(place.file("l3", f"shard-0000{i}"))[1] for i in range(3)])
+    checks.ok("and shards are cut between them", numpy.array_equal(lengths, want))
+
+    flat(place, "gap.bin", 100, 120)
+    with gzip.open(place.file("gap.csv.gz"), "wt") as f:
+        f.write("10,20\n20,60\n90,100\n")
+    error = said(place.file("gap.bin"), place.file("g.bin"), "--format", "megatron")
+    checks.equal("tokens in no document: one line", error.count("\n"), 1)
+    checks.has("that says so", error, "gap.bin: has tokens that its list of bounds (.csv.gz) leaves out")
+    checks.equal("they are documents of their own", list(megatron(place.file("g"))[1]), [10, 10, 40, 30, 10])
+
+    for name, source, words in (
+        ("of two inputs", place.file("l"), "x.npy (the first of 2 inputs): where its documents begin and end is not kept"),
+        ("of Megatron", place.file("g.bin"), "g.bin: where its documents begin and end is not kept"),
+    ):
+        for format, ending in (("flat", ".bin"), ("zstd", ".bin.zst")):
+            out = place.file(f"flat-{name[-3:]}{ending}")
+            error = said(source, out, "--format", format)
+            checks.equal(f"documents {name}, {format}: one line", error.count("\n"), 1)
+            checks.has(f"documents {name}, {format}", error, words)
+    checks.equal("no documents, no word", said(place.file("d"), place.file("d-flat"), "--format", "flat"), "")
+
+    flat(place, "m/x.ds", 1000, 121)
+    flat(place, "m/y.ds", 1000, 122)
+    with open(place.file("m/y.ds.loss"), "wb") as f:
+        f.write(bytes(1000))
+    error = said(place.file("m"), place.file("m.bin"), "--format", "megatron")
+    checks.equal("a loss mask: one line", error.count("\n"), 1)
+    checks.has("that says it is not kept", error, "y.ds: its loss mask is not kept")
+
+
+def changed(place, checks):
+    """What was packed for an hour and changed meanwhile does not go on."""
+    for name in ("list", "shard"):
+        flat(place, f"{name}/a.bin", 1000, 130), flat(place, f"{name}/b.bin", 2000, 131)
+        with gzip.open(place.file(name, "b.csv.gz"), "wt") as f:
+            f.write("0,20\n20,2000\n")
+        limit = {"preexec_fn": lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                                        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))}  # fmt: skip
+        command = [place.file(name), place.file(name + "-out"), "--format", "megatron"]
+        checks.has("it stops half way", pack(*command, code=1, **limit), "shard-00001.bin: File too large")
+        os.utime(place.file(name, "b.csv.gz" if name == "list" else "b.bin"), ns=(1, 1))
+        refused(checks, f"a {name} that changed", *command, words=["of other inputs or with other options"])
 
 
 def bad(place, checks):
@@ -327,6 +396,8 @@ def main():
         from_numpy(place, checks)
         shards(place, checks)
         documents(place, checks)
+        beside(place, checks)
+        changed(place, checks)
         bad(place, checks)
         killed(place, checks)
         cut_state(place, checks)

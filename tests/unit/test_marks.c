@@ -64,7 +64,12 @@ static struct bounds *good_bounds(struct files *f, const char *text)
 static void check_bounds(const struct bounds *b, uint64_t documents, const uint64_t *expected,
 	const uint64_t *gaps, unsigned n)
 {
+	uint64_t outside = 0;
+
 	assert_int_equal(bounds_documents(b), documents);
+	for (unsigned g = 0; g < n; g++)
+		outside += gaps[2 * g + 1] - gaps[2 * g];
+	assert_int_equal(bounds_outside(b), outside);
 	for (uint64_t t = 0, i = 0; t < TOKENS; t++) {
 		while (expected[i] <= t)
 			i++;
