@@ -136,12 +136,15 @@ static struct shard *open_whole(
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
 {
+	struct ctl_input by_name = *input;
 	char *whole = whole_name(path);
 	struct shard *shard = NULL;
 
 	*fd = -1;
+	if (whole && input->name)
+		by_name.hint.root_bytes = strlen(whole) - strlen(input->name);
 	if (whole)
-		shard = open_whole(input, whole, fd, why, why_bytes);
+		shard = open_whole(&by_name, whole, fd, why, why_bytes);
 	else
 		bytes_why(why, why_bytes, "%s", strerror(errno));
 	free(whole);

@@ -11,6 +11,8 @@
 struct ctl_input {
 	const struct shard_format *format; /* NULL: whatever recognises the file */
 	struct shard_hint hint;
+	const char
+		*name; /* with the hint's label_mask: the shard's there, which its path ends in; else NULL */
 };
 
 /* From the options' values, each of which may be NULL. False after a usage error of @command. */

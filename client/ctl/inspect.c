@@ -2,6 +2,7 @@
  * tokctl inspect: what shards say of themselves. What a file does not say comes from the options, else from
  * the dataset of the config that lists it, else it is the config's default.
  */
+#include "../../daemon/shard/bounds.h"
 #include "../../daemon/shard/memo.h"
 #include "ctl.h"
 #include "input.h"
@@ -26,6 +27,8 @@ struct listed {
 	struct shard_list list;	  /* borrowed from the manifest where there is one */
 	struct manifest manifest; /* else empty */
 	char *root;		  /* without links, to compare paths by */
+	char *first;		  /* the file of it that was looked at first, which had: */
+	bool mask, bounds;
 };
 
 enum {
@@ -54,7 +57,9 @@ struct report {
 	const struct config_stream *stream; /* NULL: windows are nobody's question */
 	uint64_t windows, unserved;
 	bool scanned;
-	uint64_t most; /* the largest id; scanned */
+	uint64_t most;	 /* the largest id; scanned */
+	bool has_mask;	 /* something says which tokens may be no labels: */
+	uint64_t masked; /* so many; scanned */
 	unsigned problems;
 	char problem[PROBLEMS][PATH_MAX + 512];
 };
@@ -95,6 +100,10 @@ static void put_json(struct ctl_out *out, const struct report *r)
 	if (r->scanned && r->facts.tokens > 0) {
 		ctl_put(out, ",");
 		ctl_put_pair(out, "max_token", r->most);
+	}
+	if (r->scanned && r->has_mask) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "masked", r->masked);
 	}
 	ctl_put(out, ",\"notes\":[");
 	if (r->format && r->facts.note[0])
@@ -139,6 +148,11 @@ static void put_text(struct ctl_out *out, const struct report *r)
 		snprintf(text, sizeof(text), "  largest token %" PRIu64, r->most);
 		ctl_put(out, text);
 	}
+	if (r->scanned && r->has_mask) {
+		snprintf(text, sizeof(text), "  %.3f %% masked",
+			r->facts.tokens ? 100.0 * (double)r->masked / (double)r->facts.tokens : 0);
+		ctl_put(out, text);
+	}
 	if (r->format && r->facts.note[0]) {
 		ctl_put(out, " (");
 		ctl_put_left(out, r->facts.note, 0);
@@ -173,23 +187,30 @@ static void print_fault(struct inspect *in, const char *path, const char *why)
 	free(r);
 }
 
-/* The list of the config's that has the file, or NULL. */
-static const struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
+/* The list of the config's that has the file, or NULL; of several the first that says where its mask is. */
+static struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
 {
+	struct listed *found = NULL;
+
 	for (unsigned i = 0; i < in->lists; i++) {
-		const struct listed *l = &in->listed[i];
+		struct listed *l = &in->listed[i];
 
 		assert(l->root);
 		size_t n = strlen(l->root);
 
 		n -= l->root[n - 1] == '/';
-		*shard = strncmp(path, l->root, n) == 0 && path[n] == '/'
-				 ? shard_list_find(&l->list, path + n + 1)
-				 : -1;
-		if (*shard >= 0)
-			return l;
+		int64_t number = strncmp(path, l->root, n) == 0 && path[n] == '/'
+					 ? shard_list_find(&l->list, path + n + 1)
+					 : -1;
+
+		if (number < 0 || (found && !l->dataset->label_mask))
+			continue;
+		found = l;
+		*shard = number;
+		if (l->dataset->label_mask)
+			break;
 	}
-	return NULL;
+	return found;
 }
 
 /* ---- one file ---- */
@@ -227,6 +248,7 @@ static void scan(
 		.piece_tokens = CTL_DIGEST_TOKENS,
 		.vocab = has_vocab ? r->stream->vocab : 0,
 		.digests = digests,
+		.masks = r->has_mask,
 		.progress = &in->progress};
 
 	ctl_progress_begin(&in->progress, r->path, shard->facts.tokens * shard->facts.token_bytes);
@@ -235,6 +257,7 @@ static void scan(
 	ctl_progress_end(&in->progress);
 	r->scanned = true;
 	r->most = scan.most;
+	r->masked = scan.masked;
 	*digest = scan.digest;
 	if (!fine)
 		add_problem(r, "%s", memory);
@@ -245,6 +268,24 @@ static void scan(
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		add_problem(r, "token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
+}
+
+/* Of a stream with loss_mask all shards of a dataset are alike, or the daemon refuses it. */
+static void compare_marks(struct report *r, struct listed *l)
+{
+	bool mask = r->facts.mask, bounds = r->facts.bounds;
+
+	if (!l->first) {
+		l->first = strdup(r->path);
+		l->mask = mask;
+		l->bounds = bounds;
+	}
+	if (l->mask != mask)
+		add_problem(r, "has %s loss mask beside it, %s has %s; all or none must", mask ? "a" : "no",
+			l->first ? l->first : "another", mask ? "none" : "one");
+	if (l->bounds != bounds)
+		add_problem(r, "has %s list of document bounds beside it, %s has %s; all or none must",
+			bounds ? "a" : "no", l->first ? l->first : "another", bounds ? "none" : "one");
 }
 
 static void add_to_manifest(
@@ -296,24 +337,43 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 	return input;
 }
 
+/*
+ * A mask goes by the name that its shard has in the dataset, so the shard is opened by that: @path is filled.
+ * False: a name is too long.
+ */
+static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
+	struct ctl_input *input, char *mask, char *path)
+{
+	if (!config_path(in->config, listed->dataset->label_mask, mask, PATH_MAX) ||
+		!shard_list_path(&listed->list, (uint64_t)number, path, PATH_MAX))
+		return false;
+	for (size_t n = strlen(mask); n > 1 && mask[n - 1] == '/'; n--)
+		mask[n - 1] = 0;
+	input->hint.label_mask = mask;
+	input->name = shard_list_name(&listed->list, (uint64_t)number);
+	return true;
+}
+
 /* @absolute: the same file by the name to look it up by; @name: by the one that it has in a manifest. */
 static void inspect_file(struct inspect *in, const char *path, const char *absolute, const char *name)
 {
 	int64_t number;
-	const struct listed *listed = listed_in(in, absolute, &number);
+	struct listed *listed = listed_in(in, absolute, &number);
 	const struct manifest *manifest = listed && listed->manifest.types ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
 	struct report *r = calloc(1, sizeof(*r));
-	char why[PATH_MAX + 256];
+	char why[PATH_MAX + 256], mask[PATH_MAX], by[PATH_MAX];
+	bool masked = listed && listed->dataset->label_mask;
 	uint64_t digest = 0;
 	struct stat st;
 	int fd;
 
-	if (!r) {
-		print_fault(in, path, memory);
+	if (!r || (masked && !find_mask(in, listed, number, &input, mask, by))) {
+		print_fault(in, path, r ? strerror(ENAMETOOLONG) : memory);
+		free(r);
 		return;
 	}
-	struct shard *shard = ctl_input_open(&input, path, &fd, why, sizeof(why));
+	struct shard *shard = ctl_input_open(&input, masked ? by : path, &fd, why, sizeof(why));
 
 	r->path = path;
 	if (shard) {
@@ -321,6 +381,9 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 		r->facts = shard->facts;
 		if (listed)
 			count_windows(r, listed->stream);
+		if (listed && listed->stream->loss_mask)
+			compare_marks(r, listed);
+		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
 		if (in->deep)
 			scan(in, r, shard, in->manifest || manifest, &digest);
 		if (fstat(fd, &st) != 0)
@@ -476,6 +539,7 @@ static void release(struct inspect *in)
 		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
 					     : shard_list_free(&in->listed[i].list);
 		free(in->listed[i].root);
+		free(in->listed[i].first);
 	}
 	free(in->listed);
 	config_free(in->config);
@@ -491,7 +555,7 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	}
 	if (in->config)
 		in->input.hint.budget_bytes = dataset_frames_budget(in->config);
-	in->input.hint.documents = true;
+	in->input.hint.documents = in->input.hint.loss_mask = true;
 	in->input.hint.frames = frames_new(FRAMES_BYTES);
 	for (int i = 0; i < n; i++)
 		inspect_path(in, path[i]);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -125,7 +126,7 @@ struct scanning {
 
 /* What one thread has met so far. */
 struct seen {
-	uint64_t digest, most, beyond, beyond_value, faults, fault;
+	uint64_t digest, most, masked, beyond, beyond_value, faults, fault;
 	char why[256];
 };
 
@@ -137,6 +138,32 @@ static void look(
 	seen->most = most > seen->most ? most : seen->most;
 	if (scan->vocab && most >= scan->vocab && token < seen->beyond)
 		seen->beyond = token + first_beyond(tokens, n, width, scan->vocab, &seen->beyond_value);
+}
+
+static void note_fault(struct seen *seen, uint64_t token, const char *why)
+{
+	if (seen->faults++ > 0 && token >= seen->fault)
+		return;
+	seen->fault = token;
+	snprintf(seen->why, sizeof(seen->why), "%s", why);
+}
+
+/* @n bytes of scratch at @block. */
+static void count_masked(
+	const struct ctl_scan *scan, struct seen *seen, uint64_t token, uint64_t n, uint8_t *block)
+{
+	char why[256];
+	int error;
+
+	if (!shard_loss_mask(scan->shard, token, n, block, &error, why, sizeof(why))) {
+		note_fault(seen, token, why);
+		return;
+	}
+	uint64_t labels = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		labels += block[i];
+	seen->masked += n - labels;
 }
 
 static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
@@ -159,11 +186,10 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 			if (scan->digests)
 				digest_add(&state, block, n, facts->token_bytes);
 		} else {
-			if (seen->faults++ == 0 || token < seen->fault) {
-				seen->fault = token;
-				memcpy(seen->why, why, sizeof(why));
-			}
+			note_fault(seen, token, why);
 		}
+		if (scan->masks)
+			count_masked(scan, seen, token, n, block);
 		if (scan->progress)
 			ctl_progress_add(scan->progress, n * facts->token_bytes);
 		token += n;
@@ -175,6 +201,7 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 static void join(struct ctl_scan *scan, const struct seen *seen)
 {
 	scan->digest += seen->digest;
+	scan->masked += seen->masked;
 	scan->most = seen->most > scan->most ? seen->most : scan->most;
 	if (seen->beyond < scan->beyond) {
 		scan->beyond = seen->beyond;

@@ -29,11 +29,13 @@ struct ctl_scan {
 	uint64_t piece_tokens; /* of the digest */
 	uint64_t vocab;	       /* 0, or what ids must be below */
 	bool digests;
+	bool masks; /* the shard was opened with loss_mask */
 	struct ctl_progress *progress;
 
 	/* what comes of it */
 	uint64_t digest;	       /* if it was asked for and all could be read */
 	uint64_t most;		       /* the largest id that was met */
+	uint64_t masked;	       /* tokens that may not be labels; masks */
 	uint64_t beyond, beyond_value; /* the first token that is not below vocab, or SHARD_UNKNOWN */
 	uint64_t faults;	       /* reads that failed: */
 	uint64_t fault;		       /* the first token of the first one */

@@ -13,7 +13,7 @@
 struct mask {
 	struct bytes *file;
 	uint64_t data_at;
-	char name[64]; /* of the file, or its first 60 bytes */
+	char name[80]; /* of the file, or its first 60 bytes */
 };
 
 /* "" where there can be none. */
@@ -77,7 +77,9 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 
 	if (!m)
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	snprintf(m->name, sizeof(m->name), "%.60s", slash ? slash + 1 : at);
+	/* Under label_mask it is called as the shard. */
+	snprintf(m->name, sizeof(m->name), "%s%.60s", hint->label_mask ? "its loss mask " : "",
+		slash ? slash + 1 : at);
 	m->file = bytes_open_path(at, &error, why, why_bytes);
 	bool fine = m->file && check_size(m, tokens, why, why_bytes);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep, --manifest) by all their tokens."""
 
+import gzip
 import json
 import os
 import pty
@@ -188,6 +189,60 @@ def progress(place, checks):
     os.unlink(path)
 
 
+def masks(place, checks):
+    """Loss masks: those that a format keeps beside its shards, and those that a config's label_mask names."""
+    tokens = numpy.arange(200_000) % 50_000
+    mask = numpy.random.default_rng(7).integers(0, 4, len(tokens)) > 0
+    hidden = int((~mask).sum())
+
+    def put(name, data):
+        with open(place.file(name), "wb") as f:
+            f.write(data)
+
+    def said(path, *arguments, code=1):
+        seen = inspect(*arguments, place.file(path), code=code)
+        return [(s.get("masked"), s["problems"]) for s in seen]
+
+    for name in "abc":
+        put(f"lm/{name}.ds", tokens.astype("<u2").tobytes())
+    put("lm/a.ds.loss", mask.tobytes())
+    put("lm/b.ds.loss", mask[:-1].tobytes())
+    short = "b.ds.loss: its size is 199999 bytes; must be 200000, one for each token of the shard"
+    checks.equal("a mask beside a shard: its size", said("lm"), [(None, []), (None, [short]), (None, [])])
+    put("lm/b.ds.loss", bytes([1]) * 70_000 + b"\2" + bytes([1]) * 129_999)
+    checks.equal("its values are not looked at", said("lm", code=0), [(None, [])] * 3)
+    value = "b.ds.loss: the value of token 70000 is 2; must be 0 or 1"
+    seen = said("lm", "--deep")
+    checks.equal("--deep counts, and looks at each", [seen[0], seen[1][1], seen[2]], [(hidden, []), [value], (None, [])])
+
+    stream = {"seed": 1, "seq_len": 1000, "loss_mask": True, "datasets": [{"name": "l", "path": "lm"}]}
+    config = place.config("lm.yaml", streams={"train": stream})
+    problem = f"has no loss mask beside it, {place.file('lm/a.ds')} has one; all or none must"
+    checks.equal("where a stream asks, all or none", said("lm", "-c", config), [(None, []), (None, []), (None, [problem])])
+
+    for name in "abc":
+        put(f"om/data/x/{name}.npy", tokens.astype("<u2").tobytes())
+    put("om/masks/x/a.npy", mask.tobytes())
+    numpy.save(place.file("om/masks/x/b.npy"), ~mask)
+    put("om/masks/x/c.npy", bytes(10))
+    stream = {"seed": 1, "seq_len": 1000, "datasets": [{"name": "o", "path": "om/./data", "label_mask": "om/masks/"}]}
+    plain = {"seed": 1, "seq_len": 100, "datasets": [{"name": "o", "path": "om/data"}]}
+    config = place.config("om.yaml", streams={"first": plain, "train": {**stream, "loss_mask": True}})
+    os.symlink("om/data/x", place.file("om-link"))
+    short = "its loss mask c.npy: its size is 10 bytes; must be 200000, one for each token of the shard"
+    for path in ("om/data", "om/data/x", "om-link"):
+        seen = said(path, "-c", config, "--deep")
+        checks.equal(f"label_mask: {path}", seen, [(hidden, []), (len(mask) - hidden, []), (None, [short])])
+    os.unlink(place.file("om/masks/x/c.npy"))
+    checks.has("one that is missing", said("om/data/x/c.npy", "-c", config)[0][1][0], "has no loss mask: ", "masks/x/c.npy is not there")
+    checks.equal("nobody asks without the config", said("om/data", "--deep", code=0), [(None, [])] * 3)
+
+    put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n"))
+    checks.equal("what no document holds is masked, too", said("om/data/x/a.npy", "--deep", code=0), [(15, [])])
+    put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n")[:-9])
+    checks.equal("a list that is cut short", said("om/data/x/a.npy"), [(None, ["a.csv.gz: ends within its gzip data: it is cut short"])])
+
+
 def main():
     checks = Checks()
     with Place() as place:
@@ -199,6 +254,7 @@ def main():
         directory(place, checks)
         links(place, checks)
         progress(place, checks)
+        masks(place, checks)
     checks.exit()
 
 

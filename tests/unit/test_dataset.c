@@ -516,7 +516,8 @@ static void test_loss_masks(void **state)
 	assert_true(s->dataset[0].marked);
 	make(p, "masks/x/b.npy", 21);
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks}",
-		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: b.npy: its size is 21 bytes; must be 20, "
+		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: its loss mask b.npy: its size is 21 "
+		"bytes; must be 20, "
 		"one for "
 		"each token of the shard");
 	open_good(p, LEN8, "      - {name: i, path: i}\n      - {name: c, path: c}");

@@ -443,28 +443,33 @@ static void broken_masks_are_refused(void **state)
 	mask_refused(f, &hint,
 		"has no loss mask: %s/masks/a.bin is not there; must be one for each shard of the dataset");
 	files_put(f, "masks/a.bin", whole, TOKENS - 1);
-	mask_refused(f, &hint, "a.bin: its size is 99 bytes; must be 100, one for each token of the shard");
+	mask_refused(f, &hint,
+		"its loss mask a.bin: its size is 99 bytes; must be 100, one for each token of the shard");
 	files_put(f, "masks/a.bin", whole, TOKENS + 1);
-	mask_refused(f, &hint, "a.bin: its size is 101 bytes; must be 100, one for each token of the shard");
+	mask_refused(f, &hint,
+		"its loss mask a.bin: its size is 101 bytes; must be 100, one for each token of the shard");
 	npy_head(whole, "<u2", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
-	mask_refused(f, &hint, "a.bin: NumPy header: descr is '<u2'; must be |b1, bool");
+	mask_refused(f, &hint, "its loss mask a.bin: NumPy header: descr is '<u2'; must be |b1, bool");
 	npy_head(whole, "|b1", "(101,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"a.bin: NumPy header: shape is (101, …) of 1 dimensions with 100 bytes after it; must be "
+		"its loss mask a.bin: NumPy header: shape is (101, …) of 1 dimensions with 100 bytes after "
+		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
 	npy_head(whole, "|b1", "(10, 10)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"a.bin: NumPy header: shape is (10, …) of 2 dimensions with 100 bytes after it; must be "
+		"its loss mask a.bin: NumPy header: shape is (10, …) of 2 dimensions with 100 bytes after "
+		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
 	npy_head(whole, "|b1", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole) - 1);
 	mask_refused(f, &hint,
-		"a.bin: NumPy header: shape is (100, …) of 1 dimensions with 99 bytes after it; must be "
+		"its loss mask a.bin: NumPy header: shape is (100, …) of 1 dimensions with 99 bytes after "
+		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
 
@@ -479,12 +484,12 @@ static void broken_masks_are_refused(void **state)
 	assert_true(shard_loss_mask(s, 71, 29, mask, &error, why, sizeof(why)));
 	assert_false(shard_loss_mask(s, 60, 20, mask, &error, why, sizeof(why)));
 	assert_int_equal(error, EBADMSG);
-	assert_string_equal(why, "a.bin: the value of token 70 is 7; must be 0 or 1");
+	assert_string_equal(why, "its loss mask a.bin: the value of token 70 is 7; must be 0 or 1");
 	assert_int_equal(truncate(files_path(f, "masks/a.bin"), 50), 0);
 	assert_false(shard_loss_mask(s, 0, 60, mask, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
-	assert_string_equal(
-		why, "a.bin: ends at byte 50 but was 100 bytes long when it was opened: it was truncated");
+	assert_string_equal(why, "its loss mask a.bin: ends at byte 50 but was 100 bytes long when it was "
+				 "opened: it was truncated");
 	shard_close(s);
 	close(fd);
 }
