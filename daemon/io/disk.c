@@ -58,8 +58,9 @@ struct disk {
 	struct request *request; /* [depth] */
 	struct requests unused, parked, finished;
 	struct files files;
-	struct frames *frames; /* NULL: nothing is compressed */
-	uint64_t indexes_bytes, indexes_most;
+	struct frames *frames;		      /* NULL: nothing is compressed */
+	uint64_t indexes_bytes, indexes_most; /* with what is reserved for those being made */
+	uint64_t index_largest;		      /* that there was */
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
@@ -681,8 +682,12 @@ static int64_t source_open(struct disk_work *work)
 
 static void source_begin(struct disk *disk, struct file *file)
 {
+	/* A single large one must not cost all others at every opening. */
+	uint64_t most = disk->indexes_most / 4;
 	struct shard *stripped;
 
+	file->reserved = disk->index_largest < most ? disk->index_largest : most;
+	disk->indexes_bytes += file->reserved;
 	while (disk->indexes_bytes > disk->indexes_most &&
 		(stripped = source_leaves(disk, files_strip(&disk->files)))) {
 		stripped->next = file->stripped;
@@ -697,12 +702,16 @@ static void source_done(struct disk *disk, struct file *file)
 {
 	int error = file->work.result < 0 ? (int)-file->work.result : 0;
 
+	disk->indexes_bytes -= file->reserved;
 	if (error == EMFILE || error == ENFILE) { /* of what lies beside it: as with itself */
 		file->opening.old = files_rob(&disk->files, &file->opening.source);
 		source_leaves(disk, file->opening.source);
 	}
 	if (error == 0) {
-		disk->indexes_bytes += file->source ? file->source->facts.index_bytes : 0;
+		uint64_t bytes = file->source ? file->source->facts.index_bytes : 0;
+
+		disk->indexes_bytes += bytes;
+		disk->index_largest = bytes > disk->index_largest ? bytes : disk->index_largest;
 		file_ready(disk, file);
 	} else if (file->opening.old >= 0) {
 		source_begin(disk, file);

@@ -32,6 +32,7 @@ struct file {
 	unsigned tries;
 	struct disk_work work; /* the opening */
 	struct disk_opening opening;
+	uint64_t reserved;	/* of the share of indexes, while this one's is made */
 	struct shard *stripped; /* of other files, to be closed before this one's index is made */
 	char *path;		/* [PATH_MAX] */
 	struct frames *frames;	/* the disk's */

@@ -1,6 +1,7 @@
 #include "bounds.h"
 
-#include <assert.h>
+#include "spans.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -11,15 +12,8 @@
 
 enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* no number below 2^64 has more */ };
 
-#define GAP (UINT64_C(1) << 63)
-
-/*
- * The shard in a row of spans, each a document or a gap between two; none is empty, so there are no more than
- * tokens, whatever the file says.
- */
 struct bounds {
-	uint64_t *end; /* ascending, the last is the number of tokens; with GAP where its span is one */
-	uint64_t count, room;
+	struct spans spans; /* of all tokens */
 	uint64_t documents, tokens, outside;
 	uint32_t id;
 };
@@ -60,65 +54,23 @@ uint32_t bounds_beside(const char *shard)
 
 /* ---- spans ---- */
 
-static bool add(struct bounds *b, uint64_t end)
-{
-	if (b->count == b->room) {
-		uint64_t room = b->room ? b->room + b->room / 2 : 64;
-		uint64_t *grown = reallocarray(b->end, room, sizeof(*grown));
-
-		if (!grown)
-			return false;
-		b->end = grown;
-		b->room = room;
-	}
-	b->end[b->count++] = end;
-	return true;
-}
-
-static uint64_t covered(const struct bounds *b)
-{
-	return b->count ? b->end[b->count - 1] & ~GAP : 0;
-}
-
 /* A document, with the gap ahead of it. */
 static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
 {
 	b->documents++;
 	if (start == end)
 		return true;
-	b->outside += start - covered(b);
-	return (start == covered(b) || add(b, start | GAP)) && add(b, end);
+	b->outside += start - b->spans.end;
+	return spans_add(&b->spans, start, true) && spans_add(&b->spans, end, false);
 }
 
 static bool finish(struct bounds *b)
 {
-	b->outside += b->tokens - covered(b);
-	if (covered(b) < b->tokens && !add(b, b->tokens | GAP))
+	b->outside += b->tokens - b->spans.end;
+	if (!spans_add(&b->spans, b->tokens, true))
 		return false;
-	uint64_t *fit = reallocarray(b->end, b->count + 1, sizeof(*fit));
-
-	if (fit) {
-		b->end = fit;
-		b->room = b->count + 1;
-	}
+	spans_trim(&b->spans);
 	return true;
-}
-
-/* The span that @token is in. */
-static uint64_t find(const struct bounds *b, uint64_t token)
-{
-	uint64_t lo = 0, hi = b->count;
-
-	assert(token < b->tokens);
-	while (lo < hi) {
-		uint64_t mid = lo + (hi - lo) / 2;
-
-		if ((b->end[mid] & ~GAP) > token)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
 }
 
 uint32_t bounds_id(const struct bounds *b)
@@ -138,25 +90,28 @@ uint64_t bounds_outside(const struct bounds *b)
 
 uint64_t bounds_bytes(const struct bounds *b)
 {
-	return sizeof(*b) + b->room * sizeof(*b->end);
+	return sizeof(*b) + spans_bytes(&b->spans);
 }
 
 uint64_t bounds_next(const struct bounds *b, uint64_t token)
 {
-	return b->end[find(b, token)] & ~GAP;
+	return spans_find(&b->spans, token).end;
 }
 
 void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to)
 {
 	uint64_t at = token, end = token + n;
 
-	for (uint64_t i = n ? find(b, token) : 0; at < end; i++) {
-		uint64_t last = b->end[i] & ~GAP;
+	if (n == 0)
+		return;
+	for (struct span s = spans_find(&b->spans, token);; span_step(&s)) {
+		uint64_t last = s.end < end ? s.end : end;
 
-		last = last < end ? last : end;
-		if (b->end[i] & GAP)
+		if (s.gap)
 			memset(to + (at - token), 0, last - at);
 		at = last;
+		if (at == end)
+			return;
 	}
 }
 
@@ -377,6 +332,6 @@ void bounds_close(struct bounds *b)
 {
 	if (!b)
 		return;
-	free(b->end);
+	spans_free(&b->spans);
 	free(b);
 }

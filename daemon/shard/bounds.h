@@ -16,8 +16,8 @@ struct bounds;
 /* bytes_id() of what lies beside the shard, which is not opened; 0: nothing does. */
 uint32_t bounds_beside(const char *shard);
 /*
- * Reads all of it, checked: 8 bytes a document are kept, and one of no tokens takes none. *@bounds is NULL
- * where there is none. False: one line, file:row: field, value, limit.
+ * Reads all of it, checked: two or three bytes a document are kept, and one of no tokens takes none. *@bounds
+ * is NULL where there is none. False: one line, file:row: field, value, limit.
  */
 bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes);
 void bounds_close(struct bounds *bounds);

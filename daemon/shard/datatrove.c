@@ -6,6 +6,7 @@
  * is.
  */
 #include "shard.h"
+#include "spans.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,12 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { METADATA_MOST = 64 * 1024 };
+enum { METADATA_MOST = 64 * 1024, AT_ONCE = 4096 /* ends */ };
 
 struct shard_index {
-	uint64_t *ends; /* ascending; one may repeat */
-	uint64_t count;
-	uint64_t tokens;
+	struct spans spans; /* of all tokens; none of the empty documents */
 };
 
 /* What the .metadata says. */
@@ -195,37 +194,40 @@ static bool datatrove_describe(const struct bytes *b, const struct shard_hint *h
 
 /* ---- documents ---- */
 
-static bool ends_ascend(struct shard_index *index, char *why, size_t why_bytes)
+/* Document @i. */
+static bool take_end(
+	struct spans *spans, uint64_t i, uint64_t end, uint64_t tokens, char *why, size_t why_bytes)
 {
-	for (uint64_t i = 0; i < index->count; i++) {
-		index->ends[i] = bytes_u64(&index->ends[i]); /* whatever this machine's byte order */
-		if (i > 0 && index->ends[i] < index->ends[i - 1])
-			return bytes_why(why, why_bytes,
-				".ds.index: document %" PRIu64 " ends at token %" PRIu64
-				", before the one ahead of it (%" PRIu64 "); ends must ascend",
-				i, index->ends[i], index->ends[i - 1]);
-		if (index->ends[i] > index->tokens)
-			return bytes_why(why, why_bytes,
-				".ds.index: document %" PRIu64 " ends at token %" PRIu64
-				"; the file has %" PRIu64,
-				i, index->ends[i], index->tokens);
-	}
-	return true;
+	if (end < spans->end)
+		return bytes_why(why, why_bytes,
+			".ds.index: document %" PRIu64 " ends at token %" PRIu64
+			", before the one ahead of it (%" PRIu64 "); ends must ascend",
+			i, end, spans->end);
+	if (end > tokens)
+		return bytes_why(why, why_bytes,
+			".ds.index: document %" PRIu64 " ends at token %" PRIu64 "; the file has %" PRIu64, i,
+			end, tokens);
+	return spans_add(spans, end, false) || bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 }
 
-static bool load(struct shard_index *index, const struct bytes *file, char *why, size_t why_bytes)
+static bool load(struct spans *spans, const struct bytes *file, uint64_t tokens, char *why, size_t why_bytes)
 {
+	uint64_t count = file->size / 8;
+	uint8_t ends[8 * AT_ONCE];
 	int error;
 
-	if (file->size % 8 != 0)
-		return bytes_why(why, why_bytes,
-			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8", file->size);
-	index->count = file->size / 8;
-	index->ends = malloc(file->size + 1);
-	if (!index->ends)
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t left = count - i, n = left < AT_ONCE ? left : AT_ONCE;
+
+		if (i % AT_ONCE == 0 && !bytes_read(file, 8 * i, ends, 8 * n, &error, why, why_bytes))
+			return false;
+		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, why, why_bytes))
+			return false;
+	}
+	if (!spans_add(spans, tokens, false)) /* what lies behind them */
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	return bytes_read(file, 0, index->ends, file->size, &error, why, why_bytes) &&
-	       ends_ascend(index, why, why_bytes);
+	spans_trim(spans);
+	return true;
 }
 
 /* As described? */
@@ -237,7 +239,7 @@ static bool same_index(const struct bytes *file, const struct shard_facts *facts
 
 static void datatrove_close(struct shard_index *index)
 {
-	free(index->ends);
+	spans_free(&index->spans);
 	free(index);
 }
 
@@ -252,11 +254,12 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 		return NULL;
 	}
-	index->tokens = facts->tokens;
 	if (!open_beside(b, ".ds.index", &file, why, why_bytes) || !same_index(file, facts, why, why_bytes) ||
-		(file && !load(index, file, why, why_bytes))) {
+		(file && !load(&index->spans, file, facts->tokens, why, why_bytes))) {
 		datatrove_close(index);
 		index = NULL;
+	} else {
+		facts->index_bytes = sizeof(*index) + spans_bytes(&index->spans);
 	}
 	bytes_close(file);
 	return index;
@@ -265,18 +268,8 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 static uint64_t datatrove_document(
 	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
 {
-	uint64_t lo = 0, hi = index->count;
-
 	(void)why, (void)why_bytes;
-	while (lo < hi) {
-		uint64_t mid = lo + (hi - lo) / 2;
-
-		if (index->ends[mid] > token)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo < index->count ? index->ends[lo] : index->tokens;
+	return spans_find(&index->spans, token).end;
 }
 
 /* A merger's .metadata sums up all shards of a directory, under a name that no shard has. */

@@ -151,7 +151,7 @@ struct shard_index {
 	uint64_t tokens, half;
 };
 
-static atomic_uint opened;
+static atomic_uint opened, held, held_most;
 
 static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
 	char *why, size_t why_bytes)
@@ -169,6 +169,10 @@ static struct shard_index *swapped_open(const struct bytes *b, const struct shar
 
 	(void)b, (void)hint, (void)why, (void)why_bytes;
 	atomic_fetch_add(&opened, 1);
+	unsigned now = atomic_fetch_add(&held, 1) + 1, most = atomic_load(&held_most);
+
+	while (now > most && !atomic_compare_exchange_weak(&held_most, &most, now))
+		;
 	*index = (struct shard_index){facts->tokens, facts->tokens / 2};
 	facts->index_bytes = 1000;
 	return index;
@@ -176,6 +180,7 @@ static struct shard_index *swapped_open(const struct bytes *b, const struct shar
 
 static void swapped_close(struct shard_index *index)
 {
+	atomic_fetch_sub(&held, 1);
 	free(index);
 }
 
@@ -247,8 +252,12 @@ static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 	options.indexes_bytes = indexes_bytes;
 	atomic_store(&opened, 0);
 	reader_use(&reader, disk_open(&options, note, why, sizeof(why)));
+	atomic_store(&held_most, 0);
 	for (unsigned i = 0; i < 24; i++)
 		assert_reads(&reader, shelf, i % 8);
+	/* One after another: never more than fit, not even while the next is opened. */
+	if (indexes_bytes > 0)
+		assert_in_range(atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
 	read_random(&reader, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
 	reader_close(&reader);
 	shelf_free(shelf);

@@ -7,6 +7,7 @@
 #include "files.h"
 #include "rng.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
@@ -132,13 +133,13 @@ static void gzip_may_lie_in_pieces(void **state)
 
 	assert_true(packed && end);
 	while (documents < DOCUMENTS) {
-		char text[40000];
+		char text[60000];
 		size_t length = 0, rows = rng_below(&rng, 1000) + 1;
 
 		for (; rows > 0 && documents < DOCUMENTS; rows--) {
 			uint64_t start = at;
 
-			at += 1 + rng_below(&rng, 50);
+			at += 1 + rng_below(&rng, UINT64_C(1) << rng_below(&rng, 24));
 			end[documents++] = at;
 			length += (size_t)snprintf(text + length, sizeof(text) - length,
 				"%" PRIu64 ",%" PRIu64 ",%" PRIx64 "\n", start, at, rng_next(&rng));
@@ -153,8 +154,11 @@ static void gzip_may_lie_in_pieces(void **state)
 	if (!b)
 		fail_msg("%s", why);
 	assert_int_equal(bounds_documents(b), DOCUMENTS);
-	for (size_t i = 0; i < DOCUMENTS; i++)
+	for (size_t i = 0; i < DOCUMENTS; i++) {
 		assert_int_equal(bounds_next(b, end[i] - 1), end[i]);
+		assert_int_equal(bounds_next(b, i ? end[i - 1] : 0), end[i]);
+	}
+	assert_in_range(bounds_bytes(b), 0, 3 * DOCUMENTS);
 	bounds_close(b);
 	free(packed);
 	free(end);
@@ -341,12 +345,42 @@ static void bounds_count_as_memory(void **state)
 	struct shard *s = open_shard(f, "a.npy", &asks, &fd, why, sizeof(why));
 
 	assert_non_null(s);
-	assert_in_range(s->facts.index_bytes, ROWS * 8, ROWS * 8 + GOES_WITH_IT);
+	assert_in_range(s->facts.index_bytes, ROWS, ROWS * 5 / 4 + GOES_WITH_IT);
 	shard_close(s);
 	close(fd);
 	s = open_shard(f, "a.npy", &asks_not, &fd, why, sizeof(why));
 	assert_non_null(s);
 	assert_true(s->facts.index_bytes < GOES_WITH_IT);
+	shard_close(s);
+	close(fd);
+}
+
+/* So does an index, in the same form. */
+static void an_index_counts_as_memory(void **state)
+{
+	enum { ROWS = 5000, TOKENS_EACH = 100, GOES_WITH_IT = 2048 };
+	static uint16_t long_tokens[ROWS * TOKENS_EACH];
+	static uint64_t ends[ROWS];
+	struct shard_hint hint = {.type = SHARD_U16};
+	struct files *f = *state;
+	char why[512] = "";
+	uint32_t at[2];
+	int fd;
+
+	for (uint64_t i = 0; i < ROWS; i++)
+		ends[i] = htole64((i + 1) * TOKENS_EACH);
+	files_put(f, "a.ds.index", ends, sizeof(ends));
+	files_put(f, "a.ds", long_tokens, sizeof(long_tokens));
+	struct shard *s = open_shard(f, "a.ds", &hint, &fd, why, sizeof(why));
+
+	assert_non_null(s);
+	assert_int_equal(s->facts.documents, ROWS);
+	assert_in_range(s->facts.index_bytes, 2 * ROWS, 9 * ROWS / 4 + GOES_WITH_IT);
+	for (uint64_t i = 0; i + 1 < ROWS; i++) {
+		assert_int_equal(
+			shard_documents(s, i * TOKENS_EACH + 3, TOKENS_EACH, at, 2, why, sizeof(why)), 1);
+		assert_int_equal(at[0], TOKENS_EACH - 3);
+	}
 	shard_close(s);
 	close(fd);
 }
@@ -504,6 +538,7 @@ int main(void)
 			memory_is_in_proportion_to_the_shard, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(bounds_belong_to_flat_shards, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(bounds_count_as_memory, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(an_index_counts_as_memory, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(masks_are_read, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(broken_masks_are_refused, files_set_up, files_tear_down),
 	};
