@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char wild[] = "*?["; /* what makes a path that is not there a pattern */
+
 bool ctl_input_options(struct ctl_input *input, const char *command, const char *format, const char *dtype,
 	const char *column)
 {
@@ -35,7 +37,15 @@ bool ctl_input_options(struct ctl_input *input, const char *command, const char 
 	return true;
 }
 
-bool ctl_input_list(struct shard_list *list, const char *path, bool *directory, char *why, size_t why_bytes)
+/* Bytes of the first @n of @path up to and with the last slash. */
+static size_t parent_bytes(const char *path, size_t n)
+{
+	while (n > 0 && path[n - 1] != '/')
+		n--;
+	return n;
+}
+
+bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes)
 {
 	char absolute[PATH_MAX];
 	struct stat st;
@@ -44,26 +54,92 @@ bool ctl_input_list(struct shard_list *list, const char *path, bool *directory, 
 
 	free(here);
 	*list = (struct shard_list){0};
-	if (n < 0 || (size_t)n >= sizeof(absolute) || stat(path, &st) != 0)
-		return bytes_why(why, why_bytes, "%s", strerror(n >= PATH_MAX ? ENAMETOOLONG : errno));
-	*directory = S_ISDIR(st.st_mode);
+	if (n < 0 || (size_t)n >= sizeof(absolute))
+		return bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+	bool there = stat(path, &st) == 0;
+
+	if (!there && (errno != ENOENT || !strpbrk(path, wild)))
+		return bytes_why(why, why_bytes, "%s", strerror(errno));
+	*prefix = there && S_ISDIR(st.st_mode)
+			  ? strlen(path)
+			  : parent_bytes(path, there ? strlen(path) : strcspn(path, wild));
 	if (!shard_list_read(list, absolute, why, why_bytes))
 		return false;
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
-	return bytes_why(why, why_bytes, "has no files");
+	return bytes_why(why, why_bytes, there ? "has no files" : "matches no file");
 }
 
-void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, bool directory, char *name,
+char *ctl_input_real(const char *path)
+{
+	char *real = realpath(path, NULL);
+
+	if (real || !strpbrk(path, wild))
+		return real;
+	size_t n = parent_bytes(path, strcspn(path, wild));
+	char *before = n > 0 ? strndup(path, n) : strdup(".");
+
+	real = before ? realpath(before, NULL) : NULL;
+	free(before);
+	return real;
+}
+
+void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix, char *name,
 	size_t name_bytes)
 {
-	bool slash = path[strlen(path) - 1] == '/';
+	bool slash = prefix > 0 && path[prefix - 1] != '/';
 
-	if (directory)
-		snprintf(name, name_bytes, "%s%s%s", path, slash ? "" : "/", shard_list_name(list, i));
-	else
-		snprintf(name, name_bytes, "%s", path);
+	snprintf(name, name_bytes, "%.*s%s%s", (int)prefix, path, slash ? "/" : "", shard_list_name(list, i));
+}
+
+/* ---- companions on the command line ---- */
+
+static bool is_directory(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A path, or all that is below it; what is wrong with that is said when it is looked at. */
+static bool add_all(struct shard_list *all, const char *path)
+{
+	char name[PATH_MAX + 1], why[PATH_MAX + 256];
+	struct shard_list below;
+	size_t prefix;
+	bool fine = true;
+
+	if (!is_directory(path))
+		return !shard_list_add(all, path);
+	if (!ctl_input_list(&below, path, &prefix, why, sizeof(why)))
+		return true;
+	for (uint64_t i = 0; fine && i < below.count; i++) {
+		ctl_input_name(&below, i, path, prefix, name, sizeof(name));
+		fine = !shard_list_add(all, name);
+	}
+	shard_list_free(&below);
+	return fine;
+}
+
+int ctl_input_paths(char **path, int n)
+{
+	struct shard_list all = {0};
+	bool any = false, fine = true;
+	int kept = 0;
+
+	for (int i = 0; i < n; i++)
+		any |= shard_companion(path[i], &(unsigned){0}) && !is_directory(path[i]);
+	if (!any)
+		return n;
+	for (int i = 0; fine && i < n; i++)
+		fine = add_all(&all, path[i]);
+	shard_list_sort(&all);
+	for (int i = 0; fine && i < n; i++)
+		if (is_directory(path[i]) || !shard_list_accompanies(&all, path[i]))
+			path[kept++] = path[i];
+	shard_list_free(&all);
+	return fine ? kept : -1;
 }
 
 /* Without parts that say nothing. */

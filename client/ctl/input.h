@@ -20,12 +20,19 @@ bool ctl_input_options(struct ctl_input *input, const char *command, const char 
 	const char *column);
 
 /*
- * The shards that @path, a file or a directory, stands for. False: one line in @why, without the path where
- * it is the path that is not there.
+ * Leaves out of @n paths the companions (an index, a mask, …) of shards that are among the others or below
+ * them: DIRECTORY/[*] names them all. How many are left; -1: out of memory.
  */
-bool ctl_input_list(struct shard_list *list, const char *path, bool *directory, char *why, size_t why_bytes);
+int ctl_input_paths(char **path, int n);
+/*
+ * The shards that @path, a file, a directory or a pattern, stands for. Their names go on after its first
+ * *@prefix bytes. False: one line in @why, without the path where it is the path that is not there.
+ */
+bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes);
+/* @path without links; of a pattern, the directory below which it matches. NULL: there is none. */
+char *ctl_input_real(const char *path);
 /* Shard @i of the list of @path by the name that the user knows it by: @path itself, or what lies below. */
-void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, bool directory, char *name,
+void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix, char *name,
 	size_t name_bytes);
 
 /*

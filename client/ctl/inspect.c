@@ -43,6 +43,9 @@ struct inspect {
 	struct ctl_manifest *manifest; /* or NULL */
 	bool writes;		       /* a manifest: the config's may be the one to be written */
 	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
+	const char *first;	       /* name of that shard of the path which said first_format, */
+	const struct shard_format *first_format; /* or NULL: none has */
+	bool mixed;				 /* another has been found to be of another */
 	struct ctl_progress progress;
 	struct config *config;
 	struct listed *listed;
@@ -313,6 +316,22 @@ static void compare(struct report *r, const struct manifest *m, int64_t s, uint6
 			m->digests[s], digest);
 }
 
+/* What a path stands for is a dataset, and that has one format: two examples are enough. */
+static void check_format(
+	struct inspect *in, struct report *r, const struct shard_format *format, const char *name)
+{
+	if (!in->first_format) {
+		in->first_format = format;
+		in->first = name;
+		in->mixed = false;
+	}
+	if (format == in->first_format || in->mixed)
+		return;
+	in->mixed = true;
+	add_problem(r, "is %s, the first shard, %s, is %s; must be one format to be one dataset",
+		format->name, in->first, in->first_format->name);
+}
+
 /* How the file is to be read: as the options say, else as the dataset that lists it. */
 static struct ctl_input input_of(const struct inspect *in, const char *path, const struct listed *listed)
 {
@@ -379,6 +398,7 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 	if (shard) {
 		r->format = shard->format->name;
 		r->facts = shard->facts;
+		check_format(in, r, shard->format, name);
 		if (listed)
 			count_windows(r, listed->stream);
 		if (listed && listed->stream->loss_mask)
@@ -428,9 +448,10 @@ static void inspect_path(struct inspect *in, const char *path)
 {
 	char file[PATH_MAX + 1], why[PATH_MAX + 256];
 	struct shard_list list;
-	bool directory;
+	size_t prefix;
 
-	if (!ctl_input_list(&list, path, &directory, why, sizeof(why))) {
+	in->first_format = NULL;
+	if (!ctl_input_list(&list, path, &prefix, why, sizeof(why))) {
 		print_fault(in, path, why);
 		return;
 	}
@@ -443,7 +464,7 @@ static void inspect_path(struct inspect *in, const char *path)
 		const char *name = shard_list_name(&list, i);
 		char *resolved = resolve(name, &list);
 
-		ctl_input_name(&list, i, path, directory, file, sizeof(file));
+		ctl_input_name(&list, i, path, prefix, file, sizeof(file));
 		inspect_file(in, file, resolved ? resolved : file, name);
 		free(resolved);
 	}
@@ -464,7 +485,7 @@ static bool one_directory(char **path, int n)
 	bool same = true;
 
 	for (int i = 0; i < n && same; i++) {
-		char *here = realpath(path[i], NULL), *slash = here ? strrchr(here, '/') : NULL;
+		char *here = ctl_input_real(path[i]), *slash = here ? strrchr(here, '/') : NULL;
 		struct stat st;
 
 		if (here && stat(here, &st) == 0 && !S_ISDIR(st.st_mode) && slash)
@@ -591,6 +612,9 @@ int ctl_inspect(int argc, char **argv)
 		return ctl_usage(argv[0], "needs at least one PATH");
 	if (!ctl_input_options(&in.input, argv[0], format, dtype, column))
 		return CTL_USAGE;
+	n = ctl_input_paths(argv + 1, n);
+	if (n < 0)
+		return ctl_fail("%s", memory);
 	if (manifest && !one_directory(argv + 1, n))
 		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
 					  "files of one directory");

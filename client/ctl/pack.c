@@ -424,7 +424,7 @@ static bool apart(struct pack *p, char *const *path, int n)
 	bool fine = parent || fail(p, p->to, errno);
 
 	for (int i = 0; fine && i < n; i++) {
-		char *in = realpath(path[i], NULL);
+		char *in = ctl_input_real(path[i]);
 		size_t m = in ? strlen(in) : 0;
 
 		if (in && strncmp(in, parent, m) == 0 && (parent[m] == '/' || parent[m] == 0))
@@ -599,5 +599,8 @@ int ctl_pack(int argc, char **argv)
 		return ctl_usage(argv[0], "needs IN... and OUT");
 	int status = take(&p, &w, argv[n]);
 
-	return status == CTL_OK ? run(&p, argv + 1, n - 1) : status;
+	if (status != CTL_OK)
+		return status;
+	n = ctl_input_paths(argv + 1, n - 1);
+	return n < 0 ? ctl_fail("%s", strerror(ENOMEM)) : run(&p, argv + 1, n);
 }

@@ -103,15 +103,16 @@ static bool add_source(struct pack_in *in, const char *path, char *why)
 bool pack_in_begin(struct pack_in *in, char *const *path, int n, char *why)
 {
 	char text[PATH_MAX + 256], name[PATH_MAX + 1];
-	bool fine = true, directory;
 	struct shard_list list;
+	bool fine = true;
+	size_t prefix;
 
 	pthread_mutex_init(&in->lock, NULL);
 	for (int i = 0; fine && i < n; i++) {
-		if (!ctl_input_list(&list, path[i], &directory, text, sizeof(text)))
+		if (!ctl_input_list(&list, path[i], &prefix, text, sizeof(text)))
 			return bytes_why(why, PACK_WHY, "%s: %s", path[i], text);
 		for (uint64_t f = 0; fine && f < list.count; f++) {
-			ctl_input_name(&list, f, path[i], directory, name, sizeof(name));
+			ctl_input_name(&list, f, path[i], prefix, name, sizeof(name));
 			fine = add_source(in, name, why);
 		}
 		shard_list_free(&list);

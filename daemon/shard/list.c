@@ -285,7 +285,7 @@ static bool is_accompanied(
 				     ? has_sibling(list, name, c->shard)
 				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
 
-		if (there || !c->alone)
+		if (there || (!c->alone && !*kind)) /* the first is what most have */
 			*kind = c;
 		if (there)
 			return true;
@@ -326,6 +326,18 @@ static bool drop_companions(struct walk *w)
 	return true;
 }
 
+void shard_list_sort(struct shard_list *list)
+{
+	qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
+}
+
+bool shard_list_accompanies(const struct shard_list *list, const char *name)
+{
+	const struct shard_companion *kind;
+
+	return is_accompanied(list, name, &kind) && kind;
+}
+
 void shard_list_trim(struct shard_list *list)
 {
 	void *paths = realloc(list->paths, list->bytes + 1),
@@ -349,7 +361,7 @@ bool shard_list_read(struct shard_list *list, const char *path, char *why, size_
 	bool fine = walk_path(&w, path);
 
 	if (fine && list->count > 0) {
-		qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
+		shard_list_sort(list);
 		fine = drop_companions(&w);
 	}
 	if (fine)

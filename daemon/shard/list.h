@@ -30,6 +30,10 @@ struct shard_list {
 bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes);
 /* One name more, behind the others. NULL, or what is wrong, in words. */
 const char *shard_list_add(struct shard_list *list, const char *name);
+/* Puts what was added in its order. */
+void shard_list_sort(struct shard_list *list);
+/* Is @name, which may be in the list or not, a companion of a shard that is? */
+bool shard_list_accompanies(const struct shard_list *list, const char *name);
 /* Gives back what adding left over. */
 void shard_list_trim(struct shard_list *list);
 void shard_list_free(struct shard_list *list);

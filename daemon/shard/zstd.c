@@ -154,6 +154,20 @@ static bool walk_blocks(struct walk *w, uint64_t frame, const struct header *h, 
 	return true;
 }
 
+/* A frame whose header is @n bytes at @p; without the dictionary it would only look damaged. */
+static bool needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, char *why, size_t why_bytes)
+{
+	unsigned dictionary = ZSTD_getDictID_fromFrame(p, n);
+
+	if (dictionary == 0)
+		return false;
+	bytes_why(why, why_bytes,
+		"zstd frame %" PRIu64 ": was compressed with dictionary %u; must be without one: compress it "
+		"again without",
+		frame, dictionary);
+	return true;
+}
+
 /* A whole frame: its header, and what its blocks can decode to. */
 static bool walk_frame(struct walk *w, uint64_t frame, struct header *h, uint64_t *most)
 {
@@ -164,6 +178,10 @@ static bool walk_frame(struct walk *w, uint64_t frame, struct header *h, uint64_
 		return false;
 	if (!parse_header(p, n, h))
 		return damaged(w, frame, "no zstd frame begins");
+	if (needs_dictionary(p, n, frame, w->why, w->why_bytes)) {
+		w->error = EBADMSG;
+		return false;
+	}
 	if (h->bytes > w->end - w->at)
 		return damaged(w, frame, "it is cut short: it goes on after the end");
 	w->at += h->bytes;
@@ -830,7 +848,9 @@ static bool refuse_large(const struct source *s, uint64_t frame, uint64_t size, 
 {
 	return bytes_why(why, why_bytes,
 		"zstd frame %" PRIu64 " decodes to %s%" PRIu64 " bytes; the decode budget is %" PRIu64
-		": compress the file in frames of 256 KiB (`tokctl pack --format zstd`), or raise the budget",
+		": compress the file in frames of 256 KiB (`tokctl pack --format zstd`), or raise `memory:`, "
+		"of "
+		"which it is a quarter",
 		frame, size == UINT64_MAX ? "more than " : "", size == UINT64_MAX ? s->budget : size,
 		s->budget);
 }
@@ -970,6 +990,8 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 				"seek table: frame %" PRIu64 " is at byte %" PRIu64
 				", where no zstd frame begins",
 				i, f->from);
+		if (needs_dictionary(head, n, i, why, why_bytes))
+			return false;
 		if (h.has_content && h.content != size)
 			return bytes_why(why, why_bytes,
 				"seek table: frame %" PRIu64 " has a decompressed size of %" PRIu64

@@ -144,6 +144,75 @@ def directory(place, checks):
     checks.has("and so is none", inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file")
 
 
+def named(place, checks):
+    """What a shell makes of DIRECTORY/* says the same as the directory, and so does the pattern itself."""
+    for name in ("n/a.bin", "n/deep/b.bin", "nn/c.bin"):
+        numpy.arange(40, dtype="<u2").tofile(place.file(name))
+        with open(place.file(name[:-3] + "idx"), "wb") as f:
+            f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 40, 0, 0, 1))
+    mds(place.file("p", "0"), numpy.arange(640, dtype="<i4").reshape(-1, 64), 1 << 20)
+    os.rename(place.file("p/0/index.json"), place.file("p/index.json"))
+    index = open(place.file("p/index.json")).read().replace("shard.0", "0/shard.0")
+    open(place.file("p/index.json"), "w").write(index)
+
+    def said(*names, code=0, cwd=place.path):
+        done = subprocess.run([TOKCTL, "inspect", "--json", *names], capture_output=True, text=True, cwd=cwd)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        checks.equal(f"inspect {names} exits", done.returncode, code)
+        return [(s["path"], s["format"], *s["problems"]) for s in lines]
+
+    both = [("n/a.bin", "megatron"), ("n/deep/b.bin", "megatron")]
+    checks.equal("a file and its index, one by one", said("n/a.bin", "n/a.idx"), both[:1])
+    checks.equal("an index and a directory", said("n/a.bin", "n/a.idx", "n/deep"), both)
+    checks.equal("an index above the directory of its shard", said("p/0", "p/index.json"), [("p/0/shard.00000.mds", "mds")])
+    checks.equal("a pattern", said("n/*.bin"), both[:1])
+    checks.equal("a pattern with directories", said("n/d*"), both[1:])
+    checks.equal("a pattern without one", said("*.bin", cwd=place.file("n")), [("a.bin", "megatron")])
+    checks.equal("a pattern of nothing", said("n/*.npy", code=1), [("n/*.npy", None, "matches no file")])
+    os.rename(place.file("nn/c.idx"), place.file("nn/[c].idx"))
+    os.rename(place.file("nn/c.bin"), place.file("nn/[c].bin"))
+    checks.equal("what is there is no pattern", said("nn/[c].bin"), [("nn/[c].bin", "megatron")])
+    line = said("n/deep/b.bin", "n/a.idx", code=1)[1][2]
+    checks.has("an index without its shard is no shard", line, "is a Megatron index, but no shard that it belongs to (.bin)")
+    path = place.file("named.jsonl")
+    said("--manifest", path, "n/a.bin", "n/a.idx")
+    checks.equal("nor is it in a manifest", [json.loads(s)["path"] for s in open(path)], ["a.bin"])
+    said("--manifest", path, "n/*", code=0)
+    checks.equal("a manifest of a pattern", [json.loads(s)["path"] for s in open(path)], ["a.bin", "deep/b.bin"])
+    done = subprocess.run([TOKCTL, "pack", "n/a.bin", "n/a.idx", "out.bin", "--format", "flat"], capture_output=True, cwd=place.path)
+    checks.equal("pack takes the same", (done.returncode, os.path.getsize(place.file("out.bin"))), (0, 80))
+    done = subprocess.run([TOKCTL, "pack", "n/*", "n/out", "--format", "flat"], capture_output=True, text=True, cwd=place.path)
+    checks.ok("but not what it puts out", done.returncode == 1 and "n/out: lies in n/*" in done.stderr, done)
+    mds(place.file("empty"), numpy.zeros((0, 64), "<i4"), 1 << 20)
+    checks.has("an index of no shards says which are missing", said("empty", code=1)[0][2], "(*.mds)")
+
+
+def mixed(place, checks):
+    """A directory is a dataset: what the daemon would refuse in it is said, with two examples, once."""
+    for name in ("x/a.bin", "x/b.bin"):
+        numpy.arange(100, dtype="<u2").tofile(place.file(name))
+    for name in ("x/c.npy", "x/d.npy"):
+        numpy.save(place.file(name), numpy.arange(100, dtype="<u2"))
+    problem = "is npy, the first shard, a.bin, is flat; must be one format to be one dataset"
+    checks.equal("formats mixed", [s["problems"] for s in inspect(place.file("x"), code=1)], [[], [], [problem], []])
+    seen = inspect(place.file("x/a.bin"), place.file("x/c.npy"))
+    checks.equal("files that are named are looked at one by one", [s["problems"] for s in seen], [[], []])
+
+
+def dictionary(place, checks):
+    """Which zstd could not decode without it: it is not damaged."""
+    rng = numpy.random.default_rng(8)
+    samples = [rng.integers(0, 300, 200).astype("<u2").tobytes() for _ in range(500)]
+    trained = zstandard.train_dictionary(4096, samples)
+    frame = zstandard.ZstdCompressor(dict_data=trained).compress(samples[0])
+    table = struct.pack("<II", len(frame), len(samples[0]))
+    for name, end in (("walked", b""), ("table", struct.pack("<II", 0x184D2A5E, 17) + table + struct.pack("<IBI", 1, 0, 0x8F92EAB1))):
+        with open(place.file(name + ".bin.zst"), "wb") as f:
+            f.write(frame + end)
+        problem = f"zstd frame 0: was compressed with dictionary {trained.dict_id()}; must be without one: compress it again without"
+        checks.equal(f"a dictionary is named ({name})", inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"], [problem])
+
+
 def links(place, checks):
     """What lies above a shard is what its name says, however much of it is given."""
     rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
@@ -252,6 +321,9 @@ def main():
         damaged(place, checks)
         manifest(place, checks)
         directory(place, checks)
+        named(place, checks)
+        mixed(place, checks)
+        dictionary(place, checks)
         links(place, checks)
         progress(place, checks)
         masks(place, checks)
