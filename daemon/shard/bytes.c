@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,5 +208,9 @@ bool bytes_beside(const char *path, const char *ending, const char *other, char 
 		return false;
 	int n = snprintf(to, to_bytes, "%.*s%s", (int)(at - path), path, other);
 
-	return n >= 0 && (size_t)n < to_bytes;
+	if (n < 0 || (size_t)n >= to_bytes)
+		return false;
+	const char *slash = strrchr(to, '/');
+
+	return strlen(slash ? slash + 1 : to) <= NAME_MAX;
 }

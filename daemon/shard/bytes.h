@@ -95,7 +95,7 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n);
 const char *bytes_ending(const char *path, const char *ending);
 /*
  * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it does not end
- * so, or does not fit.
+ * so, or does not fit, or no file can have so long a name.
  */
 bool bytes_beside(const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 

@@ -183,6 +183,12 @@ def named(place, checks):
     checks.equal("pack takes the same", (done.returncode, os.path.getsize(place.file("out.bin"))), (0, 80))
     done = subprocess.run([TOKCTL, "pack", "n/*", "n/out", "--format", "flat"], capture_output=True, text=True, cwd=place.path)
     checks.ok("but not what it puts out", done.returncode == 1 and "n/out: lies in n/*" in done.stderr, done)
+    for ending, read in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
+        name = "n" * (255 - len(ending)) + ending
+        raw = numpy.arange(40, dtype="<u2").tobytes()
+        with open(place.file(name), "wb") as f:
+            f.write(zstandard.compress(raw) if ending.endswith(".zst") else raw)
+        checks.equal(f"nothing can lie beside so long a name ({ending})", said(name), [(name, read)])
     mds(place.file("empty"), numpy.zeros((0, 64), "<i4"), 1 << 20)
     checks.has("an index of no shards says which are missing", said("empty", code=1)[0][2], "(*.mds)")
 
