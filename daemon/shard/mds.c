@@ -259,6 +259,8 @@ static bool choose(
 		struct layout l;
 		enum rank rank = encoding(text_item(config, "column_encodings", i), hint, &l);
 
+		if (rank == A_NUMBER && n > 1) /* beside others it is an id or a label */
+			rank = NO_TOKENS;
 		same = rank > best ? 1 : same + (rank == best);
 		if (rank > best)
 			*column = i;

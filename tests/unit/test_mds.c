@@ -337,6 +337,9 @@ static const struct broken broken[] = {
 	{.config = CONFIG("\"x\", \"y\"", "\"str\", \"pkl\"", "null, null"),
 		.why = "no column holds tokens; say which column holds tokens (`column:`); it has x: str, y: "
 		       "pkl"},
+	{.config = CONFIG("\"id\", \"text\"", "\"int\", \"str\"", "8, null"),
+		.why = "no column holds tokens; say which column holds tokens (`column:`); it has id: int (8 "
+		       "bytes), text: str"},
 	{.config = CONFIG("\"x\", \"y\"", "\"ndarray\", \"ndarray:int32\"", "null, null"),
 		.why = "several columns may hold tokens; say which column holds tokens (`column:`); it has "
 		       "x: ndarray, y: ndarray:int32"},
@@ -851,7 +854,7 @@ static void assert_list(struct files *f, const char *wanted)
 static void test_lists(void **state)
 {
 	files_put(*state, "index.json", "{}", 2);
-	assert_list(*state, "index.json: is a Mosaic index, but no shard that it belongs to (*.mds.snappy) "
+	assert_list(*state, "index.json: is a Mosaic index, but no shard that it belongs to (*.mds) "
 			    "is among the files; "
 			    "add that, or move this away");
 	put_file(*state, "shard.00000.mds.zstd");
