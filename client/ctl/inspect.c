@@ -43,8 +43,9 @@ struct inspect {
 	struct ctl_manifest *manifest; /* or NULL */
 	bool writes;		       /* a manifest: the config's may be the one to be written */
 	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
-	const char *first;	       /* name of that shard of the path which said first_format, */
-	const struct shard_format *first_format; /* or NULL: none has */
+	const char *first;	       /* name of that shard of a dataset which said first_format, */
+	const struct shard_format *first_format; /* or NULL: none of the path has; */
+	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
 	bool mixed;				 /* another has been found to be of another */
 	struct ctl_progress progress;
 	struct config *config;
@@ -316,13 +317,14 @@ static void compare(struct report *r, const struct manifest *m, int64_t s, uint6
 			m->digests[s], digest);
 }
 
-/* What a path stands for is a dataset, and that has one format: two examples are enough. */
-static void check_format(
-	struct inspect *in, struct report *r, const struct shard_format *format, const char *name)
+/* A dataset, which is what a path stands for, has one format: two examples are enough. */
+static void check_format(struct inspect *in, struct report *r, const struct listed *listed,
+	const struct shard_format *format, const char *name)
 {
-	if (!in->first_format) {
-		in->first_format = format;
+	if (!in->first_format || in->first_in != listed) {
 		in->first = name;
+		in->first_format = format;
+		in->first_in = listed;
 		in->mixed = false;
 	}
 	if (format == in->first_format || in->mixed)
@@ -398,7 +400,7 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 	if (shard) {
 		r->format = shard->format->name;
 		r->facts = shard->facts;
-		check_format(in, r, shard->format, name);
+		check_format(in, r, listed, shard->format, name);
 		if (listed)
 			count_windows(r, listed->stream);
 		if (listed && listed->stream->loss_mask)

@@ -201,6 +201,9 @@ def mixed(place, checks):
         numpy.save(place.file(name), numpy.arange(100, dtype="<u2"))
     problem = "is npy, the first shard, a.bin, is flat; must be one format to be one dataset"
     checks.equal("formats mixed", [s["problems"] for s in inspect(place.file("x"), code=1)], [[], [], [problem], []])
+    datasets = [{"name": "n", "path": "x/*.npy"}, {"name": "b", "path": "x/*.bin"}]
+    config = place.config("x.yaml", streams={"train": {"seed": 1, "seq_len": 10, "datasets": datasets}})
+    checks.equal("of two datasets each has its own", [s["problems"] for s in inspect("-c", config, place.file("x"))], [[]] * 4)
     seen = inspect(place.file("x/a.bin"), place.file("x/c.npy"))
     checks.equal("files that are named are looked at one by one", [s["problems"] for s in seen], [[], []])
 
