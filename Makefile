@@ -38,7 +38,7 @@ daemon  = $(filter-out daemon/main.c,$(shards)) $(wildcard daemon/engine/*.c dae
 client  = $(wildcard client/*.c)
 ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-modules = $(wildcard client/python/tokend/*.py client/python/tokend/py.typed)
+modules = $(wildcard client/python/tokend/*.py client/python/tokend/*.pyi client/python/tokend/py.typed)
 sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/gpu/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))

@@ -322,8 +322,14 @@ def test_set_mix_refuses_what_cannot_be(daemon):
         for weights, text in [({"wb": 1}, "no dataset wb"), ({"web": -1}, "weight"), ({"web": float("nan")}, "weight"), ({}, "sum")]:
             with pytest.raises(tokend.ArgumentError, match=text):
                 loader.set_mix(weights)
+        for weights, text in [([1], "^mix: a list"), ({3: 1}, "^mix: 3"), ({"web": "x"}, "^mix: weight of dataset web: 'x', must be")]:
+            for edit in (loader.set_mix, loader.cursor.mix):
+                with pytest.raises(TypeError, match=text):
+                    edit(weights)
         with pytest.raises(tokend.ArgumentError, match="epochs"):
             finite.set_mix({"code": 1})
+        with pytest.raises(TypeError, match="^tag: 3, must be a text"):
+            loader.checkpoint(3)
         check_run(daemon, loader, 2)
 
 
@@ -487,12 +493,19 @@ def test_a_forked_child_is_told_so(daemon):
         check_run(daemon, loader, 200, start=8)
 
 
+def make_closed(daemon, **arguments):
+    loader = make(daemon, **arguments)
+    loader.close()
+    return loader
+
+
 def test_a_closed_loader_says_so(daemon):
     loader = make(daemon)
     batch = next(loader)
     loader.close()
     loader.close()
-    for call in (lambda: next(loader), loader.state_dict, lambda: loader.position, lambda: loader.checkpoint("x"), loader.seek):
+    calls = lambda: next(loader), loader.state_dict, lambda: loader.position, lambda: loader.checkpoint("x"), loader.seek  # noqa: E731
+    for call in (*calls, loader.control, make_closed(daemon, rank=1, world=2).control):
         with pytest.raises(tokend.Error, match="closed"):
             call()
     check(daemon, batch, daemon.plan("train", 0, 4), ["web", "code"])
@@ -680,6 +693,8 @@ def test_a_config_that_is_none_is_one_line(directory):
     for path, why in ((directory / "not.yaml", "No such file or directory"), (directory, "Is a directory")):
         with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}: name a config file"):
             tokend.Loader("train", 4, config=path, rank=0, world=1)
+    with pytest.raises(TypeError, match="^config: 5, must be the path of a config file$"):
+        tokend.Loader("train", 4, config=5, rank=0, world=1)
 
 
 def test_a_config_with_a_fault_raises_the_daemons_own_line(directory, monkeypatch):

@@ -146,6 +146,15 @@ def test_what_a_transform_goes_with(daemon, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_exits_ends_neither_trainer_nor_worker(daemon, workers):
+    with make(daemon, transform=transforms.exits_at_42, workers=workers) as loader:
+        check(daemon, loader, lambda tokens, position, rng: tokens, 10)
+        with pytest.raises(tokend.TransformError, match=r"^transform: SystemExit: 3 \(position 42, dataset "):
+            next(loader)
+        assert loader.position == 40
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_transform_that_raises_names_the_row_and_stops(daemon, workers):
     row = daemon.plan("train", 42, 1)[0]
     shard = {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}[row["dataset"]].index(row["shard"])

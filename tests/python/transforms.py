@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import numpy
@@ -20,6 +21,12 @@ def in_place(tokens, position, rng):
 def raises_at_42(tokens, position, rng):
     if position == 42:
         raise KeyError("no such thing")
+    return tokens
+
+
+def exits_at_42(tokens, position, rng):
+    if position == 42:
+        sys.exit(3)
     return tokens
 
 

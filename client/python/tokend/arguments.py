@@ -32,6 +32,13 @@ def check_deadline(deadline: Any) -> None:
         raise ValueError(f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}")
 
 
+def check_config(config: Any, socket: Any) -> None:
+    if socket is not None:
+        raise ValueError("socket, config: give one of them")
+    if not isinstance(config, (str, bytes, os.PathLike)):
+        raise TypeError(f"config: {config!r}, must be the path of a config file")
+
+
 def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:
     if mesh is None:
         return meshes.Place(*job.coordinate(rank, world), peer, None)

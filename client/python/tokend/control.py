@@ -6,8 +6,11 @@ all-reduce. If there is a request, its number arrives at all of them at the same
 one fetches the request, all look whether they stand at one place, all carry it out, all look whether all did.
 """
 
+from __future__ import annotations
+
 import time
 import warnings
+from typing import Any
 
 from ._tokend import DONE, FAILED, NOTED, Error
 
@@ -23,9 +26,9 @@ EDITS = ("mix", "skip")
 PLACE = ("position", "taken", "fingerprint")  # what must be equal for a request to be carried out, in the order it is gathered
 
 
-def _parse(args):
+def _parse(args: str) -> dict[str, Any]:
     """"KEY VALUE" lines as a dict; weights by name."""
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for line in args.splitlines():
         key, _, value = line.partition(" ")
         if key == "weight":
@@ -47,20 +50,21 @@ class Request:
     stop       and then to leave
     """
 
-    def __init__(self, control, number, kind, args, ours, writes):
+    def __init__(self, control: Control, number: int, kind: str, args: str, ours: bool, writes: bool) -> None:
         self.number, self.kind, self.args = number, kind, _parse(args)
-        self.acts_from = self.error = None
+        self.acts_from: int | None = None
+        self.error: str | None = None
         self._control, self._ours, self._writes, self._answered = control, ours, writes, False
 
     @property
-    def stop(self):
+    def stop(self) -> bool:
         return self.error is None and self.kind in ("drain", "rescale")
 
     @property
-    def save(self):
+    def save(self) -> bool:
         return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
 
-    def done(self, text=""):
+    def done(self, text: str = "") -> None:
         """The model is saved: has the daemon write the cursor under the request's tag, if it has one, and tells the operator."""
         if self._answered:
             return
@@ -75,12 +79,12 @@ class Request:
             raise
         self._answer(DONE, text or "saved")
 
-    def _answer(self, outcome, text):
+    def _answer(self, outcome: int, text: str) -> None:
         self._answered = True
         if self._ours:
             self._control.tell(self.number, outcome, text)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         more = f", failed: {self.error}" if self.error else f", acts from {self.acts_from}" if self.acts_from is not None else ""
         return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
 
@@ -88,7 +92,7 @@ class Request:
 class Control:
     """@daemon: a number that is equal for processes with one daemon."""
 
-    def __init__(self, client, group, daemon):
+    def __init__(self, client: Any, group: Any, daemon: int) -> None:
         self.client, self.group, self.daemon = client, group, daemon
         self.stopping = False
         self._noted = self._handled = 0  # numbers of requests

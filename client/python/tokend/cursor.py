@@ -1,15 +1,19 @@
 """Where a run is, as a value."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from operator import index
+from typing import Any
 
 from . import _tokend
 
 
-def _lines(left, right, path=""):
+def _lines(left: Any, right: Any, path: str = "") -> Iterator[str]:
     """What differs between two values out of JSON, as "field: left | right"."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(key for key in right if key not in left)]:
@@ -23,7 +27,7 @@ def _lines(left, right, path=""):
         yield f"{path}: {left} | {right}"
 
 
-def _comparable(shown):
+def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
     """to_dict() with what is in lists under names that people know."""
     names = [dataset["name"] for dataset in shown["datasets"]]
     for dataset in shown.pop("datasets"):
@@ -35,6 +39,18 @@ def _comparable(shown):
     return shown
 
 
+def named_weights(weights: Any) -> dict[str, float]:
+    """Of a mix, as numbers; which names and numbers they may be is the edit's to say."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"mix: a {type(weights).__name__}, must be a dict of weights by dataset name")
+    for name, weight in weights.items():
+        if not isinstance(name, str):
+            raise TypeError(f"mix: {name!r}, must be the name of a dataset")
+        if isinstance(weight, str) or not hasattr(weight, "__float__"):
+            raise TypeError(f"mix: weight of dataset {name}: {weight!r}, must be a number")
+    return {name: float(weight) for name, weight in weights.items()}
+
+
 class Cursor:
     """Where a run is: identity of the stream, position, mix and what is announced of it. Immutable; equal ones have equal bytes.
 
@@ -44,17 +60,17 @@ class Cursor:
 
     __slots__ = ("_bytes", "_shown")
 
-    def __init__(self, cursor):
+    def __init__(self, cursor: Cursor | bytes | bytearray | memoryview) -> None:
         self._bytes = bytes(memoryview(cursor)) if not isinstance(cursor, Cursor) else cursor._bytes
-        self._shown = None
+        self._shown: dict[str, Any] | None = None
         _tokend.cursor_position(self._bytes)  # refuses what is no cursor
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | os.PathLike[str]) -> Cursor:
         with open(path, "rb") as file:
             return cls(file.read())
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Replaces @path at one stroke and durably."""
         directory = os.path.dirname(os.path.abspath(path))
         handle, name = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=directory)
@@ -76,38 +92,39 @@ class Cursor:
 
     # ---- reading ----
 
-    def __bytes__(self):
+    def __bytes__(self) -> bytes:
         return self._bytes
 
-    def _show(self):
+    def _show(self) -> dict[str, Any]:
         if self._shown is None:
             self._shown = json.loads(_tokend.cursor_show(self._bytes))
         return self._shown
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """What `tokctl cursor show --json` prints."""
-        return json.loads(_tokend.cursor_show(self._bytes))
+        shown: dict[str, Any] = json.loads(_tokend.cursor_show(self._bytes))
+        return shown
 
     @property
-    def position(self):
+    def position(self) -> int:
         """The first sample of the run that no rank has taken."""
         return _tokend.cursor_position(self._bytes)
 
     @property
-    def stream(self):
-        return self._show()["stream"]
+    def stream(self) -> str:
+        return str(self._show()["stream"])
 
     @property
-    def seed(self):
-        return self._show()["seed"]
+    def seed(self) -> int:
+        return int(self._show()["seed"])
 
     @property
-    def datasets(self):
+    def datasets(self) -> list[str]:
         """Their names, by the index in batches."""
         return [dataset["name"] for dataset in self._show()["datasets"]]
 
     @property
-    def segments(self):
+    def segments(self) -> list[dict[str, Any]]:
         """The mix in force, then those that are announced: dicts of start, pending and weights (shares by name)."""
         names = self.datasets
         shown = []
@@ -118,40 +135,41 @@ class Cursor:
         return shown
 
     @property
-    def end(self):
+    def end(self) -> int | None:
         """One behind the last position of a finite stream, else None."""
-        return self._show()["end"]
+        end: int | None = self._show()["end"]
+        return end
 
     # ---- edits ----
 
-    def seek(self, position):
+    def seek(self, position: int) -> Cursor:
         """At another position: not before the mix in force began, nor behind the end."""
         return Cursor(_tokend.cursor_seek(self._bytes, index(position)))
 
-    def skip(self, samples):
+    def skip(self, samples: int) -> Cursor:
         """Further on: the samples in between are never served."""
         return Cursor(_tokend.cursor_skip(self._bytes, index(samples)))
 
-    def rewind(self, position):
+    def rewind(self, position: int) -> Cursor:
         """Back: refused for what lies ahead."""
         return Cursor(_tokend.cursor_rewind(self._bytes, index(position)))
 
-    def mix(self, weights, at=None):
+    def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
         """New weights by name from @at on; default: as soon as can be. Replaces what was announced."""
-        weights = dict(weights)
-        return Cursor(_tokend.cursor_mix(self._bytes, list(weights), [float(weight) for weight in weights.values()], at))
+        weights = named_weights(weights)
+        return Cursor(_tokend.cursor_mix(self._bytes, list(weights), list(weights.values()), at))
 
-    def add(self, name, like):
+    def add(self, name: str, like: Cursor | bytes) -> Cursor:
         """With dataset @name as cursor @like has it, e.g. loader.fresh(); a mix then gives it weight."""
         return Cursor(_tokend.cursor_add(self._bytes, bytes(like), name))
 
-    def remove(self, name, at=None):
+    def remove(self, name: str, at: int | None = None) -> Cursor:
         """Without weight for @name from @at on (default: as soon as can be); the others keep their ratio."""
         return Cursor(_tokend.cursor_remove(self._bytes, name, at))
 
     # ---- as a value ----
 
-    def diff(self, other):
+    def diff(self, other: Cursor | bytes) -> list[str]:
         """What differs, as lines "field: here | there"; [] if nothing does."""
         other = other if isinstance(other, Cursor) else Cursor(other)
         lines = list(_lines(_comparable(self.to_dict()), _comparable(other.to_dict())))
@@ -159,17 +177,17 @@ class Cursor:
             lines.append("mix: rounded otherwise, by other mixes before")
         return lines
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return self._bytes == other._bytes if isinstance(other, Cursor) else NotImplemented
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self._bytes)
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return Cursor, (self._bytes,)
 
-    def __str__(self):
-        def mix(segment):
+    def __str__(self) -> str:
+        def mix(segment: dict[str, Any]) -> str:
             return ", ".join(f"{name} {100 * share:.4g} %" for name, share in segment["weights"].items() if share)
 
         now, *pending = self.segments
@@ -178,5 +196,5 @@ class Cursor:
         more = f"; {len(pending) - 3} more to come" if len(pending) > 3 else ""
         return f"{self.stream} at {self.position}{end}, seed {self.seed}: {mix(now)}{later}{more}"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<tokend.Cursor {self}>"

@@ -15,7 +15,7 @@ from . import _tokend, agreement, arguments, arrays, job, private
 from . import group as groups
 from .batch import Batch, Batches, Source, Wanted
 from .control import Control, Request
-from .cursor import Cursor
+from .cursor import Cursor, named_weights
 
 SAME = object()  # seek()'s group unless another one is named
 
@@ -55,7 +55,8 @@ class Loader:
                  then sent there, so it is one of a module's top level. The daemon reads for them as for other ranks, and for
                  this process too, which keeps the place
     view         batches are lent without a copy, for experts: see tokend.view. A batch then has tokens, uint16 or uint32 as stored,
-                 [micro_batch, seq_len + extra], instead of input_ids and labels, with provenance and documents if wanted
+                 [micro_batch, seq_len + extra], instead of input_ids and labels, with provenance and documents if wanted; a
+                 forked child that looks at one crashes, as it does not have the memory
     hold         with view: of the last so many batches any may be held when the next one is taken, and none older, which is a
                  HeldError that names the depth needed; so is a ring that is not deeper than that, here and at a seek
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
@@ -83,12 +84,12 @@ class Loader:
     """
 
     def __init__(
-        self, stream: str, micro_batch: int, *, socket: str | os.PathLike | None = None, config: str | os.PathLike | None = None,
+        self, stream: str, micro_batch: int, *, socket: str | os.PathLike[str] | None = None, config: str | os.PathLike[str] | None = None,
         run: str | None = None, rank: int | None = None, world: int | None = None, mesh: Any = None, peer: int = 0,
         slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
-        provenance: bool = False, cp: Any = None, transform: Callable | None = None, workers: int = 0, view: bool = False,
-        hold: int | None = None, record: str | os.PathLike | None = None,
+        provenance: bool = False, cp: Any = None, transform: Callable[..., Any] | None = None, workers: int = 0, view: bool = False,
+        hold: int | None = None, record: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         self._client: Any = None
         self._control: Any = None
@@ -125,9 +126,8 @@ class Loader:
             self._micro = micro_batch
             if config is None:
                 attach(socket)
-            elif socket is not None:
-                raise ValueError("socket, config: give one of them")
             else:
+                arguments.check_config(config, socket)
                 private.attach(config, deadline, attach)
             if view:
                 self._client.lend(hold)
@@ -150,7 +150,7 @@ class Loader:
         self._alone = group is not None or max(self._world, groups.processes()) == 1  # if there is no `together`
         self._inside = 0.0  # seconds in next(), in all
 
-    def _transforms(self, transform: Callable, workers: int) -> Source:
+    def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
         from . import transform as transforms
 
         seed, greatest = Cursor(self._client.cursor()).seed, transforms.greatest(self._wanted.token_bytes)
@@ -272,7 +272,9 @@ class Loader:
         self._client.commit(self.taken if next is None else next)
 
     def checkpoint(self, tag: str) -> str:
-        """Has the daemon write the cursor durably under @tag; returns where."""
+        """Has the daemon write the cursor durably under @tag; returns where. RefusedError: it could not, e.g. the disk is full."""
+        if not isinstance(tag, str):
+            raise TypeError(f"tag: {tag!r}, must be a text")
         return self._client.checkpoint(tag)
 
     # ---- going elsewhere ----
@@ -320,8 +322,8 @@ class Loader:
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """New weights by dataset name, the same call on all ranks; returns the position from which they act."""
-        weights = dict(weights)
-        acts_from = self._client.set_mix(list(weights), [float(weight) for weight in weights.values()])
+        weights = named_weights(weights)
+        acts_from = self._client.set_mix(list(weights), list(weights.values()))
         self._measure()
         return acts_from
 
@@ -345,6 +347,7 @@ class Loader:
         know their group; one that never calls control() leaves the others without, not stuck.
         """
         if self._control.group is None and not self._alone:
+            self._client.position()  # closed, or in a forked child: that comes first
             raise _tokend.ArgumentError(
                 f"control: rank {self._rank} of {self._world} in a job of {max(self._world, groups.processes())} processes, and the "
                 "loader was given no group of them: pass group=, a gloo group of all that read this stream"

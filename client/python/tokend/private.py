@@ -16,12 +16,18 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 
 from ._tokend import ConnectError, Error
 
 LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
+KEY_DIGITS = 16  # of the config, in its socket's name
 OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "JOURNAL_STREAM")  # a service's, not its child's
+
+# A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while we hold it.
+_no_fork = threading.RLock()
+os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release)
 
 _children = {}  # by socket: (process, its log, where its part of that begins); for reaping, and to say why one failed
 
@@ -50,16 +56,26 @@ def directory():
     """Where the sockets of our private daemons lie."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
-        return os.path.join(runtime, "tokend")
+        path = os.path.join(runtime, "tokend")
+        if len(os.fsencode(_socket_in(path, "0" * KEY_DIGITS))) <= SOCKET_PATH_BYTES:
+            return path
     return f"/tmp/tokend-{os.getuid()}"
 
 
+def _socket_in(directory, key):
+    return os.path.join(directory, key + ".sock")
+
+
 def make_directory():
-    """That, so that only we can write to it. OSError, Error: it cannot be had."""
+    """That, so that only we can write to it. Error: it cannot be had."""
     path = directory()
     while True:
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise Error(f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, for the daemon's socket") from None
         with contextlib.suppress(FileNotFoundError):  # the last daemon in it has just left
             status = os.lstat(path)
             break
@@ -72,13 +88,10 @@ def socket_of(config):
     # A config that was edited is another one: its readers must not meet a daemon that still serves the former text.
     try:
         with open(config, "rb") as text:
-            key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:16]
+            key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:KEY_DIGITS]
     except OSError as error:
         raise Error(f"config: {config}: {error.strerror}: name a config file of tokend") from None
-    path = os.path.join(directory(), key + ".sock")
-    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
-        raise Error(f"config: {path} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path: set XDG_RUNTIME_DIR")
-    return path
+    return _socket_in(directory(), key)
 
 
 def configured(config):
@@ -146,6 +159,10 @@ class Starter:
 
     def __call__(self):
         _look_after(self._path)
+        with _no_fork:
+            self._start()
+
+    def _start(self):
         lock = take_lock(self._path)
         if lock is None:
             return

@@ -1,6 +1,12 @@
 """What a trainer's own logger is given: tokens, and how much of the time went to waiting for them."""
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .loader import Loader
 
 
 class Throughput:
@@ -15,16 +21,16 @@ class Throughput:
       tokend/data_share         of the time that went by, what was spent in next(): waiting, copying, transforms
     """
 
-    def __init__(self, loader):
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._last = self._now()
         self._tokens = self._last[1] * loader.world
 
-    def _now(self):
+    def _now(self) -> tuple[float, float, float, float]:
         stats = self._loader.stats()
         return time.monotonic(), stats["tokens"], stats["waited_s"], stats["next_s"]
 
-    def __call__(self):
+    def __call__(self) -> dict[str, float]:
         then, self._last = self._last, self._now()
         seconds, tokens, waited, inside = (now - before for now, before in zip(self._last, then, strict=True))
         tokens *= self._loader.world

@@ -101,7 +101,7 @@ class Transform:
         self._begin(row.position)
         try:
             made = self._function(given, row.position, self._rng)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise row.error(f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")) from error
         made = self._checked(made, given)
         if isinstance(made, str):
