@@ -136,7 +136,8 @@ static int gave_up(struct tokend *t, const struct search *s)
 			"socket: the daemon at %s was lost and none came back for %" PRId64
 			" s (%s): start it, and resume from the cursor, which is at position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
-	return handle_fail(t, TOKEND_ECONNECT, "socket: no daemon answers at %s (%s): is tokend running?",
+	return handle_fail(t, TOKEND_ECONNECT,
+		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
 		t->socket, error);
 }
 

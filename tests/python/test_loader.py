@@ -560,6 +560,23 @@ def test_a_signal_interrupts_a_wait_and_nothing_is_lost(daemon):
         assert loader.stats()["lost_wakes"] == 0
 
 
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_threads_that_take_batches_of_one_loader_share_no_memory(daemon, framework):
+    """Whose batch is which is theirs to sort out."""
+    batches, steps = [], 400
+    with make(daemon, framework=framework) as loader:
+        threads = [threading.Thread(target=lambda: batches.extend(next(loader) for _ in range(steps // 4))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(batch["position"][0].item() for batch in batches) == list(range(0, 4 * steps, 4))
+    plan = daemon.plan("train", 0, 4 * steps)
+    for batch in sorted(batches, key=lambda batch: batch["position"][0].item()):
+        check(daemon, batch, plan[:4], ["web", "code"])
+        del plan[:4]
+
+
 def test_another_thread_gets_the_state_while_next_waits(daemon):
     with make(daemon, slots=4) as loader:
         taken = len(stop_and_drain(daemon, loader))

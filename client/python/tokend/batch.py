@@ -98,43 +98,43 @@ class Batches:
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
         self._simple = not (more or self._writes or source or feed)
-        self._rows: list[Any] = []
-        self._row_address = 0
+        self._rows: list[tuple[int, list[Any]]] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
         self._next_into = client.next_into
         self.taken = client.taken()  # the position behind the last batch taken
 
-    def _new_rows(self) -> None:
-        fields, micro = self._fields, self.micro
-        block = self.make.empty(fields * ROWS_AHEAD, micro, dtype=self.make.int64)
-        self._rows = self.make.rows(block)
-        self._row_address = self.make.address(block) + 8 * fields * ROWS_AHEAD * micro
+    def _new_rows(self) -> tuple[int, list[Any]]:
+        """Those of a batch; those of the next ones are in _rows."""
+        n, step = self._fields, 8 * self._fields * self.micro
+        block = self.make.empty(n * ROWS_AHEAD, self.micro, dtype=self.make.int64)
+        rows, at = self.make.rows(block), self.make.address(block)
+        groups = [(at + i * step, rows[i * n : i * n + n]) for i in range(ROWS_AHEAD)]
+        self._rows = groups[1:]
+        return groups[0]
 
     def take(self) -> Batch | None:
         """The next batch, or None behind the last."""
-        make, micro, seq, rows = self.make, self.micro, self.seq, self._rows
-        if not rows:
-            self._new_rows()
-            rows = self._rows
-        # Rows are used up from the end: the last one's address is that of the block's end less what was taken.
-        at = self._row_address - 8 * micro * self._fields
+        make, micro, seq = self.make, self.micro, self.seq
+        try:
+            at, fields = self._rows.pop()
+        except IndexError:
+            at, fields = self._new_rows()
         if self._simple:
             tokens = make.empty(micro, self.window, dtype=self._dtype)
             taken = self._next_into(make.address(tokens), at)
             if taken is None:
                 return None
-            self._row_address = at
-            dataset, position = rows.pop(), rows.pop()
+            position, dataset = fields
             valid, self.taken = taken
             input_ids, labels = make.views(tokens, seq)
             if valid < micro:
                 labels = self._without_padding(labels, valid)
             return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
         if self.wanted.device is None:
-            return self._take_more(at)
+            return self._take_more(at, fields)
         from .device import relaxed
 
         with relaxed():
-            return self._take_more(at)
+            return self._take_more(at, fields)
 
     def _without_padding(self, labels: Any, valid: int) -> Any:
         labels = self.make.copy(labels)
@@ -147,7 +147,7 @@ class Batches:
             return self.make.empty(*shape, dtype=dtype)
         return self.make.module.empty(shape, dtype=dtype, pin_memory=True)
 
-    def _take_more(self, at: int) -> Batch | None:
+    def _take_more(self, at: int, fields: list[Any]) -> Batch | None:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
         tokens: Any = None if self.feed or wanted.view else self._empty(micro, self.window, dtype=self._dtype)
         labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
@@ -158,7 +158,6 @@ class Batches:
         if wanted.documents:
             ids, starts = self._empty(micro, seq, dtype=make.int64), self._empty(micro * seq + 1, dtype=make.int32)
             into += [make.address(ids), make.address(starts)]
-        fields = self._rows[-self._fields :]
         if self.feed is not None:
             fed = self.feed.next(lambda: self._next_into(*into))
             tokens, taken = fed or (None, None)
@@ -166,8 +165,7 @@ class Batches:
             taken = self._carefully(tokens, fields, into) if self._may_fail else self._next_into(*into)
         if taken is None:
             return None
-        del self._rows[-self._fields :]
-        self._row_address, self.taken = at, taken[1]
+        self.taken = taken[1]
         batch = {"tokens": make.lent(self.client.view())} if wanted.view else self._shifted(tokens, labels, taken[0])
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
