@@ -46,6 +46,7 @@ def losses(job):
 
 
 def refusals(job):
+    job.edit("max_steps=15", "max_steps=20")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
     job.check.has("another micro-batch", job.start(1, fails=True), "micro_batch is 3, but per_device_train_batch_size is 2")
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
@@ -55,7 +56,6 @@ def refusals(job):
     state = os.path.join(last, "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
-    job.edit("max_steps=15", "max_steps=20")
     job.check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
 
 
@@ -63,6 +63,8 @@ with Job("train_transformers.py", accumulate=2) as job:
     job.start(1, hold=7)
     job.start(2, hold=7)
     text = job.start(1)
+    job.start(1)
+    job.check.equal("a start behind the last step trains nothing", job.steps(job.starts.pop()), {})
     job.prove(steps=15, resumed=[5, 10])
     job.check.has("what the Trainer logs", text, "tokend/tokens_per_second", "tokend/wait_share")
     refusals(job)

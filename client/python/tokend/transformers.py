@@ -17,10 +17,11 @@ class Batches:
 
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
+        self.over = False  # the run is at its max_steps, which a Trainer notices behind a step only
         self._taken = deque()  # the position behind each batch that was handed out and is not committed
 
     def __iter__(self):
-        for batch in self.loader:
+        for batch in () if self.over else self.loader:
             rows = len(batch["input_ids"])
             if rows != self._rows:
                 raise ValueError(f"TokendTrainer: the loader's micro_batch is {rows}, but per_device_train_batch_size is {self._rows}: "
@@ -73,6 +74,7 @@ class TokendCursor(TrainerCallback, ExportableState):
             raise TypeError(f"TokendTrainer: training would read from a {other} around the loader or in its place: "
                             "get_train_dataloader() must be TokendFeed's, and sequence parallelism by deepspeed is not supported")
         self._batches = train_dataloader
+        self._batches.over = state.global_step >= state.max_steps
         found = state.stateful_callbacks.get(type(self).__name__)
         if found is None and state.global_step > 0:
             raise ValueError("TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
