@@ -231,8 +231,8 @@ static bool describe(const struct opening *o, const struct shard_format *format,
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0)
-		return dataset_refuse(
-			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
+		return dataset_refuse(o, o->source->path_line, "path", "%s: %s; must be readable", path,
+			bytes_open_fault(errno));
 	bool fine = describe_open(o, format, s, fd, path);
 
 	close(fd);
@@ -450,7 +450,7 @@ static bool presume_marks(const struct opening *o)
 	bool fine = fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
 
 	if (fd < 0)
-		bytes_why(why, sizeof(why), "%s; must be readable", strerror(errno));
+		bytes_why(why, sizeof(why), "%s; must be readable", bytes_open_fault(errno));
 	else
 		close(fd);
 	if (!fine)

@@ -200,7 +200,7 @@ static struct shard *open_whole(
 	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
 	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (*fd < 0) {
-		bytes_why(why, why_bytes, "%s", strerror(errno));
+		bytes_why(why, why_bytes, "%s", bytes_open_fault(errno));
 		return NULL;
 	}
 	format = shard_describe(input->format, path, *fd, &input->hint, &facts, why, why_bytes);

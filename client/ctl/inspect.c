@@ -48,6 +48,7 @@ struct inspect {
 	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
 	bool mixed;				 /* another has been found to be of another */
 	struct ctl_progress progress;
+	bool alone; /* the path stands for one shard */
 	struct config *config;
 	struct listed *listed;
 	unsigned lists;
@@ -74,10 +75,15 @@ __attribute__((format(printf, 2, 3))) static void add_problem(struct report *r, 
 {
 	va_list args;
 
+	if (r->problems == PROBLEMS)
+		return;
+	char *problem = r->problem[r->problems++];
+
 	va_start(args, text);
-	if (r->problems < PROBLEMS)
-		vsnprintf(r->problem[r->problems++], sizeof(r->problem[0]), text, args);
+	vsnprintf(problem, sizeof(r->problem[0]), text, args);
 	va_end(args);
+	for (char *c = problem; *c; c++) /* names of files may be in it: it stays one line */
+		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
 }
 
 static void put_json(struct ctl_out *out, const struct report *r)
@@ -406,6 +412,11 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 		if (listed && listed->stream->loss_mask)
 			compare_marks(r, listed);
 		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
+		/* Among others it is a shard without windows; alone, and without a header that says so, it is
+		 * one that was not written. */
+		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
+			add_problem(r, "its size is 0 bytes%s: there is no token in it; write it again",
+				shard->bytes->plain ? "" : ", decoded");
 		if (in->deep)
 			scan(in, r, shard, in->manifest || manifest, &digest);
 		if (fstat(fd, &st) != 0)
@@ -462,6 +473,7 @@ static void inspect_path(struct inspect *in, const char *path)
 		shard_list_free(&list);
 		return;
 	}
+	in->alone = list.count == 1;
 	for (uint64_t i = 0; i < list.count && !in->out.failed; i++) {
 		const char *name = shard_list_name(&list, i);
 		char *resolved = resolve(name, &list);

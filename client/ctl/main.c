@@ -4,8 +4,10 @@
 #include "../../proto/version.h"
 #include "ctl.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct command {
@@ -66,12 +68,17 @@ enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 int ctl_fail(const char *text, ...)
 {
 	va_list args;
+	char *line = NULL;
 
-	fputs("tokctl: ", stderr);
 	va_start(args, text);
-	vfprintf(stderr, text, args);
+	if (vasprintf(&line, text, args) < 0)
+		line = NULL;
 	va_end(args);
-	fputc('\n', stderr);
+	/* Names of files are in it: they get no say in where the line ends. */
+	for (char *c = line; c && *c; c++)
+		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+	fprintf(stderr, "tokctl: %s\n", line ? line : strerror(ENOMEM));
+	free(line);
 	return CTL_FAILED;
 }
 

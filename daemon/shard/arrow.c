@@ -22,6 +22,7 @@ enum {
 	BLOCK_BYTES = 24,
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
+	BATCH_LEAST = 96,    /* no batch's metadata is so short */
 	FIELDS_MOST = 65536, /* nested ones counted: a forged schema may name one field many times */
 	DEPTH_MOST = 64,
 	NAME_MOST = 1024,
@@ -31,7 +32,7 @@ enum {
 };
 
 /* What is read of the schema's tables, by their fields' numbers. */
-enum { FOOTER_VERSION, FOOTER_SCHEMA, FOOTER_BATCHES = 3 };
+enum { FOOTER_VERSION, FOOTER_SCHEMA, FOOTER_DICTIONARIES, FOOTER_BATCHES };
 enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
 enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
 enum { INT_BITS, INT_SIGNED };
@@ -97,9 +98,10 @@ struct arrow {
 	char name[64]; /* of the column, as far as it can be shown */
 	char *why;
 	size_t why_bytes;
-	uint64_t at;	/* how far the batches have been walked through */
-	bool version_4; /* the batch walked to */
-	char batch[40]; /* "Arrow batch 17" */
+	uint64_t at;	   /* how far the batches have been walked through */
+	bool dictionaries; /* of other columns: they may lie behind the batches */
+	bool version_4;	   /* the batch walked to */
+	char batch[40];	   /* "Arrow batch 17" */
 };
 
 struct shard_index {
@@ -395,10 +397,12 @@ static bool find_footer(struct arrow *a)
 	const struct bytes *b = a->b;
 	uint8_t head[BEGIN_BYTES], end[END_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
+	char text[BEGIN_BYTES + 1];
 	int error;
 
 	if (n < MAGIC_BYTES || memcmp(head, magic, MAGIC_BYTES) != 0)
-		return refuse(a, "magic at its begin is not ARROW1: it is %s", other_kind(head, n));
+		return refuse(a, "magic at its begin is not ARROW1 but '%s': it is %s",
+			bytes_shown(head, n, text, sizeof(text)), other_kind(head, n));
 	if (b->size < BEGIN_BYTES + END_BYTES)
 		return refuse(a,
 			"its size is %" PRIu64 " bytes; an Arrow IPC file has at least %d: it is cut short",
@@ -406,8 +410,10 @@ static bool find_footer(struct arrow *a)
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, &error, a->why, a->why_bytes))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
-		return refuse(
-			a, "magic at its end is not ARROW1: it is cut short, or its writer was not closed");
+		return refuse(a,
+			"magic at its end is not ARROW1 but '%s': it is cut short, or its writer was not "
+			"closed",
+			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
 	int32_t length = (int32_t)bytes_u32(end);
 	uint64_t most = b->size - BEGIN_BYTES - END_BYTES;
 
@@ -442,6 +448,11 @@ static bool arrow_begin(
 		return false;
 	if (!check_version(a, "Arrow footer", version))
 		return false;
+	struct fb_vector dictionaries;
+
+	if (!fb_vector(&a->footer, &root, FOOTER_DICTIONARIES, BLOCK_BYTES, "dictionaries", &dictionaries))
+		return false;
+	a->dictionaries = dictionaries.count > 0;
 	return read_schema(a, &root, hint) &&
 	       fb_vector(&a->footer, &root, FOOTER_BATCHES, BLOCK_BYTES, "recordBatches", &a->batches);
 }
@@ -601,6 +612,38 @@ static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t ro
 		       a->batch, a->name, nulls);
 }
 
+/*
+ * A column without nulls need not say so row by row; where it does, all its bits must be set, or what is
+ * served are values that nobody wrote.
+ */
+static bool check_validity(
+	struct arrow *a, const struct block *block, uint64_t offset, uint64_t length, uint64_t rows)
+{
+	uint64_t bytes = (rows + 7) / 8, body = block->begin + block->metadata;
+	uint8_t bits[1024];
+	int error;
+
+	if (length == 0)
+		return true;
+	if (offset > block->body || length > block->body - offset || length < bytes)
+		return refuse(a,
+			"%s: validity of column '%s' is %" PRId64 " bytes from byte %" PRId64
+			" of the body on; must be %" PRIu64 " or more and stay within its %" PRIu64 " bytes",
+			a->batch, a->name, (int64_t)length, (int64_t)offset, bytes, block->body);
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < sizeof(bits) ? bytes - at : sizeof(bits);
+		if (!bytes_read(a->b, body + offset + at, bits, n, &error, a->why, a->why_bytes))
+			return false;
+		for (uint64_t row = 8 * at; row < 8 * (at + n) && row < rows; row++)
+			if (!(bits[row / 8 - at] >> row % 8 & 1))
+				return refuse(a,
+					"%s: null_count of column '%s' is 0, but its validity says that row "
+					"%" PRIu64 " is null; every row must be a token",
+					a->batch, a->name, row);
+	}
+	return true;
+}
+
 /* *@at: where our column's values begin in the file. */
 static bool find_values(
 	struct arrow *a, const struct block *block, const struct fb_table *batch, uint64_t rows, uint64_t *at)
@@ -616,9 +659,10 @@ static bool find_values(
 		return refuse(a, "%s: buffers has %" PRIu32 " items; its columns need %" PRIu64, a->batch,
 			buffers.count, all);
 	/* The first of a column of integers is validity, the second the values. */
-	if (!fb_bytes(&a->message, buffers.at + (before + 1) * BUFFER_BYTES, BUFFER_BYTES, "buffers", &p))
+	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, 2 * BUFFER_BYTES, "buffers", &p))
 		return false;
-	uint64_t offset = bytes_u64(p), length = bytes_u64(p + 8);
+	uint64_t valid_at = bytes_u64(p), valid = bytes_u64(p + 8);
+	uint64_t offset = bytes_u64(p + BUFFER_BYTES), length = bytes_u64(p + BUFFER_BYTES + 8);
 
 	if (offset > block->body || length > block->body - offset || offset % 8 != 0)
 		return refuse(a,
@@ -633,7 +677,7 @@ static bool find_values(
 			a->batch, rows, a->name, length, length / shard_type_bytes(a->type),
 			shard_type_name(a->type));
 	*at = block->begin + block->metadata + offset;
-	return true;
+	return check_validity(a, block, valid_at, valid, rows);
 }
 
 /* Batches from the first to the last: each @rows tokens from byte *@at of the file on. */
@@ -675,6 +719,12 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 		facts->data_at = facts->plain ? at : 0;
 		facts->tokens += rows;
 	}
+	/* Behind the last batch there is the mark of the end, and no room for a batch that was left out. */
+	if (a.batches.count > 0 && !a.dictionaries && a.end - a.at >= BATCH_LEAST)
+		return refuse(&a,
+			"Arrow footer: recordBatches has %" PRIu32 " items, which end at byte %" PRIu64
+			"; the footer begins at %" PRIu64 ": what lies between is in no batch",
+			a.batches.count, a.at, a.end);
 	facts->type = a.type;
 	facts->documents = a.batches.count;
 	return true;

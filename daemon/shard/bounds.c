@@ -49,7 +49,8 @@ uint32_t bounds_beside(const char *shard)
 		return 0;
 	if (stat(path, &st) == 0)
 		return bytes_id(&st);
-	return errno == ENOENT ? 0 : 1; /* opening it will say what is wrong */
+	/* Opening it will say what is wrong, also of a link that leads nowhere. */
+	return errno == ENOENT && lstat(path, &st) != 0 ? 0 : 1;
 }
 
 /* ---- spans ---- */
@@ -174,13 +175,20 @@ static void begin_row(struct reading *r)
 	r->text[1][0] = 0;
 }
 
-/* What cannot be shown is shown as '?'. A third field and those behind it are nobody's. */
-static void keep(struct reading *r, char c)
+/*
+ * What cannot be shown is shown as '?'. A third field and those behind it are nobody's. A number that goes on
+ * and on is none, and need not be read to its end, which may be far in a file that is small.
+ */
+static bool keep(struct reading *r, char c)
 {
-	if (r->field >= 2 || r->length == FIELD_MOST)
-		return;
+	if (r->field >= 2)
+		return true;
+	if (r->length == FIELD_MOST)
+		return refuse(r, "%s is '%s'; must be a whole number below 2^64", r->field ? "end" : "start",
+			r->text[r->field]);
 	r->text[r->field][r->length++] = c >= ' ' && c <= '~' ? c : '?';
 	r->text[r->field][r->length] = 0;
+	return true;
 }
 
 static bool take(struct reading *r, char c)
@@ -191,30 +199,24 @@ static bool take(struct reading *r, char c)
 	if (lf)
 		return true;
 	r->any = true;
-	if (r->quoted && !r->quote && c != '"') {
-		keep(r, c);
-		return true;
-	}
+	if (r->quoted && !r->quote && c != '"')
+		return keep(r, c);
 	if (c == '"' && r->open) {
 		r->quoted = true;
 		r->open = false;
 		return true;
 	}
 	if (c == '"' && r->quoted) { /* one ends them, two are one */
-		if (r->quote)
-			keep(r, c);
 		r->quote = !r->quote;
-		return true;
+		return r->quote || keep(r, c);
 	}
 	r->quoted = r->quote = r->open = false;
 	if (c == ',') {
 		begin_field(r, r->field + (r->field < 2));
 		return true;
 	}
-	if (c != '\n' && c != '\r') {
-		keep(r, c);
-		return true;
-	}
+	if (c != '\n' && c != '\r')
+		return keep(r, c);
 	r->cr = c == '\r';
 	if (!end_row(r))
 		return false;

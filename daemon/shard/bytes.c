@@ -26,6 +26,17 @@ void bytes_say(char *why, size_t why_bytes, const char *text, ...)
 	va_end(args);
 }
 
+const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
+{
+	const uint8_t *in = from;
+
+	n = n < to_bytes ? n : to_bytes - 1;
+	for (size_t i = 0; i < n; i++)
+		to[i] = in[i] >= ' ' && in[i] <= '~' ? (char)in[i] : '?';
+	to[n] = 0;
+	return to;
+}
+
 /* ---- as it lies ---- */
 
 static bool plain_read(
@@ -75,8 +86,8 @@ static void own_close(struct bytes *b)
 	free(b);
 }
 
-static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try},
-			      own_ops = {plain_read, own_close, NULL, plain_try};
+static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL},
+			      own_ops = {plain_read, own_close, NULL, plain_try, NULL};
 
 uint32_t bytes_id(const struct stat *st)
 {
@@ -113,16 +124,29 @@ struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_b
 	return NULL;
 }
 
+const char *bytes_open_fault(int error)
+{
+	return error == ENXIO ? "is no regular file; a shard must be one" : strerror(error);
+}
+
 struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	char text[256];
+	struct stat st;
 
 	if (fd < 0) {
 		*error = errno;
-		bytes_why(why, why_bytes, "%.200s: %s", name, strerror(*error));
+		bytes_why(why, why_bytes, "%.200s: %s", name, bytes_open_fault(*error));
+		/* A link that leads nowhere is a file that is lost, not one that was never there. */
+		if (*error == ENOENT && lstat(path, &st) == 0) {
+			*error = EINVAL;
+			bytes_why(why, why_bytes,
+				"%.200s: is a link to a file that is not there; add that, or remove the link",
+				name);
+		}
 		return NULL;
 	}
 	struct bytes *b = bytes_open_plain(fd, path, text, sizeof(text));
@@ -168,6 +192,11 @@ bool bytes_read(
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 {
 	return b->ops->try && at <= b->size && n <= b->size - at && b->ops->try(b, at, to, n);
+}
+
+bool bytes_check(const struct bytes *b, char *why, size_t why_bytes)
+{
+	return !b->ops->check || b->ops->check(b, why, why_bytes);
 }
 
 size_t bytes_head(const struct bytes *b, void *to, size_t n)

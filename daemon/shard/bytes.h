@@ -23,6 +23,8 @@ struct bytes_ops {
 	bool (*head)(const struct bytes *b, void *to, size_t n);
 	/* As bytes_try() says, of a range that it has checked. NULL: never. */
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
+	/* As bytes_check() says. NULL: there is nothing to look at. */
+	bool (*check)(const struct bytes *b, char *why, size_t why_bytes);
 };
 
 struct bytes {
@@ -72,6 +74,8 @@ void bytes_close(struct bytes *b);
  */
 struct stat;
 uint32_t bytes_id(const struct stat *st);
+/* What to say of a file that open() refused with @error: of a socket it says no more than ENXIO. */
+const char *bytes_open_fault(int error);
 
 /*
  * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has got
@@ -85,6 +89,11 @@ bool bytes_read(
  * anything else, which bytes_read() will tell; @to may be written to. For files that know RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
+/*
+ * What can be known of it only by decoding, where that costs little: a small compressed file is decoded
+ * whole, so that a damaged one is refused before any of it is served. False: @why, one line without the path.
+ */
+bool bytes_check(const struct bytes *b, char *why, size_t why_bytes);
 /* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by. */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
@@ -110,6 +119,9 @@ static inline bool bytes_false(void)
 }
 
 #define bytes_why(...) (bytes_say(__VA_ARGS__), bytes_false())
+
+/* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a '?'. */
+const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
 /* Little-endian integers that lie anywhere. */
 static inline uint16_t bytes_u16(const void *p)

@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { METADATA_MOST = 64 * 1024, AT_ONCE = 4096 /* ends */ };
+enum {
+	METADATA_MOST = 64 * 1024,
+	AT_ONCE = 4096,	 /* ends */
+	SMALL = 1 << 20, /* indexes up to here are looked at whole when their shards are described */
+};
 
 struct shard_index {
 	struct spans spans; /* of all tokens; none of the empty documents */
@@ -62,7 +66,20 @@ static bool number(const char *text, const char *end, uint64_t *value)
 	return any;
 }
 
-/* @text is @n bytes. The name of the tokenizer may itself have bars in it. */
+/* "token size, line 1, is 'x'": @n bytes of it, as far as they can be shown. */
+static bool refuse_line(
+	const char *field, const char *text, size_t n, const char *wanted, char *why, size_t why_bytes)
+{
+	char shown[41];
+
+	return bytes_why(why, why_bytes, ".ds.metadata: %s, is '%s'; must be %s", field,
+		bytes_shown(text, n, shown, sizeof(shown)), wanted);
+}
+
+/*
+ * @text is @n bytes. The name of the tokenizer may itself have bars in it; one without any is that of an
+ * older file, which states no width.
+ */
 static bool parse_metadata(const char *text, size_t n, struct metadata *m, char *why, size_t why_bytes)
 {
 	const char *end = text + n, *first = memchr(text, '\n', n);
@@ -72,19 +89,22 @@ static bool parse_metadata(const char *text, size_t n, struct metadata *m, char 
 	const char *bar = memrchr(text, '|', (size_t)(first - text));
 
 	m->has_width = bar && number(bar + 1, first, &m->width);
+	if (bar && !m->has_width && (bar + 1 == first || strchr("+-0123456789", bar[1])))
+		return refuse_line(
+			"token size, line 1", bar + 1, (size_t)(first - bar) - 1, "2 or 4", why, why_bytes);
 	if (m->has_width && m->width != 2 && m->width != 4)
 		return bytes_why(why, why_bytes,
 			".ds.metadata: token size, line 1, is %" PRIu64 "; must be 2 or 4", m->width);
 	if (first == end)
-		return true;
+		return bytes_why(why, why_bytes,
+			".ds.metadata: its %zu bytes have no line 2, the token count: it is cut short", n);
 	const char *line = first + 1, *second = memchr(line, '\n', (size_t)(end - line));
 
 	if (!second)
 		second = end;
 	m->has_count = number(line, second, &m->count);
-	return m->has_count || bytes_why(why, why_bytes,
-				       ".ds.metadata: token count, line 2, is '%.*s'; must be a whole number",
-				       (int)(second - line < 40 ? second - line : 40), line);
+	return m->has_count || refuse_line("token count, line 2", line, (size_t)(second - line),
+				       "a whole number", why, why_bytes);
 }
 
 static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, size_t why_bytes)
@@ -161,6 +181,8 @@ static uint64_t width_of(
 	return shard_type_bytes(hint->type);
 }
 
+static bool check_small_index(const struct bytes *b, uint64_t tokens, char *why, size_t why_bytes);
+
 static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, char *why, size_t why_bytes)
 {
@@ -184,12 +206,12 @@ static bool datatrove_describe(const struct bytes *b, const struct shard_hint *h
 			".ds.metadata: token count is %" PRIu64 "; the file has %" PRIu64
 			" tokens of %" PRIu64 " bytes",
 			m.count, facts->tokens, width);
-	if (last > facts->tokens)
+	if (facts->documents != SHARD_UNKNOWN && last != facts->tokens)
 		return bytes_why(why, why_bytes,
-			".ds.index: the last document ends at token %" PRIu64 "; the file has %" PRIu64
+			".ds.index: the last document%s ends at token %" PRIu64 "; the file has %" PRIu64
 			" tokens of %" PRIu64 " bytes",
-			last, facts->tokens, width);
-	return true;
+			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens, width);
+	return check_small_index(b, facts->tokens, why, why_bytes);
 }
 
 /* ---- documents ---- */
@@ -235,6 +257,21 @@ static bool same_index(const struct bytes *file, const struct shard_facts *facts
 {
 	return (file ? file->id : 0) == facts->index ||
 	       bytes_why(why, why_bytes, ".ds.index: was changed while the shard was opened");
+}
+
+/* Nobody need ask for its documents: what is wrong beside a shard is wrong with it. */
+static bool check_small_index(const struct bytes *b, uint64_t tokens, char *why, size_t why_bytes)
+{
+	struct spans spans = {0};
+	struct bytes *file;
+
+	if (!open_beside(b, ".ds.index", &file, why, why_bytes))
+		return false;
+	bool fine = !file || file->size > SMALL || load(&spans, file, tokens, why, why_bytes);
+
+	spans_free(&spans);
+	bytes_close(file);
+	return fine;
 }
 
 static void datatrove_close(struct shard_index *index)

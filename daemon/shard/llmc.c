@@ -5,6 +5,7 @@
 #include "shard.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 enum { HEADER_BYTES = 256 * 4, EVALUATION = 20240522 };
 
@@ -25,12 +26,35 @@ static const struct kind *kind_of(uint32_t magic)
 	return NULL;
 }
 
+static bool is_known(uint32_t magic)
+{
+	return kind_of(magic) || magic == EVALUATION;
+}
+
+/*
+ * A header whose magic is damaged must not be served as tokens: behind it stand a count that makes up the
+ * file and nothing but zeros, which no file of tokens begins with.
+ */
+static bool is_damaged(const struct bytes *b, const uint8_t *start)
+{
+	static const uint8_t zeros[HEADER_BYTES - 12];
+	uint8_t head[HEADER_BYTES];
+	uint64_t count = bytes_u32(start + 8), rest = b->size - HEADER_BYTES;
+	int error;
+	char why[256];
+
+	return b->size > HEADER_BYTES && (rest == 2 * count || rest == 4 * count) &&
+	       bytes_read(b, 0, head, sizeof(head), &error, why, sizeof(why)) &&
+	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
+}
+
 static bool llmc_recognise(const struct bytes *b)
 {
-	uint8_t head[4];
+	uint8_t head[12];
+	size_t n = bytes_head(b, head, sizeof(head));
 
-	return bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-	       (kind_of(bytes_u32(head)) || bytes_u32(head) == EVALUATION);
+	return (n >= 4 && (is_known(bytes_u32(head)) || is_known(__builtin_bswap32(bytes_u32(head))))) ||
+	       (n == sizeof(head) && is_damaged(b, head));
 }
 
 static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
@@ -55,8 +79,10 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint, 
 			EVALUATION);
 	if (!kind)
 		return bytes_why(why, why_bytes,
-			"magic is %" PRIu32 "; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32 " (Llama-3)",
-			bytes_u32(head), kinds[0].magic, kinds[1].magic);
+			"magic is %" PRIu32 "%s; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32 " (Llama-3)",
+			bytes_u32(head),
+			is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian" : "",
+			kinds[0].magic, kinds[1].magic);
 	if (version != kind->version)
 		return bytes_why(why, why_bytes,
 			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic", version,

@@ -9,8 +9,8 @@
  *
  * index.json, in the directory or the one above, lists the shards. What it says is held against the files and
  * the other way round, so that a lost or a stray file is not found out by a training that went differently.
- * Of its `hashes` only the xxh64 of a compressed shard is looked at, when that is about to be decoded whole:
- * no other is read whole, and sha1 would cost more than the decoding.
+ * Of its `hashes` only xxh64 is looked at: of a compressed shard when that is about to be decoded whole, and
+ * of a small one; no other is read whole, and sha1 would cost more than the decoding.
  */
 #include "json.h"
 #include "memo.h"
@@ -685,29 +685,36 @@ static struct shard_index *begin(const struct bytes *b, const struct front *f, c
 	return x;
 }
 
+/* All of a source. @data: "zip_data", which of the index's hashes it is. */
+static bool check_bytes(const struct bytes *b, const char *data, uint64_t hash, char *why, size_t why_bytes)
+{
+	XXH64_state_t state;
+	char some[16 * 1024];
+	int error;
+	bool fine = true;
+
+	XXH64_reset(&state, 0);
+	for (uint64_t at = 0; fine && at < b->size; at += sizeof(some)) {
+		size_t n = b->size - at < sizeof(some) ? (size_t)(b->size - at) : sizeof(some);
+
+		fine = bytes_read(b, at, some, n, &error, why, why_bytes);
+		XXH64_update(&state, some, n);
+	}
+	return fine && (XXH64_digest(&state) == hash ||
+			       bytes_why(why, why_bytes,
+				       "its xxh64 is %016" PRIx64
+				       "; its %s.hashes in index.json says %016" PRIx64 ": it is damaged",
+				       (uint64_t)XXH64_digest(&state), data, hash));
+}
+
 /* The file as it lies: whole, but it is about to be decoded anyway. */
 static bool check_hash(const struct bytes *b, uint64_t hash, char *why, size_t why_bytes)
 {
-	XXH64_state_t state;
 	struct bytes *file = bytes_open_plain(b->fd, b->path, why, why_bytes);
-	char some[16 * 1024];
-	int error;
-	bool fine = file;
+	bool fine = file && check_bytes(file, "zip_data", hash, why, why_bytes);
 
-	XXH64_reset(&state, 0);
-	for (uint64_t at = 0; fine && at < file->size; at += sizeof(some)) {
-		size_t n = file->size - at < sizeof(some) ? (size_t)(file->size - at) : sizeof(some);
-
-		fine = bytes_read(file, at, some, n, &error, why, why_bytes);
-		XXH64_update(&state, some, n);
-	}
 	bytes_close(file);
-	return fine &&
-	       (XXH64_digest(&state) == hash ||
-		       bytes_why(why, why_bytes,
-			       "its xxh64 is %016" PRIx64
-			       "; its zip_data.hashes in index.json says %016" PRIx64 ": it is damaged",
-			       (uint64_t)XXH64_digest(&state), hash));
+	return fine;
 }
 
 static struct shard_index *mds_open(const struct bytes *b, const struct shard_hint *hint,
@@ -800,8 +807,8 @@ struct entry {
 	char *name;    /* of the raw file, below the index's directory */
 	char *zip;     /* "" or what is added to that for the compressed one: ".zstd" */
 	char *columns; /* shared by neighbours that are the same */
-	uint64_t number, samples, bytes, zip_bytes, zip_hash;
-	bool owns_columns, has_hash;
+	uint64_t number, samples, bytes, raw_hash, zip_bytes, zip_hash;
+	bool owns_columns, has_raw_hash, has_hash;
 };
 
 /* An index.json. */
@@ -842,6 +849,30 @@ static bool check_basename(const char *where, const char *name, char *why, size_
 	return true;
 }
 
+/* The xxh64 of `hashes`, if there is one. Others are passed over. */
+static bool take_hash(
+	const json_t *data, const char *where, uint64_t *hash, bool *has_hash, char *why, size_t why_bytes)
+{
+	const json_t *hashes = json_object_get(data, "hashes"), *xxh64 = json_object_get(hashes, "xxh64");
+	const char *text = json_string_value(xxh64);
+	char shown[SHOWN];
+
+	if (hashes && !json_is_null(hashes) && !json_is_object(hashes))
+		return bytes_why(
+			why, why_bytes, "%shashes is %s; must be an object", where, json_kind(hashes));
+	if (!xxh64)
+		return true;
+	if (!text)
+		return bytes_why(why, why_bytes, "%shashes.xxh64 is %s; must be 16 hex digits", where,
+			json_kind(xxh64));
+	if (strlen(text) != 16 || strspn(text, "0123456789abcdefABCDEF") != 16)
+		return bytes_why(why, why_bytes, "%shashes.xxh64 is '%s'; must be 16 hex digits", where,
+			json_shown(text, shown, sizeof(shown)));
+	*hash = strtoull(text, NULL, 16);
+	*has_hash = true;
+	return true;
+}
+
 /* `zip_data`: the compressed twin, if there is one. */
 static bool take_zip(const json_t *shard, const char *where, struct entry *e, char *why, size_t why_bytes)
 {
@@ -867,17 +898,9 @@ static bool take_zip(const json_t *shard, const char *where, struct entry *e, ch
 			"%sbasename is '%s'; must be raw_data.basename and an ending like .zstd", inner,
 			json_shown(name, shown, sizeof(shown)));
 	e->zip = strdup(name + n);
-	const char *hash = json_string_value(json_object_get(json_object_get(zip, "hashes"), "xxh64"));
-	char *end = NULL;
-
-	if (hash) {
-		e->zip_hash = strtoull(hash, &end, 16);
-		e->has_hash = true;
-		if (strlen(hash) != 16 || *end)
-			return bytes_why(why, why_bytes, "%shashes.xxh64 is '%s'; must be 16 hex digits",
-				inner, json_shown(hash, shown, sizeof(shown)));
-	}
-	return e->zip || bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	if (!e->zip)
+		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	return take_hash(zip, inner, &e->zip_hash, &e->has_hash, why, why_bytes);
 }
 
 static bool take_entry(const json_t *shard, const char *where, struct list *list, char *why, size_t why_bytes)
@@ -896,7 +919,8 @@ static bool take_entry(const json_t *shard, const char *where, struct list *list
 			why, why_bytes, "%sraw_data is %s; must be an object", where, json_kind(raw));
 	name = json_string_in(raw, inner, "basename", why, why_bytes);
 	if (!name || !check_basename(inner, name, why, why_bytes) ||
-		!json_number_in(raw, inner, "bytes", INT64_MAX, &e->bytes, why, why_bytes))
+		!json_number_in(raw, inner, "bytes", INT64_MAX, &e->bytes, why, why_bytes) ||
+		!take_hash(raw, inner, &e->raw_hash, &e->has_raw_hash, why, why_bytes))
 		return false;
 	e->name = strdup(name);
 	e->columns = columns_text(shard);
@@ -1082,6 +1106,9 @@ static bool check_entry(
 			"its columns are %s; index.json: those of shards[%" PRIu64 "] are %s",
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
+	/* A large one is not read whole for it. */
+	if (e->has_raw_hash && b->size <= SMALL && !check_bytes(b, "raw_data", e->raw_hash, why, why_bytes))
+		return false;
 	return check_zip(b, f, e, why, why_bytes);
 }
 

@@ -112,15 +112,22 @@ static uint64_t documents_at(const struct idx *idx, uint64_t i)
 static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why_bytes)
 {
 	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
+	char text[sizeof(magic) + 1];
+
+	if (size == 0)
+		return bytes_why(why, why_bytes,
+			".idx: its size is 0 bytes; the header alone has %d: its writer was not closed",
+			HEADER_BYTES);
 
 	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
 		return bytes_why(why, why_bytes,
 			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; must be "
 			"MMIDIDX: write it again with a Megatron of 2020 or later");
-	if (n == 0 || memcmp(head, magic, n) != 0)
+	if (memcmp(head, magic, n) != 0)
 		return bytes_why(why, why_bytes,
-			".idx: magic is not MMIDIDX: it is no Megatron index, or damaged; if the .bin is "
-			"plain tokens, say `format: flat` and move the .idx away");
+			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; if the "
+			".bin is plain tokens, say `format: flat` and move the .idx away",
+			bytes_shown(head, n, text, sizeof(text)));
 	if (size < HEADER_BYTES)
 		return bytes_why(why, why_bytes,
 			".idx: its size is %" PRIu64 " bytes; the header alone has %d: it is cut short", size,
@@ -148,6 +155,11 @@ static bool check_counts(struct idx *idx, char *why, size_t why_bytes)
 			" sequences hold at most %" PRIu64,
 			idx->documents, rest, idx->sequences, rest / 8);
 	rest -= 8 * idx->documents;
+	if (idx->sequences == 0 && rest > 0)
+		return bytes_why(why, why_bytes,
+			".idx: sequence count is 0, and there are %" PRIu64 " bytes after the %" PRIu64
+			" document boundaries; must be none",
+			rest, idx->documents);
 	idx->modes = rest > 0;
 	return rest == 0 || rest == idx->sequences ||
 	       bytes_why(why, why_bytes,
@@ -290,6 +302,8 @@ struct walk {
 	const struct idx *idx;
 	uint64_t bin_bytes, tokens; /* of the sequences up to here */
 	bool row;		    /* up to here */
+	uint64_t begin, end;	    /* bytes of the last sequence that has any */
+	uint32_t rows;		    /* bit w: up to here they are a row if a token has w bytes */
 	uint64_t data_at;	    /* row */
 	uint64_t *pointers;	    /* filled where it is set: every STRIDE-th */
 	struct pieces *pieces;	    /* filled where it is set */
@@ -314,10 +328,23 @@ static bool take_sequence(
 			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
 			"; must be a multiple of %" PRIu32 ", the size of a token",
 			i, pointer, width);
+	if (bytes > 0 && pointer > w->begin && pointer < w->end)
+		return bytes_why(why, why_bytes,
+			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
+			", within the one before it, bytes %" PRIu64 " to %" PRIu64
+			": its pointer or that one's length is wrong",
+			i, pointer, w->begin, w->end);
+	if (bytes > 0) {
+		w->begin = pointer;
+		w->end = pointer + bytes;
+	}
 	if (i == 0)
 		w->data_at = pointer;
 	if (pointer != w->data_at + w->tokens * width)
 		w->row = false;
+	for (uint32_t other = 1; other <= 8; other *= 2)
+		if (pointer != w->data_at + w->tokens * other)
+			w->rows &= ~(1u << other);
 	if (w->pointers && i % STRIDE == 0)
 		w->pointers[i / STRIDE] = pointer;
 	w->tokens += (uint64_t)length;
@@ -342,6 +369,22 @@ static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
 				    bytes_u64(pointers + 8 * j), why, why_bytes))
 				return false;
 	}
+	return true;
+}
+
+/*
+ * Sequences need not follow one another. But where they do so exactly, and make up the .bin, for tokens of
+ * another width, it is the dtype that is wrong, and what it makes of the tokens is none.
+ */
+static bool check_width(const struct walk *w, char *why, size_t why_bytes)
+{
+	for (uint32_t other = 1; other <= 8 && !w->row; other *= 2)
+		if (w->rows >> other & 1 && w->data_at + w->tokens * other == w->bin_bytes)
+			return bytes_why(why, why_bytes,
+				".idx: dtype is %s, of %" PRIu32
+				" bytes; its pointers and the .bin's %" PRIu64
+				" bytes are those of tokens of %" PRIu32 " bytes",
+				shard_type_name(w->idx->type), w->idx->width, w->bin_bytes, other);
 	return true;
 }
 
@@ -413,9 +456,11 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
 	if (!index->pointers)
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	struct walk w = {.idx = idx, .bin_bytes = b->size, .row = true, .pointers = index->pointers};
+	struct walk w = {
+		.idx = idx, .bin_bytes = b->size, .row = true, .rows = ~0u, .pointers = index->pointers};
 
-	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes))
+	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes) ||
+		!check_width(&w, why, why_bytes))
 		return false;
 	if (idx->file->id != facts->index || w.tokens != facts->tokens || idx->type != facts->type)
 		return bytes_why(why, why_bytes, ".idx: was changed while the shard was opened");

@@ -25,6 +25,18 @@ bool npy_recognise(const struct bytes *b)
 	return bytes_head(b, head, sizeof(head)) == sizeof(head) && memcmp(head, magic, sizeof(head)) == 0;
 }
 
+/* Also where the magic is damaged: the header behind it, where NumPy begins it, is not to be served as
+ * tokens. */
+static bool is_npy(const struct bytes *b)
+{
+	static const char begin[] = "{'descr':";
+	uint8_t head[12 + sizeof(begin) - 1];
+
+	return npy_recognise(b) || (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
+					   (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
+						   memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
+}
+
 /* ---- the literal ---- */
 
 /* What is still to be read of it. */
@@ -101,15 +113,16 @@ static bool take_number(struct text *t, uint64_t *value)
 	return true;
 }
 
+/* For people: nothing that breaks a line. */
+static const char *shown(char *text)
+{
+	return bytes_shown(text, strlen(text), text, strlen(text) + 1);
+}
+
 /* What the text goes on with, as far as it can be shown. */
 static const char *rest(const struct text *t, char *to, size_t to_bytes)
 {
-	size_t n = 0;
-
-	for (const char *c = t->at; c < t->end && n + 1 < to_bytes; c++)
-		to[n++] = *c >= ' ' && *c <= '~' ? *c : '?';
-	to[n] = 0;
-	return to;
+	return bytes_shown(t->at, (size_t)(t->end - t->at), to, to_bytes);
 }
 
 static bool refuse_text(
@@ -187,7 +200,7 @@ static bool take_entry(struct text *t, struct header *h, char *why, size_t why_b
 	if (!seen || *seen)
 		return bytes_why(why, why_bytes,
 			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, once each",
-			key, seen ? "there twice" : "unknown");
+			shown(key), seen ? "there twice" : "unknown");
 	*seen = true;
 	return seen == &h->has_descr   ? take_descr(t, h, why, why_bytes)
 	       : seen == &h->has_order ? take_order(t, h, why, why_bytes)
@@ -261,7 +274,7 @@ static bool read_header(
 
 /* ---- what is in it ---- */
 
-static bool type_of(const struct header *h, enum shard_type *type, char *why, size_t why_bytes)
+static bool type_of(struct header *h, enum shard_type *type, char *why, size_t why_bytes)
 {
 	static const char *const names[] = {
 		[SHARD_U8] = "|u1",
@@ -284,7 +297,8 @@ static bool type_of(const struct header *h, enum shard_type *type, char *why, si
 		}
 	}
 	return bytes_why(why, why_bytes,
-		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8", code,
+		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
+		shown(h->descr),
 		*code == '>'	    ? ", which is big-endian"
 		: strchr(code, 'O') ? ", which is objects, a pickle"
 		: strchr(code, 'f') ? ", which is no integer"
@@ -298,7 +312,8 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, 
 	if (!read_header(b, &h, data_at, why, why_bytes))
 		return false;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
-		return bytes_why(why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool", h.descr);
+		return bytes_why(
+			why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool", shown(h.descr));
 	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
 		return bytes_why(why, why_bytes,
 			"NumPy header: shape is (%" PRIu64 ", …) of %u dimensions with %" PRIu64
@@ -340,6 +355,6 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, s
 
 const struct shard_format shard_npy = {
 	.name = "npy",
-	.recognise = npy_recognise,
+	.recognise = is_npy,
 	.describe = npy_describe,
 };

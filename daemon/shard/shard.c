@@ -33,6 +33,7 @@ enum {
 	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are read and converted at a time */
 	ROWS_AT_ONCE = 64,	 /* of them, where they lie in short rows, */
 	GAP_MOST = 1024,	 /* as far apart as costs no more to read than to ask twice */
+	TEXT_LEAST = 32,	 /* bytes that tell text from a few tokens */
 	LARGE_FRAME = 32 << 20,	 /* from here on users are told what a frame costs */
 };
 
@@ -122,6 +123,12 @@ static const struct {
 	 "7zXZ\0",
 		6, "xz-compressed"},
 	{"PAR1", 4, "a Parquet file"},
+	{"BZh", 3, "bzip2-compressed"},
+	{"\x04\"M\x18", 4, "lz4-compressed"},
+	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
+	{"GGUF", 4, "a GGUF file"},
+	{"SQLite format 3\0", 16, "an SQLite database"},
+	{"version https://", 16, "a pointer of Git LFS, whose file was not fetched (`git lfs pull`)"},
 	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
 };
 
@@ -140,15 +147,29 @@ static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 	       strchr("}](cX)K", head[2]) && head[2];
 }
 
+/* Tokens that are printable from the first byte to the last: text, or as good as none. */
+static bool is_text(const uint8_t *head, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && ((head[i] >= ' ' && head[i] <= '~') || strchr("\t\r\n", head[i])) && head[i])
+		i++;
+	return n >= TEXT_LEAST && i == n;
+}
+
 static const char *foreign(const struct bytes *b)
 {
-	uint8_t head[16];
+	uint8_t head[512];
 	size_t n = bytes_head(b, head, sizeof(head));
 
 	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
 		if (n >= marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
 			return marks[i].kind;
-	return is_pickle(b, head, n) ? "a Python pickle" : NULL;
+	if (n > 10 && head[8] == '{' && head[9] == '"' && bytes_u64(head) <= b->size - 8)
+		return "a safetensors file";
+	if (n > 262 && memcmp(head + 257, "ustar", 5) == 0)
+		return "a tar archive";
+	return is_pickle(b, head, n) ? "a Python pickle" : is_text(head, n) ? "text" : NULL;
 }
 
 const struct shard_companion *shard_companion(const char *path, unsigned *next)
@@ -266,7 +287,8 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 		format = recognise(b, why, why_bytes);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-		if (!format->describe(b, hint, facts, why, why_bytes) || !within(b, facts, why, why_bytes) ||
+		if (!bytes_check(b, why, why_bytes) || !format->describe(b, hint, facts, why, why_bytes) ||
+			!within(b, facts, why, why_bytes) ||
 			!describe_marks(format, path, hint, facts, why, why_bytes))
 			format = NULL;
 		else

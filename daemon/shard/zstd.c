@@ -25,12 +25,15 @@ enum {
 	BLOCK_MOST = 128 * 1024, /* what a block decodes to at most, by zstd's format */
 	BLOCK_LEAST = 4,	 /* and what such a block takes at least */
 	HEADER_MOST = 18,
-	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise a file */
+	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise or describe a file */
 	PEEK_BYTES = 4096,
-	SAMPLED = 16,	      /* headers that are held against the seek table when a file is opened */
-	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
-	OWN_ROOM = 2 << 20,   /* in a cache of one frame, for the decoder */
-	BUDGET = 256 << 20,   /* where none is given */
+	SAMPLED = 16,		 /* headers that are held against the seek table when a file is opened */
+	SMALL = 1 << 20,	 /* files up to here are decoded whole when they are described, */
+	SMALL_CONTENT = 8 << 20, /* if that makes no more than this */
+	EMPTY_MOST = 1 << 16,	 /* blocks in a row that hold nothing: a file's zeros look like them */
+	KEPT_INPUT = 1 << 20,	 /* larger buffers are not kept for the next frame */
+	OWN_ROOM = 2 << 20,	 /* in a cache of one frame, for the decoder */
+	BUDGET = 256 << 20,	 /* where none is given */
 	FOOTER_BYTES = 9,
 	SKIPPABLE_BYTES = 8, /* magic and length */
 };
@@ -46,6 +49,7 @@ struct header {
 	bool has_content; /* it says what it decodes to: */
 	uint64_t content;
 	uint64_t block_most;
+	uint64_t least; /* what its blocks decode to at least, once they were walked through */
 	bool has_checksum;
 };
 
@@ -125,8 +129,9 @@ static bool damaged(struct walk *w, uint64_t frame, const char *what)
 }
 
 /* From block to block to the end of a frame. @most: what they can decode to. */
-static bool walk_blocks(struct walk *w, uint64_t frame, const struct header *h, uint64_t *most)
+static bool walk_blocks(struct walk *w, uint64_t frame, struct header *h, uint64_t *most)
 {
+	uint32_t empty = 0;
 	bool last = false;
 
 	*most = 0;
@@ -146,12 +151,31 @@ static bool walk_blocks(struct walk *w, uint64_t frame, const struct header *h, 
 			return damaged(w, frame,
 				type == 3 ? "a block of reserved type" : "a block that is too large");
 		*most += type == 2 ? h->block_most : size;
+		h->least += type == 2 ? 0 : size;
+		empty = size > 0 ? 0 : empty + 1;
+		if (empty > EMPTY_MOST)
+			return damaged(w, frame, "too many blocks in a row that hold nothing");
 		n = 3 + (type == 1 ? 1 : size) + (last && h->has_checksum ? 4 : 0);
 		if (n > w->end - w->at)
 			return damaged(w, frame, "it is cut short: a block goes on after the end");
 		w->at += n;
 	}
 	return true;
+}
+
+/* What stands at byte @at of @end, where a frame should begin. */
+static bool no_frame(
+	const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end, char *why, size_t why_bytes)
+{
+	if (n >= 5 && bytes_u32(p) == frame_magic && p[4] & 8)
+		return bytes_why(why, why_bytes,
+			"zstd frame %" PRIu64 ": its descriptor at byte %" PRIu64 " of %" PRIu64
+			" is 0x%02x; bit 3 must be 0",
+			frame, at + 4, end, p[4]);
+	return bytes_why(why, why_bytes,
+		"zstd frame %" PRIu64 ": no zstd frame begins at byte %" PRIu64 " of %" PRIu64
+		" (magic %08" PRIx32 "; must be %08" PRIx32 "): it is damaged, or cut short",
+		frame, at, end, n >= 4 ? bytes_u32(p) : 0, frame_magic);
 }
 
 /* A frame whose header is @n bytes at @p; without the dictionary it would only look damaged. */
@@ -176,8 +200,10 @@ static bool walk_frame(struct walk *w, uint64_t frame, struct header *h, uint64_
 
 	if (!p)
 		return false;
-	if (!parse_header(p, n, h))
-		return damaged(w, frame, "no zstd frame begins");
+	if (!parse_header(p, n, h)) {
+		w->error = EBADMSG;
+		return no_frame(p, n, frame, w->at, w->end, w->why, w->why_bytes);
+	}
 	if (needs_dictionary(p, n, frame, w->why, w->why_bytes)) {
 		w->error = EBADMSG;
 		return false;
@@ -840,7 +866,25 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine && out.pos == n;
 }
 
-static const struct bytes_ops source_ops = {source_read, source_close, source_head, source_try};
+/* A small file is decoded whole, but for large frames: there is nothing in it then that is found out later.
+ */
+static bool source_check(const struct bytes *b, char *why, size_t why_bytes)
+{
+	const struct source *s = (const struct source *)b;
+	char byte;
+	int error;
+
+	if (s->file->size > SMALL || b->size > SMALL_CONTENT)
+		return true;
+	for (uint64_t i = 0; i < s->count; i++)
+		if (s->frame[i + 1].begin > s->frame[i].begin &&
+			s->frame[i + 1].begin - s->frame[i].begin < HEAD_FROM &&
+			!read_frame(s, i, 0, &byte, 1, &error, why, why_bytes))
+			return false;
+	return true;
+}
+
+static const struct bytes_ops source_ops = {source_read, source_close, source_head, source_try, source_check};
 
 /* ---- where frames lie ---- */
 
@@ -861,13 +905,13 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 {
 	struct frame *last = &s->frame[s->count];
 
-	if (size > s->budget)
-		return refuse_large(s, s->count, size, why, why_bytes);
 	if (size > length / BLOCK_LEAST * BLOCK_MOST)
 		return bytes_why(why, why_bytes,
 			"zstd frame %" PRIu64 ": decompressed size is %" PRIu64 "; its %" PRIu64
 			" compressed bytes hold at most %" PRIu64,
 			s->count, size, length, length / BLOCK_LEAST * BLOCK_MOST);
+	if (size > s->budget)
+		return refuse_large(s, s->count, size, why, why_bytes);
 	if (size > 0 && (length > UINT32_MAX || length > s->budget + BLOCK_MOST))
 		return bytes_why(why, why_bytes,
 			"zstd frame %" PRIu64 ": compressed size is %" PRIu64
@@ -934,7 +978,11 @@ static bool read_footer(const struct source *s, struct table *t, char *why, size
 			"seek table: number of frames is %" PRIu64 ", but at byte %" PRIu64
 			" no table of that length begins (magic %08" PRIx32 ", length %" PRIu32 ")",
 			t->count, t->at, bytes_u32(head), bytes_u32(head + 4));
-	return true;
+	return t->count <= t->at / SKIPPABLE_BYTES ||
+	       bytes_why(why, why_bytes,
+		       "seek table: number of frames is %" PRIu64 "; the %" PRIu64
+		       " bytes before it hold at most %" PRIu64,
+		       t->count, t->at, t->at / SKIPPABLE_BYTES);
 }
 
 static bool add_entries(struct source *s, const struct table *t, char *why, size_t why_bytes)
@@ -988,8 +1036,8 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 		if (!parse_header(head, n, &h) || h.skippable)
 			return bytes_why(why, why_bytes,
 				"seek table: frame %" PRIu64 " is at byte %" PRIu64
-				", where no zstd frame begins",
-				i, f->from);
+				", where no zstd frame begins (magic %08" PRIx32 "; must be %08" PRIx32 ")",
+				i, f->from, n >= 4 ? bytes_u32(head) : 0, frame_magic);
 		if (needs_dictionary(head, n, i, why, why_bytes))
 			return false;
 		if (h.has_content && h.content != size)
@@ -997,6 +1045,32 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 				"seek table: frame %" PRIu64 " has a decompressed size of %" PRIu64
 				"; the frame itself says %" PRIu64,
 				i, size, h.content);
+	}
+	return true;
+}
+
+/* What the table says is empty is never read: it must be, or tokens would be lost without a word. */
+static bool check_empty(const struct source *s, char *why, size_t why_bytes)
+{
+	for (uint64_t i = 0; i < s->count; i++) {
+		const struct frame *f = &s->frame[i];
+		struct walk w = {.file = s->file,
+			.at = f->from,
+			.end = f->from + f->length,
+			.why = why,
+			.why_bytes = why_bytes};
+		struct header h;
+		uint64_t most;
+
+		if (f[1].begin > f->begin)
+			continue;
+		if (!walk_frame(&w, i, &h, &most))
+			return false;
+		if (most > 0 || w.at < w.end)
+			return bytes_why(why, why_bytes,
+				"seek table: frame %" PRIu64 " has a decompressed size of 0; its %" PRIu32
+				" compressed bytes hold up to %" PRIu64,
+				i, f->length, most);
 	}
 	return true;
 }
@@ -1009,7 +1083,7 @@ static bool read_table(struct source *s, char *why, size_t why_bytes)
 		!add_entries(s, &t, why, why_bytes))
 		return false;
 	s->has_checksums = t.entry_bytes == 12;
-	return check_headers(s, why, why_bytes);
+	return check_headers(s, why, why_bytes) && check_empty(s, why, why_bytes);
 }
 
 /* What a frame that does not say so decodes to: there is no other way than to decode it. */
@@ -1062,7 +1136,11 @@ static bool walk_file(struct source *s, char *why, size_t why_bytes)
 		size = h.content;
 		if (h.skippable || (!h.has_content && most == 0))
 			continue;
-		if (!h.has_content && !count_content(s, &w, from, most, &size, why, why_bytes))
+		if (!h.has_content && h.least > s->budget)
+			return refuse_large(s, s->count, UINT64_MAX, why, why_bytes);
+		if (!h.has_content && h.least == most)
+			size = most;
+		else if (!h.has_content && !count_content(s, &w, from, most, &size, why, why_bytes))
 			return false;
 		if (!add_frame(s, from, w.at - from, size, 0, why, why_bytes))
 			return false;

@@ -314,6 +314,24 @@ def test_flipped_bits(tmp_path):
     check([shard], tokens, 64)
 
 
+def test_hashes_of_the_index(tmp_path):
+    """A small raw shard is held against its own; what is no hash is refused."""
+    tokens = rows(200, 64, "int32", 3) % 50000
+    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), hashes=["sha1", "xxh64"])
+    check([shard], tokens, 64)
+    good = shard.read_bytes()
+    shard.write_bytes(good[:2000] + bytes([good[2000] ^ 4]) + good[2001:])
+    assert "its raw_data.hashes in index.json says" in cat(shard)
+    shard.write_bytes(good)
+    at = tmp_path / "d/index.json"
+    index = json.loads(at.read_text())
+    for hashes, said in (({"xxh64": 12}, "hashes.xxh64 is a whole number"), ({"xxh64": "-000000000000001"}, "must be 16 hex digits"),
+                         (["xxh64"], "raw_data.hashes is an array; must be an object")):
+        index["shards"][0]["raw_data"]["hashes"] = hashes
+        at.write_text(json.dumps(index))
+        assert said in cat(shard)
+
+
 def test_their_reader_agrees(tmp_path):
     samples = list(several(50, rows(50, 33, "int32")))
     (shard,) = write(tmp_path / "d", samples[0][0], (sample for _, sample in samples))

@@ -212,6 +212,28 @@ def test_seekable(tmp_path, sized, checksums, empty):
     assert (tmp_path / "a.bin").read_bytes() == flat(None)
 
 
+def test_twice_compressed_refused(tmp_path):
+    once = zstandard.ZstdCompressor().compress(flat(None))
+    (tmp_path / "a.bin.zst").write_bytes(zstandard.ZstdCompressor().compress(once))
+    assert "is zstd-compressed twice" in facts(tmp_path / "a.bin.zst", refused=True)
+
+
+def test_zeros_behind_a_header_end(tmp_path):
+    """What a file has that was made as long as it should be and never filled: 2^33 blocks of nothing."""
+    with open(tmp_path / "a.bin.zst", "wb") as file:
+        file.write(bytes.fromhex("28b52ffd0088"))
+        file.truncate(3 << 33)
+    assert "too many blocks in a row that hold nothing" in facts(tmp_path / "a.bin.zst", refused=True)
+
+
+def test_bombs_cost_nothing(tmp_path):
+    """A frame far above the budget that does not say so: its blocks' headers do."""
+    frame = lambda blocks: bytes.fromhex("28b52ffd0088") + bytes.fromhex("02001000") * (blocks - 1) + bytes.fromhex("03001000")
+    path = tmp_path / "a.bin.zst"
+    path.write_bytes(frame(1 << 16))
+    assert "zstd frame 0 decodes to more than 268435456 bytes; the decode budget" in facts(path, refused=True)
+
+
 def test_zstd_program(tmp_path):
     """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger than the budget."""
     (tmp_path / "a.bin").write_bytes(flat(None))

@@ -13,7 +13,7 @@ import numpy
 import xxhash
 import zstandard
 
-from harness import REPO, TOKCTL, Checks, Place
+from harness import REPO, TOKCTL, TOKEND, Checks, Place
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import mds  # noqa: E402
@@ -83,17 +83,17 @@ def negative(place, checks):
 
 
 def damaged(place, checks):
-    tokens = numpy.random.default_rng(5).integers(0, 5000, 400_000).astype("<u2")
+    tokens = numpy.random.default_rng(5).integers(0, 5000, 5_000_000).astype("<u2")
     path = place.file("damaged.bin.zst")
     frames = seekable(path, tokens.tobytes(), 64 << 10)
     seen = inspect("--deep", path)[0]
-    checks.equal("a compressed shard is read whole", (seen["tokens"], seen["max_token"]), (400_000, int(tokens.max())))
+    checks.equal("a compressed shard is read whole", (seen["tokens"], seen["max_token"]), (5_000_000, int(tokens.max())))
     with open(path, "r+b") as f:
         f.seek(os.path.getsize(path) // 2)
         byte = f.read(1)[0]
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte ^ 0x10]))
-    checks.equal("a flipped bit is not seen from outside", inspect(path)[0]["problems"], [])
+    checks.equal("a flipped bit of a large one is not seen from outside", inspect(path)[0]["problems"], [])
     problems = inspect("--deep", path, code=1)[0]["problems"]
     checks.has("--deep names the frame", problems[0], "zstd frame")
     checks.ok("which is that in the middle", 0 < int(problems[0].split("zstd frame ")[1].split()[0].rstrip(":")) < frames - 1, problems)
@@ -222,6 +222,41 @@ def dictionary(place, checks):
         checks.equal(f"a dictionary is named ({name})", inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"], [problem])
 
 
+def refused(place, checks):
+    """What is found out without --deep: one line each, whatever names are in it."""
+    tokens = numpy.arange(3000, dtype="<u2")
+    for name in ("loss/a.ds", "lf\nname/x.bin"):
+        tokens.tofile(place.file(name))
+    open(place.file("loss/a.ds.loss"), "wb").write(bytes(2999))
+    open(place.file("lf\nname/stray.idx"), "wb").write(b"MMIDIDX\0\0")
+    said = inspect(place.file("loss"), code=1)[0]["problems"]
+    checks.equal("a mask of another size", said, ["a.ds.loss: its size is 2999 bytes; must be 3000, one for each token of the shard"])
+    said = inspect(place.file("lf\nname"), code=1)[0]["problems"][0]
+    checks.has("a name with a line's end", said, "lf?name/stray.idx: is a Megatron index")
+    streams = {"s": {"seed": 1, "seq_len": 8, "datasets": [{"name": "d", "path": place.file("lf\nname")}]}}
+    done = subprocess.run([TOKEND, "--check", "-c", place.config(streams=streams)], capture_output=True, text=True)
+    said = (done.returncode, done.stderr.count("\n"), "lf?name/stray.idx" in done.stderr)
+    checks.equal("and the daemon's word of it", said, (1, 1, True))
+    open(place.file("none.bin"), "w").close()
+    said = inspect(place.file("none.bin"), code=1)[0]["problems"]
+    checks.equal("no bytes", said, ["its size is 0 bytes: there is no token in it; write it again"])
+    numpy.full(3000, 2, "u1").tofile(place.file("loss/a.ds.loss"))
+    checks.equal("a mask's values take --deep", inspect(place.file("loss"))[0]["problems"], [])
+    said = inspect("--deep", place.file("loss"), code=1)[0]["problems"]
+    checks.equal("which reads them", said, ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"])
+
+    # Frames that do not say what they hold: only decoding shows that the table lies of the last one.
+    count = seekable(place.file("lie.bin.zst"), tokens.tobytes(), 1024)
+    good = open(place.file("lie.bin.zst"), "rb").read()
+    lies = ((count - 3, 1022, "is damaged"), (count - 1, 900, "the seek table says"), (1, 0, "has a decompressed size of 0; its"))
+    for frame, lie, word in lies:
+        at = len(good) - 9 - 12 * (count - frame) + 4
+        with open(place.file("lie.bin.zst"), "wb") as f:
+            f.write(good[:at] + struct.pack("<I", lie) + good[at + 4 :])
+        said = inspect(place.file("lie.bin.zst"), code=1)[0]["problems"][0]
+        checks.has(f"a seek table that says {lie} bytes of frame {frame}", said, f"frame {frame}", word)
+
+
 def links(place, checks):
     """What lies above a shard is what its name says, however much of it is given."""
     rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
@@ -333,6 +368,7 @@ def main():
         named(place, checks)
         mixed(place, checks)
         dictionary(place, checks)
+        refused(place, checks)
         links(place, checks)
         progress(place, checks)
         masks(place, checks)

@@ -396,7 +396,7 @@ static const struct {
 	uint64_t value;
 	const char *why;
 } broken[] = {
-	{END_MAGIC, 1, 'B', "magic at its end is not ARROW1: it is cut short"},
+	{END_MAGIC, 1, 'B', "magic at its end is not ARROW1 but 'BRROW1': it is cut short"},
 	{END_MAGIC, 6, 0, "magic at its end"},
 	{FOOTER_LENGTH, 4, 0, "footer length is 0; must be 1 to"},
 	{FOOTER_LENGTH, 4, UINT32_MAX, "footer length is -1; must be 1 to"},

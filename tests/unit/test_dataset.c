@@ -421,7 +421,7 @@ static void test_marks(void **state)
 
 	make(p, "a.bin", 40);
 	make(p, "i/a.ds", 40);
-	make(p, "i/a.ds.index", 16);
+	write_file(p, "i/a.ds.index", "\7\0\0\0\0\0\0\0\24\0\0\0\0\0\0\0", 16);
 	make(p, "i/b.ds", 40);
 	make(p, "c/a.npy", 40);
 	make(p, "c/a.csv.gz", 0);

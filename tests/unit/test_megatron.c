@@ -177,11 +177,15 @@ static const struct {
 	{17, 1, 7, "dtype is 7 (f32), which is no integer"},
 	{17, 1, 9, "dtype is 9; must be"},
 	{17, 1, 255, "dtype is 255; must be"},
+	{17, 1, 1,
+		"dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes are those of tokens of 2 "
+		"bytes"},
+	{17, 1, 2, "dtype is i8, of 1 bytes; its pointers"},
 	{17, 1, 4, "4 sequences have 9 tokens of i32 in all; the .bin has 18 bytes, which is 4"},
 	{18, 8, N + 1, "document count is 3; its 12 bytes after the 5 sequences hold at most 1"},
 	{18, 8, N - 1,
 		"has 12 bytes after its 3 sequences and 3 document boundaries; must have 0, or 3 (modes)"},
-	{18, 8, 0, "has 48 bytes after its 0 sequences and 3"},
+	{18, 8, 0, "sequence count is 0, and there are 48 bytes after the 3 document boundaries"},
 	{18, 8, 7, "sequence count is 7; its 72 bytes after the header hold at most 6"},
 	{18, 8, UINT64_MAX, "sequence count is 18446744073709551615"},
 	{18, 8, UINT64_C(1) << 62, "sequence count is 4611686018427387904"}, /* times 4 is 2^64 */
@@ -200,6 +204,7 @@ static const struct {
 	{POINTERS, 8, UINT64_MAX - 5, "sequence 0 begins at byte -6 and has 3"}, /* and ends at 0 */
 	{POINTERS, 8, 14, "sequence 0 begins at byte 14 and has 3 tokens of u16; the .bin has 18 bytes"},
 	{POINTERS, 8, 1, "sequence 0 begins at byte 1; must be a multiple of 2"},
+	{POINTERS + 16, 8, 4, "sequence 2 begins at byte 4, within the one before it, bytes 0 to 6"},
 	{POINTERS + 8, 8, 20, "sequence 1 begins at byte 20 and has 0 tokens"},
 	{POINTERS + 24, 8, 12, "sequence 3 begins at byte 12 and has 4"},
 	{POINTERS + 24, 8, INT64_MAX, "sequence 3 begins at byte 9223372036854775807"},

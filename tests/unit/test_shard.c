@@ -307,12 +307,10 @@ static void test_datatrove(void **state)
 		{2, "gpt2\n9\n9 T", true, SHARD_U32},
 		{4, "gpt2\n9\n9 T", false, SHARD_U16},
 		{4, "org/name|v2\n9", false, SHARD_U16},
-		{4, "gpt2|4", false, SHARD_U16},
 		{4, NULL, true, SHARD_U16},
 		{2, NULL, true, SHARD_U32},
 		{2, NULL, false, SHARD_U16},
 		{4, NULL, false, SHARD_U32},
-		{4, "", false, SHARD_U32},
 	};
 	int fd;
 
@@ -341,11 +339,11 @@ static void test_documents(void **state)
 	const struct shard_hint hint = {.type = SHARD_U16};
 	int fd;
 	struct shard *shard =
-		open_shard(put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7), NULL), "datatrove", &hint, &fd);
+		open_shard(put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7, 9), NULL), "datatrove", &hint, &fd);
 	uint32_t at[8];
 	char why[256];
 
-	assert_int_equal(shard->facts.documents, 6);
+	assert_int_equal(shard->facts.documents, 7);
 	assert_int_equal(shard_documents(shard, 0, 9, at, 8, why, sizeof(why)), 3);
 	assert_int_equal(at[0], 3);
 	assert_int_equal(at[1], 4);
@@ -560,6 +558,18 @@ static const struct {
 	{"a.bin", NULL, BYTES("\37\213\10\0\0\0\0\0"), "is gzip-compressed"},
 	{"a.bin", NULL, BYTES("PAR1\25\4\25\20"), "is a Parquet file"},
 	{"a.bin", NULL, BYTES("\x89HDF\r\n\x1a\n"), "is an HDF5 file"},
+	{"a.bin", NULL, BYTES("BZh91AY&SY"), "is bzip2-compressed"},
+	{"a.bin", NULL, BYTES("\4\"M\30\x64\x40"), "is lz4-compressed"},
+	{"a.bin", NULL, BYTES("\12\0\0\0\0\0\0\0{\"a\":1234}\0\0"), "is a safetensors file"},
+	{"a.bin", NULL, BYTES("version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS"},
+	{"a.npy", NULL, BYTES("<!DOCTYPE html>\n<html><body>404 Not Found</body></html>\n"),
+		"is text, which is no"},
+	{"a.npy", NULL,
+		BYTES("\x93NUMPX\1\0\x36\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }\1\0"),
+		"does not begin with NumPy's magic"},
+	{"a.npy", NULL,
+		BYTES("\0NUMPY\2\0\x36\0\0\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }\1\0"),
+		"does not begin with NumPy's magic"},
 	{"a.json", NULL, BYTES("{}"), "is of no known format"},
 	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, no shard"},
 	{"a.csv.gz", NULL, BYTES("\37\213\10\0"), "is gzip-compressed"},
@@ -568,6 +578,10 @@ static const struct {
 
 static void test_bad_files(void **state)
 {
+	static const struct {
+		const char *link, *shard;
+	} lost[] = {{"l.idx", "l.bin"}, {"l.ds.index", "l.ds"}, {"m.ds.metadata", "m.ds"}};
+
 	for (size_t i = 0; i < COUNT(bad_files); i++) {
 		const char *path = files_put(*state, bad_files[i].name, bad_files[i].bytes, bad_files[i].n);
 
@@ -576,6 +590,12 @@ static void test_bad_files(void **state)
 	}
 	assert_int_equal(mkdir(files_path(*state, "d.npy"), 0755), 0);
 	assert_refused(files_path(*state, "d.npy"), NULL, "is no regular file; a shard must be one");
+	/* A companion that is lost is not one that never was. */
+	for (size_t i = 0; i < COUNT(lost); i++) {
+		assert_int_equal(symlink("nowhere", files_path(*state, lost[i].link)), 0);
+		assert_refused(files_put(*state, lost[i].shard, "\1\0\2\0", 4), NULL,
+			"is a link to a file that is not there; add that, or remove the link");
+	}
 	assert_int_equal(mkfifo(files_path(*state, "f.bin"), 0644), 0);
 	assert_refused(files_path(*state, "f.bin"), NULL, "is no regular file");
 }
@@ -612,6 +632,14 @@ static void test_bad_llmc(void **state)
 			bad_llmc[i].bytes);
 		assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, bad_llmc[i].why);
 	}
+	/* Whatever the magic is, the header is none of the tokens. */
+	put_llmc(&p, 20240519, 1, 9, 9, 2);
+	assert_refused(
+		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 20240519; llm.c's are 20240520");
+	put_llmc(&p, 0, 0, 9, 9, 4);
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 0; llm.c's are 20240520");
+	put_llmc(&p, __builtin_bswap32(20240801), 0x7000000, 0x9000000, 9, 4);
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, ", which is big-endian; llm.c's are");
 	put_llmc(&p, 20240519, 1, 9, 9, 2);
 	assert_refused(
 		files_put(*state, "a.bin", p.at, p.n), "llmc", "magic is 20240519; llm.c's are 20240520");
@@ -630,7 +658,14 @@ static const struct {
 	{2, ENDS(10, 9), NULL, ".ds.index: document 0 ends at token 10; the file has 9"},
 	{2, NULL, "gpt2|3\n9\n", "token size, line 1, is 3; must be 2 or 4"},
 	{2, NULL, "gpt2|0\n9\n", "token size, line 1, is 0"},
-	{2, NULL, "gpt2|18446744073709551616\n8\n", "token count is 8; the file has 9"},
+	{2, NULL, "gpt2|18446744073709551616\n9\n",
+		"token size, line 1, is '18446744073709551616'; must be 2 or 4"},
+	{2, NULL, "gpt2|-2\n9\n", "token size, line 1, is '-2'; must be 2 or 4"},
+	{2, NULL, "gpt2|\n9\n", "token size, line 1, is ''; must be 2 or 4"},
+	{2, NULL, "", "its 0 bytes have no line 2, the token count"},
+	{2, NULL, "gpt2|2", "its 6 bytes have no line 2, the token count"},
+	{2, NULL, "gpt2|2\n\33[31m\7\n", "token count, line 2, is '?[31m?'"},
+	{2, ENDS(3, 7), NULL, "the last document ends at token 7; the file has 9 tokens of 2 bytes"},
 	{2, NULL, "gpt2|4\n9\n",
 		"its size, 18 bytes, is no multiple of 4, the size of a token in .ds.metadata"},
 	{2, NULL, "gpt2|2\n8\n", ".ds.metadata: token count is 8; the file has 9 tokens of 2 bytes"},
