@@ -118,12 +118,10 @@ static const struct {
 } marks[] = {
 	{"MMIDIDX\0\0", 9, "a Megatron index"},
 	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
-	{"\x1f\x8b\x08", 3, "gzip-compressed"},
 	{"\xfd"
 	 "7zXZ\0",
 		6, "xz-compressed"},
 	{"PAR1", 4, "a Parquet file"},
-	{"BZh", 3, "bzip2-compressed"},
 	{"\x04\"M\x18", 4, "lz4-compressed"},
 	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
 	{"GGUF", 4, "a GGUF file"},
@@ -147,6 +145,13 @@ static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 	       strchr("}](cX)K", head[2]) && head[2];
 }
 
+/* Its mark is three bytes; the header's other fields have few values, too. */
+static bool is_gzip(const uint8_t *head, size_t n)
+{
+	return n >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
+	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
+}
+
 /* Tokens that are printable from the first byte to the last: text, or as good as none. */
 static bool is_text(const uint8_t *head, size_t n)
 {
@@ -165,6 +170,10 @@ static const char *foreign(const struct bytes *b)
 	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
 		if (n >= marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
 			return marks[i].kind;
+	if (is_gzip(head, n))
+		return "gzip-compressed";
+	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)
+		return "bzip2-compressed";
 	if (n > 10 && head[8] == '{' && head[9] == '"' && bytes_u64(head) <= b->size - 8)
 		return "a safetensors file";
 	if (n > 262 && memcmp(head + 257, "ustar", 5) == 0)
