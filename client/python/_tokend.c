@@ -9,6 +9,7 @@
  */
 #include "client.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -457,15 +458,33 @@ static bool fill(struct client *c, const struct tokend_batch *b, const struct in
 	return true;
 }
 
-static PyObject *client_next_into(PyObject *self, PyObject *args)
+/* A vector of whole numbers, for it is called for every batch. */
+static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
+{
+	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0};
+	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
+
+	if (n < 2 || n > most) {
+		PyErr_Format(PyExc_TypeError, "next_into: takes 2 to %zd numbers, not %zd", most, n);
+		return false;
+	}
+	for (Py_ssize_t i = 0; i < n; i++) {
+		number[i] = PyLong_AsUnsignedLongLong(args[i]);
+		if (number[i] == ULLONG_MAX && PyErr_Occurred())
+			return false;
+	}
+	*into = (struct into){number[0], number[1], number[4], number[5], number[6], (unsigned)number[2],
+		(unsigned)number[3]};
+	return true;
+}
+
+static PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
 	struct client *c = (struct client *)self;
-	struct into into = {.token_bytes = 8, .fields = 2};
 	struct tokend_batch b;
+	struct into into;
 
-	if (!PyArg_ParseTuple(args, "KK|IIKKK", &into.tokens, &into.rows, &into.token_bytes, &into.fields,
-		    &into.labels, &into.ids, &into.starts) ||
-		!enter(c, true))
+	if (!read_into(&into, args, n) || !enter(c, true))
 		return NULL;
 
 	if (into.ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
@@ -1032,7 +1051,7 @@ static PyObject *show(PyObject *module, PyObject *args)
 /* ---- the module ---- */
 
 static PyMethodDef client_methods[] = {
-	{"next_into", client_next_into, METH_VARARGS,
+	{"next_into", (PyCFunction)(void (*)(void))client_next_into, METH_FASTCALL,
 		"(tokens [rows, window], rows [fields, rows], bytes of a token = 8, fields = 2, labels "
 		"[rows, seq], "
 		"position_ids [rows, seq], int32 cu_seqlens [rows * seq + 1]): addresses of int64, or 0 → "

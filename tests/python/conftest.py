@@ -46,6 +46,12 @@ streams:
     seq_len: 64
     datasets:
       - {{name: wide, path: wide.bin, dtype: u32}}
+  ahead:
+    seed: 7
+    seq_len: 64
+    extra: 3
+    datasets:
+      - {{name: code, path: code.bin}}
 """
 
 

@@ -49,6 +49,37 @@ def test_provenance(daemon, framework):
             assert int(last[name][:468].min()) >= 0
 
 
+@pytest.mark.parametrize("more", [{}, {"provenance": True}, {"dtype": "int32"}, {"cp": (0, 2, "zigzag")}])
+def test_batches_lie_in_the_cpus_memory_whatever_the_default_device(daemon, more):
+    with make(daemon, **more) as loader:
+        expected = next(loader)
+    with make(daemon, **more) as loader, torch.device("meta"):
+        batch = next(loader)
+    assert batch.keys() == expected.keys()
+    for name in batch:
+        assert batch[name].device.type == "cpu"
+        assert torch.equal(batch[name], expected[name])
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_of_a_window_with_more_than_one_extra_token(daemon, framework):
+    with make(daemon, "ahead", framework=framework) as loader:
+        batch, rows = next(loader), rows_of(daemon, "ahead", 0, 4, SEQ + 3)
+    assert numpy.array_equal(batch["input_ids"], rows[:, :SEQ])
+    assert numpy.array_equal(batch["labels"], rows[:, 1 : SEQ + 1])
+
+
+def test_batches_may_be_written_to(daemon):
+    with make(daemon) as loader:
+        batch, rows = next(loader), rows_of(daemon, "train", 0, 4)
+        batch["labels"][:, -1] = -100
+        batch["position"] += 1
+    rows[:, -1] = -100
+    assert numpy.array_equal(batch["labels"], rows[:, 1:])
+    assert numpy.array_equal(batch["input_ids"], rows[:, :-1])
+    assert batch["position"].tolist() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 @pytest.mark.parametrize(("stream", "window"), [("train", SEQ + 1), ("whole", SEQ), ("finite", SEQ + 1)])
 def test_the_loss_mask_is_where_labels_are(daemon, stream, window, framework):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ._tokend import ArgumentError
@@ -21,13 +23,21 @@ class Torch:
         if version < TORCH_AT_LEAST:
             least = ".".join(map(str, TORCH_AT_LEAST))
             raise ImportError(f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip install -U torch")
-        self.empty: Any = torch.empty
+        self.cpu = torch.device("cpu")  # whatever the program's default device is: the ring's reader writes there
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
 
-    def views(self, tokens: Any, seq: int) -> tuple[Any, Any]:
-        """input_ids and labels of @tokens, [b, seq + 1] or wider."""
-        shape, strides = (tokens.shape[0], seq), tokens.stride()
-        return tokens.as_strided(shape, strides, 0), tokens.as_strided(shape, strides, 1)
+    def empty(self, *shape: int, dtype: Any) -> Any:
+        return self.module.empty(*shape, dtype=dtype, device=self.cpu)
+
+    def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
+        """Makes (address, input_ids, labels): two views [b, seq], one token apart, of new int64 [b, seq + 1] that lie there."""
+        new = partial(self.module.empty_strided, (2, b, seq), (1, seq + 1, 1), dtype=self.int64, device=self.cpu)
+
+        def pair() -> tuple[int, Any, Any]:
+            both = new()
+            return both.data_ptr(), *both.unbind()  # cheaper than two views made each by itself
+
+        return pair
 
     @staticmethod
     def rows(block: Any) -> list[Any]:
@@ -72,9 +82,12 @@ class Numpy:
     def empty(self, *shape: int, dtype: Any) -> Any:
         return self.module.empty(shape, dtype)
 
-    @staticmethod
-    def views(tokens: Any, seq: int) -> tuple[Any, Any]:
-        return tokens[:, :seq], tokens[:, 1 : seq + 1]
+    def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
+        def pair() -> tuple[int, Any, Any]:
+            tokens = self.module.empty((b, seq + 1), self.int64)
+            return self.address(tokens), tokens[:, :seq], tokens[:, 1:]
+
+        return pair
 
     @staticmethod
     def rows(block: Any) -> list[Any]:

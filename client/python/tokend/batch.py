@@ -97,7 +97,8 @@ class Batches:
         self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)  # after a batch was taken
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
-        self._simple = not (more or self._writes or source or feed)
+        self._simple = not (more or self._writes or source or feed) and self.window == self.seq + 1
+        self._pair = make.pairs(self.micro, self.seq)
         self._rows: list[tuple[int, list[Any]]] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
         self._next_into = client.next_into
         self.taken = client.taken()  # the position behind the last batch taken
@@ -113,20 +114,18 @@ class Batches:
 
     def take(self) -> Batch | None:
         """The next batch, or None behind the last."""
-        make, micro, seq = self.make, self.micro, self.seq
         try:
             at, fields = self._rows.pop()
         except IndexError:
             at, fields = self._new_rows()
         if self._simple:
-            tokens = make.empty(micro, self.window, dtype=self._dtype)
-            taken = self._next_into(make.address(tokens), at)
+            address, input_ids, labels = self._pair()
+            taken = self._next_into(address, at)
             if taken is None:
                 return None
             position, dataset = fields
             valid, self.taken = taken
-            input_ids, labels = make.views(tokens, seq)
-            if valid < micro:
+            if valid < self.micro:
                 labels = self._without_padding(labels, valid)
             return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
         if self.wanted.device is None:
@@ -145,7 +144,7 @@ class Batches:
         """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the step; torch keeps it until then."""
         if self.wanted.device is None:
             return self.make.empty(*shape, dtype=dtype)
-        return self.make.module.empty(shape, dtype=dtype, pin_memory=True)
+        return self.make.module.empty(shape, dtype=dtype, device=self.make.cpu, pin_memory=True)
 
     def _take_more(self, at: int, fields: list[Any]) -> Batch | None:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
+from time import perf_counter
 from typing import Any
 
 from . import _tokend, agreement, arguments, arrays, job, private
@@ -197,9 +197,9 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        begin = time.perf_counter()
+        begin = perf_counter()
         batch = self._batches.take()
-        self._inside += time.perf_counter() - begin
+        self._inside += perf_counter() - begin
         if batch is None:
             raise StopIteration
         return batch
