@@ -475,6 +475,17 @@ def cost_of(*command):
     return {"s": time.monotonic() - wall, "cpu_s": cpu() - before}
 
 
+def serve(daemon, stream):
+    """Tokens/s of a stream as fast as a trainer in C takes them, and the daemon's CPU in nanoseconds."""
+    def cpu():
+        tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+    before = cpu()
+    rate = next_from_c(daemon, stream, 0, 10000)["tokens_s"]
+    return {"rate": rate, "cpu": cpu() - before}
+
+
 def formats(directory, args):
     """What a format costs beside flat, and beside the plain tool for the same bytes."""
     home = directory / "formats"
@@ -485,14 +496,20 @@ def formats(directory, args):
     streams = "".join(
         f"  {name}: {{seed: 42, {keys.get(name, f'seq_len: {SEQ}')}, datasets: "
         f"[{{name: d, path: formats/{name}, shuffle: {shuffle if name.startswith('zstd') else 'global'}}}]}}\n" for name in names)
-    rates, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
-    flat, level = home / "flat/a.bin", "3"
-    for _ in range(args.rounds):
+    beside, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
+    rates, flat, level = [], home / "flat/a.bin", "3"
+    for round in range(args.rounds):
         with Daemon(directory, streams, "memory: 128MiB\n") as daemon:  # decoded frames: two groups of blocks, not all
             daemon.wait()
-            for name in names[1:]:  # each with flat beside it
-                rates["flat"].append(next_from_c(daemon, "flat", 0, 20000)["tokens_s"])
-                rates[name].append(next_from_c(daemon, name, 0, 20000)["tokens_s"] / rates["flat"][-1])
+            for name in names:
+                next_from_c(daemon, name, 0, 0)  # opens it: an index of 50,000 Arrow batches takes longer than 10,000 windows
+            begin = serve(daemon, "flat")
+            for i in range(len(names)):  # each between two of flat, and flat itself too, which shows the scatter
+                name = names[(i + round) % len(names)]
+                here, end = serve(daemon, name), serve(daemon, "flat")
+                beside[name].append({key: here[key] / statistics.mean((begin[key], end[key])) for key in here})
+                begin = end
+                rates.append(end["rate"])
         for name in cpu:
             with Daemon(directory, streams, "memory: 128MiB\n") as daemon:
                 daemon.wait()
@@ -511,10 +528,12 @@ def formats(directory, args):
             tools.setdefault(name, []).append(cost_of(*command))
         shutil.rmtree(home / "packed")
     print(f"\nFormats: {count / 1e6:.0f} M u16 tokens in each, windows of {WIN}, in the page cache; zstd with shuffle: {shuffle}")
-    row("windows/s of flat", f"{statistics.median(rates['flat']) / WIN / 1e3:.0f} k", "")
-    for name in names[1:]:
-        wanted = "" if name.startswith("zstd") else "wanted ≥ 0.95"
-        row(f"  of {name} ÷ flat", f"{statistics.median(rates[name]):.2f}", wanted)
+    row("windows/s of flat", f"{statistics.median(rates) / WIN / 1e3:.0f} k", "lowest–highest ratio; daemon's CPU a window ÷ flat's")
+    for name in names:
+        ratios = [ratio["rate"] for ratio in beside[name]]
+        wanted = "" if name == "flat" or name.startswith("zstd") else "; wanted ≥ 0.95"
+        row(f"  of {name} ÷ flat", f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f}–{max(ratios):.2f}; {median(beside[name], 'cpu'):.2f}{wanted}")
     reading, finding = addressing(home)
     costs = ", ".join(f"{name} {ns:+.0f}" for name, ns in reading.items())
     row("CPU to find and read a window, beyond flat's", costs + " ns", "")
