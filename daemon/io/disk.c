@@ -5,7 +5,7 @@
  *   queue → [parked: every entry of the table is in use] → [waiting: the file is being opened] → reading →
  * finished
  *
- * What is no plain shard is read at once if it lies in memory, else in the backend's pool.
+ * What is no plain shard is read at the next commit if it lies in memory, else in the backend's pool.
  *
  * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
  * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
@@ -35,13 +35,14 @@ enum {
 
 struct request {
 	struct disk_work work;
-	STAILQ_ENTRY(request) link; /* free, parked, waiting or finished */
+	STAILQ_ENTRY(request) link; /* free, parked, waiting, found or finished */
 	struct disk_read read;
 	struct file *file;
-	char *staging;	/* O_DIRECT's, own; NULL where the disk is not direct */
-	uint64_t start; /* where in the file the first byte of `have` lies: aligned where direct */
-	uint64_t have;	/* bytes read from there on */
-	unsigned skip;	/* of these, bytes before the window */
+	struct shard_place place; /* of what is no plain shard */
+	char *staging;		  /* O_DIRECT's, own; NULL where the disk is not direct */
+	uint64_t start;		  /* where in the file the first byte of `have` lies: aligned where direct */
+	uint64_t have;		  /* bytes read from there on */
+	unsigned skip;		  /* of these, bytes before the window */
 	unsigned tries;
 	bool staged;
 	bool reopened; /* ESTALE gets one chance */
@@ -56,7 +57,7 @@ struct disk {
 	uint64_t largest_window_bytes;
 	unsigned in_flight;
 	struct request *request; /* [depth] */
-	struct requests unused, parked, finished;
+	struct requests unused, parked, found, finished;
 	struct files files;
 	struct frames *frames;		      /* NULL: nothing is compressed */
 	uint64_t indexes_bytes, indexes_most; /* with what is reserved for those being made */
@@ -132,6 +133,7 @@ static struct disk *disk_make(
 	disk->largest_window_bytes = options->largest_window_bytes;
 	STAILQ_INIT(&disk->unused);
 	STAILQ_INIT(&disk->parked);
+	STAILQ_INIT(&disk->found);
 	STAILQ_INIT(&disk->finished);
 	if (disk_allocate(disk, options))
 		disk->backend = ops->open(options->depth, what, error);
@@ -322,9 +324,9 @@ static void request_start(struct disk *disk, struct request *request)
 
 	if (source && !request->file->straight) {
 		/* Marks that come from files are read where their tokens are. */
-		if (request->file->nowait && !marks_in_files(read->dataset, source) &&
-			shard_try(source, read->token, read->tokens, read->to)) {
-			request_marked(disk, request);
+		if (request->file->nowait && !marks_in_files(read->dataset, source)) {
+			request->place = shard_find(source, read->token);
+			STAILQ_INSERT_TAIL(&disk->found, request, link);
 			return;
 		}
 		request->staged = false;
@@ -338,6 +340,24 @@ static void request_start(struct disk *disk, struct request *request)
 	request->have = 0;
 	request->tries = 0;
 	request_continue(disk, request);
+}
+
+/* All that were found. A system call between two searches would keep them from waiting for memory together.
+ */
+static void disk_try(struct disk *disk)
+{
+	struct request *request;
+
+	while ((request = STAILQ_FIRST(&disk->found))) {
+		const struct disk_read *read = &request->read;
+
+		STAILQ_REMOVE_HEAD(&disk->found, link);
+		request->staged = false;
+		if (shard_try(request->file->source, request->place, read->tokens, read->to))
+			request_marked(disk, request);
+		else
+			request_call(disk, request, request_decode);
+	}
 }
 
 /* ---- finding the file ---- */
@@ -433,6 +453,7 @@ void disk_queue(struct disk *disk, const struct disk_read *read)
 
 void disk_commit(struct disk *disk)
 {
+	disk_try(disk);
 	disk->ops->commit(disk->backend);
 }
 
@@ -784,7 +805,7 @@ static bool disk_turn(struct disk *disk, int64_t deadline_ns)
 	for (unsigned i = 0; i < count; i++)
 		work_done(disk, works[i]);
 	disk_unpark(disk);
-	disk->ops->commit(disk->backend);
+	disk_commit(disk);
 	return kicked || !STAILQ_EMPTY(&disk->finished);
 }
 

@@ -454,7 +454,8 @@ static bool refuse_token(
 /* What is asked for, and how it is told that it cannot be had. */
 struct reading {
 	const struct shard *shard;
-	bool wait; /* else what is not at hand is a fault without a word */
+	struct shard_place place; /* what is known of where it begins */
+	bool wait;		  /* else what is not at hand is a fault without a word */
 	int *error;
 	char *why;
 	size_t why_bytes;
@@ -489,8 +490,12 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 	*row = (struct row){token, most, facts->data_at + token * types[facts->type].bytes, 0};
 	if (!shard->format->extent || facts->plain)
 		return true;
-	uint64_t tokens = shard->format->extent(shard->index, token, &row->byte, r->why, r->why_bytes);
+	uint64_t tokens = r->place.tokens;
 
+	if (tokens > 0 && token == r->place.token)
+		row->byte = r->place.byte;
+	else
+		tokens = shard->format->extent(shard->index, token, &row->byte, r->why, r->why_bytes);
 	if (tokens == 0)
 		return fail(r, EBADMSG);
 	row->tokens = tokens < most ? tokens : most;
@@ -592,7 +597,7 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
 	size_t why_bytes)
 {
-	const struct reading r = {shard, true, error, why, why_bytes};
+	const struct reading r = {shard, {.tokens = 0}, true, error, why, why_bytes};
 
 	if (!within_shard(shard, token, n)) {
 		*error = EINVAL;
@@ -603,13 +608,25 @@ bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to,
 	return read_tokens(&r, token, n, to);
 }
 
-bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to)
+struct shard_place shard_find(const struct shard *shard, uint64_t token)
+{
+	const struct shard_facts *facts = &shard->facts;
+	struct shard_place place = {.token = token};
+	char why[1];
+
+	if (shard->format->extent && !facts->plain && !facts->looks && token < facts->tokens)
+		place.tokens = shard->format->extent(shard->index, token, &place.byte, why, sizeof(why));
+	return place;
+}
+
+bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)
 {
 	char why[1];
 	int error;
-	const struct reading r = {shard, false, &error, why, sizeof(why)};
+	const struct reading r = {shard, place, false, &error, why, sizeof(why)};
 
-	return !shard->facts.looks && within_shard(shard, token, n) && read_tokens(&r, token, n, to);
+	return !shard->facts.looks && within_shard(shard, place.token, n) &&
+	       read_tokens(&r, place.token, n, to);
 }
 
 uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, size_t why_bytes)

@@ -177,11 +177,20 @@ void shard_close(struct shard *shard);
 bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
 	size_t why_bytes);
 /*
- * The same if it takes no waiting: the page cache holds it, or it is decoded. False: it does not, or there is
- * anything else about it: shard_read() tells; @to may have been written to. For a thread that may not block;
- * the shard's file must know RWF_NOWAIT.
+ * Where reading from a token on begins. To find it costs a wait for memory, and no I/O: so it is found for
+ * all windows that are about to be read, before the first of them is, and the waits are one.
  */
-bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
+struct shard_place {
+	uint64_t token;
+	uint64_t byte, tokens; /* so many in a row from there on; 0: shard_try() looks itself */
+};
+struct shard_place shard_find(const struct shard *shard, uint64_t token);
+/*
+ * shard_read() from @place on if it takes no waiting: the page cache holds it, or it is decoded. False: it
+ * does not, or there is anything else about it: shard_read() tells; @to may have been written to. For a
+ * thread that may not block; the shard's file must know RWF_NOWAIT.
+ */
+bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to);
 /*
  * Document boundaries b with token < b < token + n, ascending, as offsets from @token, at most @max of them.
  * Their number, or -1 with @why. 0 also where facts.documents is SHARD_UNKNOWN: neither the format nor a list

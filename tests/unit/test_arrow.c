@@ -343,15 +343,21 @@ static void test_good(void **state)
 		assert_int_equal(shard->facts.documents, BATCHES);
 		assert_int_equal(shard->facts.type, SHARD_U32);
 		assert_false(shard->facts.plain);
-		for (uint64_t from = 0; from <= TOKENS; from++)
+		for (uint64_t from = 0; from <= TOKENS; from++) {
+			const struct shard_place place[] = {{.token = from}, shard_find(shard, from)};
+
+			assert_int_equal(place[1].token, from);
+			assert_int_equal(place[1].tokens, from < 3 ? 3 - from : TOKENS - from);
 			for (uint64_t n = 0; from + n <= TOKENS; n++) {
 				assert_true(shard_read(shard, from, n, out, &error, why, sizeof(why)));
 				for (uint64_t i = 0; i < n; i++)
 					assert_int_equal(out[i], 10 + from + i);
-				memset(out, 0, sizeof(out));
-				assert_true(!files_try(fd) || shard_try(shard, from, n, out));
-				for (uint64_t i = 0; files_try(fd) && i < n; i++)
-					assert_int_equal(out[i], 10 + from + i);
+				for (int found = 0; found < 2 && files_try(fd); found++) {
+					memset(out, 0, sizeof(out));
+					assert_true(shard_try(shard, place[found], n, out));
+					for (uint64_t i = 0; i < n; i++)
+						assert_int_equal(out[i], 10 + from + i);
+				}
 				bool crosses = from < 3 && from + n > 3;
 
 				assert_int_equal(
@@ -359,6 +365,7 @@ static void test_good(void **state)
 				if (crosses)
 					assert_int_equal(at[0], 3 - from);
 			}
+		}
 		shard_close(shard);
 		close(fd);
 	}

@@ -151,7 +151,7 @@ static void test_tokens(void **state)
 			for (uint64_t i = 0; i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 			memset(tokens, 0, sizeof(tokens));
-			assert_true(!files_try(fd) || shard_try(shard, from, n, tokens));
+			assert_true(!files_try(fd) || shard_try(shard, shard_find(shard, from), n, tokens));
 			for (uint64_t i = 0; files_try(fd) && i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 		}
@@ -497,7 +497,8 @@ static void test_late(void **state)
 
 		assert_int_equal(fine, i != 60);
 		assert_int_equal(
-			shard_try(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens), fine && files_try(fd));
+			shard_try(shard, shard_find(shard, i * SAMPLE_TOKENS), SAMPLE_TOKENS, tokens),
+			fine && files_try(fd));
 	}
 	assert_int_equal(error, EBADMSG);
 	assert_string_equal(why,

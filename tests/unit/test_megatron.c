@@ -109,7 +109,7 @@ static void assert_content(
 			for (uint64_t i = 0; i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
 			memset(out, 0, sizeof(out));
-			assert_true(!files_try(fd) || shard_try(shard, from, some, out));
+			assert_true(!files_try(fd) || shard_try(shard, shard_find(shard, from), some, out));
 			for (uint64_t i = 0; files_try(fd) && i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
 			n = shard_documents(shard, from, some, at, COUNT(at), why, sizeof(why));

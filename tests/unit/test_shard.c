@@ -43,7 +43,7 @@ static void assert_tries(const struct shard *shard, uint64_t from, uint64_t n, c
 
 	if (n == 0 || !files_try(shard->bytes->fd))
 		return;
-	assert_true(shard_try(shard, from, n, tokens));
+	assert_true(shard_try(shard, shard_find(shard, from), n, tokens));
 	assert_memory_equal(tokens, expected, n * shard->facts.token_bytes);
 }
 
@@ -398,7 +398,7 @@ static void test_range(void **state)
 		assert_true(shard_read(shard, 0, 4, out, &error, why, sizeof(why)));
 		assert_true(shard_read(shard, 5, 4, out, &error, why, sizeof(why)));
 		assert_false(shard_read(shard, 2, 5, out, &error, why, sizeof(why)));
-		assert_false(shard_try(shard, 2, 5, out));
+		assert_false(shard_try(shard, shard_find(shard, 2), 5, out));
 		assert_int_equal(error, ERANGE);
 		assert_string_equal(why, tokens[i].why);
 		shard_close(shard);
@@ -417,7 +417,7 @@ static void test_cut_while_open(void **state)
 
 	assert_int_equal(truncate(path, 100), 0);
 	assert_true(shard_read(shard, 0, 50, out, &error, why, sizeof(why)));
-	assert_false(shard_try(shard, 0, 51, out));
+	assert_false(shard_try(shard, shard_find(shard, 0), 51, out));
 	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
 	assert_string_equal(
