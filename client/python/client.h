@@ -1,8 +1,10 @@
 /*
  * The Python object of a handle, shared by the files of the extension.
  *
- *   _tokend.c  the object, its calls, the module        device.c  batches copied to a GPU
- *   dlpack.c   batches lent as tensors, without a copy
+ *   _tokend.c    the module, its errors                 batch.c   batches into arrays of Python's
+ *   client.c     the object and what it may be asked    device.c  batches copied to a GPU
+ *   arguments.c  what Python hands over                 dlpack.c  batches lent as tensors, without a copy
+ *   cursor.c     cursors as values
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
@@ -31,9 +33,54 @@ struct client {
 
 /* ---- _tokend.c ---- */
 
+enum { ERRORS = 9 };
+
+struct module {
+	PyObject *error;	    /* tokend.Error */
+	PyObject *kind[ERRORS + 1]; /* its subclasses, by -enum tokend_error */
+	PyObject *client;
+};
+
+/* Of a client. */
+struct module *module_of(PyObject *self);
 /* NULL, with the exception that goes with an enum tokend_error. */
 PyObject *raise_error(PyObject *self, int code, const char *why);
 PyObject *raise_last(struct client *c, int code);
+
+/* ---- arguments.c ---- */
+
+struct whole {
+	const char *name;
+	uint64_t most, value;
+	bool given;
+};
+
+#define WHOLE(name, most)                                                                                    \
+	{                                                                                                    \
+		name, most, 0, false                                                                         \
+	}
+
+/* An "O&" converter: an integer from 0 to most, or None. */
+int to_whole(PyObject *object, void *out);
+
+struct weights {
+	const char **name; /* the texts belong to the list of names */
+	double *weight;
+	uint32_t n;
+};
+
+/* Of two lists. False with the exception set; free_weights() is the caller's either way. */
+bool read_weights(struct weights *w, PyObject *names, PyObject *weights);
+void free_weights(struct weights *w);
+
+/* ---- cursor.c ---- */
+
+extern PyMethodDef cursor_methods[]; /* the module's */
+
+/* ---- client.c ---- */
+
+extern PyType_Spec client_spec;
+
 /*
  * Before any use of the handle, and behind it; @waits: the call may wait for the daemon. False: the handle
  * was closed, or belongs to a parent; the exception is set and nothing is locked.
@@ -54,6 +101,11 @@ void leave(struct client *c, bool waits);
  * that may: absent() takes that lock, and a new ring is registered with a GPU's driver.
  */
 #define UNLESS_LOST(c, call) ((c)->t->fd < 0 ? (int)TOKEND_EAGAIN : (call))
+
+/* ---- batch.c ---- */
+
+PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
+PyObject *client_need_documents(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */
 
