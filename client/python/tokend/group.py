@@ -3,8 +3,14 @@
 import json
 import sys
 import weakref
+from collections import deque
 
 _own = None  # weak references to torch.distributed's group of all, and to the one we made beside it
+
+# gloo's thread lets go of a collective a little later than wait() returns. Who is the last to needs Python's lock, to let go of the
+# tensors' Python halves, and a thread that waits for it in a process that ends is made to abort. So it is not the last one: what we
+# began is kept until Python is gone, but for so many newer ones.
+_kept = deque(maxlen=16)
 
 
 def _distributed():
@@ -57,7 +63,6 @@ class Group:
         # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
         self._beside = _own[2]() if _own is not None and _own[1]() is group else group
         self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
-        self._held = ()
         self._greatest = distributed.AllreduceOptions()
         self._greatest.reduceOp = distributed.ReduceOp.MAX
 
@@ -72,7 +77,12 @@ class Group:
     def launch(self, *numbers):
         """Begins to find the greatest of all for each of two numbers."""
         self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)  # anew: the one before may still be under way
-        return self._beside.allreduce([self._numbers], self._greatest)
+        return self._keep(self._beside.allreduce([self._numbers], self._greatest))
+
+    @staticmethod
+    def _keep(work):
+        _kept.append(work)
+        return work
 
     def greatest(self):
         """Of what was launched, once that is complete."""
@@ -80,22 +90,18 @@ class Group:
 
     # ---- the others ----
 
-    # Their tensors are kept until the next ones: gloo's thread lets go of them a little later than wait() returns, and should it be the
-    # last one to, it needs Python's lock, for which a thread aborts in a process that is ending.
-
     def gather(self, numbers):
         """Everybody's list of numbers below 2^64, by index in the group."""
         torch = self._torch
         mine = torch.tensor([_signed(number) for number in numbers], dtype=torch.int64)
         all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
-        self._group.allgather([all_of_them], [mine]).wait()
-        self._held = mine, all_of_them
+        self._keep(self._group.allgather([all_of_them], [mine])).wait()
         return [[number % (1 << 64) for number in theirs.tolist()] for theirs in all_of_them]
 
     def _broadcast(self, tensor, source):
         options = self._distributed.BroadcastOptions()
         options.rootRank = source
-        self._group.broadcast([tensor], options).wait()
+        self._keep(self._group.broadcast([tensor], options)).wait()
 
     def share(self, value, source):
         """@value of the process with index @source, to all. Lists, dicts, texts and numbers."""
@@ -107,5 +113,4 @@ class Group:
         if mine:
             data[:] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         self._broadcast(data, source)
-        self._held = length, data
         return json.loads(data.numpy().tobytes())
