@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel 2, then tensor-parallel again."""
 
+import contextlib
 import glob
+import io
 import os
 import types
 
@@ -12,7 +14,6 @@ from tokend.megatron import TokendIterator
 
 EOS = 5
 FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
-
 
 
 class Megatron(Job):
@@ -71,19 +72,34 @@ def batches(job):
 
     args = types.SimpleNamespace(micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
                                  create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves"))
-    check.equal("from the samples consumed", position_of(args, keys), 16)
+    begins(check, "from the samples consumed", args, keys, 16, f"{args.dataloader_save} holds no cursor")
+    iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
-    torch.save({"dataloader_state_dict": skipped}, job.file("saves", "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"))
-    check.equal("from what --dataloader-save kept", position_of(args, keys), 20)
+    torch.save({"dataloader_state_dict": skipped}, job.file("saves", *iteration))
+    begins(check, "from what --dataloader-save kept", args, keys, 20, f"the cursor in {job.file('saves', *iteration)}")
+    args.iteration = 4
+    refused(check, "cursors of other iterations alone", args, keys, "iteration, 4", "load an iteration that has one")
+    args.iteration, args.consumed_train_samples = 2, 24
+    refused(check, "a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24")
+    args.consumed_train_samples = 16
     args.seq_length = seq + 1
+    refused(check, "another seq_length", args, keys, "seq_length", str(seq + 1), "train")
+
+
+def begins(check, what, args, keys, position, why):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
+    check.equal(what, [iterator.loader.position for iterator in iterators], [position] * 2)
+    check.has(f"{what}: says so", said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why)
+    check.equal(f"{what}: once", said.getvalue().count("\n"), 1)
+
+
+def refused(check, what, args, keys, *said):
     try:
-        check.ok("another seq_length is refused", False, position_of(args, keys))
+        check.ok(f"{what}: refused", False, TokendIterator.from_args("train", args, **keys).loader.position)
     except ValueError as error:
-        check.has("another seq_length is refused", str(error), "seq_length", str(seq + 1), "train")
-
-
-def position_of(args, keys):
-    return TokendIterator.from_args("train", args, **keys).loader.position
+        check.has(f"{what}: refused", str(error), *said)
 
 
 with Job(None, check=job.check, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:

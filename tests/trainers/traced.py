@@ -72,6 +72,25 @@ def stepped(optimizer, *_):
         note(step=int(state["step"]))
 
 
+def settle():
+    """Waits until gloo's threads have let go of the last collectives, which is a little after those are complete.
+
+    They need Python's lock for that, and in a process that ends before they have it they abort: torch's and Python's, not the trainer's.
+    """
+    still = 0
+    while still < 3:
+        time.sleep(0.01)
+        still = 0 if any(running(thread) for thread in os.listdir("/proc/self/task")) else still + 1
+
+
+def running(thread):
+    try:
+        name, state = open(f"/proc/self/task/{thread}/stat").read().split(" (", 1)[1].rsplit(") ", 1)
+    except OSError:
+        return False  # it has ended
+    return name == "pt_gloo_runloop"[:15] and state[0] == "R"
+
+
 def main():
     faulthandler.register(signal.SIGUSR1)  # one that hangs is asked where
     note(rank=int(os.environ.get("RANK", 0)))
@@ -92,14 +111,17 @@ def main():
         note(loader=stream)
 
     tokend.Loader.__init__ = recorded
-    if sys.argv[1] == "-m":
-        del sys.argv[:2]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        del sys.argv[0]
-        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        if sys.argv[1] == "-m":
+            del sys.argv[:2]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            del sys.argv[0]
+            sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        settle()
 
 
 if __name__ == "__main__":

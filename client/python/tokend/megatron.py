@@ -13,23 +13,50 @@ Megatron itself cannot save iterators by `--dataloader-save` where there is more
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 from typing import Any
 
 import torch
 
-from tokend import Loader
+from tokend import Cursor, Loader
 
 IGNORE = -100
 
 
-def _saved(directory: str | None, iteration: int) -> bytes | None:
-    """The cursor that Megatron saved with that iteration. All data ranks' are the same."""
-    if not directory or not iteration:
-        return None
-    found = glob.glob(os.path.join(directory, f"iter_{iteration:07d}", "mp_rank_00*", "train_dataloader_dprank000.pt"))
-    return torch.load(found[0], weights_only=True)["dataloader_state_dict"]["cursor"] if found else None
+def _kept(directory: str, iteration: str) -> list[str]:
+    """The files of that iteration that hold a cursor. All data ranks' are the same."""
+    return glob.glob(os.path.join(directory, f"iter_{iteration}", "mp_rank_00*", "train_dataloader_dprank000.pt"))
+
+
+@functools.cache  # a process with several model chunks asks for each
+def _say(line: str) -> None:
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        print(line, flush=True)
+
+
+def _begin(stream: str, args: Any) -> bytes | int:
+    """Where Megatron's checkpoint is, and why; ValueError if what it saved contradicts itself."""
+    consumed, directory, iteration = args.consumed_train_samples, getattr(args, "dataloader_save", None), f"{args.iteration:07d}"
+    where, why = consumed, "Megatron's consumed_train_samples"
+    kept = _kept(directory, iteration) if directory and args.iteration else []
+    if kept:
+        where, why = torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"], f"the cursor in {kept[0]}"
+        if Cursor(where).position < consumed:
+            raise ValueError(
+                f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, but the checkpoint of iteration "
+                f"{args.iteration} has consumed {consumed}: they are not of one run; name its directory, or leave --dataloader-save out"
+            )
+    elif directory and args.iteration:
+        if others := _kept(directory, "*"):
+            raise ValueError(
+                f"dataloader_save: of the checkpoint's iteration, {args.iteration}, {directory} holds no cursor, of others it does "
+                f"({others[0]}): load an iteration that has one, or name an empty directory to go on from the samples consumed"
+            )
+        why += f", as {directory} holds no cursor: right if no mix was changed and nothing skipped"
+    _say(f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: {why}")
+    return where
 
 
 def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Tensor:
@@ -84,12 +111,14 @@ class TokendIterator:
         """As Megatron's arguments say, where its checkpoint is: args.consumed_train_samples, or the cursor in args.dataloader_save.
 
         The samples consumed are enough for a run whose mix was not changed and that skipped nothing; --dataloader-save keeps those, too.
+        Rank 0 prints where it begins, and why. ValueError if the directory holds cursors, but none of the checkpoint's iteration, or
+        one that is behind the samples consumed.
         """
         documents = getattr(args, "dataloader_inter_document_masking", False)
         mask = args.create_attention_mask_in_dataloader and not documents
-        start = _saved(getattr(args, "dataloader_save", None), args.iteration) or args.consumed_train_samples
         return cls(
-            stream, args.micro_batch_size, start=start, seq_len=args.seq_length, documents=documents, attention_mask=mask, **options
+            stream, args.micro_batch_size, start=_begin(stream, args), seq_len=args.seq_length, documents=documents, attention_mask=mask,
+            **options,
         )
 
     @property
