@@ -31,4 +31,4 @@ trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=int(os.environ["W
                     callbacks=[saves, TokendCallback(last)], logger=CSVLogger("."), log_every_n_steps=5,
                     val_check_interval=10, check_val_every_n_epoch=None)
 trainer.fit(Module(), TokendData("train", micro_batch=2, valid="valid"), ckpt_path=last if os.path.exists(last) else None)
-trainer.strategy.barrier()  # gloo's threads may else abort a process that ends right behind a broadcast: they wait for Python's lock
+torch.distributed.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a broadcast

@@ -14,3 +14,5 @@ model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=64, intermedia
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # rank and world come from torch.distributed
 trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])  # the callback: for tokctl
 trainer.train(resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir))
+(trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)  # DDP holds the process group
+trainer.accelerator.end_training()  # waits for gloo's threads, which may else abort a process that ends right behind a gather
