@@ -1,0 +1,95 @@
+"""What the loader says to its peers leaves nothing behind for gloo's threads that a process which ends at once would die of."""
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import subprocess_environment
+
+# gloo's threads stand still before they let go of a collective, until Python is about to say that it ends and holds its lock.
+LATE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int ending;
+static __thread pthread_mutex_t *first; /* that of the queue of work, which such a thread takes first of all */
+
+int pthread_mutex_lock(pthread_mutex_t *m)
+{
+	static int (*lock)(pthread_mutex_t *);
+	static __thread int known;
+	if (!lock)
+		lock = dlsym(RTLD_NEXT, "pthread_mutex_lock");
+	if (!known) {
+		char name[17] = "";
+		prctl(PR_GET_NAME, name);
+		known = getpid() == gettid() ? 1 : strncmp(name, "pt_gloo", 7) ? 0 : 2;
+		if (known == 2)
+			first = m;
+	} else if (m == first)
+		for (int i = 0; i < 300 && !ending; i++)
+			usleep(1000);
+	return lock(m);
+}
+
+void at_end(void)
+{
+	ending = 1;
+	usleep(50000);
+}
+"""
+
+PROGRAM = """
+import atexit, ctypes, sys
+atexit.register(ctypes.PyDLL(sys.argv[1]).at_end)  # the first to be registered is the last to be called
+import torch, torch.distributed as dist
+import tokend
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+if sys.argv[5] == "its own":
+    dist.broadcast(torch.zeros(3), 0)
+else:
+    loader = tokend.Loader("train", 2, socket=sys.argv[4])
+    loader.control()
+    if sys.argv[5] == "seek":
+        loader.seek(position=8)
+"""
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        pytest.skip("no C compiler")
+    place = tmp_path_factory.mktemp("late")
+    (place / "late.c").write_text(LATE)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", place / "late.so", place / "late.c", "-ldl"], check=True)
+    return str(place / "late.so")
+
+
+def end(late, daemon, behind):
+    environment = subprocess_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
+    meet = str(daemon.directory / behind.replace(" ", "-"))
+    commands = [[sys.executable, "-c", PROGRAM, late, meet, str(rank), daemon.socket, behind] for rank in range(2)]
+    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        return [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_job_may_end_right_behind_its_last_word(late, daemon):
+    own = [status for _, status in end(late, daemon, "its own")]
+    if own != [-signal.SIGABRT] * 2:
+        pytest.skip(f"a collective of the trainer's does no harm here, either: exit status {own}")
+    for behind in ("attach", "seek"):
+        for said, status in end(late, daemon, behind):
+            assert status == 0, (behind, said)
