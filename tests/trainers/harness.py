@@ -43,6 +43,8 @@ del os.environ["TOKEND_BIN"]  # the package knows where its programs are
 Checks, REPO, TOKCTL = system.Checks, system.REPO, system.TOKCTL
 
 EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
+SKIPPED = 1100  # more than a mix takes to be in force
+RUN = "trainers"
 SEQ, VOCAB = 32, 2048  # enough for a row to be known by its tokens, little enough for a tiny model
 LIMIT_S = 240  # for one start: importing, compiling, training, and 7 other tests beside
 STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
@@ -109,13 +111,13 @@ class Job(system.Place):
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
         self.discards = discards
         self.check = check or Checks()
-        self.starts = []
+        self.starts, self.edits = [], []
 
     def __enter__(self):
         super().__enter__()
         signal.alarm(0)  # tests/run has a limit
         rng = numpy.random.default_rng(7)
-        for name, shards in {"web": (90_000, 60_001), "code": (40_000,)}.items():
+        for name, shards in {"web": (90_000, 60_001), "code": (200_000,)}.items():
             for i, tokens in enumerate(shards):
                 rng.integers(0, self.vocab, tokens, dtype=numpy.uint16).tofile(self.file("shards", name, f"{i}.bin"))
         stream = {"seed": 42, "seq_len": self.seq_len, "datasets": [
@@ -153,7 +155,7 @@ class Job(system.Place):
         program = ["-m", module] if module else [launcher or self.example]
         command = [
             sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--rdzv-backend", "c10d", "--rdzv-endpoint",
-            "127.0.0.1:0", "--rdzv-id", "trainers", os.path.join(HERE, "traced.py"), *program, *map(str, arguments),
+            "127.0.0.1:0", "--rdzv-id", RUN, os.path.join(HERE, "traced.py"), *program, *map(str, arguments),
         ]
         environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": start.noted, "TRACE_RECORDS": self.records,
                        "TRACE_HOLD": ",".join(map(str, hold)), **{name: str(value) for name, value in environ.items()}}
@@ -194,16 +196,27 @@ class Job(system.Place):
             self.starts.pop()  # it is not part of the run
         return text
 
+    def ask(self, *commands):
+        """An operator asks for each as soon as the one before is carried out."""
+        keys = f"--socket {self.daemon.socket} --timeout {LIMIT_S}"
+        typed = " && ".join(f"{TOKCTL} {command} {keys}" for command in commands)
+        self.asked = self.spawn(["sh", "-c", typed], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
     def drain(self, _):
         """For start(then=): an operator asks, while the trainer stands still, that it saves and leaves."""
-        self.asked = self.spawn([TOKCTL, "drain", "train", "--socket", self.daemon.socket, "--timeout", str(LIMIT_S)],
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.ask("drain train")
+
+    def edit_and_drain(self, _):
+        """The same, but before that the mix is changed, and so much is skipped that training goes on by the new one."""
+        self.ask("mix train --json web=0.4 code=0.6", f"skip train --json --samples {SKIPPED}", "drain train")
 
     def drained(self):
-        """The step at which that was done, as the operator was told."""
+        """The step at which that was done, as the operator was told, who was told of the mix and the skip, too."""
         said, _ = self.asked.communicate(timeout=LIMIT_S)
         at = re.search(r"step[ -]?(\d+)", said)
-        self.check.ok("tokctl drain", self.asked.returncode == 0 and at, said)
+        self.check.ok("tokctl", self.asked.returncode == 0 and at, said)
+        told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        self.edits = [(line["from"], line["acts_from"]) for line in told if "acts_from" in line]
         return int(at[1]) if at else 0
 
     # ---- what was seen ----
@@ -237,7 +250,8 @@ class Job(system.Place):
         return row[: self.seq_len]
 
     def prove(self, *, steps, resumed, short=()):
-        """Steps 1 to @steps were trained on exactly the order; the starts behind the first went on behind the steps @resumed.
+        """Steps 1 to @steps were trained on exactly the order, as the operator edited it; the starts behind the first went on behind
+        the steps @resumed.
 
         short: steps of fewer forward passes than the others, {step: how many}.
         """
@@ -253,7 +267,18 @@ class Job(system.Place):
             lineage += [(step, number, start.world) for step in range(begin + 1, end + 1)]
         passes = {step: self.accumulate for step, _, _ in lineage} | dict(short)
         total = sum(self.step_rows(world, passes[step]) for step, _, world in lineage)
-        order = system.rows_at(self.yaml, "train", 0, total)
+        skipped, mixed, more = 0, 0, []
+        if self.edits:
+            (_, mixed), (out, back) = self.edits
+            skipped, more = back - out, ["--run", RUN]
+            check.ok("the mix was in force", mixed < total + skipped and back < total + skipped, (self.edits, total))
+            check.equal("so many were to be skipped", skipped, SKIPPED)
+        order = system.rows_at(self.yaml, "train", 0, total + skipped, *more)
+        if skipped:
+            was = system.rows_at(self.yaml, "train", 0, total + skipped)
+            differ = (was != order).any(1)
+            check.ok(f"the order is another one from position {mixed} on", differ[mixed:].any() and not differ[:mixed].any(), differ)
+            order = numpy.concatenate([order[:out], order[back:]])
         position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
         check.equal("all rows of the order differ", len(position), total)
         wrong = []
@@ -266,12 +291,13 @@ class Job(system.Place):
             at += rows
         worlds = [start.world for start in self.starts]
         check.ok(f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
-        check.equal("tokctl verify", self.verify(total), all_taken(total))
+        check.equal("tokctl verify", self.verify(total + skipped, *more), all_taken(total) | {"skipped": skipped})
         return total
 
-    def verify(self, to):
+    def verify(self, to, *more):
         """What tokctl proves of each peer's records up to position @to, if it is not the same for all of them."""
-        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", os.path.join(self.records, "train"), "--to", to, "--json")
+        records = os.path.join(self.records, "train")
+        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more)
         names = ("samples", "repeated", "lost", "altered", "skipped")
         said = {tuple(json.loads(line)[name] for name in names) for line in out.splitlines()}
         return dict(zip(names, said.pop(), strict=True)) if len(said) == 1 else f"exit status {code}: {said}: {err}"

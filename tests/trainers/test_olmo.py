@@ -33,7 +33,8 @@ with Olmo("olmo.py", discards=True) as job:
     job.prove(steps=15, resumed=[5, 10])
 
 with Olmo("olmo.py", check=job.check, discards=True) as job:
-    job.start(2, 1000, hold=7, then=job.drain)
+    job.edit("save_interval=5", "save_interval=1")  # what an operator has saved OLMo is saving, too
+    job.start(2, 1000, hold=7, then=job.edit_and_drain)
     step = job.drained()
     job.start(1, step + 3)
     job.prove(steps=step + 3, resumed=[step])

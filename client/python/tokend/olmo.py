@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from olmo_core.data.data_loader import DataLoaderBase
-from olmo_core.train.callbacks import Callback
+from olmo_core.train.callbacks import Callback, CheckpointerCallback
 
 from tokend import Loader, peers
 
@@ -134,6 +134,15 @@ class TokendCallback(Callback):
         loader = self.trainer.data_loader.loader
         request = loader.control()
         if request is not None and request.save:
-            request.done(str(self.trainer.save_checkpoint()))
+            self._save()
+            request.done(f"{self.trainer.save_folder}/{self.trainer.checkpointer.checkpoint_dirname(self.step)}")
         if loader.should_stop and not self.trainer.is_canceled:
             self.trainer.cancel_run("an operator asked for it", no_sync=True)
+
+    def _save(self) -> None:
+        """OLMo may be saving this very step, beside the training."""
+        saves = next((c for c in self.trainer.callbacks.values() if isinstance(c, CheckpointerCallback) and c.enabled), None)
+        if saves is None:
+            self.trainer.save_checkpoint()
+        else:
+            saves.post_train()  # saves, unless this step is saved or about to be, and waits until that is done
