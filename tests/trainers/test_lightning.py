@@ -39,10 +39,29 @@ with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=che
     torch.save(saved, last)
     check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
 
-# An operator has it save and leave.
+# Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over the others.
+PARALLEL = """    def configure_model(self):
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        parallelize_module(self.model, self.device_mesh["tensor_parallel"], {"1": ColwiseParallel(output_layouts=Replicate())})
+        fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+
+    def training_step"""
+
+with Job("train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}, check=check) as job:
+    job.edit('strategy="ddp"', 'strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]) // 2, 2)')
+    job.edit("import torch\n", "import torch\nfrom lightning.pytorch.strategies import ModelParallelStrategy\n")
+    job.edit("    def training_step", PARALLEL)
+    job.start(2, hold=7)
+    job.start(4)
+    job.prove(steps=15, resumed=[5])
+
+# An operator changes the mix, skips, and has it save and leave.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
     job.edit("max_steps=15", "max_steps=1000")
-    job.start(2, hold=7, then=job.drain)
+    job.start(2, hold=7, then=job.edit_and_drain)
     step = job.drained()
     job.edit("max_steps=1000", f"max_steps={step + 3}")
     job.start(1)

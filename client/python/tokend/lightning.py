@@ -1,6 +1,7 @@
 """Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`. The cursor lies in Lightning's own checkpoint.
 
-A module that makes its loaders itself returns `Batches(Loader("train", 8), self.trainer)` from train_dataloader().
+A module that makes its loaders itself returns `Batches(Loader("train", 8), self.trainer)` from train_dataloader(); under
+ModelParallelStrategy `Loader("train", 8, mesh=self.device_mesh)`.
 """
 
 from collections import deque
@@ -91,11 +92,17 @@ class TokendData(LightningDataModule):
         self._stream, self._valid, self._micro, self._options = stream, valid, micro_batch, options
         self._train_batches = self._valid_batches = None
 
-    # The processes of the job are there now, so ranks and world come from torch.distributed.
+    # The processes of the job are there now, so ranks and world come from torch.distributed, or from ModelParallelStrategy's mesh.
+
+    def _loader(self, stream, **options):
+        options = {**self._options, **options}
+        if not options.keys() & {"mesh", "rank", "world"}:
+            options["mesh"] = self.trainer.lightning_module.device_mesh  # None: all processes are data ranks
+        return Loader(stream, self._micro, **options)
 
     def train_dataloader(self):
         if self._train_batches is None:
-            self._train_batches = Batches(Loader(self._stream, self._micro, **self._options), self.trainer)
+            self._train_batches = Batches(self._loader(self._stream), self.trainer)
         self._train_batches.trainer = self.trainer
         return self._train_batches
 
@@ -103,7 +110,7 @@ class TokendData(LightningDataModule):
         if self._valid is None:
             return []
         if self._valid_batches is None:
-            self._valid_batches = Validation(Loader(self._valid, self._micro, **{**self._options, "start": "begin"}))
+            self._valid_batches = Validation(self._loader(self._valid, start="begin"))
         return self._valid_batches
 
 
