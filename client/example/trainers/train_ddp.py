@@ -3,6 +3,7 @@
 Killed and started again, on any number of processes, it goes on where its last checkpoint is.
 """
 
+import gc
 from pathlib import Path
 
 import torch
@@ -35,5 +36,6 @@ for step, batch in zip(range(done + 1, 16), data):
         dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
-dist.barrier()  # gloo may else hang when DDP goes right behind a save (pytorch#56297)
-dist.destroy_process_group()
+del model, compiled, optimizer  # DDP holds the process group
+gc.collect()
+dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a save
