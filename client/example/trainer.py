@@ -1,5 +1,6 @@
 """torchrun --nproc-per-node 2 trainer.py [CONFIG]: 100 steps, then a checkpoint. Again, on any number: it goes on there."""
 
+import gc
 import os
 import sys
 
@@ -28,5 +29,6 @@ for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     print(f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}", flush=True)
 weights, moments = get_state_dict(model, optimizer)
 dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
-dist.barrier()  # gloo may else hang when DDP goes right behind a save (pytorch#56297)
-dist.destroy_process_group()
+del model, optimizer  # DDP holds the process group
+gc.collect()
+dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a save

@@ -40,7 +40,7 @@ for case in cases:
     except Exception as error:
         saw = {"error": type(error).__name__, "text": str(error)}
     print(json.dumps(saw), flush=True)
-dist.barrier()  # gloo may abort a process that ends right behind a gather
+dist.barrier()  # nobody ends the group while another is within a gather
 dist.destroy_process_group()
 """
 

@@ -77,7 +77,7 @@ class Trainer:
             if self.loader.should_stop or self.step == self.steps:
                 break
         self.loader.close()
-        distributed.barrier()  # gloo may else abort behind a gather
+        distributed.barrier()  # nobody ends the group while another is within a gather
         distributed.destroy_process_group()
 
     # ---- accidents ----

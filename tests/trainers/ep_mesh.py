@@ -70,5 +70,5 @@ if __name__ == "__main__":
         dist.all_gather_object(everyone, mine)
         if dist.get_rank() == 0:
             print("MESH " + json.dumps({"mesh": what, "processes": everyone}), flush=True)
-    dist.barrier()  # gloo's threads may else let go of Python's objects, those of the last gather, when there is no Python any more
+    dist.barrier()  # nobody ends the group while another is within a gather
     dist.destroy_process_group()

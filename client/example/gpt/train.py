@@ -6,6 +6,7 @@ It starts from the newest checkpoint in DIR, whatever the number of ranks that w
 """
 
 import argparse
+import gc
 import json
 import os
 import pathlib
@@ -98,16 +99,7 @@ def newest(checkpoints):
     return done[-1].parent if done else None
 
 
-def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--socket")
-    arguments.add_argument("--checkpoints", type=pathlib.Path)
-    arguments.add_argument("--record", help="where each rank writes what it trained on")
-    arguments.add_argument("--until", type=int)
-    arguments.add_argument("--every", type=int, default=50, help="steps between checkpoints")
-    arguments = arguments.parse_args()
-
-    dist.init_process_group("gloo")
+def train(arguments):
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
     # A batch without one rare token leaves that part of the output layer without a gradient.
@@ -147,7 +139,21 @@ def main():
     record.write(json.dumps({"valid": validate(training.model.module, arguments.socket, rank, world),
                              "loader": loader.stats()}) + "\n")
     loader.close()
-    dist.destroy_process_group()
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--socket")
+    arguments.add_argument("--checkpoints", type=pathlib.Path)
+    arguments.add_argument("--record", help="where each rank writes what it trained on")
+    arguments.add_argument("--until", type=int)
+    arguments.add_argument("--every", type=int, default=50, help="steps between checkpoints")
+    arguments = arguments.parse_args()
+
+    dist.init_process_group("gloo")
+    train(arguments)
+    gc.collect()  # DDP, which holds the process group
+    dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a gather
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def main(steps, tp, pp, chunks):
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)
             first = torch.distributed.get_rank() == 0  # its part of what is not sharded is what is saved
             dist_checkpointing.save(state() | {"step": step, "data": iterators[0].save_state() if first else None}, f"checkpoint/{step:08}")
-    torch.distributed.barrier()  # gloo may else hang, or abort, behind the gathers of a save
+    torch.distributed.barrier()  # gloo may else hang behind the gathers of a save
     torch.distributed.destroy_process_group()
 
 
