@@ -555,7 +555,7 @@ static const struct {
 	{"a.bin", NULL, BYTES("\x80\3}q\0X\1\0\0\0aq\1K\1s."), "is a Python pickle"},
 	{"a.npy", NULL, BYTES("\x80\2]q\0(K\1K\2K\3K\4e."), "is a Python pickle"},
 	{"a.bin", NULL, BYTES("PK\3\4\24\0\0\0"), "is a zip archive (.npz, or torch.save)"},
-	{"a.bin", NULL, BYTES("\37\213\10\0\0\0\0\0"), "is gzip-compressed"},
+	{"a.bin", NULL, BYTES("\37\213\10\0\0\0\0\0\0\3"), "is gzip-compressed"},
 	{"a.bin", NULL, BYTES("PAR1\25\4\25\20"), "is a Parquet file"},
 	{"a.bin", NULL, BYTES("\x89HDF\r\n\x1a\n"), "is an HDF5 file"},
 	{"a.bin", NULL, BYTES("BZh91AY&SY"), "is bzip2-compressed"},
@@ -572,7 +572,7 @@ static const struct {
 		"does not begin with NumPy's magic"},
 	{"a.json", NULL, BYTES("{}"), "is of no known format"},
 	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, no shard"},
-	{"a.csv.gz", NULL, BYTES("\37\213\10\0"), "is gzip-compressed"},
+	{"a.csv.gz", NULL, BYTES("\37\213\10\0\0\0\0\0\0\3"), "is gzip-compressed"},
 	{"a", NULL, "", 0, "is of no known format"},
 };
 
