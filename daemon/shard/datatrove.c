@@ -17,7 +17,7 @@
 enum {
 	METADATA_MOST = 64 * 1024,
 	AT_ONCE = 4096,	 /* ends */
-	SMALL = 1 << 20, /* indexes up to here are looked at whole when their shards are described */
+	SMALL = 1 << 16, /* indexes up to here are looked at whole when their shards are described */
 };
 
 struct shard_index {
@@ -136,33 +136,28 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 
 /* ---- what is in it ---- */
 
-/* The number of documents and where the last one ends. */
+/* The number of documents and where the last one ends. @index may be NULL. */
 static bool read_ends(
-	const struct bytes *b, struct shard_facts *facts, uint64_t *last, char *why, size_t why_bytes)
+	const struct bytes *index, struct shard_facts *facts, uint64_t *last, char *why, size_t why_bytes)
 {
-	struct bytes *index;
 	uint8_t end[8];
 	int error;
 
 	*last = 0;
-	if (!open_beside(b, ".ds.index", &index, why, why_bytes))
-		return false;
 	if (!index)
 		return true;
-	bool fine = index->size % 8 == 0;
-
-	if (!fine)
-		bytes_why(why, why_bytes,
+	if (index->size % 8 != 0)
+		return bytes_why(why, why_bytes,
 			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8: it is cut short",
 			index->size);
 	facts->index = index->id;
 	facts->documents = index->size / 8;
-	if (fine && facts->documents > 0) {
-		fine = bytes_read(index, index->size - 8, end, 8, &error, why, why_bytes);
-		*last = bytes_u64(end);
-	}
-	bytes_close(index);
-	return fine;
+	if (facts->documents == 0)
+		return true;
+	if (!bytes_read(index, index->size - 8, end, 8, &error, why, why_bytes))
+		return false;
+	*last = bytes_u64(end);
+	return true;
 }
 
 /*
@@ -181,16 +176,14 @@ static uint64_t width_of(
 	return shard_type_bytes(hint->type);
 }
 
-static bool check_small_index(const struct bytes *b, uint64_t tokens, char *why, size_t why_bytes);
-
-static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
+static bool describe(const struct bytes *b, const struct bytes *index, const struct shard_hint *hint,
 	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct metadata m;
 	uint64_t last;
 
 	facts->plain = true;
-	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(b, facts, &last, why, why_bytes))
+	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(index, facts, &last, why, why_bytes))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
@@ -211,7 +204,7 @@ static bool datatrove_describe(const struct bytes *b, const struct shard_hint *h
 			".ds.index: the last document%s ends at token %" PRIu64 "; the file has %" PRIu64
 			" tokens of %" PRIu64 " bytes",
 			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens, width);
-	return check_small_index(b, facts->tokens, why, why_bytes);
+	return true;
 }
 
 /* ---- documents ---- */
@@ -260,17 +253,26 @@ static bool same_index(const struct bytes *file, const struct shard_facts *facts
 }
 
 /* Nobody need ask for its documents: what is wrong beside a shard is wrong with it. */
-static bool check_small_index(const struct bytes *b, uint64_t tokens, char *why, size_t why_bytes)
+static bool check_small(const struct bytes *index, uint64_t tokens, char *why, size_t why_bytes)
 {
 	struct spans spans = {0};
-	struct bytes *file;
-
-	if (!open_beside(b, ".ds.index", &file, why, why_bytes))
-		return false;
-	bool fine = !file || file->size > SMALL || load(&spans, file, tokens, why, why_bytes);
+	bool fine = index->size > SMALL || load(&spans, index, tokens, why, why_bytes);
 
 	spans_free(&spans);
-	bytes_close(file);
+	return fine;
+}
+
+static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct bytes *index;
+
+	if (!open_beside(b, ".ds.index", &index, why, why_bytes))
+		return false;
+	bool fine = describe(b, index, hint, facts, why, why_bytes) &&
+		    (!index || check_small(index, facts->tokens, why, why_bytes));
+
+	bytes_close(index);
 	return fine;
 }
 

@@ -28,8 +28,8 @@ enum {
 	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise or describe a file */
 	PEEK_BYTES = 4096,
 	SAMPLED = 16,		 /* headers that are held against the seek table when a file is opened */
-	SMALL = 1 << 20,	 /* files up to here are decoded whole when they are described, */
-	SMALL_CONTENT = 8 << 20, /* if that makes no more than this */
+	SMALL = 1 << 16,	 /* files up to here are decoded whole when they are described, */
+	SMALL_CONTENT = 1 << 20, /* if that makes no more than this: no more than a frame to recognise by */
 	EMPTY_MOST = 1 << 16,	 /* blocks in a row that hold nothing: a file's zeros look like them */
 	KEPT_INPUT = 1 << 20,	 /* larger buffers are not kept for the next frame */
 	OWN_ROOM = 2 << 20,	 /* in a cache of one frame, for the decoder */
@@ -1052,18 +1052,17 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 /* What the table says is empty is never read: it must be, or tokens would be lost without a word. */
 static bool check_empty(const struct source *s, char *why, size_t why_bytes)
 {
+	struct walk w = {.file = s->file, .why = why, .why_bytes = why_bytes};
+	struct header h;
+	uint64_t most;
+
 	for (uint64_t i = 0; i < s->count; i++) {
 		const struct frame *f = &s->frame[i];
-		struct walk w = {.file = s->file,
-			.at = f->from,
-			.end = f->from + f->length,
-			.why = why,
-			.why_bytes = why_bytes};
-		struct header h;
-		uint64_t most;
 
 		if (f[1].begin > f->begin)
 			continue;
+		w.at = f->from;
+		w.end = f->from + f->length;
 		if (!walk_frame(&w, i, &h, &most))
 			return false;
 		if (most > 0 || w.at < w.end)

@@ -6,6 +6,7 @@
 #include "../../daemon/shard/shard.h"
 #include "files.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -699,6 +700,37 @@ static void test_bad_datatrove(void **state)
 	free(large);
 }
 
+/* An index that is small is looked at by whoever describes its shard, any other by whoever opens it. */
+static void test_late_datatrove(void **state)
+{
+	enum { TOKENS = 20000 };
+	static const uint64_t documents[] = {1000, TOKENS};
+	static uint8_t tokens[2 * TOKENS], ends[8 * TOKENS];
+	const struct shard_hint hint = {.type = SHARD_U16};
+
+	unlink(files_path(*state, "a.ds.metadata"));
+	for (size_t i = 0; i < COUNT(documents); i++) {
+		struct shard_facts facts;
+		char why[256] = "";
+
+		for (uint64_t d = 0; d < documents[i]; d++) {
+			uint64_t end = htole64(d == 500 ? 1 : (d + 1) * (TOKENS / documents[i]));
+
+			memcpy(ends + 8 * d, &end, 8);
+		}
+		files_put(*state, "a.ds.index", ends, 8 * documents[i]);
+		const char *path = files_put(*state, "a.ds", tokens, sizeof(tokens));
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		const struct shard_format *format =
+			shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+
+		assert_int_equal(format != NULL, i > 0);
+		assert_true(!format || !shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
+		assert_non_null(strstr(why, ".ds.index: document 500 ends at token 1, before"));
+		close(fd);
+	}
+}
+
 /* ---- companions ---- */
 
 static void assert_listed(struct files *f, const char *expected)
@@ -767,6 +799,7 @@ int main(void)
 		TEST(test_bad_files),
 		TEST(test_bad_llmc),
 		TEST(test_bad_datatrove),
+		TEST(test_late_datatrove),
 		TEST(test_companions),
 	};
 

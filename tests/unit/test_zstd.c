@@ -520,6 +520,37 @@ static void test_head(void **state)
 	frames_free(frames);
 }
 
+/* A small file is decoded whole when it is described, any other no further than to recognise it. */
+static void test_described(void **state)
+{
+	enum { FRAME = 24 * 1024, FRAMES = 8 };
+	static uint8_t raw[FRAME], packed[FRAMES * (FRAME + 1024)];
+	struct rng rng = {11};
+
+	for (size_t i = 0; i < FRAME; i++)
+		raw[i] = (uint8_t)(64 + rng_below(&rng, 100));
+	for (unsigned count = 2; count <= FRAMES; count += FRAMES - 2) {
+		struct frames *frames = frames_new(1 << 26);
+		const struct shard_hint hint = {.type = SHARD_U16, .frames = frames};
+		struct shard_facts facts;
+		char why[512] = "";
+		size_t n = 0;
+
+		for (unsigned i = 0; i < count; i++)
+			n += ZSTD_compress(packed + n, sizeof(packed) - n, raw, FRAME, 1);
+		memset(packed + n - 4096, 0xff, 4096);
+		const char *path = files_put(*state, "a.bin.zst", packed, n);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		bool fine = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+
+		assert_int_equal(fine, count > 2);
+		assert_non_null(strstr(why, fine ? "" : "zstd frame 1 is damaged"));
+		assert_in_range(frames_bytes(frames), 1, FRAMES * FRAME); /* with a decoder */
+		frames_free(frames);
+		close(fd);
+	}
+}
+
 static int set_up(void **state)
 {
 	fill_content();
@@ -541,6 +572,7 @@ int main(void)
 		TEST(test_flipped),
 		TEST(test_budget),
 		TEST(test_head),
+		TEST(test_described),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
