@@ -318,10 +318,7 @@ static int run(const struct arguments *a, struct listener *listener)
 	int code = 0;
 
 	if (!catalog) {
-		/* Names of files are in it: they get no say in where the line ends. */
-		for (char *c = why; *c; c++)
-			*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-		fprintf(stderr, "tokend: %s\n", why);
+		fprintf(stderr, "tokend: %s\n", bytes_line(why));
 		config_free(config);
 		return 1;
 	}

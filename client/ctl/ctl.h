@@ -26,7 +26,9 @@ int ctl_request(int argc, char **argv); /* mix, skip, checkpoint, drain, rescale
 
 /* ---- errors ---- */
 
-/* "tokctl: …" on stderr; always CTL_FAILED. */
+/* "tokctl: …" on stderr, of what is no failure. */
+__attribute__((format(printf, 1, 2))) void ctl_note(const char *text, ...);
+/* The same of one; always CTL_FAILED. */
 __attribute__((format(printf, 1, 2))) int ctl_fail(const char *text, ...);
 /* The same and how @command is called; always CTL_USAGE. */
 __attribute__((format(printf, 2, 3))) int ctl_usage(const char *command, const char *text, ...);

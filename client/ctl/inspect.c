@@ -82,8 +82,7 @@ __attribute__((format(printf, 2, 3))) static void add_problem(struct report *r, 
 	va_start(args, text);
 	vsnprintf(problem, sizeof(r->problem[0]), text, args);
 	va_end(args);
-	for (char *c = problem; *c; c++) /* names of files may be in it: it stays one line */
-		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+	bytes_line(problem);
 }
 
 static void put_json(struct ctl_out *out, const struct report *r)
@@ -359,7 +358,7 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 	if (listed)
 		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
 	if (in->config && !listed)
-		fprintf(stderr, "tokctl: %s: no dataset of %s lists it; read as %s\n", path, in->config->path,
+		ctl_note("%s: no dataset of %s lists it; read as %s", path, in->config->path,
 			shard_type_name(input.hint.type));
 	return input;
 }

@@ -1,6 +1,7 @@
 /*
  * tokctl: one table of subcommands.
  */
+#include "../../daemon/shard/bytes.h"
 #include "../../proto/version.h"
 #include "ctl.h"
 
@@ -65,20 +66,32 @@ static const struct command commands[] = {
 
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
+static void say(const char *text, va_list args)
+{
+	char *line;
+
+	if (vasprintf(&line, text, args) < 0)
+		line = NULL;
+	fprintf(stderr, "tokctl: %s\n", line ? bytes_line(line) : strerror(ENOMEM));
+	free(line);
+}
+
+void ctl_note(const char *text, ...)
+{
+	va_list args;
+
+	va_start(args, text);
+	say(text, args);
+	va_end(args);
+}
+
 int ctl_fail(const char *text, ...)
 {
 	va_list args;
-	char *line = NULL;
 
 	va_start(args, text);
-	if (vasprintf(&line, text, args) < 0)
-		line = NULL;
+	say(text, args);
 	va_end(args);
-	/* Names of files are in it: they get no say in where the line ends. */
-	for (char *c = line; c && *c; c++)
-		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-	fprintf(stderr, "tokctl: %s\n", line ? line : strerror(ENOMEM));
-	free(line);
 	return CTL_FAILED;
 }
 

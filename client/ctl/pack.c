@@ -495,8 +495,7 @@ static void tell_losses(const struct pack *p)
 		if (sources > 1)
 			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)", sources);
 		if (sources > 0)
-			fprintf(stderr, "tokctl: %s%s: %s\n", p->in.source[p->in.loss[i].first].path, others,
-				texts[i]);
+			ctl_note("%s%s: %s", p->in.source[p->in.loss[i].first].path, others, texts[i]);
 	}
 }
 

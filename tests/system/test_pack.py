@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -186,6 +187,11 @@ def beside(place, checks):
             error = said(source, out, "--format", format)
             checks.equal(f"documents {name}, {format}: one line", error.count("\n"), 1)
             checks.has(f"documents {name}, {format}", error, words)
+    shutil.copy(place.file("g.bin"), place.file("g\n2.bin"))
+    shutil.copy(place.file("g.idx"), place.file("g\n2.idx"))
+    error = said(place.file("g\n2.bin"), place.file("g2.bin"), "--format", "flat")
+    checks.equal("documents of a name with a line end: one line", error.count("\n"), 1)
+    checks.has("of which that is no part", error, "g?2.bin: where its documents begin")
     checks.equal("no documents, no word", said(place.file("d"), place.file("d-flat"), "--format", "flat"), "")
 
     flat(place, "m/x.ds", 1000, 121)
