@@ -60,8 +60,9 @@ struct disk {
 	struct requests unused, parked, found, finished;
 	struct files files;
 	struct frames *frames;		      /* NULL: nothing is compressed */
-	uint64_t indexes_bytes, indexes_most; /* with what is reserved for those being made */
-	uint64_t index_largest;		      /* that there was */
+	uint64_t indexes_bytes, indexes_most; /* with what is reserved for those being made: */
+	uint64_t reserved;
+	uint64_t index_largest; /* that there was */
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
@@ -703,11 +704,12 @@ static int64_t source_open(struct disk_work *work)
 
 static void source_begin(struct disk *disk, struct file *file)
 {
-	/* A single large one must not cost all others at every opening. */
-	uint64_t most = disk->indexes_most / 4;
+	/* Neither a single large one nor many openings at once must cost all others their places. */
+	uint64_t most = disk->indexes_most / 4 - disk->reserved;
 	struct shard *stripped;
 
 	file->reserved = disk->index_largest < most ? disk->index_largest : most;
+	disk->reserved += file->reserved;
 	disk->indexes_bytes += file->reserved;
 	while (disk->indexes_bytes > disk->indexes_most &&
 		(stripped = source_leaves(disk, files_strip(&disk->files)))) {
@@ -723,6 +725,7 @@ static void source_done(struct disk *disk, struct file *file)
 {
 	int error = file->work.result < 0 ? (int)-file->work.result : 0;
 
+	disk->reserved -= file->reserved;
 	disk->indexes_bytes -= file->reserved;
 	if (error == EMFILE || error == ENFILE) { /* of what lies beside it: as with itself */
 		file->opening.old = files_rob(&disk->files, &file->opening.source);

@@ -52,7 +52,7 @@ struct disk_options {
 		files; /* shards held open, ≥ 1; more reads than that many shards at a time wait their turn */
 	uint64_t frames_bytes; /* decoded frames that are kept; 0: nothing is compressed */
 	/* Of shards that are not plain, or marked, and held open; beyond it only those in use. Room is made
-	 * before one is opened. */
+	 * before one is opened, up to a quarter for all that are opened at a time. */
 	uint64_t indexes_bytes;
 	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
 };

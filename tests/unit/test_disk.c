@@ -153,6 +153,8 @@ struct shard_index {
 
 static atomic_uint opened, held, held_most;
 
+enum { LARGE_TOKENS = 4000 }; /* the index of a shard of so many is a large one */
+
 static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
 	char *why, size_t why_bytes)
 {
@@ -174,7 +176,7 @@ static struct shard_index *swapped_open(const struct bytes *b, const struct shar
 	while (now > most && !atomic_compare_exchange_weak(&held_most, &most, now))
 		;
 	*index = (struct shard_index){facts->tokens, facts->tokens / 2};
-	facts->index_bytes = 1000;
+	facts->index_bytes = facts->tokens == LARGE_TOKENS ? 16000 : 1000;
 	return index;
 }
 
@@ -269,6 +271,32 @@ static void indexes_keep_to_their_share(void **state)
 	assert_int_equal(indexes_made(*state, 100000), 8);
 	assert_true(indexes_made(*state, 5000) >= 24);
 	assert_true(indexes_made(*state, 0) >= 24);
+}
+
+/* Where all of them fit, a large one among them or many that are opened at once cost none its place. */
+static void indexes_that_fit_stay(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(8, LARGE_TOKENS);
+	const struct mode *mode = *state;
+	struct disk_options options = options_of(mode, 16);
+	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
+	struct reader reader;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	options.indexes_bytes = 64000;
+	atomic_store(&opened, 0);
+	reader_use(&reader, disk_open(&options, note, why, sizeof(why)));
+	assert_reads(&reader, shelf, 0);
+	for (unsigned s = 1; s < 8; s++)
+		reader_queue(&reader, shelf, s, 0, 100);
+	disk_commit(reader.disk);
+	while (reader.in_flight > 0)
+		reap_right(&reader, shelf);
+	assert_reads(&reader, shelf, 0);
+	assert_int_equal(atomic_load(&opened), 8);
+	reader_close(&reader);
+	shelf_free(shelf);
 }
 
 /* ---- files that changed ---- */
@@ -929,6 +957,7 @@ static const struct test_case cases[] = {
 	CASE(reads_of_what_is_not_cached),
 	CASE(shards_that_are_not_plain),
 	CASE(indexes_keep_to_their_share),
+	CASE(indexes_that_fit_stay),
 	CASE(truncated_when_open),
 	CASE(truncated_before_open),
 	CASE(replaced_by_rename),
