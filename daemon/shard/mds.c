@@ -33,7 +33,8 @@ enum {
 	LEAD_BYTES = SHARD_LEAD_MOST, /* of a sample are read at once: the lengths and the shape, mostly */
 	TABLE_AT_ONCE = 16 * 1024,
 	SPREAD = 16,	 /* samples that are looked at to describe a shard of odd offsets */
-	SMALL = 1 << 20, /* shards of which every sample is looked at when they are opened */
+	SMALL = 1 << 20, /* shards of which every sample is looked at when they are opened, */
+	TINY = 1 << 16,	 /* and those that are held against their xxh64 when they are described */
 	SHOWN = 48,
 };
 
@@ -1107,7 +1108,7 @@ static bool check_entry(
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
 	/* A large one is not read whole for it. */
-	if (e->has_raw_hash && b->size <= SMALL && !check_bytes(b, "raw_data", e->raw_hash, why, why_bytes))
+	if (e->has_raw_hash && b->size <= TINY && !check_bytes(b, "raw_data", e->raw_hash, why, why_bytes))
 		return false;
 	return check_zip(b, f, e, why, why_bytes);
 }
