@@ -326,6 +326,29 @@ static bool drop_companions(struct walk *w)
 	return true;
 }
 
+/* A file beside its compressed self, as `zstd -k` leaves it, would be served twice. */
+static bool refuse_twins(struct walk *w)
+{
+	static const char *const packed[] = {".zst", ".zstd"};
+	const struct shard_list *list = w->list;
+	char other[PATH_MAX];
+
+	for (uint64_t i = 0; i < list->count; i++)
+		for (unsigned e = 0; e < sizeof(packed) / sizeof(packed[0]); e++) {
+			const char *name = shard_list_name(list, i);
+
+			if (!bytes_beside(name, packed[e], "", other, sizeof(other)) ||
+				shard_list_find(list, other) < 0)
+				continue;
+			snprintf(w->why, w->why_bytes,
+				"%s%s%s: lies beside %s: the same tokens would be served twice; move one of "
+				"them away, or name a pattern that only one matches",
+				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name, other);
+			return false;
+		}
+	return true;
+}
+
 void shard_list_sort(struct shard_list *list)
 {
 	qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
@@ -362,7 +385,7 @@ bool shard_list_read(struct shard_list *list, const char *path, char *why, size_
 
 	if (fine && list->count > 0) {
 		shard_list_sort(list);
-		fine = drop_companions(&w);
+		fine = drop_companions(&w) && refuse_twins(&w);
 	}
 	if (fine)
 		shard_list_trim(list);

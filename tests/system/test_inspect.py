@@ -183,6 +183,11 @@ def named(place, checks):
     checks.equal("pack takes the same", (done.returncode, os.path.getsize(place.file("out.bin"))), (0, 80))
     done = subprocess.run([TOKCTL, "pack", "n/*", "n/out", "--format", "flat"], capture_output=True, text=True, cwd=place.path)
     checks.ok("but not what it puts out", done.returncode == 1 and "n/out: lies in n/*" in done.stderr, done)
+    with open(place.file("twins", "a.bin"), "wb") as raw, open(place.file("twins", "a.bin.zst"), "wb") as packed:
+        raw.write(bytes(80))
+        packed.write(zstandard.compress(bytes(80)))
+    checks.has("a shard beside its compressed self", said("twins", code=1)[0][2], "a.bin.zst: lies beside a.bin: the same tokens")
+    checks.equal("of which a pattern names one", said("twins/*.zst"), [("twins/a.bin.zst", "flat")])
     for ending, read in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
         name = "n" * (255 - len(ending)) + ending
         raw = numpy.arange(40, dtype="<u2").tobytes()
