@@ -100,6 +100,21 @@ def test_state_seek_and_mixes_with_a_transform(daemon, workers):
         check(daemon, loader, transforms.in_place, 60, start=105, rank=2, world=3, micro=7, cursor=loader.state_dict()["cursor"])
 
 
+def test_batches_fit_where_a_seek_was_interrupted(daemon, monkeypatch):
+    with make(daemon, transform=transforms.shuffle) as loader:
+        next(loader)
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loader._source, "begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                loader.seek(position=0, micro_batch=16)
+        assert next(loader)["input_ids"].shape == (16, SEQ)  # and no more than that was written to its memory
+        assert loader.taken == 16
+
+
 def test_commit_with_workers(daemon):
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         nexts = []

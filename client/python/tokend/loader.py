@@ -181,7 +181,12 @@ class Loader:
             self._source.begin()
         if self._wanted.device is not None and self._source is None:
             self._feed_device()
-        self._batches = Batches(self._client, self._make, self._wanted, self._source, self._feed)
+        self._batches: Batches | None = Batches(self._client, self._make, self._wanted, self._source, self._feed)
+
+    def _measured(self) -> Batches:
+        if self._batches is None:  # what came after a seek was interrupted, or failed
+            self._measure()
+        return self._batches  # type: ignore[return-value]
 
     def _feed_device(self) -> None:
         if self._feed is not None:
@@ -198,7 +203,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         begin = perf_counter()
-        batch = self._batches.take()
+        batch = (self._batches or self._measured()).take()
         self._inside += perf_counter() - begin
         if batch is None:
             raise StopIteration
@@ -206,9 +211,9 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
-        if self._batches.length is None:
+        if self._measured().length is None:
             raise TypeError("this stream has no end, so its loader has no length")
-        return self._batches.length
+        return self._measured().length
 
     def __bool__(self) -> bool:
         return True
@@ -252,7 +257,7 @@ class Loader:
     @property
     def taken(self) -> int:
         """The position behind the last batch taken, over all ranks: what commit() takes."""
-        return self._batches.taken
+        return self._measured().taken
 
     @property
     def fingerprint(self) -> int:
@@ -313,7 +318,13 @@ class Loader:
             control, alone = control.over(None), max(world, groups.processes()) == 1
 
         def go() -> None:
-            self._client.seek(to(), rank, world, micro_batch)
+            going, former = to(), self._batches
+            self._batches = None  # from here on batches may be of another shape, and no longer fit into the former one's memory
+            try:
+                self._client.seek(going, rank, world, micro_batch)
+            except _tokend.Error:
+                self._batches = former
+                raise
             self._rank, self._world, self._micro = rank, world, micro_batch
             self._measure()  # before the others are asked: whatever they say, this is where we are
 
