@@ -71,11 +71,11 @@ def batches(job):
     check.ok("attention_mask", mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [at > 5 for at in range(seq)], mask)
 
     args = types.SimpleNamespace(micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
-                                 create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves"))
+                                 create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves[1]"))
     begins(check, "from the samples consumed", args, keys, 16, f"{args.dataloader_save} holds no cursor")
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
-    torch.save({"dataloader_state_dict": skipped}, job.file("saves", *iteration))
+    torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
     begins(check, "from what --dataloader-save kept", args, keys, 20, f"the cursor in {job.file('saves', *iteration)}")
     args.iteration = 4
     refused(check, "cursors of other iterations alone", args, keys, "iteration, 4", "load an iteration that has one")

@@ -27,7 +27,7 @@ IGNORE = -100
 
 def _kept(directory: str, iteration: str) -> list[str]:
     """The files of that iteration that hold a cursor. All data ranks' are the same."""
-    return glob.glob(os.path.join(directory, f"iter_{iteration}", "mp_rank_00*", "train_dataloader_dprank000.pt"))
+    return glob.glob(os.path.join(glob.escape(directory), f"iter_{iteration}", "mp_rank_00*", "train_dataloader_dprank000.pt"))
 
 
 @functools.cache  # a process with several model chunks asks for each
