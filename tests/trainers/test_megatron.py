@@ -76,7 +76,7 @@ def batches(job):
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
-    begins(check, "from what --dataloader-save kept", args, keys, 20, f"the cursor in {job.file('saves', *iteration)}")
+    begins(check, "from what --dataloader-save kept", args, keys, 20, f"the cursor in {job.file('saves[1]', *iteration)}")
     args.iteration = 4
     refused(check, "cursors of other iterations alone", args, keys, "iteration, 4", "load an iteration that has one")
     args.iteration, args.consumed_train_samples = 2, 24
