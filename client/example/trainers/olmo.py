@@ -21,7 +21,8 @@ data = TokendDataLoader(
     "train", sequence_length=SEQ, global_batch_size=8 * SEQ,
     dp_world_size=get_world_size(module.dp_process_group), dp_rank=get_rank(module.dp_process_group),
 )
-saves = CheckpointerCallback(save_interval=5, ephemeral_save_interval=None)
+# Not beside the training: ranks note when such a save is done, each at its own time, and hang if they reduce different metrics.
+saves = CheckpointerCallback(save_interval=5, ephemeral_save_interval=None, save_async=False)
 TrainerConfig(
     save_folder="checkpoints", save_overwrite=True, max_duration=Duration.steps(int(sys.argv[1])), metrics_collect_interval=1,
     device="cpu", callbacks={"checkpointer": saves, "tokend": TokendCallback()},
