@@ -227,46 +227,41 @@ static PyObject *client_cursor(PyObject *self, PyObject *none)
 	return result;
 }
 
-static PyObject *client_position(PyObject *self, PyObject *none)
+/* What the handle answers at once. */
+static PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t))
 {
 	struct client *c = (struct client *)self;
 
-	(void)none;
 	if (!enter(c, false))
 		return NULL;
 
-	uint64_t position = handle_position(c->t);
+	uint64_t number = of(c->t);
 
 	leave(c, false);
-	return PyLong_FromUnsignedLongLong(position);
+	return PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *client_position(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return number_of(self, handle_position);
+}
+
+static uint64_t taken_of(const struct tokend *t)
+{
+	return t->taken;
 }
 
 static PyObject *client_taken(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
-
 	(void)none;
-	if (!enter(c, false))
-		return NULL;
-
-	uint64_t taken = c->t->taken;
-
-	leave(c, false);
-	return PyLong_FromUnsignedLongLong(taken);
+	return number_of(self, taken_of);
 }
 
 static PyObject *client_fingerprint(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
-
 	(void)none;
-	if (!enter(c, false))
-		return NULL;
-
-	uint64_t fingerprint = tokend_fingerprint(c->t);
-
-	leave(c, false);
-	return PyLong_FromUnsignedLongLong(fingerprint);
+	return number_of(self, tokend_fingerprint);
 }
 
 static PyObject *client_commit(PyObject *self, PyObject *args)
@@ -411,16 +406,8 @@ static PyObject *client_attend(PyObject *self, PyObject *none)
 
 static PyObject *client_request_number(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
-
 	(void)none;
-	if (!enter(c, false))
-		return NULL;
-
-	uint64_t number = tokend_request_number(c->t);
-
-	leave(c, false);
-	return PyLong_FromUnsignedLongLong(number);
+	return number_of(self, tokend_request_number);
 }
 
 static PyObject *client_request(PyObject *self, PyObject *none)

@@ -219,6 +219,15 @@ class Job(system.Place):
         self.edits = [(line["from"], line["acts_from"]) for line in told if "acts_from" in line]
         return int(at[1]) if at else 0
 
+    def prove_edited(self):
+        """All of that, with an example whose last step is in its text, as max_steps=15; then three steps more on another world."""
+        self.edit("max_steps=15", "max_steps=1000")
+        self.start(2, hold=7, then=self.edit_and_drain)
+        step = self.drained()
+        self.edit("max_steps=1000", f"max_steps={step + 3}")
+        self.start(1)
+        self.prove(steps=step + 3, resumed=[step])
+
     # ---- what was seen ----
 
     def steps(self, start):

@@ -60,12 +60,7 @@ with Job("train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID},
 
 # An operator changes the mix, skips, and has it save and leave.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
-    job.edit("max_steps=15", "max_steps=1000")
-    job.start(2, hold=7, then=job.edit_and_drain)
-    step = job.drained()
-    job.edit("max_steps=1000", f"max_steps={step + 3}")
-    job.start(1)
-    job.prove(steps=step + 3, resumed=[step])
+    job.prove_edited()
 
 # A finite stream ends the training.
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40) as job:

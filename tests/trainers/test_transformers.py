@@ -76,10 +76,5 @@ with Job("train_transformers.py", accumulate=2, eos=3, documents=True, check=job
     job.prove(steps=15, resumed=[7])
     losses(job)
 with Job("train_transformers.py", accumulate=2, check=job.check) as job:
-    job.edit("max_steps=15", "max_steps=1000")
-    job.start(2, hold=7, then=job.edit_and_drain)
-    step = job.drained()
-    job.edit("max_steps=1000", f"max_steps={step + 3}")
-    job.start(1)
-    job.prove(steps=step + 3, resumed=[step])
+    job.prove_edited()
 job.check.exit()

@@ -88,7 +88,7 @@ def running(thread):
         name, state = open(f"/proc/self/task/{thread}/stat").read().split(" (", 1)[1].rsplit(") ", 1)
     except OSError:
         return False  # it has ended
-    return name == "pt_gloo_runloop"[:15] and state[0] == "R"
+    return name == "pt_gloo_runloop" and state[0] == "R"
 
 
 def main():
