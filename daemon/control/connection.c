@@ -21,14 +21,31 @@ enum {
 	MAX_FDS = 8,
 };
 
+static void fill(struct refusal *r, bool passing, const char *code, const char *field, const char *format,
+	va_list args)
+{
+	r->code = code;
+	r->passing = passing;
+	snprintf(r->field, sizeof(r->field), "%s", field);
+	vsnprintf(r->text, sizeof(r->text), format, args);
+}
+
 bool refuse(struct refusal *r, const char *code, const char *field, const char *format, ...)
 {
 	va_list args;
 
-	r->code = code;
-	snprintf(r->field, sizeof(r->field), "%s", field);
 	va_start(args, format);
-	vsnprintf(r->text, sizeof(r->text), format, args);
+	fill(r, false, code, field, format, args);
+	va_end(args);
+	return false;
+}
+
+bool refuse_passing(struct refusal *r, const char *code, const char *field, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fill(r, true, code, field, format, args);
 	va_end(args);
 	return false;
 }
@@ -131,7 +148,8 @@ static const char *printable(char *to, size_t capacity, const char *text)
 	return to;
 }
 
-void connection_error(struct connection *c, const char *code, const char *field, const char *text)
+static void send_error(
+	struct connection *c, bool passing, const char *code, const char *field, const char *text)
 {
 	struct wire w = {.op = WIRE_ERROR};
 	char plain_field[96], plain_text[LIMIT_TEXT_BYTES];
@@ -139,14 +157,32 @@ void connection_error(struct connection *c, const char *code, const char *field,
 	wire_set_text(&w, WIRE_CODE, code);
 	wire_set_text(&w, WIRE_FIELD, printable(plain_field, sizeof(plain_field), field));
 	wire_set_text(&w, WIRE_TEXT, printable(plain_text, sizeof(plain_text), text));
+	if (passing)
+		wire_set(&w, WIRE_PASSING, 1);
 	connection_send(c, &w, NULL, 0);
+}
+
+void connection_error(struct connection *c, const char *code, const char *field, const char *text)
+{
+	send_error(c, false, code, field, text);
+}
+
+static void close_with(
+	struct connection *c, bool passing, const char *code, const char *field, const char *text)
+{
+	log_line(LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
+	send_error(c, passing, code, field, text);
+	connection_close(c);
 }
 
 void connection_refuse(struct connection *c, const char *code, const char *field, const char *text)
 {
-	log_line(LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
-	connection_error(c, code, field, text);
-	connection_close(c);
+	close_with(c, false, code, field, text);
+}
+
+void connection_refuse_with(struct connection *c, const struct refusal *refusal)
+{
+	close_with(c, refusal->passing, refusal->code, refusal->field, refusal->text);
 }
 
 /* ---- receiving ---- */
@@ -321,6 +357,20 @@ static int open_pidfd(int socket, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+static bool may_stay(const struct connection *c, struct refusal *why)
+{
+	const struct server_options *o = c->server->options;
+
+	if (!allowed(o->catalog->config, c->uid))
+		return refuse(why, "uid", "allow_uids", "uid %u may not attach: add it to allow_uids",
+			(unsigned)c->uid);
+	if (c->server->connected > o->connections)
+		return refuse_passing(why, "descriptors", "connections",
+			"%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
+			o->connections);
+	return true;
+}
+
 static void connection_new(struct server *server, int fd, const struct ucred *peer)
 {
 	struct connection *c = calloc(1, sizeof(*c));
@@ -353,18 +403,11 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
 	}
 	uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
-	char text[160];
 
-	if (!allowed(server->options->catalog->config, peer->uid)) {
-		snprintf(text, sizeof(text), "uid %u may not attach: add it to allow_uids",
-			(unsigned)peer->uid);
-		connection_refuse(c, "uid", "allow_uids", text);
-	} else if (server->connected > server->options->connections) {
-		snprintf(text, sizeof(text),
-			"%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
-			server->options->connections);
-		connection_refuse(c, "descriptors", "connections", text);
-	}
+	struct refusal refusal;
+
+	if (!may_stay(c, &refusal))
+		connection_refuse_with(c, &refusal);
 }
 
 /* Out of descriptors: give up the spare one to take the client off the queue, and refuse it by closing. */

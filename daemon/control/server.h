@@ -42,12 +42,19 @@ int server_run(const struct server_options *options);
 /* Why something is refused, until it can be said. */
 struct refusal {
 	const char *code;
+	bool passing; /* the same attach may succeed later, once others leave: the client tries again */
 	char field[96];
 	char text[LIMIT_TEXT_BYTES];
 };
 
-/* Fills @r; always false. */
+/* Fills @r with a final refusal; always false. */
 __attribute__((format(printf, 4, 5))) bool refuse(
+	struct refusal *r, const char *code, const char *field, const char *format, ...);
+/*
+ * The same, but passing: use it only for what ends by itself (memory, descriptors, connections, start-up),
+ * and never for an attach that cannot fit: clients wait for their whole deadline.
+ */
+__attribute__((format(printf, 4, 5))) bool refuse_passing(
 	struct refusal *r, const char *code, const char *field, const char *format, ...);
 
 struct request; /* an operator's word to a run: request.c */
@@ -121,6 +128,8 @@ void connection_accept(struct server *server);
 void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n);
 /* Says why, in the log too, and closes. */
 void connection_refuse(struct connection *c, const char *code, const char *field, const char *text);
+/* The same with a @refusal that refuse() or refuse_passing() filled. */
+void connection_refuse_with(struct connection *c, const struct refusal *refusal);
 /* Answers with an error and stays. */
 void connection_error(struct connection *c, const char *code, const char *field, const char *text);
 void connection_close(struct connection *c);

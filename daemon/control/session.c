@@ -160,9 +160,11 @@ static bool reserve(struct attach_job *job, struct server *server)
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
 	uint64_t left = limit > server->memory_bytes ? limit - server->memory_bytes : 0;
+	/* A ring that fits once all others have left will fit; a larger one never does. */
+	bool passing = need + server->options->staging_bytes <= limit;
 
 	if (need > left)
-		return refuse(&job->refusal, "memory", "slots",
+		return (passing ? refuse_passing : refuse)(&job->refusal, "memory", "slots",
 			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
 			" are left: raise memory: in %s, or take fewer slots",
 			s->slots, need, left, limit, server->options->catalog->config->path);
@@ -193,7 +195,7 @@ static bool make_cursor(struct attach_job *job)
 
 	if (job->start == START_BEGIN || job->start == START_POSITION) {
 		if (!cursor_copy(&job->cursor, &stream->begin))
-			return refuse(&job->refusal, "memory", "cursor", "out of memory");
+			return refuse_passing(&job->refusal, "memory", "cursor", "out of memory");
 		return cursor_seek(&job->cursor, job->start == START_BEGIN ? 0 : job->position, &why) ||
 		       refuse(&job->refusal, "cursor", why.field, "%s", why.text);
 	}
@@ -216,8 +218,8 @@ static bool make_feed(struct attach_job *job)
 	const struct catalog *catalog = job->connection->server->options->catalog;
 
 	if (!segment_new(&s->segment, &job->geometry, s->node))
-		return refuse(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s",
-			s->bytes, strerror(errno));
+		return refuse_passing(&job->refusal, "memory", "ring",
+			"%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
 		source[d] = (struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
@@ -229,7 +231,7 @@ static bool make_feed(struct attach_job *job)
 						 .ring = s->segment.ring,
 						 .source = source,
 					 });
-	return s->feed || refuse(&job->refusal, "memory", "feed", "out of memory");
+	return s->feed || refuse_passing(&job->refusal, "memory", "feed", "out of memory");
 }
 
 /* In the pool. */
@@ -290,7 +292,7 @@ static void attach_done(uv_work_t *work, int status)
 		connection_settle(c);
 	} else if (!job->ok) {
 		session_free(s);
-		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
+		connection_refuse_with(c, &job->refusal);
 	} else {
 		s->fed = true;
 		tell_node(s);
@@ -338,8 +340,11 @@ void session_attach(struct connection *c, const struct wire *w)
 	struct session *s = job ? session_new(c) : NULL;
 
 	if (!s) {
+		struct refusal full;
+
 		free(job);
-		connection_refuse(c, "memory", "sessions", "no room for another one");
+		refuse_passing(&full, "memory", "sessions", "no room for another one");
+		connection_refuse_with(c, &full);
 		return;
 	}
 	job->connection = c;
@@ -349,7 +354,7 @@ void session_attach(struct connection *c, const struct wire *w)
 	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) ||
 		!reserve(job, server)) {
 		session_free(s);
-		connection_refuse(c, job->refusal.code, job->refusal.field, job->refusal.text);
+		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);
 		return;
 	}
