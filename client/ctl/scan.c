@@ -4,6 +4,8 @@
  */
 #include "scan.h"
 
+#include "../../daemon/shard/tokens.h"
+
 #define XXH_INLINE_ALL
 #include <pthread.h>
 #include <sched.h>
@@ -41,48 +43,6 @@ void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
 }
 
 /* ---- looking at tokens ---- */
-
-#define MOST(name, type, how)                                                                                \
-	how static uint32_t name(const type *token, size_t n)                                                \
-	{                                                                                                    \
-		type most = 0;                                                                               \
-                                                                                                             \
-		for (size_t i = 0; i < n; i++)                                                               \
-			most = token[i] > most ? token[i] : most;                                            \
-		return most;                                                                                 \
-	}
-
-MOST(most16, uint16_t, )
-MOST(most32, uint32_t, )
-
-#ifdef __x86_64__
-/* What every x86-64 has knows no maximum of such numbers, and takes three times as long. */
-MOST(most16_avx2, uint16_t, __attribute__((target("avx2"))))
-MOST(most32_avx2, uint32_t, __attribute__((target("avx2"))))
-#endif
-
-static uint32_t most_of(const void *tokens, size_t n, uint32_t token_bytes)
-{
-#ifdef __x86_64__
-	if (__builtin_cpu_supports("avx2"))
-		return token_bytes == 2 ? most16_avx2(tokens, n) : most32_avx2(tokens, n);
-#endif
-	return token_bytes == 2 ? most16(tokens, n) : most32(tokens, n);
-}
-
-/* The first of them that is not below @vocab; there is one. */
-static size_t first_beyond(
-	const void *tokens, size_t n, uint32_t token_bytes, uint64_t vocab, uint64_t *value)
-{
-	size_t i = 0;
-
-	for (*value = 0; i < n; i++) {
-		*value = token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
-		if (*value >= vocab)
-			break;
-	}
-	return i;
-}
 
 static void digest_add(XXH3_state_t *state, const void *tokens, size_t n, uint32_t token_bytes)
 {
@@ -133,11 +93,15 @@ struct seen {
 static void look(
 	const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens, uint64_t n)
 {
-	uint32_t width = scan->shard->facts.token_bytes, most = most_of(tokens, n, width);
+	uint32_t width = scan->shard->facts.token_bytes, most = tokens_most(tokens, n, width);
 
 	seen->most = most > seen->most ? most : seen->most;
-	if (scan->vocab && most >= scan->vocab && token < seen->beyond)
-		seen->beyond = token + first_beyond(tokens, n, width, scan->vocab, &seen->beyond_value);
+	if (scan->vocab && most >= scan->vocab && token < seen->beyond) {
+		uint64_t i = tokens_first_above(tokens, n, width, (uint32_t)scan->vocab - 1);
+
+		seen->beyond = token + i;
+		seen->beyond_value = tokens_value(tokens, i, width);
+	}
 }
 
 static void note_fault(struct seen *seen, uint64_t token, const char *why)
