@@ -6,6 +6,7 @@
 
 #include "../proto/wire.h"
 #include "schema.h"
+#include "yaml_load.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -712,20 +713,6 @@ _Static_assert(COUNT(config_keys) <= SCHEMA_KEYS && COUNT(stream_keys) <= SCHEMA
 		       COUNT(dataset_keys) <= SCHEMA_KEYS && COUNT(step_keys) <= SCHEMA_KEYS,
 	"the walker has room for every table");
 
-static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
-{
-	snprintf(s->field, sizeof(s->field), "YAML");
-	if (parser->error == YAML_MEMORY_ERROR)
-		return schema_refuse(s, 1, "out of memory");
-	/* A reader error (bad UTF-8, a read that failed) has an offset but no line. */
-	if (parser->error == YAML_READER_ERROR)
-		return schema_refuse(s, (int)parser->mark.line + 1,
-			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
-			parser->problem_offset);
-	return schema_refuse(s, (int)parser->problem_mark.line + 1, "%s (column %zu); must be valid YAML",
-		parser->problem ? parser->problem : "cannot be parsed", parser->problem_mark.column + 1);
-}
-
 static bool take_document(struct schema *s, struct config *config)
 {
 	yaml_node_t *root = yaml_document_get_root_node(s->document);
@@ -737,51 +724,17 @@ static bool take_document(struct schema *s, struct config *config)
 		s, root, (int)root->start_mark.line + 1, config_keys, COUNT(config_keys), config, NULL);
 }
 
-/* A second document would be ignored by most programs. */
-static bool check_trailing(struct schema *s, yaml_parser_t *parser)
-{
-	yaml_document_t more;
-
-	if (!yaml_parser_load(parser, &more))
-		return refuse_syntax(s, parser);
-	bool trailing = yaml_document_get_root_node(&more) != NULL;
-	int line = (int)more.start_mark.line + 1;
-
-	yaml_document_delete(&more);
-	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one") : true;
-}
-
-static bool parse_file(FILE *file, struct config *config, char *why, size_t why_bytes)
-{
-	yaml_parser_t parser;
-	yaml_document_t document;
-	struct schema s = {.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
-	bool done;
-
-	if (!yaml_parser_initialize(&parser))
-		return schema_refuse(&s, 1, "out of memory");
-	yaml_parser_set_input_file(&parser, file);
-	done = yaml_parser_load(&parser, &document);
-	if (done) {
-		done = take_document(&s, config) && check_trailing(&s, &parser);
-		yaml_document_delete(&document);
-	} else {
-		refuse_syntax(&s, &parser);
-	}
-	yaml_parser_delete(&parser);
-	return done;
-}
-
 static bool parse(FILE *file, struct config *config, char *why, size_t why_bytes)
 {
-	errno = 0;
-	if (parse_file(file, config, why, why_bytes))
-		return true;
-	/* What libyaml calls an input error says not which. */
-	if (ferror(file))
-		snprintf(why, why_bytes, "%s: cannot be read: %s; name a config file with -c", config->path,
-			strerror(errno));
-	return false;
+	yaml_document_t document;
+	struct schema s = {.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
+
+	if (!yaml_load(&s, file))
+		return false;
+	bool done = take_document(&s, config);
+
+	yaml_document_delete(&document);
+	return done;
 }
 
 /* The directory of the file, absolute. */

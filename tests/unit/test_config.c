@@ -735,6 +735,37 @@ static void test_no_file(void **state)
 	assert_string_equal(why, expected);
 }
 
+/* libyaml alone takes most of a minute for such a file. */
+static void test_nested(void **state)
+{
+	enum { DEEP = 200000 };
+	const char *file = ((struct place *)*state)->file;
+	char *text = malloc(DEEP + 16), why[1024], expected[1024];
+
+	assert_non_null(text);
+	memcpy(text, "streams: ", 9);
+	memset(text + 9, '[', DEEP);
+	write_bytes(*state, text, 9 + DEEP);
+	assert_null(config_load(file, why, sizeof(why)));
+	snprintf(expected, sizeof(expected),
+		"%s:1: YAML: lists and mappings are nested deeper than 32 levels; a config has 7", file);
+	assert_string_equal(why, expected);
+	free(text);
+}
+
+static void test_large(void **state)
+{
+	const char *file = ((struct place *)*state)->file;
+	char why[1024], expected[1024];
+
+	write_bytes(*state, GOOD, sizeof(GOOD) - 1);
+	assert_int_equal(truncate(file, 17 << 20), 0);
+	assert_null(config_load(file, why, sizeof(why)));
+	snprintf(expected, sizeof(expected),
+		"%s:1: config: the file is larger than 16 MiB; name a config file with -c", file);
+	assert_string_equal(why, expected);
+}
+
 /* Any prefix of a config, and any byte of it changed, is taken or refused in one line; a sanitizer watches.
  */
 static void test_mangled(void **state)
@@ -774,6 +805,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_long_schedule, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_long_socket, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_file, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_nested, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_large, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_mangled, set_up, tear_down),
 	};
 
