@@ -218,7 +218,7 @@ gpu-kit: wheel
 	$(Q)cp -t build/gpu/lib build/gcc/lib/libtokend.so.1
 	$(Q)$(if $(cuda_programs),cp -t build/gpu/bin $(cuda_programs) && strip --strip-debug build/gpu/bin/*)
 
-bench: deps
+bench: deps-test
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py
 
