@@ -129,15 +129,10 @@ static void perform(struct feeder *f, const struct engine_action *a)
 
 static void step(struct feeder *f, const struct engine_event *event)
 {
-	const struct engine_event pump = {.type = ENGINE_PUMP, .id = UINT32_MAX};
-
-	do {
-		f->actions.count = 0;
-		engine_step(f->engine, event, &f->actions);
-		for (unsigned i = 0; i < f->actions.count; i++)
-			perform(f, &f->actions.action[i]);
-		event = &pump;
-	} while (f->actions.more);
+	f->actions.count = 0;
+	engine_step(f->engine, event, &f->actions);
+	for (unsigned i = 0; i < f->actions.count; i++)
+		perform(f, &f->actions.action[i]);
 }
 
 static void read_mail(struct feeder *f)
@@ -218,7 +213,8 @@ static void *run(void *argument)
 			f->ring(f->context);
 		}
 		int64_t now = now_ms();
-		unsigned n = disk_reap(f->disk, done, REAP, now < tick ? (int)(tick - now) : 1);
+		int wait_ms = f->actions.more ? 0 : now < tick ? (int)(tick - now) : 1;
+		unsigned n = disk_reap(f->disk, done, REAP, wait_ms);
 
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
@@ -227,6 +223,10 @@ static void *run(void *argument)
 			note_disk(f);
 			tick = now + TICK_MS;
 		}
+		/* One step at a time: mail that came meanwhile is not kept waiting by a feed that has much to
+		 * do. */
+		if (f->actions.more)
+			step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 	}
 	return NULL;
 }

@@ -226,6 +226,8 @@ static bool make_feed(struct attach_job *job)
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
 						 .stream = (uint32_t)(stream - catalog->stream),
+						 .user = job->connection->uid,
+						 .run = order_name_hash(s->run, strlen(s->run)),
 						 .rank = s->rank,
 						 .world = s->world,
 						 .ring = s->segment.ring,

@@ -3,16 +3,21 @@
 #include "feed.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIES = 3 };
+enum {
+	TRIES = 3,
+	PADDING_A_STEP = 1 << 20, /* bytes of zeros, then other events get their turn */
+};
 
 struct engine {
 	unsigned depth;
 	unsigned reading; /* reads in flight, over all feeds */
-	struct feed *run; /* ring of feeds with something to do; the next in turn */
+	unsigned failing; /* feeds that have to say so */
 	struct feed *feed[LIMIT_SESSIONS];
+	struct turn root, user[LIMIT_SESSIONS], run[LIMIT_SESSIONS];
 };
 
 struct engine *engine_new(unsigned depth)
@@ -26,36 +31,56 @@ struct engine *engine_new(unsigned depth)
 
 void engine_free(struct engine *engine)
 {
-	assert(!engine || (!engine->run && engine->reading == 0));
+	assert(!engine || (engine->root.children == 0 && engine->reading == 0));
 	free(engine);
 }
 
-/* ---- the run list: a slot at a time in turn ---- */
+/* ---- turns ---- */
 
-static void run_add(struct engine *engine, struct feed *feed)
+static struct feed *feed_of(struct turn *leaf)
 {
-	if (feed->queued)
-		return;
-	feed->queued = true;
-	if (!engine->run) {
-		engine->run = feed->next = feed->before = feed;
-		return;
-	}
-	feed->next = engine->run;
-	feed->before = engine->run->before;
-	feed->before->next = feed;
-	feed->next->before = feed;
+	return (struct feed *)((char *)leaf - offsetof(struct feed, turn));
 }
 
-static void run_remove(struct engine *engine, struct feed *feed)
+/* Where a feed of this user, or of this run as well, has its place already; otherwise a place of its own. */
+static struct turn *find_user(struct engine *engine, const struct feed_options *o)
 {
-	if (!feed->queued)
-		return;
-	feed->queued = false;
-	feed->before->next = feed->next;
-	feed->next->before = feed->before;
-	if (engine->run == feed)
-		engine->run = feed->next == feed ? NULL : feed->next;
+	struct turn *user = engine->user;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (engine->feed[id] && engine->feed[id]->options.user == o->user)
+			return engine->feed[id]->turn.parent->parent;
+	while (user->parent)
+		user++;
+	*user = (struct turn){0};
+	turn_join(user, &engine->root);
+	return user;
+}
+
+static struct turn *find_run(struct engine *engine, const struct feed_options *o)
+{
+	struct turn *run = engine->run;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (engine->feed[id] && engine->feed[id]->options.user == o->user &&
+			engine->feed[id]->options.run == o->run)
+			return engine->feed[id]->turn.parent;
+	while (run->parent)
+		run++;
+	*run = (struct turn){0};
+	turn_join(run, find_user(engine, o));
+	return run;
+}
+
+static void leave_turns(struct feed *feed)
+{
+	struct turn *run = feed->turn.parent, *user = run->parent;
+
+	turn_leave(&feed->turn);
+	if (run->children == 0)
+		turn_leave(run);
+	if (user->children == 0)
+		turn_leave(user);
 }
 
 /* ---- actions ---- */
@@ -75,13 +100,12 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 {
 	if (feed->state != FEED_LEAVING || feed->reading > 0)
 		return;
-	assert(!feed->queued);
+	leave_turns(feed);
 	engine->feed[feed->options.id] = NULL;
 	emit_plain(out, ENGINE_GONE, feed);
 }
 
-/* All feeds of the stream stop. Each says so in its turn, for there may be more of them than the list has
- * room. */
+/* All feeds of the stream stop. Each says so as soon as there is room for it in the list. */
 static void fail_stream(struct engine *engine, uint32_t stream, const struct engine_action *read, int fault)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
@@ -90,12 +114,13 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 		if (!feed || feed->options.stream != stream || feed->state != FEED_RUNNING)
 			continue;
 		feed->state = FEED_FAILED;
+		turn_ready(&feed->turn, false);
 		feed->failing = true;
+		engine->failing++;
 		feed->failure = *read;
 		feed->failure.type = ENGINE_FAILED;
 		feed->failure.id = id;
 		feed->failure.fault = fault;
-		run_add(engine, feed);
 	}
 }
 
@@ -110,14 +135,16 @@ static void publish(struct feed *feed, struct engine_actions *out)
 static void attach(struct engine *engine, struct feed *feed)
 {
 	assert(feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
+	turn_join(&feed->turn, find_run(engine, &feed->options));
 	engine->feed[feed->options.id] = feed;
-	run_add(engine, feed);
+	turn_ready(&feed->turn, true);
 }
 
 static void detach(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
-	run_remove(engine, feed);
+	turn_ready(&feed->turn, false);
 	feed->state = FEED_LEAVING;
+	engine->failing -= feed->failing;
 	feed->failing = false;
 	leave_if_idle(engine, feed, out);
 }
@@ -142,6 +169,7 @@ static void done(struct engine *engine, const struct engine_event *event, struct
 	}
 	engine->reading--;
 	feed->reading--;
+	turn_land(&feed->turn, feed->cost);
 	if (event->fault == 0 && feed->state == FEED_RUNNING) {
 		feed->left[slot]--;
 		publish(feed, out);
@@ -164,57 +192,71 @@ static void tick(struct engine *engine)
 		 * send none. */
 		if (late && feed->late && feed_awake(feed)) {
 			feed->lost_wakes += ring_released(&feed->options.ring, feed->published, &released);
-			run_add(engine, feed);
+			turn_ready(&feed->turn, true);
 		}
 		feed->late = late;
 	}
 }
 
-/* One row of the feed in turn, or what else it has to say. False if it leaves the list. */
-static bool run_once(struct engine *engine, struct feed *feed, struct engine_actions *out)
+static void tell_failures(struct engine *engine, struct engine_actions *out)
 {
-	struct engine_action read;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS && engine->failing > 0; id++) {
+		struct feed *feed = engine->feed[id];
 
-	if (feed->failing) {
-		feed->failing = false;
-		emit(out, feed->failure);
-	}
-	if (feed->state != FEED_RUNNING)
-		return false;
-	switch (feed_room(feed)) {
-	case FEED_ROOM:
-		break;
-	case FEED_HOSTILE:
-		feed->state = FEED_FAILED;
-		emit_plain(out, ENGINE_HOSTILE, feed);
-		return false;
-	case FEED_FULL:
-	case FEED_ENDED:
-		return false;
-	}
-	if (feed_plan(feed, &read)) {
-		engine->reading++;
-		emit(out, read);
-	}
-	if (feed->row == 0) {
-		publish(feed,
-			out); /* it may have been padding alone, or its reads were done before its last row */
-		engine->run = feed->next;
-	}
-	return true;
-}
-
-static void pump(struct engine *engine, struct engine_actions *out)
-{
-	while (engine->run && engine->reading < engine->depth) {
+		if (!feed || !feed->failing)
+			continue;
 		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE) {
 			out->more = true;
 			return;
 		}
-		struct feed *feed = engine->run;
+		feed->failing = false;
+		engine->failing--;
+		emit(out, feed->failure);
+	}
+}
 
-		if (!run_once(engine, feed, out))
-			run_remove(engine, feed);
+/* Plans a row; the bytes of zeros that this cost. */
+static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_actions *out)
+{
+	struct engine_action read;
+	bool wanted = feed_plan(feed, &read);
+
+	turn_spend(&feed->turn, feed->cost, wanted);
+	if (wanted) {
+		engine->reading++;
+		emit(out, read);
+	}
+	if (feed->row == 0) /* it may have been padding alone, or its reads were done before its last row */
+		publish(feed, out);
+	return wanted ? 0 : feed->cost;
+}
+
+/* A row of each feed in its turn. Whoever must not read for a while is not ready meanwhile (turn_ready()). */
+static void pump(struct engine *engine, struct engine_actions *out)
+{
+	struct turn *leaf;
+	uint64_t padding = 0;
+
+	while (engine->reading < engine->depth && (leaf = turn_next(&engine->root))) {
+		struct feed *feed = feed_of(leaf);
+
+		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE || padding > PADDING_A_STEP) {
+			out->more = true;
+			return;
+		}
+		switch (feed_room(feed)) {
+		case FEED_ROOM:
+			padding += plan(engine, feed, out);
+			break;
+		case FEED_HOSTILE:
+			feed->state = FEED_FAILED;
+			emit_plain(out, ENGINE_HOSTILE, feed);
+			turn_ready(leaf, false);
+			break;
+		case FEED_FULL:
+		case FEED_ENDED:
+			turn_ready(leaf, false);
+		}
 	}
 }
 
@@ -234,7 +276,7 @@ void engine_step(struct engine *engine, const struct engine_event *event, struct
 		break;
 	case ENGINE_KICK:
 		if (feed && feed->state == FEED_RUNNING && feed_awake(feed))
-			run_add(engine, feed);
+			turn_ready(&feed->turn, true);
 		break;
 	case ENGINE_DONE:
 		done(engine, event, out);
@@ -245,5 +287,6 @@ void engine_step(struct engine *engine, const struct engine_event *event, struct
 	case ENGINE_PUMP:
 		break;
 	}
+	tell_failures(engine, out);
 	pump(engine, out);
 }

@@ -10,7 +10,8 @@
  *   TICK   ┘                              └ GONE    nothing touches this feed's memory any more
  *
  * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the
- * reads in flight, a slot at a time in turn. Everything a feed needs is allocated when it is made; a step
+ * reads in flight: users equally, the runs of one user equally, and the feeds of one run equally, counted in
+ * bytes (turns.h). Everything a feed needs is allocated when it is made; a step
  * allocates nothing. It never looks at tokens: whoever reads a row's also writes its marks, where documents
  * begin in it and what may be a label, and is DONE when both are there.
  */
@@ -32,8 +33,9 @@ struct feed_source {
 };
 
 struct feed_options {
-	uint32_t id;	 /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
-	uint32_t stream; /* feeds of one stream fail together */
+	uint32_t id;	    /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
+	uint32_t stream;    /* feeds of one stream fail together */
+	uint64_t user, run; /* whose share of the reads it takes part in; runs are told apart within a user */
 	uint64_t rank, world;
 	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
 	const struct feed_source *source; /* [cursor->datasets], copied */
@@ -82,7 +84,7 @@ enum {
 
 struct engine_actions {
 	unsigned count;
-	bool more; /* the list was full: step again with ENGINE_PUMP */
+	bool more; /* there is more to do: step again with ENGINE_PUMP, after other events if there are any */
 	struct engine_action action[ENGINE_ACTIONS];
 };
 

@@ -35,6 +35,8 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 		return NULL;
 	}
 	feed->order = cursor_order(&feed->cursor);
+	feed->cost = TURN_ROW +
+		     (uint64_t)options->ring.geometry.window_tokens * options->ring.geometry.token_bytes;
 	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
 	atomic_store(&options->ring.header->end, feed->batches);
 	return feed;
@@ -44,7 +46,7 @@ void feed_free(struct feed *feed)
 {
 	if (!feed)
 		return;
-	assert(feed->reading == 0 && !feed->queued);
+	assert(feed->reading == 0 && !feed->turn.queued);
 	cursor_free(&feed->cursor);
 	free(feed->left);
 	free(feed->retries);

@@ -10,6 +10,7 @@
 #define TOKEND_FEED_H
 
 #include "engine.h"
+#include "turns.h"
 
 enum feed_state {
 	FEED_RUNNING,
@@ -37,10 +38,9 @@ struct feed {
 	uint32_t *left;	  /* [slots] reads to come, and one while the slot is being planned */
 	uint8_t *retries; /* [slots × rows] */
 
-	/* the engine's run list of feeds with something to do */
-	struct feed *next, *before;
-	bool queued;
-	bool failing; /* ENGINE_FAILED is still to be said */
+	struct turn turn;
+	uint64_t cost; /* of a row, when turns are counted */
+	bool failing;  /* ENGINE_FAILED is still to be said */
 	struct engine_action failure;
 
 	struct feed_source source[];

@@ -10,7 +10,8 @@
  *
  *   - a slot the client may look at is never written, and holds what the order says, byte for byte
  *   - a client that waits for something that is there has a byte on its way, and so has the daemon
- *   - no feed waits for a read longer than it takes the others to have two turns each
+ *   - of two users, of two runs of one user, and of two feeds of one run that both could go on, none gets
+ * more than two turns ahead of the other, counted in bytes
  *   - a read is tried three times and no more, a failed stream says so once to each of its feeds, to no other
  *   - a stream ends at the very batch where it has to, for every rank
  *   - memory is left alone after GONE: it is made inaccessible
@@ -19,6 +20,7 @@
  */
 #include "../../daemon/documents.h"
 #include "../../daemon/engine/engine.h"
+#include "../../daemon/engine/turns.h"
 
 #include "../unit/rng.h"
 
@@ -35,6 +37,9 @@ enum {
 	DATASETS = 5,
 	SHARDS = 4,
 	CLIENTS = 12,
+	USERS = 3,
+	RUNS = 2,				/* of a user */
+	NODES = USERS + USERS * RUNS + CLIENTS, /* that share with others of their kind */
 	DEPTH_MAX = 40,
 	ROWS_MAX = 6,
 	SLOTS_MAX = 9,
@@ -82,7 +87,7 @@ struct client {
 	uint64_t overdue; /* the wake_at that had been reached at the last tick already, no byte sent; 0: none
 			   */
 	uint64_t requested; /* reads begun, retries aside */
-	uint64_t passed;    /* reads begun by others since its own last one, while it was hungry */
+	uint32_t user, run; /* nodes */
 };
 
 struct read {
@@ -97,7 +102,7 @@ struct grave {
 
 struct counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures, hostile,
-		ticks, lost, crashes, documents, labels;
+		ticks, lost, crashes, documents, labels, shared;
 };
 
 struct sim {
@@ -110,8 +115,9 @@ struct sim {
 	struct client client[CLIENTS];
 	struct read read[DEPTH_MAX];
 	unsigned reads;
-	const struct read *retried; /* the read whose fault is being told to the engine */
-	bool storm;		    /* every fourth read goes wrong for a while */
+	int64_t ahead[NODES][NODES]; /* bytes that one began more than the other since both could */
+	const struct read *retried;  /* the read whose fault is being told to the engine */
+	bool storm;		     /* every fourth read goes wrong for a while */
 	struct grave grave[GRAVES];
 	unsigned graves;
 	struct counts counts;
@@ -320,6 +326,8 @@ static void client_make(struct sim *sim, struct client *c)
 	*c = (struct client){.state = RUNNING, .stream = s, .cursor = random_cursor(sim, s)};
 	c->world = 1 + below(sim, 5);
 	c->rank = below(sim, c->world);
+	c->user = (uint32_t)below(sim, USERS);
+	c->run = USERS + c->user * RUNS + (uint32_t)below(sim, RUNS);
 	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, s->marks,
 			   why, sizeof(why)));
 	c->meta = map(sim, g.meta_bytes);
@@ -329,6 +337,8 @@ static void client_make(struct sim *sim, struct client *c)
 	c->feed = feed_new(&c->cursor, &(struct feed_options){
 					       .id = id_of(sim, c),
 					       .stream = (uint32_t)(s - sim->stream),
+					       .user = c->user,
+					       .run = c->run,
 					       .rank = c->rank,
 					       .world = c->world,
 					       .ring = c->ring,
@@ -485,20 +495,74 @@ static bool hungry(const struct client *c)
 	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 && wants_more(c);
 }
 
-/* @by has begun a read: everybody else who could have has waited a little longer. */
-static void count_passes(struct sim *sim, struct client *by)
+static uint32_t node_of(const struct sim *sim, const struct client *c)
 {
-	uint64_t bound = 0;
+	return USERS + USERS * RUNS + id_of(sim, c);
+}
 
-	for (unsigned i = 0; i < CLIENTS; i++)
-		if (sim->client[i].state != ABSENT)
-			bound += 2 * sim->client[i].ring.geometry.rows;
+/* Do both share the same? Users the whole, runs their user's part, feeds their run's. */
+static bool siblings(const struct sim *sim, uint32_t a, uint32_t b)
+{
+	const uint32_t clients = USERS + USERS * RUNS;
+
+	if (a < USERS || b < USERS)
+		return a < USERS && b < USERS;
+	if (a < clients || b < clients)
+		return a < clients && b < clients && (a - USERS) / RUNS == (b - USERS) / RUNS;
+	return sim->client[a - clients].run == sim->client[b - clients].run;
+}
+
+/* Only padding may be left to plan, which is paid for, too, and not seen here. */
+static bool pads(const struct client *c)
+{
+	return c->state == RUNNING && !wants_more(c) && published(c) < c->end;
+}
+
+/* Accounts begin where two could go on, and end when one of them cannot. */
+static void close_accounts(struct sim *sim)
+{
+	bool able[NODES] = {false}, pad[NODES] = {false};
+
 	for (unsigned i = 0; i < CLIENTS; i++) {
-		struct client *c = &sim->client[i];
+		const struct client *c = &sim->client[i];
 
-		c->passed = c == by || c->state == ABSENT || !hungry(c) ? 0 : c->passed + 1;
-		CHECK(sim, c->passed <= bound);
+		if (c->state != ABSENT && hungry(c))
+			able[c->user] = able[c->run] = able[node_of(sim, c)] = true;
+		if (pads(c))
+			pad[c->user] = pad[c->run] = true;
 	}
+	for (uint32_t a = 0; a < NODES; a++)
+		for (uint32_t b = 0; b < NODES; b++)
+			if (!able[a] || !able[b] || pad[a] || pad[b] || !siblings(sim, a, b))
+				sim->ahead[a][b] = 0;
+}
+
+static void account(struct sim *sim, uint32_t node, int64_t cost)
+{
+	for (uint32_t other = 0; other < NODES; other++) {
+		if (other == node || !siblings(sim, node, other))
+			continue;
+		sim->ahead[node][other] += cost;
+		sim->ahead[other][node] -= cost;
+	}
+}
+
+/* @by has begun a read. */
+static void count_shares(struct sim *sim, const struct client *by)
+{
+	const struct ring_geometry *g = &by->ring.geometry;
+	uint32_t node[] = {by->user, by->run, node_of(sim, by)};
+	int64_t cost = TURN_ROW + (int64_t)g->window_tokens * g->token_bytes;
+	int64_t bound = 2 * (TURN_QUANTUM + TURN_ROW + WINDOW_MAX * 4);
+
+	for (unsigned i = 0; i < 3; i++)
+		account(sim, node[i], cost);
+	close_accounts(sim);
+	for (unsigned i = 0; i < 3; i++)
+		for (uint32_t other = 0; other < NODES; other++) {
+			CHECK(sim, sim->ahead[node[i]][other] <= bound);
+			sim->counts.shared += sim->ahead[node[i]][other] > 0;
+		}
 }
 
 /* Number of the slot that a row of the ring belongs to: it must be one the client cannot look at. */
@@ -537,7 +601,7 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 		return;
 	}
 	c->requested++;
-	count_passes(sim, c);
+	count_shares(sim, c);
 }
 
 static void told_failed(struct sim *sim, struct client *c)
@@ -786,8 +850,7 @@ static void check_client(struct sim *sim, const struct client *c)
 
 	CHECK(sim, published(c) <= c->end);
 	CHECK(sim, c->hostile || published(c) - c->released <= g->slots);
-	CHECK(sim, c->state != FAILED || c->told ||
-			   sim->reads == sim->depth); /* told as soon as there is room */
+	CHECK(sim, c->state != FAILED || c->told);
 	if (c->state == RUNNING && !c->hostile)
 		check_waits(sim, c);
 }
@@ -838,6 +901,7 @@ static void event(struct sim *sim)
 	else
 		client_event(sim, &sim->client[below(sim, CLIENTS)]);
 	sim->counts.events++;
+	close_accounts(sim);
 	check_world(sim);
 }
 
@@ -925,6 +989,7 @@ static void check_coverage(struct sim *sim)
 	if (n->events < 100000)
 		return;
 	CHECK(sim, n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100);
+	CHECK(sim, n->shared > 100);
 	CHECK(sim, n->faults > 10 && n->retries > 10 && n->failures > 0 && n->hostile > 0);
 }
 

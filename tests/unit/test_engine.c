@@ -4,6 +4,7 @@
  */
 #include "../../daemon/documents.h"
 #include "../../daemon/engine/engine.h"
+#include "../../daemon/engine/turns.h"
 
 #include "rng.h"
 
@@ -270,25 +271,25 @@ static void slots_are_published_in_order(void **state)
 	rig_free(r);
 }
 
+/* A turn is as many rows as its quantum pays for, whatever a slot is. */
 static void two_feeds_take_turns(void **state)
 {
 	struct rig *r = rig_make(4);
-	struct session a = session_make(&(struct shape){.id = 1, .slots = 8, .rows = 4});
-	struct session b = session_make(&(struct shape){.id = 2, .slots = 8, .rows = 4});
-	uint32_t before = 1;
+	struct session a = session_make(&(struct shape){.id = 1, .slots = 64, .rows = 4});
+	struct session b = session_make(&(struct shape){.id = 2, .slots = 64, .rows = 4});
+	unsigned turn = (TURN_QUANTUM + TURN_ROW + WINDOW * 4 - 1) / (TURN_ROW + WINDOW * 4), begun[3] = {0};
 
 	(void)state;
 	assert_int_equal(attach(r, &a, 1), 4);
 	assert_int_equal(attach(r, &b, 2), 0);
-	for (unsigned row = 0; row < 4; row++) /* when b came it was a's turn again */
-		done(r, r->reading[0], 0, false);
-	for (unsigned turn = 0; turn < 12; turn++) {
-		for (unsigned row = 0; row < 4; row++) {
-			assert_int_equal(done(r, r->reading[0], 0, false), 1);
-			assert_int_equal(r->out.action[0].id, 3 - before);
-		}
-		before = 3 - before;
+	for (unsigned row = 4; row < 6 * turn; row++) {
+		assert_int_equal(done(r, r->reading[0], 0, false), 1);
+		uint32_t id = r->out.action[0].id;
+
+		begun[id]++;
+		assert_true(begun[1] + 4 <= begun[2] + turn + 1 && begun[2] <= begun[1] + 4 + turn + 1);
 	}
+	assert_true(begun[1] > 2 * turn && begun[2] > 2 * turn);
 	read_all(r);
 	leave(r, &a, 1);
 	leave(r, &b, 2);

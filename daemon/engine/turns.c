@@ -1,0 +1,91 @@
+#include "turns.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+static void ring_add(struct turn *turn)
+{
+	struct turn *first = turn->parent->ring;
+
+	turn->queued = true;
+	if (!first) {
+		turn->parent->ring = turn->next = turn->before = turn;
+		return;
+	}
+	turn->next = first;
+	turn->before = first->before;
+	turn->before->next = turn;
+	first->before = turn;
+}
+
+static void ring_remove(struct turn *turn)
+{
+	turn->queued = false;
+	turn->before->next = turn->next;
+	turn->next->before = turn->before;
+	if (turn->parent->ring == turn)
+		turn->parent->ring = turn->next == turn ? NULL : turn->next;
+}
+
+/* Puts @turn into its parent's ring, or takes it out, as it should be now. */
+static void settle(struct turn *turn)
+{
+	bool held = turn->flying >= TURN_IN_FLIGHT && turn->parent->children > 1;
+	bool queue = (turn->ready || turn->ring) && !held;
+
+	if (queue && !turn->queued)
+		ring_add(turn);
+	else if (!queue && turn->queued)
+		ring_remove(turn);
+}
+
+void turn_join(struct turn *turn, struct turn *parent)
+{
+	turn->parent = parent;
+	turn->credit = TURN_QUANTUM;
+	parent->children++;
+}
+
+void turn_leave(struct turn *turn)
+{
+	assert(!turn->queued && !turn->ring && turn->children == 0 && turn->flying == 0);
+	turn->parent->children--;
+	turn->parent = NULL;
+}
+
+void turn_ready(struct turn *leaf, bool ready)
+{
+	leaf->ready = ready;
+	for (struct turn *turn = leaf; turn->parent; turn = turn->parent)
+		settle(turn);
+}
+
+struct turn *turn_next(struct turn *root)
+{
+	struct turn *turn = root;
+
+	while (turn->ring) {
+		for (; turn->ring->credit <= 0; turn->ring = turn->ring->next)
+			turn->ring->credit += TURN_QUANTUM;
+		turn = turn->ring;
+	}
+	return turn == root ? NULL : turn;
+}
+
+void turn_spend(struct turn *leaf, uint64_t cost, bool read)
+{
+	for (struct turn *turn = leaf; turn->parent; turn = turn->parent) {
+		turn->credit -= (int64_t)cost;
+		turn->flying += read ? cost : 0;
+		settle(turn);
+	}
+}
+
+void turn_land(struct turn *leaf, uint64_t cost)
+{
+	for (struct turn *turn = leaf; turn->parent; turn = turn->parent) {
+		assert(turn->flying >= cost);
+		turn->flying -= cost;
+		settle(turn);
+	}
+}
