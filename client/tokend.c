@@ -6,6 +6,7 @@
 
 #include "../proto/version.h"
 #include "handle.h"
+#include "place.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -126,15 +127,6 @@ static bool read_options(struct tokend_options *o, const struct tokend_options *
 	return true;
 }
 
-static const char *default_socket(const char *given)
-{
-	const char *named = getenv("TOKEND_SOCKET");
-
-	if (given)
-		return given;
-	return named && named[0] ? named : WIRE_SOCKET;
-}
-
 static bool make_fork_page(struct tokend *t)
 {
 	uint64_t *page = mmap(NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -150,7 +142,9 @@ static bool make_fork_page(struct tokend *t)
 
 static bool make_buffers(struct tokend *t, const struct tokend_options *o)
 {
-	t->socket = strdup(default_socket(o->socket));
+	char path[WIRE_SOCKET_BYTES];
+
+	t->socket = strdup(o->socket ? o->socket : place_socket(path));
 	t->stream = strdup(o->stream);
 	t->run = strdup(o->run ? o->run : "default");
 	t->bytes = malloc(LIMIT_CURSOR_BYTES);

@@ -45,7 +45,9 @@ struct tokend; /* a session */
 
 struct tokend_options {
 	size_t size;	      /* sizeof(struct tokend_options): lets the struct grow */
-	const char *socket;   /* NULL: $TOKEND_SOCKET, else /run/tokend/tokend.sock */
+	const char *socket;   /* NULL: $TOKEND_SOCKET; otherwise that of a daemon which this user started
+				 without   root, if there is one: $XDG_RUNTIME_DIR/tokend/tokend.sock or
+				 /tmp/tokend-UID/tokend.sock; otherwise /run/tokend/tokend.sock */
 	const char *stream;   /* required */
 	const char *run;      /* names the job; NULL: "default". Jobs with other names never touch */
 	uint64_t rank, world; /* data-parallel coordinate: rank < world */

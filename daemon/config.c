@@ -627,6 +627,7 @@ static bool take_socket(
 	struct config *config = to;
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
 
+	config->has_socket = true;
 	if (!schema_text(s, key, value, line, &config->socket) ||
 		!make_absolute(s, config, line, &config->socket))
 		return false;
@@ -641,6 +642,7 @@ static bool take_state_dir(
 {
 	struct config *config = to;
 
+	config->has_state_dir = true;
 	return schema_text(s, key, value, line, &config->state_dir) &&
 	       make_absolute(s, config, line, &config->state_dir);
 }

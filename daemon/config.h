@@ -57,10 +57,11 @@ struct config_stream {
 
 struct config {
 	char *path;
-	char *directory; /* of the file: relative dataset paths start here */
-	char *socket;	 /* absolute */
-	char *state_dir; /* absolute */
-	char *metrics;	 /* HOST:PORT or NULL */
+	char *directory;		/* of the file: relative dataset paths start here */
+	char *socket;			/* absolute */
+	char *state_dir;		/* absolute */
+	bool has_socket, has_state_dir; /* the file names them: they are not the defaults */
+	char *metrics;			/* HOST:PORT or NULL */
 	uint64_t memory_bytes;
 	enum config_io io;
 	bool direct;

@@ -3,6 +3,8 @@
  */
 #include "../proto/version.h"
 #include "control/log.h"
+#include "control/notify.h"
+#include "control/place.h"
 #include "control/server.h"
 
 #include <errno.h>
@@ -21,6 +23,7 @@ enum {
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40,	   /* the loop, the disk, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
+	BACKOFF_S = 5,		   /* between two starts that fail, under systemd */
 	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
 };
 
@@ -248,7 +251,32 @@ static bool is_masked(const struct dataset *d)
 	return d->masks;
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener)
+/* It says so where systemd shows it. Always 1, the exit code. */
+static int fail_start(const char *why)
+{
+	char status[LIMIT_TEXT_BYTES];
+
+	log_line(LOG_ERROR, "%s", why);
+	snprintf(status, sizeof(status), "STATUS=cannot start: %s", why);
+	notify(status);
+	return 1;
+}
+
+/*
+ * systemd starts a service again 200 ms after it ended, because trainers wait for one that crashed. It cannot
+ * tell that from one that will fail again until a person mends its config, so the difference is made here.
+ */
+static void back_off(void)
+{
+	if (!getenv("NOTIFY_SOCKET"))
+		return;
+	log_line(LOG_ERROR, "not started; trainers wait, each until its deadline; trying again in %d s",
+		BACKOFF_S);
+	sleep(BACKOFF_S);
+}
+
+static int serve(const struct catalog *catalog, const struct arguments *a, const char *socket,
+	struct listener *listener)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -269,10 +297,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 		options.indexes_bytes = config->memory_bytes / INDEXES_SHARE;
 	struct disk *disk = disk_open(&options, note, why, sizeof(why));
 
-	if (!disk) {
-		log_line(LOG_ERROR, "%s", why);
-		return 1;
-	}
+	if (!disk)
+		return fail_start(why);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
 	for (uint32_t i = 0; i < config->streams; i++)
@@ -280,7 +306,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
-		.socket = a->socket ? a->socket : config->socket,
+		.socket = socket,
 		.listener = listener,
 		.disk = disk,
 		.depth = options.depth,
@@ -290,44 +316,27 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 	});
 }
 
-/* In embedded mode: a config written for the service serves its reader, too. */
-static void settle_state_dir(struct config *config)
-{
-	char *own;
-
-	if (config_may_write(config->state_dir))
-		return;
-	own = config_user_state_dir(config);
-	if (!own || !config_may_write(own)) {
-		log_line(LOG_WARNING, "state_dir: uid %u may not write %s, and %s: checkpoints will fail",
-			(unsigned)geteuid(), config->state_dir, own ? own : "there is no $HOME");
-		free(own);
-		return;
-	}
-	log_line(LOG_NOTE, "state_dir: %s instead of %s, which uid %u may not write", own, config->state_dir,
-		(unsigned)geteuid());
-	free(config->state_dir);
-	config->state_dir = own;
-}
-
 static int run(const struct arguments *a, struct listener *listener)
 {
-	char why[2 * LIMIT_TEXT_BYTES];
+	char why[2 * LIMIT_TEXT_BYTES], own[WIRE_SOCKET_BYTES];
 	struct config *config = config_load(a->config, why, sizeof(why));
 	struct catalog *catalog = config ? catalog_open(config, why, sizeof(why)) : NULL;
+	const char *socket = a->socket;
 	int code = 0;
 
 	if (!catalog) {
-		fprintf(stderr, "tokend: %s\n", bytes_line(why));
-		config_free(config);
-		return 1;
-	}
-	if (listener->handed)
-		settle_state_dir(config);
-	if (a->check)
+		code = fail_start(bytes_line(why));
+	} else if (a->check) {
 		print_check(catalog);
-	else
-		code = serve(catalog, a, listener);
+	} else {
+		if (!socket)
+			socket = notify_listen_fd() >= 0 ? config->socket
+							 : place_listen(config, own, why, sizeof(why));
+		if (!place_state_dir(config, listener->handed))
+			code = fail_start("out of memory");
+		else
+			code = socket ? serve(catalog, a, socket, listener) : fail_start(why);
+	}
 	catalog_free(catalog);
 	config_free(config);
 	return code;
@@ -348,5 +357,7 @@ int main(int argc, char **argv)
 	}
 	code = run(&a, &listener);
 	listener_close(&listener);
+	if (code != 0 && !a.check)
+		back_off();
 	return code;
 }

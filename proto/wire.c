@@ -3,6 +3,8 @@
 #include "pack.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const op_names[WIRE_OPS] = {
@@ -272,4 +274,12 @@ bool wire_label_ok(const char *name)
 bool wire_name_ok(const char *name)
 {
 	return wire_label_ok(name) && name[0] != '.' && !strchr(name, '/');
+}
+
+bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES])
+{
+	int n = runtime ? snprintf(path, WIRE_SOCKET_BYTES, "%s/tokend/tokend.sock", runtime)
+			: snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%" PRIu64 "/tokend.sock", uid);
+
+	return n > 0 && n < WIRE_SOCKET_BYTES;
 }

@@ -57,6 +57,8 @@
 #define WIRE_VERSION 1
 #define WIRE_SOCKET  "/run/tokend/tokend.sock" /* where the daemon listens unless told otherwise */
 
+enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
+
 enum wire_op {
 	WIRE_HELLO,
 	WIRE_ATTACH,
@@ -202,5 +204,12 @@ bool wire_digits(const char *text, uint64_t *value);
 unsigned wire_character(const char *text);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
+
+/*
+ * Where a daemon of user @uid listens if that user may not create WIRE_SOCKET: @runtime/tokend/tokend.sock,
+ * or /tmp/tokend-UID/tokend.sock where @runtime ($XDG_RUNTIME_DIR) is NULL. The directory must belong to the
+ * user and be writable by no one else. False: the path is too long for a socket.
+ */
+bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES]);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Arguments. getopt_long() finds the options; a table says where they go.
  */
-#include "../../proto/wire.h"
+#include "../place.h"
 #include "ctl.h"
 
 #include <getopt.h>
@@ -81,14 +81,10 @@ bool ctl_weight(const char *text, double *value)
 char *ctl_socket(const char *option, const char *config)
 {
 	const char *environment = getenv("TOKEND_SOCKET");
-	const char *path = option			 ? option
-			   : environment && *environment ? environment
-			   : config			 ? NULL
-							 : WIRE_SOCKET;
-	char why[1024], *copy;
+	char path[WIRE_SOCKET_BYTES], why[1024], *copy;
 
-	if (path) {
-		copy = strdup(path);
+	if (option || (environment && *environment) || !config) {
+		copy = strdup(option ? option : place_socket(path));
 	} else {
 		struct config *loaded = config_load(config, why, sizeof(why));
 
@@ -96,7 +92,7 @@ char *ctl_socket(const char *option, const char *config)
 			ctl_fail("%s", why);
 			return NULL;
 		}
-		copy = strdup(loaded->socket);
+		copy = strdup(loaded->has_socket ? loaded->socket : place_socket(path));
 		config_free(loaded);
 	}
 	if (!copy)

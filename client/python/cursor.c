@@ -1,4 +1,5 @@
 /* Cursors as values: bytes in, bytes out. */
+#include "../place.h"
 #include "client.h"
 
 /* An edit on its way: the library's view of it, and room for its result and for a line. */
@@ -156,6 +157,14 @@ static PyObject *show(PyObject *module, PyObject *args)
 	return result;
 }
 
+static PyObject *default_socket(PyObject *module, PyObject *none)
+{
+	char path[WIRE_SOCKET_BYTES];
+
+	(void)module, (void)none;
+	return PyUnicode_DecodeFSDefault(place_socket(path));
+}
+
 PyMethodDef cursor_methods[] = {
 	{"cursor_seek", edit_seek, METH_VARARGS, "(cursor, position) → cursor"},
 	{"cursor_skip", edit_skip, METH_VARARGS, "(cursor, samples) → cursor"},
@@ -166,5 +175,7 @@ PyMethodDef cursor_methods[] = {
 	{"cursor_position", position_of, METH_VARARGS, "(cursor) → position"},
 	{"cursor_show", show, METH_VARARGS, "(cursor) → JSON"},
 	{"derive", derive, METH_VARARGS, "(seed, tag, value) → a key, as the order derives them"},
+	{"default_socket", default_socket, METH_NOARGS,
+		"() → where a daemon is looked for if nobody names its socket"},
 	{0},
 };

@@ -130,6 +130,20 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	[ "$(property ExecMainStatus)" = 0 ]
 	[ "$(ls -A /run/tokend)" = tokend.sock ]
 	if journalctl -b -u tokend | grep -i 'not permitted'; then exit 1; fi
+
+	# A broken config: trainers wait, so it is tried again, but not many times a second, and an operator sees why.
+	sed 's/seed/sed/' /etc/tokend/tokend.yaml >/srv/broken.yaml
+	printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/tokend -c /srv/broken.yaml\n' \
+		>/run/systemd/system/tokend.service.d/broken.conf
+	systemctl daemon-reload
+	systemctl start tokend.socket
+	systemctl start --no-block tokend
+	sleep 8
+	[ "$(property NRestarts)" -le 1 ]
+	property StatusText | grep 'cannot start: /srv/broken.yaml'
+	[ "$(journalctl -b -u tokend -p err | grep -c 'did you mean seed')" -le 2 ]
+	journalctl -b -u tokend -p err | grep 'trainers wait'
+	systemctl stop tokend.socket tokend.service
 	echo "all is well" >/srv/verdict
 END
 

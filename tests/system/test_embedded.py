@@ -267,7 +267,7 @@ def check_unprivileged(place, checks):
     status = os.stat(directory)
     checks.equal("uid nobody: the sockets' directory is its own", (status.st_uid, stat.S_IMODE(status.st_mode)), (NOBODY, 0o700))
     logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
-    words = f"state_dir: {state}", f"instead of /var/lib/not-nobodys, which uid {NOBODY} may not write"
+    words = f"state_dir: {state}", f"because uid {NOBODY} may not write to /var/lib/not-nobodys"
     checks.has("uid nobody: the log says where state is", "".join(logs), *words)
     arguments = "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--json", "--run", "default"
     code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)

@@ -14,11 +14,8 @@ from .batch import Slice
 from .cursor import Cursor
 
 
-SOCKET = "/run/tokend/tokend.sock"
-
-
 def socket(path: Any) -> str:
-    return os.fsdecode(path or os.environ.get("TOKEND_SOCKET") or SOCKET)
+    return os.fsdecode(path) if path else _tokend.default_socket()
 
 
 def check_names(stream: Any, run: Any) -> None:

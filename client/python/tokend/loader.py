@@ -25,7 +25,8 @@ class Loader:
 
     stream       its name in the daemon's config
     micro_batch  rows of a batch
-    socket       where the daemon listens; default $TOKEND_SOCKET, else /run/tokend/tokend.sock
+    socket       where the daemon listens; default $TOKEND_SOCKET, else the socket of a daemon that this user started without root
+                 ($XDG_RUNTIME_DIR/tokend/tokend.sock or /tmp/tokend-UID/tokend.sock), else /run/tokend/tokend.sock
     config       instead: a config file; a private daemon is started for it if none serves it, also in mid-run
     run          names the job; default the launcher's token (torchrun, Slurm), else "default"
     rank, world  default from mesh, torch.distributed, torchrun's or Slurm's environment, else a job of one

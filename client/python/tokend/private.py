@@ -23,7 +23,8 @@ from ._tokend import ConnectError, Error
 LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
 KEY_DIGITS = 16  # of the config, in its socket's name
-OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "JOURNAL_STREAM")  # a service's, not its child's
+# A service's, not its child's.
+OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "JOURNAL_STREAM", "STATE_DIRECTORY")
 
 # A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while we hold it.
 _no_fork = threading.RLock()

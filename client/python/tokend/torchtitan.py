@@ -36,7 +36,7 @@ class TokendDataLoader(BaseDataLoader):
         """Name of the stream in the daemon's config."""
 
         socket: str | None = None
-        """Where the daemon listens; default $TOKEND_SOCKET, else /run/tokend/tokend.sock."""
+        """Where the daemon listens; default as in Loader."""
 
         config: str | None = None
         """Instead: a config file, whose daemon is started if none is there."""

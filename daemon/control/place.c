@@ -1,0 +1,80 @@
+#include "place.h"
+
+#include "log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Makes the directory of socket @path, for this user alone. */
+static bool take_directory(const char *path, char *why, size_t why_bytes)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	memcpy(directory, path, strlen(path) + 1);
+	*strrchr(directory, '/') = 0;
+	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+		return log_why(why, why_bytes, "socket: cannot create %s: %s; name a socket with --socket",
+			directory, strerror(errno));
+	if (lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+		(st.st_mode & 077) == 0)
+		return true;
+	return log_why(why, why_bytes,
+		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a socket with "
+		"--socket",
+		directory, (unsigned)geteuid());
+}
+
+const char *place_listen(
+	const struct config *config, char path[WIRE_SOCKET_BYTES], char *why, size_t why_bytes)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (config->has_socket || config_may_write("/run/tokend"))
+		return config->socket;
+	if (!runtime || runtime[0] != '/' || !config_may_write(runtime) ||
+		!wire_own_socket(runtime, geteuid(), path))
+		wire_own_socket(NULL, geteuid(), path);
+	if (!take_directory(path, why, why_bytes))
+		return NULL;
+	log_line(LOG_NOTE,
+		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user find it "
+		"there",
+		path, (unsigned)geteuid(), config->socket);
+	return path;
+}
+
+static bool set_state_dir(struct config *config, char *path)
+{
+	if (!path)
+		return false;
+	free(config->state_dir);
+	config->state_dir = path;
+	return true;
+}
+
+bool place_state_dir(struct config *config, bool private)
+{
+	const char *given = getenv("STATE_DIRECTORY");
+	char *own;
+
+	/* A list with colons; the units name one. */
+	if (!config->has_state_dir && given && given[0] == '/' &&
+		!set_state_dir(config, strndup(given, strcspn(given, ":"))))
+		return false;
+	if (config_may_write(config->state_dir))
+		return true;
+	own = private || !config->has_state_dir ? config_user_state_dir(config) : NULL;
+	if (!own || !config_may_write(own)) {
+		log_line(LOG_WARNING, "state_dir: uid %u may not write to %s%s%s: checkpoints will fail",
+			(unsigned)geteuid(), config->state_dir, own ? " or " : "", own ? own : "");
+		free(own);
+		return true;
+	}
+	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own, (unsigned)geteuid(),
+		config->state_dir);
+	return set_state_dir(config, own);
+}
