@@ -293,8 +293,10 @@ static int take_feed(
 		generation_free(*g, true);
 		return not_ours(t, why.text);
 	}
-	if ((*g)->ring.geometry.rows != target->micro ||
-		(*g)->ring.geometry.window_tokens != cursor->seq_len + cursor->extra) {
+	const struct ring_geometry *shape = &(*g)->ring.geometry;
+
+	if (shape->rows != target->micro || shape->window_tokens != cursor->seq_len + cursor->extra ||
+		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
 		generation_free(*g, true);
 		cursor_free(cursor);
 		return not_ours(t, "a ring of another shape");

@@ -180,19 +180,18 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct cursor_w
 	return true;
 }
 
-static int find_hash(const struct cursor *c, uint32_t n, const char *name)
+/* Among the first @n datasets. By name: a name with the hash of another one is found in seconds. */
+static int find_name(const struct cursor *c, uint32_t n, const char *name)
 {
-	uint64_t hash = order_name_hash(name, strlen(name));
-
 	for (uint32_t d = 0; d < n; d++)
-		if (c->order[d].name_hash == hash)
+		if (strcmp(c->dataset[d].name, name) == 0)
 			return (int)d;
 	return -1;
 }
 
 int cursor_find(const struct cursor *cursor, const char *name)
 {
-	return find_hash(cursor, cursor->datasets, name);
+	return find_name(cursor, cursor->datasets, name);
 }
 
 bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
@@ -224,7 +223,7 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 			return cursor_refuse_dataset(why, sources[d].name, "max_epochs",
 				"stream %s has epochs: it serves every window so often; leave max_epochs out",
 				out->stream);
-		if (find_hash(out, d, sources[d].name) >= 0)
+		if (find_name(out, d, sources[d].name) >= 0)
 			return cursor_refuse_dataset(why, sources[d].name, "name", "used twice");
 		place_source(out, d, &sources[d]);
 		out->datasets = d + 1;
