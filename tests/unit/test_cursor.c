@@ -1011,7 +1011,7 @@ static void other_streams_are_named(void **state)
 	DIFFERS(order[1].block++, "dataset code: block");
 	DIFFERS(order[1].group++, "dataset code: group");
 	DIFFERS(order[1].slide = true, "dataset code: slide");
-	DIFFERS(order[1].name_hash++, "dataset code: name");
+	DIFFERS(dataset[1].name[0] = 'x', "dataset code: name"); /* whatever its hash */
 #undef DIFFERS
 	cursor_free(&c);
 }
