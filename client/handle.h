@@ -140,6 +140,11 @@ struct generation **handle_generation(struct tokend *t, uint64_t handle);
 /* Slot @s of the generation that @at points to is back. False if it was not out. */
 bool handle_return(struct tokend *t, struct generation **at, uint64_t s);
 
+/* ---- widen.c ---- */
+
+/* Widens @n tokens to @to, and to @next the @n tokens that begin one later: n + 1 are read. */
+void handle_widen_pair(int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
+
 /* ---- copy.c ---- */
 
 /* Gives back the slots whose copies are over, if they were handed out. */

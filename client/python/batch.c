@@ -114,15 +114,14 @@ static void copy_labels(const struct tokend *t, const struct tokend_batch *b, ui
 	}
 }
 
-/* The index of the first token that int32 cannot hold, or their number. */
-static size_t narrow(int32_t *restrict to, const struct tokend_batch *b)
+/* Returns the index of the first of @n tokens that int32 cannot hold, or n. */
+static size_t narrow(int32_t *restrict to, const void *tokens, size_t n, uint32_t token_bytes)
 {
-	size_t n = (size_t)b->rows * b->window_tokens;
-	const uint16_t *two = b->tokens;
-	const uint32_t *four = b->tokens;
+	const uint16_t *two = tokens;
+	const uint32_t *four = tokens;
 	uint32_t all = 0;
 
-	if (b->token_bytes == 2) {
+	if (token_bytes == 2) {
 		for (size_t i = 0; i < n; i++)
 			to[i] = two[i];
 		return n;
@@ -141,42 +140,84 @@ static size_t narrow(int32_t *restrict to, const struct tokend_batch *b)
 struct into {
 	unsigned long long tokens, rows, labels, ids, starts;
 	unsigned token_bytes, fields;
+	unsigned width; /* tokens of each row, from its first on; 0: the whole window */
 };
 
-/* False, with the exception set: the dtype that was asked for cannot hold a token. */
-static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
+/* Sets the exception: the requested dtype cannot hold token @i of row @r. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, size_t i)
 {
-	size_t n = (size_t)b->rows * b->window_tokens, bad;
-	const struct tokend_row *row;
+	const struct tokend_row *row = &b->row[r];
 	char why[400];
 
-	if (into->token_bytes == 8) {
-		tokend_widen((int64_t *)(uintptr_t)into->tokens, b->tokens, n, b->token_bytes);
-		return true;
-	}
-	bad = narrow((int32_t *)(uintptr_t)into->tokens, b);
-	if (bad == n)
-		return true;
-	row = &b->row[bad / b->window_tokens];
 	snprintf(why, sizeof(why),
 		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset %llu): ask "
 		"for "
 		"int64",
-		(long long)token_at(b, bad), (unsigned long long)row->position,
-		tokend_dataset(c->t, row->dataset), row->shard,
-		(unsigned long long)(row->offset + bad % b->window_tokens));
+		(long long)token_at(b, (size_t)r * b->window_tokens + i), (unsigned long long)row->position,
+		tokend_dataset(c->t, row->dataset), row->shard, (unsigned long long)(row->offset + i));
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
-	return false;
+}
+
+/* Returns false, with the exception set, if the requested dtype cannot hold a token. */
+static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
+{
+	uint32_t window = b->window_tokens, width = into->width ? into->width : window;
+	char *to = (char *)(uintptr_t)into->tokens;
+
+	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes) {
+		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+
+		if (into->token_bytes == 8) {
+			tokend_widen((int64_t *)to, row, width, b->token_bytes);
+			continue;
+		}
+
+		size_t bad = narrow((int32_t *)to, row, width, b->token_bytes);
+
+		if (bad < width) {
+			raise_narrow(c, b, r, bad);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Are labels all of the following tokens, as int64, and inputs too? */
+static bool is_pair(const struct client *c, const struct into *into, uint32_t seq)
+{
+	const struct ring_geometry *g = &c->t->now->ring.geometry;
+
+	return into->tokens && into->labels && into->token_bytes == 8 && into->width == seq &&
+	       g->window_tokens > seq && !g->loss_mask;
+}
+
+/* Inputs and labels in one pass over the slot. */
+static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
+{
+	int64_t *tokens = (int64_t *)(uintptr_t)into->tokens, *labels = (int64_t *)(uintptr_t)into->labels;
+
+	for (uint32_t r = 0; r < b->rows; r++, tokens += seq, labels += seq) {
+		const uint8_t *row =
+			(const uint8_t *)b->tokens + (size_t)r * b->window_tokens * b->token_bytes;
+
+		handle_widen_pair(tokens, labels, row, seq, b->token_bytes);
+		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
+			labels[i] = IGNORE;
+	}
 }
 
 static bool fill(struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
 {
 	uint32_t seq = (uint32_t)c->t->origin.seq_len;
 
-	if (into->tokens && !copy_tokens(c, b, into))
+	bool pair = is_pair(c, into, seq);
+
+	if (pair)
+		copy_pair(b, into, seq);
+	else if (into->tokens && !copy_tokens(c, b, into))
 		return false;
 	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
-	if (into->labels)
+	if (!pair && into->labels)
 		copy_labels(c->t, b, seq, (int64_t *)(uintptr_t)into->labels);
 	if (into->ids)
 		pack(p, c->t, b, seq);
@@ -186,7 +227,7 @@ static bool fill(struct client *c, const struct tokend_batch *b, const struct in
 /* A vector of whole numbers, for it is called for every batch. */
 static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 {
-	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0};
+	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0};
 	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
 
 	if (n < 2 || n > most) {
@@ -198,8 +239,14 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 		if (number[i] == ULLONG_MAX && PyErr_Occurred())
 			return false;
 	}
-	*into = (struct into){number[0], number[1], number[4], number[5], number[6], (unsigned)number[2],
-		(unsigned)number[3]};
+	*into = (struct into){.tokens = number[0],
+		.rows = number[1],
+		.token_bytes = (unsigned)number[2],
+		.fields = (unsigned)number[3],
+		.labels = number[4],
+		.ids = number[5],
+		.starts = number[6],
+		.width = (unsigned)number[7]};
 	return true;
 }
 

@@ -139,6 +139,13 @@ def check_view(view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: An
         raise ValueError(f"view: tokens are lent as they are stored, so {', '.join(wrong)} cannot be had with it")
 
 
+def check_tokens(tokens: bool, view: bool, cp: Any) -> None:
+    asked = [name for name, value in (("view", view), ("cp", cp)) if value not in (None, False)]
+    if tokens and asked:
+        why = "a view lends tokens already" if view else "a slice is one of input_ids and labels"
+        raise ValueError(f"tokens, {asked[0]}: give one of them: {why}")
+
+
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
     try:
         os.makedirs(directory, exist_ok=True)

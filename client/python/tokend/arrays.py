@@ -30,14 +30,17 @@ class Torch:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
-        """Makes (address, input_ids, labels): two views [b, seq], one token apart, of new int64 [b, seq + 1] that lie there."""
-        new = partial(self.module.empty_strided, (2, b, seq), (1, seq + 1, 1), dtype=self.int64, device=self.cpu)
+        """Makes (address, input_ids, labels): new int64 [b, seq], contiguous, labels right after input_ids in one allocation."""
+        new = partial(self.module.empty, 2, b, seq, dtype=self.int64, device=self.cpu)
 
         def pair() -> tuple[int, Any, Any]:
             both = new()
-            return both.data_ptr(), *both.unbind()  # cheaper than two views made each by itself
+            return both.data_ptr(), *both.unbind()  # cheaper than two allocations, or two views made each by itself
 
         return pair
+
+    def falses(self, *shape: int) -> Any:
+        return self.module.zeros(*shape, dtype=self.module.bool, device=self.cpu)
 
     @staticmethod
     def rows(block: Any) -> list[Any]:
@@ -84,10 +87,13 @@ class Numpy:
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
         def pair() -> tuple[int, Any, Any]:
-            tokens = self.module.empty((b, seq + 1), self.int64)
-            return self.address(tokens), tokens[:, :seq], tokens[:, 1:]
+            both = self.module.empty((2, b, seq), self.int64)
+            return self.address(both), both[0], both[1]
 
         return pair
+
+    def falses(self, *shape: int) -> Any:
+        return self.module.zeros(shape, bool)
 
     @staticmethod
     def rows(block: Any) -> list[Any]:

@@ -49,6 +49,7 @@ class Wanted:
     token_bytes: int = 8
     device: Any = None  # a CUDA one
     view: bool = False  # tokens are lent
+    tokens: bool = False  # whole windows instead of input_ids and labels
 
 
 class Source(Protocol):
@@ -91,14 +92,21 @@ class Batches:
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
-        # Where tokens alone do not say what is no label, or are of another type, the ring's reader writes the labels.
-        self._ignores = shape["masked"] or self.window <= self.seq
-        self._writes = not wanted.view and (self._ignores or (self._token_bytes < 8 and source is None and feed is None))
+        self._split = not (wanted.view or wanted.tokens)
+        if wanted.tokens:
+            self._check_tokens(shape["masked"])
+        # The ring's reader writes labels, but where a transform or a device has the tokens that follow. Those that the tokens alone
+        # do not tell are always the reader's: where a mask forbids one, or the window ends.
+        ignores = shape["masked"] or self.window <= self.seq
+        self._writes = self._split and (ignores or not (source or feed)) or (wanted.tokens and wanted.loss_mask)
         self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)  # after a batch was taken
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
-        self._simple = not (more or self._writes or source or feed) and self.window == self.seq + 1
+        self._simple = not (more or source or feed or self._token_bytes < 8)
+        self._width = self.seq if self._split and source is None else self.window  # tokens of a row that the reader writes
+        self._labels_at = 8 * self.micro * self.seq  # behind input_ids
         self._pair = make.pairs(self.micro, self.seq)
+        self._paddings: list[Any] = []  # masks of batches without padding, made ahead
         self._rows: list[tuple[int, list[Any]]] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
         self._next_into = client.next_into
         self.taken = client.taken()  # the position behind the last batch taken
@@ -119,14 +127,14 @@ class Batches:
         except IndexError:
             at, fields = self._new_rows()
         if self._simple:
+            if not self._split:
+                return self._take_tokens(at, fields)
             address, input_ids, labels = self._pair()
-            taken = self._next_into(address, at)
+            taken = self._next_into(address, at, 8, 2, address + self._labels_at, 0, 0, self._width)
             if taken is None:
                 return None
+            self.taken = taken[1]
             position, dataset = fields
-            valid, self.taken = taken
-            if valid < self.micro:
-                labels = self._without_padding(labels, valid)
             return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
         if self.wanted.device is None:
             return self._take_more(at, fields)
@@ -135,10 +143,37 @@ class Batches:
         with relaxed():
             return self._take_more(at, fields)
 
-    def _without_padding(self, labels: Any, valid: int) -> Any:
-        labels = self.make.copy(labels)
-        labels[valid:] = IGNORE
-        return labels
+    def _take_tokens(self, at: int, fields: list[Any]) -> Batch | None:
+        tokens = self.make.empty(self.micro, self.window, dtype=self._dtype)
+        taken = self._next_into(self.make.address(tokens), at)
+        if taken is None:
+            return None
+        valid, self.taken = taken
+        position, dataset = fields
+        return {"tokens": tokens, "padding": self._padding(valid), "position": position, "dataset": dataset}
+
+    def _padding(self, valid: int) -> Any:
+        """True in the rows after the end of a finite stream."""
+        if self.wanted.device is not None:
+            padding = self.make.module.zeros(self.micro, dtype=self.make.module.bool, device=self.wanted.device)
+        else:
+            if not self._paddings:
+                self._paddings = self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
+            padding = self._paddings.pop()
+        if valid < self.micro:
+            padding[valid:] = True
+        return padding
+
+    def _check_tokens(self, masked: bool) -> None:
+        if self.window <= self.seq:
+            raise _tokend.ArgumentError(
+                f"tokens: this stream has extra: 0, so its windows of {self.window} tokens do not contain the last label: set extra: 1 in "
+                "the daemon's config, or take input_ids and labels"
+            )
+        if masked and not self.wanted.loss_mask:
+            raise _tokend.ArgumentError(
+                "tokens: this stream has a loss mask, which tokens alone do not show: ask for loss_mask=True too, or take labels"
+            )
 
     def _empty(self, *shape: int, dtype: Any) -> Any:
         """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the step; torch keeps it until then."""
@@ -148,7 +183,7 @@ class Batches:
 
     def _take_more(self, at: int, fields: list[Any]) -> Batch | None:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
-        tokens: Any = None if self.feed or wanted.view else self._empty(micro, self.window, dtype=self._dtype)
+        tokens: Any = None if self.feed or wanted.view else self._empty(micro, self._width, dtype=self._dtype)
         labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
         ids: Any = None
         starts: Any = None
@@ -157,6 +192,9 @@ class Batches:
         if wanted.documents:
             ids, starts = self._empty(micro, seq, dtype=make.int64), self._empty(micro * seq + 1, dtype=make.int32)
             into += [make.address(ids), make.address(starts)]
+        else:
+            into += [0, 0]
+        into.append(self._width)
         if self.feed is not None:
             fed = self.feed.next(lambda: self._next_into(*into))
             tokens, taken = fed or (None, None)
@@ -165,7 +203,7 @@ class Batches:
         if taken is None:
             return None
         self.taken = taken[1]
-        batch = {"tokens": make.lent(self.client.view())} if wanted.view else self._shifted(tokens, labels, taken[0])
+        batch = {"tokens": make.lent(self.client.view())} if wanted.view else self._made(tokens, labels, taken[0])
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
             batch.update(position_ids=self._there(ids), cu_seqlens=self._there(starts[: taken[2] + 1]), max_seqlen=taken[3])
@@ -175,22 +213,38 @@ class Batches:
         """On the device, if there is one."""
         return array if self.wanted.device is None else array.to(self.wanted.device, non_blocking=True)
 
-    def _shifted(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
-        make, seq = self.make, self.seq
+    def _made(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
+        """@tokens: as the feed, the source or the ring's reader gave them."""
         if labels is not None and self.source is not None:
             self._relabel(labels, tokens)
         if self.feed is None:
             tokens = self._there(tokens)
         if labels is not None:
             labels = self._there(labels)
+        if self.wanted.tokens:
+            batch = {"tokens": tokens, "padding": self._padding(valid)}
         else:
-            labels = make.cast(tokens[:, 1 : seq + 1], make.int64)
-            if valid < self.micro:
-                labels = self._without_padding(labels, valid)
-        batch = {"input_ids": tokens[:, :seq], "labels": labels}
+            input_ids, labels = self._parted(tokens, labels, valid)
+            batch = {"input_ids": input_ids, "labels": labels}
         if self.wanted.loss_mask:
-            batch["loss_mask"] = make.cast(labels != IGNORE, make.float32)
+            batch["loss_mask"] = self.make.cast(labels != IGNORE, self.make.float32)
         return batch
+
+    def _parted(self, tokens: Any, labels: Any, valid: int) -> tuple[Any, Any]:
+        """Contiguous input_ids and labels, neither of which is a view of the other."""
+        make, seq = self.make, self.seq
+        if self.source is None and self.feed is None:
+            return tokens, labels
+        if self.source is not None:
+            input_ids, following = make.copy(tokens[:, :seq]), tokens[:, 1 : seq + 1]
+        else:
+            input_ids, *others = tokens.unbind()
+            following = others[0] if others else None
+        if labels is None:
+            labels = make.cast(following if self.feed else make.copy(following), make.int64)
+            if valid < self.micro:
+                labels[valid:] = IGNORE
+        return input_ids, labels
 
     def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
         """next_into() where what was taken may turn out to be of no use: then it is given back, and this loader stops."""
@@ -233,6 +287,5 @@ class Batches:
             batch["position_ids"] = make.count(self.micro, self.seq, batch["input_ids"])
         for name in ("input_ids", "labels", "position_ids", "loss_mask"):
             if name in batch:
-                parts = [batch[name][:, begin:end] for begin, end in self._cut]  # type: ignore[union-attr]
-                batch[name] = parts[0] if len(parts) == 1 else make.join(parts)
+                batch[name] = make.join([batch[name][:, begin:end] for begin, end in self._cut])  # type: ignore[union-attr]
         return batch

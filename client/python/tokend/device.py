@@ -72,7 +72,7 @@ class Cuda:
         self.stream: int = self.side.cuda_stream
         self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
 
-    def empty(self, shape: tuple[int, int], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory of the side stream's."""
         with self.torch.cuda.stream(self.side):
             return self.torch.empty(shape, dtype=dtype, device=self.device)
@@ -100,12 +100,18 @@ class Feed:
     next() is an Error while the caller's stream is being captured into a graph; captures elsewhere do not mind it.
     """
 
-    def __init__(self, client: Any, shape: dict[str, Any], device: Any, dtype: Any = None, gpu: Any = None) -> None:
+    def __init__(
+        self, client: Any, shape: dict[str, Any], device: Any, dtype: Any = None, gpu: Any = None, split: bool = False
+    ) -> None:  # fmt: skip
         """shape: the client's; dtype: torch.int64, or torch.int32 for tokens of 2 bytes. Where the ring cannot be registered, a
-        RuntimeWarning says why, once, and copies are slower. ArgumentError: no such device, a dtype that cannot hold tokens."""
-        self._client, self._gpu = client, gpu or Cuda(device)
+        RuntimeWarning says why, once, and copies are slower. ArgumentError: no such device, a dtype that cannot hold tokens.
+
+        split: next() gives [2, b, seq_len], contiguous input_ids and the tokens that follow each, or [1, b, seq_len] where those do
+        not tell the labels: a stream with a loss mask, or extra: 0. Otherwise it gives the windows, [b, window]."""
+        self._client, self._gpu, self._split = client, gpu or Cuda(device), split
         self._dtype = self._gpu.int64 if dtype is None else dtype
-        self._shape: tuple[int, int] | None = None
+        self._shape: tuple[int, int, int, int, int] | None = None
+        self._seen: Any = None  # the parts of it that are widened
         self._stored: Any = None  # the slot as it is in the ring; copies and widenings take turns at it on the side stream
         self._wide: Any = None  # of the batch that comes next, if the client says that it was copied
         self._spare: Any = None  # for the next one to be copied: what can fail for want of memory is done before the copy
@@ -116,7 +122,9 @@ class Feed:
 
     def begin(self, shape: dict[str, Any]) -> None:
         """Whenever the client's shape may have become another: after a seek."""
-        wanted = shape["rows"], shape["window_tokens"], shape["token_bytes"]
+        rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
+        parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
+        wanted = rows, window, shape["token_bytes"], seq, parts
         if wanted == self._shape:
             return
         if wanted[2] == 4 and self._dtype != self._gpu.int64:
@@ -124,6 +132,7 @@ class Feed:
         with relaxed():
             self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
         self._shape, self._mask, self._spare = wanted, (1 << 8 * wanted[2]) - 1, None
+        self._seen = self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
 
     def _pin(self) -> None:
         try:
@@ -134,10 +143,10 @@ class Feed:
                 warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
 
     def _widen(self) -> None:
-        stored, wide, mask = self._stored, self._wide, self._mask
+        seen, wide, mask = self._seen, self._wide, self._mask
 
         def work() -> None:
-            wide.copy_(stored)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
+            wide.copy_(seen)  # stored as unsigned: torch's 16 and 32 bits are signed everywhere
             wide.bitwise_and_(mask)
 
         self._event = self._gpu.run(work)
@@ -145,7 +154,7 @@ class Feed:
     def _send(self, wait: bool) -> None:
         """Queues copy and widening of the batch that comes next, if there is one."""
         if self._spare is None:
-            self._spare = self._gpu.empty(self._shape[:2], self._dtype)  # type: ignore[index]
+            self._spare = self._gpu.empty(tuple(self._seen.shape), self._dtype)
         if not self._client.copy_next(self._stored.data_ptr(), self._gpu.stream, wait):
             return
         self._wide, self._spare, self._event = self._spare, None, None
@@ -154,9 +163,9 @@ class Feed:
     def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
         """(tokens, what take() returned), or None at the end.
 
-        tokens: int64 (or dtype) [b, window] on the device, new for each batch, in order with the caller's current stream. take: a
-        call of the client's next_into(0, …), with places for all that is small and stays with the CPU, none for tokens. Errors
-        are the client's.
+        tokens: int64 (or dtype), [b, window] or split, on the device, new for each batch, in order with the caller's current stream.
+        take: a call of the client's next_into(0, …), with places for all that is small and stays with the CPU, none for tokens.
+        Errors are the client's.
         """
         with relaxed():
             return self._next(take)

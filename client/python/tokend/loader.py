@@ -60,13 +60,16 @@ class Loader:
                  forked child that looks at one crashes, as it does not have the memory
     hold         with view: of the last so many batches any may be held when the next one is taken, and none older, which is a
                  HeldError that names the depth needed; so is a ring that is not deeper than that, here and at a seek
+    tokens       unsplit windows: a batch then has tokens, int64 (or dtype) [micro_batch, seq_len + extra], and padding, bool
+                 [micro_batch], True in padding rows, instead of input_ids and labels. Refused where the stream has extra: 0; a stream
+                 with a loss mask needs loss_mask=True too
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
 
     A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same shape: the tokens that follow, or
     -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and dataset, int64
     [micro_batch], the number of each row in the whole run and the index of its dataset in `datasets`, both -1 for the
-    padding rows behind the end of a finite stream. Tensors are new for each batch; input_ids and labels may be views of one.
+    padding rows behind the end of a finite stream. All tensors are contiguous and new for each batch; none is a view of another.
 
     documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each document and each row;
     cu_seqlens, int32 [n + 1], where the n documents of the batch begin in input_ids.flatten(), and its length; and
@@ -90,7 +93,7 @@ class Loader:
         slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
         provenance: bool = False, cp: Any = None, transform: Callable[..., Any] | None = None, workers: int = 0, view: bool = False,
-        hold: int | None = None, record: str | os.PathLike[str] | None = None,
+        hold: int | None = None, record: str | os.PathLike[str] | None = None, tokens: bool = False,
     ) -> None:  # fmt: skip
         self._client: Any = None
         self._control: Any = None
@@ -117,6 +120,7 @@ class Loader:
             arguments.check_deadline(deadline)
             arguments.check_workers(workers, transform)
             arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
+            arguments.check_tokens(tokens, view, cp)
             run = run or job.token()
             self._make = arrays.framework(framework)
             there = arguments.cuda(device, self._make)
@@ -136,7 +140,7 @@ class Loader:
                 self._client.need_documents()
             if record is not None:
                 self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
-            self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view)
+            self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view, tokens)
             if transform is not None:
                 self._source = self._transforms(transform, workers)
             self._measure()
@@ -195,7 +199,8 @@ class Loader:
             return
         from .device import Feed
 
-        self._feed = Feed(self._client, self._client.shape(), self._wanted.device, self._wanted.dtype)
+        split = not self._wanted.tokens
+        self._feed = Feed(self._client, self._client.shape(), self._wanted.device, self._wanted.dtype, split=split)
 
     # ---- batches ----
 
