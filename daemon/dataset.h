@@ -33,8 +33,9 @@ struct dataset {
 	/* Every shard's tokens lie in a row in the file itself, as they are served: read from there, and only
 	 * the others through dataset_open_shard(). */
 	bool plain;
-	bool is_signed;		/* plain, but a token may turn out to be negative: whoever reads it looks */
-	uint64_t data_at;	/* plain: byte offset of a shard's first token, or, where they differ, */
+	bool is_signed;	  /* plain, but a token may turn out to be negative: whoever reads it looks */
+	uint64_t limit;	  /* tokens must be below it, which nobody has looked at yet; 0: any may be served */
+	uint64_t data_at; /* plain: byte offset of a shard's first token, or, where they differ, */
 	uint32_t *data_at_of;	/* [shards] of each; else NULL */
 	uint64_t sample_tokens; /* > 0: windows are samples */
 	uint64_t frame_bytes;	/* compressed: what the largest frame decodes to; else 0 */

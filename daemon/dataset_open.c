@@ -497,11 +497,24 @@ bool dataset_manifest(const struct config *config, const struct config_stream *s
 	return read_manifest(&o, manifest);
 }
 
+/* The stream's vocab; and what is plain and signed, as served, is above INT32_MAX where it is negative. */
+static void limit_tokens(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	uint64_t none = UINT64_C(1) << 8 * d->token_bytes;
+	uint64_t limit = o->stream->has_vocab ? o->stream->vocab : none;
+
+	if (d->is_signed && limit > (uint64_t)INT32_MAX + 1)
+		limit = (uint64_t)INT32_MAX + 1;
+	d->limit = limit < none ? limit : 0;
+}
+
 bool dataset_open(const struct opening *o)
 {
 	if (!(o->source->manifest ? take_manifest(o) : look_at_shards(o)) || !add_up(o) ||
 		!check_samples(o) || !check_documents(o))
 		return false;
+	limit_tokens(o);
 	table_number(&o->dataset->table);
 	return check_windows(o);
 }

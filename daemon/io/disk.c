@@ -13,6 +13,7 @@
 #include "../marks.h"
 #include "files.h"
 #include "pool.h"
+#include "recheck.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -277,6 +278,14 @@ static bool request_mark(struct request *request, int *error)
 		&read->marks, error, request->why, sizeof(request->why));
 }
 
+/* In the pool, the tokens are there: may they be served? */
+static bool request_check(struct request *request, int *error)
+{
+	return (recheck_passes(&request->read) || recheck_read(request->file, &request->read, error,
+							  request->why, sizeof(request->why))) &&
+	       request_mark(request, error);
+}
+
 /* In the pool. */
 static int64_t request_decode(struct disk_work *work)
 {
@@ -286,17 +295,17 @@ static int64_t request_decode(struct disk_work *work)
 
 	return shard_read(request->file->source, read->token, read->tokens, read->to, &error, request->why,
 		       sizeof(request->why)) &&
-			       request_mark(request, &error)
+			       request_check(request, &error)
 		       ? 0
 		       : -error;
 }
 
-/* In the pool, the tokens are there. */
-static int64_t request_mark_call(struct disk_work *work)
+/* In the pool. */
+static int64_t request_check_call(struct disk_work *work)
 {
 	int error = EIO;
 
-	return request_mark((struct request *)((char *)work - offsetof(struct request, work)), &error)
+	return request_check((struct request *)((char *)work - offsetof(struct request, work)), &error)
 		       ? 0
 		       : -error;
 }
@@ -354,7 +363,8 @@ static void disk_try(struct disk *disk)
 
 		STAILQ_REMOVE_HEAD(&disk->found, link);
 		request->staged = false;
-		if (shard_try(request->file->source, request->place, read->tokens, read->to))
+		if (shard_try(request->file->source, request->place, read->tokens, read->to) &&
+			recheck_passes(read))
 			request_marked(disk, request);
 		else
 			request_call(disk, request, request_decode);
@@ -513,42 +523,13 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 	request_fail(disk, request, DISK_ERRNO, error);
 }
 
-/* Signed tokens were taken as they lie: a negative one would come out as a large one. */
-static bool request_negative(struct request *request)
-{
-	const struct disk_read *read = &request->read;
-	const int32_t *tokens = read->to;
-	uint32_t sign = 0;
-	uint64_t i = 0;
-
-	if (!read->dataset->is_signed)
-		return false;
-	for (; i < read->tokens; i++)
-		sign |= (uint32_t)tokens[i];
-	if (sign >> 31 == 0)
-		return false;
-	for (i = 0; tokens[i] >= 0;)
-		i++;
-	snprintf(request->why, sizeof(request->why), "token %" PRIu64 " is %" PRId32 "; must be 0 or more",
-		read->token + i, tokens[i]);
-	return true;
-}
-
 /* The tokens are there, without the pool. */
 static void request_succeed(struct disk *disk, struct request *request)
 {
-	bool negative = request_negative(request);
-
-	if (!negative && request->file->source) {
-		request_call(disk, request, request_mark_call);
-		return;
-	}
-	if (!negative) {
+	if (request->file->source || !recheck_passes(&request->read))
+		request_call(disk, request, request_check_call);
+	else
 		request_marked(disk, request);
-		return;
-	}
-	files_put(&disk->files, request->file);
-	request_finish(disk, request, DISK_ERRNO, ERANGE);
 }
 
 static void read_done(struct disk *disk, struct request *request)

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""A client that writes into its own slots while reads land there: it flips every token's top bit, over and over. It may harm its own
+batches. The daemon lives, no stream stops, and a polite client of the same stream gets every batch exact.
+"""
+
+import json
+import os
+import sys
+import time
+
+import numpy
+
+from harness import LONG, REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, Witness, reading_modes, run
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
+
+SEQ_LEN, TOKENS, SHARDS = 512, 50_000, 3
+SECONDS = 1.0
+BATCHES = 2000
+
+# name: (stored dtype, keys of the dataset, keys of the stream, writer)
+KINDS = {
+    "npy": ("<i4", {}, {}, put(".npy", npy)),
+    "megatron": ("<i4", {}, {}, megatron),
+    "vocab": ("<u2", {}, {"vocab": 30_000}, put(".bin", raw)),
+    "decoded": ("<u2", {}, {"vocab": 30_000}, seekable(".bin.zst", raw, 16_384)),
+    "documents": ("<i4", {}, {"documents": True, "eos": 1}, put(".npy", npy)),
+}
+
+
+def tokens_of(number, dtype):
+    return numpy.random.default_rng([11, number]).integers(0, 30_000, TOKENS).astype(dtype)
+
+
+def write_all(place):
+    """Every kind, and beside it the same tokens in flat files for `tokctl plan` to compare with."""
+    streams = {}
+    for kind, (dtype, keys, more, write) in KINDS.items():
+        os.makedirs(place.file(kind))
+        for i in range(SHARDS):
+            write(place.file(kind, f"{i}"), tokens_of(i, dtype))
+        streams[kind] = {"seed": 3, "seq_len": SEQ_LEN, **more, "datasets": [{"name": "d", "path": kind, **keys}]}
+    return streams
+
+
+def expected(config, kind, dtype, batches):
+    """[batches × 2, window], by tokctl plan's arithmetic and numpy."""
+    code, out, err = run(TOKCTL, "plan", "-c", config, kind, "--from", 0, "--count", 2 * batches, "--json")
+    if code:
+        raise RuntimeError(f"tokctl plan: {err}")
+    shards = {i: tokens_of(i, dtype) for i in range(SHARDS)}
+    rows = [shards[int(at["shard"].split(".")[0])][at["offset"] : at["offset"] + SEQ_LEN + 1] for at in map(json.loads, out.splitlines())]
+    return numpy.stack(rows)
+
+
+# ---- the hostile client, in a process of its own ----
+
+
+def hostile(socket_path, kind):
+    """Flips top bits until it is killed; tells how many of its batches came out harmed."""
+    c = Client(socket_path).attach(stream=kind, run="hostile", micro=32, slots=8)
+    width = c.token_bytes
+    tokens = numpy.frombuffer(c.data, f"<u{width}", c.control_at // width)
+    top = tokens.dtype.type(1 << (8 * width - 1))
+    harmed = seen = 0
+    told = 0.0
+    while True:
+        tokens ^= top
+        published = c.published()
+        while c.batch < published:
+            at = c.offset(c.batch) // width
+            harmed += bool((tokens[at : at + c.slot_bytes // width] >= top).any())
+            seen += 1
+            c.batch += 1
+        c.set_released(c.batch)
+        if 0 < c.wake_at() <= c.batch:
+            c.s.send(b"\0")
+        if time.monotonic() - told > 0.1:
+            told = time.monotonic()
+            print(seen, harmed, flush=True)
+
+
+class Hostile:
+    def __init__(self, place, daemon, kind):
+        self.log = place.file(f"hostile-{kind}.log")
+        with open(self.log, "w") as out:
+            self.process = place.spawn([sys.executable, os.path.abspath(__file__), daemon.socket, kind], stdout=out, stderr=out)
+
+    def said(self):
+        with open(self.log) as f:
+            lines = f.read().splitlines()
+        return lines
+
+    def counts(self):
+        lines = self.said()
+        return tuple(int(word) for word in lines[-1].split()) if lines and lines[-1][:1].isdigit() else (0, 0)
+
+
+# ---- beside it ----
+
+
+class Polite(Witness):
+    """A witness of rows that are known."""
+
+    def __init__(self, daemon, rows, kind):
+        super().__init__(daemon, rows, kind, run="polite", micro=2)
+
+
+def beside(checks, place, daemon, label, kind, rows):
+    polite, other = Polite(daemon, rows, kind), Hostile(place, daemon, kind)
+    stopped = None
+    begin = time.monotonic()
+    try:
+        while time.monotonic() - begin < SECONDS or other.counts()[1] < 20:
+            if time.monotonic() - begin > LONG or polite.checked + 2 > len(polite.batches):
+                break
+            polite.step(2)
+            time.sleep(0.005)
+    except (Refused, OSError, TimeoutError) as e:
+        stopped = e
+    seen, harmed = other.counts()
+    checks.ok(f"{label}: no stream stops, the daemon lives", stopped is None and daemon.alive(), (stopped, daemon.log()[-500:]))
+    checks.ok(f"{label}: the polite client's batches are exact", polite.wrong == 0 and polite.checked >= 50, (polite.wrong, polite.checked))
+    checks.ok(f"{label}: the hostile one harmed its own", harmed >= 20, other.said()[-3:])
+    checks.ok(f"{label}: it was still at it", other.process.poll() is None, other.said()[-3:])
+    other.process.kill()
+    other.process.wait()
+    if daemon.alive():
+        polite.close()
+
+
+# What is read how: each kind once is enough, its way to the slot is the same in the others.
+KINDS_OF = {
+    ("uring", False): ("npy", "vocab"),
+    ("pread", False): ("megatron", "decoded", "documents"),
+    ("uring", True): ("npy",),
+    ("pread", True): ("vocab",),
+}
+
+
+def mode(checks, place, streams, io, direct):
+    for kind in KINDS_OF[io, direct]:
+        config = place.config(f"{kind}-{io}{direct}.yaml", memory=64 << 20, io=io, direct=direct, streams={kind: streams[kind]})
+        daemon = Daemon(place, config)
+        beside(checks, place, daemon, f"{io}, direct {direct}: {kind}", kind, expected(config, kind, KINDS[kind][0], BATCHES))
+        if daemon.alive():
+            checks.equal(f"{io}, direct {direct}: {kind}: the daemon ends with 0", daemon.stop(), 0)
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        streams = write_all(place)
+        for io, direct in reading_modes(checks, place):
+            mode(checks, place, streams, io, direct)
+    checks.exit()
+
+
+if len(sys.argv) > 1:
+    hostile(*sys.argv[1:])
+main()

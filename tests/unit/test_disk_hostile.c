@@ -1,0 +1,173 @@
+/*
+ * Where the tokens land, somebody else writes, too: always after a read is done and before the disk looks at
+ * it. A second reading decides, and nothing of it depends on what was written.
+ */
+#include "shelf.h"
+
+enum { TOKENS = 20000, LIMIT = 30000 };
+
+/* ---- a backend that scribbles ---- */
+
+static const struct disk_ops *real;
+static bool scribbles;
+static unsigned scribbled;
+
+static void *scribbler_open(unsigned works, const char **what, int *error)
+{
+	return real->open(works, what, error);
+}
+
+static void scribbler_close(void *backend)
+{
+	real->close(backend);
+}
+
+static void scribbler_submit(void *backend, struct disk_work *work)
+{
+	real->submit(backend, work);
+}
+
+static void scribbler_commit(void *backend)
+{
+	real->commit(backend);
+}
+
+/* Every bit of what was read becomes 1: no token is below a limit, and each is negative. */
+static unsigned scribbler_reap(
+	void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+{
+	unsigned n = real->reap(backend, done, max, deadline_ns, kicked);
+
+	for (unsigned i = 0; scribbles && i < n; i++)
+		if (!done[i]->call && !done[i]->opening && done[i]->result > 0) {
+			memset(done[i]->to, 0xff, (size_t)done[i]->result);
+			scribbled++;
+		}
+	return n;
+}
+
+static void scribbler_kick(void *backend)
+{
+	real->kick(backend);
+}
+
+static const struct disk_ops scribbler = {
+	"scribbler",
+	scribbler_open,
+	scribbler_close,
+	scribbler_submit,
+	scribbler_commit,
+	scribbler_reap,
+	scribbler_kick,
+};
+
+static struct disk *scribbler_disk(const struct mode *mode)
+{
+	struct disk_options options = options_of(mode, 4);
+	char why[LIMIT_TEXT_BYTES] = "";
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	real = mode->io == CONFIG_IO_URING ? &disk_uring : &disk_pread;
+	scribbles = true;
+	scribbled = 0;
+	return disk_open_with(&scribbler, &options, why, sizeof(why));
+}
+
+/* ---- signed tokens, plain ---- */
+
+/* Of @bytes each, below LIMIT; but for token @bad, if there is one. */
+static struct shelf *shelf_of(uint32_t bytes, uint64_t bad, uint32_t value)
+{
+	struct shelf *shelf = shelf_new(1, TOKENS * bytes / 2);
+	struct rng rng = {.state = 3};
+
+	shelf->dataset.token_bytes = bytes;
+	shelf->dataset.is_signed = bytes == 4;
+	shelf->dataset.limit = LIMIT;
+	shelf->tokens[0] = TOKENS;
+	for (uint64_t i = 0; i < TOKENS; i++) {
+		uint32_t token = i == bad ? value : rng_below(&rng, LIMIT);
+
+		memcpy(shelf->bytes[0] + i * bytes, &token, bytes);
+	}
+	write_file(shelf_path(shelf, 0), shelf->bytes[0], (size_t)TOKENS * bytes);
+	identify(shelf, 0);
+	return shelf;
+}
+
+static struct disk_done read_one(
+	struct disk *disk, const struct shelf *shelf, uint64_t token, uint64_t n, char *to)
+{
+	struct disk_read read = {.tag = 5, .dataset = &shelf->dataset, .token = token, .tokens = n, .to = to};
+	struct disk_done done;
+
+	disk_queue(disk, &read);
+	disk_commit(disk);
+	assert_int_equal(disk_reap(disk, &done, 1, 10000), 1);
+	assert_int_equal(done.tag, 5);
+	return done;
+}
+
+static void what_is_written_meanwhile_stops_nothing(void **state)
+{
+	for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
+		struct shelf *shelf = shelf_of(bytes, TOKENS, 0);
+		struct disk *disk = scribbler_disk(*state);
+		char *to = calloc(TOKENS, bytes);
+
+		assert_non_null(disk);
+		for (uint64_t n = 1; n <= TOKENS; n = n * 3 + 1) {
+			struct disk_done done = read_one(disk, shelf, TOKENS - n, n, to);
+
+			assert_int_equal(done.fault, DISK_OK);
+			assert_string_equal(done.why, "");
+			assert_memory_equal(to, shelf->bytes[0] + (TOKENS - n) * bytes, n * bytes);
+		}
+		assert_true(scribbled >= 9);
+		disk_close(disk);
+		free(to);
+		shelf_free(shelf);
+	}
+}
+
+static void refuses(const struct mode *mode, uint32_t bytes, uint64_t bad, uint32_t value, const char *why)
+{
+	struct shelf *shelf = shelf_of(bytes, bad, value);
+	struct disk *disk = scribbler_disk(mode);
+	char *to = calloc(TOKENS, bytes);
+
+	assert_non_null(disk);
+	for (unsigned i = 0; i < 2; i++) {
+		scribbles = i == 0; /* what is in the file counts, whoever writes */
+		struct disk_done done = read_one(disk, shelf, 100, TOKENS - 100, to);
+
+		assert_int_equal(done.fault, DISK_ERRNO);
+		assert_int_equal(done.error, ERANGE);
+		assert_memory_equal(done.why, why, strlen(why));
+		assert_int_equal(read_one(disk, shelf, 0, bad, to).fault, DISK_OK);
+	}
+	assert_int_equal(scribbled, 2);
+	disk_close(disk);
+	free(to);
+	shelf_free(shelf);
+}
+
+static void tokens_that_may_not_be_served(void **state)
+{
+	refuses(*state, 4, TOKENS - 1, (uint32_t)-7, "token 19999 is -7; must be 0 or more");
+	refuses(*state, 4, 8200, LIMIT, "token 8200 is 30000; must be below the stream's vocab, 30000");
+	refuses(*state, 2, 101, LIMIT, "token 101 is 30000; must be below the stream's vocab, 30000");
+	refuses(*state, 2, 16500, UINT16_MAX,
+		"token 16500 is 65535; must be below the stream's vocab, 30000");
+}
+
+static const struct test_case cases[] = {
+	CASE(what_is_written_meanwhile_stops_nothing),
+	CASE(tokens_that_may_not_be_served),
+};
+
+int main(void)
+{
+	return run_cases(cases, COUNT(cases));
+}
