@@ -206,9 +206,10 @@ int handle_check_target(struct tokend *t, const struct target *target);
  * error: nothing of it is in the file. */
 int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
 	size_t row_bytes, uint64_t next);
-/* After a seek: the record, if there is one, says where we are. What fails here is tried again with the next
- * batch. */
+/* After a seek, an undo, or a skip by request: the record, if there is one, says so, now or with the next
+ * row. What fails here is tried again with that. */
 int handle_record_place(struct tokend *t);
+int handle_record_skip(struct tokend *t);
 /* @ours: not in a child. */
 void handle_end_record(struct tokend *t, bool ours);
 

@@ -20,8 +20,11 @@ struct recording {
 	char *path; /* for complaints */
 	int fd;
 	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
+	bool rows;     /* this process took a row: from then on a move forwards is a skip */
 	bool begun;    /* the file says where we are: */
-	uint64_t at;   /* the position behind the last row of all ranks */
+	uint64_t at;   /* the position after the last row of all ranks, or after the last move */
+	uint64_t from; /* where the session seeked to since; < taken: what lies between is skipped by request
+			*/
 	uint64_t rank, world, micro;
 	uint64_t *entry; /* [room][2] */
 	size_t room, entries;
@@ -76,10 +79,10 @@ static void put(struct recording *r, uint64_t first, uint64_t second)
 	r->entries++;
 }
 
-/* Room for @rows and a beginning, and nothing in it. */
+/* Room for @rows and two beginnings, and nothing in it. */
 static bool clear(struct recording *r, size_t rows)
 {
-	size_t room = rows + 1 + RECORD_WORDS;
+	size_t room = rows + 2 + 2 * (size_t)RECORD_WORDS;
 
 	if (room > r->room) {
 		uint64_t *entry = realloc(r->entry, room * RECORD_ENTRY_BYTES);
@@ -123,11 +126,11 @@ static bool is_elsewhere(const struct tokend *t)
 {
 	const struct recording *r = t->record;
 
-	return !r->begun || r->at != t->taken || r->rank != t->rank || r->world != t->world ||
-	       r->micro != t->micro;
+	return !r->begun || r->at != t->taken || r->at != r->from || r->rank != t->rank ||
+	       r->world != t->world || r->micro != t->micro;
 }
 
-static void put_beginning(const struct tokend *t, struct recording *r)
+static void put_beginning(const struct tokend *t, struct recording *r, uint64_t left, uint64_t position)
 {
 	struct timespec now;
 
@@ -135,8 +138,8 @@ static void put_beginning(const struct tokend *t, struct recording *r)
 
 	const struct record_begin begin = {
 		.time_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
-		.position = t->taken,
-		.left = r->begun ? r->at : t->taken,
+		.position = position,
+		.left = left,
 		.rank = t->rank,
 		.world = t->world,
 		.micro = t->micro,
@@ -151,11 +154,21 @@ static void put_beginning(const struct tokend *t, struct recording *r)
 		put(r, word[2 * i], word[2 * i + 1]);
 }
 
+/* From where the file says we are to where we are. Where a skip followed a seek, both are told. */
+static void put_moves(const struct tokend *t, struct recording *r)
+{
+	bool skipped = r->from != t->taken;
+
+	if (skipped && r->from != r->at)
+		put_beginning(t, r, r->at, r->from);
+	put_beginning(t, r, skipped ? r->from : r->at, t->taken);
+}
+
 /* The file now says that we are at @at. */
 static void said(const struct tokend *t, struct recording *r, uint64_t at)
 {
 	r->begun = true;
-	r->at = at;
+	r->at = r->from = at;
 	r->rank = t->rank;
 	r->world = t->world;
 	r->micro = t->micro;
@@ -169,15 +182,39 @@ int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows,
 	if (!clear(r, rows))
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	if (is_elsewhere(t))
-		put_beginning(t, r);
+		put_moves(t, r);
 	for (uint32_t i = 0; i < rows; i++)
 		put(r, row[i].position,
 			record_checksum(row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
 
 	int status = write_entries(t, r);
 
-	if (status == 0)
+	if (status == 0) {
 		said(t, r, next);
+		r->rows = true;
+	}
+	return status;
+}
+
+/*
+ * A skip is written at once: a checkpoint may be saved after it, and the process killed before its next row.
+ * All other moves, and those of a process that took no row yet, count only once a row follows, and are
+ * written with it.
+ */
+static int write_skip(struct tokend *t)
+{
+	struct recording *r = t->record;
+
+	if (!r->rows || r->at >= t->taken || (r->from != r->at && r->from != t->taken))
+		return 0;
+	if (!clear(r, 0))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	put_moves(t, r);
+
+	int status = write_entries(t, r);
+
+	if (status == 0)
+		said(t, r, t->taken);
 	return status;
 }
 
@@ -185,17 +222,17 @@ int handle_record_place(struct tokend *t)
 {
 	struct recording *r = t->record;
 
-	if (!r || !is_elsewhere(t))
+	if (!r)
 		return 0;
-	if (!clear(r, 0))
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
-	put_beginning(t, r);
+	r->from = t->taken;
+	if (!r->rows)
+		r->at = t->taken;
+	return write_skip(t);
+}
 
-	int status = write_entries(t, r);
-
-	if (status == 0)
-		said(t, r, t->taken);
-	return status;
+int handle_record_skip(struct tokend *t)
+{
+	return t->record ? write_skip(t) : 0;
 }
 
 /* ---- opening and closing ---- */
@@ -255,7 +292,7 @@ static int open_file(struct tokend *t, struct recording *r)
 
 static int begin_record(struct tokend *t, const char *path)
 {
-	struct recording *r = calloc(1, sizeof(*r));
+	struct recording *r = calloc(1, sizeof(*r)), *old = t->record;
 	char *copy = strdup(path);
 
 	if (!r || !copy) {
@@ -264,18 +301,18 @@ static int begin_record(struct tokend *t, const char *path)
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	}
 	r->path = copy;
+	r->rows = t->number > 0 || (old && old->rows);
+	r->at = r->from = t->taken;
 
 	int status = open_file(t, r);
 
-	t->record = r;
-	if (status == 0)
-		status = handle_record_place(t);
-	if (status < 0) {
-		t->record = NULL;
-		if (r->fd >= 0)
-			close(r->fd);
-		recording_free(r);
+	if (status == 0) {
+		t->record = r;
+		return 0;
 	}
+	if (r->fd >= 0)
+		close(r->fd);
+	recording_free(r);
 	return status;
 }
 
@@ -298,13 +335,11 @@ int tokend_record(struct tokend *t, const char *path)
 		return status;
 	if (path && !*path)
 		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
-	status = handle_record_place(t); /* before the new one is opened, which may be the same file */
+	status = handle_record_skip(t); /* before the new one is opened, which may be the same file */
 	if (path && status == 0)
 		status = begin_record(t, path);
-	if (path && status < 0) {
-		t->record = old;
+	if (path && status < 0)
 		return status;
-	}
 	if (!path)
 		t->record = NULL;
 	return old ? end_record(t, old, status) : status;
@@ -318,7 +353,7 @@ void handle_end_record(struct tokend *t, bool ours)
 		return;
 	if (ours) {
 		/* Whoever wants to hear of errors has ended the record before. */
-		end_record(t, r, handle_record_place(t));
+		end_record(t, r, handle_record_skip(t));
 	} else {
 		recording_free(r);
 	}

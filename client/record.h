@@ -6,10 +6,13 @@
  *   beginning   RECORD_BEGIN, RECORD_VERSION    and RECORD_WORDS more entries, a struct record_begin; the
  *                                               rows up to the next beginning belong to it
  *
- * A beginning is written where tokend_record() is called, and at every seek that goes to another position or
- * changes rank, world or micro-batch (not at a mere change of the mix, nor when a lost daemon is found). No
- * row has the position RECORD_BEGIN, and no entry within a beginning looks like the first of one, so a torn
- * beginning is known by the one that follows it.
+ * A beginning is written with the first row that is taken after tokend_record(), and after a seek that goes
+ * to another position or changes rank, world or micro-batch (not after a mere change of the mix, nor when a
+ * lost daemon is found). So a session that took nothing leaves an empty file. One that took rows and then
+ * moves forwards, by a skip or a seek, says so at once: it may save its state and end before its next row.
+ * Earlier clients wrote a beginning at tokend_record() and at every seek. No row has the position
+ * RECORD_BEGIN, and no entry within a beginning looks like the first of one, so a torn beginning is known by
+ * the one that follows it.
  *
  * What counts. Beginnings are taken by their time, each process's in the order of its file; so the clocks of
  * the nodes must agree better than two changes of a run follow each other. The ranks of a world and
@@ -20,8 +23,9 @@
  *     is a late member of that; or, if then one that it has already comes there too, the first of a new one.
  *   - Else it opens a new generation, and makes void all that older ones recorded from its position on: the
  *     run was restarted from a checkpoint, or rescaled.
- * A beginning from nowhere that took nothing before its process began elsewhere, as where a checkpoint is
- * loaded into a session that has attached, counts for nothing.
+ * Beginnings that no row follows count for nothing, unless their process took rows before and they go
+ * forwards. A process begins where it takes its first row: how it came there, as by a checkpoint that it
+ * loads, is no skip, unless it was asked to skip.
  * From `left` to `position`, where a beginning goes forwards and nobody took anything, the run was made to
  * skip. Peers of a rank take the same rows: each peer's records are a proof of their own.
  */

@@ -156,7 +156,6 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 	t->taken = t->committed = origin->next;
 	t->legs = 1;
 	t->leg[0] = (struct leg){t->taken, t->step, t->taken};
-	handle_record_place(t);
 }
 
 /* Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or an error.
@@ -202,7 +201,6 @@ static int seek_here(struct tokend *t, struct target *target)
 	cursor_free(&cursor);
 	set_target(t, target);
 	t->leg[t->legs++] = (struct leg){t->taken, t->step, t->taken};
-	handle_record_place(t);
 	return 0;
 }
 
@@ -230,6 +228,7 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	if (r != 1)
 		return r;
 	handle_start(t, &origin, &target);
+	handle_record_place(t);
 	return 0;
 }
 
@@ -279,6 +278,7 @@ int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 	*to = edited.next;
 	if (r == 0 && handle_position(t) == t->taken) {
 		handle_start(t, &edited, &target);
+		handle_record_skip(t);
 		return 0;
 	}
 	cursor_free(&edited);
@@ -287,7 +287,7 @@ int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 	/* What is taken and not committed stays so. */
 	t->leg[t->legs++] = (struct leg){*to, t->step, t->taken};
 	t->taken = *to;
-	handle_record_place(t);
+	handle_record_skip(t);
 	return 0;
 }
 

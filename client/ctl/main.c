@@ -50,7 +50,8 @@ static const struct command commands[] = {
 		"edits of a cursor, offline"},
 	{"verify", ctl_verify,
 		"-c FILE STREAM RECORD... [--from I] [--to J] [--cursor F... | --run RUN] [--json]",
-		"prove from trainers' records that nothing was repeated, lost or altered"},
+		"prove from trainers' records that nothing was repeated, lost or altered; what was taken "
+		"counts"},
 	{"status", ctl_status, "[--socket P] [-c FILE] [--json]", "what a running daemon serves"},
 	{"top", ctl_top, "[--interval S] [--count N] [--socket P] [-c FILE]",
 		"the same again and again, with rates; q leaves"},

@@ -223,16 +223,71 @@ struct scan {
 	const char *path, *stream;
 	uint64_t identity;
 	uint32_t file;
+	size_t before;			 /* sections of the files before it */
 	uint64_t word[2 * RECORD_WORDS]; /* of a beginning */
 	size_t words;			 /* of them that are to come */
 	uint64_t latest;		 /* time of the last beginning */
 	bool begun;			 /* there was one */
+	bool fresh;			 /* the last section is the first of its process, or stands for it */
 };
 
-/* Came from nowhere and took nothing: an attach. */
-static bool is_idle(const struct record_section *s)
+static struct record_section *last_section(const struct scan *s)
 {
-	return s->rows == 0 && s->begin.left == s->begin.position;
+	struct records *r = s->records;
+
+	return r->sections > s->before ? &r->section[r->sections - 1] : NULL;
+}
+
+/* Where the ranks are after @s, unless a finite stream ended there. */
+static uint64_t section_end(const struct record_section *s)
+{
+	const struct record_begin *b = &s->begin;
+
+	return b->position + (s->rows + b->micro - 1) / b->micro * b->micro * b->world;
+}
+
+/* Is @b the first of a process? Otherwise it is of the last one's, in another world at the same place. */
+static bool is_first(const struct scan *s, const struct record_begin *b)
+{
+	const struct record_section *last = last_section(s);
+
+	if (b->left != b->position)
+		return false;
+	return !last || s->fresh || section_end(last) != b->position ||
+	       (last->begin.rank == b->rank && last->begin.world == b->world &&
+		       last->begin.micro == b->micro);
+}
+
+/*
+ * Another process follows, or nothing: drops what the last one said and then took no row for. A process that
+ * took none leaves nothing; of one that did, a move backwards at its end goes.
+ */
+static void end_process(struct scan *s)
+{
+	const struct record_section *last = last_section(s);
+
+	if (last && last->rows == 0 && (s->fresh || last->begin.left >= last->begin.position))
+		s->records->sections--;
+	s->fresh = false;
+}
+
+/* Where @b goes on from a place where its process took nothing, it is as if it had begun here. */
+static void follow(struct scan *s, struct record_begin *b)
+{
+	const struct record_section *last = last_section(s);
+
+	if (last && s->fresh && last->rows == 0 && last->begin.peer == b->peer &&
+		last->begin.position == b->left) {
+		b->left = b->position;
+		s->records->sections--;
+		return;
+	}
+	if (s->fresh && last && last->rows > 0)
+		s->fresh = false;
+	if (!is_first(s, b))
+		return;
+	end_process(s);
+	s->fresh = true;
 }
 
 /* The beginning in s->word, whose last entry is number @entry. */
@@ -257,9 +312,7 @@ static bool add_section(struct scan *s, uint64_t entry)
 	if (b->time_ns < s->latest) /* a clock that was set back */
 		b->time_ns = s->latest;
 	s->latest = b->time_ns;
-	if (s->begun && is_idle(&r->section[r->sections - 1]) &&
-		r->section[r->sections - 1].begin.peer == b->peer)
-		r->sections--;
+	follow(s, b);
 	if (!grow((void **)&r->section, r->sections, sizeof(section)))
 		return false;
 	r->section[r->sections++] = section;
@@ -300,7 +353,8 @@ static bool scan_file(struct records *r, uint32_t file, uint64_t identity, const
 		.path = r->file[file].path,
 		.stream = stream,
 		.identity = identity,
-		.file = file};
+		.file = file,
+		.before = r->sections};
 	struct record_tape tape;
 	struct stat st;
 	uint64_t first, second, number = 0;
@@ -315,6 +369,7 @@ static bool scan_file(struct records *r, uint32_t file, uint64_t identity, const
 				break;
 			}
 	record_tape_close(&tape);
+	end_process(&s);
 	return got == 0;
 }
 

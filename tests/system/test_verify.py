@@ -317,14 +317,16 @@ def loaded(scene):
     records = scene.directory("loaded")
     keys = {"socket": scene.daemon.socket, "run": "loaded", "framework": "numpy", "agree": False, "record": records}
 
-    def part(world, micro, steps, state=None, skip=0):
-        """The state behind it."""
+    def part(world, micro, steps, state=None, skip=0, ahead=0):
+        """The state after it. @skip: samples that an operator has it skip; @ahead: that it goes ahead by itself."""
         ranks = [Loader("train", micro, rank=r, world=world, **keys) for r in range(world)]
         for loader in ranks:
             if state:
                 loader.load_state_dict(state)
             if skip:
-                loader.seek(position=loader.position + skip)
+                loader._client.obey("skip", f"samples {skip}\n")
+            if ahead:
+                loader.seek(position=loader.position + ahead)
         for _ in range(steps):
             for loader in ranks:
                 next(loader)
@@ -342,7 +344,7 @@ def loaded(scene):
     scene.is_proof("  and made to skip before its first batch", said, 0, 320, skipped=40, void=0)
     scene.checks.equal("    which is stated", said["skips"], [[200, 240]])
     cursor = Cursor(state["cursor"])
-    part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 7))})
+    part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 5))}, ahead=2)
     said = scene.verify(records, code=1)
     scene.checks.equal("  one that is 7 samples ahead of what was trained on", (said["lost"], said["skipped"]), (7, 40))
 

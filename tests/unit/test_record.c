@@ -217,6 +217,15 @@ static void identity_is_of_what_a_stream_shares(void **state)
 
 /* ---- what is written ---- */
 
+static void limit_files_to(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = bytes == RLIM_INFINITY || bytes > limit.rlim_max ? limit.rlim_max : bytes;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
 static void a_beginning_then_rows(void **state)
 {
 	struct tokend t = handle(1, 2, 1000);
@@ -225,7 +234,12 @@ static void a_beginning_then_rows(void **state)
 	(void)state;
 	clock_gettime(CLOCK_REALTIME, &now);
 	assert_int_equal(tokend_record(&t, path), 0);
-	assert_int_equal(load(), 1 + RECORD_WORDS);
+	assert_int_equal(load(), 0); /* nothing is taken yet */
+	assert_int_equal(take(&t, MICRO), 0);
+	assert_int_equal(take(&t, 2), 0); /* the end of a finite stream: no padding */
+	assert_int_equal(tokend_record(&t, NULL), 0);
+	assert_null(t.record);
+	assert_int_equal(load(), 1 + RECORD_WORDS + MICRO + 2);
 
 	struct record_begin b = begin_at(0);
 
@@ -237,15 +251,105 @@ static void a_beginning_then_rows(void **state)
 	assert_int_equal(b.peer, 3);
 	assert_true(b.identity == record_identity(&t.origin));
 	assert_true(b.time_ns / 1000000000 - (uint64_t)now.tv_sec < 60);
-
-	assert_int_equal(take(&t, MICRO), 0);
-	assert_int_equal(take(&t, 2), 0); /* the end of a finite stream: no padding */
-	assert_int_equal(tokend_record(&t, NULL), 0);
-	assert_null(t.record);
-	assert_int_equal(load(), 1 + RECORD_WORDS + MICRO + 2);
 	assert_rows(5, 1004, MICRO);
 	assert_rows(9, 1012, 2);
 	assert_int_equal(tokend_record(&t, NULL), 0); /* there is none: fine */
+}
+
+static void assert_move(size_t at, uint64_t left, uint64_t position)
+{
+	assert_int_equal(begin_at(at).left, left);
+	assert_int_equal(begin_at(at).position, position);
+}
+
+static void go(struct tokend *t, uint64_t position)
+{
+	t->taken = position;
+	assert_int_equal(handle_record_place(t), 0);
+}
+
+static void skip_on(struct tokend *t, uint64_t samples)
+{
+	t->taken += samples;
+	assert_int_equal(handle_record_skip(t), 0);
+}
+
+/* Who took nothing leaves nothing, wherever it went. */
+static void no_row_no_mark(void **state)
+{
+	struct tokend t = handle(0, 1, 0);
+
+	(void)state;
+	assert_int_equal(tokend_record(&t, path), 0);
+	go(&t, 80);
+	go(&t, 40);
+	skip_on(&t, 40);
+	t.world = 2;
+	go(&t, 100);
+	handle_end_record(&t, true);
+	assert_int_equal(load(), 0);
+}
+
+/* Where the first row is taken the process began; only what was skipped by request is told before it. */
+static void moves_before_the_first_row(void **state)
+{
+	static const struct {
+		uint64_t seek, skip, then, left, position;
+	} cases[] = {
+		{80, 0, 80, 80, 80},	/* a checkpoint is loaded */
+		{80, 0, 120, 120, 120}, /* and another one */
+		{80, 0, 40, 40, 40},
+		{80, 40, 120, 80, 120},	 /* and an operator skips */
+		{80, 40, 100, 100, 100}, /* before another one is loaded */
+		{0, 40, 40, 0, 40},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct tokend t = handle(0, 1, 0);
+
+		put_file("", 0);
+		assert_int_equal(tokend_record(&t, path), 0);
+		if (cases[i].seek)
+			go(&t, cases[i].seek);
+		skip_on(&t, cases[i].skip);
+		if (t.taken != cases[i].then)
+			go(&t, cases[i].then);
+		assert_int_equal(take(&t, MICRO), 0);
+		handle_end_record(&t, true);
+		assert_int_equal(load(), 5 + MICRO);
+		assert_move(0, cases[i].left, cases[i].position);
+	}
+}
+
+/* After rows: what goes forwards is written at once, what goes backwards with the next row, as their sum. */
+static void moves_after_rows(void **state)
+{
+	struct tokend t = handle(0, 1, 0);
+
+	(void)state;
+	assert_int_equal(tokend_record(&t, path), 0);
+	assert_int_equal(take(&t, MICRO), 0);
+	go(&t, 100);
+	go(&t, 40);
+	assert_int_equal(load(), 5 + MICRO + 5);
+	assert_move(9, 4, 100);
+	go(&t, 100);
+	assert_int_equal(take(&t, MICRO), 0); /* as if it had not been back */
+	assert_int_equal(load(), 10 + 2 * MICRO);
+	go(&t, 0);
+	skip_on(&t, 8);
+	assert_int_equal(load(), 10 + 2 * MICRO);
+	assert_int_equal(take(&t, MICRO), 0); /* back, and then a skip: two moves */
+	assert_int_equal(load(), 20 + 3 * MICRO);
+	assert_move(18, 104, 0);
+	assert_move(23, 0, 8);
+	assert_rows(28, 8, MICRO);
+	skip_on(&t, 8);
+	assert_move(load() - 5, 12, 20);
+	go(&t, 0);
+	handle_end_record(&t, true); /* nothing was taken there */
+	assert_int_equal(load(), 25 + 3 * MICRO);
 }
 
 static void a_beginning_where_it_goes_elsewhere(void **state)
@@ -258,21 +362,22 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	assert_int_equal(handle_record_place(&t), 0); /* the same place: as after a mere change of the mix */
 	assert_int_equal(load(), 5 + MICRO);
 
-	t.taken = 100; /* a skip */
-	assert_int_equal(handle_record_place(&t), 0);
+	go(&t, 100);
 	assert_int_equal(load(), 10 + MICRO);
-	assert_int_equal(begin_at(9).left, 4);
-	assert_int_equal(begin_at(9).position, 100);
-	t.world = 2; /* a rescale */
-	assert_int_equal(handle_record_place(&t), 0);
-	assert_int_equal(begin_at(load() - 5).world, 2);
-	assert_int_equal(begin_at(load() - 5).left, 100);
+	assert_move(9, 4, 100);
+	t.world = 2; /* a rescale: told with its first row */
+	t.step *= 2;
+	go(&t, 100);
+	assert_int_equal(load(), 10 + MICRO);
+	assert_int_equal(take(&t, MICRO), 0);
+	assert_int_equal(load(), 15 + 2 * MICRO);
+	assert_int_equal(begin_at(14).world, 2);
+	assert_move(14, 100, 100);
 	t.taken = 8; /* found only when the next batch is taken */
 	assert_int_equal(take(&t, MICRO), 0);
-	assert_int_equal(load(), 20 + 2 * MICRO);
-	assert_int_equal(begin_at(19).left, 100);
-	assert_int_equal(begin_at(19).position, 8);
-	assert_rows(24, 8, MICRO);
+	assert_int_equal(load(), 20 + 3 * MICRO);
+	assert_move(23, 108, 8);
+	assert_rows(28, 8, MICRO);
 	handle_end_record(&t, true);
 }
 
@@ -296,22 +401,32 @@ static void appended_to_and_switched(void **state)
 	assert_rows(14, 4, MICRO);
 
 	assert_int_equal(tokend_record(&again, path), 0);
+	assert_int_equal(take(&again, MICRO), 0);
 	handle_end_record(&again, true);
-	assert_int_equal(load(), 2 * (5 + MICRO) + 5);
+	assert_int_equal(load(), 3 * (5 + MICRO));
 	assert_int_equal(begin_at(18).position, 40);
 }
 
-/* A move that no batch followed is written at the end: a skip before a drain. */
-static void the_last_move_is_kept(void **state)
+/* A skip that no batch followed is kept, also if the disk was full at first: a skip before a drain. */
+static void the_last_skip_is_kept(void **state)
 {
-	struct tokend t = handle(0, 1, 0);
-
 	(void)state;
-	assert_int_equal(tokend_record(&t, path), 0);
-	t.taken = 64;
-	handle_end_record(&t, true);
-	assert_int_equal(load(), 10);
-	assert_int_equal(begin_at(5).position, 64);
+	signal(SIGXFSZ, SIG_IGN);
+	for (int full = 0; full < 2; full++) {
+		struct tokend t = handle(0, 1, 0);
+
+		put_file("", 0);
+		assert_int_equal(tokend_record(&t, path), 0);
+		assert_int_equal(take(&t, MICRO), 0);
+		if (full)
+			limit_files_to(file_bytes());
+		t.taken = 64;
+		assert_int_equal(handle_record_skip(&t), full ? TOKEND_EARGUMENT : 0);
+		limit_files_to(RLIM_INFINITY);
+		handle_end_record(&t, true);
+		assert_int_equal(load(), 10 + MICRO);
+		assert_move(9, 4, 64);
+	}
 }
 
 /* ---- files that are found ---- */
@@ -334,8 +449,9 @@ static void torn_ends_are_cut_off(void **state)
 		put_file(bytes, n);
 		t = handle(0, 1, 1000);
 		assert_int_equal(tokend_record(&t, path), 0);
+		assert_int_equal(take(&t, MICRO), 0);
 		handle_end_record(&t, true);
-		assert_int_equal(load(), stays + 5);
+		assert_int_equal(load(), stays + 5 + MICRO);
 		assert_int_equal(begin_at(stays).position, 1000);
 	}
 	/* The same behind a whole record. */
@@ -348,7 +464,7 @@ static void torn_ends_are_cut_off(void **state)
 		t = handle(0, 1, 1000);
 		assert_int_equal(tokend_record(&t, path), 0);
 		handle_end_record(&t, true);
-		assert_int_equal(load(), 5 + MICRO + 5);
+		assert_int_equal(load(), 5 + MICRO);
 		assert_rows(5, 0, MICRO);
 	}
 }
@@ -399,15 +515,6 @@ static void the_old_record_goes_on(void **state)
 
 /* ---- disks that are full ---- */
 
-static void limit_files_to(rlim_t bytes)
-{
-	struct rlimit limit;
-
-	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-	limit.rlim_cur = bytes == RLIM_INFINITY || bytes > limit.rlim_max ? limit.rlim_max : bytes;
-	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-}
-
 /* The limit falls on every byte of a batch: nothing of it is taken or stays, and it all comes in the end. */
 static void nothing_is_taken_that_cannot_be_recorded(void **state)
 {
@@ -454,14 +561,14 @@ static void a_beginning_that_cannot_be_written_is_tried_again(void **state)
 	assert_int_equal(handle_record_place(&t), TOKEND_EARGUMENT);
 	t.taken = 3000;
 	assert_int_equal(handle_record_place(&t), TOKEND_EARGUMENT);
-	assert_int_equal(tokend_record(&late, path), TOKEND_EARGUMENT);
-	assert_null(late.record);
+	assert_int_equal(tokend_record(&late, path), 0);
+	assert_int_equal(take(&late, MICRO), TOKEND_EARGUMENT);
+	handle_end_record(&late, true);
 	limit_files_to(RLIM_INFINITY);
 	assert_int_equal(take(&t, MICRO), 0);
 	handle_end_record(&t, true);
 	assert_int_equal(load(), 5 + MICRO + 5 + MICRO);
-	assert_int_equal(begin_at(9).left, 4);
-	assert_int_equal(begin_at(9).position, 3000);
+	assert_move(9, 4, 3000);
 	assert_rows(14, 3000, MICRO);
 }
 
@@ -473,6 +580,7 @@ static void a_child_cannot_record(void **state)
 
 	(void)state;
 	assert_int_equal(tokend_record(&t, path), 0);
+	assert_int_equal(take(&t, MICRO), 0);
 	alive = 0; /* as in a child */
 	assert_int_equal(tokend_record(&t, NULL), TOKEND_EFORKED);
 
@@ -483,7 +591,7 @@ static void a_child_cannot_record(void **state)
 	t.taken = 50;
 	handle_end_record(&copy, false); /* its memory, but neither descriptors nor the file */
 	alive = 1;
-	assert_int_equal(load(), 5);
+	assert_int_equal(load(), 5 + MICRO);
 	/* The lowest free descriptor is what it was: none was closed. */
 	int now = dup(0);
 
@@ -556,7 +664,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_beginning_then_rows, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_beginning_where_it_goes_elsewhere, setup, teardown),
 		cmocka_unit_test_setup_teardown(appended_to_and_switched, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_last_move_is_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(no_row_no_mark, setup, teardown),
+		cmocka_unit_test_setup_teardown(moves_before_the_first_row, setup, teardown),
+		cmocka_unit_test_setup_teardown(moves_after_rows, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_last_skip_is_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(torn_ends_are_cut_off, setup, teardown),
 		cmocka_unit_test_setup_teardown(other_files_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_old_record_goes_on, setup, teardown),
