@@ -20,7 +20,6 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 #define WINDOW_MAX   LIMIT_CHUNK_BYTES /* tokens; a slot holds at least one window */
 
-enum { STREAMS_MAX = 1024 };
 
 static const char NAME_RIGHT[] = "a name of 1 to 64 bytes, no control characters, no '/', no dot in front";
 static const char LABEL_RIGHT[] = "a name of 1 to 64 bytes, no control characters";
@@ -565,8 +564,8 @@ static bool take_streams(
 	yaml_node_pair_t *pair = value->data.mapping.pairs.start;
 	size_t n = (size_t)(value->data.mapping.pairs.top - pair);
 
-	if (n == 0 || n > STREAMS_MAX)
-		return schema_refuse(s, line, "has %zu streams; must have 1 to %d", n, STREAMS_MAX);
+	if (n == 0 || n > LIMIT_STREAMS)
+		return schema_refuse(s, line, "has %zu streams; must have 1 to %d", n, LIMIT_STREAMS);
 	config->stream = calloc(n, sizeof(*config->stream));
 	if (!config->stream)
 		return schema_refuse(s, line, "out of memory");

@@ -21,6 +21,7 @@ enum {
 	LIMIT_RING_ROWS = 1 << 22,	 /* rows of one ring: slots × micro batch */
 	LIMIT_BLOCK = 1024,		 /* the order scrambles and cuts segments in blocks of this */
 	LIMIT_SESSIONS = 4096,		 /* sessions of one daemon */
+	LIMIT_STREAMS = 1024,		 /* in one configuration */
 	LIMIT_READS = 512,		 /* reads in flight in the data thread */
 };
 

@@ -12,9 +12,18 @@ enum {
 	PADDING_A_STEP = 1 << 20, /* bytes of zeros, then other events get their turn */
 };
 
+/* What a stream has of the reads in flight. */
+struct share {
+	unsigned reading;
+	bool slow;
+	STAILQ_HEAD(, feed) waiting; /* feeds that could go on if it had more */
+};
+
 struct engine {
 	unsigned depth;
 	unsigned reading; /* reads in flight, over all feeds */
+	unsigned stuck;	  /* of these, those of slow streams */
+	struct share share[LIMIT_STREAMS];
 	unsigned failing; /* feeds that have to say so */
 	struct feed *feed[LIMIT_SESSIONS];
 	struct turn root, user[LIMIT_SESSIONS], run[LIMIT_SESSIONS];
@@ -24,8 +33,11 @@ struct engine *engine_new(unsigned depth)
 {
 	struct engine *engine = calloc(1, sizeof(*engine));
 
-	if (engine)
-		engine->depth = depth;
+	if (!engine)
+		return NULL;
+	engine->depth = depth;
+	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
+		STAILQ_INIT(&engine->share[i].waiting);
 	return engine;
 }
 
@@ -83,6 +95,93 @@ static void leave_turns(struct feed *feed)
 		turn_leave(user);
 }
 
+/* ---- shares of streams ---- */
+
+static struct share *share_of(struct engine *engine, const struct feed *feed)
+{
+	return &engine->share[feed->options.stream];
+}
+
+/* Reads that the stream may have in flight now. */
+static unsigned share_most(const struct engine *engine, const struct share *share)
+{
+	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1, left = engine->depth - engine->stuck;
+
+	if (!share->slow)
+		return left - left / 4;
+
+	unsigned others = engine->stuck - share->reading;
+
+	return others < quarter ? quarter - others : 0;
+}
+
+/* Feeds that waited for it are ready again. */
+static void share_wake(struct share *share)
+{
+	struct feed *feed;
+
+	while ((feed = STAILQ_FIRST(&share->waiting))) {
+		STAILQ_REMOVE_HEAD(&share->waiting, waits);
+		feed->waiting = false;
+		if (feed->state == FEED_RUNNING)
+			turn_ready(&feed->turn, true);
+	}
+}
+
+static void share_wait(struct engine *engine, struct feed *feed)
+{
+	turn_ready(&feed->turn, false);
+	if (!feed->waiting)
+		STAILQ_INSERT_TAIL(&share_of(engine, feed)->waiting, feed, waits);
+	feed->waiting = true;
+}
+
+static void wake_all(struct engine *engine)
+{
+	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
+		share_wake(&engine->share[i]);
+}
+
+static void share_begin(struct engine *engine, struct feed *feed)
+{
+	struct share *share = share_of(engine, feed);
+
+	engine->reading++;
+	share->reading++;
+	engine->stuck += share->slow;
+}
+
+/* Not for each read that is done: many feeds may wait. */
+static void share_end(struct engine *engine, struct feed *feed)
+{
+	struct share *share = share_of(engine, feed);
+	unsigned most;
+
+	engine->reading--;
+	feed->reading--;
+	share->reading--;
+	engine->stuck -= share->slow;
+	most = share_most(engine, share);
+	if (share->slow) /* the others may have more now */
+		wake_all(engine);
+	else if (!STAILQ_EMPTY(&share->waiting) && share->reading + most / 8 < most)
+		share_wake(share);
+}
+
+static void slow(struct engine *engine, uint32_t stream, bool is_slow)
+{
+	struct share *share = &engine->share[stream];
+
+	if (share->slow == is_slow)
+		return;
+	share->slow = is_slow;
+	engine->stuck += is_slow ? share->reading : -share->reading;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (engine->feed[id] && engine->feed[id]->options.stream == stream)
+			turn_apart(&engine->feed[id]->turn, is_slow);
+	wake_all(engine);
+}
+
 /* ---- actions ---- */
 
 static void emit(struct engine_actions *out, struct engine_action action)
@@ -137,12 +236,16 @@ static void attach(struct engine *engine, struct feed *feed)
 	assert(feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
 	turn_join(&feed->turn, find_run(engine, &feed->options));
 	engine->feed[feed->options.id] = feed;
+	turn_apart(&feed->turn, share_of(engine, feed)->slow);
 	turn_ready(&feed->turn, true);
 }
 
 static void detach(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
 	turn_ready(&feed->turn, false);
+	if (feed->waiting)
+		STAILQ_REMOVE(&share_of(engine, feed)->waiting, feed, feed, waits);
+	feed->waiting = false;
 	feed->state = FEED_LEAVING;
 	engine->failing -= feed->failing;
 	feed->failing = false;
@@ -167,8 +270,7 @@ static void done(struct engine *engine, const struct engine_event *event, struct
 		}
 		fail_stream(engine, feed->options.stream, &read, event->fault);
 	}
-	engine->reading--;
-	feed->reading--;
+	share_end(engine, feed);
 	turn_land(&feed->turn, feed->cost);
 	if (event->fault == 0 && feed->state == FEED_RUNNING) {
 		feed->left[slot]--;
@@ -223,7 +325,7 @@ static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_act
 
 	turn_spend(&feed->turn, feed->cost, wanted);
 	if (wanted) {
-		engine->reading++;
+		share_begin(engine, feed);
 		emit(out, read);
 	}
 	if (feed->row == 0) /* it may have been padding alone, or its reads were done before its last row */
@@ -243,6 +345,10 @@ static void pump(struct engine *engine, struct engine_actions *out)
 		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE || padding > PADDING_A_STEP) {
 			out->more = true;
 			return;
+		}
+		if (share_of(engine, feed)->reading >= share_most(engine, share_of(engine, feed))) {
+			share_wait(engine, feed);
+			continue;
 		}
 		switch (feed_room(feed)) {
 		case FEED_ROOM:
@@ -285,6 +391,9 @@ void engine_step(struct engine *engine, const struct engine_event *event, struct
 		tick(engine);
 		break;
 	case ENGINE_PUMP:
+		break;
+	case ENGINE_SLOW:
+		slow(engine, event->id, event->slow);
 		break;
 	}
 	tell_failures(engine, out);

@@ -7,13 +7,16 @@
  *   DETACH │                              │ WAKE    the client waits: send it a byte
  *   KICK   ├→ engine_step() → actions ────┤ FAILED  a stream cannot go on: why
  *   DONE   │                              │ HOSTILE a client wrote nonsense into its ring
- *   TICK   ┘                              └ GONE    nothing touches this feed's memory any more
+ *   TICK   │                              └ GONE    nothing touches this feed's memory any more
+ *   SLOW   ┘
  *
  * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the
  * reads in flight: users equally, the runs of one user equally, and the feeds of one run equally, counted in
- * bytes (turns.h). Everything a feed needs is allocated when it is made; a step
- * allocates nothing. It never looks at tokens: whoever reads a row's also writes its marks, where documents
- * begin in it and what may be a label, and is DONE when both are there.
+ * bytes (turns.h). One stream may have three quarters of the reads in flight, so that storage that stops to
+ * answer leaves some for the other streams; streams that are slow share one quarter. Everything a feed needs
+ * is allocated when it is made; a step allocates nothing. It never looks at tokens: whoever reads a row's
+ * also writes its marks, where documents begin in it and what may be a label, and is DONE when both are
+ * there.
  */
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
@@ -34,7 +37,7 @@ struct feed_source {
 
 struct feed_options {
 	uint32_t id;	    /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
-	uint32_t stream;    /* feeds of one stream fail together */
+	uint32_t stream;    /* < LIMIT_STREAMS; feeds of one stream fail together */
 	uint64_t user, run; /* whose share of the reads it takes part in; runs are told apart within a user */
 	uint64_t rank, world;
 	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
@@ -56,12 +59,14 @@ struct engine_event {
 		ENGINE_DONE,   /* tag, fault */
 		ENGINE_TICK,   /* once a second: looks for wake-ups that were lost */
 		ENGINE_PUMP,   /* nothing happened; go on where the action list was full */
+		ENGINE_SLOW,   /* id is a stream's: reads of it do not come back (slow), or do again */
 	} type;
 	uint32_t id;
 	struct feed *feed;
 	uint64_t tag;
 	int fault;	/* 0: read; else the caller's code, handed on in ENGINE_FAILED */
 	bool retryable; /* a fault that may pass: tried three times in all */
+	bool slow;
 };
 
 struct engine_action {

@@ -12,6 +12,8 @@
 #include "engine.h"
 #include "turns.h"
 
+#include <sys/queue.h>
+
 enum feed_state {
 	FEED_RUNNING,
 	FEED_FAILED,  /* its stream failed or its client is hostile: plans nothing more */
@@ -39,8 +41,10 @@ struct feed {
 	uint8_t *retries; /* [slots × rows] */
 
 	struct turn turn;
-	uint64_t cost; /* of a row, when turns are counted */
-	bool failing;  /* ENGINE_FAILED is still to be said */
+	uint64_t cost;		  /* of a row, when turns are counted */
+	STAILQ_ENTRY(feed) waits; /* for its stream's share of the reads, while waiting: not ready then */
+	bool waiting;
+	bool failing; /* ENGINE_FAILED is still to be said */
 	struct engine_action failure;
 
 	struct feed_source source[];

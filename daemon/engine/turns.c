@@ -72,11 +72,22 @@ struct turn *turn_next(struct turn *root)
 	return turn == root ? NULL : turn;
 }
 
+void turn_apart(struct turn *leaf, bool apart)
+{
+	if (leaf->apart == apart)
+		return;
+	leaf->apart = apart;
+	for (struct turn *turn = leaf->parent; turn->parent; turn = turn->parent) {
+		turn->flying += apart ? -leaf->flying : leaf->flying;
+		settle(turn);
+	}
+}
+
 void turn_spend(struct turn *leaf, uint64_t cost, bool read)
 {
 	for (struct turn *turn = leaf; turn->parent; turn = turn->parent) {
 		turn->credit -= (int64_t)cost;
-		turn->flying += read ? cost : 0;
+		turn->flying += read && (turn == leaf || !leaf->apart) ? cost : 0;
 		settle(turn);
 	}
 }
@@ -84,6 +95,8 @@ void turn_spend(struct turn *leaf, uint64_t cost, bool read)
 void turn_land(struct turn *leaf, uint64_t cost)
 {
 	for (struct turn *turn = leaf; turn->parent; turn = turn->parent) {
+		if (turn != leaf && leaf->apart)
+			return;
 		assert(turn->flying >= cost);
 		turn->flying -= cost;
 		settle(turn);

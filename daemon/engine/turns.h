@@ -10,7 +10,8 @@
  *
  * A node with siblings may have TURN_IN_FLIGHT in flight, or one read: otherwise the large rows of one would
  * fill the queues that the reads of its siblings wait in, and what they wait for is that, not their turn.
- * Such a node leaves the ring until reads of it are done.
+ * Such a node leaves the ring until reads of it are done. Reads of a leaf that stands apart count for that
+ * leaf alone: they may never be done, and its siblings do not wait for them.
  */
 #ifndef TOKEND_TURNS_H
 #define TOKEND_TURNS_H
@@ -32,6 +33,7 @@ struct turn {
 	int64_t credit;
 	uint64_t flying; /* cost of the reads in flight */
 	bool ready;	 /* a leaf: it has something to do */
+	bool apart;	 /* a leaf: what it has in flight is not its parent's */
 	bool queued;	 /* it is in the parent's ring */
 };
 
@@ -40,6 +42,8 @@ void turn_join(struct turn *turn, struct turn *parent);
 void turn_leave(struct turn *turn);
 /* The leaf has something to do, or has nothing. */
 void turn_ready(struct turn *leaf, bool ready);
+/* The leaf stands apart from now on, or no longer. */
+void turn_apart(struct turn *leaf, bool apart);
 /* The leaf in turn, or NULL. */
 struct turn *turn_next(struct turn *root);
 /* The leaf has planned a row of @cost; a read that is in flight until turn_land(), unless it was padding. */

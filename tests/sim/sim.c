@@ -12,6 +12,7 @@
  *   - a client that waits for something that is there has a byte on its way, and so has the daemon
  *   - of two users, of two runs of one user, and of two feeds of one run that both could go on, none gets
  * more than two turns ahead of the other, counted in bytes
+ *   - a stream keeps to its share of the reads in flight, slow ones together to theirs, and uses it
  *   - a read is tried three times and no more, a failed stream says so once to each of its feeds, to no other
  *   - a stream ends at the very batch where it has to, for every rank
  *   - memory is left alone after GONE: it is made inaccessible
@@ -102,7 +103,7 @@ struct grave {
 
 struct counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures, hostile,
-		ticks, lost, crashes, documents, labels, shared;
+		ticks, lost, crashes, documents, labels, shared, slow;
 };
 
 struct sim {
@@ -115,6 +116,7 @@ struct sim {
 	struct client client[CLIENTS];
 	struct read read[DEPTH_MAX];
 	unsigned reads;
+	bool slow[STREAMS];
 	int64_t ahead[NODES][NODES]; /* bytes that one began more than the other since both could */
 	const struct read *retried;  /* the read whose fault is being told to the engine */
 	bool storm;		     /* every fourth read goes wrong for a while */
@@ -495,6 +497,44 @@ static bool hungry(const struct client *c)
 	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 && wants_more(c);
 }
 
+static unsigned reads_of(const struct sim *sim, const struct stream *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < sim->reads; i++)
+		n += sim->client[sim->read[i].action.id].stream == s;
+	return n;
+}
+
+/* Reads that the stream may have in flight. */
+static unsigned share_of(const struct sim *sim, const struct stream *s)
+{
+	unsigned quarter = sim->depth / 4 ? sim->depth / 4 : 1, left = sim->depth, others = 0;
+
+	for (unsigned i = 0; i < STREAMS; i++) {
+		unsigned n = sim->slow[i] ? reads_of(sim, &sim->stream[i]) : 0;
+
+		left -= n;
+		others += &sim->stream[i] == s ? 0 : n;
+	}
+	if (!sim->slow[s - sim->stream])
+		return left - left / 4;
+	return others < quarter ? quarter - others : 0;
+}
+
+static bool is_slow(const struct sim *sim, const struct stream *s)
+{
+	return sim->slow[s - sim->stream];
+}
+
+/* Surely: who waited is let in when an eighth of the share is free. */
+static bool has_share(const struct sim *sim, const struct stream *s)
+{
+	unsigned most = share_of(sim, s);
+
+	return reads_of(sim, s) + most / 8 < most;
+}
+
 static uint32_t node_of(const struct sim *sim, const struct client *c)
 {
 	return USERS + USERS * RUNS + id_of(sim, c);
@@ -526,7 +566,7 @@ static void close_accounts(struct sim *sim)
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct client *c = &sim->client[i];
 
-		if (c->state != ABSENT && hungry(c))
+		if (c->state != ABSENT && hungry(c) && has_share(sim, c->stream))
 			able[c->user] = able[c->run] = able[node_of(sim, c)] = true;
 		if (pads(c))
 			pad[c->user] = pad[c->run] = true;
@@ -587,6 +627,7 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 
 	CHECK(sim, c->state == RUNNING && !c->told);
 	CHECK(sim, sim->reads < sim->depth);
+	CHECK(sim, again || reads_of(sim, c->stream) < share_of(sim, c->stream));
 	CHECK(sim, d >= c->stream->dataset && d < c->stream->dataset + c->cursor.datasets);
 	CHECK(sim, a->shard < d->table.shards && a->token <= d->tokens[a->shard] - a->tokens);
 	check_target(sim, c, a);
@@ -711,6 +752,8 @@ static void some_read(struct sim *sim, unsigned faults)
 	unsigned at = (unsigned)below(sim, sim->reads);
 	struct read r = sim->read[at];
 
+	if (is_slow(sim, client_of(sim, r.action.id)->stream) && !one_in(sim, 200))
+		return; /* it hangs */
 	sim->read[at] = sim->read[--sim->reads];
 	finish_read(sim, r, faults);
 }
@@ -858,9 +901,16 @@ static void check_client(struct sim *sim, const struct client *c)
 static void check_world(struct sim *sim)
 {
 	CHECK(sim, sim->reads <= sim->depth);
-	for (unsigned i = 0; i < CLIENTS; i++)
-		if (sim->client[i].state != ABSENT)
-			check_client(sim, &sim->client[i]);
+	for (unsigned i = 0; i < CLIENTS; i++) {
+		const struct client *c = &sim->client[i];
+
+		if (c->state == ABSENT)
+			continue;
+		check_client(sim, c);
+		/* Whatever the others' storage does. */
+		CHECK(sim, c->hostile || sim->out.more || sim->reads == sim->depth || !hungry(c) ||
+				   !has_share(sim, c->stream));
+	}
 }
 
 /* ---- events ---- */
@@ -890,8 +940,19 @@ static void client_event(struct sim *sim, struct client *c)
 	}
 }
 
+static void turn_slow(struct sim *sim, uint32_t stream, bool slow)
+{
+	sim->slow[stream] = slow;
+	sim->counts.slow += slow && reads_of(sim, &sim->stream[stream]) > sim->depth / 4;
+	step(sim, (struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
+}
+
 static void event(struct sim *sim)
 {
+	uint32_t stream = (uint32_t)below(sim, STREAMS);
+
+	if (one_in(sim, sim->slow[stream] ? 100 : 400))
+		turn_slow(sim, stream, !sim->slow[stream]);
 	if (one_in(sim, sim->storm ? 100 : 4000))
 		sim->storm = !sim->storm;
 	if (one_in(sim, 120))
@@ -909,6 +970,8 @@ static void event(struct sim *sim)
 
 static void leave_everybody(struct sim *sim)
 {
+	for (uint32_t i = 0; i < STREAMS; i++)
+		turn_slow(sim, i, false);
 	for (unsigned i = 0; i < CLIENTS; i++)
 		if (sim->client[i].state == RUNNING || sim->client[i].state == FAILED)
 			detach(sim, &sim->client[i]);
@@ -929,6 +992,8 @@ static void everybody_gets_on(struct sim *sim)
 	uint64_t goal[CLIENTS];
 	unsigned left = CLIENTS;
 
+	for (uint32_t i = 0; i < STREAMS; i++)
+		turn_slow(sim, i, false);
 	for (unsigned i = 0; i < CLIENTS; i++)
 		goal[i] = sim->client[i].taken + 10;
 	for (uint64_t turns = 0; left > 0; turns++) {
@@ -989,7 +1054,7 @@ static void check_coverage(struct sim *sim)
 	if (n->events < 100000)
 		return;
 	CHECK(sim, n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100);
-	CHECK(sim, n->shared > 100);
+	CHECK(sim, n->shared > 100 && (n->slow > 10 || sim->depth < 8));
 	CHECK(sim, n->faults > 10 && n->retries > 10 && n->failures > 0 && n->hostile > 0);
 }
 

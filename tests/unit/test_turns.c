@@ -184,6 +184,42 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS);
 }
 
+/* Two feeds of one run of one user: what one has in flight for ever holds up neither the other nor the user.
+ */
+static void what_hangs_is_counted_apart(void **state)
+{
+	struct turn root = {0}, user[2] = {0}, run[2] = {0};
+	struct leaf hung, well, other;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		turn_join(&user[i], &root);
+		turn_join(&run[i], &user[i]);
+	}
+	leaf_join(&hung, &run[0], MIB);
+	leaf_join(&other, &run[1], MIB);
+	turn_ready(&other.turn, false);
+	assert_int_equal(reads_begun(&root, MIB), 2);
+	leaf_join(&well, &run[0], MIB);
+	assert_null(turn_next(&root)); /* the user has all that it may */
+	turn_ready(&hung.turn, false);
+	turn_apart(&hung.turn, true);
+	assert_int_equal(reads_begun(&root, MIB), 2);
+	assert_int_equal(well.turn.flying, 2 * MIB);
+	turn_land(&hung.turn, MIB);
+	turn_ready(&well.turn, false);
+	assert_int_equal(reads_begun(&root, MIB), 0); /* the user has them in flight */
+	turn_land(&well.turn, MIB);
+	turn_ready(&hung.turn, true);
+	assert_int_equal(reads_begun(&root, MIB), 1);
+	assert_int_equal(hung.turn.flying, 2 * MIB);
+	turn_apart(&hung.turn, false);
+	turn_land(&hung.turn, MIB);
+	turn_land(&hung.turn, MIB);
+	turn_land(&well.turn, MIB);
+	assert_int_equal(user[0].flying, 0);
+}
+
 /* ---- feeds ---- */
 
 enum { WINDOW = 1025, DEPTH = 64 };
@@ -369,6 +405,58 @@ static void padding_comes_in_pieces(void **state)
 	session_free(&hog);
 }
 
+static void read_of(struct rig *r, uint32_t id)
+{
+	while (r->tag[r->first] >> 32 != id) {
+		r->tag[(r->first + r->reads) % LIMIT_READS] = r->tag[r->first];
+		r->first = (r->first + 1) % LIMIT_READS;
+	}
+	oldest_done(r);
+}
+
+static void set_slow(struct rig *r, uint32_t stream, bool slow)
+{
+	step(r, (struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
+}
+
+/* Three streams, one after the other: storage that hangs leaves reads to those that come. */
+static void a_stream_that_hangs_leaves_some_to_others(void **state)
+{
+	struct rig *r = rig_make();
+	struct session s[4];
+
+	(void)state;
+	for (uint32_t id = 0; id < 4; id++)
+		s[id] = session_make(id, 0, id, 8, 32, 0);
+	attach(r, &s[0], 0);
+	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
+	attach(r, &s[1], 1); /* before anybody knows */
+	assert_int_equal(r->begun[1], DEPTH / 4);
+	set_slow(r, 0, true);
+	for (unsigned i = 0; i < 200; i++) {
+		read_of(r, 1);
+		assert_true(r->begun[1] > i); /* it is never without one */
+	}
+	attach(r, &s[2], 2);
+	set_slow(r, 1, true);
+	for (unsigned i = 0; i < 100; i++)
+		read_of(r, 2);
+	assert_true(r->begun[2] > 100);
+	/* Slow ones that answer at times have a quarter together. */
+	for (unsigned i = r->begun[0]; i > DEPTH / 4; i--)
+		read_of(r, 0);
+	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
+	for (unsigned i = 0; i < 10; i++)
+		read_of(r, 1);
+	assert_true(r->begun[2] > 120); /* what came back is for it */
+	set_slow(r, 0, false);
+	assert_true(r->begun[0] > DEPTH - DEPTH / 4);
+	set_slow(r, 1, false);
+	rig_free(r, 3);
+	for (uint32_t id = 0; id < 4; id++)
+		session_free(&s[id]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -377,6 +465,8 @@ int main(void)
 		cmocka_unit_test(bytes_are_shared_and_not_rows),
 		cmocka_unit_test(a_debt_is_paid_whoever_leaves_meanwhile),
 		cmocka_unit_test(large_rows_do_not_fill_the_queue),
+		cmocka_unit_test(what_hangs_is_counted_apart),
+		cmocka_unit_test(a_stream_that_hangs_leaves_some_to_others),
 		cmocka_unit_test(a_huge_batch_keeps_nobody_waiting),
 		cmocka_unit_test(sessions_of_one_user_are_one_class),
 		cmocka_unit_test(padding_comes_in_pieces),
