@@ -620,42 +620,6 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
         check_run(daemon, loader, 5)
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, (0, 1)),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
-        ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (3, 8)),
-        ({"RANK": "3"}, None),
-        ({"RANK": "x", "WORLD_SIZE": "8"}, None),
-    ],
-)
-def test_rank_and_world_come_from_the_launcher(monkeypatch, environment, expected):
-    from tokend import job
-
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    if expected is None:
-        with pytest.raises(ValueError, match="RANK"):
-            job.coordinate(None, None)
-    else:
-        assert job.coordinate(None, None) == expected
-        assert job.coordinate(1, 4) == (1, 4)
-
-
-def test_the_run_is_the_launchers(monkeypatch):
-    from tokend import job
-
-    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("SLURM_JOB_ID", "77")):
-        monkeypatch.setenv(name, value)
-    assert job.token() == "77"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "abc")
-    assert job.token() == "abc"
-
-
 # ---- a daemon of one's own ----
 
 

@@ -29,7 +29,8 @@ class Loader:
                  ($XDG_RUNTIME_DIR/tokend/tokend.sock or /tmp/tokend-UID/tokend.sock), else /run/tokend/tokend.sock
     config       instead: a config file; a private daemon is started for it if none serves it, also in mid-run
     run          names the job; default the launcher's token (torchrun, Slurm), else "default"
-    rank, world  default from mesh, torch.distributed, torchrun's or Slurm's environment, else a job of one
+    rank, world  default from mesh, torch.distributed, jax.distributed, or the environment of torchrun, Open MPI, PMI or Slurm's
+                 srun, the first that tells both; otherwise a job of one. See tokend.job
     mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard, ep…) say which rank this is, the
                  others (tp, cp, pp, …) who reads the same; nothing else has to be said of parallelism. See tokend.mesh
     peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a mesh knows it

@@ -1,0 +1,125 @@
+"""Rank and world as launchers tell them, alone and within each other."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+
+import pytest
+from conftest import subprocess_environment
+
+from tokend import Loader, job
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
+MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "PMIX_RANK": "5"}
+PMI = {"PMI_RANK": "2", "PMI_SIZE": "4"}
+SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}  # the script that sbatch runs: one process, whatever the allocation is for
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """An environment without a launcher."""
+    for name in [*os.environ]:
+        if name.startswith(("RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_")):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1)),
+        (TORCHRUN, (3, 8)),
+        (MPI, (5, 6)),
+        (PMI, (2, 4)),
+        (SRUN, (1, 2)),
+        (BATCH, (0, 1)),
+        ({"SLURM_NTASKS": "8"}, (0, 1)),
+        ({**SRUN, "SLURM_NTASKS": "16"}, (1, 2)),  # a step of fewer tasks than the allocation
+        ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
+        ({**SRUN, **MPI}, (5, 6)),  # mpirun, whose daemons srun started
+        ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
+        ({**BATCH, **PMI}, (2, 4)),
+        ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, whose proxies srun started
+        ({**MPI, **TORCHRUN}, (3, 8)),  # torchrun in each process of mpirun
+        ({**PMI, **MPI}, (5, 6)),
+        ({**SRUN, "PMI_RANK": "1"}, (1, 2)),
+        ({"PMIX_RANK": "0"}, (0, 1)),
+    ],
+)  # fmt: skip
+def test_the_innermost_launcher_is_believed(alone, environment, expected):
+    for name, value in environment.items():
+        alone.setenv(name, value)
+    assert job.coordinate(None, None) == expected
+    assert job.coordinate(1, 4) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"RANK": "3"}, "RANK='3', WORLD_SIZE=''"),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK='x'"),
+        ({"OMPI_COMM_WORLD_SIZE": "8"}, "OMPI_COMM_WORLD_RANK=''"),
+        ({"PMI_RANK": "1"}, "PMI_RANK='1', PMI_SIZE=''"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK='1'"),
+    ],
+)
+def test_half_of_it_is_refused(alone, environment, named):
+    """One of several processes that does not know how many: it would take all rows."""
+    for name, value in environment.items():
+        alone.setenv(name, value)
+    with pytest.raises(ValueError, match=named) as refused:
+        job.coordinate(None, None)
+    assert "rank= and world=" in str(refused.value)
+    assert job.coordinate(1, 4) == (1, 4)
+
+
+def test_jax_says_it_once_it_is_initialised(alone):
+    """As jax 0.4 to 0.10 keep it. tests need no jax; the same by its public functions, should that move."""
+    for name, value in {**SRUN, **PMI}.items():
+        alone.setenv(name, value)
+    state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)
+    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+    assert job.launched() == ("PMI", 2, 4)
+    state.client, state.process_id, state.num_processes = object(), 6, 7
+    assert job.launched() == ("jax.distributed", 6, 7)
+    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
+    alone.setitem(sys.modules, "jax.distributed", types.SimpleNamespace(is_initialized=lambda: True))
+    alone.setitem(sys.modules, "jax", types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9))
+    assert job.launched() == ("jax.distributed", 8, 9)
+
+
+def test_the_run_is_the_launchers(alone):
+    assert job.token() is None
+    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("SLURM_JOB_ID", "77")):
+        alone.setenv(name, value)
+    assert job.token() == "77"
+    alone.setenv("TORCHELASTIC_RUN_ID", "abc")
+    assert job.token() == "abc"
+
+
+def test_a_batch_script_without_srun_takes_every_row(daemon, alone):
+    """It was rank 0 of as many as the allocation has tasks, and took one row in eight."""
+    for name, value in BATCH.items():
+        alone.setenv(name, value)
+    with Loader("train", 4, socket=daemon.socket, framework="numpy") as loader:
+        assert [next(loader)["position"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+MPI_RANK = """
+import json, sys, tokend
+with tokend.Loader("train", 4, socket=sys.argv[1], framework="numpy") as loader:
+    print(json.dumps([loader.rank, loader.world, next(loader)["position"].tolist()]), flush=True)
+"""
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here")
+def test_processes_of_mpirun_share_the_rows(daemon):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, "-c", MPI_RANK, daemon.socket]
+    environment = subprocess_environment(SLURM_PROCID="0", SLURM_NTASKS="8")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(json.loads(line) for line in done.stdout.splitlines()) == [[0, 2, [0, 1, 2, 3]], [1, 2, [4, 5, 6, 7]]]
