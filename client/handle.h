@@ -210,6 +210,8 @@ int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows,
  * row. What fails here is tried again with that. */
 int handle_record_place(struct tokend *t);
 int handle_record_skip(struct tokend *t);
+/* Before a seek: does it go to the beginning of another pass? */
+void handle_record_pass(struct tokend *t, bool again);
 /* @ours: not in a child. */
 void handle_end_record(struct tokend *t, bool ours);
 

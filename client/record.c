@@ -21,6 +21,7 @@ struct recording {
 	int fd;
 	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
 	bool rows;     /* this process took a row: from then on a move forwards is a skip */
+	bool again;    /* the next beginning is that of another pass */
 	bool begun;    /* the file says where we are: */
 	uint64_t at;   /* the position after the last row of all ranks, or after the last move */
 	uint64_t from; /* where the session seeked to since; < taken: what lies between is skipped by request
@@ -130,7 +131,8 @@ static bool is_elsewhere(const struct tokend *t)
 	       r->world != t->world || r->micro != t->micro;
 }
 
-static void put_beginning(const struct tokend *t, struct recording *r, uint64_t left, uint64_t position)
+static void put_beginning(
+	const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left, uint64_t position)
 {
 	struct timespec now;
 
@@ -149,7 +151,7 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 	uint64_t word[2 * RECORD_WORDS];
 
 	memcpy(word, &begin, sizeof(begin));
-	put(r, RECORD_BEGIN, RECORD_VERSION);
+	put(r, RECORD_BEGIN, kind);
 	for (size_t i = 0; i < RECORD_WORDS; i++)
 		put(r, word[2 * i], word[2 * i + 1]);
 }
@@ -157,17 +159,21 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 /* From where the file says we are to where we are. Where a skip followed a seek, both are told. */
 static void put_moves(const struct tokend *t, struct recording *r)
 {
+	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
 	bool skipped = r->from != t->taken;
 
-	if (skipped && r->from != r->at)
-		put_beginning(t, r, r->at, r->from);
-	put_beginning(t, r, skipped ? r->from : r->at, t->taken);
+	if (skipped && r->from != r->at) {
+		put_beginning(t, r, kind, r->at, r->from);
+		kind = RECORD_VERSION;
+	}
+	put_beginning(t, r, kind, skipped ? r->from : r->at, t->taken);
 }
 
 /* The file now says that we are at @at. */
 static void said(const struct tokend *t, struct recording *r, uint64_t at)
 {
 	r->begun = true;
+	r->again = false;
 	r->at = r->from = at;
 	r->rank = t->rank;
 	r->world = t->world;
@@ -235,6 +241,12 @@ int handle_record_skip(struct tokend *t)
 	return t->record ? write_skip(t) : 0;
 }
 
+void handle_record_pass(struct tokend *t, bool again)
+{
+	if (t->record)
+		t->record->again = again;
+}
+
 /* ---- opening and closing ---- */
 
 static void recording_free(struct recording *r)
@@ -244,27 +256,33 @@ static void recording_free(struct recording *r)
 	free(r);
 }
 
+/* Are the first @n bytes of an entry those of a beginning's first entry? */
+static bool is_beginning(const unsigned char *entry, size_t n)
+{
+	const uint64_t plain[2] = {htole64(RECORD_BEGIN), htole64(RECORD_VERSION)};
+	const uint64_t pass[2] = {htole64(RECORD_BEGIN), htole64(RECORD_PASS)};
+
+	return memcmp(entry, plain, n) == 0 || memcmp(entry, pass, n) == 0;
+}
+
 /* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be read, or
  * is no record (errno is 0). */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 {
 	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
-	unsigned char begin[RECORD_ENTRY_BYTES];
-	const uint64_t word[2] = {htole64(RECORD_BEGIN), htole64(RECORD_VERSION)};
 	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
 	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
 	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
 
-	memcpy(begin, word, sizeof(begin));
 	errno = 0;
-	if (pread(fd, head, first, 0) != (ssize_t)first || memcmp(head, begin, first) != 0)
+	if (pread(fd, head, first, 0) != (ssize_t)first || !is_beginning(head, first))
 		return false;
 	if (pread(fd, tail, last * RECORD_ENTRY_BYTES, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
 		(ssize_t)(last * RECORD_ENTRY_BYTES))
 		return false;
 	*end = whole * RECORD_ENTRY_BYTES;
 	for (uint64_t i = 0; i < last; i++)
-		if (memcmp(tail[i], begin, sizeof(begin)) == 0) {
+		if (is_beginning(tail[i], sizeof(tail[i]))) {
 			*end = (whole - last + i) * RECORD_ENTRY_BYTES;
 			break;
 		}

@@ -5,6 +5,8 @@
  *   row         position, checksum              a row that tokend_next() handed out (no padding rows)
  *   beginning   RECORD_BEGIN, RECORD_VERSION    and RECORD_WORDS more entries, a struct record_begin; the
  *                                               rows up to the next beginning belong to it
+ *   pass        RECORD_BEGIN, RECORD_PASS       a beginning, too: of another pass over a finite stream, whose
+ *                                               end this process saw
  *
  * A beginning is written with the first row that is taken after tokend_record(), and after a seek that goes
  * to another position or changes rank, world or micro-batch (not after a mere change of the mix, nor when a
@@ -26,6 +28,8 @@
  * Beginnings that no row follows count for nothing, unless their process took rows before and they go
  * forwards. A process begins where it takes its first row: how it came there, as by a checkpoint that it
  * loads, is no skip, unless it was asked to skip.
+ * Each pass is a proof of its own: a beginning makes nothing void that was recorded in an earlier pass. A
+ * process that begins belongs to the last pass that all ranks of its world have begun.
  * From `left` to `position`, where a beginning goes forwards and nobody took anything, the run was made to
  * skip. Peers of a rank take the same rows: each peer's records are a proof of their own.
  */
@@ -36,6 +40,7 @@
 
 #define RECORD_BEGIN   UINT64_MAX
 #define RECORD_VERSION 1
+#define RECORD_PASS    (UINT64_C(1) << 32 | RECORD_VERSION)
 
 struct record_begin {
 	uint64_t time_ns;  /* CLOCK_REALTIME */

@@ -227,6 +227,7 @@ struct scan {
 	uint64_t word[2 * RECORD_WORDS]; /* of a beginning */
 	size_t words;			 /* of them that are to come */
 	uint64_t latest;		 /* time of the last beginning */
+	bool again;			 /* it is that of another pass */
 	bool begun;			 /* there was one */
 	bool fresh;			 /* the last section is the first of its process, or stands for it */
 };
@@ -294,7 +295,7 @@ static void follow(struct scan *s, struct record_begin *b)
 static bool add_section(struct scan *s, uint64_t entry)
 {
 	struct records *r = s->records;
-	struct record_section section = {.file = s->file, .entry = entry + 1};
+	struct record_section section = {.file = s->file, .entry = entry + 1, .again = s->again};
 	struct record_begin *b = &section.begin;
 
 	memcpy(b, s->word, sizeof(*b));
@@ -322,8 +323,9 @@ static bool add_section(struct scan *s, uint64_t entry)
 
 static bool scan_entry(struct scan *s, uint64_t number, uint64_t first, uint64_t second)
 {
-	if (first == RECORD_BEGIN && second == RECORD_VERSION) {
+	if (first == RECORD_BEGIN && (second == RECORD_VERSION || second == RECORD_PASS)) {
 		s->words = RECORD_WORDS; /* also within a beginning, which then is torn */
+		s->again = second == RECORD_PASS;
 		return true;
 	}
 	if (first == RECORD_BEGIN || (!s->begun && s->words == 0)) {
@@ -533,16 +535,63 @@ static bool judge(const struct records *r, struct record_peer *p)
 	return true;
 }
 
-static bool split_peers(struct records *r)
+static int by_pass(const void *a, const void *b)
 {
-	qsort(r->section, r->sections, sizeof(*r->section), by_time);
+	const struct record_section *x = a, *y = b;
+	int c = compare(x->begin.peer, y->begin.peer);
+
+	if (c == 0)
+		c = compare(x->pass, y->pass);
+	return c ? c : by_time(a, b);
+}
+
+/*
+ * Sections come by time, for each peer. A section that follows in its file stays in that file's pass, or
+ * begins the next one. One that comes with a new process joins the last pass that all ranks have begun.
+ */
+static bool number_passes(struct records *r)
+{
+	uint64_t *of_file =
+		calloc(r->files, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
+	uint64_t common = 0, joined = 0;
+
+	if (!of_file)
+		return no_memory();
 	for (size_t i = 0; i < r->sections; i++) {
 		struct record_section *s = &r->section[i];
 
-		if (r->peers == 0 || r->peer[r->peers - 1].peer != s->begin.peer) {
+		if (i > 0 && s->begin.peer != s[-1].begin.peer) {
+			common = joined = 0;
+			memset(of_file, 0, r->files * sizeof(*of_file));
+		}
+		s->pass = (of_file[s->file] ? of_file[s->file] - 1 : common) + s->again;
+		of_file[s->file] = s->pass + 1;
+		if (s->again && s->pass > common && ++joined >= s->begin.world) {
+			common = s->pass;
+			joined = 0;
+		}
+		if (s->pass >= r->passes)
+			r->passes = s->pass + 1;
+	}
+	free(of_file);
+	return true;
+}
+
+static bool split_peers(struct records *r)
+{
+	qsort(r->section, r->sections, sizeof(*r->section), by_time);
+	if (!number_passes(r))
+		return false;
+	qsort(r->section, r->sections, sizeof(*r->section), by_pass);
+	for (size_t i = 0; i < r->sections; i++) {
+		struct record_section *s = &r->section[i];
+		const struct record_peer *last = r->peers ? &r->peer[r->peers - 1] : NULL;
+
+		if (!last || last->peer != s->begin.peer || last->pass != s->pass) {
 			if (!grow((void **)&r->peer, r->peers, sizeof(*r->peer)))
 				return false;
-			r->peer[r->peers++] = (struct record_peer){.peer = s->begin.peer, .section = s};
+			r->peer[r->peers++] =
+				(struct record_peer){.peer = s->begin.peer, .pass = s->pass, .section = s};
 		}
 		r->peer[r->peers - 1].sections++;
 	}

@@ -19,6 +19,8 @@ struct record_file {
 struct record_section {
 	struct record_begin begin;
 	uint32_t file, generation;
+	uint64_t pass;	      /* over a finite stream */
+	bool again;	      /* it begins its pass */
 	uint64_t entry, rows; /* of the file: the first row's number, and how many */
 	uint64_t top;	      /* one past the highest position of all rows; 0: none */
 	uint64_t limit;	      /* rows from there on are void */
@@ -31,9 +33,9 @@ struct record_generation {
 	size_t opener;	/* the number, by time, of the section that opened it */
 };
 
-/* One peer's, all the arrays sections and generations are of. */
+/* One pass of one peer, all the arrays sections and generations are of. */
 struct record_peer {
-	uint64_t peer;
+	uint64_t peer, pass;
 	struct record_section *section; /* by file and entry */
 	size_t sections;
 	struct record_generation *generation; /* ascending in time */
@@ -43,10 +45,11 @@ struct record_peer {
 struct records {
 	struct record_file *file;
 	size_t files;
-	struct record_section *section; /* by peer */
+	struct record_section *section; /* by peer and pass */
 	size_t sections;
 	struct record_peer *peer;
 	size_t peers;
+	uint64_t passes; /* that have begun, of all peers */
 };
 
 /* Adds @path: a file, or a directory's *.record. Errors are printed. */

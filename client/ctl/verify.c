@@ -372,6 +372,8 @@ static void print_text(struct ctl_out *out, const struct proof *p)
 {
 	if (p->records->peers > 1)
 		put_field(out, "peer", p->peer->peer, NULL);
+	if (p->records->passes > 1)
+		put_field(out, "pass", p->peer->pass, "over the stream");
 	put_field(out, "samples", p->samples, NULL);
 	put_field(out, "repeated", p->faults[REPEATED], NULL);
 	put_field(out, "lost", p->faults[LOST], NULL);
@@ -462,6 +464,7 @@ static void print_json(struct ctl_out *out, const struct proof *p)
 		uint64_t value;
 	} pair[] = {
 		{"peer", p->peer->peer},
+		{"pass", p->peer->pass},
 		{"samples", p->samples},
 		{"repeated", p->faults[REPEATED]},
 		{"lost", p->faults[LOST]},
@@ -508,39 +511,43 @@ static void give_hint(const struct proof *p)
 
 /* ---- the range ---- */
 
-static uint64_t least_begin(const struct records *r)
+static uint64_t least_begin(const struct records *r, uint64_t pass)
 {
 	uint64_t least = UINT64_MAX;
 
 	for (size_t i = 0; i < r->sections; i++)
-		if (r->section[i].begin.position < least)
+		if (r->section[i].pass == pass && r->section[i].begin.position < least)
 			least = r->section[i].begin.position;
 	return least;
 }
 
-static uint64_t highest_row(const struct records *r)
+static uint64_t highest_row(const struct records *r, uint64_t pass)
 {
 	uint64_t last = 0;
 
 	for (size_t i = 0; i < r->sections; i++)
-		if (r->section[i].last > last)
+		if (r->section[i].pass == pass && r->section[i].last > last)
 			last = r->section[i].last;
 	return last;
 }
 
-/* Fills in what was not asked for, and checks it. */
-static bool set_range(struct question *q, const struct ctl_history *h, const struct records *r)
+/* Fills in what was not asked for, and checks it. The last of several passes may still be under way: it is
+ * asked only for what it came to. */
+static bool set_range(struct question *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
 {
+	uint64_t came_to = highest_row(r, pass);
 	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	if (!q->has_from)
-		q->from = least_begin(r);
+		q->from = least_begin(r, pass);
 	if (!q->has_to) {
-		q->to = highest_row(r);
+		q->to = came_to;
 		if (q->to > end)
 			q->to = end;
 	}
+	if (r->passes > 1 && pass + 1 == r->passes && came_to > q->from && came_to < q->to)
+		q->to = came_to;
 	if (q->to > end)
 		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, q->to, end);
 	else if (!q->has_to && q->to <= q->from)
@@ -605,20 +612,25 @@ static int prove_peer(struct proof *p, bool json)
 	return status;
 }
 
-static int with_records(
-	struct question *q, const struct ctl_stream *s, const struct ctl_history *h, const struct records *r)
+static int with_records(const struct question *q, const struct ctl_stream *s, const struct ctl_history *h,
+	const struct records *r)
 {
 	int status = CTL_OK;
 
-	if (!set_range(q, h, r))
-		return CTL_FAILED;
 	for (size_t i = 0; i < r->peers; i++) {
+		struct question range = *q;
+
+		if (r->passes > 1 && q->has_from && highest_row(r, r->peer[i].pass) <= q->from)
+			continue; /* this pass did not come there */
+		if (!set_range(&range, h, r, r->peer[i].pass))
+			return CTL_FAILED;
+
 		struct proof p = {.s = s,
 			.history = h,
 			.records = r,
 			.peer = &r->peer[i],
-			.from = q->from,
-			.to = q->to,
+			.from = range.from,
+			.to = range.to,
 			.mixes_given = q->run || q->cursor_count > 0};
 
 		if (prove_peer(&p, q->json) != CTL_OK)

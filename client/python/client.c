@@ -336,13 +336,16 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	struct whole micro = WHOLE("micro_batch", UINT32_MAX);
 	const char *cursor;
 	Py_ssize_t n;
-	int r;
+	int again = 0, r;
 
-	if (!PyArg_ParseTuple(
-		    args, "z#O&O&O&", &cursor, &n, to_whole, &rank, to_whole, &world, to_whole, &micro) ||
+	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_whole, &rank, to_whole, &world, to_whole,
+		    &micro, &again) ||
 		!enter(c, true))
 		return NULL;
+	handle_record_pass(c->t, again);
 	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value, (uint32_t)micro.value));
+	if (r < 0)
+		handle_record_pass(c->t, false);
 
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 
@@ -538,7 +541,9 @@ static PyMethodDef client_methods[] = {
 	{"commit", client_commit, METH_VARARGS, "(next)"},
 	{"shape", client_shape, METH_NOARGS, "a dict of sizes and counts"},
 	{"datasets", client_datasets, METH_NOARGS, "their names, by index"},
-	{"seek", client_seek, METH_VARARGS, "(cursor or None, rank, world, micro_batch)"},
+	{"seek", client_seek, METH_VARARGS,
+		"(cursor or None, rank, world, micro_batch, again): again: another pass over a finite "
+		"stream"},
 	{"set_mix", client_set_mix, METH_VARARGS, "(names, weights) → where it acts from"},
 	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
 	{"attend", client_attend, METH_NOARGS, "looks after the connection: is there one?"},

@@ -16,6 +16,7 @@ from . import group as groups
 from .batch import Batch, Batches, Source, Wanted
 from .control import Control, Request
 from .cursor import Cursor, named_weights
+from .passes import Pass, Prefetched, prefetched as holding
 
 SAME = object()  # seek()'s group unless another one is named
 
@@ -64,6 +65,8 @@ class Loader:
     tokens       unsplit windows: a batch then has tokens, int64 (or dtype) [micro_batch, seq_len + extra], and padding, bool
                  [micro_batch], True in padding rows, instead of input_ids and labels. Refused where the stream has extra: 0; a stream
                  with a loss mask needs loss_mask=True too
+    prefetched   for a loop that takes batches ahead of its step: how many it holds that it has not trained on when it saves. The
+                 state is then that of the batch before the last so many taken; commit() is refused. 1 for nanoGPT's loop
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
 
@@ -83,6 +86,9 @@ class Loader:
     state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state is the same bytes on
     all ranks, and any number of ranks can go on from it. One thread takes batches; others may ask for the state meanwhile.
 
+    `for batch in loader` ends where a finite stream ends; the next `for` begins again at position 0. A state saved at the end is
+    loaded as the end: the first `for` then has no batches, and warns.
+
     Errors are tokend.Error's, each one line that names what is wrong and what to do: ArgumentError (a ValueError), ConnectError
     (a ConnectionError), RefusedError, DataError, DisagreementError, TransformError, WorkerError, ForkedError in a forked
     child, which makes a loader of its own.
@@ -95,11 +101,15 @@ class Loader:
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
         provenance: bool = False, cp: Any = None, transform: Callable[..., Any] | None = None, workers: int = 0, view: bool = False,
         hold: int | None = None, record: str | os.PathLike[str] | None = None, tokens: bool = False,
+        prefetched: int = 0,
     ) -> None:  # fmt: skip
         self._client: Any = None
         self._control: Any = None
         self._source: Source | None = None
         self._feed: Any = None
+        self._ahead: Prefetched | None = None
+        self._ended = False  # next() has said so, here
+        self._passes = 0  # that began again at position 0
         self._agree = agree
         self._rank, self._world, self._peer = 0, 1, peer
         if group is None and agree and rank is None and world is None:
@@ -142,6 +152,7 @@ class Loader:
             if record is not None:
                 self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
             self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view, tokens)
+            self._ahead = holding(prefetched, self._client)
             if transform is not None:
                 self._source = self._transforms(transform, workers)
             self._measure()
@@ -206,15 +217,36 @@ class Loader:
     # ---- batches ----
 
     def __iter__(self) -> Iterator[Batch]:
-        return self
+        """A pass from here to the stream's end, if it has one. After next() has said that the end is reached, a new pass begins again
+        at position 0, with its first batch."""
+        return Pass(self)
 
     def __next__(self) -> Batch:
         begin = perf_counter()
         batch = (self._batches or self._measured()).take()
+        if self._ahead is not None:
+            self._ahead.took(self._batches.taken)  # type: ignore[union-attr]
         self._inside += perf_counter() - begin
         if batch is None:
+            self._ended = True
             raise StopIteration
         return batch
+
+    def _begin_again(self) -> None:
+        """At position 0. Each process does so for itself, when it asks for the first batch of another pass."""
+        self._control.finish()
+        self._batches = None
+        beginning = _tokend.cursor_seek(self._client.cursor(), 0)
+        self._client.seek(beginning, self._rank, self._world, self._micro, True)
+        self._begun(beginning)
+        self._passes += 1
+        self._measure()
+
+    def _begun(self, cursor: bytes | None) -> None:
+        """The client has gone to @cursor. None: to where it was, so what is taken and not trained on yet stays so."""
+        self._ended = False
+        if self._ahead is not None and cursor is not None:
+            self._ahead.begin()
 
     def __len__(self) -> int:
         """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
@@ -281,6 +313,8 @@ class Loader:
 
         Default: all that were taken. From the first call on, the state is that of the committed place.
         """
+        if self._ahead is not None:
+            raise _tokend.ArgumentError(f"commit: prefetched={self._ahead.n} commits by itself: make the loader without one of them")
         self._client.commit(self.taken if next is None else next)
 
     def checkpoint(self, tag: str) -> str:
@@ -333,6 +367,7 @@ class Loader:
                 self._batches = former
                 raise
             self._rank, self._world, self._micro = rank, world, micro_batch
+            self._begun(going)
             self._measure()  # before the others are asked: whatever they say, this is where we are
 
         self._in_agreement(control.group, go)

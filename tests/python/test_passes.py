@@ -1,0 +1,188 @@
+"""Passes over a loader: what ends one, what begins the next, and what a record says of them."""
+
+import json
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+import tokend
+import transforms
+from conftest import BIN, subprocess_environment
+
+WINDOWS = 468  # of the finite stream
+
+
+def make(daemon, stream="finite", micro=5, **more):
+    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, **more})
+
+
+def positions(batches):
+    return [position for batch in batches for position in batch["position"].tolist() if position >= 0]
+
+
+def verify(daemon, records, *more):
+    """(exit status, one object for each peer and pass)"""
+    command = [BIN / "tokctl", "verify", "-c", daemon.config, "finite", records, "--json", *map(str, more)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ---- leaving a pass ----
+
+
+def test_a_generator_that_is_left_does_not_close_the_loader(daemon):
+    def some():
+        yield from loader
+
+    with make(daemon, "train", 4) as loader:
+        for _batch in some():
+            break
+        assert not hasattr(iter(loader), "close")
+        assert positions([next(loader)]) == [4, 5, 6, 7]
+
+
+def test_a_pass_that_was_left_goes_on(daemon):
+    with make(daemon) as loader:
+        first = [batch for _, batch in zip(range(3), loader)]
+        for batch in loader:
+            first.append(batch)
+            break
+        assert positions(first) == list(range(20))
+        assert positions(loader) == list(range(20, WINDOWS))
+
+
+# ---- beginning again ----
+
+
+@pytest.mark.parametrize("more", [{}, {"framework": "numpy"}, {"transform": transforms.in_place, "workers": 2}, {"prefetched": 1}], ids=str)
+def test_the_next_pass_begins_again_at_the_first_position(daemon, more):
+    with make(daemon, **more) as loader:
+        for _ in range(3):
+            assert positions(loader) == list(range(WINDOWS))
+        assert len(loader) == -(-WINDOWS // 5)
+
+
+def test_it_begins_when_its_first_batch_is_taken(daemon):
+    with make(daemon) as loader:
+        before = iter(loader)
+        assert len(list(before)) == 94
+        end = loader.state_dict()
+        again = iter(loader)
+        assert loader.state_dict() == end and loader.position == WINDOWS
+        assert next(loader, None) is None  # the loader itself stays at the end
+        assert positions([next(again)]) == [0, 1, 2, 3, 4]
+        with pytest.raises(StopIteration):
+            next(before)  # ended, and stays so
+        assert positions(again) == list(range(5, WINDOWS))
+        loader.seek(position=460)
+        assert positions(loader) == list(range(460, WINDOWS))
+
+
+def test_a_seek_after_the_end_is_where_the_next_pass_begins(daemon):
+    with make(daemon) as loader:
+        list(loader)
+        later = iter(loader)
+        loader.seek(position=450)
+        assert positions(later) == list(range(450, WINDOWS))
+
+
+def test_a_state_saved_at_the_end_has_no_batches_once(daemon):
+    with make(daemon) as loader:
+        list(loader)
+        state = loader.state_dict()
+    with make(daemon) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match="tokend: this pass has no batches: .* the stream's end, position 468") as caught:
+            assert list(loader) == []
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert positions(loader) == list(range(WINDOWS))
+
+
+def test_ranks_begin_again_each_for_itself(daemon):
+    """Without a word to each other: one that is late keeps nobody waiting."""
+    seen = []
+    for rank in range(2):
+        with make(daemon, rank=rank, world=2) as loader:
+            assert len(list(loader)) == 47
+            seen += positions(loader)
+            assert loader.position == WINDOWS
+    assert sorted(seen) == list(range(WINDOWS))
+
+
+def test_an_endless_stream_has_one_pass(daemon):
+    with make(daemon, "train", 4) as loader:
+        for start in (0, 8):
+            assert positions(batch for _, batch in zip(range(2), loader)) == list(range(start, start + 8))
+
+
+# ---- the record ----
+
+
+def test_a_record_holds_each_pass_by_itself(daemon):
+    records = daemon.directory / "records"
+    loaders = [make(daemon, rank=rank, world=2, record=records) for rank in range(2)]
+    for loader in loaders:
+        assert len(list(loader)) == 47
+    for loader in loaders:
+        assert len(list(loader)) == 47
+    for loader in loaders:  # under way
+        assert len(positions(batch for _, batch in zip(range(4), loader))) == 20
+        loader.close()
+    status, passes = verify(daemon, records)
+    assert status == 0
+    assert [(p["pass"], p["samples"], p["void"], p["from"], p["to"]) for p in passes] == [
+        (0, WINDOWS, 0, 0, WINDOWS), (1, WINDOWS, 0, 0, WINDOWS), (2, 40, 0, 0, 40),
+    ]  # fmt: skip
+    assert passes[0]["sum"] == passes[1]["sum"]
+    status, passes = verify(daemon, records, "--from", 100, "--to", 200)
+    assert status == 0 and [(p["pass"], p["samples"]) for p in passes] == [(0, 100), (1, 100)]
+
+
+TRAINER = """
+import os, signal, sys, tokend
+socket, records, save, passes, steps = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+loader = tokend.Loader("finite", 5, socket=socket, rank=0, world=1, record=records)
+if os.path.exists(save):
+    loader.load_state_dict({"cursor": open(save, "rb").read()})
+for _ in range(passes):
+    for batch in loader:
+        pass
+for step, batch in enumerate(loader):
+    if step == steps:
+        open(save, "wb").write(loader.state_dict()["cursor"])
+    if step == steps + 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_in_the_second_pass(daemon):
+    """What was taken after the save is void, and only that; the first pass stays as it was."""
+    records, save = daemon.directory / "records", daemon.directory / "cursor"
+
+    def run(passes, steps):
+        command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, str(passes), str(steps)]
+        return subprocess.run(command, env=subprocess_environment(), capture_output=True, text=True, check=False)
+
+    assert run(1, 30).returncode == -signal.SIGKILL
+    done = run(0, 1000)
+    assert done.returncode == 0, done.stderr
+    status, passes = verify(daemon, records)
+    assert status == 0
+    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [(0, WINDOWS, 0), (1, WINDOWS, 15)]
+
+
+def test_a_row_lost_in_the_second_pass_is_found(daemon):
+    records = daemon.directory / "records"
+    with make(daemon, record=records) as loader:
+        list(loader)
+        next(iter(loader))
+        cursor = loader.cursor
+    with make(daemon, record=records, start=cursor.position + 5) as loader:
+        list(loader)
+    status, passes = verify(daemon, records)
+    assert status == 1 and [(p["pass"], p["lost"]) for p in passes] == [(0, 0), (1, 5)]
