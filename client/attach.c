@@ -20,6 +20,7 @@ enum {
 	SLICE_MS = 1000,      /* of a wait: a lost wake-up costs at most this */
 	IDLE_MS = 100,	      /* of a wait whose owner wants to be asked */
 	BACKOFF_MS = 250,     /* between two tries, at most */
+	REFUSED_MS = 1000,    /* after a passing refusal: each try costs the daemon an attach */
 	HANDSHAKE_MS = 30000, /* from connect to feed: it may have to open its shards first */
 };
 
@@ -82,7 +83,7 @@ static int not_ours(struct tokend *t, const char *what)
 
 /* ---- searching ---- */
 
-static void search_begin(struct search *s, uint32_t patience_ms)
+static void search_begin(struct search *s, const struct patience *patience)
 {
 	int64_t now = handle_clock();
 
@@ -92,7 +93,7 @@ static void search_begin(struct search *s, uint32_t patience_ms)
 		.backoff_ms = 1,
 		.since = now,
 		.retry = now,
-		.give_up = now + patience_ms * MS,
+		.patience = *patience,
 	};
 }
 
@@ -104,41 +105,22 @@ void handle_stop_search(struct search *s)
 	s->active = false;
 }
 
-/* This try came to nothing. The next follows after half to all of the backoff: ranks shall not come as one.
+/*
+ * This try failed, with errno @error or the passing refusal @refused in t->why. The next one follows after
+ * half to all of the backoff, so that ranks do not come all at once.
  */
-static void search_later(struct search *s, int error)
+static void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
+	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
 	int64_t now = handle_clock(), backoff = s->backoff_ms * MS;
 	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)(uintptr_t)s);
 
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;
-	s->error = error;
+	search_failed(t, s, error, refused);
 	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
-	s->backoff_ms = s->backoff_ms * 2 < BACKOFF_MS ? s->backoff_ms * 2 : BACKOFF_MS;
-}
-
-static int gave_up(struct tokend *t, const struct search *s)
-{
-	int64_t seconds = (handle_clock() - s->since) / (1000 * MS);
-	const char *error =
-		s->error == ETIMEDOUT ? "it accepts connections but does not answer" : strerror(s->error);
-
-	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
-		return handle_fail(t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
-	if (s->error == ENAMETOOLONG)
-		return handle_fail(t, TOKEND_ECONNECT,
-			"socket: %s has %zu bytes, a socket's path has at most 107", t->socket,
-			strlen(t->socket));
-	if (s == &t->search)
-		return handle_fail(t, TOKEND_ECONNECT,
-			"socket: the daemon at %s was lost and none came back for %" PRId64
-			" s (%s): start it, and resume from the cursor, which is at position %" PRIu64,
-			t->socket, seconds, error, handle_position(t));
-	return handle_fail(t, TOKEND_ECONNECT,
-		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
-		t->socket, error);
+	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
 }
 
 static void say_hello(struct wire *w, char *host, size_t host_bytes)
@@ -173,6 +155,9 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	if (t->helper)
 		wire_set(w, WIRE_HELPER, 1);
 	say_node(w);
+	/* A seek: for a moment there are two rings, which `memory:` counts as one. */
+	if (t->fd >= 0 && t->now->session != GENERATION_UNNAMED)
+		wire_set(w, WIRE_REPLACES, t->now->session);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
 	else if (target->tag)
@@ -183,8 +168,8 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 		wire_set(w, WIRE_BEGIN, 1);
 }
 
-/* Connects and says all we have to say; what comes back is search_receive()'s. */
-static void search_connect(struct tokend *t, const struct target *target, struct search *s)
+/* Connects and says all we have to say; what comes back is search_receive()'s. 0, or an error. */
+static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
 	struct wire hello, attach;
 	char host[LIMIT_NAME_BYTES + 1];
@@ -194,9 +179,11 @@ static void search_connect(struct tokend *t, const struct target *target, struct
 		int error = -s->fd;
 
 		s->fd = -1;
-		search_later(s, error);
-		return;
+		search_later(t, s, error, 0);
+		return 0;
 	}
+	if (!trust_peer(s->fd, t->socket, t->why, sizeof(t->why)))
+		return TOKEND_EREFUSED;
 	say_hello(&hello, host, sizeof(host));
 	say_attach(&attach, t, target);
 
@@ -207,10 +194,24 @@ static void search_connect(struct tokend *t, const struct target *target, struct
 	if (error == 0)
 		error = link_send(s->fd, &attach, t->out);
 	if (error != 0 && error != -EPIPE && error != -ECONNRESET) {
-		search_later(s, -error);
-		return;
+		search_later(t, s, -error, 0);
+		return 0;
 	}
 	s->answer_by = handle_clock() + HANDSHAKE_MS * MS;
+	return 0;
+}
+
+/* The error message in t->packet. 0: it passes, go on. */
+static int search_refused(struct tokend *t, struct search *s)
+{
+	const struct wire *w = &t->packet->wire;
+	bool passing = wire_has(w, WIRE_PASSING) && wire_number(w, WIRE_PASSING) != 0;
+	int r = refused(t);
+
+	if (!passing || s->patience.never)
+		return r;
+	search_later(t, s, 0, r);
+	return 0;
 }
 
 /* 1: a feed is in t->packet, 0: go on, or an error. */
@@ -223,7 +224,7 @@ static int search_receive(struct tokend *t, struct search *s)
 	case LINK_WAKE:
 		return 0;
 	case LINK_CLOSED:
-		search_later(s, ECONNRESET);
+		search_later(t, s, ECONNRESET, 0);
 		return 0;
 	case LINK_FAULT:
 		return not_ours(t, t->packet->fault);
@@ -233,7 +234,7 @@ static int search_receive(struct tokend *t, struct search *s)
 	if (w->op == WIRE_FEED)
 		return 1;
 	if (w->op == WIRE_ERROR)
-		return refused(t);
+		return search_refused(t, s);
 	if (w->op != WIRE_HELLO)
 		return not_ours(t, wire_op_name(w->op));
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : not_ours(t, "version");
@@ -244,25 +245,37 @@ static bool nobody_listens(const struct search *s)
 	return s->error == ENOENT || s->error == ECONNREFUSED;
 }
 
+/* Begins the next try if it is due. 0, or an error. */
+static int search_try(struct tokend *t, const struct target *target, struct search *s)
+{
+	int64_t now = handle_clock();
+	int r = 0;
+
+	if (s->fd >= 0 && now >= s->answer_by)
+		search_later(t, s, ETIMEDOUT, 0);
+	if (s->fd < 0 && now >= s->retry) {
+		r = search_connect(t, target, s);
+		if (r == 0 && s->fd < 0 && nobody_listens(s) && t->waiter.absent &&
+			t->waiter.absent(t->waiter.context))
+			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+	}
+	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
+		return search_gave_up(t, s);
+	return r < 0 ? r : search_warn(t, s);
+}
+
 static int search_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
 {
 	for (;;) {
-		int64_t now = handle_clock();
+		int r = search_try(t, target, s);
 
-		if (s->fd >= 0 && now >= s->answer_by)
-			search_later(s, ETIMEDOUT);
-		if (s->fd < 0 && now >= s->retry) {
-			search_connect(t, target, s);
-			if (s->fd < 0 && nobody_listens(s) && t->waiter.absent &&
-				t->waiter.absent(t->waiter.context))
-				return handle_fail(t, TOKEND_EAGAIN, "interrupted");
-		}
-		if (s->fd < 0 && now >= s->give_up)
-			return gave_up(t, s);
+		if (r < 0)
+			return r;
 
-		int64_t until = s->fd >= 0 ? s->answer_by : earlier(s->retry, s->give_up);
-		int r = handle_doze(t, s->fd, POLLIN, wait ? until : 0);
+		int64_t until = s->fd >= 0 ? s->answer_by : earlier(s->retry, search_give_up(s));
 
+		until = earlier(until, search_warn_at(s));
+		r = handle_doze(t, s->fd, POLLIN, wait ? until : 0);
 		if (r == 1)
 			r = search_receive(t, s);
 		else if (r == 0 && !wait)
@@ -302,15 +315,16 @@ static int take_feed(
 		return not_ours(t, "a ring of another shape");
 	}
 	(*g)->id = ++t->generations;
+	(*g)->session = wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : GENERATION_UNNAMED;
 	return 1;
 }
 
-int handle_find(struct tokend *t, const struct target *target, uint32_t patience_ms, struct generation **g,
-	struct cursor *cursor, int *fd)
+int handle_find(struct tokend *t, const struct target *target, const struct patience *patience,
+	struct generation **g, struct cursor *cursor, int *fd)
 {
 	struct search s;
 
-	search_begin(&s, patience_ms);
+	search_begin(&s, patience);
 
 	int r = search_step(t, target, &s, true);
 
@@ -381,8 +395,10 @@ int handle_revive(struct tokend *t, bool wait)
 		.micro = t->micro,
 	};
 
+	const struct patience patience = {.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
+
 	if (!s->active)
-		search_begin(s, t->deadline_ms);
+		search_begin(s, &patience);
 
 	int r = search_step(t, &target, s, wait);
 

@@ -4,6 +4,8 @@
  *   tokend.c   its beginning and end; checkpoints      request.c  an operator's requests
  *   next.c     batches out, slots back
  *   attach.c   looking for the daemon, attaching, waiting, asking it something
+ *   patience.c how long a search goes on, and what it says meanwhile
+ *   trust.c    whether who answers at the socket may be our daemon
  *   seek.c     the cursor: where we are, and every way to be elsewhere
  *   record.c   a record of what was taken
  *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in any order
@@ -21,6 +23,7 @@
 #include "connect.h"
 #include "map.h"
 #include "tokend.h"
+#include "trust.h"
 
 /* What an attach asks for. */
 struct target {
@@ -33,19 +36,44 @@ struct target {
 	uint32_t micro;
 };
 
+/*
+ * How long a search goes on. Where nobody listens: connect_ms. Where somebody does who is starting, or
+ * refuses for now: deadline_ms, unless @never.
+ */
+struct patience {
+	uint32_t connect_ms, deadline_ms;
+	bool never; /* a passing refusal is an error at once */
+};
+
 /* A search for a daemon that attaches us: goes through connect, hello and attach until a feed comes. */
 struct search {
-	int fd;	   /* connected, no feed yet; -1 */
-	int error; /* errno of the last try */
+	int fd;	     /* connected, no feed yet; -1 */
+	int error;   /* errno of the last try; 0: see refused */
+	int refused; /* a passing refusal that ended the last try, an enum tokend_error; 0: none */
 	bool active;
-	uint32_t backoff_ms;
-	int64_t since, retry, give_up, answer_by; /* ns */
+	uint32_t backoff_ms, warnings;
+	struct patience patience;
+	int64_t since, retry, answer_by; /* ns */
+	char why[1200];			 /* of that refusal */
 };
 
 /* What tokend_obey() carried out and tokend_answer() has not yet told: at which place, from where it acts. */
 struct obeyed {
 	bool any;
 	uint64_t from, acts_from;
+};
+
+/*
+ * Where we were before the edit that was obeyed last, with the ring and its session: taking the edit back
+ * needs neither memory nor the daemon. Kept until the request is answered, the next batch is looked for, or
+ * the cursor moves.
+ */
+struct kept {
+	struct cursor origin; /* datasets 0: nothing is kept */
+	uint64_t taken, committed, number, batches;
+	struct generation *ring; /* NULL: the edit is not carried out yet */
+	int fd;			 /* of its session; -1: lost */
+	uint32_t late;
 };
 
 /* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new one. */
@@ -59,6 +87,8 @@ struct waiter {
 	int (*idle)(void *context); /* every 100 ms, and after signals; or NULL */
 	int (*absent)(
 		void *context); /* nobody listens at the socket: may start a daemon. Does not wait; or NULL */
+	/* A search has gone on for 2, 10 and 60 s: @line says what for; or NULL */
+	int (*warn)(void *context, const char *line);
 	void *context;
 };
 
@@ -73,6 +103,7 @@ struct tokend {
 	uint32_t micro;
 	uint32_t copying;	  /* slots on their way to a GPU */
 	int fd;			  /* of the session; -1: lost */
+	uint64_t session;	  /* its id at the daemon, or NO_SESSION */
 	struct recording *record; /* or NULL */
 
 	int failed; /* an error that holds until the next seek */
@@ -86,8 +117,7 @@ struct tokend {
 	struct leg *leg; /* ascending; the last is the current one */
 	uint32_t legs;
 	struct obeyed obeyed;
-	struct cursor before; /* origin before the last edit that was obeyed; datasets 0: none */
-	uint64_t before_taken, before_committed;
+	struct kept kept;
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
@@ -164,10 +194,9 @@ void handle_settle(struct tokend *t, uint64_t handle);
 int64_t handle_clock(void);
 /* 1: @fd is ready for @events (-1: none), 0: it is @until, TOKEND_EAGAIN: idle() wants out. */
 int handle_doze(struct tokend *t, int fd, short events, int64_t until);
-/* Looks for a daemon for @patience_ms and attaches. 1, and *@g, *@cursor, *@fd are the caller's; or an error.
- */
-int handle_find(struct tokend *t, const struct target *target, uint32_t patience_ms, struct generation **g,
-	struct cursor *cursor, int *fd);
+/* Looks for a daemon and attaches. 1, and *@g, *@cursor, *@fd are the caller's; or an error. */
+int handle_find(struct tokend *t, const struct target *target, const struct patience *patience,
+	struct generation **g, struct cursor *cursor, int *fd);
 /* The daemon is lost: looks on for one, and attaches where we are. 1, 0 if !wait and not yet, or an error. */
 int handle_revive(struct tokend *t, bool wait);
 void handle_lose(struct tokend *t);
@@ -176,6 +205,19 @@ void handle_stop_search(struct search *s);
 int handle_listen(struct tokend *t);
 /* Sends @question, waits for @answer, which is then in t->packet->wire. */
 int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer);
+
+/* ---- patience.c ---- */
+
+/* The try that has just failed with errno @error, or with the passing refusal @refused in t->why. */
+void search_failed(struct tokend *t, struct search *s, int error, int refused);
+/* When the search is over if nothing changes, in ns. */
+int64_t search_give_up(const struct search *s);
+/* When search_warn() has something to say again, in ns. */
+int64_t search_warn_at(const struct search *s);
+/* Says what is waited for, if it is time. 0, or TOKEND_EAGAIN. */
+int search_warn(struct tokend *t, struct search *s);
+/* The error at the end of a search that found nothing. */
+int search_gave_up(struct tokend *t, const struct search *s);
 
 /* ---- seek.c ---- */
 
@@ -191,10 +233,13 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 /* tokend_set_mix() from @at on, or TOKEND_SOON. *@acts_from as there. */
 int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
 	uint64_t *acts_from);
-/* Keeps where we are, for handle_undo() of the edit that follows. */
+/* Keeps where we are, and its ring, for handle_undo() of the edit that follows. */
 int handle_remember(struct tokend *t);
-/* Takes the last edit that was remembered back: for jobs where not every rank could carry it out. */
-int handle_undo(struct tokend *t);
+/* Takes the edit that was remembered back: for jobs where not every rank could carry it out. Nothing that can
+ * fail for want of memory or of a daemon. */
+void handle_undo(struct tokend *t);
+/* What was remembered is not needed any more. */
+void handle_forget(struct tokend *t);
 /* Goes @samples further than what is taken. *@to: the position it comes to. */
 int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to);
 /* EARGUMENT unless rank, world and micro_batch are ones. */

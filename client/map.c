@@ -91,7 +91,7 @@ fail:
 
 bool generation_idle(const struct generation *g)
 {
-	return g->held == 0 && (!g->copies || copies_none(g->copies));
+	return !g->kept && g->held == 0 && (!g->copies || copies_none(g->copies));
 }
 
 void generation_free(struct generation *g, bool mapped)

@@ -10,6 +10,8 @@
 #include "giveback.h"
 #include "pin.h"
 
+#define GENERATION_UNNAMED UINT64_MAX
+
 struct generation {
 	struct ring ring;
 	struct giveback out;
@@ -17,13 +19,16 @@ struct generation {
 	uint64_t answered;  /* the last wake_at that was sent its byte */
 	uint64_t held;	    /* batches taken and not released */
 	uint64_t id;
+	uint64_t session; /* the daemon's number for it; GENERATION_UNNAMED: an older daemon does not say */
+	bool kept;	  /* the ring of struct kept: stays although nobody looks at it */
 	void *meta, *data;
 	struct copies *copies; /* to a GPU; NULL: there was none yet */
 	struct generation *older;
 	uint64_t bits[];
 };
 
-/* Nobody looks at it any more: neither batches are held nor copies under way. */
+/* Nobody looks at it any more: no batches are held, no copies under way, and no edit may be taken back to it.
+ */
 bool generation_idle(const struct generation *g);
 
 /*

@@ -90,6 +90,8 @@ static int look(struct tokend *t)
 {
 	struct generation *g = t->now;
 
+	if (t->kept.ring)
+		handle_forget(t);
 	if (t->copying)
 		handle_collect(t);
 	g->published = ring_published(&g->ring);

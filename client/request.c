@@ -224,8 +224,10 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 	else if (r == 0)
 		r = check_save(t, kind, &o);
 	forget_orders(&o);
-	if (r < 0)
+	if (r < 0) {
+		handle_forget(t);
 		return r;
+	}
 	t->obeyed = (struct obeyed){.any = true, .from = from, .acts_from = at};
 	if (acts_from)
 		*acts_from = at;
@@ -260,6 +262,18 @@ static int tell(struct tokend *t, const struct wire *note)
 	}
 }
 
+/* Bytes of @text that an answer carries: not half a character at the end. */
+static size_t answer_bytes(const char *text)
+{
+	size_t n = strnlen(text, LIMIT_TEXT_BYTES);
+
+	if (n < LIMIT_TEXT_BYTES)
+		return n;
+	for (n--; n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80;)
+		n--;
+	return n;
+}
+
 int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text)
 {
 	struct wire note = {.op = WIRE_ANSWER};
@@ -269,12 +283,9 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 		return r;
 	if (outcome < TOKEND_NOTED || outcome > TOKEND_FAILED)
 		return handle_fail(t, TOKEND_EARGUMENT, "outcome: %d is none", (int)outcome);
-	if (strlen(text) >= LIMIT_TEXT_BYTES)
-		return handle_fail(t, TOKEND_EARGUMENT, "text: %zu bytes, must be fewer than %d",
-			strlen(text), LIMIT_TEXT_BYTES);
 	wire_set(&note, WIRE_NUMBER, number);
 	wire_set(&note, WIRE_OUTCOME, outcome);
-	wire_set_text(&note, WIRE_TEXT, text);
+	wire_set_bytes(&note, WIRE_TEXT, text, answer_bytes(text));
 	if (outcome == TOKEND_DONE) {
 		int64_t n = tokend_cursor(t, t->saved, LIMIT_CURSOR_BYTES);
 
@@ -286,7 +297,9 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 			wire_set(&note, WIRE_ACTS_FROM, t->obeyed.acts_from);
 		}
 	}
-	if (outcome != TOKEND_NOTED)
+	if (outcome != TOKEND_NOTED) {
 		t->obeyed.any = false;
+		handle_forget(t);
+	}
 	return tell(t, &note);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- saying where we are ---- */
 
@@ -158,15 +159,36 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 	t->leg[0] = (struct leg){t->taken, t->step, t->taken};
 }
 
-/* Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or an error.
- */
-static int go(struct tokend *t, const struct target *target, struct cursor *cursor)
+/* The present ring and its session, if they may be wanted again. The next one to be adopted takes their
+ * place. */
+static void keep_ring(struct tokend *t)
 {
+	struct kept *k = &t->kept;
+
+	if (k->origin.datasets == 0)
+		return;
+	t->now->kept = true;
+	k->ring = t->now;
+	k->fd = t->fd;
+	k->late = t->late;
+	t->fd = -1;
+}
+
+/*
+ * Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or an error.
+ * @waits: a refusal that passes is waited for. An operator's edit fails at once instead: all ranks carry it
+ * out at one step, and those that could would wait for us.
+ */
+static int go(struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
+{
+	const struct patience patience = {
+		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms, .never = !waits};
 	struct generation *g = NULL;
 	int fd = -1;
-	int r = handle_find(t, target, t->deadline_ms, &g, cursor, &fd);
+	int r = handle_find(t, target, &patience, &g, cursor, &fd);
 
 	if (r == 1) {
+		keep_ring(t);
 		handle_adopt(t, g, fd);
 		handle_stop_search(&t->search);
 	}
@@ -194,7 +216,7 @@ static int seek_here(struct tokend *t, struct target *target)
 	target->cursor = t->bytes;
 	target->cursor_bytes = cursor_encode(here, t->bytes, LIMIT_CURSOR_BYTES);
 
-	int r = go(t, target, &cursor);
+	int r = go(t, target, true, &cursor);
 
 	if (r != 1)
 		return r;
@@ -219,12 +241,13 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 		r = handle_check_target(t, &target);
 	if (r < 0)
 		return r;
+	handle_forget(t);
 	if (!cursor)
 		return seek_here(t, &target);
 	if (cursor_bytes == 0 || cursor_bytes > LIMIT_CURSOR_BYTES)
 		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
 			cursor_bytes, LIMIT_CURSOR_BYTES);
-	r = go(t, &target, &origin);
+	r = go(t, &target, true, &origin);
 	if (r != 1)
 		return r;
 	handle_start(t, &origin, &target);
@@ -252,7 +275,7 @@ static int go_edited(struct tokend *t, const struct cursor *edited)
 
 	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
 
-	int r = go(t, &target, &cursor);
+	int r = go(t, &target, false, &cursor);
 
 	if (r != 1)
 		return r;
@@ -486,41 +509,83 @@ int handle_mix(struct tokend *t, const char *const *names, const double *weights
 	return r;
 }
 
+/* ---- taking an edit back ---- */
+
+static struct generation **find_kept(struct tokend *t)
+{
+	struct generation **at = &t->now;
+
+	while (*at && *at != t->kept.ring)
+		at = &(*at)->older;
+	return at;
+}
+
+void handle_forget(struct tokend *t)
+{
+	struct kept *k = &t->kept;
+	struct generation **at = k->ring ? find_kept(t) : NULL, *g = at ? *at : NULL;
+
+	cursor_free(&k->origin);
+	if (g) {
+		g->kept = false;
+		if (g != t->now && generation_idle(g)) {
+			*at = g->older;
+			generation_free(g, true);
+		}
+		if (k->fd >= 0)
+			close(k->fd);
+	}
+	*k = (struct kept){.fd = -1};
+}
+
 int handle_remember(struct tokend *t)
 {
-	cursor_free(&t->before);
-	if (!cursor_copy(&t->before, &t->origin))
+	handle_forget(t);
+	if (!cursor_copy(&t->kept.origin, &t->origin))
 		return no_memory(t);
-	t->before_taken = t->taken;
-	t->before_committed = t->committed;
+	t->kept.taken = t->taken;
+	t->kept.committed = t->committed;
+	t->kept.number = t->number;
+	t->kept.batches = t->batches;
 	return 0;
 }
 
-int handle_undo(struct tokend *t)
+/* The ring that was kept is the present one again. */
+static void readopt(struct tokend *t, const struct kept *k)
 {
-	struct cursor here;
-	struct cursor_why why;
+	struct generation **at = find_kept(t), *g = *at;
 
-	if (t->before.datasets == 0)
-		return 0;
-	if (!cursor_copy(&here, &t->before))
-		return no_memory(t);
-	bool there = cursor_seek(&here, t->before_taken, &why);
-	int r = there ? go_edited(t, &here) : refused(t, &why);
+	assert(g && g != t->now);
+	*at = g->older;
+	g->kept = false;
+	handle_adopt(t, g, k->fd);
+	t->late = k->late;
+	/* What came back meanwhile the daemon was not told. */
+	ring_release(&g->ring, g->out.released);
+	if (t->fd >= 0)
+		link_wake(t->fd);
+}
 
-	cursor_free(&here);
-	if (r < 0)
-		return r;
-	while (t->legs > 1 && t->leg[t->legs - 1].start > t->before_taken)
+void handle_undo(struct tokend *t)
+{
+	const struct kept k = t->kept;
+
+	if (!k.ring)
+		return;
+	readopt(t, &k);
+	t->kept = (struct kept){.fd = -1};
+	handle_stop_search(&t->search);
+	t->failed = 0;
+	while (t->legs > 1 && t->leg[t->legs - 1].start > k.taken)
 		t->legs--;
-	if (t->leg[0].start > t->before_taken)
-		t->leg[0] = (struct leg){t->before_taken, t->step, t->before_taken};
-	t->taken = t->before_taken;
-	t->committed = t->before_committed;
-	set_origin(t, &t->before);
-	t->before = (struct cursor){0};
+	if (t->leg[0].start > k.taken)
+		t->leg[0] = (struct leg){k.taken, t->step, k.taken};
+	t->taken = k.taken;
+	t->committed = k.committed;
+	t->number = k.number;
+	t->batches = k.batches;
+	set_origin(t, &k.origin);
 	handle_record_place(t);
-	return 0;
 }
 
 int tokend_set_mix(
@@ -528,5 +593,8 @@ int tokend_set_mix(
 {
 	int r = handle_check(t);
 
-	return r < 0 ? r : handle_mix(t, names, weights, n, TOKEND_SOON, acts_from);
+	if (r < 0)
+		return r;
+	handle_forget(t);
+	return handle_mix(t, names, weights, n, TOKEND_SOON, acts_from);
 }

@@ -170,6 +170,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		.world = o->world,
 		.micro = o->micro_batch,
 	};
+	struct patience patience;
 	struct generation *g;
 	struct cursor cursor;
 	int fd;
@@ -185,7 +186,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->slots = o->slots;
 	t->helper = o->helper != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
-	r = handle_find(t, &target, o->connect_ms, &g, &cursor, &fd);
+	patience = (struct patience){.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms};
+	r = handle_find(t, &target, &patience, &g, &cursor, &fd);
 	if (r < 0)
 		return r;
 	handle_adopt(t, g, fd);
@@ -205,15 +207,15 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, con
 		snprintf(why, why_bytes, "memory: out of memory");
 	if (!t)
 		return r;
-	t->fd = t->search.fd = -1;
-	if (waiter)
-		t->waiter = *waiter;
-	if (read_options(&o, options))
+	t->fd = t->search.fd = t->kept.fd = -1;
+	if (read_options(&o, options)) {
+		t->waiter = waiter ? *waiter : (struct waiter){.warn = o.warn, .context = o.warn_context};
 		r = attach(t, &o);
-	else
+	} else {
 		r = handle_fail(t, TOKEND_EARGUMENT,
 			"size: %zu: set it to sizeof(struct tokend_options) and everything unused to 0",
 			options->size);
+	}
 	if (why && why_bytes)
 		snprintf(why, why_bytes, "%s", t->why);
 	if (r == 0)
@@ -242,6 +244,8 @@ void tokend_detach(struct tokend *t)
 		generation_free(g, ours);
 	}
 	if (ours) {
+		if (t->kept.ring && t->kept.fd >= 0)
+			close(t->kept.fd);
 		pin_close(t->pin);
 		handle_lose(t);
 		handle_stop_search(&t->search);
@@ -249,7 +253,7 @@ void tokend_detach(struct tokend *t)
 	if (t->alive)
 		munmap((void *)t->alive, RING_PAGE);
 	cursor_free(&t->origin);
-	cursor_free(&t->before);
+	cursor_free(&t->kept.origin);
 	cursor_free(&t->spoken);
 	free(t->socket);
 	free(t->stream);

@@ -54,8 +54,12 @@ struct tokend_options {
 	uint32_t micro_batch; /* rows of a batch, ≥ 1 */
 	uint32_t peer;	/* tensor/pipeline/context-parallel process of this rank: same batches, own ring */
 	uint32_t slots; /* batches of read-ahead; 0: the daemon's choice */
-	uint32_t deadline_ms; /* how long to look for a lost daemon; 0: 300,000 */
-	uint32_t connect_ms;  /* how long the first attach may look for one; 0: not at all */
+	/*
+	 * How long to look for a lost daemon, and to wait for one that is starting or that refuses for now
+	 * because others hold its memory or connections; 0: 300,000.
+	 */
+	uint32_t deadline_ms;
+	uint32_t connect_ms; /* how long the first attach waits where nobody listens; 0: not at all */
 	/* Where to start: exactly one of cursor, tag, position and the beginning. */
 	const void *cursor; /* bytes from tokend_cursor() */
 	size_t cursor_bytes;
@@ -63,6 +67,13 @@ struct tokend_options {
 	uint64_t position; /* used if start_at_position is not 0 */
 	int start_at_position;
 	int helper; /* 1: reads for another session of this rank, which is the one operators speak to */
+	/*
+	 * Called, unless NULL, when a call has waited for the daemon for 2, 10 and 60 s: @line says what it
+	 * waits for and for how much longer. It must not use the handle. If it does not return 0, the call
+	 * ends with TOKEND_EAGAIN.
+	 */
+	int (*warn)(void *warn_context, const char *line);
+	void *warn_context;
 };
 
 struct tokend_row {
@@ -266,7 +277,7 @@ TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
  */
 TOKEND_API int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
 /*
- * Tells the operator how request @number stands here, with one line for people (fewer than 1024 bytes). With
+ * Tells the operator how request @number stands here, with one line for people, cut to 1023 bytes. With
  * TOKEND_DONE the present cursor goes along, and what tokend_obey() said. Answer before seeking elsewhere as
  * another rank. Does not wait: ECONNECT if the daemon is lost, and then the request is too.
  */

@@ -64,6 +64,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_NODE] = "node",
 	[WIRE_PINNED] = "pinned_bytes",
 	[WIRE_PASSING] = "passing",
+	[WIRE_REPLACES] = "replaces",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",

@@ -11,8 +11,11 @@
  *                                 so the client tries again until its deadline
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?}
- *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes}    + 2 fds
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?,
+ *            replaces?}
+ *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?}    + 2 fds. A seek attaches anew and says
+ *                                 in replaces the id of the session that it closes then: `memory:` counts the
+ *                                 two rings as one meanwhile
  *   → checkpoint{tag, cursor}
  *   ← saved{tag, path, digest}
  *   → describe{}
@@ -118,6 +121,7 @@ enum wire_key {
 	WIRE_NODE,    /* of NUMA: where the client runs; in a status: where its ring is to lie */
 	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
+	WIRE_REPLACES,
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

@@ -2,6 +2,7 @@
  * Talking to a daemon: connect, ask, hear. What goes wrong is printed here, once.
  */
 #include "../connect.h"
+#include "../trust.h"
 #include "ctl.h"
 
 #include <errno.h>
@@ -81,6 +82,7 @@ bool ctl_ask(int fd, const struct wire *question, struct packet *packet)
 int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet)
 {
 	struct wire hello = {.op = WIRE_HELLO};
+	char why[400];
 	int fd;
 
 	*socket = ctl_socket(given, config);
@@ -91,9 +93,11 @@ int ctl_connect(const char *given, const char *config, char **socket, struct pac
 	if (fd < 0)
 		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket", *socket,
 			strerror(-fd));
+	else if (!trust_peer(fd, *socket, why, sizeof(why)))
+		ctl_fail("%s", why);
 	else if (ctl_ask(fd, &hello, packet))
 		return fd;
-	else
+	if (fd >= 0)
 		close(fd);
 	free(*socket);
 	*socket = NULL;

@@ -75,14 +75,25 @@ static int call_absent(const struct client *c)
 	return result ? 0 : -1;
 }
 
+static int check_signals(const struct client *c)
+{
+	(void)c;
+	return PyErr_CheckSignals();
+}
+
+static int say_warning(const struct client *c)
+{
+	return PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "tokend: %s", c->warning);
+}
+
 /* While the call that waits does not touch the handle. */
-static int ask_python(struct client *c, bool absent)
+static int ask_python(struct client *c, int (*ask)(const struct client *c))
 {
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
 	PyEval_RestoreThread(c->thread);
 
-	int interrupted = absent ? call_absent(c) : PyErr_CheckSignals();
+	int interrupted = ask(c);
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
@@ -96,14 +107,22 @@ static int ask_python(struct client *c, bool absent)
 
 static int on_idle(void *context)
 {
-	return ask_python(context, false);
+	return ask_python(context, check_signals);
 }
 
 static int on_absent(void *context)
 {
 	struct client *c = context;
 
-	return c->absent ? ask_python(c, true) : 0;
+	return c->absent ? ask_python(c, call_absent) : 0;
+}
+
+static int on_warn(void *context, const char *line)
+{
+	struct client *c = context;
+
+	c->warning = line;
+	return ask_python(c, say_warning);
 }
 
 /* ---- making and closing ---- */
@@ -120,7 +139,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
-	const struct waiter waiter = {on_idle, on_absent, c};
+	const struct waiter waiter = {on_idle, on_absent, on_warn, c};
 	PyObject *absent = NULL;
 	char why[1400];
 	int r;
@@ -469,17 +488,13 @@ static PyObject *client_answer(PyObject *self, PyObject *args)
 static PyObject *client_undo(PyObject *self, PyObject *none)
 {
 	struct client *c = (struct client *)self;
-	int r;
 
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, r = handle_undo(c->t));
-
-	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
-
+	WAITING(c, handle_undo(c->t));
 	leave(c, true);
-	return result;
+	Py_RETURN_NONE;
 }
 
 static PyObject *client_stream(PyObject *self, PyObject *none)

@@ -27,6 +27,7 @@ struct client {
 	PyThreadState *thread; /* of the call that waits */
 	bool yields;	       /* it gives state up meanwhile */
 	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
+	const char *warning;   /* to be said to Python */
 	uint64_t batches, tokens;
 	struct views *views; /* NULL: batches are copied, never lent */
 };

@@ -410,7 +410,20 @@ static void connection_new(struct server *server, int fd, const struct ucred *pe
 		connection_refuse_with(c, &refusal);
 }
 
-/* Out of descriptors: give up the spare one to take the client off the queue, and refuse it by closing. */
+/* To a client that gets no connection: it tries again. */
+static void turn_away(struct server *server, int fd)
+{
+	struct wire w = {.op = WIRE_ERROR};
+
+	wire_set_text(&w, WIRE_CODE, "descriptors");
+	wire_set_text(&w, WIRE_FIELD, "connections");
+	wire_set_text(&w, WIRE_TEXT, "the daemon is out of file descriptors: raise LimitNOFILE (ulimit -n)");
+	wire_set(&w, WIRE_PASSING, 1);
+	send(fd, server->outgoing, wire_encode(&w, server->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
+	close(fd);
+}
+
+/* Out of descriptors: give up the spare one to take the client off the queue, and refuse it. */
 static void refuse_for_descriptors(struct server *server)
 {
 	if (server->spare_fd < 0) {
@@ -424,7 +437,7 @@ static void refuse_for_descriptors(struct server *server)
 	int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC);
 
 	if (fd >= 0)
-		close(fd);
+		turn_away(server, fd);
 	server->spare_fd = dup(STDERR_FILENO); /* if somebody was faster: on_second() tries again */
 	log_line(LOG_WARNING, "out of file descriptors: a client was turned away; raise LimitNOFILE");
 }

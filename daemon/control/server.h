@@ -72,6 +72,7 @@ struct server {
 	int spare_fd;		 /* given up to be able to refuse when we run out of them */
 	bool stopping;
 	uint64_t memory_bytes; /* rings and staging, in use or promised */
+	uint64_t lent_bytes;   /* of those, of rings that replace another one: `memory:` counts a pair once */
 	uint64_t started_ms;
 	uint64_t lonely_since_ms;
 	uint64_t lost_wakes; /* of sessions gone */
@@ -113,6 +114,9 @@ struct session {
 	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes; /* of its ring, out of memory: */
+	struct session
+		*replaces; /* the ring that its client leaves for this one, until that is gone; or NULL */
+	uint64_t lent;	   /* bytes that `memory:` does not count meanwhile */
 	struct segment segment;
 	struct feed *feed;
 	bool fed;		/* the data thread has the feed */

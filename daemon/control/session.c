@@ -50,6 +50,74 @@ static void attach_job_free(struct attach_job *job)
 	free(job);
 }
 
+/* ---- the two rings of a seek ---- */
+
+/*
+ * A client that seeks has its next ring before it closes this one, so that a refusal leaves it where it was.
+ * For that moment `memory:` counts the two as the larger of them: a config that fits exactly serves an
+ * operator's mix.
+ *
+ * Only a session of the same process counts. It is believed for one successor that stays and one that is on
+ * its way out, and not while it replaces another one that stays: who opens ring after ring and closes none
+ * gets at most twice what `memory:` allows.
+ */
+static bool may_be_replaced(const struct server *server, const struct session *former)
+{
+	const struct session *before = former->replaces;
+	unsigned successors = 0;
+
+	if (before && (!before->connection->closing || before->replaces))
+		return false;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = server->session[id];
+
+		if (!s || s->replaces != former)
+			continue;
+		if (!s->connection->closing || ++successors > 1)
+			return false;
+	}
+	return true;
+}
+
+static struct session *find_replaced(const struct session *s, const struct wire *w)
+{
+	const struct connection *c = s->connection;
+	uint64_t id = wire_has(w, WIRE_REPLACES) ? wire_number(w, WIRE_REPLACES) : LIMIT_SESSIONS;
+	struct session *former = id < LIMIT_SESSIONS ? c->server->session[id] : NULL;
+
+	if (!former || former == s || former->connection->pid != c->pid ||
+		former->connection->uid != c->uid || former->peer != s->peer ||
+		strcmp(former->run, s->run) != 0 || !may_be_replaced(c->server, former))
+		return NULL;
+	return former;
+}
+
+static void begin_pair(struct session *s, struct session *former)
+{
+	if (!former)
+		return;
+	s->replaces = former;
+	s->lent = s->bytes < former->bytes ? s->bytes : former->bytes;
+	s->connection->server->lent_bytes += s->lent;
+}
+
+static void end_pair(struct session *s)
+{
+	s->connection->server->lent_bytes -= s->lent;
+	s->lent = 0;
+	s->replaces = NULL;
+}
+
+static void end_pairs(struct session *s)
+{
+	struct server *server = s->connection->server;
+
+	end_pair(s);
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (server->session[id] && server->session[id]->replaces == s)
+			end_pair(server->session[id]);
+}
+
 /* Frees what a session owns, and itself; not in the data thread any more. */
 static void session_free(struct session *s)
 {
@@ -60,6 +128,7 @@ static void session_free(struct session *s)
 		server->lost_wakes += feed_counters(s->feed).lost_wakes;
 	feed_free(s->feed);
 	segment_free(&s->segment);
+	end_pairs(s);
 	server->memory_bytes -= s->bytes;
 	server->session[s->id] = NULL;
 	server->sessions--;
@@ -142,7 +211,7 @@ static uint64_t default_slots(const struct stream *stream, uint64_t micro)
 }
 
 /* Sizes the ring and takes its memory out of `memory:`. */
-static bool reserve(struct attach_job *job, struct server *server)
+static bool reserve(struct attach_job *job, const struct wire *w, struct server *server)
 {
 	struct session *s = job->session;
 	const struct config_stream *c = s->stream->config;
@@ -159,17 +228,21 @@ static bool reserve(struct attach_job *job, struct server *server)
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
-	uint64_t left = limit > server->memory_bytes ? limit - server->memory_bytes : 0;
+	uint64_t used = server->memory_bytes - server->lent_bytes;
+	uint64_t left = limit > used ? limit - used : 0;
+	struct session *former = find_replaced(s, w);
+	uint64_t lent = !former ? 0 : need < former->bytes ? need : former->bytes;
 	/* A ring that fits once all others have left will fit; a larger one never does. */
 	bool passing = need + server->options->staging_bytes <= limit;
 
-	if (need > left)
+	if (need - lent > left)
 		return (passing ? refuse_passing : refuse)(&job->refusal, "memory", "slots",
 			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
 			" are left: raise memory: in %s, or take fewer slots",
 			s->slots, need, left, limit, server->options->catalog->config->path);
 	s->bytes = need;
 	server->memory_bytes += need;
+	begin_pair(s, former);
 	return true;
 }
 
@@ -262,6 +335,7 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_END, cursor_end(&job->cursor));
 	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
+	wire_set(&w, WIRE_ID, s->id);
 	connection_send(job->connection, &w, fds, 2);
 	segment_close_fds(&s->segment);
 }
@@ -354,7 +428,7 @@ void session_attach(struct connection *c, const struct wire *w)
 	job->state_dir = server->options->catalog->config->state_dir;
 	job->work.data = job;
 	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) ||
-		!reserve(job, server)) {
+		!reserve(job, w, server)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);

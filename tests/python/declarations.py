@@ -10,7 +10,8 @@ class Options(c.Structure):
         ("size", c.c_size_t), ("socket", c.c_char_p), ("stream", c.c_char_p), ("run", c.c_char_p), ("rank", c.c_uint64),
         ("world", c.c_uint64), ("micro_batch", c.c_uint32), ("peer", c.c_uint32), ("slots", c.c_uint32),
         ("deadline_ms", c.c_uint32), ("connect_ms", c.c_uint32), ("cursor", c.c_char_p), ("cursor_bytes", c.c_size_t),
-        ("tag", c.c_char_p), ("position", c.c_uint64), ("start_at_position", c.c_int),
+        ("tag", c.c_char_p), ("position", c.c_uint64), ("start_at_position", c.c_int), ("helper", c.c_int),
+        ("warn", c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)), ("warn_context", c.c_void_p),
     ]  # fmt: skip
 
 

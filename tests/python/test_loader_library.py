@@ -198,6 +198,23 @@ def test_options_that_cannot_be(library, daemon, options, text):
     assert not handle.t
 
 
+def test_a_call_that_waits_says_what_for_and_can_be_ended(library, directory):
+    """After 2 s the callback is called with one line; what it returns ends the wait."""
+    said = []
+
+    def warn(context, line):
+        said.append((context, line.decode()))
+        return 1
+
+    callback = dict(Options._fields_)["warn"](warn)
+    o = Options(size=c.sizeof(Options), socket=bytes(directory / "none"), stream=b"train", world=1, micro_batch=1)
+    o.connect_ms, o.warn, o.warn_context = 60_000, callback, 5
+    t = c.c_void_p()
+    assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == EAGAIN
+    assert [context for context, _ in said] == [5]
+    assert f"no daemon has answered at {directory}/none for 2 s" in said[0][1]
+
+
 def test_a_caller_with_a_larger_struct_of_a_later_version(library, daemon):
     class Later(c.Structure):
         _fields_ = [("options", Options), ("more", c.c_uint64)]

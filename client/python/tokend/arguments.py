@@ -24,6 +24,14 @@ def check_names(stream: Any, run: Any) -> None:
             raise TypeError(f"{what}: {name!r}, must be a text")
 
 
+NOBODY_S = 5.0  # how long a first attach waits where nobody listens: a daemon that is started together with its trainers
+
+
+def patience(deadline: float) -> int:
+    """Milliseconds to wait for somebody to listen at the socket."""
+    return max(1, round(min(deadline, NOBODY_S) * 1000))
+
+
 def check_deadline(deadline: Any) -> None:
     if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
         raise ValueError(f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}")

@@ -114,7 +114,9 @@ class Control:
 
     def tell(self, number, outcome, text):
         try:
-            self.client.answer(number, outcome, text.replace("\n", " ")[:900])
+            # The library cuts it to what a message holds; paths may have bytes that are no text.
+            line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
+            self.client.answer(number, outcome, line)
         except Error as error:  # the operator is told that this rank said nothing
             warnings.warn(f"tokend: request {number}: cannot answer: {error}", stacklevel=3)
 

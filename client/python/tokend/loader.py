@@ -37,7 +37,9 @@ class Loader:
     peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a mesh knows it
     slots        batches of read-ahead; 0: the daemon's choice
     start        "begin", a position, the tag of a checkpoint ("TAG" or "RUN/TAG"), or a cursor
-    deadline     seconds to look for a daemon that was lost
+    deadline     seconds to look for a daemon that was lost, and to wait for one that is starting, or that refuses for now because
+                 others hold its memory or connections; warns after 2, 10 and 60 s. Where nobody listens at all, the constructor
+                 waits for 5 s
     framework    "torch" or "numpy"; default torch if it is installed
     dtype        of input_ids: int64 (default) or int32. A token that does not fit is an ArgumentError that names it
     device       "cpu", or "cuda[:N]": input_ids, labels, loss_mask, position_ids and cu_seqlens are made there (tokend.device);
@@ -141,7 +143,7 @@ class Loader:
             share = arguments.cp_slice(cp, place, mesh is not None)
             self._micro = micro_batch
             if config is None:
-                attach(socket)
+                attach(socket, connect_ms=arguments.patience(deadline))
             else:
                 arguments.check_config(config, socket)
                 private.attach(config, deadline, attach)

@@ -1,0 +1,206 @@
+"""What passes by itself is waited for: a daemon that starts, memory and connections that others hold. A mix or skip never waits."""
+
+import contextlib
+import resource
+import subprocess
+import threading
+import time
+import warnings
+
+import numpy
+import pytest
+import tokend
+from conftest import BIN, Daemon, wait_until
+from tokend import _tokend
+
+SLOTS = 4
+
+
+def memory_in_use(daemon):
+    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["memory_bytes"]
+
+
+def client(daemon, **more):
+    arguments = {"slots": SLOTS, "deadline_ms": 20000, **more}
+    return _tokend.Client("train", 4, socket=daemon.socket, **arguments)
+
+
+def take(client):
+    """The positions of the next batch."""
+    rows = numpy.empty((2, 4), numpy.int64)
+    assert client.next_into(0, rows.ctypes.data) is not None
+    return rows[0].tolist()
+
+
+def limit_memory(daemon, rings):
+    """Restarts the daemon with memory for exactly so many rings of client()."""
+    empty = memory_in_use(daemon)
+    one = client(daemon)
+    ring = memory_in_use(daemon) - empty
+    one.close()
+    daemon.stop()
+    daemon.config.write_text(daemon.config.read_text().replace("64MiB", str(empty + rings * ring)))
+    daemon.start()
+
+
+@contextlib.contextmanager
+def later(seconds, act):
+    thread = threading.Timer(seconds, act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_first_attach_waits_for_memory_that_others_hold(daemon):
+    limit_memory(daemon, 2)
+    others = [client(daemon) for _ in range(2)]
+    with later(2.5, others[0].close), pytest.warns(RuntimeWarning, match=r"memory: in .* refused for 2 s, trying again for 17 s"):
+        late = client(daemon)
+    assert take(late) == [0, 1, 2, 3]
+
+
+def test_a_ring_that_never_fits_is_refused_at_once(daemon):
+    limit_memory(daemon, 2)
+    begin = time.monotonic()
+    with pytest.raises(tokend.RefusedError, match="a ring of 4096 slots needs"):
+        client(daemon, slots=4096)
+    assert time.monotonic() - begin < 10
+
+
+def test_who_waits_until_the_deadline_is_told_what_for(daemon):
+    limit_memory(daemon, 1)
+    other, begin = client(daemon), time.monotonic()
+    with pytest.raises(tokend.RefusedError, match=r"raise memory: .*\(tried again for 1 s\)"):
+        client(daemon, deadline_ms=1200)
+    assert time.monotonic() - begin >= 1.2
+    assert take(other) == [0, 1, 2, 3]
+
+
+def test_next_waits_for_memory_that_another_took_while_the_daemon_restarted(daemon):
+    limit_memory(daemon, 1)
+    ours = client(daemon)
+    first = take(ours)
+    daemon.kill()
+    daemon.start()
+    other = client(daemon, run="other")
+    with later(1.0, other.close):
+        got = [first, *(take(ours) for _ in range(3 * SLOTS))]
+    assert sum(got, []) == list(range(4 * len(got)))
+
+
+def test_a_connection_too_many_waits_for_one_that_ends(daemon):
+    daemon.stop()
+
+    def few_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    log = open(daemon.directory / "log", "a")
+    daemon.process = subprocess.Popen([BIN / "tokend", "-c", daemon.config], stdout=log, stderr=log, preexec_fn=few_descriptors)
+    wait_until(daemon.answers, "the daemon's start")
+    held = []
+    with pytest.raises(tokend.RefusedError, match="connections are all that the descriptors allow"):
+        while len(held) < 10:
+            held.append(client(daemon, deadline_ms=500))
+    with later(1.0, held[0].close):
+        late = client(daemon)
+    assert take(late) == [0, 1, 2, 3]
+
+
+def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
+    daemon = Daemon(directory)
+    with later(2.5, daemon.start), pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s"):
+        loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
+    with loader:
+        assert next(loader)["position"].tolist() == [0, 1, 2, 3]
+    daemon.kill()
+
+
+def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_with_nobody(daemon):
+    daemon.freeze()
+    with later(6.5, lambda: daemon.signal(18)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
+        late = client(daemon, connect_ms=100)
+    assert take(late) == [0, 1, 2, 3]
+
+
+def test_a_warning_that_is_an_error_ends_the_wait(directory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="start one with tokend -c FILE"):
+            tokend.Loader("train", 4, socket=directory / "socket", rank=0, world=1)
+
+
+# ---- an operator's edits ----
+
+
+def test_an_edit_needs_no_memory_of_its_own(daemon):
+    """`memory:` holds two rings, both are there, and each makes way for its successor, again and again."""
+    limit_memory(daemon, 2)
+    ranks = [client(daemon, run="job", rank=rank, world=2) for rank in range(2)]
+    assert [take(rank) for rank in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    place = 8
+    for _ in range(5):
+        place += 80
+        assert [rank.obey("skip", "samples 80") for rank in ranks] == [place] * 2
+        assert [take(rank)[0] for rank in ranks] == [place, place + 4]
+        place += 8
+    wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 3, "the end of the rings that were left")
+    with pytest.raises(tokend.RefusedError, match="raise memory:"):
+        client(daemon, run="third", deadline_ms=300)
+
+
+def test_an_edit_is_taken_back_without_memory_and_without_a_daemon(daemon):
+    limit_memory(daemon, 1)
+    ours = client(daemon)
+    got = take(ours)
+    assert ours.obey("skip", "samples 800") == 804
+    ours.undo()
+    got += take(ours)
+    ours.obey("mix", "weight 1 code\n")
+    daemon.kill()
+    ours.undo()  # does not look for one
+    daemon.start()
+    for _ in range(3 * SLOTS):
+        got += take(ours)
+    assert got == list(range(len(got)))
+    assert ours.position() == len(got)
+
+
+def test_an_edit_does_not_wait_for_memory(daemon):
+    limit_memory(daemon, 1)
+    ours = client(daemon)
+    daemon.kill()
+    daemon.start()
+    other = client(daemon, run="other")
+    begin = time.monotonic()
+    with pytest.raises(tokend.RefusedError, match="raise memory:"):
+        ours.obey("skip", "samples 100")
+    assert time.monotonic() - begin < 10
+    other.close()
+    assert take(ours) == [0, 1, 2, 3]
+
+
+def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
+    """The daemon believes `replaces` once for each session, whatever a client says."""
+    limit_memory(daemon, 1)
+    ours = client(daemon)
+    for _ in range(3):
+        ours.seek(None, 0, 1, 4)
+    assert take(ours) == [0, 1, 2, 3]
+    with pytest.raises(tokend.RefusedError, match="raise memory:"):
+        client(daemon, deadline_ms=300)
+
+
+@pytest.mark.parametrize("text", ["x" * 3000, "é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200])
+def test_a_failure_of_any_length_reaches_the_operator(daemon, text):
+    """Answers hold 1,023 bytes. What is longer is cut where a character ends."""
+    from test_control import answer, ask
+
+    loader = tokend.Loader("train", 4, socket=daemon.socket, run="job", rank=0, world=1)
+    with pytest.raises(OSError, match=text[:20]), loader:
+        tokctl = ask(daemon, "drain")
+        wait_until(lambda: loader.control() is not None, "the request")
+        raise OSError(text)
+    got = answer(tokctl, status=1)
+    assert text[:300].encode(errors="replace").decode() in got
