@@ -5,6 +5,7 @@
 #include "metrics.h"
 
 #include "../../proto/version.h"
+#include "rereads.h"
 #include "server.h"
 
 #include <arpa/inet.h>
@@ -138,6 +139,8 @@ static void page(FILE *to, const struct server *server)
 		(double)server->lost_wakes);
 	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard",
 		(double)server->failures);
+	plain(to, "tokend_rereads_total", "counter",
+		"Damaged reads of compressed shards that were good when read again", (double)rereads_total());
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
 		unpinned(server));
