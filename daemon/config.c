@@ -20,7 +20,6 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 #define WINDOW_MAX   LIMIT_CHUNK_BYTES /* tokens; a slot holds at least one window */
 
-
 static const char NAME_RIGHT[] = "a name of 1 to 64 bytes, no control characters, no '/', no dot in front";
 static const char LABEL_RIGHT[] = "a name of 1 to 64 bytes, no control characters";
 

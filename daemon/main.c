@@ -5,7 +5,6 @@
 #include "control/log.h"
 #include "control/notify.h"
 #include "control/place.h"
-#include "control/rereads.h"
 #include "control/server.h"
 
 #include <errno.h>
@@ -287,6 +286,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a, const
 		.direct = config->direct,
 		.depth = LIMIT_READS / 2,
 		.files = descriptors.files,
+		.streams = config->streams,
 		.largest_window_bytes = largest_window(catalog),
 		.frames_bytes = any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
 	};
@@ -319,8 +319,6 @@ static int serve(const struct catalog *catalog, const struct arguments *a, const
 
 static int run(const struct arguments *a, struct listener *listener)
 {
-	rereads_log();
-
 	char why[2 * LIMIT_TEXT_BYTES], own[WIRE_SOCKET_BYTES];
 	struct config *config = config_load(a->config, why, sizeof(why));
 	struct catalog *catalog = config ? catalog_open(config, why, sizeof(why)) : NULL;

@@ -35,7 +35,12 @@ struct feeder {
 	struct disk *disk;
 	void (*ring)(void *);
 	void *context;
-	bool stop;		  /* under to_data.lock */
+	bool stop;		/* under to_data.lock */
+	_Atomic uint64_t turns; /* of the data thread's loop, a second apart at most */
+	uint64_t turns_seen;	/* control thread: at the last feeder_answers() */
+	unsigned streams;
+	pthread_mutex_t hangs; /* of what follows */
+	struct disk_hang hang[LIMIT_STREAMS];
 	bool news;		  /* data thread: something was posted since the last ring() */
 	bool noted;		  /* data thread: the disk's note is in the log */
 	char why[DISK_WHY_BYTES]; /* of the last fault */
@@ -96,6 +101,7 @@ static void perform(struct feeder *f, const struct engine_action *a)
 	case ENGINE_READ:
 		disk_queue(f->disk, &(struct disk_read){
 					    .tag = a->tag,
+					    .stream = a->stream,
 					    .dataset = a->owner,
 					    .shard = a->shard,
 					    .token = a->token,
@@ -199,13 +205,33 @@ static void note_disk(struct feeder *f)
 	log_line(LOG_WARNING, "%s", disk_notes(f->disk));
 }
 
+/* Looks for storage that does not answer, and tells the engine whose. */
+static void tick_disk(struct feeder *f)
+{
+	disk_tick(f->disk);
+	for (uint32_t stream = 0; stream < f->streams; stream++) {
+		struct disk_hang hang = disk_hang(f->disk, stream);
+		bool was = f->hang[stream].ticks > 0, is = hang.ticks > 0;
+
+		if (!was && !is)
+			continue;
+		pthread_mutex_lock(&f->hangs);
+		f->hang[stream] = hang;
+		pthread_mutex_unlock(&f->hangs);
+		if (was != is)
+			step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = is});
+	}
+}
+
 static void *run(void *argument)
 {
 	struct feeder *f = argument;
 	struct disk_done done[REAP];
 	int64_t tick = now_ms() + TICK_MS;
 
+	pthread_setname_np(pthread_self(), "tokend-data");
 	while (!stopping(f)) {
+		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
 		disk_commit(f->disk);
 		if (f->news) {
@@ -219,6 +245,7 @@ static void *run(void *argument)
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
 		if (now >= tick) {
+			tick_disk(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 			note_disk(f);
 			tick = now + TICK_MS;
@@ -233,7 +260,8 @@ static void *run(void *argument)
 
 /* ---- the control thread's side ---- */
 
-struct feeder *feeder_start(struct disk *disk, unsigned depth, void (*ring)(void *), void *context)
+struct feeder *feeder_start(
+	struct disk *disk, unsigned depth, unsigned streams, void (*ring)(void *), void *context)
 {
 	struct feeder *f = calloc(1, sizeof(*f));
 	sigset_t all, before;
@@ -242,11 +270,13 @@ struct feeder *feeder_start(struct disk *disk, unsigned depth, void (*ring)(void
 	if (!f)
 		return NULL;
 	f->disk = disk;
+	f->streams = streams;
 	f->ring = ring;
 	f->context = context;
 	f->engine = engine_new(depth);
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
+	pthread_mutex_init(&f->hangs, NULL);
 	if (!f->engine) {
 		free(f);
 		return NULL;
@@ -276,6 +306,7 @@ void feeder_stop(struct feeder *f)
 	disk_close(f->disk);
 	pthread_mutex_destroy(&f->to_data.lock);
 	pthread_mutex_destroy(&f->to_control.lock);
+	pthread_mutex_destroy(&f->hangs);
 	free(f);
 }
 
@@ -310,4 +341,23 @@ bool feeder_take(struct feeder *f, uint32_t *id, unsigned *news)
 struct feeder_failure feeder_failure(const struct feeder *f, uint32_t id)
 {
 	return f->member[id].failure;
+}
+
+struct disk_hang feeder_hang(struct feeder *f, uint32_t stream)
+{
+	pthread_mutex_lock(&f->hangs);
+	struct disk_hang hang = f->hang[stream];
+
+	pthread_mutex_unlock(&f->hangs);
+	return hang;
+}
+
+bool feeder_answers(struct feeder *f)
+{
+	uint64_t turns = atomic_load_explicit(&f->turns, memory_order_relaxed);
+	bool answers = turns != f->turns_seen;
+
+	f->turns_seen = turns;
+	disk_kick(f->disk);
+	return answers;
 }

@@ -25,8 +25,10 @@ struct feeder_failure {
 	char why[DISK_WHY_BYTES]; /* see struct disk_done */
 };
 
-/* Takes over @disk. @ring is called in the data thread when feeder_take() has news. NULL with errno. */
-struct feeder *feeder_start(struct disk *disk, unsigned depth, void (*ring)(void *), void *context);
+/* Takes over @disk, which @streams share. @ring is called in the data thread when feeder_take() has news.
+ * NULL with errno. */
+struct feeder *feeder_start(
+	struct disk *disk, unsigned depth, unsigned streams, void (*ring)(void *), void *context);
 /* Every feed must be gone. Closes the disk. */
 void feeder_stop(struct feeder *feeder);
 
@@ -38,5 +40,10 @@ void feeder_detach(struct feeder *feeder, uint32_t id);
 /* The next session with news and its FEEDER_ flags; false if there is none. */
 bool feeder_take(struct feeder *feeder, uint32_t *id, unsigned *news);
 struct feeder_failure feeder_failure(const struct feeder *feeder, uint32_t id);
+
+/* What the stream's storage did not answer to at the last tick, a second ago at most. */
+struct disk_hang feeder_hang(struct feeder *feeder, uint32_t stream);
+/* Has the data thread answered since the last call? Asks it to answer until the next one. */
+bool feeder_answers(struct feeder *feeder);
 
 #endif

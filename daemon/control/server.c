@@ -112,8 +112,11 @@ static void on_second(uv_timer_t *timer)
 
 static void on_watchdog(uv_timer_t *timer)
 {
-	(void)timer;
-	notify("WATCHDOG=1");
+	struct server *server = timer->data;
+
+	/* Trainers wait for the data thread, so it is watched, too. */
+	if (feeder_answers(server->feeder))
+		notify("WATCHDOG=1");
 }
 
 static bool start(struct server *server, char *why, size_t why_bytes)
@@ -131,7 +134,7 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		disk_close(o->disk);
 		return false;
 	}
-	server->feeder = feeder_start(o->disk, o->depth, ring_news, server);
+	server->feeder = feeder_start(o->disk, o->depth, o->catalog->config->streams, ring_news, server);
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		disk_close(o->disk);
@@ -157,6 +160,7 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
 	uv_timer_init(&server->loop, &server->watchdog);
+	server->watchdog.data = server;
 	if (watchdog)
 		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
 	return true;

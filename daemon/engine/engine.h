@@ -74,6 +74,7 @@ struct engine_action {
 	uint32_t id;
 	struct feed *feed; /* GONE: the caller's again */
 	/* READ, and where a read FAILED */
+	uint32_t stream;
 	uint64_t tag;
 	const void *owner;
 	uint64_t shard, token, tokens;

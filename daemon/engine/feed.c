@@ -160,6 +160,7 @@ static void describe_read(
 	*read = (struct engine_action){
 		.type = ENGINE_READ,
 		.id = feed->options.id,
+		.stream = feed->options.stream,
 		.tag = (uint64_t)feed->options.id << 32 | index,
 		.owner = feed->source[row->dataset].owner,
 		.shard = row->shard,

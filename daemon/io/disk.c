@@ -2,8 +2,8 @@
  * What is the same whatever way bytes are read: a request finds its file, waits until that is open and known
  * to be the one that was listed, reads until it has all, and ends exactly once.
  *
- *   queue → [parked: every entry of the table is in use] → [waiting: the file is being opened] → reading →
- * finished
+ *   queue → [parked: its stream may use no more entries of the table] → [waiting: the file is being opened] →
+ * reading → finished
  *
  * What is no plain shard is read at the next commit if it lies in memory, else in the backend's pool.
  *
@@ -12,8 +12,8 @@
  */
 #include "../marks.h"
 #include "files.h"
-#include "pool.h"
 #include "recheck.h"
+#include "share.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -58,7 +58,9 @@ struct disk {
 	uint64_t largest_window_bytes;
 	unsigned in_flight;
 	struct request *request; /* [depth] */
-	struct requests unused, parked, found, finished;
+	struct requests unused, found, finished;
+	struct shares shares;
+	unsigned depth;
 	struct files files;
 	struct frames *frames;		      /* NULL: nothing is compressed */
 	uint64_t indexes_bytes, indexes_most; /* with what is reserved for those being made: */
@@ -79,7 +81,8 @@ static uint64_t staging_each(const struct disk_options *options)
 uint64_t disk_memory(const struct disk_options *options)
 {
 	return sizeof(struct disk) + options->depth * (sizeof(struct request) + staging_each(options)) +
-	       files_memory(options->files) + options->frames_bytes + options->indexes_bytes;
+	       files_memory(options->files) + shares_memory(options->streams) + options->frames_bytes +
+	       options->indexes_bytes;
 }
 
 static bool disk_allocate(struct disk *disk, const struct disk_options *options)
@@ -87,7 +90,8 @@ static bool disk_allocate(struct disk *disk, const struct disk_options *options)
 	uint64_t each = staging_each(options);
 
 	disk->request = calloc(options->depth, sizeof(*disk->request));
-	if (!disk->request || !files_init(&disk->files, options->files))
+	if (!disk->request || !shares_init(&disk->shares, options->streams) ||
+		!files_init(&disk->files, options->files))
 		return false;
 	if (options->frames_bytes > 0 && !(disk->frames = frames_new(options->frames_bytes)))
 		return false;
@@ -113,6 +117,7 @@ static void disk_release(struct disk *disk)
 		munmap(disk->staging, disk->staging_bytes);
 	if (disk->files.count > 0)
 		files_free(&disk->files);
+	shares_free(&disk->shares);
 	if (disk->frames)
 		frames_free(disk->frames);
 	free(disk->request);
@@ -131,10 +136,10 @@ static struct disk *disk_make(
 		return NULL;
 	disk->ops = ops;
 	disk->direct = options->direct;
+	disk->depth = options->depth;
 	disk->indexes_most = options->indexes_bytes;
 	disk->largest_window_bytes = options->largest_window_bytes;
 	STAILQ_INIT(&disk->unused);
-	STAILQ_INIT(&disk->parked);
 	STAILQ_INIT(&disk->found);
 	STAILQ_INIT(&disk->finished);
 	if (disk_allocate(disk, options))
@@ -221,6 +226,19 @@ const char *disk_notes(const struct disk *disk)
 
 /* ---- reading ---- */
 
+static struct share *share_of(struct disk *disk, const struct request *request)
+{
+	return &disk->shares.share[request->read.stream];
+}
+
+static void disk_submit(struct disk *disk, struct disk_work *work, struct share *share)
+{
+	work->share = &share->pool;
+	work->begun = false;
+	work->ticks = 0;
+	disk->ops->submit(disk->backend, work);
+}
+
 static void request_finish(struct disk *disk, struct request *request, enum disk_fault fault, int error)
 {
 	request->done = (struct disk_done){
@@ -265,7 +283,7 @@ static void request_continue(struct disk *disk, struct request *request)
 	work->to = to + from;
 	work->bytes = end - from;
 	work->at = request->start + from;
-	disk->ops->submit(disk->backend, work);
+	disk_submit(disk, work, share_of(disk, request));
 }
 
 /* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has a source.
@@ -314,7 +332,7 @@ static void request_call(struct disk *disk, struct request *request, int64_t (*c
 {
 	request->tries = 0;
 	request->work = (struct disk_work){.call = call, .fd = request->file->fd};
-	disk->ops->submit(disk->backend, &request->work);
+	disk_submit(disk, &request->work, share_of(disk, request));
 }
 
 /* The tokens are there, and marks come from them alone. */
@@ -386,7 +404,7 @@ static void file_open(struct disk *disk, struct file *file)
 	file->state = FILE_OPENING;
 	file->work.call = NULL;
 	file->work.opening = &file->opening;
-	disk->ops->submit(disk->backend, &file->work);
+	disk_submit(disk, &file->work, file->share);
 }
 
 /* It is looked through before it is read, in whatever way. */
@@ -413,10 +431,13 @@ static void file_begin(struct disk *disk, struct file *file)
 
 static bool request_place(struct disk *disk, struct request *request)
 {
-	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard);
+	struct share *share = share_of(disk, request);
+	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard, &share->files,
+		share_files_most(&disk->shares, share, disk->files.count));
 
 	if (!file)
 		return false;
+	file->share = share;
 	request->file = file;
 	if (file->state == FILE_OPEN) {
 		request_start(disk, request);
@@ -428,23 +449,50 @@ static bool request_place(struct disk *disk, struct request *request)
 	return true;
 }
 
-/* Nobody overtakes who is parked: a file that is always in use would keep them out for ever. */
+/*
+ * Nobody overtakes who is parked of the same stream: a file that is always in use would keep them out for
+ * ever.
+ */
 static void request_admit(struct disk *disk, struct request *request)
 {
-	if (!STAILQ_EMPTY(&disk->parked) || !request_place(disk, request))
-		STAILQ_INSERT_TAIL(&disk->parked, request, link);
+	struct share *share = share_of(disk, request);
+	bool first = STAILQ_EMPTY(&share->parked);
+
+	if (first && request_place(disk, request))
+		return;
+	if (first)
+		TAILQ_INSERT_TAIL(&disk->shares.waiting, share, waiting);
+	STAILQ_INSERT_TAIL(&share->parked, request, link);
+}
+
+/* Returns whether all that were parked could go on. */
+static bool share_unpark(struct disk *disk, struct share *share)
+{
+	struct request *request;
+
+	while ((request = STAILQ_FIRST(&share->parked))) {
+		STAILQ_REMOVE_HEAD(&share->parked, link);
+		if (request_place(disk, request))
+			continue;
+		STAILQ_INSERT_HEAD(&share->parked, request, link);
+		return false;
+	}
+	return true;
 }
 
 static void disk_unpark(struct disk *disk)
 {
-	struct request *request;
+	struct share *share = TAILQ_FIRST(&disk->shares.waiting), *next;
 
-	while ((request = STAILQ_FIRST(&disk->parked))) {
-		STAILQ_REMOVE_HEAD(&disk->parked, link);
-		if (request_place(disk, request))
-			continue;
-		STAILQ_INSERT_HEAD(&disk->parked, request, link);
-		return;
+	for (; share; share = next) {
+		next = TAILQ_NEXT(share, waiting);
+		if (share_unpark(disk, share))
+			TAILQ_REMOVE(&disk->shares.waiting, share, waiting);
+	}
+	/* The next one is the first to be let in next time. */
+	if ((share = TAILQ_FIRST(&disk->shares.waiting))) {
+		TAILQ_REMOVE(&disk->shares.waiting, share, waiting);
+		TAILQ_INSERT_TAIL(&disk->shares.waiting, share, waiting);
 	}
 }
 
@@ -454,6 +502,7 @@ void disk_queue(struct disk *disk, const struct disk_read *read)
 
 	assert(request);
 	assert(!disk->direct || read_bytes(read) <= disk->largest_window_bytes);
+	assert(read->stream < disk->shares.count);
 	STAILQ_REMOVE_HEAD(&disk->unused, link);
 	disk->in_flight++;
 	request->read = *read;
@@ -506,7 +555,7 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 
 	if (may_repeat(error, &request->tries)) {
 		request->why[0] = 0;
-		request->work.call ? disk->ops->submit(disk->backend, &request->work)
+		request->work.call ? disk_submit(disk, &request->work, share_of(disk, request))
 				   : request_continue(disk, request);
 		return;
 	}
@@ -699,7 +748,7 @@ static void source_begin(struct disk *disk, struct file *file)
 	}
 	file->frames = disk->frames;
 	file->work.call = source_open;
-	disk->ops->submit(disk->backend, &file->work);
+	disk_submit(disk, &file->work, file->share);
 }
 
 static void source_done(struct disk *disk, struct file *file)
@@ -751,6 +800,7 @@ static void opening_done(struct disk *disk, struct file *file)
 
 static void work_done(struct disk *disk, struct disk_work *work)
 {
+	work->begun = false;
 	if (work->opening)
 		opening_done(disk, (struct file *)((char *)work - offsetof(struct file, work)));
 	else
@@ -805,6 +855,28 @@ unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int 
 			look = disk_turn(disk, deadline_ns);
 	}
 	return take_finished(disk, done, max);
+}
+
+void disk_tick(struct disk *disk)
+{
+	shares_tick(&disk->shares);
+	for (unsigned i = 0; i < disk->depth; i++) {
+		struct request *request = &disk->request[i];
+
+		share_tick(share_of(disk, request), &request->work, request->file);
+	}
+	for (unsigned i = 0; i < disk->files.count; i++) {
+		struct file *file = &disk->files.file[i];
+
+		share_tick(file->share, &file->work, file);
+	}
+	shares_ticked(&disk->shares, disk->ops, disk->backend);
+	disk_unpark(disk); /* where a stream is slow no longer, nothing else may come back to do it */
+}
+
+struct disk_hang disk_hang(const struct disk *disk, uint32_t stream)
+{
+	return disk->shares.share[stream].hang;
 }
 
 void disk_kick(struct disk *disk)

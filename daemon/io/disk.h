@@ -18,7 +18,8 @@
 struct disk;
 
 struct disk_read {
-	uint64_t tag; /* the caller's */
+	uint64_t tag;	 /* the caller's */
+	uint32_t stream; /* < disk_options.streams: whose share of the disk it uses */
 	const struct dataset *dataset;
 	uint64_t shard;
 	uint64_t token; /* first token */
@@ -54,6 +55,7 @@ struct disk_options {
 	/* Of shards that are not plain, or marked, and held open; beyond it only those in use. Room is made
 	 * before one is opened, up to a quarter for all that are opened at a time. */
 	uint64_t indexes_bytes;
+	unsigned streams;	       /* that share it; 0: one */
 	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
 };
 
@@ -80,6 +82,19 @@ void disk_commit(struct disk *disk);
  * @timeout_ms (0: do not wait), and may return 0.
  */
 unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int timeout_ms);
+
+/* The oldest read or opening of a stream that does not come back. */
+struct disk_hang {
+	unsigned ticks; /* since it was begun; 0: there is none */
+	const struct dataset *dataset;
+	uint64_t shard;
+};
+
+/* To be called once a second: looks for what does not come back. */
+void disk_tick(struct disk *disk);
+/* Is the stream slow, that is, did one not come back for more than two ticks? */
+struct disk_hang disk_hang(const struct disk *disk, uint32_t stream);
+
 /* Makes the current or next disk_reap() return soon. Any thread. */
 void disk_kick(struct disk *disk);
 

@@ -20,9 +20,14 @@ struct disk_opening {
 	struct statx found;
 };
 
+struct pool_share;
+
 /* One operation. It belongs to the backend from submit() until reap() hands it back. */
 struct disk_work {
-	struct disk_work *next; /* the backend's */
+	struct disk_work *next;	  /* the backend's */
+	struct pool_share *share; /* whose threads it may use */
+	_Atomic bool begun;	  /* the backend is at it; cleared by the caller when it is back */
+	unsigned ticks;		  /* the caller's: since then */
 	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
 	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false then). */
 	int64_t (*call)(struct disk_work *work);
@@ -47,6 +52,8 @@ struct disk_ops {
 	unsigned (*reap)(
 		void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked);
 	void (*kick)(void *backend); /* any thread */
+	/* Works of @share take long from now on, or no longer. */
+	void (*slow)(void *backend, struct pool_share *share, bool slow);
 };
 
 extern const struct disk_ops disk_uring;

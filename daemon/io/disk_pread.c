@@ -83,6 +83,13 @@ static unsigned pread_reap(
 	return count;
 }
 
+static void pread_slow(void *backend, struct pool_share *share, bool slow)
+{
+	struct reader *reader = backend;
+
+	pool_slow(reader->pool, share, slow);
+}
+
 static void pread_kick(void *backend)
 {
 	struct reader *reader = backend;
@@ -125,4 +132,5 @@ const struct disk_ops disk_pread = {
 	.commit = pread_commit,
 	.reap = pread_reap,
 	.kick = pread_kick,
+	.slow = pread_slow,
 };

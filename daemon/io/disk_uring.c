@@ -142,6 +142,7 @@ static void uring_submit(void *backend, struct disk_work *work)
 
 	io_uring_prep_read(sqe, work->fd, work->to, (unsigned)work->bytes, work->at);
 	io_uring_sqe_set_data(sqe, work);
+	atomic_store_explicit(&work->begun, true, memory_order_relaxed);
 }
 
 /* Has the ring read the pool's descriptor, unless it does already. */
@@ -220,6 +221,13 @@ static unsigned uring_reap(
 	return uring_harvest(u, done, max, kicked);
 }
 
+static void uring_slow(void *backend, struct pool_share *share, bool slow)
+{
+	struct uring *u = backend;
+
+	pool_slow(u->pool, share, slow);
+}
+
 static void uring_kick(void *backend)
 {
 	struct uring *u = backend;
@@ -235,4 +243,5 @@ const struct disk_ops disk_uring = {
 	.commit = uring_commit,
 	.reap = uring_reap,
 	.kick = uring_kick,
+	.slow = uring_slow,
 };

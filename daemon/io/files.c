@@ -84,11 +84,14 @@ static struct file *files_find(struct files_chain *chain, const struct dataset *
 	return NULL;
 }
 
-struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard)
+struct file *files_get(
+	struct files *files, const struct dataset *dataset, uint64_t shard, unsigned *in_use, unsigned most)
 {
 	struct files_chain *chain = files_chain(files, dataset, shard);
 	struct file *file = files_find(chain, dataset, shard);
 
+	if ((!file || file->users == 0) && *in_use >= most)
+		return NULL;
 	if (!file) {
 		file = TAILQ_FIRST(&files->idle);
 		if (!file)
@@ -100,8 +103,11 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 		file->known = true;
 		LIST_INSERT_HEAD(chain, file, hashed);
 	}
-	if (file->users++ == 0)
+	if (file->users++ == 0) {
 		TAILQ_REMOVE(&files->idle, file, idle);
+		file->in_use = in_use;
+		++*in_use;
+	}
 	return file;
 }
 
@@ -110,6 +116,7 @@ void files_put(struct files *files, struct file *file)
 	assert(file->users > 0);
 	if (--file->users > 0)
 		return;
+	--*file->in_use;
 	assert(STAILQ_EMPTY(&file->waiting) && file->state != FILE_OPENING);
 	if (file->known)
 		TAILQ_INSERT_TAIL(&files->idle, file, idle);

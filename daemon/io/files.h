@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 
 struct request;
+struct share;
 STAILQ_HEAD(requests, request);
 
 struct file {
@@ -28,6 +29,8 @@ struct file {
 	struct shard *source; /* reads it where it is not, and has its marks; else NULL */
 	bool straight;	      /* with a source: it is plain all the same, its tokens are read from data_at */
 	unsigned users;	      /* requests that read or wait */
+	struct share *share;  /* of the stream that its dataset is of */
+	unsigned *in_use;     /* counts the entries with users, this one too */
 	struct requests waiting; /* for the opening */
 	unsigned tries;
 	struct disk_work work; /* the opening */
@@ -55,8 +58,13 @@ bool files_init(struct files *files, unsigned count);
 void files_free(struct files *files); /* closes all */
 uint64_t files_memory(unsigned count);
 
-/* The shard's file with one user more, CLOSED if it was not there. NULL if every entry has users. */
-struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard);
+/*
+ * The shard's file with one user more, CLOSED if it was not there. @in_use counts the entries that have users
+ * among those that were got with it. NULL if that would be more than @most of them, or if every entry has
+ * users.
+ */
+struct file *files_get(
+	struct files *files, const struct dataset *dataset, uint64_t shard, unsigned *in_use, unsigned most);
 /* One user less. */
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard begins anew. */

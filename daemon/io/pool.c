@@ -14,11 +14,13 @@ struct pool {
 	int news_fd;
 	pthread_mutex_t mutex; /* of all below */
 	pthread_cond_t work;
-	struct works todo, done;
-	unsigned idle; /* threads that wait for work */
+	TAILQ_HEAD(, pool_share) turns; /* shares with something to do */
+	struct works done;
+	unsigned busy, slow_busy; /* threads at work, for shares that are not slow and for slow ones */
+	unsigned idle;		  /* threads that wait for work */
 	bool kicked, stop;
 	unsigned threads; /* only the data thread adds to them */
-	pthread_t thread[POOL_THREADS];
+	pthread_t thread[POOL_MOST];
 };
 
 void works_clear(struct works *works)
@@ -57,6 +59,79 @@ void works_move(struct works *to, struct works *from)
 	to->end = from->end;
 	to->count += from->count;
 	works_clear(from);
+}
+
+/* ---- shares ---- */
+
+void pool_share_init(struct pool_share *share)
+{
+	*share = (struct pool_share){0};
+	works_clear(&share->todo);
+}
+
+static unsigned less(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+static unsigned above(unsigned a, unsigned b)
+{
+	return a > b ? a - b : 0;
+}
+
+/* How many works of this share may be begun now, if no other share begins any. */
+static unsigned share_room(const struct pool *pool, const struct pool_share *share)
+{
+	if (share->slow)
+		return above(POOL_SLOW, pool->slow_busy);
+	return less(above(POOL_THREADS, share->busy), above(POOL_THREADS + POOL_SPARE, pool->busy));
+}
+
+/* How many of all may be begun. */
+static unsigned pool_room(const struct pool *pool)
+{
+	unsigned fast = 0, slow = 0;
+	const struct pool_share *share;
+
+	TAILQ_FOREACH(share, &pool->turns, turn)
+	*(share->slow ? &slow : &fast) += less(share->todo.count, share_room(pool, share));
+	return less(fast, above(POOL_THREADS + POOL_SPARE, pool->busy)) +
+	       less(slow, above(POOL_SLOW, pool->slow_busy));
+}
+
+static void share_add(struct pool *pool, struct disk_work *work)
+{
+	struct pool_share *share = work->share;
+
+	if (!share->todo.first)
+		TAILQ_INSERT_TAIL(&pool->turns, share, turn);
+	works_add(&share->todo, work);
+}
+
+/* The work in turn, which is begun; NULL: none may be. */
+static struct disk_work *share_begin(struct pool *pool)
+{
+	struct pool_share *share;
+
+	TAILQ_FOREACH(share, &pool->turns, turn)
+	if (share_room(pool, share) > 0)
+		break;
+	if (!share)
+		return NULL;
+	struct disk_work *work = works_take(&share->todo);
+
+	TAILQ_REMOVE(&pool->turns, share, turn);
+	if (share->todo.first)
+		TAILQ_INSERT_TAIL(&pool->turns, share, turn);
+	share->busy++;
+	++*(share->slow ? &pool->slow_busy : &pool->busy);
+	return work;
+}
+
+static void share_end(struct pool *pool, struct pool_share *share)
+{
+	share->busy--;
+	--*(share->slow ? &pool->slow_busy : &pool->busy);
 }
 
 /* ---- the threads ---- */
@@ -102,7 +177,7 @@ static struct disk_work *pool_next(struct pool *pool)
 {
 	struct disk_work *work;
 
-	while (!(work = works_take(&pool->todo)) && !pool->stop) {
+	while (!(work = share_begin(pool)) && !pool->stop) {
 		pool->idle++;
 		pthread_cond_wait(&pool->work, &pool->mutex);
 		pool->idle--;
@@ -118,8 +193,10 @@ static void *pool_thread(void *argument)
 	pthread_mutex_lock(&pool->mutex);
 	while ((work = pool_next(pool))) {
 		pthread_mutex_unlock(&pool->mutex);
+		work->begun = true;
 		work->result = work_do(work);
 		pthread_mutex_lock(&pool->mutex);
+		share_end(pool, work->share);
 		bool first = !pool->done.first;
 
 		works_add(&pool->done, work);
@@ -155,24 +232,44 @@ static int pool_add_thread(struct pool *pool)
  */
 static void pool_grow(struct pool *pool, unsigned lacking)
 {
-	while (lacking-- > 0 && pool->threads < POOL_THREADS)
+	while (lacking-- > 0 && pool->threads < POOL_MOST)
 		if (pool_add_thread(pool) != 0)
 			return;
 }
 
-void pool_give(struct pool *pool, struct works *works)
+/* Has threads begin what may be begun. With the lock, which it gives up. */
+static void pool_start(struct pool *pool)
 {
-	if (!works->first)
-		return;
-	pthread_mutex_lock(&pool->mutex);
-	works_move(&pool->todo, works);
-	unsigned count = pool->todo.count, idle = pool->idle;
+	unsigned count = pool_room(pool), idle = pool->idle;
 
 	for (unsigned i = 0; i < count && i < idle; i++)
 		pthread_cond_signal(&pool->work);
 	pthread_mutex_unlock(&pool->mutex);
 	if (count > idle)
 		pool_grow(pool, count - idle);
+}
+
+void pool_give(struct pool *pool, struct works *works)
+{
+	struct disk_work *work;
+
+	if (!works->first)
+		return;
+	pthread_mutex_lock(&pool->mutex);
+	while ((work = works_take(works)))
+		share_add(pool, work);
+	pool_start(pool);
+}
+
+void pool_slow(struct pool *pool, struct pool_share *share, bool slow)
+{
+	pthread_mutex_lock(&pool->mutex);
+	if (share->slow != slow) {
+		*(slow ? &pool->busy : &pool->slow_busy) -= share->busy;
+		*(slow ? &pool->slow_busy : &pool->busy) += share->busy;
+		share->slow = slow;
+	}
+	pool_start(pool);
 }
 
 bool pool_take(struct pool *pool, struct works *done)
@@ -228,7 +325,7 @@ struct pool *pool_open(const char **what, int *error)
 		free(pool);
 		return NULL;
 	}
-	works_clear(&pool->todo);
+	TAILQ_INIT(&pool->turns);
 	works_clear(&pool->done);
 	pthread_mutex_init(&pool->mutex, NULL);
 	pthread_cond_init(&pool->work, NULL);

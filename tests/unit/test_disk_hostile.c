@@ -51,6 +51,11 @@ static void scribbler_kick(void *backend)
 	real->kick(backend);
 }
 
+static void scribbler_slow(void *backend, struct pool_share *share, bool slow)
+{
+	real->slow(backend, share, slow);
+}
+
 static const struct disk_ops scribbler = {
 	"scribbler",
 	scribbler_open,
@@ -59,6 +64,7 @@ static const struct disk_ops scribbler = {
 	scribbler_commit,
 	scribbler_reap,
 	scribbler_kick,
+	scribbler_slow,
 };
 
 static struct disk *scribbler_disk(const struct mode *mode)
