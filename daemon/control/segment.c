@@ -51,7 +51,27 @@ static void prefer_node(struct segment *segment, void *map, size_t bytes)
 	segment->node = SEGMENT_ANYWHERE;
 }
 
-/* A memfd of @bytes, mapped, populated, sealed. */
+/*
+ * A memfd of @bytes, mapped, populated, sealed.
+ *
+ * A client may call mbind() on its mapping. It needs no permission, and the policy belongs to the memfd: it
+ * holds for our page faults, too. That gives the client no power over us or over others.
+ *
+ * A policy is about pages that are allocated later. All pages exist before the client gets the descriptor,
+ * and the seals keep the size. New pages are needed only after a swap-out, or where the client frees pages of
+ * the data segment itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE forbids both in the meta segment).
+ * Slots are written in full before they are published, so only its own batches come from elsewhere. The pages
+ * stay within what `memory:` has counted, and are charged to us as before.
+ *
+ * With MPOL_BIND to a full node our fault waits for reclaim there, as any process on that node does: a client
+ * can fill a node with memory of its own as well. In a fault of ours the kernel ignores a policy for nodes
+ * outside of our cpuset. MPOL_MF_MOVE moves only pages that no other process maps, and we map all of them;
+ * MPOL_MF_MOVE_ALL takes CAP_SYS_NICE.
+ *
+ * Forbidding it would take a read-only descriptor. Clients write to the data segment (their control words),
+ * and GPU drivers register it for writing. tests/system/test_ring_memory.py does what a hostile client can
+ * do.
+ */
 static bool make(struct segment *segment, const char *name, uint64_t bytes, int seals, int *fd, void **map)
 {
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
