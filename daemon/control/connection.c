@@ -15,8 +15,8 @@
 #endif
 
 enum {
-	PACKETS_A_TURN = 64, /* then the other connections get theirs */
 	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
+	ACCEPTS_LATE = 4,    /* a millisecond, of those who have no credit: others are in the queue, too */
 	LAST_WORDS = 512,    /* packets of a peer that is gone: more than a socket's queue holds */
 	MAX_FDS = 8,
 };
@@ -64,6 +64,7 @@ void connection_settle(struct connection *c)
 		c->server->connections = c->next;
 	c->server->connected--;
 	close(c->fd);
+	pace_leave(c);
 	free(c);
 }
 
@@ -82,6 +83,7 @@ void connection_close(struct connection *c)
 	if (c->closing)
 		return;
 	c->closing = true;
+	pace_forget(c);
 	/* The peer sees the end now; the descriptor lives until the data thread lets go of it. */
 	shutdown(c->fd, SHUT_RDWR);
 	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
@@ -264,7 +266,6 @@ static bool close_descriptors(struct msghdr *message)
 	return any;
 }
 
-/* One packet. False if there is none, or the connection is closing. */
 static bool receive(struct connection *c)
 {
 	char *packet = c->server->incoming;
@@ -301,12 +302,28 @@ static bool receive(struct connection *c)
 	return !c->closing;
 }
 
+bool connection_receive(struct connection *c)
+{
+	uint64_t begin = pace_clock();
+	bool more = receive(c);
+
+	pace_charge(c, pace_clock() - begin);
+	return more;
+}
+
 /* The peer is gone. What it said before counts: a rank acknowledges, then leaves. */
 static void hear_out(struct connection *c)
 {
-	for (int i = 0; i < LAST_WORDS && receive(c); i++)
+	for (int i = 0; i < LAST_WORDS && connection_receive(c); i++)
 		;
 	connection_close(c);
+}
+
+static void wait_for_credit(struct connection *c)
+{
+	uv_poll_stop(&c->poll);
+	pace_wait(c);
+	server_pace(c->server);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -314,12 +331,18 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 	struct connection *c = poll->data;
 
 	(void)events;
-	if (status < 0) { /* a reset: libuv has stopped the poll */
+	if (status < 0) /* a reset: libuv has stopped the poll */
 		hear_out(c);
-		return;
-	}
-	for (int i = 0; i < PACKETS_A_TURN && receive(c); i++)
-		;
+	else if (pace_may(c))
+		connection_receive(c); /* one packet, then the other connections get theirs */
+	else
+		wait_for_credit(c);
+}
+
+void connection_listen(struct connection *c)
+{
+	if (!c->closing)
+		uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
 }
 
 /* The trainer died, whoever else still holds its end of the socket. */
@@ -371,43 +394,65 @@ static bool may_stay(const struct connection *c, struct refusal *why)
 	return true;
 }
 
-static void connection_new(struct server *server, int fd, const struct ucred *peer)
+static struct connection *connection_make(struct server *server, int fd, const struct ucred *peer)
 {
 	struct connection *c = calloc(1, sizeof(*c));
 
-	if (!c || uv_poll_init(&server->loop, &c->poll, fd) < 0) {
-		close(fd);
-		free(c);
-		return;
-	}
-	c->server = server;
-	c->fd = fd;
-	c->pid = peer->pid;
-	c->uid = peer->uid;
+	if (!c)
+		return NULL;
+	*c = (struct connection){
+		.server = server, .fd = fd, .pid = peer->pid, .uid = peer->uid, .handles = 1};
+	c->poll.data = c->process.data = c;
 	c->since_ms = uv_now(&server->loop);
+	if (pace_join(c)) {
+		if (uv_poll_init(&server->loop, &c->poll, fd) == 0)
+			return c;
+		pace_leave(c);
+	}
+	free(c);
+	return NULL;
+}
+
+/* NULL: out of memory, and @fd is closed. */
+static struct connection *connection_new(struct server *server, int fd, const struct ucred *peer)
+{
+	struct connection *c = connection_make(server, fd, peer);
+	struct refusal refusal;
+
+	if (!c) {
+		close(fd);
+		return NULL;
+	}
 	c->next = server->connections;
 	if (c->next)
 		c->next->before = c;
 	server->connections = c;
 	server->connected++;
 	c->pidfd = open_pidfd(fd, peer->pid);
-	c->poll.data = c;
-	c->handles = 1;
 	if (c->pidfd >= 0 && uv_poll_init(&server->loop, &c->process, c->pidfd) < 0) {
 		close(c->pidfd);
 		c->pidfd = -1;
 	}
 	if (c->pidfd >= 0) {
-		c->process.data = c;
 		c->handles = 2;
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
 	}
-	uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
-
-	struct refusal refusal;
-
 	if (!may_stay(c, &refusal))
 		connection_refuse_with(c, &refusal);
+	return c;
+}
+
+/* Has its packets read as they come, or when there is credit for them. True: the latter. */
+static bool listen_first(struct connection *c, uint64_t used_ns)
+{
+	pace_charge(c, used_ns);
+	if (pace_may(c)) {
+		connection_listen(c);
+		return false;
+	}
+	if (!c->closing)
+		wait_for_credit(c);
+	return true;
 }
 
 /* To a client that gets no connection: it tries again. */
@@ -444,7 +489,8 @@ static void refuse_for_descriptors(struct server *server)
 
 void connection_accept(struct server *server)
 {
-	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+	for (int i = 0, late = 0; i < ACCEPTS_A_TURN; i++) {
+		uint64_t begin = pace_clock();
 		struct ucred peer = {0};
 		socklen_t n = sizeof(peer);
 		int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -459,6 +505,13 @@ void connection_accept(struct server *server)
 			close(fd);
 			continue;
 		}
-		connection_new(server, fd, &peer);
+		struct connection *c = connection_new(server, fd, &peer);
+
+		late += c && listen_first(c, pace_clock() - begin);
+		if (late == ACCEPTS_LATE) {
+			uv_poll_stop(&server->accept); /* until on_pace() */
+			server_pace(server);
+			return;
+		}
 	}
 }

@@ -51,13 +51,18 @@ struct feeder {
 
 /* ---- mailboxes ---- */
 
-static void mailbox_post(struct mailbox *box, uint32_t id, unsigned flags)
+/* True: it was empty. */
+static bool mailbox_post(struct mailbox *box, uint32_t id, unsigned flags)
 {
+	bool empty;
+
 	pthread_mutex_lock(&box->lock);
+	empty = box->count == 0;
 	if (box->flags[id] == 0)
 		box->waiting[box->count++] = (uint16_t)id;
 	box->flags[id] |= (uint8_t)flags;
 	pthread_mutex_unlock(&box->lock);
+	return empty;
 }
 
 static bool mailbox_take(struct mailbox *box, uint32_t *id, unsigned *flags)
@@ -312,8 +317,9 @@ void feeder_stop(struct feeder *f)
 
 static void tell(struct feeder *f, uint32_t id, unsigned what)
 {
-	mailbox_post(&f->to_data, id, what);
-	disk_kick(f->disk);
+	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there is. */
+	if (mailbox_post(&f->to_data, id, what))
+		disk_kick(f->disk);
 }
 
 void feeder_attach(struct feeder *f, uint32_t id, struct feed *feed, int socket)

@@ -13,6 +13,7 @@
 
 enum {
 	SECOND_MS = 1000,
+	PACE_MS = 1,
 	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is dropped */
 };
 
@@ -41,6 +42,7 @@ static void leave_if_done(struct server *server)
 		return;
 	uv_close((uv_handle_t *)&server->second, NULL);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
+	uv_close((uv_handle_t *)&server->pace, NULL);
 	uv_close((uv_handle_t *)&server->news, NULL);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
@@ -68,6 +70,22 @@ static void accept_again(struct server *server)
 		server->spare_fd = dup(STDERR_FILENO);
 	if (server->spare_fd >= 0 && !uv_is_active((uv_handle_t *)&server->accept))
 		uv_poll_start(&server->accept, UV_READABLE, on_accept);
+}
+
+static void on_pace(uv_timer_t *timer)
+{
+	struct server *server = timer->data;
+
+	if (!pace_serve(server))
+		uv_timer_stop(timer);
+	if (!server->stopping)
+		accept_again(server);
+}
+
+void server_pace(struct server *server)
+{
+	if (!uv_is_active((uv_handle_t *)&server->pace))
+		uv_timer_start(&server->pace, on_pace, PACE_MS, PACE_MS);
 }
 
 static void on_news(uv_async_t *async)
@@ -99,6 +117,7 @@ static void on_second(uv_timer_t *timer)
 		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
 			connection_close(c);
 	}
+	pace_clean(&server->paces, now);
 	if (!server->stopping)
 		accept_again(server);
 	if (server->sessions > 0)
@@ -159,6 +178,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	uv_timer_init(&server->loop, &server->second);
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
+	uv_timer_init(&server->loop, &server->pace);
+	server->pace.data = server;
 	uv_timer_init(&server->loop, &server->watchdog);
 	server->watchdog.data = server;
 	if (watchdog)
@@ -200,6 +221,7 @@ int server_run(const struct server_options *options)
 		chance = (uint32_t)getpid();
 	server->asked = (uint64_t)time(NULL) << 31 | chance >> 2;
 	server->memory_bytes = options->staging_bytes;
+	paces_init(&server->paces);
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
 	if (!start(server, why, sizeof(why))) {
@@ -221,6 +243,7 @@ int server_run(const struct server_options *options)
 		close(server->spare_fd);
 	uv_loop_close(&server->loop);
 	requests_free(server);
+	paces_free(&server->paces);
 	free(server);
 	return 0;
 }

@@ -7,6 +7,7 @@
  *   session.c     attach and what it owns, and its end
  *   save.c        snapshots, asked for by a session
  *   request.c     an operator's word to a run, and what its sessions answer
+ *   pace.c        how much of the control thread one of several may take
  *   status.c      what goes on; metrics.c says the same to Prometheus
  *
  * The loop makes no file-system call: those run in libuv's pool.
@@ -19,6 +20,7 @@
 #include "feeder.h"
 #include "listen.h"
 #include "metrics.h"
+#include "pace.h"
 #include "segment.h"
 
 #include <uv.h>
@@ -65,11 +67,13 @@ struct server {
 	uv_poll_t accept;
 	uv_signal_t signal[2];
 	uv_timer_t second, watchdog;
+	uv_timer_t pace; /* runs while connections wait for their turn */
 	uv_async_t news;
 	struct listener *listener;
 	struct feeder *feeder;
 	struct metrics *metrics; /* or NULL */
-	int spare_fd;		 /* given up to be able to refuse when we run out of them */
+	struct paces paces;
+	int spare_fd; /* given up to be able to refuse when we run out of them */
 	bool stopping;
 	uint64_t memory_bytes; /* rings and staging, in use or promised */
 	uint64_t lent_bytes;   /* of those, of rings that replace another one: `memory:` counts a pair once */
@@ -100,6 +104,9 @@ struct connection {
 	unsigned handles; /* still open in libuv */
 	unsigned jobs;	  /* of it in the pool */
 	bool greeted, closing;
+	struct pace *pace;
+	TAILQ_ENTRY(connection) waits; /* in its pace, while waiting: it is not listened to then */
+	bool waiting;
 	uint64_t since_ms; /* of its last message */
 	char host[LIMIT_NAME_BYTES + 1];
 	struct session *session;
@@ -126,7 +133,15 @@ struct session {
 	uint64_t full_since_ms; /* 0: not full */
 };
 
+/* server.c */
+/* Connections wait for credit, or those that come do: pace_serve() is called until it has served them. */
+void server_pace(struct server *server);
+
 /* connection.c */
+/* Carries out the next packet. False if there is none, or the connection is closing. */
+bool connection_receive(struct connection *c);
+/* Goes on looking for packets, unless it is closing. */
+void connection_listen(struct connection *c);
 void connection_accept(struct server *server);
 /* Sends a message, with @fds if there are any. A client that does not read its replies is dropped. */
 void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n);

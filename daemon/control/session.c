@@ -40,6 +40,7 @@ struct attach_job {
 	struct cursor cursor;
 	uint64_t fingerprint;
 	bool ok;
+	uint64_t used_ns; /* CPU time */
 	struct refusal refusal;
 	char bytes[LIMIT_CURSOR_BYTES]; /* of the cursor, in and out */
 };
@@ -313,8 +314,10 @@ static bool make_feed(struct attach_job *job)
 static void attach_work(uv_work_t *work)
 {
 	struct attach_job *job = work->data;
+	uint64_t begin = pace_clock();
 
 	job->ok = make_cursor(job) && make_feed(job);
+	job->used_ns = pace_clock() - begin;
 	if (!job->ok)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
@@ -363,6 +366,7 @@ static void attach_done(uv_work_t *work, int status)
 
 	(void)status;
 	c->jobs--;
+	pace_charge(c, job->used_ns);
 	if (c->closing) {
 		session_free(s);
 		connection_settle(c);
@@ -371,6 +375,7 @@ static void attach_done(uv_work_t *work, int status)
 		connection_refuse_with(c, &job->refusal);
 	} else {
 		s->fed = true;
+		pace_run(c, s->run);
 		tell_node(s);
 		request_join(s);
 		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
@@ -497,8 +502,11 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 		connection_refuse(c, "protocol", "released",
 			"the ring's control words are out of range: this client was thrown out");
 	if (news & FEEDER_GONE) {
+		uint64_t begin = pace_clock();
+
 		s->fed = false;
 		session_free(s);
+		pace_charge(c, pace_clock() - begin);
 		connection_settle(c);
 	}
 }
