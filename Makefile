@@ -177,7 +177,7 @@ test: deps-test
 	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs unit
 	+$(Q)$(MAKE) VARIANT=asan programs unit
-	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring build/tsan/check/test_zstd
+	+$(Q)$(MAKE) VARIANT=tsan build/tsan/check/test_ring build/tsan/check/test_zstd build/tsan/check/test_log
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/run $(T)
 

@@ -65,6 +65,14 @@ static bool is_named(uid_t uid)
 	return false;
 }
 
+/* Where everybody is the overflow uid, we may be it, too: that is nobody's own user. */
+static bool is_ours(uid_t uid, const char *path)
+{
+	if (uid == NOBODY && in_rootless_container())
+		return directory_is_closed(path);
+	return uid == 0 || uid == geteuid();
+}
+
 bool trust_peer(int fd, const char *path, char *why, size_t why_bytes)
 {
 	struct ucred peer = {0};
@@ -75,9 +83,7 @@ bool trust_peer(int fd, const char *path, char *why, size_t why_bytes)
 			"socket: %s does not say who listens there: name the daemon's socket", path);
 		return false;
 	}
-	if (peer.uid == 0 || peer.uid == geteuid() || is_named(peer.uid))
-		return true;
-	if (peer.uid == NOBODY && in_rootless_container() && directory_is_closed(path))
+	if (is_ours(peer.uid, path) || is_named(peer.uid))
 		return true;
 	snprintf(why, why_bytes,
 		"socket: uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, if "

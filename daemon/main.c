@@ -5,6 +5,7 @@
 #include "control/log.h"
 #include "control/notify.h"
 #include "control/place.h"
+#include "control/rereads.h"
 #include "control/server.h"
 
 #include <errno.h>
@@ -319,6 +320,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a, const
 
 static int run(const struct arguments *a, struct listener *listener)
 {
+	rereads_log();
+
 	char why[2 * LIMIT_TEXT_BYTES], own[WIRE_SOCKET_BYTES];
 	struct config *config = config_load(a->config, why, sizeof(why));
 	struct catalog *catalog = config ? catalog_open(config, why, sizeof(why)) : NULL;

@@ -124,7 +124,7 @@ void connection_send(struct connection *c, const struct wire *w, const int *fds,
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
 	if (errno == EAGAIN)
-		log_line(LOG_WARNING, "pid %d does not read its replies: dropped", (int)c->pid);
+		log_client(c->uid, LOG_WARNING, "pid %d does not read its replies: dropped", (int)c->pid);
 	connection_close(c);
 }
 
@@ -172,7 +172,7 @@ void connection_error(struct connection *c, const char *code, const char *field,
 static void close_with(
 	struct connection *c, bool passing, const char *code, const char *field, const char *text)
 {
-	log_line(LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
+	log_client(c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
 	send_error(c, passing, code, field, text);
 	connection_close(c);
 }
@@ -352,7 +352,7 @@ static void on_process_end(uv_poll_t *poll, int status, int events)
 
 	(void)status, (void)events;
 	if (c->session && !c->closing)
-		log_line(LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid,
+		log_client(c->uid, LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid,
 			(unsigned long long)c->session->rank, c->session->stream->config->name);
 	hear_out(c);
 }
@@ -484,7 +484,7 @@ static void refuse_for_descriptors(struct server *server)
 	if (fd >= 0)
 		turn_away(server, fd);
 	server->spare_fd = dup(STDERR_FILENO); /* if somebody was faster: on_second() tries again */
-	log_line(LOG_WARNING, "out of file descriptors: a client was turned away; raise LimitNOFILE");
+	log_client(0, LOG_WARNING, "out of file descriptors: a client was turned away; raise LimitNOFILE");
 }
 
 void connection_accept(struct server *server)

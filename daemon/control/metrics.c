@@ -5,6 +5,7 @@
 #include "metrics.h"
 
 #include "../../proto/version.h"
+#include "rereads.h"
 #include "server.h"
 
 #include <arpa/inet.h>
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum { CONNECTIONS = 16, TIMEOUT_S = 10 };
 
@@ -25,6 +27,9 @@ struct metrics {
 	uv_poll_t poll;
 	uv_timer_t timer;
 	unsigned handles;
+	struct MHD_Connection *open[CONNECTIONS]; /* the oldest first */
+	unsigned opened;
+	bool closed; /* one, in this run */
 };
 
 /* ---- the page ---- */
@@ -138,6 +143,8 @@ static void page(FILE *to, const struct server *server)
 		(double)server->lost_wakes);
 	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard",
 		(double)server->failures);
+	plain(to, "tokend_rereads_total", "counter",
+		"Damaged reads of compressed shards that were good when read again", (double)rereads_total());
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
 		unpinned(server));
@@ -185,6 +192,46 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 	return result;
 }
 
+/* ---- connections ---- */
+
+static void forget(struct metrics *m, const struct MHD_Connection *connection)
+{
+	unsigned i = 0;
+
+	while (i < m->opened && m->open[i] != connection)
+		i++;
+	if (i == m->opened)
+		return;
+	memmove(&m->open[i], &m->open[i + 1], (m->opened - i - 1) * sizeof(m->open[0]));
+	m->opened--;
+}
+
+/*
+ * A scrape takes a millisecond, so the oldest connection is the one that asks nothing. It gives way before
+ * the limit is reached, at which no one else would be let in.
+ */
+static void notice(void *context, struct MHD_Connection *connection, void **unused,
+	enum MHD_ConnectionNotificationCode code)
+{
+	struct metrics *m = context;
+
+	(void)unused;
+	if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+		forget(m, connection);
+		m->closed = true;
+		return;
+	}
+	if (m->opened == CONNECTIONS - 1) {
+		const union MHD_ConnectionInfo *info =
+			MHD_get_connection_info(m->open[0], MHD_CONNECTION_INFO_CONNECTION_FD);
+
+		if (info)
+			shutdown(info->connect_fd, SHUT_RDWR);
+		forget(m, m->open[0]);
+	}
+	m->open[m->opened++] = connection;
+}
+
 /* ---- on the loop ---- */
 
 static void on_timer(uv_timer_t *timer);
@@ -193,8 +240,12 @@ static void run(struct metrics *m)
 {
 	MHD_UNSIGNED_LONG_LONG wait;
 
+	m->closed = false;
 	MHD_run(m->http);
-	if (MHD_get_timeout(m->http, &wait) == MHD_YES)
+	/* After one has closed at the limit, only the next run listens again. */
+	if (m->closed)
+		uv_timer_start(&m->timer, on_timer, 0, 0);
+	else if (MHD_get_timeout(m->http, &wait) == MHD_YES)
 		uv_timer_start(&m->timer, on_timer, wait, 0);
 	else
 		uv_timer_stop(&m->timer);
@@ -253,7 +304,8 @@ struct metrics *metrics_start(struct server *server, const char *address, char *
 	m->http = MHD_start_daemon(MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL,
 		NULL, answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
 		(unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
-		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_CONNECTION, notice, m,
+		MHD_OPTION_END);
 	freeaddrinfo(found);
 	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info) {

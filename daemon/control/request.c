@@ -196,6 +196,12 @@ static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *sa
 	return first;
 }
 
+/* Who to hold to account for lines in the log. */
+static uid_t uid_of(const struct request *r)
+{
+	return r->asker ? r->asker->uid : 0;
+}
+
 /* Passes on what @p said in @w, or, if that is NULL, that it is gone; ends the request after the last. */
 static void pass_on(struct server *server, struct request *r, const struct party *p, const struct wire *w)
 {
@@ -204,8 +210,9 @@ static void pass_on(struct server *server, struct request *r, const struct party
 	struct wire_bytes text = w ? wire_bytes(w, WIRE_TEXT) : (struct wire_bytes){"", 0};
 	bool same;
 
-	log_line(LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s", r->number, p->rank,
-		r->run, outcome_name(p->outcome), text.n ? ": " : "", (int)text.n, text.at);
+	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s",
+		r->number, p->rank, r->run, outcome_name(p->outcome), text.n ? ": " : "", (int)text.n,
+		text.at);
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_OUTCOME, p->outcome);
 	wire_set(&out, WIRE_WAITING, left);
@@ -259,7 +266,7 @@ void request_answer(struct connection *c, const struct wire *w)
 	}
 	if (!r || r->number != number) {
 		/* Of a daemon before this one, or taken back. */
-		log_line(LOG_NOTE,
+		log_client(c->uid, LOG_NOTE,
 			"request %" PRIu64 ": rank %" PRIu64 " of run %s answers, but it is not open here",
 			number, s->rank, s->run);
 		return;
@@ -281,7 +288,7 @@ void request_join(struct session *s)
 	struct request *r = request_of(s);
 
 	if (r && !add_party(r, s))
-		log_line(LOG_WARNING,
+		log_client(s->connection->uid, LOG_WARNING,
 			"request %" PRIu64 ": no room for rank %" PRIu64 " of run %s, which is not asked",
 			r->number, s->rank, s->run);
 	show(s);
@@ -316,7 +323,7 @@ void request_abandon(struct connection *c)
 	r->asker = NULL;
 	if (r->fetched)
 		return;
-	log_line(LOG_NOTE, "request %" PRIu64 ": its operator left, it is taken back", r->number);
+	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": its operator left, it is taken back", r->number);
 	request_end(c->server, r);
 }
 
@@ -368,7 +375,7 @@ void request_cancel(struct connection *c, const struct wire *w)
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_FETCHED, r->fetched);
 	if (!r->fetched) {
-		log_line(LOG_NOTE, "request %" PRIu64 ": taken back", r->number);
+		log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back", r->number);
 		request_end(c->server, r);
 	}
 	connection_send(c, &out, NULL, 0);
@@ -494,8 +501,8 @@ static void log_request(const struct request *r)
 	for (size_t i = 0; i < n; i++)
 		line[i] = r->args[i] == '\n' ? ' ' : r->args[i];
 	line[n] = 0;
-	log_line(LOG_NOTE, "request %" PRIu64 " to %u sessions of run %s on stream %s: %s %s", r->number,
-		r->parties, r->run, r->stream->config->name, r->kind, line);
+	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 " to %u sessions of run %s on stream %s: %s %s",
+		r->number, r->parties, r->run, r->stream->config->name, r->kind, line);
 }
 
 void request_new(struct connection *c, const struct wire *w)

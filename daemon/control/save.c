@@ -55,7 +55,8 @@ static void save_done(uv_work_t *work, int status)
 	if (c->closing) {
 		connection_settle(c);
 	} else if (!job->ok) {
-		log_line(LOG_ERROR, "snapshot %s: %s: %s", job->tag, job->refusal.field, job->refusal.text);
+		log_client(c->uid, LOG_ERROR, "snapshot %s: %s: %s", job->tag, job->refusal.field,
+			job->refusal.text);
 		connection_error(c, job->refusal.code, job->refusal.field, job->refusal.text);
 	} else {
 		wire_set_text(&w, WIRE_TAG, job->tag);

@@ -352,7 +352,7 @@ static void tell_node(struct session *s)
 	if (error == 0 || (error != EINVAL && server->nodes_forbidden))
 		return;
 	server->nodes_forbidden |= error != EINVAL;
-	log_line(LOG_NOTE, "pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
+	log_client(s->connection->uid, LOG_NOTE, "pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
 		(int)s->connection->pid, s->node, error == EINVAL ? "we have no such node" : strerror(error),
 		error == EINVAL ? "" : "; not said again");
 }
@@ -514,7 +514,7 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 static void tell_unpinned(struct session *s, bool unpinned)
 {
 	if (unpinned && !s->unpinned)
-		log_line(LOG_WARNING,
+		log_client(s->connection->uid, LOG_WARNING,
 			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to register "
 			"it; its copies are slower",
 			(int)s->connection->pid, s->stream->config->name);

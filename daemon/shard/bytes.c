@@ -4,6 +4,7 @@
 #include "bytes.h"
 
 #include "bytes_zstd.h"
+#include "reread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,8 +94,13 @@ static void own_close(struct bytes *b)
 	free(b);
 }
 
-static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL},
-			      own_ops = {plain_read, own_close, NULL, plain_try, NULL};
+static void plain_forget(const struct bytes *b)
+{
+	reread_forget(b->fd, 0, 0);
+}
+
+static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL, plain_forget},
+			      own_ops = {plain_read, own_close, NULL, plain_try, NULL, plain_forget};
 
 uint32_t bytes_id(const struct stat *st)
 {
@@ -204,6 +210,12 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 bool bytes_check(const struct bytes *b, char *why, size_t why_bytes)
 {
 	return !b->ops->check || b->ops->check(b, why, why_bytes);
+}
+
+void bytes_forget(const struct bytes *b)
+{
+	if (b->ops->forget)
+		b->ops->forget(b);
 }
 
 size_t bytes_head(const struct bytes *b, void *to, size_t n)

@@ -25,6 +25,8 @@ struct bytes_ops {
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
 	/* As bytes_check() says. NULL: there is nothing to look at. */
 	bool (*check)(const struct bytes *b, char *why, size_t why_bytes);
+	/* As bytes_forget() says. NULL: nothing is kept. */
+	void (*forget)(const struct bytes *b);
 };
 
 struct bytes {
@@ -94,6 +96,8 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
  * whole, so that a damaged one is refused before any of it is served. False: @why, one line without the path.
  */
 bool bytes_check(const struct bytes *b, char *why, size_t why_bytes);
+/* Drops what is cached of it, so that what is read next comes from the disk. */
+void bytes_forget(const struct bytes *b);
 /* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by. */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 

@@ -9,6 +9,8 @@
  */
 #include "bytes_zstd.h"
 
+#include "reread.h"
+
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <inttypes.h>
@@ -647,6 +649,26 @@ static void put_in(struct frames *frames, struct slot *slot)
 	use(slot);
 }
 
+/* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the slot says
+ * so. */
+static bool decode_again(struct decoder *d, const struct source *s, struct slot *slot)
+{
+	const struct frame *f = &s->frame[slot->frame];
+	char first[sizeof(slot->why)];
+
+	memcpy(first, slot->why, sizeof(first));
+	reread_forget(s->file->fd, f->from, f->length);
+	if (decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why))) {
+		reread_was_good(s->file->fd, f->from, f->length, first);
+		return true;
+	}
+	size_t n = strlen(slot->why);
+
+	bytes_why(slot->why + n, sizeof(slot->why) - n, " (bytes %" PRIu64 " to %" PRIu64 ", read twice)",
+		f->from, f->from + f->length);
+	return false;
+}
+
 /* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
 static void fill(struct frames *frames, const struct source *s, struct slot *slot, struct decoder *d)
 {
@@ -654,6 +676,8 @@ static void fill(struct frames *frames, const struct source *s, struct slot *slo
 	bool fine = decode(
 		d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why));
 
+	if (!fine && slot->error == EBADMSG)
+		fine = decode_again(d, s, slot);
 	pthread_mutex_lock(&frames->lock);
 	put_decoder(frames, d);
 	slot->state = fine ? READY : FAILED;
@@ -834,6 +858,26 @@ static void source_close(struct bytes *b)
 	free(s);
 }
 
+/* Of the page cache, and of decoded frames those that nobody uses now. */
+static void source_forget(const struct bytes *b)
+{
+	const struct source *s = (const struct source *)b;
+
+	pthread_mutex_lock(&s->frames->lock);
+	for (uint64_t i = 0; i < s->count; i++) {
+		uint64_t size = s->frame[i + 1].begin - s->frame[i].begin;
+		struct slot *slot = *place(s->frames, &s->identity, i, size);
+
+		if (!slot || slot->users > 0)
+			continue;
+		use(slot);
+		take_out(s->frames, slot);
+		slot_free(slot);
+	}
+	pthread_mutex_unlock(&s->frames->lock);
+	bytes_forget(s->file);
+}
+
 /* Only the first blocks of a large frame: nothing of it is kept, and its checksum is not looked at. */
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
@@ -884,7 +928,8 @@ static bool source_check(const struct bytes *b, char *why, size_t why_bytes)
 	return true;
 }
 
-static const struct bytes_ops source_ops = {source_read, source_close, source_head, source_try, source_check};
+static const struct bytes_ops source_ops = {
+	source_read, source_close, source_head, source_try, source_check, source_forget};
 
 /* ---- where frames lie ---- */
 
@@ -1109,8 +1154,9 @@ static bool count_content(struct source *s, const struct walk *w, uint64_t from,
 		if (ZSTD_getErrorCode(*size) == ZSTD_error_dstSize_tooSmall && most > room)
 			fine = refuse_large(s, s->count, UINT64_MAX, why, why_bytes);
 		else if (ZSTD_isError(*size))
-			fine = bytes_why(why, why_bytes, "zstd frame %" PRIu64 " is damaged: %s", s->count,
-				ZSTD_getErrorName(*size));
+			fine = bytes_why(why, why_bytes,
+				"zstd frame %" PRIu64 " is damaged: %s (bytes %" PRIu64 " to %" PRIu64 ")",
+				s->count, ZSTD_getErrorName(*size), from, from + length);
 	}
 	free(data);
 	decoder_free(d);
@@ -1184,6 +1230,28 @@ static bool identify(struct source *s, char *why, size_t why_bytes)
 	return true;
 }
 
+static bool find_frames(struct source *s, char *why, size_t why_bytes)
+{
+	s->count = 0;
+	s->bytes.frame_bytes = 0;
+	s->has_checksums = false;
+	return has_table(s->file) ? read_table(s, why, why_bytes) : walk_file(s, why, why_bytes);
+}
+
+/* As decode_again(): what is wrong may be a bit of the table, or of a header. */
+static bool find_frames_twice(struct source *s, char *why, size_t why_bytes)
+{
+	char first[256] = "";
+
+	if (find_frames(s, first, sizeof(first)))
+		return true;
+	bytes_forget(s->file);
+	if (!find_frames(s, why, why_bytes))
+		return false;
+	reread_was_good(s->file->fd, 0, s->file->size, first);
+	return true;
+}
+
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes)
 {
@@ -1197,8 +1265,7 @@ struct bytes *zstd_open(
 	s->file = file;
 	s->budget = budget_bytes ? budget_bytes : BUDGET;
 	s->bytes = (struct bytes){.ops = &source_ops, .path = file->path, .fd = file->fd};
-	if (!identify(s, why, why_bytes) ||
-		!(has_table(file) ? read_table(s, why, why_bytes) : walk_file(s, why, why_bytes)))
+	if (!identify(s, why, why_bytes) || !find_frames_twice(s, why, why_bytes))
 		goto fail;
 	s->bytes.frames = s->count;
 	s->bytes.index_bytes = sizeof(*s) + (s->room + 1) * sizeof(*s->frame);

@@ -48,7 +48,13 @@ def tokens_of(dtype):
 
 def stream(path, vocab=VOCAB, **keys):
     at = {"vocab": vocab} if vocab else {}
-    return {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1, **at, "datasets": [{"name": f"data-{path}", "path": path, "shuffle": "none", **keys}]}
+    return {
+        "seed": 3,
+        "seq_len": SEQ_LEN,
+        "epochs": 1,
+        **at,
+        "datasets": [{"name": f"data-{path}", "path": path, "shuffle": "none", **keys}],
+    }
 
 
 def cat(socket, name):

@@ -1,0 +1,116 @@
+"""Loops that take batches ahead of their step: what they lose over a restart, and the ways to lose nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+import tokend
+from conftest import BIN, subprocess_environment
+
+MICRO = 2
+
+# The loop of nanoGPT's train.py: the next batch is fetched while this one is trained on, and the checkpoint is saved first.
+TRAINER = """
+import json, os, signal, sys, tokend
+socket, records, save, trained, way = sys.argv[1:]
+loader = tokend.Loader("train", 2, socket=socket, rank=0, world=1, record=records, framework="numpy", prefetched=int(way == "prefetched"))
+if os.path.exists(save):
+    checkpoint = json.load(open(save))
+    if way == "seek":
+        loader.seek(position=checkpoint["consumed"])
+    else:
+        loader.load_state_dict({"cursor": bytes.fromhex(checkpoint["cursor"])})
+else:
+    checkpoint = {"consumed": 0}
+if way == "commit":
+    loader.commit()
+consumed, log = checkpoint["consumed"], open(trained, "a")
+if way != "drop":
+    batch, taken = next(loader), loader.taken
+for step in range(100):
+    if step % 5 == 0 and step:
+        state = {"cursor": loader.state_dict()["cursor"].hex(), "consumed": consumed}
+        json.dump(state, open(save + ".new", "w"))
+        os.replace(save + ".new", save)
+        if step == 10:
+            log.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    if way == "drop":
+        batch = next(loader)
+    print(*batch["position"].tolist(), file=log)  # the step
+    consumed += len(batch["position"])
+    if way == "commit":
+        loader.commit(taken)
+    if way != "drop":
+        batch, taken = next(loader), loader.taken
+"""
+
+
+@pytest.mark.parametrize("way", ["naive", "prefetched", "commit", "seek", "drop"])
+def test_a_loop_that_fetches_one_batch_ahead(daemon, way):
+    records, save, trained = (daemon.directory / name for name in ("records", "save", "trained"))
+    for _ in range(4):
+        command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, trained, way]
+        done = subprocess.run(command, env=subprocess_environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    rows = [int(position) for position in trained.read_text().split()]
+    lost = sorted(set(range(max(rows) + 1)) - set(rows))
+    assert len(rows) == len(set(rows)) == 4 * 10 * MICRO
+    assert len(lost) == (3 * MICRO if way == "naive" else 0), lost
+    command = [BIN / "tokctl", "verify", "-c", daemon.config, "train", records, "--json"]
+    (verdict,) = map(json.loads, subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+    assert verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0  # what was taken, trained on or not
+    assert verdict["void"] == (0 if way in ("naive", "drop") else 3 * MICRO)
+
+
+def make(daemon, stream="train", **more):
+    return tokend.Loader(stream, MICRO, socket=daemon.socket, rank=0, world=1, **more)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_state_is_that_of_n_batches_before(daemon, n):
+    with make(daemon, prefetched=n) as loader:
+        for taken in range(12):
+            assert loader.position == MICRO * max(0, taken - n) == loader.cursor.position
+            assert loader.taken == MICRO * taken
+            next(loader)
+        loader.seek(position=1000)
+        for taken in range(12):
+            assert loader.position == 1000 + MICRO * max(0, taken - n)
+            next(loader)
+        loader.seek(micro_batch=3)  # from here: what is held stays held
+        assert loader.position == 1000 + MICRO * (12 - n)
+        next(loader)
+        assert loader.position == 1000 + MICRO * (13 - n)
+
+
+def test_the_end_counts_as_a_batch(daemon):
+    with make(daemon, "finite", start=460, prefetched=2) as loader:
+        assert len(list(loader)) == 4
+        assert loader.position == 466  # the one before the last is trained on now
+        assert next(loader, None) is None
+        assert loader.position == 468
+        next(iter(loader))  # another pass
+        assert loader.position == 0 and loader.taken == 2
+
+
+def test_what_is_held_survives_another_mix(daemon):
+    with make(daemon, prefetched=1) as loader:
+        for _ in range(3):
+            next(loader)
+        loader.set_mix({"web": 1})
+        assert loader.position == 4 and loader.taken == 6
+        next(loader)
+        assert loader.position == 6
+
+
+def test_it_excludes_commit(daemon):
+    with make(daemon, prefetched=1) as loader:
+        next(loader)
+        with pytest.raises(tokend.ArgumentError, match="commit: prefetched=1 commits by itself"):
+            loader.commit()
+    for wrong in (-1, True, 1.5, "1"):
+        with pytest.raises(tokend.ArgumentError, match="prefetched: .*, must be the number of batches"):
+            make(daemon, prefetched=wrong)

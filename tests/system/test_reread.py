@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""One bit flips on its way from the disk. A compressed shard is read again once, from the disk and not from the page cache; the
+stream goes on exactly, and the log names shard and bytes. If the bit is wrong on the disk, the stream stops and names them.
+
+The flip is in a library put in front of libc. As a flipped bit in the page cache would be, it is in every reading until the
+cache was told to drop those bytes.
+"""
+
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy
+import pyzstd
+
+from harness import REPO, TOKCTL, Checks, Daemon, Place, run
+
+sys.path.insert(0, os.path.join(REPO, "tests", "python"))
+from shard_writers import mds, raw, seekable  # noqa: E402
+
+SEQ_LEN, TOKENS = 128, 200_000
+WINDOW = SEQ_LEN + 1
+MDS_ROWS, SMALL_ROWS = 1000, 50  # a small shard is decoded whole when it is looked at
+
+FLIP = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FLIPS, PERMANENT, INODE, BYTE, INJECTED, DROPPED };
+static _Atomic int64_t *words;
+
+__attribute__((constructor)) static void begin(void)
+{
+	int fd = open(getenv("FLIP_PAGE"), O_RDWR | O_CLOEXEC);
+
+	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+}
+
+static int is_it(int fd)
+{
+	struct stat st;
+
+	return words[FLIPS] && fstat(fd, &st) == 0 && (int64_t)st.st_ino == words[INODE];
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	static ssize_t (*next)(int, void *, size_t, off_t);
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "pread");
+	ssize_t got = next(fd, to, n, at);
+
+	if (got > 0 && is_it(fd) && at <= words[BYTE] && words[BYTE] < at + got) {
+		((uint8_t *)to)[words[BYTE] - at] ^= 0x10;
+		words[INJECTED]++;
+	}
+	return got;
+}
+
+ssize_t pread64(int fd, void *to, size_t n, off64_t at) { return pread(fd, to, n, at); }
+
+int posix_fadvise(int fd, off_t at, off_t n, int advice)
+{
+	static int (*next)(int, off_t, off_t, int);
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "posix_fadvise");
+	/* The page that holds the byte, as a whole: of others nothing is dropped. */
+	int64_t page = words[BYTE] / 4096 * 4096;
+
+	if (advice == POSIX_FADV_DONTNEED && is_it(fd) && at <= page && (n == 0 || page + 4096 <= at + n)) {
+		words[DROPPED]++;
+		words[FLIPS] = words[PERMANENT];
+	}
+	return next(fd, at, n, advice);
+}
+
+int posix_fadvise64(int fd, off64_t at, off64_t n, int advice) { return posix_fadvise(fd, at, n, advice); }
+"""
+
+
+class Flip:
+    """What the library is told, and the environment that puts it in front of a daemon's libc."""
+
+    WORDS = {"flips": 0, "permanent": 1, "inode": 2, "byte": 3, "injected": 4, "dropped": 5}
+
+    def __init__(self, place, name, compiler):
+        library, source, page = place.file("flip.so"), place.file("flip.c"), place.file(f"{name}.page")
+        if not os.path.exists(library):
+            with open(source, "w") as f:
+                f.write(FLIP)
+            subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+        with open(page, "wb") as f:
+            f.truncate(4096)
+        with open(page, "r+b") as f:
+            self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
+        self.env = {**os.environ, "LD_PRELOAD": library, "FLIP_PAGE": page}
+        self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+
+    def get(self, name):
+        return self.words[self.WORDS[name]]
+
+    def begin(self, path, byte, permanent):
+        for name, value in (("inode", os.stat(path).st_ino), ("byte", byte), ("permanent", permanent), ("flips", 1)):
+            self.words[self.WORDS[name]] = value
+
+
+# ---- shards ----
+
+
+def zstd_tool(path, tokens):
+    """As `zstd PART…; cat` leaves them: frames with checksums of their own, and no table."""
+    edges = [len(tokens) * i // 6 for i in range(7)]
+    with open(path + ".bin.zst", "wb") as f:
+        for a, b in zip(edges, edges[1:]):
+            f.write(subprocess.run(["zstd", "-qc"], input=tokens[a:b].tobytes(), stdout=subprocess.PIPE, check=True).stdout)
+
+
+def mds_hashed(rows):
+    def write(path, tokens):
+        directory = os.path.dirname(path)
+        shutil.rmtree(directory)
+        mds(directory, numpy.resize(tokens, (rows, WINDOW)), 1 << 24, compression="zstd", hashes=["xxh64"])
+
+    return write
+
+
+def middle_of(path):
+    return os.path.getsize(path) // 2 + 777
+
+
+def unnoticed_in(path):
+    """A byte whose flipped bit decodes, to something else: its hash alone tells."""
+    with open(path, "rb") as f:
+        packed = f.read()
+    content = pyzstd.decompress(packed)
+    for byte in range(len(packed) // 2, len(packed)):
+        try:
+            other = pyzstd.decompress(packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :])
+        except pyzstd.ZstdError:
+            continue
+        if other != content and len(other) == len(content):
+            return byte
+    raise RuntimeError(f"{path}: every flipped bit is noticed")
+
+
+def end_of(path):
+    return os.path.getsize(path) - 5
+
+
+# name: (writer, shard, the flipped byte of it, whether it is met only when frames are decoded, what a permanent one says)
+CASES = {
+    "frames with sums": (seekable(".bin.zst", raw, 16_384, {pyzstd.CParameter.checksumFlag: 1}), "a.bin.zst", middle_of, True, "frame"),
+    "frames of zstd": (zstd_tool, "a.bin.zst", middle_of, True, "frame"),
+    "the seek table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, False, "seek table"),
+    "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False, "index.json says"),
+    "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False, "index.json says"),
+}  # fmt: skip
+
+
+def write_all(place):
+    tokens = numpy.random.default_rng(4).integers(0, 4000, TOKENS).astype("<u2")
+    for name, (write, *_) in CASES.items():
+        os.makedirs(place.file(name), exist_ok=True)
+        write(place.file(name, "a"), tokens)
+    return tokens
+
+
+def cat(socket, **keys):
+    return run(TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1, **keys)
+
+
+def served(place, checks, label, name, flip, permanent, want):
+    write, shard, byte, late, words = CASES[name]
+    path = place.file(name, shard)
+    streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1, "datasets": [{"name": "d", "path": name, "shuffle": "none"}]}}
+    config = place.config(f"{label}.yaml", memory=64 << 20, io="pread", socket=place.file("reread.sock"), streams=streams)
+    daemon = Daemon(place, config, env=flip.env)
+    flip.begin(path, byte(path), permanent)
+    code, out, err = cat(daemon.socket)
+    log = daemon.log()
+    told = re.findall(rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged", log)
+    seen = (flip.get("injected"), flip.get("dropped"))
+    if permanent:
+        checks.ok(f"{label}: the bit was wrong in both readings, the cache dropped between", seen[0] >= 2 and seen[1] >= 1, seen)
+        good = code == 1 and words in err and want.startswith(out) and "stops here, nothing was skipped" in err and not told
+        checks.ok(f"{label}: the stream stops, nothing wrong was served", good, (code, len(out), err, log))
+        at = re.search(r"bytes (\d+) to (\d+)", err)
+        if late:
+            checks.ok(f"{label}: the frame's bytes are named", at and int(at[1]) <= byte(path) < int(at[2]), err)
+    else:
+        checks.ok(f"{label}: the bit was flipped, and the cache dropped once", seen[0] >= 1 and seen[1] == 1, seen)
+        checks.ok(f"{label}: every row comes, exactly", code == 0 and out == want, (code, len(out), len(want), err, log))
+        at = [int(n) for n in told[0]] if told else [0, 0]
+        checks.ok(f"{label}: the log names shard and bytes, once", len(told) == 1 and at[0] <= byte(path) < at[1], log)
+    checks.equal(f"{label}: the daemon ends with 0", daemon.stop(), 0)
+
+
+def main():
+    checks = Checks()
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    with Place() as place:
+        if not compiler:
+            checks.skip("a bit flips", "no C compiler")
+            checks.exit()
+        tokens = write_all(place)
+        windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
+        rows = {"a small one of MDS": SMALL_ROWS, "a hash of MDS": MDS_ROWS}
+        for name in CASES:
+            want = numpy.resize(tokens, rows[name] * WINDOW).tobytes() if name in rows else b"".join(w.tobytes() for w in windows)
+            for permanent in (False, True):
+                label = f"{name}, {'on the disk' if permanent else 'once'}"
+                served(place, checks, label, name, Flip(place, label, compiler), permanent, want)
+    checks.exit()
+
+
+main()

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Who answers at the socket: a trainer takes tokens from root's daemon, its own user's, or one it is told to trust."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from harness import BIN, REPO, TOKCTL, TOKEND, Checks, Place, datasets, run, wait_for, with_parent
+
+STRANGER = 57000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
+PACKAGE = os.environ.get("TOKEND_PYTHON") or os.path.join(REPO, "build", "python")
+
+TRAINER = """
+import os, sys, tokend
+with tokend.Loader("train", 2, socket=sys.argv[1], rank=0, world=1, framework="numpy", deadline=float(sys.argv[2])) as loader:
+    print(int(next(loader)["input_ids"][0, 0]), flush=True)
+    for line in sys.stdin:
+        print(int(next(loader)["input_ids"][0, 0]), flush=True)
+"""
+
+
+def become(uid):
+    def act():
+        with_parent()
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+    return act
+
+
+class Scene:
+    """A directory where everybody may write, and two daemons that would listen there: root's, and a stranger's with forged tokens."""
+
+    def __init__(self, place):
+        self.place = place
+        self.configs = {}
+        for who, token in (("root", 1), ("stranger", 666)):
+            path = place.file(who, "a.bin")
+            with open(path, "wb") as f:
+                f.write(token.to_bytes(2, "little") * 20_000)
+            stream = {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}
+            state = place.file(who, "state", ".keep")[: -len("/.keep")]
+            self.configs[who] = place.config(f"{who}/tokend.yaml", state_dir=state, streams={"train": stream})
+            os.chown(state, *[0 if who == "root" else STRANGER] * 2)
+
+    def directory(self, name, uid, mode):
+        path = self.place.file(name, ".keep")[: -len("/.keep")]
+        os.chown(path, uid, uid)
+        os.chmod(path, mode)
+        return os.path.join(path, "tokend.sock")
+
+    def daemon(self, who, socket, **keys):
+        uid = 0 if who == "root" else STRANGER
+        with open(self.place.file(f"{who}.log"), "wb") as log:
+            daemon = self.place.spawn([TOKEND, "-c", self.configs[who], "--socket", socket], stderr=log, preexec_fn=become(uid), **keys)
+        said = self.place.file(f"{who}.log")
+        if not wait_for(lambda: "ready at" in open(said).read() or daemon.poll() is not None) or daemon.poll() is not None:
+            raise RuntimeError(open(said).read())
+        return daemon
+
+    def environment(self, **more):
+        return {**os.environ, "PYTHONPATH": PACKAGE, "TOKEND_BIN": BIN, **more}
+
+    def trainer(self, socket, deadline=20, before=(), **environment):
+        """Its exit code, its first token or None, its last line."""
+        code, out, err = run(
+            *before, sys.executable, "-c", TRAINER, socket, str(deadline), env=self.environment(**environment), stdin=subprocess.DEVNULL
+        )
+        return code, int(out) if out.strip() else None, err.strip().splitlines()[-1] if err.strip() else ""
+
+
+def end(daemon):
+    daemon.terminate()
+    daemon.wait(20)
+
+
+def squatter(scene, checks):
+    socket = scene.directory("shared", 0, 0o1777)
+    stranger = scene.daemon("stranger", socket)
+    code, token, err = scene.trainer(socket)
+    checks.equal("a stranger listens in a shared directory: root's trainer takes no token", (code != 0, token), (True, None))
+    checks.has("  and says who it is and what to do", err, "RefusedError", f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}")
+    code, out, err = run(TOKCTL, "status", "--socket", socket)
+    checks.equal("  neither does tokctl ask it", (code, out), (1, b""))
+    checks.has("  but says the same", err, f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}")
+    checks.equal("  and nobody said a word to it", open(scene.place.file("stranger.log")).read().count("refused"), 0)
+    for value, good in ((f"{STRANGER}", True), (f"1,{STRANGER}", True), ("1", False), (f"{STRANGER}0", False), ("", False), ("x", False)):
+        code, token, err = scene.trainer(socket, TOKEND_TRUST_UID=value)
+        checks.equal(f"  TOKEND_TRUST_UID={value!r}", (code, token), (0, 666) if good else (1, None))
+    code, _, err = run(TOKCTL, "status", "--socket", socket, env=scene.environment(TOKEND_TRUST_UID=str(STRANGER)))
+    checks.equal("  tokctl of one who trusts it", (code, err), (0, ""))
+    code, token, err = run(
+        sys.executable, "-c", TRAINER, socket, "20", env=scene.environment(), stdin=subprocess.DEVNULL, user=STRANGER, extra_groups=[]
+    )
+    checks.equal("  the stranger's own trainer trusts it", (code, token), (0, b"666\n"))
+    end(stranger)
+
+
+def root_serves(scene, checks):
+    socket = scene.directory("of-root", 0, 0o755)
+    config = scene.configs["root"]
+    text = open(config).read()
+    with open(config, "w") as f:
+        f.write(text.replace("{", f'{{"allow_uids": [{STRANGER}],', 1))
+    daemon = scene.daemon("root", socket)
+    checks.equal("root's daemon serves root", scene.trainer(socket), (0, 1, ""))
+    code, token, err = run(
+        sys.executable, "-c", TRAINER, socket, "20", env=scene.environment(), stdin=subprocess.DEVNULL, user=STRANGER, extra_groups=[]
+    )
+    checks.equal("  and another user", (code, token, err), (0, b"1\n", ""))
+    end(daemon)
+
+
+def taken_over(scene, checks):
+    """The daemon dies, and the stranger is faster than its successor."""
+    socket = scene.directory("contested", 0, 0o1777)
+    daemon = scene.daemon("root", socket)
+    trainer = scene.place.spawn(
+        [sys.executable, "-c", TRAINER, socket, "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=scene.environment(),
+    )  # fmt: skip
+    checks.equal("a trainer of root's daemon", trainer.stdout.readline(), "1\n")
+    end(daemon)
+    stranger = scene.daemon("stranger", socket)
+    out, err = trainer.communicate("\n" * 300, timeout=60)
+    checks.equal("  goes on to the end of its ring, and takes nothing of a stranger's", set(out.split()), {"1"})
+    checks.has("  which it names", err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket)
+    end(stranger)
+
+
+def rootless(scene, checks):
+    """In a user namespace, all users from outside are 65534."""
+    container = ["unshare", "--user", "--map-root-user"]
+    if not shutil.which("unshare") or run(*container, "true")[0] != 0:
+        checks.skip("a rootless container", "this machine makes no user namespaces")
+        return
+    for before, inside in ((container, "as its root"), (["unshare", "--user"], "as nobody")):
+        for mode, uid, good in ((0o755, STRANGER, True), (0o777, STRANGER, False), (0o1777, 0, False)):
+            socket = scene.directory(f"container-{len(before)}-{mode:o}-{uid}", uid, mode)
+            stranger = scene.daemon("stranger", socket, env={**os.environ, "HOME": "/"})
+            code, token, err = scene.trainer(socket, before=before)
+            name = f"in a rootless container, {inside}: a directory of uid {uid} with mode {mode:o}"
+            if good:
+                checks.equal(f"{name} is trusted", (code, token, err), (0, 666, ""))
+            else:
+                checks.equal(f"{name} is refused", (code, token), (1, None))
+                checks.has("  by name", err, "uid 65534", "TOKEND_TRUST_UID=65534")
+            end(stranger)
+
+
+def main():
+    checks = Checks()
+    if os.getuid() != 0:
+        checks.skip("daemons of two users", "only root can start them")
+        sys.exit(0)
+    with Place() as place:
+        scene = Scene(place)
+        squatter(scene, checks)
+        root_serves(scene, checks)
+        taken_over(scene, checks)
+        rootless(scene, checks)
+    checks.exit()
+
+
+if __name__ == "__main__":
+    main()

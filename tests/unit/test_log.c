@@ -1,0 +1,141 @@
+/* The log: it never waits for its reader, it counts what it does not write, and one user's lines do not hide
+ * another's. */
+#include "../../daemon/control/log.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ROOM = 1 << 20 };
+
+struct pipe {
+	int reader, writer, stderr_fd;
+	char text[ROOM];
+};
+
+static int set_up(void **state)
+{
+	struct pipe *p = calloc(1, sizeof(*p));
+	int fd[2];
+
+	assert_int_equal(pipe(fd), 0);
+	p->reader = fd[0];
+	p->writer = fd[1];
+	fcntl(p->reader, F_SETFL, O_NONBLOCK);
+	log_flush();
+	p->stderr_fd = dup(STDERR_FILENO);
+	dup2(p->writer, STDERR_FILENO);
+	*state = p;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct pipe *p = *state;
+
+	dup2(p->stderr_fd, STDERR_FILENO);
+	close(p->stderr_fd);
+	close(p->reader);
+	close(p->writer);
+	free(p);
+	return 0;
+}
+
+/* What the log says until @words; fails after 10 s. */
+static void read_until(struct pipe *p, const char *words)
+{
+	size_t n = strlen(p->text);
+
+	for (int tries = 0; !strstr(p->text, words); tries++) {
+		ssize_t got = read(p->reader, p->text + n, ROOM - 1 - n);
+
+		n += got > 0 ? (size_t)got : 0;
+		if (got <= 0)
+			usleep(10000);
+		assert_true(tries < 1000 || strstr(p->text, words));
+	}
+}
+
+static unsigned count(const char *text, const char *words)
+{
+	unsigned n = 0;
+
+	for (; (text = strstr(text, words)); text++)
+		n++;
+	return n;
+}
+
+/* Nobody reads: 1,000 calls return, and when somebody does, the lines written and those lost are 1,000. */
+static void test_slow_reader(void **state)
+{
+	enum { LINES = 1000 };
+	struct pipe *p = *state;
+	unsigned lost = 0;
+
+	fcntl(p->writer, F_SETPIPE_SZ, 4096);
+	for (int i = 0; i < LINES; i++)
+		log_line(LOG_NOTE, "line %d %0200d", i, 0);
+	log_flush(); /* gives up after a second */
+	read_until(p, "lines of this log were lost");
+	const char *number = strstr(p->text, " lines of this log were lost");
+
+	while (number[-1] >= '0' && number[-1] <= '9')
+		number--;
+	lost = (unsigned)strtoul(number, NULL, 10);
+	assert_true(lost > 0 && lost < LINES);
+	assert_int_equal(count(p->text, ": line ") + lost, LINES);
+}
+
+/* 100 lines of one user and one of another, twice. */
+static void test_causes(void **state)
+{
+	struct pipe *p = *state;
+
+	for (int i = 0; i < 100; i++)
+		log_client(1000, LOG_WARNING, "noise %d", i);
+	log_client(1001, LOG_WARNING, "noise %d", 4711);
+	log_client(1000, LOG_WARNING, "other %d", 4712);
+	read_until(p, "by uid 1000 were suppressed");
+	assert_non_null(strstr(p->text, "noise 0\n"));
+	assert_non_null(strstr(p->text, "noise 4711\n"));
+	assert_non_null(strstr(p->text, "other 4712\n"));
+	assert_int_equal(count(p->text, "noise ") - 1, 20 + 1); /* the count names its format */
+	assert_non_null(strstr(p->text, "80 more lines like \"noise %d\" by uid 1000 were suppressed\n"));
+}
+
+/* A client gets no say in where a line ends. */
+static void test_one_line(void **state)
+{
+	struct pipe *p = *state;
+	char text[3000];
+
+	memset(text, 'x', sizeof(text));
+	memcpy(text, "a\nb\x1b[2J", 7);
+	text[sizeof(text) - 1] = 0;
+	log_line(LOG_NOTE, "%s", text);
+	log_flush();
+	read_until(p, "\n");
+	assert_int_equal(count(p->text, "\n"), 1);
+	assert_non_null(strstr(p->text, "tokend: a?b?[2Jxx"));
+	assert_true(strlen(p->text) < 2048);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_slow_reader, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_causes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_one_line, set_up, tear_down),
+	};
+
+	unsetenv("JOURNAL_STREAM");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,81 @@
+/* What is to be read again comes from the disk: the page cache has dropped it, wherever in a page it begins
+ * and ends. */
+#include "../../daemon/shard/reread.h"
+#include "files.h"
+
+#include <errno.h>
+#include <sys/uio.h>
+
+enum { PAGE = 4096, PAGES = 1100 };
+
+static bool is_cached(int fd, uint64_t at)
+{
+	char byte;
+	struct iovec to = {&byte, 1};
+
+	return preadv2(fd, &to, 1, (off_t)at, RWF_NOWAIT) != -1 || errno != EAGAIN;
+}
+
+static int cached_file(const char *path)
+{
+	static char bytes[PAGES * PAGE];
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
+	assert_return_code(fsync(fd), errno); /* what is not written yet cannot be dropped */
+	assert_true(is_cached(fd, 0) && is_cached(fd, 600 * PAGE));
+	return fd;
+}
+
+static void test_forget(void **state)
+{
+	static const struct {
+		uint64_t at, n;
+	} ranges[] = {{600 * PAGE, PAGE}, {600 * PAGE + 1, 1}, {600 * PAGE - 7, 3 * PAGE}, {0, 0},
+		{600 * PAGE + 5, 0}};
+	const char *path = files_path(*state, "a.bin");
+
+	for (unsigned i = 0; i < COUNT(ranges); i++) {
+		int fd = cached_file(path);
+
+		reread_forget(fd, ranges[i].at, ranges[i].n);
+		bool cached = is_cached(fd, 600 * PAGE + 2);
+
+		close(fd);
+		if (i == 0 && cached)
+			skip(); /* a tmpfs, which has nothing to read again from */
+		assert_false(cached);
+	}
+}
+
+static unsigned told;
+
+static void tell(int fd, uint64_t at, uint64_t n, const char *why)
+{
+	assert_int_equal(fd, 7);
+	assert_int_equal(at, 11);
+	assert_int_equal(n, 13);
+	assert_string_equal(why, "so");
+	told++;
+}
+
+static void test_tell(void **state)
+{
+	(void)state;
+	reread_was_good(7, 11, 13, "so"); /* nobody wants to know */
+	reread_tell(tell);
+	reread_was_good(7, 11, 13, "so");
+	reread_tell(NULL);
+	assert_int_equal(told, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_forget, files_set_up, files_tear_down),
+		cmocka_unit_test(test_tell),
+	};
+
+	return cmocka_run_group_tests_name("reread", tests, NULL, NULL);
+}
