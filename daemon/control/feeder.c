@@ -204,6 +204,10 @@ static bool stopping(struct feeder *f)
 /* What the disk had to do otherwise than it was told, once. */
 static void note_disk(struct feeder *f)
 {
+	char warning[LIMIT_TEXT_BYTES];
+
+	if (disk_warning(f->disk, warning, sizeof(warning)))
+		log_line(LOG_WARNING, "%s", warning);
 	if (f->noted || !disk_notes(f->disk)[0])
 		return;
 	f->noted = true;

@@ -454,6 +454,12 @@ void session_leave(struct session *s)
 	/* else attach_done() frees it */
 }
 
+/* The first position of the session's rank that was not handed out. */
+static uint64_t sound_until(const struct session *s)
+{
+	return order_rank_position(s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro);
+}
+
 static void say_failure(struct session *s, const struct feeder_failure *f)
 {
 	const char *shard = dataset_shard_name(f->dataset, f->shard);
@@ -476,6 +482,14 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 			": not the file that was there when tokend started: %s; stream %s stops here, "
 			"nothing was skipped: restore it, or restart tokend",
 			shard, f->token, f->why, stream);
+		break;
+	case DISK_CHANGED:
+		snprintf(text, sizeof(text),
+			"shard %s at token %" PRIu64 ": not the file that it was, it was written to while it "
+						     "was open: %s; stream %s stops "
+			"here, nothing was skipped: positions of rank %" PRIu64 " before %" PRIu64
+			" are sound, none after was handed out; restore the shard, then attach at the cursor",
+			shard, f->token, f->why, stream, s->rank, sound_until(s));
 		break;
 	default:
 		snprintf(text, sizeof(text),

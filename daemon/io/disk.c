@@ -14,6 +14,7 @@
 #include "files.h"
 #include "recheck.h"
 #include "share.h"
+#include "watch.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,8 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/sysmacros.h>
-#include <sys/uio.h>
 #include <time.h>
 
 enum {
@@ -59,6 +58,7 @@ struct disk {
 	unsigned in_flight;
 	struct request *request; /* [depth] */
 	struct requests unused, found, finished;
+	struct watched watched; /* files to be looked at before their reads are finished */
 	struct shares shares;
 	unsigned depth;
 	struct files files;
@@ -69,6 +69,8 @@ struct disk {
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
+	char warning[LIMIT_TEXT_BYTES];
+	unsigned warnings; /* since it was taken; the first is there */
 };
 
 static uint64_t staging_each(const struct disk_options *options)
@@ -142,6 +144,7 @@ static struct disk *disk_make(
 	STAILQ_INIT(&disk->unused);
 	STAILQ_INIT(&disk->found);
 	STAILQ_INIT(&disk->finished);
+	STAILQ_INIT(&disk->watched);
 	if (disk_allocate(disk, options))
 		disk->backend = ops->open(options->depth, what, error);
 	if (!disk->backend) {
@@ -224,6 +227,17 @@ const char *disk_notes(const struct disk *disk)
 	return disk->notes;
 }
 
+bool disk_warning(struct disk *disk, char *text, size_t text_bytes)
+{
+	unsigned more = disk->warnings > 0 ? disk->warnings - 1 : 0;
+
+	if (disk->warnings == 0)
+		return false;
+	snprintf(text, text_bytes, "%s%s", disk->warning, more > 0 ? ", as are others" : "");
+	disk->warnings = 0;
+	return true;
+}
+
 /* ---- reading ---- */
 
 static struct share *share_of(struct disk *disk, const struct request *request)
@@ -248,6 +262,18 @@ static void request_finish(struct disk *disk, struct request *request, enum disk
 		.why = request->why,
 	};
 	STAILQ_INSERT_TAIL(&disk->finished, request, link);
+}
+
+/* It has what it asked for; whether that is the shard's, the next look at its file says. */
+static void request_hold(struct disk *disk, struct request *request)
+{
+	struct file *file = request->file;
+	bool straight = !file->source || file->straight;
+
+	if (straight && request->staged && !file->watch.in_flight)
+		look_keep(&file->watch.look[0], request->start, request->staging, request->have);
+	STAILQ_INSERT_TAIL(&file->watch.ended, request, link);
+	watch_add(&disk->watched, file, straight ? request->start + request->skip : SIZE_MAX);
 }
 
 static uint64_t read_bytes(const struct disk_read *read)
@@ -339,10 +365,13 @@ static void request_call(struct disk *disk, struct request *request, int64_t (*c
 static void request_marked(struct disk *disk, struct request *request)
 {
 	int error = 0;
-	bool fine = request_mark(request, &error);
 
+	if (request_mark(request, &error)) {
+		request_hold(disk, request);
+		return;
+	}
 	files_put(&disk->files, request->file);
-	request_finish(disk, request, fine ? DISK_OK : DISK_ERRNO, fine ? 0 : error);
+	request_finish(disk, request, DISK_ERRNO, error);
 }
 
 static void request_start(struct disk *disk, struct request *request)
@@ -591,8 +620,7 @@ static void read_done(struct disk *disk, struct request *request)
 	}
 
 	if (work->call) { /* whole, and looked at */
-		files_put(&disk->files, request->file);
-		request_finish(disk, request, DISK_OK, 0);
+		request_hold(disk, request);
 		return;
 	}
 
@@ -653,33 +681,6 @@ static void file_refused(struct disk *disk, struct file *file, int error)
 	file_fail(disk, file, DISK_ERRNO, error, "");
 }
 
-static struct stat stat_of(const struct statx *found)
-{
-	return (struct stat){
-		.st_dev = makedev(found->stx_dev_major, found->stx_dev_minor),
-		.st_ino = found->stx_ino,
-		.st_mode = found->stx_mode,
-		.st_nlink = found->stx_nlink,
-		.st_uid = found->stx_uid,
-		.st_gid = found->stx_gid,
-		.st_size = (off_t)found->stx_size,
-		.st_blksize = found->stx_blksize,
-		.st_blocks = (blkcnt_t)found->stx_blocks,
-		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
-		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
-	};
-}
-
-/* Where it is not known, this says so before it looks at the file. */
-static bool knows_nowait(int fd)
-{
-	char byte;
-	struct iovec to = {.iov_base = &byte, .iov_len = 1};
-
-	/* EINVAL: O_DIRECT, and not aligned. */
-	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN || errno == EINVAL;
-}
-
 static void file_ready(struct disk *disk, struct file *file)
 {
 	struct request *request;
@@ -695,7 +696,8 @@ static void file_ready(struct disk *disk, struct file *file)
 	/* Windows in random order: read what is asked for, and nothing around it. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
 		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
-	file->nowait = knows_nowait(file->fd);
+	file->nowait = file_knows_nowait(file->fd);
+	watch_begin(file);
 	file->state = FILE_OPEN;
 	while ((request = STAILQ_FIRST(&file->waiting))) {
 		STAILQ_REMOVE_HEAD(&file->waiting, link);
@@ -729,7 +731,13 @@ static int64_t source_open(struct disk_work *work)
 		source = NULL;
 	}
 	file->source = source;
-	return 0;
+	if (watch_sides(file))
+		return 0;
+	int error = errno;
+
+	shard_close(source);
+	file->source = NULL;
+	return error ? -error : -EBADMSG;
 }
 
 static void source_begin(struct disk *disk, struct file *file)
@@ -787,6 +795,7 @@ static void opening_done(struct disk *disk, struct file *file)
 		return;
 	}
 	file->fd = (int)file->work.result;
+	watch_open(file);
 
 	struct stat st = stat_of(&file->opening.found);
 
@@ -798,10 +807,66 @@ static void opening_done(struct disk *disk, struct file *file)
 		source_begin(disk, file);
 }
 
+/* ---- is it still the same file? ---- */
+
+static void disk_warn(struct disk *disk, const struct file *file)
+{
+	if (disk->warnings++ > 0)
+		return;
+	snprintf(disk->warning, sizeof(disk->warning),
+		"%.800s: its ctime changed while it was open (mode, owner, links or name), the sampled bytes "
+		"did not: going on",
+		file->path);
+}
+
+static void file_looked(struct disk *disk, struct file *file)
+{
+	struct requests held = STAILQ_HEAD_INITIALIZER(held);
+	struct watch *w = &file->watch;
+	struct request *request;
+
+	STAILQ_CONCAT(&held, &w->held);
+	/* One that was changed is kept: opened anew it might pass for the one that was listed. */
+	if (w->fault == DISK_ERRNO)
+		files_forget(file);
+	if (w->fault == DISK_OK && w->touched)
+		disk_warn(disk, file);
+	watch_end(&disk->watched, file);
+	while ((request = STAILQ_FIRST(&held))) {
+		STAILQ_REMOVE_HEAD(&held, link);
+		files_put(&disk->files, file);
+		if (w->fault == DISK_OK) {
+			request_finish(disk, request, DISK_OK, 0);
+			continue;
+		}
+		snprintf(request->why, sizeof(request->why), "%s", w->why);
+		request_fail(disk, request, w->fault, w->error);
+	}
+}
+
+/* Returns whether the backend has something to start. */
+static bool disk_look(struct disk *disk)
+{
+	bool submitted = false;
+	struct file *file;
+
+	while ((file = watch_next(&disk->watched))) {
+		if (watch_look(file)) {
+			file_looked(disk, file);
+			continue;
+		}
+		disk_submit(disk, &file->watch.work, file->share);
+		submitted = true;
+	}
+	return submitted;
+}
+
 static void work_done(struct disk *disk, struct disk_work *work)
 {
 	work->begun = false;
-	if (work->opening)
+	if (work->look)
+		file_looked(disk, work->look);
+	else if (work->opening)
 		opening_done(disk, (struct file *)((char *)work - offsetof(struct file, work)));
 	else
 		read_done(disk, (struct request *)((char *)work - offsetof(struct request, work)));
@@ -840,6 +905,8 @@ static bool disk_turn(struct disk *disk, int64_t deadline_ns)
 		work_done(disk, works[i]);
 	disk_unpark(disk);
 	disk_commit(disk);
+	if (disk_look(disk))
+		disk->ops->commit(disk->backend);
 	return kicked || !STAILQ_EMPTY(&disk->finished);
 }
 
@@ -869,6 +936,7 @@ void disk_tick(struct disk *disk)
 		struct file *file = &disk->files.file[i];
 
 		share_tick(file->share, &file->work, file);
+		share_tick(file->share, &file->watch.work, file);
 	}
 	shares_ticked(&disk->shares, disk->ops, disk->backend);
 	disk_unpark(disk); /* where a stream is slow no longer, nothing else may come back to do it */

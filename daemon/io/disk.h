@@ -5,9 +5,10 @@
  *
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
  * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
- * belong; all others by the data thread if they are in memory, else in the backend's pool. Short reads are
- * continued. Marks follow the tokens, in the pool where they come from files (marks_write()). A read is done
- * exactly once: every tag that was queued comes back from disk_reap(), with 0 or an error.
+ * belong; all others by the data thread if they are in memory, else in the backend's pool. Before a read is
+ * handed up, its file is looked at again (watch.h): a shard that was written to meanwhile is a fault. Short
+ * reads are continued. Marks follow the tokens, in the pool where they come from files (marks_write()). A
+ * read is done exactly once: every tag that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
@@ -33,14 +34,16 @@ enum disk_fault {
 	DISK_ERRNO,    /* open or read failed; see error */
 	DISK_SHORT,    /* the file ends before the window does */
 	DISK_REPLACED, /* it is not the file that was listed at start */
+	DISK_CHANGED,  /* it was written to while it was open; nothing that was read since its last look is
+			  handed up as read */
 };
 
 struct disk_done {
 	uint64_t tag;
 	enum disk_fault fault;
 	int error;	 /* errno of DISK_ERRNO */
-	const char *why; /* DISK_REPLACED: what differs; DISK_ERRNO: what is wrong, or ""; until the next
-			    disk_reap() */
+	const char *why; /* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or ""; until
+			    the next disk_reap() */
 };
 
 enum { DISK_WHY_BYTES = 256 };
@@ -72,6 +75,11 @@ const char *disk_name(const struct disk *disk); /* "uring" or "pread" */
 uint64_t disk_memory(const struct disk_options *options);
 /* "", or one line once a file system refused O_DIRECT and its shards are read through the page cache. */
 const char *disk_notes(const struct disk *disk);
+
+/*
+ * What happened to open shards since the last call and is no fault, one line for all of it; false: nothing.
+ */
+bool disk_warning(struct disk *disk, char *text, size_t text_bytes);
 
 /* Copies @read. At most depth may be in flight, that is, queued and not yet reaped: the caller counts. */
 void disk_queue(struct disk *disk, const struct disk_read *read);

@@ -7,8 +7,10 @@
 #define TOKEND_DISK_OPS_H
 
 #include "disk.h"
+#include "look.h"
 
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 /* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a network
  * file system. */
@@ -31,7 +33,8 @@ struct disk_work {
 	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
 	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false then). */
 	int64_t (*call)(struct disk_work *work);
-	struct disk_opening *opening; /* NULL: it is a read */
+	struct disk_opening *opening; /* NULL: it is a read, or a look */
+	struct file *look;	      /* with a call that looks at it; else NULL */
 	int fd;
 	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
 	bool direct; /* the file is open with O_DIRECT */
@@ -39,6 +42,24 @@ struct disk_work {
 	size_t bytes;
 	uint64_t at;
 };
+
+/* What statx() found, as stat() has it. */
+static inline struct stat stat_of(const struct statx *found)
+{
+	return (struct stat){
+		.st_dev = makedev(found->stx_dev_major, found->stx_dev_minor),
+		.st_ino = found->stx_ino,
+		.st_mode = found->stx_mode,
+		.st_nlink = found->stx_nlink,
+		.st_uid = found->stx_uid,
+		.st_gid = found->stx_gid,
+		.st_size = (off_t)found->stx_size,
+		.st_blksize = found->stx_blksize,
+		.st_blocks = (blkcnt_t)found->stx_blocks,
+		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
+		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
+	};
+}
 
 struct disk_ops {
 	const char *name;

@@ -48,6 +48,8 @@ bool files_init(struct files *files, unsigned count)
 		file->opening.old = -1;
 		file->path = files->paths + (size_t)i * PATH_MAX;
 		STAILQ_INIT(&file->waiting);
+		STAILQ_INIT(&file->watch.ended);
+		STAILQ_INIT(&file->watch.held);
 		TAILQ_INSERT_TAIL(&files->idle, file, idle);
 	}
 	return true;
@@ -118,6 +120,7 @@ void files_put(struct files *files, struct file *file)
 		return;
 	--*file->in_use;
 	assert(STAILQ_EMPTY(&file->waiting) && file->state != FILE_OPENING);
+	assert(STAILQ_EMPTY(&file->watch.ended) && !file->watch.in_flight);
 	if (file->known)
 		TAILQ_INSERT_TAIL(&files->idle, file, idle);
 	else

@@ -15,6 +15,22 @@ struct request;
 struct share;
 STAILQ_HEAD(requests, request);
 
+/* Whether it is still the same file, and who waits to learn that: watch.h. */
+struct watch {
+	struct look look[1 + SHARD_SIDES]; /* its own, then those of what is beside it */
+	unsigned looks;
+	bool without_waiting;	     /* a look may be a system call of the data thread */
+	bool queued, in_flight;	     /* to be looked at; in the pool */
+	uint64_t at;		     /* queued: where bytes lie that were just read */
+	STAILQ_ENTRY(file) link;     /* while queued */
+	struct requests ended, held; /* reads that ended since the last look; those that wait for this one */
+	struct disk_work work;
+	enum disk_fault fault; /* of the last look: OK, CHANGED with why, or ERRNO with error */
+	int error;
+	bool touched; /* OK, but a ctime differed */
+	char why[DISK_WHY_BYTES];
+};
+
 struct file {
 	LIST_ENTRY(file) hashed; /* while known */
 	TAILQ_ENTRY(file) idle;	 /* while users is 0 */
@@ -40,6 +56,7 @@ struct file {
 	char *path;		/* [PATH_MAX] */
 	struct frames *frames;	/* the disk's */
 	char why[DISK_WHY_BYTES];
+	struct watch watch;
 };
 
 LIST_HEAD(files_chain, file);

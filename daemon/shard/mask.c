@@ -103,6 +103,11 @@ void mask_close(struct mask *mask)
 	free(mask);
 }
 
+const struct bytes *mask_file(const struct mask *mask)
+{
+	return mask->file;
+}
+
 uint32_t mask_id(const struct mask *mask)
 {
 	return mask->file->id;

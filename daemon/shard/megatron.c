@@ -580,6 +580,11 @@ static uint64_t megatron_document(
 	return boundary;
 }
 
+static const struct bytes *megatron_beside(const struct shard_index *index)
+{
+	return index->idx.file;
+}
+
 static const struct shard_companion megatron_companions[] = {
 	{.ending = ".idx", .shard = ".bin", .kind = "a Megatron index"},
 	{0},
@@ -594,4 +599,5 @@ const struct shard_format shard_megatron = {
 	.close = megatron_close,
 	.extent = megatron_extent,
 	.document = megatron_document,
+	.beside = megatron_beside,
 };

@@ -377,6 +377,20 @@ void shard_close(struct shard *shard)
 	free(shard);
 }
 
+unsigned shard_sides(const struct shard *shard, struct shard_side *side)
+{
+	const struct bytes *index =
+		shard->format->beside && shard->index ? shard->format->beside(shard->index) : NULL;
+	const struct bytes *mask = shard->mask ? mask_file(shard->mask) : NULL;
+	unsigned n = 0;
+
+	if (index)
+		side[n++] = (struct shard_side){index->fd, index->id, "its index: "};
+	if (mask)
+		side[n++] = (struct shard_side){mask->fd, mask->id, "its loss mask: "};
+	return n;
+}
+
 /* ---- reading ---- */
 
 /*

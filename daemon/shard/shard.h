@@ -133,6 +133,8 @@ struct shard_format {
 	 */
 	uint64_t (*document)(const struct shard_index *index, uint64_t token, char *why, size_t why_bytes);
 	const struct shard_mask *mask; /* NULL: its writers keep none */
+	/* The index file that an open shard goes on reading, or NULL. NULL: it never does. */
+	const struct bytes *(*beside)(const struct shard_index *index);
 };
 
 /* An open shard. */
@@ -169,6 +171,14 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, const struct shard_facts *facts, char *why, size_t why_bytes);
 void shard_close(struct shard *shard);
+/* Other files that an open shard goes on reading. Returns how many, at most SHARD_SIDES. */
+enum { SHARD_SIDES = 2 };
+struct shard_side {
+	int fd;		  /* the shard's */
+	uint32_t id;	  /* bytes_id() of it when it was opened */
+	const char *what; /* "its index: " */
+};
+unsigned shard_sides(const struct shard *shard, struct shard_side *side);
 /*
  * Tokens [token, token + n) into @to, in the served width, native byte order. False: *@error is an errno
  * (ERANGE: a token that does not fit the served width, negative ones included; EBADMSG: damaged; EIO, …) and

@@ -255,7 +255,7 @@ struct frame {
 
 /* What tells a file from all others, and from itself when it was written again. */
 struct identity {
-	uint64_t device, inode, mtime_ns, bytes;
+	uint64_t device, inode, mtime_ns, bytes, ctime_ns;
 };
 
 struct source {
@@ -1226,7 +1226,9 @@ static bool identify(struct source *s, char *why, size_t why_bytes)
 		return bytes_why(why, why_bytes, "%s", strerror(errno));
 	s->identity = (struct identity){st.st_dev, st.st_ino,
 		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
-		(uint64_t)st.st_size};
+		(uint64_t)st.st_size,
+		/* What was decoded while it was overwritten must not pass for what it was before. */
+		(uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec};
 	return true;
 }
 

@@ -318,6 +318,15 @@ static inline void assert_replaced(
 	assert_memory_equal(done.why, what, strlen(what));
 }
 
+static inline void assert_changed(
+	struct reader *reader, const struct shelf *shelf, uint64_t shard, const char *what)
+{
+	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+
+	assert_int_equal(done.fault, DISK_CHANGED);
+	assert_memory_equal(done.why, what, strlen(what));
+}
+
 static inline void assert_errno(struct reader *reader, const struct shelf *shelf, uint64_t shard, int error)
 {
 	struct disk_done done = read_once(reader, shelf, shard, 0, 1);

@@ -314,9 +314,8 @@ static void truncated_when_open(void **state)
 	assert_int_equal(done.fault, DISK_SHORT);
 	done = read_once(&reader, shelf, 0, 40000, 500);
 	assert_int_equal(done.fault, DISK_SHORT);
-	done = read_once(&reader, shelf, 0, 4000, 500);
-	assert_int_equal(done.fault, DISK_OK);
-	assert_right_bytes(&reader, shelf, done.tag);
+	/* Nobody knows whether what is left is as it was. */
+	assert_changed(&reader, shelf, 0, "it was truncated: size was 101030 ");
 	reader_close(&reader);
 	shelf_free(shelf);
 }
@@ -914,8 +913,8 @@ static void marks_of_tokens(const struct mode *mode, enum shard_type type)
 	reader_use(&reader, disk_open_with(&ops, &options, why, sizeof(why)));
 	for (uint64_t token = 0; token < 20; token++)
 		read_documents(&reader, shelf, DATA_AT / 2 - token);
-	if (type == SHARD_U16 || knows_nowait(shelf_path(shelf, 0)))
-		assert_int_equal(pool_use.calls, 1); /* the shard was opened */
+	if (knows_nowait(shelf_path(shelf, 0))) /* the shard was opened; with O_DIRECT it was sampled once */
+		assert_in_range(pool_use.calls, 1, 1 + mode->direct);
 	reader_close(&reader);
 	shelf_free(shelf);
 }

@@ -26,7 +26,10 @@ struct orders {
 	_Atomic uint64_t forgotten; /* handles up to this give ESTALE */
 	_Atomic uint32_t read_most; /* bytes of one answer */
 	_Atomic uint64_t newer_ns;  /* what mtime is later than listed */
-	_Atomic uint64_t opens;	    /* so far; a handle is the number of its open */
+	_Atomic uint64_t ctime_s;
+	_Atomic unsigned flips; /* bits in every byte that is read */
+	_Atomic uint64_t looks; /* GETATTR of the file */
+	_Atomic uint64_t opens; /* so far; a handle is the number of its open */
 	_Atomic uint64_t reads;
 };
 
@@ -74,6 +77,7 @@ static struct fuse_attr attr_of(const struct server *s, uint64_t node)
 		.nlink = 1,
 		.mtime = mtime_ns / 1000000000,
 		.mtimensec = (uint32_t)(mtime_ns % 1000000000),
+		.ctime = s->orders->ctime_s,
 	};
 }
 
@@ -83,14 +87,18 @@ static void serve_read(
 	uint64_t left = read->offset < s->size ? s->size - read->offset : 0;
 	uint64_t n = read->size < left ? read->size : left;
 
+	char bytes[LARGEST_BYTES];
+
+	n = n < sizeof(bytes) ? n : sizeof(bytes);
+	for (uint64_t i = 0; i < n; i++)
+		bytes[i] = (char)(s->bytes[read->offset + i] ^ (char)s->orders->flips);
 	s->orders->reads++;
 	if (s->orders->read_error)
 		answer(s, in, s->orders->read_error, NULL, 0);
 	else if (read->fh <= s->orders->forgotten)
 		answer(s, in, ESTALE, NULL, 0);
 	else
-		answer(s, in, 0, s->bytes + read->offset,
-			n < s->orders->read_most ? n : s->orders->read_most);
+		answer(s, in, 0, bytes, n < s->orders->read_most ? n : s->orders->read_most);
 }
 
 static void serve(const struct server *s, const struct fuse_in_header *in)
@@ -109,6 +117,7 @@ static void serve(const struct server *s, const struct fuse_in_header *in)
 		answer(s, in, 0, &entry, sizeof(entry));
 		return;
 	case FUSE_GETATTR:
+		s->orders->looks += in->nodeid == FILE_NODE;
 		answer(s, in, 0, &attr, sizeof(attr));
 		return;
 	case FUSE_OPEN:
@@ -300,6 +309,7 @@ static void check_hang(
 	hold(opcode);
 	reader_queue(reader, fuse, 0, 7, 1000);
 	disk_commit(reader->disk);
+	assert_wait_ends(reader); /* it may have read, and look now */
 	wait_held(1);
 	read_beside(reader, local, 2000);
 	assert_wait_ends(reader);
@@ -316,6 +326,7 @@ static void a_hang_holds_up_nobody_else(void **state)
 	reader_open(&reader, *state, 3);
 	check_hang(&reader, fuse, local, FUSE_OPEN);
 	check_hang(&reader, fuse, local, FUSE_READ);
+	check_hang(&reader, fuse, local, FUSE_GETATTR);
 	reader_close(&reader);
 	shelf_free(local);
 }
@@ -377,6 +388,64 @@ static void estale_opens_again(void **state)
 	reader_close(&reader);
 }
 
+/* Every read is followed by a look, in the pool, which many of them share; what it finds is for all. */
+static void looks_at_it(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct orders *orders = mounted.orders;
+	struct reader reader;
+	char text[LIMIT_TEXT_BYTES];
+
+	reader_open(&reader, *state, 4);
+	assert_reads(&reader, shelf, 0);
+	orders->looks = 0;
+	assert_reads(&reader, shelf, 0);
+	assert_true(orders->looks > 0);
+	assert_false(disk_warning(reader.disk, text, sizeof(text)));
+	orders->ctime_s = 5;
+	assert_reads(&reader, shelf, 0);
+	assert_true(disk_warning(reader.disk, text, sizeof(text)));
+	assert_non_null(strstr(text, "its ctime changed"));
+	assert_false(disk_warning(reader.disk, text, sizeof(text)));
+	read_random(&reader, shelf, 200, WINDOW_BYTES / 2);
+	orders->flips = 1; /* without a trace it cannot be seen */
+	orders->ctime_s = 6;
+	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
+	orders->flips = 0;
+	assert_reads(&reader, shelf, 0);
+	orders->newer_ns = 1;
+	assert_changed(&reader, shelf, 0, "mtime (ns) was ");
+	assert_int_equal(orders->opens, 1);
+	reader_close(&reader);
+}
+
+static void a_look_that_hangs_is_shared(void **state)
+{
+	struct shelf *shelf = mounted_new();
+	struct reader reader;
+	struct disk_done done;
+
+	reader_open(&reader, *state, 4);
+	assert_reads(&reader, shelf, 0);
+	hold(FUSE_GETATTR);
+	reader_queue(&reader, shelf, 0, 0, 1000);
+	disk_commit(reader.disk);
+	assert_wait_ends(&reader);
+	wait_held(1);
+	for (unsigned i = 0; i < 20; i++)
+		reader_queue(&reader, shelf, 0, i, 1000);
+	disk_commit(reader.disk);
+	assert_int_equal(reader_reap(&reader, &done, 1, 200), 0);
+	assert_int_equal(mounted.orders->held, 1);
+	mounted.orders->newer_ns = 1;
+	hold_no_more();
+	for (unsigned i = 0; i < 21; i++) {
+		assert_int_equal(reader_reap(&reader, &done, 1, 10000), 1);
+		assert_int_equal(done.fault, DISK_CHANGED);
+	}
+	reader_close(&reader);
+}
+
 /* The server dies: every read ends with an error, and the disk closes. */
 static void the_server_dies(void **state)
 {
@@ -403,6 +472,8 @@ static const struct test_case cases[] = {
 	{"a_hanging_close_holds_up_nobody_else", a_hanging_close_holds_up_nobody_else, mounted_free},
 	{"eio_comes_out_and_passes", eio_comes_out_and_passes, mounted_free},
 	{"estale_opens_again", estale_opens_again, mounted_free},
+	{"looks_at_it", looks_at_it, mounted_free},
+	{"a_look_that_hangs_is_shared", a_look_that_hangs_is_shared, mounted_free},
 	{"the_server_dies", the_server_dies, mounted_free},
 };
 

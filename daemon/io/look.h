@@ -1,0 +1,64 @@
+/*
+ * Is an open file still what it was when it was opened? A file may be overwritten in place, or cut and
+ * written again, while its descriptor stays valid. So the daemon looks once more after bytes were read and
+ * before anybody gets them: inode, size, mtime and ctime must be the same. Every write changes the ctime
+ * before it changes a byte, and nobody can set it back.
+ *
+ * The ctime also changes with the mode, the owner, the number of links and the name. If it alone differs,
+ * blocks that were sampled before are compared: equal, the new ctime is taken. What this cannot see: writers
+ * through a mapping, which change times when the kernel likes to; what a network file system's cache hides; a
+ * part that was overwritten between the sampled blocks and whose mtime was then set back.
+ *
+ * A sample counts once a look that began after it found the file unchanged. The first one costs no wait for a
+ * disk, it is of bytes that were just read; every further look adds one until there are LOOK_SAMPLES. So
+ * opening a file costs no reads of its own.
+ */
+#ifndef TOKEND_IO_LOOK_H
+#define TOKEND_IO_LOOK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+enum { LOOK_SAMPLES = 16, LOOK_SAMPLE_BYTES = 512 };
+
+struct look_state {
+	uint64_t inode, bytes, mtime_ns, ctime_ns;
+};
+
+/* An open file, and what it was like then. */
+struct look {
+	int fd;		 /* borrowed */
+	bool direct;	 /* O_DIRECT */
+	uint8_t samples; /* that count */
+	uint8_t taken;	 /* ≥ samples: with those that the next look decides on */
+	struct look_state was;
+	const char *what; /* "" or "its index: ": begins what is said of it */
+	struct {
+		uint64_t at, hash;
+	} sample[LOOK_SAMPLES];
+};
+
+enum look_result {
+	LOOK_SAME,
+	LOOK_TOUCHED, /* its ctime differs, nothing else that statx() tells */
+	LOOK_CHANGED, /* @why: one line */
+	LOOK_FAILED,  /* errno */
+};
+
+void look_begin(struct look *look, int fd, const char *what, const struct statx *found);
+/* Samples @at, or where the next one should be: SIZE_MAX. @wait: may block, otherwise EAGAIN. 0 or an errno.
+ */
+int look_sample(struct look *look, uint64_t at, bool wait);
+/* The same from @n bytes of the file that are at hand and begin @at, a multiple of 4096: the first sample. */
+void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n);
+/* Looks again, with one statx(). TOUCHED: look_compare() decides. */
+enum look_result look_again(struct look *look, struct look_state *now, char *why, size_t why_bytes);
+/*
+ * Reads the samples anew, and takes the state @now if they are equal: TOUCHED. FAILED with ESTALE: there is
+ * no sample to tell by. Blocks.
+ */
+enum look_result look_compare(struct look *look, const struct look_state *now, char *why, size_t why_bytes);
+
+#endif
