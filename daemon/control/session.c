@@ -486,7 +486,7 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	case DISK_CHANGED:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": not the file that it was, it was written to while it "
-						     "was open: %s; stream %s stops "
+			"was open: %s; stream %s stops "
 			"here, nothing was skipped: positions of rank %" PRIu64 " before %" PRIu64
 			" are sound, none after was handed out; restore the shard, then attach at the cursor",
 			shard, f->token, f->why, stream, s->rank, sound_until(s));

@@ -8,7 +8,8 @@
  * What is no plain shard is read at the next commit if it lies in memory, else in the backend's pool.
  *
  * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
- * waits for. So depth of them are enough, and everything is allocated when the disk is opened.
+ * waits for, or in a look at the file that it has read. So depth of them are enough, and everything is
+ * allocated when the disk is opened.
  */
 #include "../marks.h"
 #include "files.h"
@@ -264,14 +265,19 @@ static void request_finish(struct disk *disk, struct request *request, enum disk
 	STAILQ_INSERT_TAIL(&disk->finished, request, link);
 }
 
-/* It has what it asked for; whether that is the shard's, the next look at its file says. */
-static void request_hold(struct disk *disk, struct request *request)
+/*
+ * It ended: well, or with a fault of what was read. Whether that was the shard's, the next look at its file
+ * says.
+ */
+static void request_hold(struct disk *disk, struct request *request, enum disk_fault fault, int error)
 {
 	struct file *file = request->file;
 	bool straight = !file->source || file->straight;
 
 	if (straight && request->staged && !file->watch.in_flight)
 		look_keep(&file->watch.look[0], request->start, request->staging, request->have);
+	request->done.fault = fault;
+	request->done.error = error;
 	STAILQ_INSERT_TAIL(&file->watch.ended, request, link);
 	watch_add(&disk->watched, file, straight ? request->start + request->skip : SIZE_MAX);
 }
@@ -367,7 +373,7 @@ static void request_marked(struct disk *disk, struct request *request)
 	int error = 0;
 
 	if (request_mark(request, &error)) {
-		request_hold(disk, request);
+		request_hold(disk, request, DISK_OK, 0);
 		return;
 	}
 	files_put(&disk->files, request->file);
@@ -595,6 +601,10 @@ static void read_failed(struct disk *disk, struct request *request, int error)
 		request_start(disk, request);
 		return;
 	}
+	if (error == EBADMSG || error == ERANGE) {
+		request_hold(disk, request, DISK_ERRNO, error);
+		return;
+	}
 	if (error == ESTALE)
 		files_forget(file);
 	files_put(&disk->files, file);
@@ -620,7 +630,7 @@ static void read_done(struct disk *disk, struct request *request)
 	}
 
 	if (work->call) { /* whole, and looked at */
-		request_hold(disk, request);
+		request_hold(disk, request, DISK_OK, 0);
 		return;
 	}
 
@@ -633,8 +643,7 @@ static void read_done(struct disk *disk, struct request *request)
 		return;
 	}
 	if (request->have < end) {
-		files_put(&disk->files, request->file);
-		request_finish(disk, request, DISK_SHORT, 0);
+		request_hold(disk, request, DISK_SHORT, 0);
 		return;
 	}
 	if (request->staged)
@@ -836,7 +845,7 @@ static void file_looked(struct disk *disk, struct file *file)
 		STAILQ_REMOVE_HEAD(&held, link);
 		files_put(&disk->files, file);
 		if (w->fault == DISK_OK) {
-			request_finish(disk, request, DISK_OK, 0);
+			request_finish(disk, request, request->done.fault, request->done.error);
 			continue;
 		}
 		snprintf(request->why, sizeof(request->why), "%s", w->why);
