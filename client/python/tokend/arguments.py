@@ -37,6 +37,15 @@ def check_deadline(deadline: Any) -> None:
         raise ValueError(f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}")
 
 
+def unchecked_deadline(deadline: Any) -> float:
+    """deadline= where it is not checked yet: a wrong one is told to the others once they are here."""
+    try:
+        check_deadline(deadline)
+    except ValueError:
+        return 300.0
+    return float(deadline)
+
+
 def check_config(config: Any, socket: Any) -> None:
     if socket is not None:
         raise ValueError("socket, config: give one of them")

@@ -11,7 +11,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import Any
 
-from . import _tokend, agreement, arguments, arrays, job, private
+from . import _tokend, agreement, arguments, arrays, job, meeting, private
 from . import group as groups
 from .batch import Batch, Batches, Source, Wanted
 from .control import Control, Request
@@ -114,7 +114,10 @@ class Loader:
         self._passes = 0  # that began again at position 0
         self._agree = agree
         self._rank, self._world, self._peer = 0, 1, peer
-        if group is None and agree and rank is None and world is None:
+        everyone = group is None and rank is None and world is None
+        if agree and (everyone or group is not None):
+            meeting.meet(group, arguments.unchecked_deadline(deadline))
+        if everyone and agree:
             group = groups.of_all()
         together = groups.over(group)
 

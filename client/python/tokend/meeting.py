@@ -1,0 +1,93 @@
+"""Waits until every process of a group makes its loader.
+
+torch.distributed.new_group() and the first collective block for gloo's 30 minutes if a process does not come, and then raise an error
+that does not say who. So each process announces itself in the default store first, and looks there for the others.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+import zlib
+from typing import Any
+
+from ._tokend import Error
+
+WARN_S = 5.0
+LONGEST_PAUSE_S = 0.25  # between two looks; each asks the store for the keys of all
+NAMED = 8  # ranks in a message
+REMEDY = "every process of the job must make this loader; for a loader of this process alone pass rank=0, world=1"
+
+
+def _default_store() -> Any:
+    """torch.distributed's store, or None: torch has no public way to ask for it, or it cannot be asked for a key without waiting."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    ask = getattr(module, "_get_default_store", None)
+    store = ask() if ask is not None else None
+    return store if hasattr(store, "check") else None
+
+
+def _ranks(distributed: Any, group: Any) -> list[int]:
+    if group is None:
+        return list(range(distributed.get_world_size()))
+    try:
+        return sorted(distributed.get_process_group_ranks(group))
+    except (KeyError, RuntimeError, ValueError):  # not one that torch.distributed made
+        return []
+
+
+class _Meeting:
+    """The n-th of these processes in this store. What fails is taken back, so that the next one has the same number everywhere."""
+
+    def __init__(self, store: Any, ranks: list[int], mine: int) -> None:
+        self._store, self._ranks, self._mine = store, ranks, mine
+        self._prefix = f"tokend/{len(ranks)}.{zlib.crc32(repr(ranks).encode()):08x}"
+        self._number = store.add(f"{self._prefix}/{mine}", 1)
+        store.set(self._key(mine), b"")
+
+    def _key(self, rank: int) -> str:
+        return f"{self._prefix}/{self._number}/{rank}"
+
+    def complete(self) -> bool:
+        return bool(self._store.check([self._key(rank) for rank in self._ranks]))
+
+    def missing(self) -> str:
+        """Some rank is, or was just now."""
+        missing = [rank for rank in self._ranks if not self._store.check([self._key(rank)])]
+        named = ", ".join(map(str, missing[:NAMED])) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
+        return f"rank{'s' if len(missing) != 1 else ''} {named} of {len(self._ranks)}"
+
+    def withdraw(self) -> None:
+        self._store.delete_key(self._key(self._mine))
+        self._store.add(f"{self._prefix}/{self._mine}", -1)
+
+
+def meet(group: Any, seconds: float) -> None:
+    """Called by each process of @group (None: by all of torch.distributed's). Warns after 5 s who is missing; raises Error after
+    @seconds."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    store, ranks = _default_store(), _ranks(distributed, group)
+    if store is None or len(ranks) < 2:
+        return
+    meeting = _Meeting(store, ranks, distributed.get_rank())
+    try:
+        _wait(meeting, seconds)
+    except BaseException:
+        meeting.withdraw()
+        raise
+
+
+def _wait(meeting: _Meeting, seconds: float) -> None:
+    begin, pause, warned = time.monotonic(), 0.001, False
+    while not meeting.complete():
+        waited = time.monotonic() - begin
+        if waited >= seconds:
+            raise Error(f"tokend.Loader: {meeting.missing()} made no loader within {seconds:g} s: {REMEDY}")
+        if waited >= WARN_S and not warned:
+            warned = True
+            warnings.warn(f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}: {REMEDY}", RuntimeWarning, stacklevel=4)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE_S, 1.5 * pause)
