@@ -225,8 +225,10 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 
 static void publish(struct feed *feed, struct engine_actions *out)
 {
-	if (feed_publish(feed))
-		emit_plain(out, ENGINE_WAKE, feed);
+	if (!feed_publish(feed))
+		return;
+	turn_spend(&feed->turn, TURN_WAKE, false);
+	emit_plain(out, ENGINE_WAKE, feed);
 }
 
 /* ---- events ---- */

@@ -21,7 +21,8 @@
 
 enum {
 	TURN_QUANTUM = 64 << 10,
-	TURN_ROW = 4 << 10, /* what a row costs besides its bytes: small ones are not for nothing */
+	TURN_ROW = 4 << 10,   /* what a row costs besides its bytes: small ones are not for nothing */
+	TURN_WAKE = 16 << 10, /* what it costs to wake the client */
 	TURN_IN_FLIGHT = 2 << 20,
 };
 
@@ -46,7 +47,7 @@ void turn_ready(struct turn *leaf, bool ready);
 void turn_apart(struct turn *leaf, bool apart);
 /* The leaf in turn, or NULL. */
 struct turn *turn_next(struct turn *root);
-/* The leaf has planned a row of @cost; a read that is in flight until turn_land(), unless it was padding. */
+/* The leaf has had @cost done for it: a read that is in flight until turn_land(), or something else. */
 void turn_spend(struct turn *leaf, uint64_t cost, bool read);
 void turn_land(struct turn *leaf, uint64_t cost);
 

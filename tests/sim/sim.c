@@ -587,17 +587,21 @@ static void account(struct sim *sim, uint32_t node, int64_t cost)
 	}
 }
 
-/* @by has begun a read. */
-static void count_shares(struct sim *sim, const struct client *by)
+static void charge(struct sim *sim, const struct client *by, int64_t cost)
 {
-	const struct ring_geometry *g = &by->ring.geometry;
-	uint32_t node[] = {by->user, by->run, node_of(sim, by)};
-	int64_t cost = TURN_ROW + (int64_t)g->window_tokens * g->token_bytes;
-	int64_t bound = 2 * (TURN_QUANTUM + TURN_ROW + WINDOW_MAX * 4);
-
-	for (unsigned i = 0; i < 3; i++)
-		account(sim, node[i], cost);
+	account(sim, by->user, cost);
+	account(sim, by->run, cost);
+	account(sim, node_of(sim, by), cost);
 	close_accounts(sim);
+}
+
+/* @by has begun a read. Wakes are paid for, too, but do not wait for their turn: there may be one for each
+ * client. */
+static void check_shares(struct sim *sim, const struct client *by)
+{
+	uint32_t node[] = {by->user, by->run, node_of(sim, by)};
+	int64_t bound = 2 * (TURN_QUANTUM + TURN_ROW + WINDOW_MAX * 4) + CLIENTS * TURN_WAKE;
+
 	for (unsigned i = 0; i < 3; i++)
 		for (uint32_t other = 0; other < NODES; other++) {
 			CHECK(sim, sim->ahead[node[i]][other] <= bound);
@@ -642,7 +646,8 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 		return;
 	}
 	c->requested++;
-	count_shares(sim, c);
+	charge(sim, c, TURN_ROW + (int64_t)a->tokens * c->ring.geometry.token_bytes);
+	check_shares(sim, c);
 }
 
 static void told_failed(struct sim *sim, struct client *c)
@@ -671,6 +676,7 @@ static void perform(struct sim *sim, const struct engine_action *a)
 	case ENGINE_WAKE:
 		CHECK(sim, c->state == RUNNING);
 		c->wake = true;
+		charge(sim, c, TURN_WAKE);
 		break;
 	case ENGINE_FAILED:
 		told_failed(sim, c);

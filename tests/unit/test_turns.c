@@ -239,8 +239,8 @@ struct session {
 	void *meta, *data;
 };
 
-static struct session session_make(
-	uint32_t id, uint64_t user, uint64_t run, uint32_t slots, uint32_t rows, uint64_t samples)
+static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, uint64_t run, uint32_t slots,
+	uint32_t rows, uint64_t samples)
 {
 	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
 	struct cursor identity = {.stream = "s",
@@ -265,7 +265,7 @@ static struct session session_make(
 	memset(s.data, 0, RING_PAGE);
 	ring_format(&s.ring, &g, s.meta, s.data);
 	s.feed = feed_new(&cursor, &(struct feed_options){.id = id,
-					   .stream = id,
+					   .stream = stream,
 					   .user = user,
 					   .run = run,
 					   .world = 1,
@@ -274,6 +274,12 @@ static struct session session_make(
 	assert_non_null(s.feed);
 	cursor_free(&cursor);
 	return s;
+}
+
+static struct session session_make(
+	uint32_t id, uint64_t user, uint64_t run, uint32_t slots, uint32_t rows, uint64_t samples)
+{
+	return session_of(id, id, user, run, slots, rows, samples);
 }
 
 static void session_free(struct session *s)
@@ -387,6 +393,37 @@ static void sessions_of_one_user_are_one_class(void **state)
 	free(s);
 }
 
+/* Who has to be woken for each of its small batches is charged for that. */
+static void wakes_are_paid_for(void **state)
+{
+	const uint64_t row = TURN_ROW + WINDOW * 2;
+	struct rig *r = rig_make();
+	struct session eager = session_make(0, 0, 0, 256, 1, 0);
+	struct session steady = session_of(0, 1, 1, 0, 1, 20000, 0);
+	unsigned wakes = 0;
+
+	(void)state;
+	attach(r, &eager, 0);
+	attach(r, &steady, 1);
+	for (unsigned i = 0; i < 4000; i++) {
+		uint64_t published = ring_published(&eager.ring);
+
+		atomic_store(&eager.ring.control->released, published);
+		atomic_store(&eager.ring.control->client_waits, published + 1);
+		oldest_done(r);
+		for (unsigned a = 0; a < r->out.count; a++)
+			wakes += r->out.action[a].type == ENGINE_WAKE;
+		step(r, (struct engine_event){.type = ENGINE_KICK, .id = 0});
+	}
+	assert_true(wakes > 400);
+	/* Not to the byte: a debt is forgiven while nobody else could read. */
+	assert_in_range(
+		r->begun[0] * row + wakes * TURN_WAKE, r->begun[1] * row / 3 * 2, r->begun[1] * row / 2 * 3);
+	rig_free(r, 2);
+	session_free(&eager);
+	session_free(&steady);
+}
+
 /* Zeros cost time, too: a huge batch of them is not made in one step. */
 static void padding_comes_in_pieces(void **state)
 {
@@ -469,6 +506,7 @@ int main(void)
 		cmocka_unit_test(a_stream_that_hangs_leaves_some_to_others),
 		cmocka_unit_test(a_huge_batch_keeps_nobody_waiting),
 		cmocka_unit_test(sessions_of_one_user_are_one_class),
+		cmocka_unit_test(wakes_are_paid_for),
 		cmocka_unit_test(padding_comes_in_pieces),
 	};
 
