@@ -73,6 +73,8 @@ struct stream {
 	struct dataset *dataset; /* [config->datasets] */
 	uint32_t token_bytes;	 /* of every dataset; mixed widths are refused */
 	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
+	void *begin_bytes;	 /* that cursor, encoded: many sessions may ask for it often */
+	size_t begin_length;
 };
 
 struct catalog {

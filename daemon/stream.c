@@ -1,6 +1,7 @@
 /* Streams of a config: their datasets, and the cursors that they begin with. */
 #include "dataset_private.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,18 @@ static bool refuse_stream(
 
 static const struct cursor_why no_memory = {.field = "memory", .text = "out of memory"};
 
+static bool encode_begin(struct stream *stream)
+{
+	char bytes[LIMIT_CURSOR_BYTES];
+
+	stream->begin_length = cursor_encode(&stream->begin, bytes, sizeof(bytes));
+	assert(stream->begin_length > 0);
+	stream->begin_bytes = malloc(stream->begin_length);
+	if (stream->begin_bytes)
+		memcpy(stream->begin_bytes, bytes, stream->begin_length);
+	return stream->begin_bytes;
+}
+
 static bool begin(struct stream *stream, char *why, size_t why_bytes)
 {
 	const struct config_stream *source = stream->config;
@@ -74,6 +87,10 @@ static bool begin(struct stream *stream, char *why, size_t why_bytes)
 
 	free(sources);
 	free(steps);
+	if (done && !encode_begin(stream)) {
+		fault = no_memory;
+		done = false;
+	}
 	return done || refuse_stream(stream, &fault, why, why_bytes);
 }
 
@@ -169,6 +186,7 @@ void catalog_free(struct catalog *catalog)
 			dataset_close(&stream->dataset[d]);
 		free(stream->dataset);
 		cursor_free(&stream->begin);
+		free(stream->begin_bytes);
 	}
 	free(catalog->stream);
 	free(catalog);

@@ -350,16 +350,12 @@ void request_pending(struct connection *c)
 void request_describe(struct connection *c)
 {
 	struct wire w = {.op = WIRE_DESCRIBED};
-	char bytes[LIMIT_CURSOR_BYTES];
 
 	if (!c->session || !c->session->fed) {
 		connection_refuse(c, "request", "connection", "attach first");
 		return;
 	}
-
-	size_t n = cursor_encode(&c->session->stream->begin, bytes, sizeof(bytes));
-
-	wire_set_bytes(&w, WIRE_CURSOR, bytes, n);
+	wire_set_bytes(&w, WIRE_CURSOR, c->session->stream->begin_bytes, c->session->stream->begin_length);
 	connection_send(c, &w, NULL, 0);
 }
 
