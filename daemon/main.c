@@ -276,8 +276,7 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a, const char *socket,
-	struct listener *listener)
+static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -308,7 +307,6 @@ static int serve(const struct catalog *catalog, const struct arguments *a, const
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
-		.socket = socket,
 		.listener = listener,
 		.disk = disk,
 		.depth = options.depth,
@@ -318,29 +316,39 @@ static int serve(const struct catalog *catalog, const struct arguments *a, const
 	});
 }
 
+/* Listens, before the shards are opened: see listener_open(). */
+static bool listen_at(struct listener *listener, const struct arguments *a, const struct config *config,
+	char *why, size_t why_bytes)
+{
+	char own[WIRE_SOCKET_BYTES];
+	const char *socket = a->socket;
+
+	if (!socket)
+		socket = notify_listen_fd() >= 0 ? config->socket : place_listen(config, own, why, why_bytes);
+	if (!socket)
+		return false;
+	listener_end_on_signals(listener);
+	return listener_open(listener, socket, why, why_bytes);
+}
+
 static int run(const struct arguments *a, struct listener *listener)
 {
 	rereads_log();
 
-	char why[2 * LIMIT_TEXT_BYTES], own[WIRE_SOCKET_BYTES];
+	char why[2 * LIMIT_TEXT_BYTES];
 	struct config *config = config_load(a->config, why, sizeof(why));
-	struct catalog *catalog = config ? catalog_open(config, why, sizeof(why)) : NULL;
-	const char *socket = a->socket;
+	bool listens = config && (a->check || listen_at(listener, a, config, why, sizeof(why)));
+	struct catalog *catalog = listens ? catalog_open(config, why, sizeof(why)) : NULL;
 	int code = 0;
 
-	if (!catalog) {
+	if (!catalog)
 		code = fail_start(bytes_line(why));
-	} else if (a->check) {
+	else if (a->check)
 		print_check(catalog);
-	} else {
-		if (!socket)
-			socket = notify_listen_fd() >= 0 ? config->socket
-							 : place_listen(config, own, why, sizeof(why));
-		if (!place_state_dir(config, listener->handed))
-			code = fail_start("out of memory");
-		else
-			code = socket ? serve(catalog, a, socket, listener) : fail_start(why);
-	}
+	else if (!place_state_dir(config, listener->handed))
+		code = fail_start("out of memory");
+	else
+		code = serve(catalog, a, listener);
 	catalog_free(catalog);
 	config_free(config);
 	return code;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -46,8 +47,12 @@ static bool name_files(struct listener *l, const char *path, char *why, size_t w
 	if (strlen(path) >= sizeof(l->path))
 		return log_why(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
 			sizeof(l->path) - 1);
+	const char *slash = strrchr(path, '/');
+
 	memcpy(l->path, path, strlen(path) + 1);
 	snprintf(l->lock, sizeof(l->lock), "%s.lock", path);
+	snprintf(l->log, sizeof(l->log), "%s.log", path);
+	snprintf(l->parent, sizeof(l->parent), "%.*s", slash ? (int)(slash - path) : 0, path);
 	return true;
 }
 
@@ -127,22 +132,16 @@ static bool bind_own(struct listener *l, char *why, size_t why_bytes)
 	if (!clear(&to))
 		return log_why(why, why_bytes,
 			"socket: another program listens at %s: stop it, or take another --socket", l->path);
-	if (bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) < 0 || chmod(l->path, 0666) < 0 ||
-		listen(l->fd, BACKLOG) < 0)
+	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
+	if (!l->bound || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
 		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
 	return true;
 }
 
 /* The directory of the socket; one missing level is made. */
-static void make_parent(const char *path)
+static void make_parent(const struct listener *l)
 {
-	char parent[108];
-	const char *slash = strrchr(path, '/');
-
-	if (!slash || slash == path)
-		return;
-	snprintf(parent, sizeof(parent), "%.*s", (int)(slash - path), path);
-	if (mkdir(parent, 0755) < 0)
+	if (l->parent[0] && mkdir(l->parent, 0755) < 0)
 		return; /* it is there, or the lock will say why not */
 }
 
@@ -158,7 +157,7 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 		return adopt(l, fd, why, why_bytes);
 	if (!name_files(l, path, why, why_bytes))
 		return false;
-	make_parent(path);
+	make_parent(l);
 	if (take_lock(l, why, why_bytes) && bind_own(l, why, why_bytes))
 		return true;
 	if (l->fd >= 0)
@@ -169,26 +168,38 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 	return false;
 }
 
-/* What who started us has opened for us; while we have the lock, so that nobody else writes to it, too. */
-static void remove_log(const struct listener *l)
+/*
+ * The files beside the socket; while we have the lock, so that nobody else writes to them, too. Also in a
+ * signal's handler. The log is what who started us has opened for us.
+ */
+static void remove_files(const struct listener *l)
 {
-	char log[sizeof(l->path) + 8];
-
-	snprintf(log, sizeof(log), "%s.log", l->path);
-	if (is_file_at(STDERR_FILENO, log))
-		unlink(log);
+	if (l->handed && is_file_at(STDERR_FILENO, l->log))
+		unlink(l->log);
+	unlink(l->lock);
+	if (l->handed && l->parent[0] && rmdir(l->parent) < 0)
+		return; /* others are in it */
 }
 
-static void remove_parent(const struct listener *l)
-{
-	char parent[sizeof(l->path)];
-	const char *slash = strrchr(l->path, '/');
+static const struct listener *starting;
 
-	if (slash && slash > l->path) {
-		snprintf(parent, sizeof(parent), "%.*s", (int)(slash - l->path), l->path);
-		if (rmdir(parent) < 0)
-			return; /* others are in it */
-	}
+static void on_signal(int number)
+{
+	(void)number;
+	if (starting->bound)
+		unlink(starting->path);
+	if (starting->lock_fd >= 0)
+		remove_files(starting);
+	_exit(0);
+}
+
+void listener_end_on_signals(const struct listener *listener)
+{
+	const struct sigaction action = {.sa_handler = on_signal};
+
+	starting = listener;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
 }
 
 void listener_close(struct listener *l)
@@ -199,12 +210,9 @@ void listener_close(struct listener *l)
 		const struct sockaddr_un to = address(l);
 
 		clear(&to);
-		if (l->handed)
-			remove_log(l);
-		unlink(l->lock);
-		if (l->handed)
-			remove_parent(l);
+		remove_files(l);
 		close(l->lock_fd);
 	}
 	l->fd = l->lock_fd = -1;
+	l->bound = false;
 }

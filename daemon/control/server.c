@@ -143,15 +143,11 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	const struct server_options *o = server->options;
 	uint64_t watchdog = notify_watchdog_ms();
 
-	/* First: who can connect can also stop us, and then nothing is left behind. */
+	/* From listener_end_on_signals(). */
 	for (int i = 0; i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signal[i]);
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
-	}
-	if (!listener_open(server->listener, o->socket, why, why_bytes)) {
-		disk_close(o->disk);
-		return false;
 	}
 	server->feeder = feeder_start(o->disk, o->depth, o->catalog->config->streams, ring_news, server);
 	if (!server->feeder) {

@@ -27,8 +27,7 @@
 
 struct server_options {
 	const struct catalog *catalog;
-	const char *socket;
-	struct listener *listener; /* taken by listener_take(), or empty; closed at the end */
+	struct listener *listener; /* open; closed at the end */
 	struct disk *disk;	   /* taken over */
 	unsigned depth;
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */

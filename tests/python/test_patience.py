@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import signal
 import subprocess
 import threading
 import time
@@ -119,9 +120,53 @@ def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
 
 def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_with_nobody(daemon):
     daemon.freeze()
-    with later(6.5, lambda: daemon.signal(18)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
+    with later(6.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
         late = client(daemon, connect_ms=100)
     assert take(late) == [0, 1, 2, 3]
+
+
+@contextlib.contextmanager
+def opening(daemon):
+    """A daemon that stands in the middle of its start: it has 4,000 shards to open, and stops at the first sign of life."""
+    for directory in range(4):
+        path = daemon.directory / "many" / str(directory)
+        path.mkdir(parents=True)
+        for number in range(1000):
+            (path / f"{number}.bin").write_bytes(bytes(range(1, 161)))
+    daemon.config.write_text(daemon.config.read_text().replace("path: code.bin", "path: many"))
+    log = daemon.directory / "log"
+    for _ in range(10):  # a busy machine may not see it in time
+        with log.open("w") as file:
+            daemon.process = subprocess.Popen([BIN / "tokend", "-c", daemon.config], stdout=file, stderr=file)
+        while not daemon.answers():
+            assert daemon.process.poll() is None, log.read_text()
+        daemon.freeze()
+        if "ready at" not in log.read_text():
+            break
+        daemon.kill()
+    else:
+        pytest.fail("a daemon listens only when it is ready")
+    try:
+        yield daemon
+    finally:
+        daemon.kill()
+
+
+def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
+    with opening(Daemon(directory)) as daemon:
+        with later(2.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match="is it starting"):
+            loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
+        with loader:
+            assert next(loader)["position"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_daemon_that_is_opening_its_shards_is_stopped_without_a_trace(directory):
+    with opening(Daemon(directory)) as daemon:
+        before = {path.name for path in directory.iterdir()}
+        daemon.signal(signal.SIGTERM)
+        daemon.signal(signal.SIGCONT)
+        assert daemon.process.wait(20) == 0
+        assert before - {path.name for path in directory.iterdir()} == {"socket", "socket.lock"}
 
 
 def test_a_warning_that_is_an_error_ends_the_wait(directory):
