@@ -3,6 +3,7 @@
 #include "../shard/reread.h"
 #include "log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -16,17 +17,15 @@ static _Atomic uint64_t total;
 static void told(int fd, uint64_t at, uint64_t n, const char *why)
 {
 	char link[40], path[PATH_MAX] = "";
-	ssize_t length;
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	length = readlink(link, path, sizeof(path) - 1);
-	snprintf(path + (length > 0 ? length : 0), 1, "%s", "");
+	if (readlink(link, path, sizeof(path) - 1) < 0)
+		snprintf(path, sizeof(path), "(name unknown: %s)", strerror(errno));
 	atomic_fetch_add(&total, 1);
-	log_line(LOG_WARNING,
+	log_client(getuid(), LOG_WARNING,
 		"shard %s: bytes %" PRIu64 " to %" PRIu64
-		" were damaged when they were read (%s) and are good now that they were read again; nothing "
-		"was lost; "
-		"check this node's memory, its disk and the way to it",
+		" were damaged when read (%s) and good when read again; nothing was lost; check this node's "
+		"memory and disk",
 		path, at, at + n, why);
 }
 

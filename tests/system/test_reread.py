@@ -10,8 +10,10 @@ import mmap
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import urllib.request
 
 import numpy
 import pyzstd
@@ -182,16 +184,30 @@ def cat(socket, **keys):
     return run(TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1, **keys)
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def total(port):
+    """tokend_rereads_total, as a scraper sees it."""
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    found = re.search(r"^tokend_rereads_total (\d+)$", page, re.M)
+    return int(found[1]) if found else None
+
+
 def served(place, checks, label, name, flip, permanent, want):
     write, shard, byte, late, words = CASES[name]
     path = place.file(name, shard)
     streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1, "datasets": [{"name": "d", "path": name, "shuffle": "none"}]}}
-    config = place.config(f"{label}.yaml", memory=64 << 20, io="pread", socket=place.file("reread.sock"), streams=streams)
+    port = free_port()
+    config = place.config(f"{label}.yaml", memory=64 << 20, io="pread", metrics=f"127.0.0.1:{port}", streams=streams)
     daemon = Daemon(place, config, env=flip.env)
     flip.begin(path, byte(path), permanent)
     code, out, err = cat(daemon.socket)
     log = daemon.log()
-    told = re.findall(rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged", log)
+    told = re.findall(rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read", log)
     seen = (flip.get("injected"), flip.get("dropped"))
     if permanent:
         checks.ok(f"{label}: the bit was wrong in both readings, the cache dropped between", seen[0] >= 2 and seen[1] >= 1, seen)
@@ -205,6 +221,7 @@ def served(place, checks, label, name, flip, permanent, want):
         checks.ok(f"{label}: every row comes, exactly", code == 0 and out == want, (code, len(out), len(want), err, log))
         at = [int(n) for n in told[0]] if told else [0, 0]
         checks.ok(f"{label}: the log names shard and bytes, once", len(told) == 1 and at[0] <= byte(path) < at[1], log)
+    checks.equal(f"{label}: the metrics count it", total(port), 0 if permanent else 1)
     checks.equal(f"{label}: the daemon ends with 0", daemon.stop(), 0)
 
 
