@@ -71,7 +71,7 @@ int handle_check(struct tokend *t)
 	if (handle_forked(t))
 		return handle_fail(t, TOKEND_EFORKED,
 			"fork: this handle belongs to the process that attached: attach anew in the child, "
-			"with another peer or rank");
+			"with another peer or rank; in a DataLoader's worker: num_workers=0");
 	return 0;
 }
 

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
-from . import _tokend, agreement, arguments, arrays, job, meeting, private
+from . import _tokend, agreement, arguments, arrays, dataset, job, meeting, private
 from . import group as groups
 from .batch import Batch, Batches, Source, Wanted
 from .control import Control, Request
@@ -255,9 +255,13 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
+        dataset.check_who_asks(self)
         if self._measured().length is None:
             raise TypeError("this stream has no end, so its loader has no length")
         return self._measured().length
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(dataset.PLACE)
 
     def __bool__(self) -> bool:
         return True

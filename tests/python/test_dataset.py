@@ -1,0 +1,93 @@
+"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for first."""
+
+import os
+
+import pytest
+import tokend
+import torch
+from conftest import wait_until
+from torch.utils.data import DataLoader, IterableDataset
+
+PLACE = "tokend.Loader: takes the place of a DataLoader, and is not a dataset"
+
+
+def make(daemon, stream="train", **more):
+    return tokend.Loader(stream, 4, socket=daemon.socket, rank=0, world=1, **more)
+
+
+@pytest.mark.parametrize("stream", ["train", "finite"])
+@pytest.mark.parametrize("more", [{}, {"shuffle": True}, {"batch_size": None}, {"batch_size": 2, "num_workers": 1}], ids=str)
+def test_a_dataloader_over_a_loader(daemon, stream, more):
+    with make(daemon, stream) as loader:
+        with pytest.raises(TypeError, match=PLACE):
+            next(iter(DataLoader(loader, **more)))
+        assert loader.position == 0
+
+
+class Trainer:
+    """As transformers.Trainer asks: what has_length() makes of a TypeError says nothing of the mistake."""
+
+    def __init__(self, train_dataset, max_steps):
+        self.train_dataset = train_dataset
+        if not has_length(self.train_dataset) and max_steps <= 0:
+            raise ValueError("The train_dataset does not implement __len__, max_steps has to be specified")
+
+    def train(self, dataloader):
+        return has_length(dataloader)
+
+
+def has_length(dataset):
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError):
+        return False
+
+
+@pytest.mark.parametrize("stream", ["train", "finite"])
+def test_a_trainer_over_a_loader(daemon, stream):
+    with make(daemon, stream) as loader:
+        for steps in (0, 100):
+            with pytest.raises(tokend.ArgumentError, match=PLACE):
+                Trainer(loader, steps)
+
+
+def test_a_trainer_may_ask_for_the_length_of_its_dataloader(daemon):
+    with make(daemon) as loader, make(daemon, "finite") as finite:
+        assert Trainer([1], 0).train(loader) is False
+        assert Trainer([1], 0).train(finite) is True
+
+
+def test_the_real_trainer(daemon):
+    transformers = pytest.importorskip("transformers")
+    with make(daemon) as loader, pytest.raises(tokend.ArgumentError, match=PLACE):
+        arguments = transformers.TrainingArguments(output_dir=str(daemon.directory / "out"), report_to=[], use_cpu=True)
+        transformers.Trainer(model=torch.nn.Linear(1, 1), args=arguments, train_dataset=loader)
+
+
+class Wrapped(IterableDataset):
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_a_workers_error_says_what_to_set(daemon):
+    with make(daemon) as loader:
+        with pytest.raises(tokend.ForkedError, match="num_workers=0"):
+            next(iter(DataLoader(Wrapped(loader), batch_size=None, num_workers=1)))
+        assert next(iter(DataLoader(Wrapped(loader), batch_size=None)))["position"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_fork_says_it_too(daemon):
+    with make(daemon) as loader:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                next(loader)
+            except tokend.ForkedError as error:
+                os.write(write, str(error).encode())
+            os._exit(0)
+        wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child, "the child's end")
+        assert b"num_workers=0" in os.read(read, 1000)
