@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -285,6 +286,22 @@ static int search_step(struct tokend *t, const struct target *target, struct sea
 	}
 }
 
+/* The daemon may call an unnamed run otherwise than we asked: from here on we ask for that. */
+static bool take_run(struct tokend *t, const struct wire *feed)
+{
+	char name[LIMIT_NAME_BYTES + 1];
+	char *run;
+
+	if (!wire_text(feed, WIRE_RUN, name, sizeof(name)) || strcmp(name, t->run) == 0)
+		return true;
+	run = wire_name_ok(name) ? strdup(name) : NULL;
+	if (!run)
+		return false;
+	free(t->run);
+	t->run = run;
+	return true;
+}
+
 /* The feed in t->packet as a ring and a cursor. */
 static int take_feed(
 	struct tokend *t, const struct target *target, struct generation **g, struct cursor *cursor)
@@ -313,6 +330,11 @@ static int take_feed(
 		generation_free(*g, true);
 		cursor_free(cursor);
 		return not_ours(t, "a ring of another shape");
+	}
+	if (!take_run(t, &p->wire)) {
+		generation_free(*g, true);
+		cursor_free(cursor);
+		return not_ours(t, "a run without a name");
 	}
 	(*g)->id = ++t->generations;
 	(*g)->session = wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : GENERATION_UNNAMED;

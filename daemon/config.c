@@ -667,18 +667,19 @@ static bool take_metrics(
 	return schema_text(s, key, value, line, to);
 }
 
-static bool take_uids(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+/* A list of users, [*@count] at *@list. */
+static bool take_uids(
+	struct schema *s, yaml_node_t *value, int line, const char *right, uid_t **list, uint32_t *count)
 {
 	/* 2^32 - 1 is no user: it means "none" to the kernel. */
 	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1};
-	struct config *config = to;
 
-	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, key->right))
+	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, right))
 		return false;
 	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
 
-	config->allow_uid = calloc(n + 1, sizeof(*config->allow_uid));
-	if (!config->allow_uid)
+	*list = calloc(n + 1, sizeof(**list));
+	if (!*list)
 		return schema_refuse(s, line, "out of memory");
 	for (size_t i = 0; i < n; i++) {
 		yaml_node_t *node = yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
@@ -687,10 +688,26 @@ static bool take_uids(struct schema *s, const struct schema_key *key, yaml_node_
 
 		if (!schema_number(s, &uid_key, node, (int)node->start_mark.line + 1, &uid))
 			return false;
-		config->allow_uid[config->allow_uids++] = (uid_t)uid;
+		(*list)[(*count)++] = (uid_t)uid;
 		schema_leave(s, field);
 	}
 	return true;
+}
+
+static bool take_allowed(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config *config = to;
+
+	return take_uids(s, value, line, key->right, &config->allow_uid, &config->allow_uids);
+}
+
+static bool take_admins(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config *config = to;
+
+	return take_uids(s, value, line, key->right, &config->admin_uid, &config->admin_uids);
 }
 
 static const char *const ios[] = {
@@ -705,7 +722,8 @@ static const struct schema_key config_keys[] = {
 		.right = "HOST:PORT, such as 127.0.0.1:9464"},
 	{"io", schema_choice, offsetof(struct config, io), .right = "auto, uring or pread", .choices = ios},
 	{"direct", schema_flag, offsetof(struct config, direct), .right = "true or false"},
-	{"allow_uids", take_uids, 0, .right = "a list of user numbers, such as [1000]"},
+	{"allow_uids", take_allowed, 0, .right = "a list of user numbers, such as [1000]"},
+	{"admin_uids", take_admins, 0, .right = "a list of user numbers, such as [1000]"},
 	{"streams", take_streams, 0, .right = "a mapping of stream names to streams", .required = true},
 };
 
@@ -836,6 +854,7 @@ void config_free(struct config *config)
 		stream_free(&config->stream[i]);
 	free(config->stream);
 	free(config->allow_uid);
+	free(config->admin_uid);
 	free(config->metrics);
 	free(config->state_dir);
 	free(config->socket);

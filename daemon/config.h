@@ -67,6 +67,8 @@ struct config {
 	bool direct;
 	uid_t *allow_uid;
 	uint32_t allow_uids;
+	uid_t *admin_uid; /* who may change every run, besides root */
+	uint32_t admin_uids;
 	struct config_stream *stream;
 	uint32_t streams;
 };

@@ -13,16 +13,12 @@
  *   a trainer's session
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?,
  *            replaces?}
- *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?}    + 2 fds. A seek attaches anew and says
- *                                 in replaces the id of the session that it closes then: `memory:` counts the
- *                                 two rings as one meanwhile
- *   → checkpoint{tag, cursor}
- *   ← saved{tag, path, digest}
- *   → describe{}
- *   ← described{cursor}    where the stream begins
- *   → pending{}
- *   ← request{number, kind, args}    number 0: none
- *   → answer{number, outcome, text, cursor?, from?, acts_from?}
+ *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?}    + 2 fds. A seek attaches anew and
+ *                                 says in replaces the id of the session that it closes then: `memory:`
+ * counts the two rings as one meanwhile. run: what an unnamed run is called if "default" is another user's →
+ * checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{} ← described{cursor}    where the stream
+ * begins → pending{} ← request{number, kind, args}    number 0: none → answer{number, outcome, text, cursor?,
+ * from?, acts_from?}
  *
  *   an operator
  *   → status{after}

@@ -90,6 +90,7 @@ void connection_close(struct connection *c)
 	if (c->pidfd >= 0)
 		uv_close((uv_handle_t *)&c->process, on_handle_closed);
 	request_abandon(c);
+	errand_forget(c);
 	if (c->session && c->session->fed)
 		request_leave(c->session);
 	if (c->session)
@@ -366,7 +367,7 @@ static bool allowed(const struct config *config, uid_t uid)
 	for (uint32_t i = 0; i < config->allow_uids; i++)
 		if (config->allow_uid[i] == uid)
 			return true;
-	return false;
+	return runs_privileged(config, uid);
 }
 
 static int open_pidfd(int socket, pid_t pid)

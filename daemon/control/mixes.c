@@ -8,11 +8,10 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { RUNS = 16, DIGITS = 6 };
@@ -23,6 +22,7 @@ struct seen {
 	uint64_t number;    /* 0: not known */
 	uint64_t checksum;  /* of its mix */
 	uint64_t complaint; /* checksum of the mix that could not be written, so that it is said once */
+	uid_t owner;	    /* of the run */
 };
 
 struct log_of {
@@ -32,12 +32,10 @@ struct log_of {
 	uint64_t checksum; /* of the mix to note */
 };
 
-static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static struct seen all_seen[RUNS];
 static unsigned next_seen;
 
-/* A number over all but the position. */
-static uint64_t checksum_of(const struct cursor *cursor)
+uint64_t mixes_checksum(const struct cursor *cursor)
 {
 	struct cursor begin = *cursor; /* shares everything; only encoded */
 	char bytes[LIMIT_CURSOR_BYTES];
@@ -54,7 +52,7 @@ static struct seen *find_seen(const char *stream, const char *run)
 		if (strcmp(all_seen[i].stream, stream) == 0 && strcmp(all_seen[i].run, run) == 0)
 			return &all_seen[i];
 	seen = &all_seen[next_seen++ % RUNS];
-	*seen = (struct seen){0};
+	*seen = (struct seen){.owner = RUN_NOBODY};
 	snprintf(seen->stream, sizeof(seen->stream), "%s", stream);
 	snprintf(seen->run, sizeof(seen->run), "%s", run);
 	return seen;
@@ -117,21 +115,19 @@ static bool holds(const struct log_of *log, uint64_t number)
 	name_of(number, name);
 	ssize_t n = store_read_file(log->at, name, bytes, sizeof(bytes));
 	bool same = n > 0 && cursor_decode(&cursor, bytes, (size_t)n, &why) &&
-		    checksum_of(&cursor) == log->checksum;
+		    mixes_checksum(&cursor) == log->checksum;
 
 	cursor_free(&cursor);
 	return same;
 }
 
-/* False with errno; EEXIST where another daemon took the number. */
+/* False with errno; EEXIST where a daemon of an earlier version, which takes no lock, took the number. */
 static bool add(const struct log_of *log, uint64_t number, const void *bytes, size_t n)
 {
-	char beside[32], name[32];
-	uint64_t random;
+	char beside[RUN_TEMPORARY_BYTES], name[32];
 
-	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+	if (!run_dir_temporary(beside))
 		return false;
-	snprintf(beside, sizeof(beside), ".%016" PRIx64 ".new", random);
 	name_of(number, name);
 	bool done =
 		store_write_file(log->at, beside, bytes, n) && linkat(log->at, beside, log->at, name, 0) == 0;
@@ -143,43 +139,41 @@ static bool add(const struct log_of *log, uint64_t number, const void *bytes, si
 }
 
 /* In an open directory. False with errno. */
-static bool note(struct log_of *log, const void *bytes, size_t n)
+static bool note(struct log_of *log, const void *bytes, size_t n, struct mixes_noted *noted)
 {
 	uint64_t last;
-	bool added = false;
 
-	do {
+	for (;;) {
 		if (!last_number(log, &last))
 			return false;
-		if (last == 0 || !holds(log, last)) {
-			last++;
-			added = add(log, last, bytes, n);
-			if (!added && errno != EEXIST)
-				return false;
-		} else {
-			added = true; /* it was there */
-		}
-	} while (!added);
+		if (last > 0 && holds(log, last))
+			break;
+		noted->added = add(log, ++last, bytes, n);
+		if (noted->added)
+			break;
+		if (errno != EEXIST)
+			return false;
+	}
 	log->seen->number = last;
 	log->seen->checksum = log->checksum;
 	log->seen->complaint = 0;
 	return true;
 }
 
-/* False with errno. */
-static bool open_and_note(struct log_of *log, const void *bytes, size_t n)
+/* In the directory of the run, which is locked. False with errno. */
+static bool open_and_note(
+	struct log_of *log, const struct run_dir *dir, const void *bytes, size_t n, struct mixes_noted *noted)
 {
-	const struct seen *seen = log->seen;
-
-	if (seen->number > 0 && seen->checksum == log->checksum && exists(log, seen->number) &&
-		!exists(log, seen->number + 1))
-		return true;
-	if (!store_make_directories(log->directory))
+	if (mkdirat(dir->at, "mixes", 0755) == 0) {
+		if (fsync(dir->at) < 0)
+			return false;
+	} else if (errno != EEXIST) {
 		return false;
-	log->at = open(log->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	}
+	log->at = openat(dir->at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (log->at < 0)
 		return false;
-	bool done = note(log, bytes, n);
+	bool done = note(log, bytes, n, noted);
 	int error = errno;
 
 	close(log->at);
@@ -187,29 +181,58 @@ static bool open_and_note(struct log_of *log, const void *bytes, size_t n)
 	return done;
 }
 
-static void complain(struct log_of *log, const char *why)
+static void complain(struct log_of *log, const struct run_place *place, const char *why)
 {
 	if (log->seen->complaint == log->checksum)
 		return;
 	log->seen->complaint = log->checksum;
-	log_line(LOG_WARNING,
-		"the mix of stream %s, run %s, is not in the log: %s: %s; the run goes on, but `tokctl "
-		"--run` will not know of it",
-		log->seen->stream, log->seen->run, log->directory, why);
+	log_client(place->uid, LOG_WARNING,
+		"the mix of stream %s, run %s, is not in the log: %s; the run goes on, but `tokctl --run` "
+		"will "
+		"not know of it",
+		log->seen->stream, log->seen->run, why);
 }
 
-void mixes_note(
-	const char *state_dir, const char *run, const struct cursor *cursor, const void *bytes, size_t n)
+/* Is the mix what the last file has, by what we saw of it last? */
+static bool is_noted(const struct log_of *log, const struct run_place *place)
 {
-	struct log_of log = {.at = -1, .checksum = checksum_of(cursor)};
-	int length = snprintf(
-		log.directory, sizeof(log.directory), "%s/%s/%s/mixes", state_dir, cursor->stream, run);
+	const struct seen *seen = log->seen;
+	bool may = place->uid == 0 || seen->owner == place->uid ||
+		   (place->privileged && seen->owner != RUN_NOBODY);
 
-	pthread_mutex_lock(&one_at_a_time);
-	log.seen = find_seen(cursor->stream, run);
-	if (length < 0 || (size_t)length >= sizeof(log.directory))
-		complain(&log, strerror(ENAMETOOLONG));
-	else if (!open_and_note(&log, bytes, n))
-		complain(&log, strerror(errno));
-	pthread_mutex_unlock(&one_at_a_time);
+	return may && seen->number > 0 && seen->checksum == log->checksum && exists(log, seen->number) &&
+	       !exists(log, seen->number + 1);
+}
+
+bool mixes_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
+	struct mixes_noted *noted)
+{
+	struct log_of log = {.at = -1, .checksum = checksum, .seen = find_seen(place->stream, place->run)};
+	char why[LIMIT_TEXT_BYTES];
+	struct run_dir dir;
+
+	*noted = (struct mixes_noted){.owner = log.seen->owner};
+	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir, place->stream,
+		    place->run) >= (int)sizeof(log.directory)) {
+		complain(&log, place, "state_dir: the path is too long");
+		return false;
+	}
+	if (is_noted(&log, place))
+		return true;
+
+	bool ok = run_dir_open(&dir, place, why, sizeof(why));
+
+	noted->owner = log.seen->owner = dir.owner;
+	noted->foreign = dir.foreign;
+	if (!ok) {
+		complain(&log, place, why);
+		return false;
+	}
+	ok = open_and_note(&log, &dir, bytes, n, noted);
+	if (!ok) {
+		log_why(why, sizeof(why), "%s: %s", log.directory, strerror(errno));
+		complain(&log, place, why);
+	}
+	run_dir_close(&dir);
+	return ok;
 }

@@ -3,19 +3,30 @@
  * 000002.cursor, … are ordinary cursors, each what some session of the run attached with when its mix was not
  * that of the file before it. So the current segment of a file counts from its start on, whatever earlier
  * files said of what comes there: that is a restart from an older checkpoint.
+ *
+ * The log is written after the attach, by the keeper: an attach does not wait for state_dir.
  */
 #ifndef TOKEND_MIXES_H
 #define TOKEND_MIXES_H
 
 #include "../../proto/cursor.h"
+#include "run_dir.h"
+
+/* A number over all but the position. */
+uint64_t mixes_checksum(const struct cursor *cursor);
+
+struct mixes_noted {
+	uid_t owner;  /* of the run, as far as it is known */
+	bool foreign; /* not noted: the run is that owner's */
+	bool added;   /* a file */
+};
 
 /*
- * Adds @cursor, @n @bytes long, to the log of @run, unless the last file there has the same mix: all but the
- * position is compared. Files are durable, appear whole and are never replaced, also where several daemons
- * share the directory. What fails is logged once a mix, and tried again at the next attach: the run goes on.
- * Blocks: call it off the loop. Any thread.
+ * Adds the cursor in @bytes to the log of the run, unless the last file there has the same mix, @checksum.
+ * Files are durable, appear whole and are never replaced, also if several daemons share the directory. False:
+ * what failed is logged once a mix, and tried again after the next attach. Blocks: only the keeper calls it.
  */
-void mixes_note(
-	const char *state_dir, const char *run, const struct cursor *cursor, const void *bytes, size_t n);
+bool mixes_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
+	struct mixes_noted *noted);
 
 #endif

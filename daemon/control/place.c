@@ -65,13 +65,12 @@ bool place_state_dir(struct config *config, bool private)
 	if (!config->has_state_dir && given && given[0] == '/' &&
 		!set_state_dir(config, strndup(given, strcspn(given, ":"))))
 		return false;
-	if (config_may_write(config->state_dir))
+	/* One that is named stays, and may hang: the keeper looks at it. */
+	if ((config->has_state_dir && !private) || config_may_write(config->state_dir))
 		return true;
 	own = private || !config->has_state_dir ? config_user_state_dir(config) : NULL;
 	if (!own || !config_may_write(own)) {
-		log_line(LOG_WARNING, "state_dir: uid %u may not write to %s%s%s: checkpoints will fail",
-			(unsigned)geteuid(), config->state_dir, own ? " or " : "", own ? own : "");
-		free(own);
+		free(own); /* the keeper says that checkpoints will fail */
 		return true;
 	}
 	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own, (unsigned)geteuid(),

@@ -379,9 +379,10 @@ void request_cancel(struct connection *c, const struct wire *w)
 
 /* ---- a new one ---- */
 
-/* Names of the runs attached on @stream, with commas; how many there are. */
-static unsigned name_runs(const struct server *server, const struct stream *stream, char *to, size_t room)
+/* Names of the runs attached on @stream that @c may change, with commas; how many there are. */
+static unsigned name_runs(const struct connection *c, const struct stream *stream, char *to, size_t room)
 {
+	const struct server *server = c->server;
 	const char *seen[RUNS_NAMED + 1];
 	unsigned n = 0;
 	size_t length = 0;
@@ -391,7 +392,7 @@ static unsigned name_runs(const struct server *server, const struct stream *stre
 		const struct session *s = server->session[id];
 		unsigned i = 0;
 
-		if (!s || !of_run(s, stream, s->run))
+		if (!s || !of_run(s, stream, s->run) || !runs_may_change(c, stream, s->run))
 			continue;
 		while (i < n && strcmp(seen[i], s->run) != 0)
 			i++;
@@ -404,30 +405,59 @@ static unsigned name_runs(const struct server *server, const struct stream *stre
 	return n;
 }
 
-/* Whom it is for: the run named in @w, or the only one there is. */
-static bool find_run(
-	const struct server *server, struct request *r, const struct wire *w, struct refusal *why)
+static bool is_attached(const struct server *server, const struct stream *stream, const char *run)
 {
-	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
-	unsigned n = name_runs(server, r->stream, runs, sizeof(runs));
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (server->session[id] &&
+			of_run(server->session[id], stream, run ? run : server->session[id]->run))
+			return true;
+	return false;
+}
+
+/* Whom it is for: the run named in @w, */
+static bool find_named(const struct connection *c, struct request *r, const struct wire *w, const char *runs,
+	struct refusal *why)
+{
 	const char *stream = r->stream->config->name;
 
-	if (n == 0)
-		return refuse(why, "request", "stream", "no session of stream %s is attached here", stream);
-	if (!wire_has(w, WIRE_RUN) && n > 1)
-		return refuse(why, "request", "run", "several runs are attached on stream %s: name one of %s",
-			stream, runs);
-	if (!wire_has(w, WIRE_RUN)) {
-		memcpy(r->run, runs, strlen(runs) + 1);
-		return true;
-	}
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
 		return refuse(why, "request", "run", "not a name");
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (of_run(server->session[id], r->stream, r->run))
-			return true;
-	return refuse(why, "request", "run", "no session of run %s is attached on stream %s, only of %s",
-		r->run, stream, runs);
+	runs_rename(c, r->stream, r->run);
+	if (!is_attached(c->server, r->stream, r->run))
+		return refuse(why, "request", "run",
+			"no session of run %s is attached on stream %s, only of %s", r->run, stream,
+			runs[0] ? runs : "runs of other users");
+	if (!runs_may_change(c, r->stream, r->run))
+		return refuse(why, "request", "run",
+			"run %s belongs to someone else: only its owner, root and admin_uids may change it, "
+			"not "
+			"uid %u",
+			r->run, (unsigned)c->uid);
+	return true;
+}
+
+/* or the only one that the operator may change. */
+static bool find_run(const struct connection *c, struct request *r, const struct wire *w, struct refusal *why)
+{
+	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
+	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
+	const char *stream = r->stream->config->name;
+
+	if (!is_attached(c->server, r->stream, NULL))
+		return refuse(why, "request", "stream", "no session of stream %s is attached here", stream);
+	if (wire_has(w, WIRE_RUN))
+		return find_named(c, r, w, runs, why);
+	if (n == 0)
+		return refuse(why, "request", "run",
+			"only runs of other users are attached on stream %s: their owners, root and "
+			"admin_uids "
+			"may change them, not uid %u",
+			stream, (unsigned)c->uid);
+	if (n > 1)
+		return refuse(why, "request", "run", "several runs are attached on stream %s: name one of %s",
+			stream, runs);
+	memcpy(r->run, runs, strlen(runs) + 1);
+	return true;
 }
 
 /* One a run at a time. */
@@ -476,7 +506,7 @@ static bool read_request(struct connection *c, struct request *r, const struct w
 		return refuse(why, "memory", "args", "out of memory");
 	if (!wire_text(w, WIRE_ARGS, r->args, args.n + 1))
 		return refuse(why, "request", "args", "a 0 byte in it");
-	return find_run(c->server, r, w, why) && find_room(c, r, why);
+	return find_run(c, r, w, why) && find_room(c, r, why);
 }
 
 /* Everybody who is there. */
@@ -489,7 +519,7 @@ static bool invite(struct server *server, struct request *r, struct refusal *why
 }
 
 /* The lines of its arguments as one. */
-static void log_request(const struct request *r)
+static void log_request(const struct connection *c, const struct request *r)
 {
 	char line[400];
 	size_t n = strnlen(r->args, sizeof(line) - 1);
@@ -497,8 +527,10 @@ static void log_request(const struct request *r)
 	for (size_t i = 0; i < n; i++)
 		line[i] = r->args[i] == '\n' ? ' ' : r->args[i];
 	line[n] = 0;
-	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 " to %u sessions of run %s on stream %s: %s %s",
-		r->number, r->parties, r->run, r->stream->config->name, r->kind, line);
+	log_client(c->uid, LOG_NOTE,
+		"request %" PRIu64 " of uid %u (pid %d) to %u sessions of run %s on stream %s: %s %s",
+		r->number, (unsigned)c->uid, (int)c->pid, r->parties, r->run, r->stream->config->name,
+		r->kind, line);
 }
 
 void request_new(struct connection *c, const struct wire *w)
@@ -511,6 +543,8 @@ void request_new(struct connection *c, const struct wire *w)
 	if (!r || !read_request(c, r, w, &why) || !invite(server, r, &why)) {
 		if (r)
 			request_free(r);
+		log_client(c->uid, LOG_WARNING, "request of uid %u (pid %d) refused: %s: %s",
+			(unsigned)c->uid, (int)c->pid, why.field, why.text);
 		connection_error(c, why.code, why.field, why.text);
 		return;
 	}
@@ -521,7 +555,7 @@ void request_new(struct connection *c, const struct wire *w)
 	r->next = server->requests;
 	server->requests = r;
 	show_all(server, r->stream, r->run);
-	log_request(r);
+	log_request(c, r);
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_SESSIONS, r->parties);
 	wire_set_text(&out, WIRE_RUN, r->run);

@@ -1,32 +1,32 @@
 /*
  * Snapshots asked for by a session. The bytes are the trainer's: they are checked against the stream, then
- * stored as they are, in libuv's pool. An error is answered and the session goes on: training does not stop
+ * stored as they are, by the keeper. An error is answered and the session goes on: training does not stop
  * because a disk is full.
  */
 #include "log.h"
 #include "server.h"
 #include "store.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct save_job {
-	uv_work_t work;
-	struct connection *connection;
+	struct errand errand;
+	struct server *server;
 	const struct stream *stream;
-	const char *state_dir;
-	char run[LIMIT_NAME_BYTES + 1];
+	struct run_place place;
 	char tag[LIMIT_NAME_BYTES + 1];
 	bool ok;
 	struct refusal refusal;
-	char path[LIMIT_TEXT_BYTES];
+	struct store_saved saved;
 	size_t n;
-	char bytes[LIMIT_CURSOR_BYTES];
+	char bytes[];
 };
 
-static void save_work(uv_work_t *work)
+static void save_work(struct keeper_job *work)
 {
-	struct save_job *job = work->data;
+	struct save_job *job = (struct save_job *)work;
 	struct cursor_why why;
 	struct cursor cursor;
 	char text[LIMIT_TEXT_BYTES];
@@ -39,61 +39,83 @@ static void save_work(uv_work_t *work)
 		  refuse(&job->refusal, "checkpoint", why.field, "%s", why.text);
 	cursor_free(&cursor);
 	if (job->ok)
-		job->ok = store_save(job->state_dir, job->stream->config->name, job->run, job->tag,
-				  job->bytes, job->n, job->path, sizeof(job->path), text, sizeof(text)) ||
-			  refuse(&job->refusal, "checkpoint", "state_dir", "%s", text);
+		job->ok = store_save(&job->place, job->tag, job->bytes, job->n, &job->saved, text,
+				  sizeof(text)) ||
+			  refuse(&job->refusal, "checkpoint", job->saved.foreign ? "run" : "state_dir", "%s",
+				  text);
 }
 
-static void save_done(uv_work_t *work, int status)
+static void answer(struct connection *c, const struct save_job *job)
 {
-	struct save_job *job = work->data;
-	struct connection *c = job->connection;
 	struct wire w = {.op = WIRE_SAVED};
 
-	(void)status;
-	c->jobs--;
-	if (c->closing) {
-		connection_settle(c);
-	} else if (!job->ok) {
+	if (!job->ok) {
 		log_client(c->uid, LOG_ERROR, "snapshot %s: %s: %s", job->tag, job->refusal.field,
 			job->refusal.text);
 		connection_error(c, job->refusal.code, job->refusal.field, job->refusal.text);
-	} else {
-		wire_set_text(&w, WIRE_TAG, job->tag);
-		wire_set_text(&w, WIRE_PATH, job->path);
-		wire_set(&w, WIRE_DIGEST, order_checksum(job->bytes, job->n));
-		connection_send(c, &w, NULL, 0);
+		return;
 	}
+	wire_set_text(&w, WIRE_TAG, job->tag);
+	wire_set_text(&w, WIRE_PATH, job->saved.path);
+	wire_set(&w, WIRE_DIGEST, order_checksum(job->bytes, job->n));
+	connection_send(c, &w, NULL, 0);
+}
+
+static void save_done(struct keeper_job *work)
+{
+	struct save_job *job = (struct save_job *)work;
+	struct connection *c = errand_back(&job->errand);
+
+	if (c)
+		answer(c, job);
+	runs_found(job->server, job->place.stream, job->place.run, job->saved.owner);
 	free(job);
+}
+
+/* What can be said without a look at state_dir. */
+static bool check(const struct connection *c, const struct wire *w, struct refusal *why)
+{
+	if (wire_bytes(w, WIRE_CURSOR).n > LIMIT_CURSOR_BYTES)
+		return refuse(why, "checkpoint", "cursor", "%u bytes, at most %d",
+			wire_bytes(w, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
+	if (keeper_busy_ms(c->server->keeper) >= KEEPER_DEADLINE_MS)
+		return refuse(why, "checkpoint", "state_dir",
+			"has not answered for %" PRIu64 " s, nothing is saved: save again once it does",
+			keeper_busy_ms(c->server->keeper) / 1000);
+	return true;
 }
 
 void save_checkpoint(struct connection *c, const struct wire *w)
 {
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 	struct save_job *job;
+	struct refusal why;
 
 	if (!c->session || !c->session->fed) {
 		connection_refuse(c, "checkpoint", "connection", "attach first");
 		return;
 	}
-	if (c->jobs > 0) {
+	if (c->errand) {
 		connection_refuse(c, "checkpoint", "connection", "wait for the answer to the one before");
 		return;
 	}
-	job = b.n <= LIMIT_CURSOR_BYTES ? calloc(1, sizeof(*job)) : NULL;
+	if (!check(c, w, &why)) {
+		connection_error(c, why.code, why.field, why.text);
+		return;
+	}
+	job = calloc(1, sizeof(*job) + b.n);
 	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) || !wire_name_ok(job->tag)) {
 		free(job);
 		connection_error(
 			c, "checkpoint", "tag", "not a name: 1 to 64 bytes without '/' and leading dot");
 		return;
 	}
-	job->connection = c;
+	job->errand.job = (struct keeper_job){.work = save_work, .done = save_done};
+	job->server = c->server;
 	job->stream = c->session->stream;
-	job->state_dir = c->server->options->catalog->config->state_dir;
-	memcpy(job->run, c->session->run, sizeof(job->run));
+	runs_place(c->server, c->uid, job->stream->config->name, c->session->run, &job->place);
+	job->saved.owner = RUN_NOBODY;
 	memcpy(job->bytes, b.at, b.n);
 	job->n = b.n;
-	job->work.data = job;
-	c->jobs++;
-	uv_queue_work(&c->server->loop, &job->work, save_work, save_done);
+	errand_send(c, &job->errand);
 }

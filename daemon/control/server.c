@@ -14,6 +14,7 @@
 enum {
 	SECOND_MS = 1000,
 	PACE_MS = 1,
+	KEEPER_PATIENCE_MS = 3000, /* a stop waits so long for state_dir */
 	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is dropped */
 };
 
@@ -44,6 +45,7 @@ static void leave_if_done(struct server *server)
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
 	uv_close((uv_handle_t *)&server->pace, NULL);
 	uv_close((uv_handle_t *)&server->news, NULL);
+	keeper_close(server->keeper);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
 }
@@ -110,8 +112,10 @@ static void on_second(uv_timer_t *timer)
 	struct server *server = timer->data;
 	uint64_t now = uv_now(&server->loop);
 
+	errand_watch(server);
 	for (struct connection *c = server->connections, *next; c; c = next) {
 		next = c->next;
+		errand_clock(c);
 		if (c->session)
 			session_clock(c->session, now);
 		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
@@ -138,6 +142,22 @@ static void on_watchdog(uv_timer_t *timer)
 		notify("WATCHDOG=1");
 }
 
+/* Takes back what start() has done so far. */
+static void give_up(struct server *server)
+{
+	unsigned left;
+
+	metrics_stop(server->metrics);
+	if (server->keeper) {
+		keeper_close(server->keeper);
+		uv_run(&server->loop, UV_RUN_NOWAIT);
+		keeper_stop(server->keeper, 0, &left);
+	}
+	feeder_stop(server->feeder);
+	server->feeder = NULL;
+	listener_close(server->listener);
+}
+
 static bool start(struct server *server, char *why, size_t why_bytes)
 {
 	const struct server_options *o = server->options;
@@ -159,14 +179,18 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	if (o->catalog->config->metrics) {
 		server->metrics = metrics_start(server, o->catalog->config->metrics, why, why_bytes);
 		if (!server->metrics && !server->listener->handed) {
-			feeder_stop(server->feeder);
-			server->feeder = NULL;
-			listener_close(server->listener);
+			give_up(server);
 			return false;
 		}
 		/* Somebody's notebook does not stop for a port that another one has. */
 		if (!server->metrics)
 			log_line(LOG_WARNING, "%s; going on without metrics", why);
+	}
+	server->keeper = keeper_start(&server->loop);
+	if (!server->keeper || !runs_start(server)) {
+		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s", strerror(errno));
+		give_up(server);
+		return false;
 	}
 	uv_poll_init(&server->loop, &server->accept, server->listener->fd);
 	server->accept.data = server;
@@ -195,6 +219,20 @@ static void close_handle(uv_handle_t *handle, void *none)
 	(void)none;
 	if (!uv_is_closing(handle))
 		uv_close(handle, NULL);
+}
+
+/* Entries of mix logs may still have to be written. */
+static void end_keeper(struct server *server)
+{
+	unsigned left;
+
+	if (!keeper_stop(server->keeper, KEEPER_PATIENCE_MS, &left))
+		log_line(LOG_WARNING,
+			"state_dir %s does not answer: leaving without %u entries of mix logs, which are "
+			"written at "
+			"the next attach",
+			server->options->catalog->config->state_dir, left);
+	runs_free(server->runs);
 }
 
 int server_run(const struct server_options *options)
@@ -234,6 +272,7 @@ int server_run(const struct server_options *options)
 		server->listener->path[0] ? server->listener->path : "systemd's socket");
 	notify("READY=1");
 	serve(server);
+	end_keeper(server);
 	feeder_stop(server->feeder);
 	if (server->spare_fd >= 0)
 		close(server->spare_fd);

@@ -6,21 +6,25 @@
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
  *   session.c     attach and what it owns, and its end
  *   save.c        snapshots, asked for by a session
+ *   runs.c        whose each run is
+ *   keeper.c      the thread that makes all calls on state_dir; errand.c: who waits for it
  *   request.c     an operator's word to a run, and what its sessions answer
  *   pace.c        how much of the control thread one of several may take
  *   status.c      what goes on; metrics.c says the same to Prometheus
  *
- * The loop makes no file-system call: those run in libuv's pool.
+ * The loop makes no file-system call: those on state_dir are the keeper's, others run in libuv's pool.
  */
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
 
 #include "../../proto/wire.h"
 #include "../dataset.h"
+#include "errand.h"
 #include "feeder.h"
 #include "listen.h"
 #include "metrics.h"
 #include "pace.h"
+#include "runs.h"
 #include "segment.h"
 
 #include <uv.h>
@@ -72,7 +76,10 @@ struct server {
 	struct feeder *feeder;
 	struct metrics *metrics; /* or NULL */
 	struct paces paces;
-	int spare_fd; /* given up to be able to refuse when we run out of them */
+	struct keeper *keeper; /* makes all calls on state_dir */
+	struct runs *runs;
+	bool state_stalled; /* said */
+	int spare_fd;	    /* given up to be able to refuse when we run out of them */
 	bool stopping;
 	uint64_t memory_bytes; /* rings and staging, in use or promised */
 	uint64_t lent_bytes;   /* of those, of rings that replace another one: `memory:` counts a pair once */
@@ -100,8 +107,9 @@ struct connection {
 	uv_poll_t poll;
 	uv_poll_t process; /* the peer's pidfd, if it could be had */
 	int pidfd;
-	unsigned handles; /* still open in libuv */
-	unsigned jobs;	  /* of it in the pool */
+	unsigned handles;      /* still open in libuv */
+	unsigned jobs;	       /* of it in the pool */
+	struct errand *errand; /* what it waits for from state_dir, or NULL */
 	bool greeted, closing;
 	struct pace *pace;
 	TAILQ_ENTRY(connection) waits; /* in its pace, while waiting: it is not listened to then */

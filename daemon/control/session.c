@@ -1,7 +1,8 @@
 /*
  * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs in three
  * steps: what needs no waiting is checked on the loop, cursor and ring are made in libuv's pool, and back on
- * the loop the data thread gets the feed and the client its two descriptors.
+ * the loop the data thread gets the feed and the client its two descriptors. Only an attach at a snapshot
+ * waits for state_dir, before the second step.
  *
  * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the
  * connection may close. A job in the pool holds its connection open until it is back.
@@ -28,17 +29,19 @@ enum {
 enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
 
 struct attach_job {
+	struct errand errand; /* to load the snapshot */
 	uv_work_t work;
 	struct connection *connection;
 	struct session *session; /* owned until it is attached */
-	const char *state_dir;
+	struct run_place place;
 	struct ring_geometry geometry;
 	enum start start;
 	uint64_t position;
-	char tag[STORE_TAG_BYTES];
+	char tag[STORE_TAG_BYTES], former[STORE_TAG_BYTES];
 	size_t cursor_bytes;
 	struct cursor cursor;
 	uint64_t fingerprint;
+	struct mixes_noted noted;
 	bool ok;
 	uint64_t used_ns; /* CPU time */
 	struct refusal refusal;
@@ -248,7 +251,7 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 }
 
 /* Decodes the job's bytes. */
-static bool read_cursor(struct attach_job *job, const char *former)
+static bool read_cursor(struct attach_job *job)
 {
 	struct cursor_why why;
 
@@ -258,13 +261,12 @@ static bool read_cursor(struct attach_job *job, const char *former)
 	if (job->start != START_TAG)
 		return refuse(&job->refusal, "cursor", why.field, "%s", why.text);
 	return refuse(&job->refusal, "cursor", why.field, "%s (snapshot %s)%s%s", why.text, job->tag,
-		*former ? "; the one before it is kept as " : "", former);
+		job->former[0] ? "; the one before it is kept as " : "", job->former);
 }
 
 static bool make_cursor(struct attach_job *job)
 {
 	const struct stream *stream = job->session->stream;
-	char former[STORE_TAG_BYTES] = "", text[600];
 	struct cursor_why why;
 
 	if (job->start == START_BEGIN || job->start == START_POSITION) {
@@ -273,14 +275,7 @@ static bool make_cursor(struct attach_job *job)
 		return cursor_seek(&job->cursor, job->start == START_BEGIN ? 0 : job->position, &why) ||
 		       refuse(&job->refusal, "cursor", why.field, "%s", why.text);
 	}
-	if (job->start == START_TAG) {
-		job->cursor_bytes = store_load(job->state_dir, stream->config->name, job->session->run,
-			job->tag, job->bytes, former, text, sizeof(text));
-		if (job->cursor_bytes == 0)
-			return refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
-				*former ? "; the one before it is kept as " : "", former);
-	}
-	return read_cursor(job, former);
+	return read_cursor(job);
 }
 
 static bool make_feed(struct attach_job *job)
@@ -322,7 +317,8 @@ static void attach_work(uv_work_t *work)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
-	mixes_note(job->state_dir, job->session->run, &job->cursor, job->bytes, job->cursor_bytes);
+	job->noted = runs_note(job->connection->server, &job->place, mixes_checksum(&job->cursor), job->bytes,
+		job->cursor_bytes);
 	job->fingerprint = cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
 	job->session->next = job->cursor.next;
 }
@@ -339,6 +335,7 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
 	wire_set(&w, WIRE_ID, s->id);
+	wire_set_text(&w, WIRE_RUN, s->run);
 	connection_send(job->connection, &w, fds, 2);
 	segment_close_fds(&s->segment);
 }
@@ -370,7 +367,7 @@ static void attach_done(uv_work_t *work, int status)
 	if (c->closing) {
 		session_free(s);
 		connection_settle(c);
-	} else if (!job->ok) {
+	} else if (!job->ok || !runs_claim(s, &job->noted, &job->refusal)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 	} else {
@@ -381,6 +378,44 @@ static void attach_done(uv_work_t *work, int status)
 		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
 		send_feed(job);
 	}
+	attach_job_free(job);
+}
+
+/* In the keeper's thread. */
+static void load_work(struct keeper_job *work)
+{
+	struct attach_job *job = (struct attach_job *)work;
+	char text[600];
+
+	job->cursor_bytes = store_load(job->place.state_dir, job->place.stream, job->place.run, job->tag,
+		job->bytes, job->former, text, sizeof(text));
+	job->ok = job->cursor_bytes > 0 ||
+		  refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
+			  job->former[0] ? "; the one before it is kept as " : "", job->former);
+}
+
+static void make(struct attach_job *job)
+{
+	struct connection *c = job->connection;
+
+	c->jobs++;
+	uv_queue_work(&c->server->loop, &job->work, attach_work, attach_done);
+}
+
+/* Back on the loop. */
+static void load_done(struct keeper_job *work)
+{
+	struct attach_job *job = (struct attach_job *)work;
+	struct connection *c = errand_back(&job->errand);
+
+	if (c && job->ok) {
+		make(job);
+		return;
+	}
+	if (c) {
+		session_free(job->session);
+		connection_refuse_with(c, &job->refusal);
+	} /* else connection_close() has freed it */
 	attach_job_free(job);
 }
 
@@ -430,17 +465,21 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	job->connection = c;
 	job->session = s;
-	job->state_dir = server->options->catalog->config->state_dir;
 	job->work.data = job;
-	if (!read_coordinates(job, w, server->options->catalog) || !read_start(job, w) ||
-		!reserve(job, w, server)) {
+	if (!read_coordinates(job, w, server->options->catalog) || !runs_enter(s, &job->refusal) ||
+		!read_start(job, w) || !reserve(job, w, server)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);
 		return;
 	}
-	c->jobs++;
-	uv_queue_work(&server->loop, &job->work, attach_work, attach_done);
+	runs_place(server, c->uid, s->stream->config->name, s->run, &job->place);
+	if (job->start != START_TAG) {
+		make(job);
+		return;
+	}
+	job->errand.job = (struct keeper_job){.work = load_work, .done = load_done};
+	errand_send(c, &job->errand);
 }
 
 /* ---- the end of a session ---- */

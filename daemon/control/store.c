@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -115,87 +114,95 @@ bool store_write_file(int at, const char *name, const void *bytes, size_t n)
 /* Keeps what NAME holds now as FORMER, whatever happens in between. */
 static bool keep_former(int at, const char *name, const char *former)
 {
-	char beside[NAME_MAX + 1];
+	char beside[RUN_TEMPORARY_BYTES];
 
-	snprintf(beside, sizeof(beside), ".%s.link", name);
-	unlinkat(at, beside, 0);
-	if (linkat(at, name, at, beside, 0) < 0)
+	if (!run_dir_temporary(beside) || linkat(at, name, at, beside, 0) < 0)
 		return false;
-	return renameat(at, beside, at, former) == 0;
+
+	bool kept = renameat(at, beside, at, former) == 0;
+	int error = errno;
+
+	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right here. */
+	unlinkat(at, beside, 0);
+	errno = error;
+	return kept;
 }
 
-/* Puts @bytes in place of NAME in directory @at. False with errno. */
-static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n, bool *replaced)
+/* Undoes a save that may not be durable: whoever asks again must not take it for that. */
+static void take_back(int at, const char *name, const char *former, bool replaced)
 {
-	char beside[NAME_MAX + 1], now[LIMIT_CURSOR_BYTES];
-	ssize_t have = store_read_file(at, name, now, sizeof(now));
-	struct stat st;
-	int error;
+	int error = errno;
 
-	*replaced = false;
-	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
-		return fsync(at) == 0; /* another rank of this job was faster */
-	snprintf(beside, sizeof(beside), ".%s.new", name);
-	if (!store_write_file(at, beside, bytes, n))
-		goto fail;
-	/* Whatever stands there is kept, damaged or not. */
-	if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-		if (!keep_former(at, name, former))
-			goto fail;
-		*replaced = true;
-	}
-	if (renameat(at, beside, at, name) < 0)
-		goto fail;
-	if (fsync(at) == 0)
-		return true;
-	/* Who asks again must not find it there and take it for durable. */
-	error = errno;
-	if (*replaced)
+	if (replaced)
 		renameat(at, former, at, name);
 	else
 		unlinkat(at, name, 0);
 	errno = error;
+}
+
+/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno. */
+static bool replace(
+	int at, const char *name, const char *former, const void *bytes, size_t n, struct store_saved *saved)
+{
+	char beside[RUN_TEMPORARY_BYTES], now[LIMIT_CURSOR_BYTES];
+	ssize_t have = store_read_file(at, name, now, sizeof(now));
+	struct stat st;
+
+	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
+		return fsync(at) == 0; /* another rank of this job was faster */
+	if (!run_dir_temporary(beside))
+		return false;
+	if (!store_write_file(at, beside, bytes, n))
+		goto fail;
+	/* Whatever is there is kept, damaged or not. */
+	saved->replaced = fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	if (saved->replaced && !keep_former(at, name, former))
+		goto fail;
+	if (renameat(at, beside, at, name) < 0)
+		goto fail;
+	if (fsync(at) == 0)
+		return true;
+	take_back(at, name, former, saved->replaced);
 	return false;
-fail:
-	error = errno;
+fail:;
+	int error = errno;
+
 	unlinkat(at, beside, 0);
 	errno = error;
 	return false;
 }
 
-bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag,
-	const void *bytes, size_t n, char *path, size_t path_bytes, char *why, size_t why_bytes)
+bool store_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
+	struct store_saved *saved, char *why, size_t why_bytes)
 {
-	static pthread_mutex_t one_at_a_time =
-		PTHREAD_MUTEX_INITIALIZER; /* ranks of a job save the same tag at once */
 	char directory[PATH_MAX], name[LIMIT_NAME_BYTES + 16], former[LIMIT_NAME_BYTES + 16];
-	bool ok = false, replaced = false;
-	int at = -1;
+	struct run_dir dir;
 
-	if (!join(directory, state_dir, stream, run))
+	*saved = (struct store_saved){.owner = RUN_NOBODY};
+	if (!run_dir_path(place, directory))
 		return log_why(why, why_bytes, "state_dir: the path is too long");
 	if (strlen(tag) >= strlen(FORMER) && strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
 		return log_why(why, why_bytes,
 			"tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
-	snprintf(path, path_bytes, "%s/%s", directory, name);
+	if (snprintf(saved->path, sizeof(saved->path), "%s/%s", directory, name) >= (int)sizeof(saved->path))
+		return log_why(why, why_bytes, "state_dir: the path is too long");
 
-	pthread_mutex_lock(&one_at_a_time);
-	if (store_make_directories(directory))
-		at = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (at >= 0)
-		ok = replace(at, name, former, bytes, n, &replaced);
+	bool ok = run_dir_open(&dir, place, why, why_bytes);
+
+	saved->owner = dir.owner;
+	saved->foreign = dir.foreign;
 	if (!ok)
-		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", path,
-			strerror(errno));
-	pthread_mutex_unlock(&one_at_a_time);
-	if (at >= 0)
-		close(at);
-	if (ok && replaced)
-		log_line(LOG_NOTE,
+		return false;
+	ok = replace(dir.at, name, former, bytes, n, saved) ||
+	     log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", saved->path,
+		     strerror(errno));
+	run_dir_close(&dir);
+	if (ok && saved->replaced)
+		log_client(place->uid, LOG_NOTE,
 			"snapshot %s of stream %s, run %s, saved again: the former one is now %s" FORMER, tag,
-			stream, run, tag);
+			place->stream, place->run, tag);
 	return ok;
 }
 

@@ -2,24 +2,32 @@
  * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the trainer
  * holds.
  *
- * A snapshot is acknowledged when file and directory are on disk: written beside, fsynced, renamed, directory
- * fsynced. A power cut leaves the old one or the new one. A tag saved again keeps the former one as
- * TAG.former, a tag like any other but that it cannot be saved. All of this blocks: call it off the loop. Any
- * thread.
+ * A snapshot is acknowledged when file and directory are on disk: written to a temporary file, fsynced,
+ * renamed, directory fsynced, all of it while the run's directory is locked (run_dir.h). A power cut leaves
+ * the old one or the new one. If a tag is saved again, the former snapshot is kept as TAG.former, a tag like
+ * any other except that it cannot be saved. All of this blocks: only the keeper calls it.
  */
 #ifndef TOKEND_STORE_H
 #define TOKEND_STORE_H
 
 #include "../../proto/limits.h"
+#include "run_dir.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Names must satisfy wire_name_ok(). *@path gets the file's path. False: one line in @why; what was there
- * before stays. */
-bool store_save(const char *state_dir, const char *stream, const char *run, const char *tag,
-	const void *bytes, size_t n, char *path, size_t path_bytes, char *why, size_t why_bytes);
+struct store_saved {
+	char path[PATH_MAX]; /* of the file */
+	bool replaced;	     /* there was another snapshot of this tag: it is the former one now */
+	uid_t owner;	     /* of the run, as far as it is known */
+	bool foreign;	     /* refused: the run is that owner's */
+};
+
+/* Names must satisfy wire_name_ok(). False: one line in @why; what was there before stays. @saved is filled
+ * either way. */
+bool store_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
+	struct store_saved *saved, char *why, size_t why_bytes);
 
 /*
  * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG" names the

@@ -89,6 +89,7 @@ static void test_defaults(void **state)
 	assert_int_equal(c->io, CONFIG_IO_AUTO);
 	assert_false(c->direct);
 	assert_int_equal(c->allow_uids, 0);
+	assert_int_equal(c->admin_uids, 0);
 	assert_int_equal(c->streams, 1);
 	assert_non_null(s);
 	assert_null(config_stream(c, "valid"));
@@ -132,6 +133,7 @@ static void test_everything(void **state)
 					     "io: pread\n"
 					     "direct: true\n"
 					     "allow_uids: [0, 1000, 4294967294]\n"
+					     "admin_uids: [7]\n"
 					     "streams:\n"
 					     "  train:\n"
 					     "    seed: 18446744073709551615\n"
@@ -169,6 +171,8 @@ static void test_everything(void **state)
 	assert_true(c->direct);
 	assert_int_equal(c->allow_uids, 3);
 	assert_int_equal(c->allow_uid[2], 4294967294);
+	assert_int_equal(c->admin_uids, 1);
+	assert_int_equal(c->admin_uid[0], 7);
 	assert_true(s->seed == UINT64_MAX);
 	assert_int_equal(s->extra, 0);
 	assert_int_equal(s->stride, 3);
@@ -186,10 +190,10 @@ static void test_everything(void **state)
 	assert_true(s->dataset[0].block == UINT32_C(1) << 31);
 	assert_int_equal(s->dataset[0].group, 1);
 	assert_true(s->dataset[0].slide);
-	assert_int_equal(s->dataset[0].line, 20);
-	assert_int_equal(s->dataset[0].path_line, 21);
-	assert_int_equal(s->dataset[0].format_line, 22);
-	assert_int_equal(s->dataset[0].weight_line, 24);
+	assert_int_equal(s->dataset[0].line, 21);
+	assert_int_equal(s->dataset[0].path_line, 22);
+	assert_int_equal(s->dataset[0].format_line, 23);
+	assert_int_equal(s->dataset[0].weight_line, 25);
 	assert_true(s->dataset[1].weight == 0 && s->dataset[1].has_weight);
 	assert_int_equal(s->dataset[1].shuffle, ORDER_NONE);
 	config_free(c);
@@ -349,7 +353,7 @@ static const struct bad bad_files[] = {
 	/* keys */
 	{GOOD "sockt: x\n", ":7: sockt: unknown key; did you mean socket?"},
 	{GOOD "colour: x\n", ":7: colour: unknown key; known here: socket, state_dir, memory, metrics, io, "
-			     "direct, allow_uids, "
+			     "direct, allow_uids, admin_uids, "
 			     "streams"},
 	{GOOD "    seqlen: 3\n", ":7: streams.train.seqlen: unknown key; did you mean seq_len?"},
 	{WEB ", wieght: 1}\n", ":6: streams.train.datasets[0].wieght: unknown key; did you mean weight?"},
@@ -650,6 +654,8 @@ static const struct bad bad_files[] = {
 		":1: allow_uids: '1000' is a single value; must be a list of user numbers, such as [1000]"},
 	{"allow_uids:\n  - 1\n  - -1\n", ":3: allow_uids[1]: '-1' is no whole number; must be a whole number "
 					 "from 0 to 4294967294 in plain digits"},
+	{"admin_uids: 7\n",
+		":1: admin_uids: '7' is a single value; must be a list of user numbers, such as [1000]"},
 	{"allow_uids: [4294967295]\n", ":1: allow_uids[0]: '4294967295' is too large; must be a whole number "
 				       "from 0 to 4294967294 in plain digits"},
 	{"state_dir:\n", ":1: state_dir: is empty; must be a directory"},

@@ -1,0 +1,276 @@
+#include "keeper.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct keeper {
+	uv_loop_t *loop;
+	uv_async_t news;
+	pthread_t thread;
+	pthread_mutex_t mutex;
+	pthread_cond_t given, over;
+	struct keeper_job *first, **end;	     /* to be carried out */
+	struct keeper_job *finished, **finished_end; /* their done() is to be called */
+	unsigned jobs;				     /* waiting, or being carried out */
+	uint64_t begun_ns;			     /* the one being carried out; 0: none */
+	uid_t last;				     /* whose job that was */
+	bool stopping;
+};
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+uint64_t keeper_clock(void)
+{
+	return clock_ns() / 1000000;
+}
+
+/* The first job of another user than the last one's, otherwise the first. */
+static struct keeper_job *take(struct keeper *k)
+{
+	struct keeper_job **at = &k->first, *job;
+
+	while (*at && (*at)->uid == k->last)
+		at = &(*at)->next;
+	if (!*at)
+		at = &k->first;
+	job = *at;
+	*at = job->next;
+	if (k->end == &job->next)
+		k->end = at;
+	k->last = job->uid;
+	job->next = NULL;
+	return job;
+}
+
+/* To the loop, for its done(). */
+static void hand_back(struct keeper *k, struct keeper_job *job)
+{
+	*k->finished_end = job;
+	k->finished_end = &job->next;
+	if (!k->stopping)
+		uv_async_send(&k->news);
+}
+
+static void carry_out(struct keeper *k, struct keeper_job *job)
+{
+	bool dropped = job->dropped;
+
+	k->begun_ns = clock_ns();
+	pthread_mutex_unlock(&k->mutex);
+	if (!dropped)
+		job->work(job);
+	pthread_mutex_lock(&k->mutex);
+	k->begun_ns = 0;
+	k->jobs--;
+	job->over = true;
+	if (!job->awaited)
+		hand_back(k, job);
+	pthread_cond_broadcast(&k->over);
+}
+
+static void *serve(void *argument)
+{
+	struct keeper *k = argument;
+
+	pthread_mutex_lock(&k->mutex);
+	for (;;) {
+		if (k->first)
+			carry_out(k, take(k));
+		else if (k->stopping)
+			break;
+		else
+			pthread_cond_wait(&k->given, &k->mutex);
+	}
+	pthread_mutex_unlock(&k->mutex);
+	return NULL;
+}
+
+/* Calls done() of all that are finished. */
+static void finish(struct keeper *k)
+{
+	pthread_mutex_lock(&k->mutex);
+
+	struct keeper_job *job = k->finished;
+
+	k->finished = NULL;
+	k->finished_end = &k->finished;
+	pthread_mutex_unlock(&k->mutex);
+	for (struct keeper_job *next; job; job = next) {
+		next = job->next;
+		job->done(job);
+	}
+}
+
+static void on_news(uv_async_t *news)
+{
+	finish(news->data);
+}
+
+static void keeper_free(struct keeper *k)
+{
+	pthread_cond_destroy(&k->given);
+	pthread_cond_destroy(&k->over);
+	pthread_mutex_destroy(&k->mutex);
+	free(k);
+}
+
+struct keeper *keeper_start(uv_loop_t *loop)
+{
+	struct keeper *k = calloc(1, sizeof(*k));
+	pthread_condattr_t monotonic;
+
+	if (!k)
+		return NULL;
+	k->loop = loop;
+	k->end = &k->first;
+	k->finished_end = &k->finished;
+	k->last = (uid_t)KEEPER_NOBODY;
+	pthread_mutex_init(&k->mutex, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&k->given, NULL);
+	pthread_cond_init(&k->over, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+
+	int error = pthread_create(&k->thread, NULL, serve, k);
+
+	if (error) {
+		keeper_free(k);
+		errno = error;
+		return NULL;
+	}
+	uv_async_init(loop, &k->news, on_news);
+	k->news.data = k;
+	return k;
+}
+
+static void queue(struct keeper *k, struct keeper_job *job, bool awaited)
+{
+	job->next = NULL;
+	job->dropped = job->over = false;
+	job->awaited = awaited;
+	job->since_ms = keeper_clock();
+	*k->end = job;
+	k->end = &job->next;
+	k->jobs++;
+	pthread_cond_signal(&k->given);
+}
+
+void keeper_give(struct keeper *k, struct keeper_job *job)
+{
+	pthread_mutex_lock(&k->mutex);
+	queue(k, job, false);
+	pthread_mutex_unlock(&k->mutex);
+}
+
+static struct timespec after(unsigned ms)
+{
+	uint64_t until = clock_ns() + ms * UINT64_C(1000000);
+
+	return (struct timespec){
+		(time_t)(until / UINT64_C(1000000000)), (long)(until % UINT64_C(1000000000))};
+}
+
+bool keeper_await(struct keeper *k, struct keeper_job *job, unsigned patience_ms)
+{
+	const struct timespec until = after(patience_ms);
+	bool over = false;
+	int error = 0;
+
+	pthread_mutex_lock(&k->mutex);
+
+	bool wait = !k->begun_ns || clock_ns() - k->begun_ns < patience_ms * UINT64_C(1000000);
+
+	queue(k, job, wait);
+	while (wait && !job->over && error == 0)
+		error = pthread_cond_timedwait(&k->over, &k->mutex, &until);
+	if (wait) { /* otherwise it may be gone already */
+		over = job->over;
+		job->awaited = false;
+	}
+	pthread_mutex_unlock(&k->mutex);
+	return over;
+}
+
+void keeper_finish(struct keeper *k, struct keeper_job *job)
+{
+	pthread_mutex_lock(&k->mutex);
+	hand_back(k, job);
+	pthread_mutex_unlock(&k->mutex);
+}
+
+void keeper_drop(struct keeper *k, struct keeper_job *job)
+{
+	pthread_mutex_lock(&k->mutex);
+	job->dropped = true;
+	pthread_mutex_unlock(&k->mutex);
+}
+
+unsigned keeper_jobs(struct keeper *k)
+{
+	pthread_mutex_lock(&k->mutex);
+
+	unsigned jobs = k->jobs;
+
+	pthread_mutex_unlock(&k->mutex);
+	return jobs;
+}
+
+uint64_t keeper_busy_ms(struct keeper *k)
+{
+	pthread_mutex_lock(&k->mutex);
+
+	uint64_t begun = k->begun_ns;
+
+	pthread_mutex_unlock(&k->mutex);
+	return begun ? (clock_ns() - begun) / 1000000 : 0;
+}
+
+bool keeper_wait(struct keeper *k, unsigned patience_ms)
+{
+	const struct timespec until = after(patience_ms);
+	int error = 0;
+
+	pthread_mutex_lock(&k->mutex);
+	while (k->jobs > 0 && error == 0)
+		error = pthread_cond_timedwait(&k->over, &k->mutex, &until);
+
+	bool idle = k->jobs == 0;
+
+	pthread_mutex_unlock(&k->mutex);
+	finish(k);
+	return idle;
+}
+
+void keeper_close(struct keeper *k)
+{
+	pthread_mutex_lock(&k->mutex);
+	k->stopping = true;
+	pthread_cond_signal(&k->given);
+	pthread_mutex_unlock(&k->mutex);
+	uv_close((uv_handle_t *)&k->news, NULL);
+}
+
+bool keeper_stop(struct keeper *k, unsigned patience_ms, unsigned *left)
+{
+	if (keeper_wait(k, patience_ms)) {
+		*left = 0;
+		pthread_join(k->thread, NULL);
+		keeper_free(k);
+		return true;
+	}
+	/* What the jobs speak of is about to be freed: the thread takes no more of them. */
+	pthread_mutex_lock(&k->mutex);
+	k->first = NULL;
+	*left = k->jobs;
+	pthread_mutex_unlock(&k->mutex);
+	return false;
+}

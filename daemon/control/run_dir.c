@@ -1,0 +1,331 @@
+#include "run_dir.h"
+
+#include "../../proto/order.h"
+#include "../../proto/wire.h"
+#include "log.h"
+#include "store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	LOCK_PATIENCE_MS = 3000, /* a save takes milliseconds: whoever holds a lock for so long hangs */
+	LOCK_PAUSE_MS = 5,
+};
+
+/* ---- names ---- */
+
+bool run_dir_path(const struct run_place *place, char *path)
+{
+	int n = snprintf(path, PATH_MAX, "%s/%s/%s", place->state_dir, place->stream, place->run);
+
+	return n > 0 && n < PATH_MAX;
+}
+
+bool run_dir_temporary(char name[RUN_TEMPORARY_BYTES])
+{
+	uint64_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return false;
+	snprintf(name, RUN_TEMPORARY_BYTES, ".%016" PRIx64 ".new", random);
+	return true;
+}
+
+/* Also the fixed names of earlier versions, .TAG.new and .TAG.link. No tag begins with a dot. */
+static bool is_temporary(const char *name)
+{
+	size_t n = strlen(name);
+
+	return name[0] == '.' && ((n > 5 && strcmp(name + n - 4, ".new") == 0) ||
+					 (n > 6 && strcmp(name + n - 5, ".link") == 0));
+}
+
+/* ---- locks ---- */
+
+/*
+ * One file, STATE_DIR/.lock, whose first byte every daemon has locked for reading as long as it lives, and of
+ * which every run has one more byte. Two runs that get the same byte take turns, no more.
+ */
+static int locks = -1;
+
+static bool set_lock(short type, off_t byte)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+	return fcntl(locks, F_SETLK, &lock) == 0;
+}
+
+/* The process that keeps us from locking @byte; 0 if there is none, -1 if it is one we cannot see. */
+static pid_t holder(off_t byte)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+	if (fcntl(locks, F_GETLK, &lock) < 0 || lock.l_type == F_UNLCK)
+		return 0;
+	return lock.l_pid > 0 ? lock.l_pid : -1;
+}
+
+static off_t byte_of(const struct run_place *place)
+{
+	uint64_t a = order_checksum(place->stream, strlen(place->stream));
+	uint64_t b = order_checksum(place->run, strlen(place->run));
+
+	return 1 + (off_t)(order_mix64(a ^ order_mix64(b)) >> 2);
+}
+
+/* Opens the file, again where it is not the one that is there now. False with errno. */
+static bool open_locks(const struct run_place *place)
+{
+	char path[PATH_MAX + 16];
+	struct stat ours, there;
+
+	snprintf(path, sizeof(path), "%s/.lock", place->state_dir);
+	if (locks >= 0 && fstat(locks, &ours) == 0 && stat(path, &there) == 0 &&
+		ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+		return true;
+	if (locks >= 0)
+		close(locks);
+	locks = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+	return locks >= 0 && set_lock(F_RDLCK, 0);
+}
+
+static const char *name_process(pid_t pid, char *text, size_t bytes)
+{
+	if (pid > 0)
+		snprintf(text, bytes, "pid %d", (int)pid);
+	else
+		snprintf(text, bytes, "in another container or on another host");
+	return text;
+}
+
+/* Says it once. */
+static void tell_neighbour(const struct run_place *place)
+{
+	static pid_t told;
+	pid_t other = holder(0);
+	char who[64];
+
+	if (other == 0 || other == told)
+		return;
+	told = other;
+	log_line(LOG_WARNING,
+		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that serve "
+		"other jobs "
+		"a state_dir of their own",
+		name_process(other, who, sizeof(who)), place->state_dir);
+}
+
+void run_dir_greet(const struct run_place *place)
+{
+	if (open_locks(place))
+		tell_neighbour(place);
+}
+
+/* False with errno, ETIMEDOUT where another process has it. */
+static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t *other)
+{
+	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
+	off_t byte = byte_of(place);
+
+	for (unsigned waited = 0; !set_lock(F_WRLCK, byte); waited += LOCK_PAUSE_MS) {
+		if (errno != EAGAIN && errno != EACCES)
+			return false;
+		*other = holder(byte);
+		if (waited >= LOCK_PATIENCE_MS) {
+			errno = ETIMEDOUT;
+			return false;
+		}
+		nanosleep(&pause, NULL);
+	}
+	dir->lock = byte;
+	return true;
+}
+
+/* ---- owners ---- */
+
+/* False with errno if it cannot be read; EBADMSG if it is damaged. */
+static bool read_owner(int at, uid_t *owner)
+{
+	char text[32];
+	ssize_t n = store_read_file(at, ".owner", text, sizeof(text) - 1);
+	uint64_t uid;
+
+	*owner = RUN_NOBODY;
+	if (n < 0)
+		return errno == ENOENT;
+	text[n] = 0;
+	if (n > 0 && text[n - 1] == '\n')
+		text[n - 1] = 0;
+	errno = EBADMSG;
+	if (!wire_digits(text, &uid) || uid == 0 || uid >= UINT32_MAX)
+		return false;
+	*owner = (uid_t)uid;
+	return true;
+}
+
+uid_t run_dir_owner(const char *path, bool *known)
+{
+	uid_t owner = RUN_NOBODY;
+	int at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	*known = at >= 0 && read_owner(at, &owner);
+	if (at >= 0)
+		close(at);
+	return owner;
+}
+
+/* Appears whole. We hold the lock, so nobody else writes it. */
+static bool write_owner(int at, uid_t uid)
+{
+	char beside[RUN_TEMPORARY_BYTES], text[32];
+	int n = snprintf(text, sizeof(text), "%u\n", (unsigned)uid);
+
+	if (!run_dir_temporary(beside))
+		return false;
+	if (store_write_file(at, beside, text, (size_t)n) && renameat(at, beside, at, ".owner") == 0)
+		return fsync(at) == 0;
+
+	int error = errno;
+
+	unlinkat(at, beside, 0);
+	errno = error;
+	return false;
+}
+
+/* False with errno, EPERM where the run belongs to someone else. */
+static bool check_owner(struct run_dir *dir, const struct run_place *place)
+{
+	bool known = read_owner(dir->at, &dir->owner);
+
+	if (place->privileged && (dir->owner != RUN_NOBODY || place->uid == 0))
+		return true;
+	if (!known)
+		return false;
+	if (dir->owner == RUN_NOBODY) {
+		if (!write_owner(dir->at, place->uid))
+			return false;
+		dir->owner = place->uid;
+	}
+	dir->foreign = dir->owner != place->uid;
+	errno = EPERM;
+	return !dir->foreign;
+}
+
+/* ---- left-over files ---- */
+
+/* Removes temporary files in directory @at if @locked; counts them otherwise. *@others: files of other names.
+ */
+static unsigned clean(int at, const char *name, bool locked, unsigned *others)
+{
+	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	unsigned n = 0;
+	struct dirent *e;
+
+	if (!dir && fd >= 0)
+		close(fd);
+	while (dir && (e = readdir(dir))) {
+		if (!is_temporary(e->d_name))
+			*others += e->d_name[0] != '.';
+		else if (!locked || unlinkat(fd, e->d_name, 0) == 0)
+			n++;
+	}
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static void clean_all(const struct run_dir *dir, const struct run_place *place)
+{
+	unsigned others = 0, n = clean(dir->at, ".", true, &others) + clean(dir->at, "mixes", true, &others);
+
+	if (n > 0)
+		log_line(LOG_NOTE,
+			"state_dir: removed %u temporary files that a killed tokend left in %s/%s/%s", n,
+			place->state_dir, place->stream, place->run);
+}
+
+unsigned run_dir_sweep(const struct run_place *place)
+{
+	struct run_dir dir = {.at = -1, .lock = 0};
+	char path[PATH_MAX];
+	unsigned others = 0;
+
+	if (!run_dir_path(place, path))
+		return 0;
+	dir.at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir.at < 0)
+		return 0;
+	if (clean(dir.at, ".", false, &others) + clean(dir.at, "mixes", false, &others) > 0 &&
+		open_locks(place) && set_lock(F_WRLCK, byte_of(place))) {
+		dir.lock = byte_of(place);
+		clean_all(&dir, place);
+	}
+	run_dir_close(&dir);
+	return others;
+}
+
+/* ---- */
+
+static void explain(const struct run_dir *dir, const struct run_place *place, const char *path, pid_t other,
+	char *why, size_t why_bytes)
+{
+	char who[64];
+	int error = errno;
+
+	if (dir->foreign)
+		log_why(why, why_bytes,
+			"run %s belongs to uid %u, not to uid %u: use another name for the run", place->run,
+			(unsigned)dir->owner, (unsigned)place->uid);
+	else if (error == ETIMEDOUT && other != 0)
+		log_why(why, why_bytes,
+			"%s: another tokend (%s) has had it locked for %d s: stop that one, or try again",
+			path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
+	else if (error == EBADMSG)
+		log_why(why, why_bytes,
+			"%s/.owner: is not a user number: write the owner's there, or remove it", path);
+	else
+		log_why(why, why_bytes, "%s: %s", path, strerror(error));
+}
+
+bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes)
+{
+	char path[PATH_MAX];
+	pid_t other = 0;
+
+	*dir = (struct run_dir){.at = -1, .lock = 0, .owner = RUN_NOBODY};
+	if (!run_dir_path(place, path))
+		return log_why(why, why_bytes, "state_dir: the path is too long");
+	if (store_make_directories(path))
+		dir->at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir->at >= 0 && open_locks(place)) {
+		tell_neighbour(place);
+		if (take_lock(dir, place, &other) && check_owner(dir, place)) {
+			if (place->clean)
+				clean_all(dir, place);
+			return true;
+		}
+	}
+	explain(dir, place, path, other, why, why_bytes);
+	run_dir_close(dir);
+	return false;
+}
+
+void run_dir_close(struct run_dir *dir)
+{
+	if (dir->lock > 0)
+		set_lock(F_UNLCK, dir->lock);
+	if (dir->at >= 0)
+		close(dir->at);
+	dir->lock = 0;
+	dir->at = -1;
+}

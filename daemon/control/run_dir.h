@@ -1,0 +1,61 @@
+/*
+ * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and that one daemon writes at a time.
+ *
+ *   .owner     the uid the run belongs to: the first one other than root for which anything was written
+ *   .HEX.new   a temporary file. Names are random; one that is there while we hold the lock is left over from
+ * a daemon that was killed, and is removed
+ *
+ * STATE_DIR/.lock is locked, a byte for each run, while a daemon writes in the run's directory: several
+ * daemons may share a state_dir, because a new one starts while the old one drains.
+ *
+ * All of this blocks: only the keeper calls it. The locks are of the kind that belongs to a process: they
+ * also work over NFS, they end with the process, and the kernel says which process has them.
+ */
+#ifndef TOKEND_RUN_DIR_H
+#define TOKEND_RUN_DIR_H
+
+#include "../../proto/limits.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define RUN_NOBODY ((uid_t)-1) /* owner of a run that has none */
+
+enum { RUN_TEMPORARY_BYTES = 32 };
+
+/* What a job of the keeper says about a run. Holds copies: a job may outlive everything else. */
+struct run_place {
+	char state_dir[PATH_MAX];
+	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
+	uid_t uid;	 /* who asks */
+	bool privileged; /* root and admin_uids: may write in any run */
+	bool clean;	 /* remove left-over files */
+};
+
+struct run_dir {
+	int at;	    /* the directory */
+	off_t lock; /* its byte of the lock file, locked; 0: none */
+	uid_t owner;
+	bool foreign; /* run_dir_open() failed because the run belongs to @owner */
+};
+
+/*
+ * Creates the directory if it is not there, locks it, and makes @place's uid the owner if there is none.
+ * False with one line in @why and nothing to close; @dir says the owner as far as it is known.
+ */
+bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes);
+void run_dir_close(struct run_dir *dir);
+/* Says once which other daemon uses this state_dir. */
+void run_dir_greet(const struct run_place *place);
+/* The owner, without a lock. *@known is false if the file cannot be read or is damaged. */
+uid_t run_dir_owner(const char *path, bool *known);
+/* Removes left-over files where there are any and nobody writes. Returns the number of other files. */
+unsigned run_dir_sweep(const struct run_place *place);
+/* STATE_DIR/STREAM/RUN in @path, of PATH_MAX bytes. False: too long. */
+bool run_dir_path(const struct run_place *place, char *path);
+/* A name for a new temporary file. False with errno. */
+bool run_dir_temporary(char name[RUN_TEMPORARY_BYTES]);
+
+#endif
