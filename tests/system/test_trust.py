@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Who answers at the socket: a trainer takes tokens from root's daemon, its own user's, or one it is told to trust."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -98,6 +99,25 @@ def squatter(scene, checks):
     end(stranger)
 
 
+def private_instead(scene, checks):
+    """A config that names a socket where a stranger listens is served by a daemon of one's own, which is said."""
+    socket = scene.directory("named", 0, 0o1777)
+    stranger = scene.daemon("stranger", socket)
+    with open(scene.configs["root"]) as f:
+        config = {**json.load(f), "socket": socket}
+    with open(scene.place.file("root", "named.yaml"), "w") as f:
+        json.dump(config, f)
+    runtime = scene.place.file("runtime", ".keep")[: -len("/.keep")]
+    job = "import tokend.private\ntokend.private.LINGER_SECONDS = 1" + TRAINER.replace("socket=sys.argv[1]", "config=sys.argv[1]")
+    code, out, err = run(
+        sys.executable, "-c", job, f.name, "20", env=scene.environment(XDG_RUNTIME_DIR=runtime), stdin=subprocess.DEVNULL
+    )
+    checks.equal("Loader(config=) with a stranger at the config's socket: its own daemon", (code, out), (0, b"1\n"))
+    checks.has("  and a warning", err, "RuntimeWarning", f"uid {STRANGER}", "a private daemon serves")
+    checks.ok("  which leaves when it is not needed", wait_for(lambda: not os.path.exists(f"{runtime}/tokend")))
+    end(stranger)
+
+
 def root_serves(scene, checks):
     socket = scene.directory("of-root", 0, 0o755)
     config = scene.configs["root"]
@@ -158,6 +178,7 @@ def main():
     with Place() as place:
         scene = Scene(place)
         squatter(scene, checks)
+        private_instead(scene, checks)
         root_serves(scene, checks)
         taken_over(scene, checks)
         rootless(scene, checks)

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import threading
+import warnings
 
 from ._tokend import ConnectError, Error
 
@@ -103,6 +104,9 @@ def configured(config):
         capture_output=True, text=True, env=environment, check=False,
     )
     if asked.returncode != 0:
+        if "TOKEND_TRUST_UID" in asked.stderr:  # somebody listens there, but who may be anybody
+            why = asked.stderr.strip().replace("tokctl:", "tokend:")
+            warnings.warn(f"{why}; a private daemon serves {config}", RuntimeWarning, stacklevel=5)
         return None
     answer = json.loads(asked.stdout.splitlines()[-1])
     return answer["socket"] if os.path.realpath(answer["config"]) == config else None
