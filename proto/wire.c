@@ -65,6 +65,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_PINNED] = "pinned_bytes",
 	[WIRE_PASSING] = "passing",
 	[WIRE_REPLACES] = "replaces",
+	[WIRE_SLOW_MS] = "slow_ms",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -77,6 +78,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_TEXT] = "text",
 	[WIRE_HOST] = "host",
 	[WIRE_IO] = "io",
+	[WIRE_SLOW_SHARD] = "slow_shard",
 };
 
 #define BIT WIRE_BIT

@@ -118,6 +118,7 @@ enum wire_key {
 	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
+	WIRE_SLOW_MS, /* how long its storage has not answered */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -132,6 +133,7 @@ enum wire_key {
 	WIRE_TEXT,
 	WIRE_HOST,
 	WIRE_IO,
+	WIRE_SLOW_SHARD, /* the path that it waits for */
 	WIRE_KEYS,
 };
 

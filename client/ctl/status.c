@@ -46,6 +46,26 @@ static void put_if_there(struct ctl_out *out, const struct wire *w, enum wire_ke
 	ctl_put(out, "\":null");
 }
 
+static void put_slow_json(struct ctl_out *out, const struct wire *w)
+{
+	put_if_there(out, w, WIRE_SLOW_MS, "slow_ms");
+	put_text(out, w, WIRE_SLOW_SHARD, "slow_shard");
+}
+
+/* Its storage does not answer. */
+static void put_slow(struct ctl_out *out, const struct wire *w)
+{
+	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD), stream = wire_bytes(w, WIRE_STREAM);
+	char line[LIMIT_TEXT_BYTES + 200];
+
+	if (!wire_has(w, WIRE_SLOW_MS))
+		return;
+	snprintf(line, sizeof(line),
+		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s\n",
+		(int)stream.n, stream.at, (int)shard.n, shard.at, wire_number(w, WIRE_SLOW_MS) / 1000);
+	ctl_put(out, line);
+}
+
 static void put_session_json(struct ctl_out *out, const struct wire *w)
 {
 	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
@@ -60,6 +80,7 @@ static void put_session_json(struct ctl_out *out, const struct wire *w)
 	put_text(out, w, WIRE_STREAM, "stream");
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");
+	put_slow_json(out, w);
 	ctl_put(out, "}\n");
 }
 
@@ -76,6 +97,7 @@ static void put_session(struct ctl_out *out, const struct wire *w)
 		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED), wire_number(w, WIRE_SLOTS),
 		wire_number(w, WIRE_PID));
 	ctl_put(out, line);
+	put_slow(out, w);
 }
 
 static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
@@ -87,6 +109,7 @@ static void put_total_json(struct ctl_out *out, const struct wire *w, const char
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
 	put_text(out, w, WIRE_IO, "io");
 	put_text(out, w, WIRE_PATH, "config");
+	put_slow_json(out, w);
 	ctl_put(out, ",\"socket\":");
 	ctl_put_string(out, socket);
 	ctl_put(out, "}\n");
@@ -104,6 +127,7 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
 		wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
 	ctl_put(out, line);
+	put_slow(out, w);
 }
 
 struct listing {

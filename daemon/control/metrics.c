@@ -94,7 +94,7 @@ static void sessions(FILE *to, const struct server *server)
 		for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 			const struct session *s = server->session[id];
 
-			if (!s || !s->fed)
+			if (!s || !s->fed || s->connection->closing)
 				continue;
 			fprintf(to, "%s{stream=\"", families[f][0]);
 			label(to, s->stream->config->name);
@@ -108,6 +108,19 @@ static void sessions(FILE *to, const struct server *server)
 	}
 }
 
+static void storage(FILE *to, const struct server *server)
+{
+	const struct catalog *catalog = server->options->catalog;
+
+	header(to, "tokend_stream_slow_seconds", "gauge",
+		"For how long the stream's storage has not answered: 0 if it does");
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		fputs("tokend_stream_slow_seconds{stream=\"", to);
+		label(to, catalog->config->stream[i].name);
+		fprintf(to, "\"} %u\n", server->hang[i].ticks);
+	}
+}
+
 static unsigned unpinned(const struct server *server)
 {
 	unsigned n = 0;
@@ -115,7 +128,7 @@ static unsigned unpinned(const struct server *server)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct session *s = server->session[id];
 
-		n += s && s->fed && feed_counters(s->feed).pinned == RING_UNPINNED;
+		n += s && s->fed && !s->connection->closing && feed_counters(s->feed).pinned == RING_UNPINNED;
 	}
 	return n;
 }
@@ -154,6 +167,7 @@ static void page(FILE *to, const struct server *server)
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
 		unpinned(server));
+	storage(to, server);
 	sessions(to, server);
 }
 

@@ -114,6 +114,21 @@ void segment_close_fds(struct segment *segment)
 	segment->meta_fd = segment->data_fd = -1;
 }
 
+static void vacate(void *at, uint64_t bytes)
+{
+	/* At one stroke: a read that ends now finds the one or the other. If it fails, nothing has changed.
+	 */
+	(void)!mmap(at, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void segment_vacate(struct segment *segment)
+{
+	segment_close_fds(segment);
+	vacate(segment->meta, segment->ring.geometry.meta_bytes);
+	vacate(segment->data, segment->ring.geometry.data_bytes);
+}
+
 void segment_free(struct segment *segment)
 {
 	segment_close_fds(segment);

@@ -24,6 +24,11 @@ struct segment {
 bool segment_new(struct segment *segment, const struct ring_geometry *g, uint64_t node);
 /* The fds are of no more use once the client has them. */
 void segment_close_fds(struct segment *segment);
+/*
+ * Gives the memory back before the reads into it are done: they go on into private pages at the same
+ * addresses, of which only those that they write to exist. The segment is only good for segment_free() then.
+ */
+void segment_vacate(struct segment *segment);
 void segment_free(struct segment *segment);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,17 +14,33 @@
 
 enum {
 	SECOND_MS = 1000,
+	STOP_MOST_S = 10, /* the units' TimeoutStopSec= is longer */
 	PACE_MS = 1,
 	KEEPER_PATIENCE_MS = 3000, /* a stop waits so long for state_dir */
 	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is dropped */
 };
 
+/* Whatever the others wait for: none of it is worth more than the end, and nothing is lost by that. */
+static void *leave_in_time(void *none)
+{
+	(void)none;
+	sleep(STOP_MOST_S);
+	log_line(LOG_WARNING, "stopping took %d s: leaving without waiting for storage any longer",
+		STOP_MOST_S);
+	log_flush();
+	_exit(0);
+}
+
 static void stop(struct server *server)
 {
+	pthread_t late;
+
 	if (server->stopping)
 		return;
 	server->stopping = true;
 	notify("STOPPING=1");
+	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
+		pthread_detach(late);
 	uv_close((uv_handle_t *)&server->accept, NULL);
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
@@ -111,11 +128,14 @@ static void on_second(uv_timer_t *timer)
 {
 	struct server *server = timer->data;
 	uint64_t now = uv_now(&server->loop);
+	bool any = false;
 
 	errand_watch(server);
+	hang_clock(server);
 	for (struct connection *c = server->connections, *next; c; c = next) {
 		next = c->next;
 		errand_clock(c);
+		any |= c->session && !c->closing;
 		if (c->session)
 			session_clock(c->session, now);
 		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
@@ -124,7 +144,7 @@ static void on_second(uv_timer_t *timer)
 	pace_clean(&server->paces, now);
 	if (!server->stopping)
 		accept_again(server);
-	if (server->sessions > 0)
+	if (any)
 		server->lonely_since_ms = now;
 	if (server->options->linger_s > 0 &&
 		now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {

@@ -10,6 +10,7 @@
  *   keeper.c      the thread that makes all calls on state_dir; errand.c: who waits for it
  *   request.c     an operator's word to a run, and what its sessions answer
  *   pace.c        how much of the control thread one of several may take
+ *   hang.c        storage that does not answer
  *   status.c      what goes on; metrics.c says the same to Prometheus
  *
  * The loop makes no file-system call: those on state_dir are the keeper's, others run in libuv's pool.
@@ -89,6 +90,7 @@ struct server {
 	uint64_t failures;   /* sessions stopped by a shard */
 	uint32_t sessions;
 	bool nodes_forbidden; /* said once */
+	struct disk_hang hang[LIMIT_STREAMS];
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
 	unsigned connected;		   /* length of that list */
@@ -138,6 +140,7 @@ struct session {
 	bool unpinned;		/* a GPU's driver refused its ring, which was said */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
+	unsigned leaving_s;	/* for so long reads of it have been in flight since it left */
 };
 
 /* server.c */
@@ -165,7 +168,16 @@ void connection_settle(struct connection *c);
 /* Each of these carries out one message. */
 void session_attach(struct connection *c, const struct wire *w);  /* session.c */
 void save_checkpoint(struct connection *c, const struct wire *w); /* save.c */
-void request_new(struct connection *c, const struct wire *w);	  /* request.c */
+void request_new(struct connection *c, const struct wire *w);	  /* hang.c */
+/* Once a second. */
+void hang_clock(struct server *server);
+const struct disk_hang *hang_of(const struct server *server, const struct stream *stream);
+/* The stream whose storage has not answered for the longest time, or NULL. */
+const struct stream *hang_longest(const struct server *server);
+/* Puts it into a message, unless there is none; that borrows @path. */
+void hang_put(const struct disk_hang *hang, struct wire *w, char *path, size_t path_bytes);
+
+/* request.c */
 void request_cancel(struct connection *c, const struct wire *w);
 void request_pending(struct connection *c);
 void request_describe(struct connection *c);

@@ -22,6 +22,7 @@ enum {
 	RING_BYTES = 4 << 20, /* what a ring holds unless the client says: so much, */
 	SLOTS_LEAST = 4,      /* but this many batches at least */
 	SLOTS_MOST = 64,      /* and no more than this */
+	LEAVING_MOST_S = 2,   /* then a ring is given back, whatever is still read into it */
 };
 
 /* ---- attach ---- */
@@ -574,10 +575,25 @@ static void tell_unpinned(struct session *s, bool unpinned)
 	s->unpinned = unpinned;
 }
 
+/* Its trainer is gone, and storage does not answer: the ring's memory does not wait for that. */
+static void give_back(struct session *s)
+{
+	if (++s->leaving_s != LEAVING_MOST_S)
+		return;
+	segment_vacate(&s->segment);
+	end_pairs(s);
+	s->connection->server->memory_bytes -= s->bytes;
+	s->bytes = 0;
+}
+
 void session_clock(struct session *s, uint64_t now_ms)
 {
 	if (!s->fed)
 		return;
+	if (s->connection->closing) {
+		give_back(s);
+		return;
+	}
 
 	struct feed_counters counters = feed_counters(s->feed);
 

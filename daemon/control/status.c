@@ -10,6 +10,7 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 {
 	struct feed_counters counters = feed_counters(s->feed);
 	struct wire w = {.op = WIRE_SESSION};
+	char path[LIMIT_TEXT_BYTES];
 
 	wire_set(&w, WIRE_ID, s->id);
 	wire_set_text(&w, WIRE_STREAM, s->stream->config->name);
@@ -33,6 +34,7 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 		wire_set(&w, WIRE_NODE, s->segment.node);
 	if (counters.pinned != 0)
 		wire_set(&w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
+	hang_put(hang_of(s->connection->server, s->stream), &w, path, sizeof(path));
 	connection_send(c, &w, NULL, 0);
 }
 
@@ -52,12 +54,13 @@ void status_list(struct connection *c, const struct wire *w)
 	uint64_t id = wire_number(w, WIRE_AFTER), now = uv_now(&server->loop);
 	unsigned listed = 0;
 	struct wire total = {.op = WIRE_STATUS};
-	char path[LIMIT_TEXT_BYTES];
+	char path[LIMIT_TEXT_BYTES], shard[LIMIT_TEXT_BYTES];
+	const struct stream *slow = hang_longest(server);
 
 	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
 		struct session *s = server->session[id];
 
-		if (!s || !s->fed)
+		if (!s || !s->fed || s->connection->closing)
 			continue;
 		send_session(c, s, now);
 		listed++;
@@ -72,5 +75,9 @@ void status_list(struct connection *c, const struct wire *w)
 	wire_set_text(&total, WIRE_IO, disk_name(server->options->disk));
 	name_config(config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
+	if (slow) {
+		wire_set_text(&total, WIRE_STREAM, slow->config->name);
+		hang_put(hang_of(server, slow), &total, shard, sizeof(shard));
+	}
 	connection_send(c, &total, NULL, 0);
 }

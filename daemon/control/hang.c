@@ -1,0 +1,69 @@
+/* Storage that does not answer: said in the log when it begins and ends, and kept for status and metrics. */
+#include "log.h"
+#include "server.h"
+
+#include <stdio.h>
+
+static void name_shard(const struct disk_hang *hang, char *path, size_t path_bytes)
+{
+	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
+	if (!path[0]) /* longer than there is room */
+		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
+}
+
+static void tell(const struct stream *stream, const struct disk_hang *was, const struct disk_hang *is)
+{
+	char path[LIMIT_TEXT_BYTES];
+
+	if (is->ticks > 0 && was->ticks == 0) {
+		name_shard(is, path, sizeof(path));
+		log_line(LOG_WARNING,
+			"stream %s: %s: its storage has not answered for %u s; the stream waits for it, "
+			"others go on: look at the disk, or the server of the mount",
+			stream->config->name, path, is->ticks);
+	} else if (was->ticks > 0 && is->ticks == 0) {
+		name_shard(was, path, sizeof(path));
+		log_line(LOG_NOTE, "stream %s: %s: its storage answers again, after %u s",
+			stream->config->name, path, was->ticks);
+	}
+}
+
+void hang_clock(struct server *server)
+{
+	const struct catalog *catalog = server->options->catalog;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		struct disk_hang was = server->hang[i];
+
+		server->hang[i] = feeder_hang(server->feeder, i);
+		tell(&catalog->stream[i], &was, &server->hang[i]);
+	}
+}
+
+const struct disk_hang *hang_of(const struct server *server, const struct stream *stream)
+{
+	return &server->hang[stream - server->options->catalog->stream];
+}
+
+const struct stream *hang_longest(const struct server *server)
+{
+	const struct catalog *catalog = server->options->catalog;
+	const struct stream *longest = NULL;
+	unsigned ticks = 0;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		if (server->hang[i].ticks > ticks) {
+			ticks = server->hang[i].ticks;
+			longest = &catalog->stream[i];
+		}
+	return longest;
+}
+
+void hang_put(const struct disk_hang *hang, struct wire *w, char *path, size_t path_bytes)
+{
+	if (hang->ticks == 0)
+		return;
+	name_shard(hang, path, path_bytes);
+	wire_set(w, WIRE_SLOW_MS, hang->ticks * UINT64_C(1000));
+	wire_set_text(w, WIRE_SLOW_SHARD, path);
+}

@@ -1,0 +1,152 @@
+"""A file system that stops to answer when it is told to: a FUSE server of a directory's files, in a process of its own. Like
+NFS, it lets a process go that is killed while it waits, and asks nobody when a file is closed that was only read.
+"""
+
+import ctypes
+import mmap
+import os
+import select
+import signal
+import stat
+import struct
+
+from harness import wait_for
+
+MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
+LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, FLUSH, INIT = 1, 2, 3, 14, 15, 18, 25, 26
+OPENDIR, READDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 27, 28, 29, 36, 42
+ENOENT, EINTR, ENOSYS, ENODEV = 2, 4, 38, 19
+ROOT, FIRST = 1, 2  # nodes: the directory, its first file
+FOPEN_DIRECT_IO = 1
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Server:
+    def __init__(self, fd, directory, words):
+        self.fd, self.words = fd, words
+        self.names = sorted(os.listdir(directory))
+        self.files = [os.open(os.path.join(directory, name), os.O_RDONLY) for name in self.names]
+        self.held = []
+
+    def attributes(self, node):
+        about = os.fstat(self.files[node - FIRST]) if node >= FIRST else None
+        mode = stat.S_IFREG | 0o444 if about else stat.S_IFDIR | 0o555
+        size, ns = (about.st_size, about.st_mtime_ns) if about else (0, 0)
+        second, rest = divmod(ns, 10**9)
+        return struct.pack("<6Q10I", node, size, 0, second, second, second, rest, rest, rest, mode, 1, 0, 0, 0, 4096, 0)
+
+    def listing(self, offset):
+        if offset:
+            return b""
+        out = b""
+        for i, name in enumerate(self.names):
+            raw = name.encode()
+            out += struct.pack("<2Q2I", FIRST + i, i + 1, len(raw), 8) + raw + bytes(-len(raw) % 8)
+        return out
+
+    def answer(self, unique, error, body=b""):
+        try:
+            os.write(self.fd, struct.pack("<IiQ", 16 + len(body), -error, unique) + body)
+        except FileNotFoundError:
+            pass  # who asked does not wait any more
+
+    def serve(self, request):
+        _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
+        body = request[40:]
+        if opcode == INIT:
+            out = struct.pack("<4I2H2I2H", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b"\0")
+        elif opcode == LOOKUP:
+            name = body.rstrip(b"\0").decode()
+            if name not in self.names:
+                return self.answer(unique, ENOENT)
+            found = FIRST + self.names.index(name)
+            out = struct.pack("<4Q2I", found, 0, 0, 0, 0, 0) + self.attributes(found)
+        elif opcode == GETATTR:
+            out = struct.pack("<QII", 0, 0, 0) + self.attributes(node)
+        elif opcode in (OPEN, OPENDIR):
+            out = struct.pack("<QII", node, FOPEN_DIRECT_IO if opcode == OPEN else 0, 0)
+        elif opcode == READ:
+            _, offset, size = struct.unpack_from("<QQI", body)
+            out = os.pread(self.files[node - FIRST], size, offset)
+        elif opcode == READDIR:
+            out = self.listing(struct.unpack_from("<QQ", body)[1])
+        elif opcode in (FLUSH, RELEASE, RELEASEDIR):
+            out = b""
+        else:
+            return self.answer(unique, ENOSYS)
+        return self.answer(unique, 0, out)
+
+    def take(self, request):
+        _, opcode, unique, _ = struct.unpack_from("<IIQQ", request)
+        if opcode in (FORGET, BATCH_FORGET):
+            return
+        if opcode == INTERRUPT:
+            (other,) = struct.unpack_from("<Q", request, 40)
+            for held in [h for h in self.held if struct.unpack_from("<Q", h, 8)[0] == other]:
+                self.held.remove(held)
+                self.answer(other, EINTR)
+        elif self.words[0] and opcode not in (FLUSH, RELEASE):
+            self.held.append(request)
+        else:
+            self.serve(request)
+
+    def run(self):
+        os.set_blocking(self.fd, False)
+        poll = select.poll()
+        poll.register(self.fd, 1)
+        while True:
+            while self.held and not self.words[0]:
+                self.serve(self.held.pop(0))
+            self.words[1] = len(self.held)
+            if not poll.poll(5):
+                continue
+            try:
+                self.take(os.read(self.fd, 1 << 20))
+            except BlockingIOError:
+                continue
+            except OSError as e:
+                if e.errno == ENODEV:
+                    return
+                if e.errno not in (ENOENT, EINTR):
+                    raise
+
+
+class Hanging:
+    """@directory's files, seen at @mount. PermissionError where a process may not mount."""
+
+    def __init__(self, directory, mount):
+        self.mount = mount
+        os.makedirs(mount, exist_ok=True)
+        self.words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        if libc.mount(b"tokend-test", mount.encode(), b"fuse.tokend-test", MS_NOSUID | MS_NODEV, options) < 0:
+            error = ctypes.get_errno()
+            os.close(fd)
+            raise PermissionError(error, os.strerror(error))
+        self.pid = os.fork()
+        if self.pid == 0:
+            libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+            try:
+                _Server(fd, directory, self.words).run()
+            finally:
+                os._exit(0)
+        os.close(fd)
+
+    def hang(self):
+        self.words[0] = 1
+
+    def held(self):
+        """Calls that it does not answer now."""
+        return self.words[1]
+
+    def answer(self):
+        self.words[0] = 0
+        wait_for(lambda: self.held() == 0)
+
+    def close(self):
+        self.words[0] = 0
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        libc.umount2(self.mount.encode(), MNT_DETACH)
