@@ -16,7 +16,7 @@
 
 enum {
 	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
-	ACCEPTS_LATE = 4,    /* a millisecond, of those who have no credit: others are in the queue, too */
+	ACCEPTS_LATE = 16,   /* a millisecond, of those who have no credit: others are in the queue, too */
 	LAST_WORDS = 512,    /* packets of a peer that is gone: more than a socket's queue holds */
 	MAX_FDS = 8,
 };
@@ -201,7 +201,6 @@ static void hello(struct connection *c, const struct wire *w)
 	}
 	if (!wire_text(w, WIRE_HOST, c->host, sizeof(c->host)) || !wire_label_ok(c->host))
 		c->host[0] = 0;
-	c->token = wire_has(w, WIRE_PROCESS) ? wire_number(w, WIRE_PROCESS) : 0;
 	c->greeted = true;
 	wire_set(&answer, WIRE_VERSION_KEY, WIRE_VERSION);
 	connection_send(c, &answer, NULL, 0);
@@ -396,7 +395,16 @@ static bool may_stay(const struct connection *c, struct refusal *why)
 	return true;
 }
 
-static struct connection *connection_make(struct server *server, int fd, const struct ucred *peer)
+static bool peer_left(int fd)
+{
+	char byte;
+
+	return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* NULL: out of memory; or it has no credit, and has left already. */
+static struct connection *connection_make(
+	struct server *server, int fd, const struct ucred *peer, uint64_t begin_ns)
 {
 	struct connection *c = calloc(1, sizeof(*c));
 
@@ -407,18 +415,20 @@ static struct connection *connection_make(struct server *server, int fd, const s
 	c->poll.data = c->process.data = c;
 	c->since_ms = uv_now(&server->loop);
 	if (pace_join(c)) {
-		if (uv_poll_init(&server->loop, &c->poll, fd) == 0)
+		if ((pace_may(c) || !peer_left(fd)) && uv_poll_init(&server->loop, &c->poll, fd) == 0)
 			return c;
+		pace_charge(c, pace_clock() - begin_ns);
 		pace_leave(c);
 	}
 	free(c);
 	return NULL;
 }
 
-/* NULL: out of memory, and @fd is closed. */
-static struct connection *connection_new(struct server *server, int fd, const struct ucred *peer)
+/* NULL as above, and @fd is closed. */
+static struct connection *connection_new(
+	struct server *server, int fd, const struct ucred *peer, uint64_t begin_ns)
 {
-	struct connection *c = connection_make(server, fd, peer);
+	struct connection *c = connection_make(server, fd, peer, begin_ns);
 	struct refusal refusal;
 
 	if (!c) {
@@ -507,9 +517,9 @@ void connection_accept(struct server *server)
 			close(fd);
 			continue;
 		}
-		struct connection *c = connection_new(server, fd, &peer);
+		struct connection *c = connection_new(server, fd, &peer, begin);
 
-		late += c && listen_first(c, pace_clock() - begin);
+		late += !c || listen_first(c, pace_clock() - begin);
 		if (late == ACCEPTS_LATE) {
 			uv_poll_stop(&server->accept); /* until on_pace() */
 			server_pace(server);
