@@ -62,7 +62,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 all: programs python links
 programs: $(O)/bin/tokend $(O)/bin/tokctl $(O)/lib/libtokend.so $(O)/bin/example-trainer $(O)/bin/bench-next \
-	$(O)/bin/bench-order $(O)/bin/bench-shard
+	$(O)/bin/bench-order $(O)/bin/bench-polite $(O)/bin/bench-shard
 	@:
 
 # ---- compiling and linking ----
@@ -97,6 +97,9 @@ $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libt
 	$(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
+	$(link) -lm
+
+$(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 	$(link) -lm
 
 $(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))

@@ -4,11 +4,13 @@
 Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the median of ROUNDS rounds in
 which the contestants take turns. Nothing here is a test; it asserts nothing but that the tokens are there.
 
-    make bench                        all of it (about seven minutes)
+    make bench                        all of it (about eight minutes)
     build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
 """
 import argparse, concurrent.futures, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
+
+import neighbours
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin"))
@@ -567,6 +569,7 @@ def main():
         throughput(directory, args)
         transforms(directory, args)
         control(directory, args)
+        neighbours.table(directory / "neighbours")
         formats(directory, args)
         start_up(directory, args)
         order(args)
