@@ -1171,7 +1171,7 @@ static bool walk_file(struct source *s, char *why, size_t why_bytes)
 	if (w.end == 0)
 		return bytes_why(why, why_bytes, "its size is 0 bytes; a zstd file has at least one frame");
 	while (w.at < w.end) {
-		uint64_t from = w.at, most, size;
+		uint64_t from = w.at, most = 0, size;
 		struct header h;
 
 		if (s->count >= s->room && !make_frames(s, s->room ? 2 * s->room : 4, why, why_bytes))

@@ -130,11 +130,11 @@ def zstd_tool(path, tokens):
             f.write(subprocess.run(["zstd", "-qc"], input=tokens[a:b].tobytes(), stdout=subprocess.PIPE, check=True).stdout)
 
 
-def mds_hashed(rows):
+def mds_hashed(rows, compression="zstd"):
     def write(path, tokens):
         directory = os.path.dirname(path)
         shutil.rmtree(directory)
-        mds(directory, numpy.resize(tokens, (rows, WINDOW)), 1 << 24, compression="zstd", hashes=["xxh64"])
+        mds(directory, numpy.resize(tokens, (rows, WINDOW)), 1 << 24, compression=compression, hashes=["xxh64"])
 
     return write
 
@@ -168,6 +168,7 @@ CASES = {
     "frames of zstd": (zstd_tool, "a.bin.zst", middle_of, True, "frame"),
     "the seek table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, False, "seek table"),
     "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False, "index.json says"),
+    "a plain one of MDS": (mds_hashed(SMALL_ROWS, None), "shard.00000.mds", end_of, False, "index.json says"),
     "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False, "index.json says"),
 }  # fmt: skip
 
@@ -234,7 +235,7 @@ def main():
             checks.exit()
         tokens = write_all(place)
         windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
-        rows = {"a small one of MDS": SMALL_ROWS, "a hash of MDS": MDS_ROWS}
+        rows = {"a small one of MDS": SMALL_ROWS, "a plain one of MDS": SMALL_ROWS, "a hash of MDS": MDS_ROWS}
         for name in CASES:
             want = numpy.resize(tokens, rows[name] * WINDOW).tobytes() if name in rows else b"".join(w.tobytes() for w in windows)
             for permanent in (False, True):
