@@ -4,19 +4,21 @@ batches. The daemon lives, no stream stops, and a polite client of the same stre
 """
 
 import json
+import multiprocessing
 import os
 import sys
 import time
 
 import numpy
 
-from harness import LONG, REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, Witness, reading_modes, run
+from harness import LONG, REPO, TOKCTL, Checks, Client, Closed, Daemon, Place, Refused, Witness, reading_modes, run, wait_for, with_parent
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
 
 SEQ_LEN, TOKENS, SHARDS = 512, 50_000, 3
 SECONDS = 1.0
+FORK = multiprocessing.get_context("fork")
 BATCHES = 2000
 
 # name: (stored dtype, keys of the dataset, keys of the stream, writer)
@@ -57,44 +59,39 @@ def expected(config, kind, dtype, batches):
 # ---- the hostile client, in a process of its own ----
 
 
-def hostile(socket_path, kind):
-    """Flips top bits until it is killed; tells how many of its batches came out harmed."""
+def hostile(socket_path, kind, counts):
+    """Flips top bits until it is killed; counts[0] says how many of its batches came out harmed."""
+    with_parent()
     c = Client(socket_path).attach(stream=kind, run="hostile", micro=32, slots=8)
     width = c.token_bytes
     tokens = numpy.frombuffer(c.data, f"<u{width}", c.control_at // width)
     top = tokens.dtype.type(1 << (8 * width - 1))
-    harmed = seen = 0
-    told = 0.0
     while True:
         tokens ^= top
         published = c.published()
         while c.batch < published:
             at = c.offset(c.batch) // width
-            harmed += bool((tokens[at : at + c.slot_bytes // width] >= top).any())
-            seen += 1
+            counts[0] += bool((tokens[at : at + c.slot_bytes // width] >= top).any())
             c.batch += 1
         c.set_released(c.batch)
         if 0 < c.wake_at() <= c.batch:
             c.s.send(b"\0")
-        if time.monotonic() - told > 0.1:
-            told = time.monotonic()
-            print(seen, harmed, flush=True)
 
 
 class Hostile:
-    def __init__(self, place, daemon, kind):
-        self.log = place.file(f"hostile-{kind}.log")
-        with open(self.log, "w") as out:
-            self.process = place.spawn([sys.executable, os.path.abspath(__file__), daemon.socket, kind], stdout=out, stderr=out)
+    def __init__(self, daemon, kind):
+        self.counts = multiprocessing.RawArray("Q", 1)
+        self.process = FORK.Process(target=hostile, args=(daemon.socket, kind, self.counts), daemon=True)
+        self.process.start()
 
-    def said(self):
-        with open(self.log) as f:
-            lines = f.read().splitlines()
-        return lines
+    def harmed(self, least):
+        """Has it harmed so many batches, and is it at it? Waits for that."""
+        wait_for(lambda: self.counts[0] >= least or not self.process.is_alive())
+        return self.counts[0] >= least and self.process.is_alive()
 
-    def counts(self):
-        lines = self.said()
-        return tuple(int(word) for word in lines[-1].split()) if lines and lines[-1][:1].isdigit() else (0, 0)
+    def kill(self):
+        self.process.kill()
+        self.process.join()
 
 
 # ---- beside it ----
@@ -107,26 +104,31 @@ class Polite(Witness):
         super().__init__(daemon, rows, kind, run="polite", micro=2)
 
 
-def beside(checks, place, daemon, label, kind, rows):
-    polite, other = Polite(daemon, rows, kind), Hostile(place, daemon, kind)
-    stopped = None
+def together(polite, other):
+    """The polite client reads, no faster than a trainer would, for a while."""
     begin = time.monotonic()
+    while time.monotonic() - begin < SECONDS or polite.checked < 50:
+        if time.monotonic() - begin > LONG or polite.checked + 2 > len(polite.batches):
+            return
+        polite.step(2)
+        time.sleep(0.005)
+
+
+def beside(checks, daemon, label, kind, rows):
+    polite, other, stopped = None, Hostile(daemon, kind), None
+    harmed = other.harmed(20)
     try:
-        while time.monotonic() - begin < SECONDS or other.counts()[1] < 20:
-            if time.monotonic() - begin > LONG or polite.checked + 2 > len(polite.batches):
-                break
-            polite.step(2)
-            time.sleep(0.005)
-    except (Refused, OSError, TimeoutError) as e:
+        polite = Polite(daemon, rows, kind)
+        together(polite, other)
+    except (Refused, Closed, OSError, TimeoutError) as e:
         stopped = e
-    seen, harmed = other.counts()
+    harmed = harmed and other.harmed(other.counts[0] + 1)
+    other.kill()
     checks.ok(f"{label}: no stream stops, the daemon lives", stopped is None and daemon.alive(), (stopped, daemon.log()[-500:]))
-    checks.ok(f"{label}: the polite client's batches are exact", polite.wrong == 0 and polite.checked >= 50, (polite.wrong, polite.checked))
-    checks.ok(f"{label}: the hostile one harmed its own", harmed >= 20, other.said()[-3:])
-    checks.ok(f"{label}: it was still at it", other.process.poll() is None, other.said()[-3:])
-    other.process.kill()
-    other.process.wait()
-    if daemon.alive():
+    good = polite and polite.wrong == 0 and polite.checked >= 50
+    checks.ok(f"{label}: the polite client's batches are exact", good, polite and (polite.wrong, polite.checked))
+    checks.ok(f"{label}: the hostile one harmed its own, to the end", harmed, other.counts[0])
+    if polite:
         polite.close()
 
 
@@ -143,7 +145,7 @@ def mode(checks, place, streams, io, direct):
     for kind in KINDS_OF[io, direct]:
         config = place.config(f"{kind}-{io}{direct}.yaml", memory=64 << 20, io=io, direct=direct, streams={kind: streams[kind]})
         daemon = Daemon(place, config)
-        beside(checks, place, daemon, f"{io}, direct {direct}: {kind}", kind, expected(config, kind, KINDS[kind][0], BATCHES))
+        beside(checks, daemon, f"{io}, direct {direct}: {kind}", kind, expected(config, kind, KINDS[kind][0], BATCHES))
         if daemon.alive():
             checks.equal(f"{io}, direct {direct}: {kind}: the daemon ends with 0", daemon.stop(), 0)
 
@@ -157,6 +159,4 @@ def main():
     checks.exit()
 
 
-if len(sys.argv) > 1:
-    hostile(*sys.argv[1:])
 main()
