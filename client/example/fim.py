@@ -8,19 +8,20 @@ import sys
 
 import numpy
 import tokend
+from numpy.typing import NDArray
 
 EOS, PRE, SUF, MID = 0, 50257, 50258, 50259  # of your tokenizer
 RATE = 0.5
 
 
-def cut(document, rng):
+def cut(document: NDArray[numpy.int64], rng: numpy.random.Generator) -> NDArray[numpy.int64]:
     """One document, without its eos, rearranged."""
     a, b = numpy.sort(rng.integers(0, len(document) - 2, 2))  # the last three tokens of the middle's end go
     prefix, middle, suffix = document[:a], document[a:b], document[b : len(document) - 3]
     return numpy.concatenate(([PRE], prefix, [SUF], suffix, [MID], middle))
 
 
-def fim(tokens, position, rng):
+def fim(tokens: NDArray[numpy.int64], position: int, rng: numpy.random.Generator) -> NDArray[numpy.int64]:
     begin = 0
     for end in [*numpy.flatnonzero(tokens == EOS), len(tokens)]:
         if end - begin > 8 and rng.random() < RATE:

@@ -14,9 +14,9 @@ from ._tokend import (
 )
 from ._tokend import version as __version__
 from .agreement import DisagreementError
-from .batch import Batch
 from .control import Request
 from .cursor import Cursor
+from .kinds import Batch, RequestedBatch, TokensBatch, ViewBatch
 from .loader import Loader
 from .transform import TransformError, WorkerError
 
@@ -37,9 +37,12 @@ __all__ = [
     "ProtocolError",
     "RefusedError",
     "Request",
+    "RequestedBatch",
     "ResourceError",
     "TokendError",
+    "TokensBatch",
     "TransformError",
+    "ViewBatch",
     "WorkerError",
     "__version__",
 ]

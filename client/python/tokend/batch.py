@@ -13,24 +13,6 @@ ROWS_AHEAD = 32  # batches whose small tensors are made at once: most of a small
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as _tokend numbers them
 
 
-class Batch(TypedDict, total=False):
-    """One micro-batch; torch tensors, or NumPy arrays. The last five are there on request: see Loader."""
-
-    tokens: Any  # of a view, instead of input_ids and labels: uint16 or uint32 [b, seq + extra]
-    input_ids: Any  # int64 or int32 [b, seq]
-    labels: Any  # int64 [b, seq]
-    position: Any  # int64 [b]
-    dataset: Any  # int64 [b]
-    position_ids: Any  # int64 [b, seq]
-    cu_seqlens: Any  # int32 [n + 1]
-    max_seqlen: int
-    loss_mask: Any  # float32 [b, seq]
-    epoch: Any  # int64 [b], and so window, shard, offset
-    window: Any
-    shard: Any
-    offset: Any
-
-
 class Slice(TypedDict):
     rank: int
     size: int
@@ -120,7 +102,7 @@ class Batches:
         self._rows = groups[1:]
         return groups[0]
 
-    def take(self) -> Batch | None:
+    def take(self) -> Any:
         """The next batch, or None behind the last."""
         try:
             at, fields = self._rows.pop()
@@ -143,7 +125,7 @@ class Batches:
         with relaxed():
             return self._take_more(at, fields)
 
-    def _take_tokens(self, at: int, fields: list[Any]) -> Batch | None:
+    def _take_tokens(self, at: int, fields: list[Any]) -> Any:
         tokens = self.make.empty(self.micro, self.window, dtype=self._dtype)
         taken = self._next_into(self.make.address(tokens), at)
         if taken is None:
@@ -181,7 +163,7 @@ class Batches:
             return self.make.empty(*shape, dtype=dtype)
         return self.make.module.empty(shape, dtype=dtype, device=self.make.cpu, pin_memory=True)
 
-    def _take_more(self, at: int, fields: list[Any]) -> Batch | None:
+    def _take_more(self, at: int, fields: list[Any]) -> Any:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
         tokens: Any = None if self.feed or wanted.view else self._empty(micro, self._width, dtype=self._dtype)
         labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
@@ -207,7 +189,7 @@ class Batches:
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
             batch.update(position_ids=self._there(ids), cu_seqlens=self._there(starts[: taken[2] + 1]), max_seqlen=taken[3])
-        return self._share(batch) if self._cut else batch  # type: ignore[return-value]
+        return self._share(batch) if self._cut else batch
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one."""

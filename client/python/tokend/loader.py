@@ -9,19 +9,26 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
 from . import _tokend, agreement, arguments, arrays, dataset, job, meeting, private
 from . import group as groups
-from .batch import Batch, Batches, Source, Wanted
+from .batch import Batches, Source, Wanted
 from .control import Control, Request
 from .cursor import Cursor, named_weights
+from .kinds import B, Batch, Options, RequestedBatch, RequestOptions, TokensBatch, ViewBatch
 from .passes import Pass, Prefetched, prefetched as holding
 
+if TYPE_CHECKING:
+    from .kinds import NDArray, Tensor
+
+Torch = Literal["torch"]
+Numpy = Literal["numpy"]
+Yes = Literal[True]
 SAME = object()  # seek()'s group unless another one is named
 
 
-class Loader:
+class Loader(Generic[B]):
     """Micro-batches of one stream for one data-parallel rank: an endless iterator (or one with an end) of dicts.
 
     stream       its name in the daemon's config
@@ -95,6 +102,77 @@ class Loader:
     (a ConnectionError), RefusedError, DataError, DisagreementError, TransformError, WorkerError, ForkedError in a forked
     child, which makes a loader of its own.
     """
+
+    # What kind of batch it gives, for type checkers: the more special first. Where the arguments are not literals, any.
+
+    # fmt: off
+    @overload
+    def __init__(
+        self: Loader[TokensBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, tokens: Yes, **options: Unpack[RequestOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[TokensBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, tokens: Yes, **options: Unpack[RequestOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[ViewBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, view: Yes, **options: Unpack[RequestOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[ViewBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, view: Yes, **options: Unpack[RequestOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, documents: Yes, loss_mask: bool = False, provenance: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, documents: Yes, loss_mask: bool = False, provenance: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, loss_mask: Yes, documents: bool = False, provenance: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, loss_mask: Yes, documents: bool = False, provenance: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, provenance: Yes, documents: bool = False, loss_mask: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, provenance: Yes, documents: bool = False, loss_mask: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[Batch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[Batch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
+        framework: str | None = None, documents: bool = False, loss_mask: bool = False,
+        provenance: bool = False, tokens: bool = False, view: bool = False, **options: Unpack[Options],
+    ) -> None: ...
+    # fmt: on
 
     def __init__(
         self, stream: str, micro_batch: int, *, socket: str | os.PathLike[str] | None = None, config: str | os.PathLike[str] | None = None,
@@ -221,12 +299,12 @@ class Loader:
 
     # ---- batches ----
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[B]:
         """A pass from here to the stream's end, if it has one. After next() has said that the end is reached, a new pass begins again
         at position 0, with its first batch."""
         return Pass(self)
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> B:
         begin = perf_counter()
         batch = (self._batches or self._measured()).take()
         if self._ahead is not None:
@@ -235,7 +313,7 @@ class Loader:
         if batch is None:
             self._ended = True
             raise StopIteration
-        return batch
+        return batch  # type: ignore[no-any-return]
 
     def _begin_again(self) -> None:
         """At position 0. Each process does so for itself, when it asks for the first batch of another pass."""
@@ -272,12 +350,12 @@ class Loader:
         """{"cursor": bytes}: before the first batch, too, and from any thread."""
         return {"cursor": self._client.cursor()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from what state_dict() gave, on any rank of any world; with a group all its processes do so together.
 
         ArgumentError if it is no loader's state, RefusedError if it is of another stream (names the field).
         """
-        self._go(lambda: arguments.cursor_of(state))
+        self._go(lambda: arguments.cursor_of(state_dict))
 
     @property
     def rank(self) -> int:
@@ -457,7 +535,7 @@ class Loader:
             "reads; state_dict() can be"
         )
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[B]:
         return self
 
     def __exit__(self, *exception: object) -> None:

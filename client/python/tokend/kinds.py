@@ -1,0 +1,96 @@
+"""What batches hold, as type checkers see it: by the framework, and by what the loader was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+
+Array = TypeVar("Array")  # torch.Tensor, or numpy.ndarray
+
+
+class Rows(TypedDict, Generic[Array]):
+    """Of every batch."""
+
+    position: Array  # int64 [b]
+    dataset: Array  # int64 [b]
+
+
+class Requestable(TypedDict, Generic[Array]):
+    """There on request: documents=True, loss_mask=True, provenance=True. See Loader."""
+
+    position_ids: Array  # int64 [b, seq]
+    cu_seqlens: Array  # int32 [n + 1]
+    max_seqlen: int
+    loss_mask: Array  # float32 [b, seq]
+    epoch: Array  # int64 [b], and so window, shard, offset
+    window: Array
+    shard: Array
+    offset: Array
+
+
+class Batch(Rows[Array], Generic[Array]):
+    """One micro-batch."""
+
+    input_ids: Array  # int64 or int32 [b, seq]
+    labels: Array  # int64 [b, seq]
+
+
+class RequestedBatch(Batch[Array], Requestable[Array], Generic[Array]):
+    """One micro-batch of a loader that was asked for more. Only what was asked for is there, e.g. cu_seqlens with documents=True."""
+
+
+class TokensBatch(Rows[Array], Requestable[Array], Generic[Array]):
+    """With tokens=True. Of the rest only what was asked for is there."""
+
+    tokens: Array  # int64 or int32 [b, seq + extra]
+    padding: Array  # bool [b]
+
+
+class ViewBatch(Rows[Array], Requestable[Array], Generic[Array]):
+    """With view=True. Of the rest only what was asked for is there."""
+
+    tokens: Array  # uint16 or uint32 [b, seq + extra]
+
+
+class Options(TypedDict, total=False):
+    """The arguments of a Loader that do not change what kind of batch it gives."""
+
+    socket: str | os.PathLike[str] | None
+    config: str | os.PathLike[str] | None
+    run: str | None
+    rank: int | None
+    world: int | None
+    mesh: Any
+    peer: int
+    slots: int
+    start: Any
+    deadline: float
+    dtype: Any
+    device: Any
+    group: Any
+    agree: bool
+    cp: Any
+    transform: Callable[..., Any] | None
+    workers: int
+    hold: int | None
+    record: str | os.PathLike[str] | None
+    prefetched: int
+
+
+class RequestOptions(Options, total=False):
+    documents: bool
+    loss_mask: bool
+    provenance: bool
+
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Tensor = torch.Tensor
+    NDArray = numpy.ndarray[Any, Any]
+    B = TypeVarWithDefault("B", covariant=True, default=Batch[Any])
+else:
+    B = TypeVar("B", covariant=True)
