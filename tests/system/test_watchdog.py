@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""systemd's watchdog is fed while the data thread answers, too: that thread alone is really stopped, with ptrace."""
+
+import contextlib
+import ctypes
+import os
+import socket
+import sys
+import time
+
+from harness import Checks, Daemon, Place, datasets, status, wait_for
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WALL = 0x40000000
+INTERVAL_S = 0.5  # a third of WATCHDOG_USEC
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+libc.ptrace.restype = ctypes.c_long
+
+
+def ptrace(request, tid):
+    if libc.ptrace(request, tid, 0, 0) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def threads(pid):
+    """{tid: name}, without the first one, which is the control thread."""
+    found = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{tid}/comm") as f:
+            found[int(tid)] = f.read().strip()
+    del found[pid]
+    return found
+
+
+@contextlib.contextmanager
+def stopped(tids):
+    for tid in tids:
+        ptrace(PTRACE_SEIZE, tid)
+        ptrace(PTRACE_INTERRUPT, tid)
+        os.waitpid(tid, WALL)
+    try:
+        yield
+    finally:
+        for tid in tids:
+            ptrace(PTRACE_DETACH, tid)
+
+
+class Manager:
+    """What systemd hears."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(path)
+        self.path = path
+
+    def fed(self, seconds):
+        """How often the watchdog is fed meanwhile."""
+        until, count = time.monotonic() + seconds, 0
+        while (left := until - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            with contextlib.suppress(TimeoutError):
+                count += self.socket.recv(4096) == b"WATCHDOG=1"
+        return count
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        place.shard("web/a.bin", 30_000)
+        manager = Manager(place.file("notify.sock"))
+        config = place.config(streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}})
+        environment = {**os.environ, "NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": str(int(3e6 * INTERVAL_S))}
+        environment.pop("WATCHDOG_PID", None)
+        daemon = Daemon(place, config, env=environment)
+        checks.ok("the watchdog of an idle daemon is fed", manager.fed(4 * INTERVAL_S + 1) >= 3)
+        others = threads(daemon.pid)
+        data = [tid for tid, name in others.items() if name == "tokend-data"] or list(others)
+        try:
+            with stopped(data):
+                manager.fed(2 * INTERVAL_S)
+                checks.equal("the data thread is stopped: it is fed no more", manager.fed(5 * INTERVAL_S), 0)
+                checks.ok("while the control thread answers", wait_for(lambda: status(daemon.socket)))
+        except PermissionError as e:
+            print(f"skipped: no thread can be stopped here: {e}")
+            sys.exit(77)
+        checks.ok("the data thread goes on: it is fed again", manager.fed(4 * INTERVAL_S + 1) >= 2)
+        if len(data) == 1:
+            with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
+                manager.fed(2 * INTERVAL_S)
+                checks.ok("threads that wait for storage do not count", manager.fed(4 * INTERVAL_S + 1) >= 3)
+        checks.equal("the daemon ends as it should", daemon.stop(), 0)
+    checks.exit()
+
+
+main()
