@@ -4,25 +4,33 @@ trainer's memory comes back, and the daemon ends when it is told to.
 """
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 
 from hanging import Hanging
-from harness import TOKCTL, Checks, Client, Daemon, Place, Witness, datasets, rows_at, run, status, wait_for
+from harness import TOKCTL, Checks, Client, Daemon, Place, Witness, datasets, rows_at, run, status, wait_for, with_parent
 
-SEQ_LEN, SHARDS, TOKENS = 64, 40, 20_000
+SEQ_LEN, TOKENS = 64, 20_000
+SHARDS = {"near": 4, "far": 4, "hung": 40}
+DESCRIPTORS = 128  # of the daemon: 32 shards are open at a time, fewer than hang
 SLOTS, MICRO = 64, 8  # rows for twice the reads that a daemon has in flight
 RATE_S = 0.3
-RATE_LEAST = 0.8  # the promise is 0.95; this machine may be doing other things
+RATE_LEAST = {"near": 0.8, "far": 0.5}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
+
+
+def few_descriptors():
+    with_parent()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
 
 
 def make_streams(place):
     """Three streams: on a disk, on a file system that answers, and on one that will not."""
     mounts = {}
-    for name in ("near", "far", "hung"):
-        for i in range(SHARDS):
+    for name, count in SHARDS.items():
+        for i in range(count):
             place.shard(f"files-{name}/{i:02}.bin", TOKENS)
     for name in ("far", "hung"):
         mounts[name] = Hanging(place.file(f"files-{name}"), place.file(name, ""))
@@ -114,7 +122,7 @@ def check_rates(checks, place, daemon, mounts):
     for name in readers:
         ratio = max(hung[name]) / max(calm[name])
         print(f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, {max(hung[name]):.0f} during: {ratio:.2f}")
-        checks.ok(f"stream {name} keeps its rate while the other's storage hangs", ratio >= RATE_LEAST, (calm[name], hung[name]))
+        checks.ok(f"stream {name} keeps its rate while the other's storage hangs", ratio >= RATE_LEAST[name], (calm[name], hung[name]))
         readers[name].client.close()
 
 
@@ -196,7 +204,7 @@ def main():
             sys.exit(77)
         daemon_streams.update(streams)
         try:
-            daemon = Daemon(place, place.config(streams=streams))
+            daemon = Daemon(place, place.config(streams=streams), preexec_fn=few_descriptors)
             check_rates(checks, place, daemon, mounts)
             check_after(checks, daemon)
             check_openings(checks, place, daemon, mounts["hung"])
