@@ -1225,8 +1225,7 @@ static bool identify(struct source *s, char *why, size_t why_bytes)
 	if (fstat(s->file->fd, &st) != 0)
 		return bytes_why(why, why_bytes, "%s", strerror(errno));
 	s->identity = (struct identity){st.st_dev, st.st_ino,
-		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
-		(uint64_t)st.st_size,
+		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec, (uint64_t)st.st_size,
 		/* What was decoded while it was overwritten must not pass for what it was before. */
 		(uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec};
 	return true;
