@@ -13,10 +13,10 @@
  * reconnects by itself (1 to 250 ms apart, for deadline_ms in all) and attaches at its own cursor. Batches
  * held meanwhile stay valid.
  *
- * A handle takes tokens only from a daemon whose socket is root's (systemd listens), this user's, or that of a
- * uid in $TOKEND_TRUST_UID (numbers with commas between them): TOKEND_EREFUSED names anybody else. In a rootless
- * container, where the users outside have no numbers, the socket's directory must be theirs and not writable for
- * all.
+ * A handle takes tokens only from a daemon whose socket is root's (systemd listens), this user's, or that of
+ * a uid in $TOKEND_TRUST_UID (numbers with commas between them): TOKEND_EREFUSED names anybody else. In a
+ * rootless container, where the users outside have no numbers, the socket's directory must be theirs and not
+ * writable for all.
  */
 #ifndef TOKEND_H
 #define TOKEND_H

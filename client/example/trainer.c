@@ -18,6 +18,14 @@ static double seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* The daemon is starting, or others hold its memory: said after 2, 10 and 60 s of waiting. */
+static int warn(void *context, const char *line)
+{
+	(void)context;
+	fprintf(stderr, "trainer: %s\n", line);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct tokend_options options = {
@@ -27,6 +35,7 @@ int main(int argc, char **argv)
 		.world = 1,
 		.micro_batch = 8,
 		.tag = argc > 3 ? argv[3] : NULL,
+		.warn = warn,
 	};
 	struct tokend_batch batch;
 	struct tokend *t;

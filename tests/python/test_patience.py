@@ -11,7 +11,9 @@ import warnings
 import numpy
 import pytest
 import tokend
-from conftest import BIN, Daemon, wait_until
+from conftest import BIN, Daemon, another_daemon, wait_until
+from job import Job
+from test_control import answer, ask
 from tokend import _tokend
 
 SLOTS = 4
@@ -33,10 +35,10 @@ def take(client):
     return rows[0].tolist()
 
 
-def limit_memory(daemon, rings):
+def limit_memory(daemon, rings, **more):
     """Restarts the daemon with memory for exactly so many rings of client()."""
     empty = memory_in_use(daemon)
-    one = client(daemon)
+    one = client(daemon, **more)
     ring = memory_in_use(daemon) - empty
     one.close()
     daemon.stop()
@@ -226,6 +228,33 @@ def test_an_edit_does_not_wait_for_memory(daemon):
     assert take(ours) == [0, 1, 2, 3]
 
 
+def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
+    """The other node has its ring still, and takes the edit back without room for another one."""
+    with another_daemon() as other:
+        limit_memory(daemon, 1, slots=0)
+        limit_memory(other, 1, slots=0)
+        with Job(daemon.directory, [daemon.socket, other.socket], steps=100_000, pause=0.1) as job:
+            job.wait_for_steps(20)
+            tokctl = ask(daemon, "skip", "--samples", 100)
+            other.freeze()  # its session has batches for 6 s, but cannot go to another ring
+            time.sleep(4)
+            job.processes[1].send_signal(signal.SIGSTOP)
+            other.kill()
+            other.start()
+            greedy = client(other, run="greedy", slots=0)
+            begin = time.monotonic()
+            job.processes[1].send_signal(signal.SIGCONT)
+            assert "process 1 of 2: slots: a ring of 64 slots needs" in answer(tokctl, status=1)
+            assert time.monotonic() - begin < 30
+            greedy.close()
+            answer(ask(daemon, "skip", "--samples", 1000))
+            answer(ask(daemon, "drain"))
+            job.wait()
+        positions = job.positions()
+        assert len(set(range(positions[-1] + 1)) - set(positions)) == 1000
+        assert len(set(positions)) == len(positions)
+
+
 def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
     """The daemon believes `replaces` once for each session, whatever a client says."""
     limit_memory(daemon, 1)
@@ -240,8 +269,6 @@ def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
 @pytest.mark.parametrize("text", ["x" * 3000, "é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200])
 def test_a_failure_of_any_length_reaches_the_operator(daemon, text):
     """Answers hold 1,023 bytes. What is longer is cut where a character ends."""
-    from test_control import answer, ask
-
     loader = tokend.Loader("train", 4, socket=daemon.socket, run="job", rank=0, world=1)
     with pytest.raises(OSError, match=text[:20]), loader:
         tokctl = ask(daemon, "drain")
