@@ -63,6 +63,7 @@ struct config {
 	bool has_socket, has_state_dir; /* the file names them: they are not the defaults */
 	char *metrics;			/* HOST:PORT or NULL */
 	uint64_t memory_bytes;
+	bool memory_capped; /* that is what the cgroup's limit allows, less than the file says */
 	enum config_io io;
 	bool direct;
 	uid_t *allow_uid;

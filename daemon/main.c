@@ -276,7 +276,8 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener)
+static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener,
+	struct cgroup *cgroup)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -313,6 +314,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 		.connections = descriptors.sessions,
 		.staging_bytes = disk_memory(&options),
 		.linger_s = a->linger_s,
+		.cgroup = cgroup,
 	});
 }
 
@@ -331,12 +333,32 @@ static bool listen_at(struct listener *listener, const struct arguments *a, cons
 	return listener_open(listener, socket, why, why_bytes);
 }
 
+/* What memory: says more than the cgroup allows would not be refused but end in an OOM kill. */
+static void cap_memory(struct config *config, const struct cgroup *cgroup)
+{
+	struct cgroup_room room;
+
+	if (!cgroup_room(cgroup, &room) || room.left >= config->memory_bytes)
+		return;
+	log_line(LOG_WARNING,
+		"memory: %" PRIu64 " bytes instead of %" PRIu64 ": cgroup %s may use %" PRIu64
+		" bytes, of which %" PRIu64 " are in use and %" PRIu64 " are kept back",
+		room.left, config->memory_bytes, room.path, room.limit, room.used, room.kept);
+	config->memory_bytes = room.left;
+	config->memory_capped = true;
+}
+
 static int run(const struct arguments *a, struct listener *listener)
 {
 	rereads_log();
 
 	char why[2 * LIMIT_TEXT_BYTES];
 	struct config *config = config_load(a->config, why, sizeof(why));
+	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
+
+	if (cgroup)
+		cap_memory(config, cgroup);
+
 	bool listens = config && (a->check || listen_at(listener, a, config, why, sizeof(why)));
 	struct catalog *catalog = listens ? catalog_open(config, why, sizeof(why)) : NULL;
 	int code = 0;
@@ -348,8 +370,9 @@ static int run(const struct arguments *a, struct listener *listener)
 	else if (!place_state_dir(config, listener->handed))
 		code = fail_start("out of memory");
 	else
-		code = serve(catalog, a, listener);
+		code = serve(catalog, a, listener, cgroup);
 	catalog_free(catalog);
+	cgroup_free(cgroup);
 	config_free(config);
 	return code;
 }

@@ -19,6 +19,7 @@
 #define TOKEND_SERVER_H
 
 #include "../../proto/wire.h"
+#include "../cgroup.h"
 #include "../dataset.h"
 #include "errand.h"
 #include "feeder.h"
@@ -36,6 +37,7 @@ struct server_options {
 	struct disk *disk;	   /* taken over */
 	unsigned depth;
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
+	struct cgroup *cgroup;	/* or NULL */
 	uint64_t staging_bytes; /* of the disk, counted in memory: */
 	unsigned linger_s;	/* leave when there was no session for so long; 0: never */
 };

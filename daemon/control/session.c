@@ -44,6 +44,7 @@ struct attach_job {
 	uint64_t fingerprint;
 	struct mixes_noted noted;
 	bool ok;
+	bool replaces;	  /* another ring of its client, which goes then */
 	uint64_t used_ns; /* CPU time */
 	struct refusal refusal;
 	char bytes[LIMIT_CURSOR_BYTES]; /* of the cursor, in and out */
@@ -220,7 +221,8 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 {
 	struct session *s = job->session;
 	const struct config_stream *c = s->stream->config;
-	uint64_t limit = server->options->catalog->config->memory_bytes;
+	const struct config *config = server->options->catalog->config;
+	uint64_t limit = config->memory_bytes;
 	char why[300];
 
 	if (s->micro < 1 || s->micro > LIMIT_MICRO_BATCH)
@@ -243,11 +245,15 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 	if (need - lent > left)
 		return (passing ? refuse_passing : refuse)(&job->refusal, "memory", "slots",
 			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-			" are left: raise memory: in %s, or take fewer slots",
-			s->slots, need, left, limit, server->options->catalog->config->path);
+			" are left: raise %s %s, or take fewer slots",
+			s->slots, need, left, limit,
+			config->memory_capped ? "the cgroup's limit, which is below memory: in"
+					      : "memory: in",
+			config->path);
 	s->bytes = need;
 	server->memory_bytes += need;
 	begin_pair(s, former);
+	job->replaces = former != NULL;
 	return true;
 }
 
@@ -279,6 +285,29 @@ static bool make_cursor(struct attach_job *job)
 	return read_cursor(job);
 }
 
+/* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills instead of
+ * failing, so we look first. */
+static bool make_segment(struct attach_job *job)
+{
+	struct session *s = job->session;
+	struct cgroup *cgroup = job->connection->server->options->cgroup;
+	struct cgroup_room room;
+
+	if (!cgroup_promise(cgroup, s->bytes, job->replaces, &room))
+		return refuse_passing(&job->refusal, "memory", "slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
+			" are left of the %" PRIu64
+			" that cgroup %s may use: raise its limit, or take fewer slots",
+			s->slots, s->bytes, room.left, room.limit, room.path);
+
+	bool made = segment_new(&s->segment, &job->geometry, s->node) ||
+		    refuse_passing(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s",
+			    s->bytes, strerror(errno));
+
+	cgroup_used(cgroup, s->bytes);
+	return made;
+}
+
 static bool make_feed(struct attach_job *job)
 {
 	struct session *s = job->session;
@@ -287,9 +316,8 @@ static bool make_feed(struct attach_job *job)
 	struct feed_source source[LIMIT_DATASETS];
 	const struct catalog *catalog = job->connection->server->options->catalog;
 
-	if (!segment_new(&s->segment, &job->geometry, s->node))
-		return refuse_passing(&job->refusal, "memory", "ring",
-			"%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
+	if (!make_segment(job))
+		return false;
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
 		source[d] = (struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};

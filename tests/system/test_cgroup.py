@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""A daemon in a cgroup with less memory than `memory:` says: it takes what is there, refuses the rest, and is not killed for it."""
+
+import os
+import subprocess
+import sys
+
+from harness import Checks, Client, Daemon, Place, Refused, datasets, status, wait_for, with_parent
+
+LIMIT = 256 << 20
+RING = {"micro": 4096, "slots": 32}  # about 18 MiB
+
+
+class Group:
+    """A child of our own memory cgroup, of whichever version is there."""
+
+    def __init__(self):
+        self.path = self.find()
+        self.procs = f"{self.path}/cgroup.procs"
+
+    def find(self):
+        errors = ["no memory controller is mounted"]
+        for line in open("/proc/self/mountinfo"):
+            fields, tail = line.split(" - ")
+            kind, _, options = tail.split()
+            two = kind == "cgroup2"
+            if not two and not (kind == "cgroup" and "memory" in options.split(",")):
+                continue
+            for own in open("/proc/self/cgroup"):
+                number, controllers, path = own.strip().split(":", 2)
+                if (number == "0") != two or (not two and "memory" not in controllers.split(",")):
+                    continue
+                directory = f"{fields.split()[4]}{path.rstrip('/')}/tokend-test-{os.getpid()}"
+                try:
+                    os.mkdir(directory)
+                    with open(f"{directory}/{'memory.max' if two else 'memory.limit_in_bytes'}", "w") as f:
+                        f.write(str(LIMIT))
+                    return directory
+                except OSError as e:
+                    errors.append(f"{directory}: {e.strerror}")
+                    if os.path.isdir(directory):
+                        os.rmdir(directory)
+        raise RuntimeError(errors[-1])
+
+    def enter(self):
+        with_parent()
+        with open(self.procs, "w") as f:
+            f.write(str(os.getpid()))
+
+    def kills(self):
+        for name in ("memory.events", "memory.oom_control"):
+            try:
+                text = open(f"{self.path}/{name}").read()
+                return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+            except OSError:
+                continue
+        return None
+
+    def remove(self):
+        wait_for(lambda: not open(self.procs).read(), 5)
+        os.rmdir(self.path)
+
+
+def refused(call):
+    try:
+        call()
+    except Refused as e:
+        return e.packet
+    return {}
+
+
+def attach_all(daemon):
+    """Sessions until one is refused: (those that are fed, why the last is not)."""
+    clients = []
+    while len(clients) < 40:
+        client = Client(daemon.socket)
+        try:
+            clients.append(client.attach(peer=len(clients), run=f"run{len(clients)}", **RING))
+        except Refused as e:
+            client.close()
+            return clients, e.packet
+    return clients, {}
+
+
+EAT = "import sys; a = bytearray(int(sys.argv[1])); a[::4096] = b'x' * len(a[::4096]); print('full', flush=True); sys.stdin.read()"
+
+
+def check(checks, place, group):
+    place.shard("web/a.bin", 600_000)
+    streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
+    config = place.config(streams=streams, memory=1 << 30)
+    daemon = Daemon(place, config, preexec_fn=group.enter)
+    limit = status(daemon.socket)[1]["limit_bytes"]
+    checks.ok("memory: is what the cgroup allows", 128 << 20 < limit < LIMIT, limit)
+    said = [line for line in daemon.log().splitlines() if "memory:" in line]
+    checks.ok("  one line says so", len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], said)
+    clients, packet = attach_all(daemon)
+    text = packet.get("text", "")
+    checks.ok("sessions attach while there is room", 5 <= len(clients) <= 13, len(clients))
+    checks.ok("  the next is refused for now", packet.get("passing") == 1, packet)
+    numbers = sum(word.isdigit() and int(word) > 1 << 20 for word in text.replace(",", "").split())
+    checks.ok("  with both numbers, and why", numbers >= 2 and "cgroup" in text, text)
+    checks.ok("  the others are fed", all(c.next() is not None for c in clients))
+    clients.pop().close()
+    again = wait_for(lambda: attach_again(daemon), 5)
+    checks.ok("  once one has left there is room", again)
+    packet = refused(lambda: Client(daemon.socket).attach(micro=65536, slots=64, run="large"))
+    checks.ok("a ring larger than all of it is refused for good", packet and not packet.get("passing"), packet)
+    for client in [*clients, again]:
+        client.close()
+    wait_for(lambda: daemon.rings() == 0)
+    eater = place.spawn([sys.executable, "-c", EAT, str(120 << 20)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=group.enter)
+    checks.equal("somebody else in the group takes half of it", eater.stdout.readline(), b"full\n")
+    clients, packet = attach_all(daemon)
+    checks.ok("  fewer sessions attach", 1 <= len(clients) <= 7, len(clients))
+    checks.ok("  the next is refused for now", packet.get("passing") == 1 and "cgroup" in packet["text"], packet)
+    checks.equal("  nobody was killed for memory", (group.kills(), daemon.alive(), eater.poll()), (0, True, None))
+    eater.kill()
+    eater.wait()
+    checks.equal("exit 0", daemon.stop(), 0)
+
+
+def attach_again(daemon):
+    try:
+        return Client(daemon.socket).attach(run="again", **RING)
+    except Refused:
+        return None
+
+
+def main():
+    checks = Checks()
+    try:
+        group = Group()
+    except (OSError, RuntimeError) as e:
+        print(f"skipped: no cgroup can be made here: {e}")
+        raise SystemExit(77) from None
+    try:
+        with Place() as place:
+            check(checks, place, group)
+    finally:
+        group.remove()
+    checks.exit()
+
+
+main()

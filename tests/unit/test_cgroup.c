@@ -1,0 +1,152 @@
+/*
+ * What cgroups leave, by files as the kernel writes them: version 2 has no memory controller on many machines
+ * that run tests, so its files are made up here. The kernel's own, of whichever version there is:
+ * system/test_cgroup.py.
+ */
+#include "../../daemon/cgroup.h"
+#include "files.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static void put(struct files *f, const char *name, const char *text)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/%s", f->directory, name);
+	for (char *slash = strchr(path + strlen(f->directory) + 1, '/'); slash;
+		slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+		*slash = '/';
+	}
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	fputs(text, file);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void put_group(struct files *f, const char *group, const char *most, const char *high,
+	const char *current, const char *stat)
+{
+	char name[256];
+
+	snprintf(name, sizeof(name), "sys/%s/memory.max", group);
+	put(f, name, most);
+	snprintf(name, sizeof(name), "sys/%s/memory.high", group);
+	put(f, name, high);
+	snprintf(name, sizeof(name), "sys/%s/memory.current", group);
+	put(f, name, current);
+	snprintf(name, sizeof(name), "sys/%s/memory.stat", group);
+	put(f, name, stat);
+}
+
+static bool room_of(struct files *f, struct cgroup_room *room)
+{
+	struct cgroup *cgroup = cgroup_find(f->directory);
+	bool any = cgroup_room(cgroup, room);
+
+	cgroup_free(cgroup);
+	return any;
+}
+
+#define MOUNT_2 "30 20 0:26 / /sys rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+#define NO_STAT "anon 5\n"
+
+static void test_two(void **state)
+{
+	struct cgroup_room room;
+
+	put(*state, "proc/self/mountinfo", "22 1 0:20 / / rw - ext4 /dev/vda rw\n" MOUNT_2);
+	put(*state, "proc/self/cgroup", "0::/a/b\n");
+	assert_false(room_of(*state, &room)); /* nothing is limited, nor there */
+	put_group(*state, "a/b", "max\n", "max\n", "1048576\n", NO_STAT);
+	assert_false(room_of(*state, &room));
+	put_group(*state, "a/b", "1073741824\n", "max\n", "104857600\n",
+		"anon 7\nactive_file 20971520\ninactive_file 10485760\nfile 99\n");
+	assert_true(room_of(*state, &room));
+	assert_int_equal(room.limit, 1024 * MIB);
+	assert_int_equal(room.used, 70 * MIB);
+	assert_int_equal(room.kept, 64 * MIB);
+	assert_int_equal(room.left, 890 * MIB);
+	assert_string_equal(room.path, "/a/b");
+	/* high counts as max does, and a parent as its children do */
+	put_group(*state, "a/b", "1073741824\n", "536870912\n", "104857600\n", NO_STAT);
+	assert_true(room_of(*state, &room));
+	assert_int_equal(room.limit, 512 * MIB);
+	put_group(*state, "a", "209715200\n", "max\n", "157286400\n", NO_STAT);
+	assert_true(room_of(*state, &room));
+	assert_string_equal(room.path, "/a");
+	assert_int_equal(room.left, (200 - 150 - 16) * MIB);
+	put_group(*state, "a", "209715200\n", "max\n", "209715200\n", NO_STAT);
+	assert_true(room_of(*state, &room));
+	assert_int_equal(room.left, 0);
+}
+
+/* Containers see a part of the hierarchy, mounted or by a name space. */
+static void test_parts(void **state)
+{
+	struct cgroup_room room;
+
+	put(*state, "proc/self/mountinfo", "30 20 0:26 /docker/x /sys ro - cgroup2 cgroup2 rw\n");
+	put(*state, "proc/self/cgroup", "0::/docker/x/job\n");
+	put_group(*state, "job", "104857600\n", "max\n", "0\n", NO_STAT);
+	assert_true(room_of(*state, &room));
+	assert_string_equal(room.path, "/job");
+	put(*state, "proc/self/cgroup", "0::/../elsewhere\n");
+	put_group(*state, "", "209715200\n", "max\n", "0\n", NO_STAT);
+	assert_true(room_of(*state, &room));
+	assert_string_equal(room.path, "/");
+	assert_int_equal(room.limit, 200 * MIB);
+}
+
+static void test_one(void **state)
+{
+	struct cgroup_room room;
+
+	put(*state, "proc/self/mountinfo",
+		"30 20 0:26 / /sys rw - cgroup cgroup rw,cpu\n31 20 0:27 / /sys/m rw - cgroup cgroup "
+		"rw,memory\n");
+	put(*state, "proc/self/cgroup", "5:cpu:/other\n4:hugetlb,memory:/job\n0::/\n");
+	put(*state, "sys/m/memory.limit_in_bytes", "9223372036854771712\n");
+	put(*state, "sys/m/job/memory.limit_in_bytes", "104857600\n");
+	put(*state, "sys/m/job/memory.usage_in_bytes", "52428800\n");
+	put(*state, "sys/m/job/memory.stat",
+		"inactive_file 1\ntotal_inactive_file 10485760\ntotal_active_file 0\n");
+	assert_true(room_of(*state, &room));
+	assert_string_equal(room.path, "/job");
+	assert_int_equal(room.left, (100 - 40 - 16) * MIB);
+}
+
+static void test_promises(void **state)
+{
+	struct cgroup_room room;
+
+	put(*state, "proc/self/mountinfo", MOUNT_2);
+	put(*state, "proc/self/cgroup", "0::/\n");
+	put_group(*state, "", "104857600\n", "max\n", "0\n", NO_STAT);
+
+	struct cgroup *cgroup = cgroup_find(((struct files *)*state)->directory);
+
+	assert_true(cgroup_promise(cgroup, 50 * MIB, false, &room));
+	assert_false(cgroup_promise(cgroup, 50 * MIB, false, &room));
+	assert_int_equal(room.left, 34 * MIB);
+	assert_true(cgroup_promise(cgroup, 50 * MIB, true, &room)); /* in what is kept */
+	cgroup_used(cgroup, 50 * MIB);
+	cgroup_used(cgroup, 50 * MIB);
+	assert_true(cgroup_promise(cgroup, 84 * MIB, false, &room));
+	cgroup_free(cgroup);
+	assert_true(cgroup_promise(NULL, UINT64_MAX, false, &room));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_two, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(test_parts, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(test_one, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(test_promises, files_set_up, files_tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
