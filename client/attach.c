@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -129,9 +130,13 @@ static void say_hello(struct wire *w, char *host, size_t host_bytes)
 	if (gethostname(host, host_bytes) != 0)
 		host[0] = 0;
 	host[host_bytes - 1] = 0;
+	uint64_t process = handle_process();
+
 	*w = (struct wire){.op = WIRE_HELLO};
 	wire_set(w, WIRE_VERSION_KEY, WIRE_VERSION);
 	wire_set_text(w, WIRE_HOST, host);
+	if (process)
+		wire_set(w, WIRE_PROCESS, process);
 }
 
 /* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to be. */
@@ -155,6 +160,8 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	wire_set(w, WIRE_SLOTS, t->slots);
 	if (t->helper)
 		wire_set(w, WIRE_HELPER, 1);
+	if (t->strict && !t->now) /* who was let in once may come back */
+		wire_set(w, WIRE_STRICT, 1);
 	say_node(w);
 	/* A seek: for a moment there are two rings, which `memory:` counts as one. */
 	if (t->fd >= 0 && t->now->session != GENERATION_UNNAMED)
@@ -460,6 +467,34 @@ static bool late_answer(struct tokend *t)
 	return true;
 }
 
+/* Is the message in t->packet a warning? It is passed on. */
+static bool take_warning(struct tokend *t)
+{
+	struct wire_bytes text = wire_bytes(&t->packet->wire, WIRE_TEXT);
+	char line[LIMIT_TEXT_BYTES];
+
+	if (t->packet->wire.op != WIRE_WARNING)
+		return false;
+	snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
+	if (t->waiter.notice)
+		t->waiter.notice(t->waiter.context, line);
+	else if (t->waiter.warn)
+		t->waiter.warn(t->waiter.context, line);
+	return true;
+}
+
+void handle_hear_warnings(struct tokend *t)
+{
+	while (t->fd >= 0) {
+		enum link_event what = link_receive(t->fd, t->packet);
+
+		if (what != LINK_MESSAGE && what != LINK_WAKE)
+			return;
+		if (what == LINK_MESSAGE)
+			take_warning(t);
+	}
+}
+
 int handle_listen(struct tokend *t)
 {
 	for (;;) {
@@ -474,7 +509,7 @@ int handle_listen(struct tokend *t)
 		case LINK_FAULT:
 			return handle_latch(t, not_ours(t, t->packet->fault));
 		case LINK_MESSAGE:
-			if (!late_answer(t) && t->packet->wire.op == WIRE_ERROR)
+			if (!take_warning(t) && !late_answer(t) && t->packet->wire.op == WIRE_ERROR)
 				return handle_latch(t, refused(t));
 			break;
 		}
@@ -534,7 +569,7 @@ static int await(struct tokend *t, const struct wire *question, enum wire_op ans
 		case LINK_MESSAGE:
 			break;
 		}
-		if (late_answer(t))
+		if (take_warning(t) || late_answer(t))
 			continue;
 		if (question && answers(question, &t->packet->wire, answer))
 			return 1;

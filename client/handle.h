@@ -5,6 +5,7 @@
  *   next.c     batches out, slots back
  *   attach.c   looking for the daemon, attaching, waiting, asking it something
  *   patience.c how long a search goes on, and what it says meanwhile
+ *   process.c  the number that tells this process from others
  *   trust.c    whether who answers at the socket may be our daemon
  *   seek.c     the cursor: where we are, and every way to be elsewhere
  *   record.c   a record of what was taken
@@ -89,6 +90,9 @@ struct waiter {
 		void *context); /* nobody listens at the socket: may start a daemon. Does not wait; or NULL */
 	/* A search has gone on for 2, 10 and 60 s: @line says what for; or NULL */
 	int (*warn)(void *context, const char *line);
+	/* The daemon warns. Called at any moment, also where nothing waits, so it only keeps @line; or NULL
+	 */
+	void (*notice)(void *context, const char *line);
 	void *context;
 };
 
@@ -121,7 +125,8 @@ struct tokend {
 
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
-	bool helper;
+	bool helper, strict;
+	int64_t heard;	      /* when the socket was looked at last, although batches were there */
 	struct search search; /* for a lost daemon */
 	struct pin *pin;      /* a GPU's driver; NULL: none was asked for */
 	bool pins;	      /* each ring is registered with it */
@@ -203,8 +208,15 @@ void handle_lose(struct tokend *t);
 void handle_stop_search(struct search *s);
 /* Takes what the daemon said on its own account. 0, or an error that was latched. */
 int handle_listen(struct tokend *t);
+/* The session is about to be left: passes on what it was warned of, and drops everything else. */
+void handle_hear_warnings(struct tokend *t);
 /* Sends @question, waits for @answer, which is then in t->packet->wire. */
 int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer);
+
+/* ---- process.c ---- */
+
+/* Random, never that of another process; 0: it could not be made. */
+uint64_t handle_process(void);
 
 /* ---- patience.c ---- */
 

@@ -12,6 +12,7 @@ enum {
 	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
 	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
 	COPY_NS = 200000,   /* between two looks whether a copy to a GPU is over */
+	HEAR_MS = 1000,	    /* the daemon may have something to say although batches are always there */
 };
 
 _Static_assert(sizeof(struct tokend_row) == sizeof(struct ring_row) &&
@@ -85,6 +86,17 @@ static int wait_once(struct tokend *t)
 	return r == 1 ? handle_listen(t) : r;
 }
 
+/* An error that this finds holds, and is returned when the batches that are there have been taken. */
+static void hear_out(struct tokend *t)
+{
+	int64_t now = handle_clock();
+
+	if (t->fd < 0 || now - t->heard < HEAR_MS * INT64_C(1000000))
+		return;
+	t->heard = now;
+	handle_listen(t);
+}
+
 /* 1: a batch is there, 0: the end, EAGAIN: not yet, or why there will be none. */
 static int look(struct tokend *t)
 {
@@ -95,8 +107,10 @@ static int look(struct tokend *t)
 	if (t->copying)
 		handle_collect(t);
 	g->published = ring_published(&g->ring);
-	if (g->published > g->out.taken)
+	if (g->published > g->out.taken) {
+		hear_out(t);
 		return 1;
+	}
 	if (atomic_load(&g->ring.header->end) <= g->out.taken)
 		return 0;
 	if (t->failed)

@@ -98,6 +98,9 @@ static int check_options(struct tokend *t, const struct tokend_options *o)
 		return fail_name(t, "stream", o->stream);
 	if (o->run && !wire_name_ok(o->run))
 		return fail_name(t, "run", o->run);
+	if (o->strict && !o->run)
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"strict: needs a run: jobs that name none are all of run default");
 	if (starts > 1)
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"start: give one of cursor, tag and position, not %d of them", starts);
@@ -185,6 +188,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->peer = o->peer;
 	t->slots = o->slots;
 	t->helper = o->helper != 0;
+	t->strict = o->strict != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
 	patience = (struct patience){.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms};
 	r = handle_find(t, &target, &patience, &g, &cursor, &fd);
@@ -272,6 +276,7 @@ void handle_adopt(struct tokend *t, struct generation *g, int fd)
 {
 	struct generation *old = t->now;
 
+	handle_hear_warnings(t);
 	handle_lose(t);
 	t->fd = fd;
 	t->now = g;

@@ -75,10 +75,16 @@ struct tokend_options {
 	/*
 	 * Called, unless NULL, when a call has waited for the daemon for 2, 10 and 60 s: @line says what it
 	 * waits for and for how much longer. It must not use the handle. If it does not return 0, the call
-	 * ends with TOKEND_EAGAIN.
+	 * ends with TOKEND_EAGAIN. Also called, within any call and whatever it returns, when the daemon
+	 * warns that another process reads for this rank.
 	 */
 	int (*warn)(void *warn_context, const char *line);
 	void *warn_context;
+	/*
+	 * 1: while another process reads for this stream, run, world, rank and peer, the attach waits, up to
+	 * deadline_ms, and then fails. 0: both get the same samples, and are warned. Needs a run.
+	 */
+	int strict;
 };
 
 struct tokend_row {

@@ -24,6 +24,7 @@ static const char *const op_names[WIRE_OPS] = {
 	[WIRE_STATUS] = "status",
 	[WIRE_SESSION] = "session",
 	[WIRE_ERROR] = "error",
+	[WIRE_WARNING] = "warning",
 };
 
 static const char *const key_names[WIRE_KEYS] = {
@@ -66,6 +67,8 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_PASSING] = "passing",
 	[WIRE_REPLACES] = "replaces",
 	[WIRE_SLOW_MS] = "slow_ms",
+	[WIRE_PROCESS] = "process",
+	[WIRE_STRICT] = "strict",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -101,6 +104,7 @@ static const uint64_t required[WIRE_OPS] = {
 	[WIRE_STATUS] = BIT(WIRE_AFTER),
 	[WIRE_SESSION] = BIT(WIRE_ID) | BIT(WIRE_STREAM) | BIT(WIRE_RUN),
 	[WIRE_ERROR] = BIT(WIRE_CODE) | BIT(WIRE_FIELD) | BIT(WIRE_TEXT),
+	[WIRE_WARNING] = BIT(WIRE_TEXT),
 };
 
 const char *wire_op_name(enum wire_op op)

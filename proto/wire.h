@@ -4,7 +4,7 @@
  *
  * From the client to the daemon (→) and back (←):
  *
- *   → hello{version, host}
+ *   → hello{version, host, process?}
  *   ← hello{version}
  *   ← error{code, field, text, passing?}    at any time; the daemon then closes, unless it answers a
  *                                 checkpoint or an operator. passing: the same attach fits once others leave,
@@ -12,13 +12,19 @@
  *
  *   a trainer's session
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?,
- *            replaces?}
- *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?}    + 2 fds. A seek attaches anew and
- *                                 says in replaces the id of the session that it closes then: `memory:`
- * counts the two rings as one meanwhile. run: what an unnamed run is called if "default" is another user's →
- * checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{} ← described{cursor}    where the stream
- * begins → pending{} ← request{number, kind, args}    number 0: none → answer{number, outcome, text, cursor?,
- * from?, acts_from?}
+ *            replaces?, strict?}
+ *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?}    + 2 fds. A seek attaches anew
+ *                                 and says in replaces the id of the session that it closes then:
+ *                                 `memory:` counts the two rings as one meanwhile. run: what an unnamed
+ *                                 run is called if "default" is another user's
+ *   ← warning{text}    at any time, only to clients that sent their process
+ *   → checkpoint{tag, cursor}
+ *   ← saved{tag, path, digest}
+ *   → describe{}
+ *   ← described{cursor}    where the stream begins
+ *   → pending{}
+ *   ← request{number, kind, args}    number 0: none
+ *   → answer{number, outcome, text, cursor?, from?, acts_from?}
  *
  *   an operator
  *   → status{after}
@@ -75,6 +81,7 @@ enum wire_op {
 	WIRE_STATUS,
 	WIRE_SESSION,
 	WIRE_ERROR,
+	WIRE_WARNING,
 	WIRE_OPS,
 };
 
@@ -119,6 +126,8 @@ enum wire_key {
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_SLOW_MS, /* how long its storage has not answered */
+	WIRE_PROCESS, /* random, one for each process; tells whether two sessions are of one; 0: none */
+	WIRE_STRICT,  /* 1: refuse, passing, while another process reads for this rank, run and peer */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

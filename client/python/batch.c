@@ -256,7 +256,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 	struct tokend_batch b;
 	struct into into;
 
-	if (!read_into(&into, args, n) || !enter(c, true))
+	if (!read_into(&into, args, n) || !say_notice(c) || !enter(c, true))
 		return NULL;
 
 	if (into.ids && !has_documents(c)) { /* a seek has led to a daemon of another config */

@@ -9,6 +9,8 @@
  */
 #include "client.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- taking turns ---- */
@@ -125,12 +127,28 @@ static int on_warn(void *context, const char *line)
 	return ask_python(c, say_warning);
 }
 
+static void on_notice(void *context, const char *line)
+{
+	struct client *c = context;
+
+	free(atomic_exchange(&c->notice, strdup(line)));
+}
+
+bool say_notice(struct client *c)
+{
+	char *line = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
+	int error = line ? PyErr_WarnFormat(PyExc_RuntimeWarning, 4, "tokend: %s", line) : 0;
+
+	free(line);
+	return error == 0;
+}
+
 /* ---- making and closing ---- */
 
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer", "slots",
-		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", "absent", NULL};
+		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", "absent", "strict", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
@@ -139,7 +157,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
-	const struct waiter waiter = {on_idle, on_absent, on_warn, c};
+	const struct waiter waiter = {on_idle, on_absent, on_warn, on_notice, c};
 	PyObject *absent = NULL;
 	char why[1400];
 	int r;
@@ -148,10 +166,10 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "attached already");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pO", names, &o.stream,
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names, &o.stream,
 		    to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole, &world, to_whole, &peer,
 		    to_whole, &slots, to_whole, &deadline, to_whole, &patience, &o.cursor, &cursor_bytes,
-		    &o.tag, to_whole, &position, &o.helper, &absent))
+		    &o.tag, to_whole, &position, &o.helper, &absent, &o.strict))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -198,6 +216,7 @@ static void client_dealloc(PyObject *self)
 
 	views_detach(c);
 	Py_XDECREF(c->absent);
+	free(atomic_load(&c->notice));
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
 	release(self);

@@ -23,11 +23,12 @@ struct views;
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
 	pthread_mutex_t turn, state;
-	atomic_int wanting;    /* threads that wait for state */
-	PyThreadState *thread; /* of the call that waits */
-	bool yields;	       /* it gives state up meanwhile */
-	PyObject *absent;      /* or NULL: called where no daemon listens; may start one */
-	const char *warning;   /* to be said to Python */
+	atomic_int wanting;	/* threads that wait for state */
+	PyThreadState *thread;	/* of the call that waits */
+	bool yields;		/* it gives state up meanwhile */
+	PyObject *absent;	/* or NULL: called where no daemon listens; may start one */
+	const char *warning;	/* to be said to Python */
+	_Atomic(char *) notice; /* the daemon's warning, until Python is told; or NULL */
 	uint64_t batches, tokens;
 	struct views *views; /* NULL: batches are copied, never lent */
 };
@@ -88,6 +89,9 @@ extern PyType_Spec client_spec;
  */
 bool enter(struct client *c, bool waits);
 void leave(struct client *c, bool waits);
+
+/* Before a call that changes nothing yet: says the daemon's warning. False if Python makes an error of it. */
+bool say_notice(struct client *c);
 
 /* Lets the interpreter go on during @call, which may wait. */
 #define WAITING(c, call)                                                                                     \

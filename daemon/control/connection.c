@@ -201,6 +201,7 @@ static void hello(struct connection *c, const struct wire *w)
 	}
 	if (!wire_text(w, WIRE_HOST, c->host, sizeof(c->host)) || !wire_label_ok(c->host))
 		c->host[0] = 0;
+	c->token = wire_has(w, WIRE_PROCESS) ? wire_number(w, WIRE_PROCESS) : 0;
 	c->greeted = true;
 	wire_set(&answer, WIRE_VERSION_KEY, WIRE_VERSION);
 	connection_send(c, &answer, NULL, 0);

@@ -136,9 +136,10 @@ static void on_second(uv_timer_t *timer)
 		next = c->next;
 		errand_clock(c);
 		any |= c->session && !c->closing;
-		if (c->session)
+		if (c->session) {
 			session_clock(c->session, now);
-		else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
+			twins_clock(c->session, now);
+		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
 			connection_close(c);
 	}
 	pace_clean(&server->paces, now);

@@ -5,6 +5,7 @@
  *   server.c      the loop: listening, signals, the clock, news from the data thread
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
  *   session.c     attach and what it owns, and its end
+ *   twins.c       two processes that read for one rank
  *   save.c        snapshots, asked for by a session
  *   runs.c        whose each run is
  *   keeper.c      the thread that makes all calls on state_dir; errand.c: who waits for it
@@ -120,6 +121,7 @@ struct connection {
 	bool waiting;
 	uint64_t since_ms; /* of its last message */
 	char host[LIMIT_NAME_BYTES + 1];
+	uint64_t token; /* of its process, random, from its hello; 0: it sent none */
 	struct session *session;
 	struct request *request; /* whose answers it waits for, or NULL */
 };
@@ -137,9 +139,12 @@ struct session {
 	uint64_t lent;	   /* bytes that `memory:` does not count meanwhile */
 	struct segment segment;
 	struct feed *feed;
-	bool fed;		/* the data thread has the feed */
-	bool helper;		/* operators' requests are not for it */
-	bool unpinned;		/* a GPU's driver refused its ring, which was said */
+	bool fed;      /* the data thread has the feed */
+	bool helper;   /* operators' requests are not for it */
+	bool unpinned; /* a GPU's driver refused its ring, which was said */
+	bool strict;   /* refuse it while another process reads for its rank */
+	bool twins_looked_for, twin_told;
+	uint64_t fed_since_ms;	/* this one, or those of its process that it took the place of */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
 	unsigned leaving_s;	/* for so long reads of it have been in flight since it left */
@@ -193,6 +198,14 @@ void session_news(struct server *server, uint32_t id, unsigned news);
 void session_leave(struct session *session);
 /* Once a second. */
 void session_clock(struct session *session, uint64_t now_ms);
+
+/* twins.c */
+/* False, and @why: @s is strict, and another process reads for its rank, run and peer. */
+bool twins_refuse(const struct session *s, struct refusal *why);
+/* @s was fed: it may take the place of another one of its process. */
+void twins_join(struct session *s);
+/* Once a second: warns both. May close the connection. */
+void twins_clock(struct session *s, uint64_t now_ms);
 
 /* request.c */
 /* A session has come: it sees an open request of its run, if it has not answered that on another ring. */

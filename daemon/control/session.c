@@ -184,6 +184,7 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
+	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
 	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : SEGMENT_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot",
@@ -403,6 +404,7 @@ static void attach_done(uv_work_t *work, int status)
 		s->fed = true;
 		pace_run(c, s->run);
 		tell_node(s);
+		twins_join(s);
 		request_join(s);
 		feeder_attach(c->server->feeder, s->id, s->feed, c->fd);
 		send_feed(job);
@@ -496,7 +498,7 @@ void session_attach(struct connection *c, const struct wire *w)
 	job->session = s;
 	job->work.data = job;
 	if (!read_coordinates(job, w, server->options->catalog) || !runs_enter(s, &job->refusal) ||
-		!read_start(job, w) || !reserve(job, w, server)) {
+		!read_start(job, w) || !twins_refuse(s, &job->refusal) || !reserve(job, w, server)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);

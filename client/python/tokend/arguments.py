@@ -46,6 +46,15 @@ def unchecked_deadline(deadline: Any) -> float:
     return float(deadline)
 
 
+def strict(asked: Any, run: str | None) -> bool:
+    """Whether a second process that reads for this rank is refused. @run: its name, or None."""
+    if asked is None:
+        return run is not None and job.launched() is not None
+    if asked and run is None:
+        raise ValueError("strict: needs run=NAME: jobs without a name are all of run 'default'")
+    return bool(asked)
+
+
 def check_config(config: Any, socket: Any) -> None:
     if socket is not None:
         raise ValueError("socket, config: give one of them")

@@ -78,6 +78,9 @@ class Loader(Generic[B]):
                  state is then that of the batch before the last so many taken; commit() is refused. 1 for nanoGPT's loop
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
                  these files that nothing was repeated, lost or altered
+    strict       True: if another process reads for this stream, run, world, rank and peer, wait for its end up to `deadline`, then
+                 raise a RefusedError that names both pids. False: both take the same samples and warn. Default: True under a
+                 launcher if the run has a name, otherwise False
 
     A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same shape: the tokens that follow, or
     -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and dataset, int64
@@ -181,7 +184,7 @@ class Loader(Generic[B]):
         device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
         provenance: bool = False, cp: Any = None, transform: Callable[..., Any] | None = None, workers: int = 0, view: bool = False,
         hold: int | None = None, record: str | os.PathLike[str] | None = None, tokens: bool = False,
-        prefetched: int = 0,
+        prefetched: int = 0, strict: bool | None = None,
     ) -> None:  # fmt: skip
         self._client: Any = None
         self._control: Any = None
@@ -204,8 +207,9 @@ class Loader(Generic[B]):
             self._session = {"stream": stream, "socket": arguments.socket(socket), "run": run, "peer": self._peer, "slots": slots}
             self._session |= {"deadline_ms": max(1, round(deadline * 1000)), **reach}
             self._client = _tokend.Client(
-                micro_batch=micro_batch, rank=self._rank, world=self._world, **arguments.where(start), **self._session
-            )
+                micro_batch=micro_batch, rank=self._rank, world=self._world, strict=arguments.strict(strict, run),
+                **arguments.where(start), **self._session,
+            )  # fmt: skip
 
         def begin() -> None:
             """Whatever may be wrong in this process alone is found in here: the others are waiting to be told."""

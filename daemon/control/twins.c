@@ -1,0 +1,126 @@
+/*
+ * Twins: sessions of one rank, run and peer from two processes. Each would take the rank's rows, so rows are
+ * taken twice. That is what comes of two plain processes that both are rank 0 of 1, or of a trainer that is
+ * started again while the old one lives.
+ *
+ * Both are warned, once they have been there together for a while: ranks that change places meet for a
+ * moment. A strict one is refused, as long as the other one lives.
+ */
+#include "log.h"
+#include "server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SETTLED_MS = 2000 };
+
+/* A process that sends no token, or is in another PID namespace, is known by the other of the two. */
+static bool same_process(const struct connection *a, const struct connection *b)
+{
+	if (a->pid > 0 && a->pid == b->pid)
+		return true;
+	if (a->token != 0 && b->token != 0)
+		return a->token == b->token;
+	return a->pid <= 0 && b->pid <= 0;
+}
+
+static bool same_rank(const struct session *a, const struct session *b)
+{
+	return a->stream == b->stream && a->rank == b->rank && a->world == b->world && a->peer == b->peer &&
+	       !a->helper && !b->helper && !a->connection->closing && !b->connection->closing &&
+	       strcmp(a->run, b->run) == 0;
+}
+
+/* Another session for the rank of @s, of the same process or of another one; or NULL. */
+static struct session *find(const struct session *s, bool of_same_process)
+{
+	struct server *server = s->connection->server;
+
+	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
+		struct session *other = server->session[i];
+
+		if (other && other != s && same_rank(s, other) &&
+			same_process(s->connection, other->connection) == of_same_process)
+			return other;
+	}
+	return NULL;
+}
+
+/* "pid 7 on node1"; a PID of another namespace is not known. */
+static void name_process(char *to, size_t capacity, const struct connection *c)
+{
+	const char *host = c->host[0] ? c->host : "an unnamed host";
+
+	if (c->pid > 0)
+		snprintf(to, capacity, "pid %d on %s", (int)c->pid, host);
+	else
+		snprintf(to, capacity, "a process of another PID namespace, on %s", host);
+}
+
+bool twins_refuse(const struct session *s, struct refusal *why)
+{
+	const struct session *other = s->strict && !s->helper ? find(s, false) : NULL;
+	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
+
+	if (!other)
+		return true;
+	name_process(there, sizeof(there), other->connection);
+	name_process(here, sizeof(here), s->connection);
+	return refuse_passing(why, "attach", "rank",
+		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64 ", is read by %s; this is %s: end "
+		"that one, or give this job another run",
+		s->rank, s->world, s->run, s->peer, there, here);
+}
+
+void twins_join(struct session *s)
+{
+	const struct session *former = find(s, true);
+
+	s->fed_since_ms = uv_now(&s->connection->server->loop);
+	if (!former || !former->fed) /* a seek attaches anew; what was said before holds */
+		return;
+	s->fed_since_ms = former->fed_since_ms;
+	s->twins_looked_for = former->twins_looked_for;
+	s->twin_told = former->twin_told;
+}
+
+static void tell(struct session *s, const struct session *other)
+{
+	struct wire w = {.op = WIRE_WARNING};
+	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
+
+	if (s->twin_told)
+		return;
+	s->twin_told = true;
+	name_process(there, sizeof(there), other->connection);
+	name_process(here, sizeof(here), s->connection);
+	snprintf(text, sizeof(text),
+		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
+		", of stream %s is read twice, by this process (%s) and by %s: both take the same samples; "
+		"end one, or give each its rank and world, or its own run",
+		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
+	if (!other->twin_told)
+		log_line(LOG_WARNING, "%s: rank %" PRIu64 " of %" PRIu64 " of run %s is read by %s and by %s",
+			s->stream->config->name, s->rank, s->world, s->run, here, there);
+	wire_set_text(&w, WIRE_TEXT, text);
+	if (s->connection->token != 0) /* earlier clients do not know this message */
+		connection_send(s->connection, &w, NULL, 0);
+}
+
+void twins_clock(struct session *s, uint64_t now_ms)
+{
+	if (!s->fed || s->twins_looked_for || s->connection->closing)
+		return;
+	if (now_ms - s->fed_since_ms < SETTLED_MS)
+		return;
+	s->twins_looked_for = true;
+
+	struct session *other = find(s, false);
+
+	if (!other || !other->fed)
+		return;
+	tell(s, other);
+	if (!s->connection->closing && !other->connection->closing)
+		tell(other, s);
+}

@@ -1,0 +1,232 @@
+"""Two processes that read for one rank: both are warned, or the second one waits for the end of the first."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import msgpack
+import pytest
+from conftest import BIN, Daemon, socket_directory, subprocess_environment
+
+from tokend import Loader, arguments
+
+TRAINER = """
+import json, os, sys, time, warnings
+import tokend
+
+def said(message, category, filename, *_):
+    print(json.dumps({"warned": str(message), "at": filename}), flush=True)
+
+warnings.showwarning = said
+warnings.simplefilter("always")
+options = json.loads(sys.argv[1])
+if options.pop("fork", False) and os.fork():
+    os.wait()
+    os._exit(0)
+try:
+    loader = tokend.Loader("train", 4, framework="numpy", **options)
+except tokend.Error as error:
+    print(json.dumps({"refused": str(error)}), flush=True)
+    sys.exit()
+print(json.dumps({"in": os.getpid()}), flush=True)
+seeks = 0
+for batch in loader:
+    time.sleep(0.01)
+    seeks += 1
+    if seeks % 20 == 0:
+        loader.seek(position=0)
+"""
+
+
+class Trainer:
+    def __init__(self, daemon, env=None, **options):
+        command = [sys.executable, "-c", TRAINER, json.dumps({"socket": daemon.socket, **options})]
+        environment = subprocess_environment(**(env or {}))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        self.text = b""
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def line(self, seconds):
+        """The next one, or None."""
+        until = time.monotonic() + seconds
+        while b"\n" not in self.text:
+            if not select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[0]:
+                return None
+            data = os.read(self.process.stdout.fileno(), 4096)
+            assert data, f"it ended: {self.text}"
+            self.text += data
+        line, self.text = self.text.split(b"\n", 1)
+        return json.loads(line)
+
+    def says(self, what, seconds=20):
+        line = self.line(seconds)
+        assert line is not None, f"did not say {what}"
+        assert what in line, line
+        return line[what]
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def trainers(daemon):
+    """Makes them; they are gone at the end."""
+    made = []
+
+    def make(daemon=daemon, **options):
+        made.append(Trainer(daemon, **options))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.end()
+
+
+def log(daemon):
+    return (daemon.directory / "log").read_text()
+
+
+def test_two_plain_processes_are_both_warned(daemon, trainers):
+    one, two = trainers(), trainers()
+    assert one.says("in") == one.pid
+    assert two.says("in") == two.pid
+    for trainer, other in ((one, two), (two, one)):
+        warned = trainer.line(20)
+        assert f"this process (pid {trainer.pid} on {socket.gethostname()})" in warned["warned"]
+        assert f"by pid {other.pid} on {socket.gethostname()}" in warned["warned"]
+        assert "rank 0 of 1 of run default" in warned["warned"]
+        assert warned["at"] == "<string>", "it is shown at the line of the trainer's own loop"
+    assert log(daemon).count("is read by pid") == 1
+    three = trainers()
+    three.says("in")
+    three.says("warned")
+    assert one.line(1) is None and two.line(0) is None, "it is said once"
+
+
+def test_others_of_the_job_are_no_twins(daemon, trainers):
+    """Another rank, world, run or peer; and a process with several sessions, which seeks and finds its daemon again."""
+    all_ = [trainers(rank=0, world=2), trainers(rank=1, world=2), trainers(), trainers(peer=1), trainers(run="other")]
+    for trainer in all_:
+        trainer.says("in")
+    daemon.kill()
+    daemon.start()
+    assert [trainer.line(4 if trainer is all_[0] else 0) for trainer in all_] == [None] * len(all_)
+    with Loader("train", 4, run="mine", socket=daemon.socket) as one, Loader("train", 4, run="mine", socket=daemon.socket) as two:
+        time.sleep(3.5)
+        for loader in (one, two):
+            for _ in range(100):
+                next(loader)
+    assert "is read by" not in log(daemon)
+
+
+def test_a_forked_child_is_another_process(daemon, trainers):
+    one, child = trainers(run="a"), trainers(run="a", fork=True)
+    one.says("in")
+    pid = child.says("in")
+    assert pid != child.pid
+    assert f"by pid {pid} on" in one.says("warned")
+    child.says("warned")
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_strict_waits_for_the_first_and_names_both(daemon, trainers):
+    one = trainers(run="a")
+    one.says("in")
+    began = time.monotonic()
+    two = trainers(run="a", strict=True, deadline=4.0)
+    waits = two.says("warned")
+    refused = two.says("refused")
+    assert time.monotonic() - began > 4
+    for text in (waits, refused):
+        assert f"is read by pid {one.pid} on" in text and f"this is pid {two.pid} on" in text, text
+    assert one.line(0) is None
+
+
+def test_strict_gets_in_once_the_first_is_killed(daemon, trainers):
+    """Also if the first one hangs, and a child of it keeps its socket."""
+    one = trainers(run="a", strict=True)
+    one.says("in")
+    one.process.send_signal(signal.SIGSTOP)
+    two = trainers(run="a", strict=True)
+    assert f"pid {one.pid}" in two.says("warned")
+    one.process.kill()
+    assert two.says("in", 10) == two.pid
+    assert two.line(2.5) is None
+
+
+def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers):
+    launcher = {"RANK": "0", "WORLD_SIZE": "1"}
+    one, two = trainers(env=launcher), trainers(env=launcher)  # without a name: two jobs may be meant
+    for trainer in (one, two):
+        trainer.says("in")
+        trainer.says("warned")
+    launcher["TORCHELASTIC_RUN_ID"] = "abc"
+    three = trainers(env=launcher)
+    three.says("in")
+    four = trainers(env=launcher, deadline=1.0)
+    assert "rank 0 of 1 of run abc" in four.says("refused")
+    five = trainers(env=launcher, strict=False)
+    five.says("in")
+    three.says("warned")
+    five.says("warned")
+
+
+def test_strict_needs_a_name(daemon):
+    assert arguments.strict(None, None) is False
+    with pytest.raises(ValueError, match="strict: needs run="):
+        Loader("train", 4, socket=daemon.socket, strict=True)
+
+
+def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
+    """It sends no number of its process. A message that it does not know would end it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
+        old.connect(daemon.socket)
+        old.settimeout(4)
+        attach = {"op": "attach", "stream": "train", "run": "a", "rank": 0, "world": 1, "micro": 4, "peer": 0, "slots": 4, "begin": 1}
+        for message in ({"op": "hello", "version": 1, "host": "h"}, attach):
+            old.send(msgpack.packb(message))
+        assert msgpack.unpackb(old.recv(1 << 17))["op"] == "hello"
+        assert msgpack.unpackb(old.recv(1 << 17))["op"] == "feed"
+        one = trainers(run="a")
+        one.says("in")
+        assert f"by pid {os.getpid()} on h" in one.says("warned")
+        with pytest.raises(TimeoutError):
+            while len(old.recv(1 << 17)) == 1:
+                pass
+
+
+def test_where_pids_are_unknown_the_processes_are_told_apart(trainers):
+    """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
+    class Apart(Daemon):
+        def start(self):
+            with open(self.directory / "log", "a") as file:
+                command = ["unshare", "--pid", "--fork", "--kill-child", BIN / "tokend", "-c", self.config]
+                self.process = subprocess.Popen(command, stdout=file, stderr=file)
+            until = time.monotonic() + 20
+            while not self.answers() and self.process.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
+            return self
+
+    apart = Apart(socket_directory()).start()
+    try:
+        if apart.process.poll() is not None:
+            pytest.skip("no PID namespaces here")
+        one = trainers(daemon=apart)
+        one.says("in")
+        assert one.line(3.5) is None, "it seeks, and is no twin of itself"
+        two = trainers(daemon=apart)
+        two.says("in")
+        for trainer in (one, two):
+            assert "a process of another PID namespace" in trainer.says("warned")
+    finally:
+        apart.kill()
