@@ -76,6 +76,7 @@ class Options(TypedDict, total=False):
     hold: int | None
     record: str | os.PathLike[str] | None
     prefetched: int
+    strict: bool | None
 
 
 class RequestOptions(Options, total=False):
