@@ -93,10 +93,11 @@ static bool disk_allocate(struct disk *disk, const struct disk_options *options)
 	uint64_t each = staging_each(options);
 
 	disk->request = calloc(options->depth, sizeof(*disk->request));
-	if (!disk->request || !shares_init(&disk->shares, options->streams) ||
-		!files_init(&disk->files, options->files))
+	if (!disk->request || !files_init(&disk->files, options->files))
 		return false;
 	if (options->frames_bytes > 0 && !(disk->frames = frames_new(options->frames_bytes)))
+		return false;
+	if (!shares_init(&disk->shares, options->streams, disk->frames))
 		return false;
 	disk->staging_bytes = options->depth * each;
 	if (each > 0) {
@@ -763,7 +764,7 @@ static void source_begin(struct disk *disk, struct file *file)
 		stripped->next = file->stripped;
 		file->stripped = stripped;
 	}
-	file->frames = disk->frames;
+	file->frames = file->share->frames;
 	file->work.call = source_open;
 	disk_submit(disk, &file->work, file->share);
 }

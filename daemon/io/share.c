@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-bool shares_init(struct shares *shares, unsigned count)
+bool shares_init(struct shares *shares, unsigned count, struct frames *frames)
 {
 	shares->count = count ? count : 1;
 	shares->share = calloc(shares->count, sizeof(*shares->share));
@@ -12,12 +12,16 @@ bool shares_init(struct shares *shares, unsigned count)
 	for (unsigned i = 0; i < shares->count; i++) {
 		pool_share_init(&shares->share[i].pool);
 		STAILQ_INIT(&shares->share[i].parked);
+		if (frames && !(shares->share[i].frames = frames_share(frames)))
+			return false;
 	}
 	return true;
 }
 
 void shares_free(struct shares *shares)
 {
+	for (unsigned i = 0; shares->share && i < shares->count; i++)
+		frames_free(shares->share[i].frames);
 	free(shares->share);
 }
 
@@ -75,6 +79,8 @@ void shares_ticked(struct shares *shares, const struct disk_ops *ops, void *back
 		shares->slow += slow;
 		if (share->slow != slow)
 			ops->slow(backend, &share->pool, slow);
+		if (share->slow != slow && share->frames)
+			frames_slow(share->frames, slow);
 		share->slow = slow;
 	}
 }

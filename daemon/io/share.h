@@ -2,8 +2,8 @@
  * What each stream may have of the disk, so that storage of one that does not answer leaves something to the
  * others. A stream with a read or an opening that was begun more than two ticks ago is slow. Of the entries
  * of the table of open shards, one stream may use three quarters of what slow streams leave, and slow streams
- * together one quarter; of the pool's threads see pool.h. Reads that would need more wait here, and each
- * stream has its own queue: nobody waits for another stream's reads.
+ * together one quarter; of the pool's threads see pool.h, of decoded frames bytes.h. Reads that would need
+ * more wait here, and each stream has its own queue: nobody waits for another stream's reads.
  */
 #ifndef TOKEND_SHARE_H
 #define TOKEND_SHARE_H
@@ -16,6 +16,7 @@ enum { SHARE_TICKS = 2 };
 struct share {
 	struct pool_share pool;
 	unsigned files;		    /* entries of the table that its reads use */
+	struct frames *frames;	    /* its share of the cache of decoded frames, or NULL */
 	struct requests parked;	    /* that wait for one */
 	TAILQ_ENTRY(share) waiting; /* while any is parked */
 	bool slow;
@@ -30,7 +31,8 @@ struct shares {
 	struct shares_waiting waiting;
 };
 
-bool shares_init(struct shares *shares, unsigned count);
+/* @frames, which may be NULL, stays the caller's. */
+bool shares_init(struct shares *shares, unsigned count, struct frames *frames);
 void shares_free(struct shares *shares);
 uint64_t shares_memory(unsigned count);
 

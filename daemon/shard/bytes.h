@@ -53,6 +53,13 @@ struct frames;
 struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
 void frames_free(struct frames *frames);	  /* after every source that uses it */
 uint64_t frames_bytes(struct frames *frames);	  /* held now */
+/*
+ * The same cache for the sources of one stream, which are given this instead: it may decode into three
+ * quarters of the budget at a time, and all slow shares together into one quarter; what slow ones hold is not
+ * counted for others. Freed before the cache. NULL: out of memory.
+ */
+struct frames *frames_share(struct frames *frames);
+void frames_slow(struct frames *share, bool slow);
 
 /*
  * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd, else as it

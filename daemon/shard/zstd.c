@@ -261,8 +261,9 @@ struct identity {
 struct source {
 	struct bytes bytes;
 	struct bytes *file;
-	struct frames *frames;
-	struct frames *own; /* NULL: it is others' */
+	struct frames *frames; /* the cache */
+	struct frames *share;  /* of it, or itself */
+	struct frames *own;    /* NULL: it is others' */
 	struct identity identity;
 	bool has_checksums;
 	uint64_t budget;
@@ -398,6 +399,10 @@ struct slot {
 };
 
 struct frames {
+	struct frames *cache; /* itself; or, of a share, which has only this and the next two, the cache */
+	uint64_t filling; /* a share's, of what is used: frames that it decodes now, with their decoders */
+	bool slow;
+	uint64_t stuck; /* filling of the slow shares */
 	pthread_mutex_t lock;
 	pthread_cond_t let_go;
 	uint64_t budget, used; /* used: slots with their data, and decoders */
@@ -419,11 +424,33 @@ struct frames *frames_new(uint64_t budget_bytes)
 		free(frames);
 		return NULL;
 	}
+	frames->cache = frames;
 	frames->budget = budget_bytes;
 	frames->ends.newer = frames->ends.older = &frames->ends;
 	pthread_mutex_init(&frames->lock, NULL);
 	pthread_cond_init(&frames->let_go, NULL);
 	return frames;
+}
+
+struct frames *frames_share(struct frames *frames)
+{
+	struct frames *share = calloc(1, sizeof(*share));
+
+	if (share)
+		share->cache = frames;
+	return share;
+}
+
+void frames_slow(struct frames *share, bool slow)
+{
+	struct frames *frames = share->cache;
+
+	pthread_mutex_lock(&frames->lock);
+	if (share->slow != slow)
+		frames->stuck += slow ? share->filling : -share->filling;
+	share->slow = slow;
+	pthread_cond_broadcast(&frames->let_go);
+	pthread_mutex_unlock(&frames->lock);
 }
 
 static uint64_t hash(const struct identity *identity, uint64_t frame)
@@ -536,7 +563,7 @@ static bool drop_idle(struct frames *frames)
 /* Gives up what nobody uses until the budget holds. */
 static void shrink(struct frames *frames)
 {
-	while (frames->used > frames->budget) {
+	while (frames->used - frames->stuck > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
 		slot_free(oldest);
@@ -605,7 +632,7 @@ static void put_decoder(struct frames *frames, struct decoder *d)
  */
 static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 {
-	while (frames->used + cost_of(size) > frames->budget) {
+	while (frames->used - frames->stuck + cost_of(size) > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
 		if (oldest) {
@@ -618,6 +645,30 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 		return frames->slots == 0 || frames->budget == 0;
 	}
 	return true;
+}
+
+/*
+ * May the share decode @bytes more now? One may have three quarters of the budget, so that storage that hangs
+ * in the middle of its frames leaves room to others; slow ones have one quarter together, and what they hold
+ * beyond that is no longer counted. A single frame is always let in.
+ */
+static bool may_fill(const struct frames *share, uint64_t bytes)
+{
+	const struct frames *frames = share->cache;
+	uint64_t quarter = frames->budget / 4;
+
+	if (share == frames || share->filling == 0)
+		return true;
+	if (share->slow)
+		return frames->stuck + bytes <= quarter;
+	return share->filling + bytes <= frames->budget - quarter;
+}
+
+static void count_filling(struct frames *share, int64_t bytes)
+{
+	share->filling += (uint64_t)bytes;
+	if (share->slow)
+		share->cache->stuck += (uint64_t)bytes;
 }
 
 /* With the spare's memory, if that is of the right size. */
@@ -672,6 +723,9 @@ static bool decode_again(struct decoder *d, const struct source *s, struct slot 
 /* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
 static void fill(struct frames *frames, const struct source *s, struct slot *slot, struct decoder *d)
 {
+	int64_t filling = (int64_t)(cost_of(slot->size) + d->counted);
+
+	count_filling(s->share, filling);
 	pthread_mutex_unlock(&frames->lock);
 	bool fine = decode(
 		d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why));
@@ -679,6 +733,7 @@ static void fill(struct frames *frames, const struct source *s, struct slot *slo
 	if (!fine && slot->error == EBADMSG)
 		fine = decode_again(d, s, slot);
 	pthread_mutex_lock(&frames->lock);
+	count_filling(s->share, -filling);
 	put_decoder(frames, d);
 	slot->state = fine ? READY : FAILED;
 	pthread_cond_broadcast(&slot->decoded);
@@ -700,7 +755,7 @@ static struct slot *slot_of(struct frames *frames, const struct source *s, uint6
 
 		if (!d)
 			return NULL;
-		if (!make_room(frames, size, &spare)) {
+		if (!may_fill(s->share, cost_of(size) + d->counted) || !make_room(frames, size, &spare)) {
 			slot_free(spare);
 			put_decoder(frames, d);
 			shrink(frames);
@@ -722,6 +777,10 @@ void frames_free(struct frames *frames)
 {
 	if (!frames)
 		return;
+	if (frames->cache != frames) {
+		free(frames);
+		return;
+	}
 	for (struct slot *slot; (slot = take_oldest(frames));)
 		slot_free(slot);
 	while (drop_idle(frames))
@@ -734,6 +793,7 @@ void frames_free(struct frames *frames)
 
 uint64_t frames_bytes(struct frames *frames)
 {
+	frames = frames->cache;
 	pthread_mutex_lock(&frames->lock);
 	uint64_t used = frames->used;
 
@@ -1271,9 +1331,10 @@ struct bytes *zstd_open(
 	s->bytes.frames = s->count;
 	s->bytes.index_bytes = sizeof(*s) + (s->room + 1) * sizeof(*s->frame);
 	s->bytes.size = s->count ? s->frame[s->count].begin : 0;
-	s->frames = frames;
+	s->share = frames;
 	if (!frames)
-		s->frames = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
+		s->share = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
+	s->frames = s->share ? s->share->cache : NULL;
 	if (!s->frames) {
 		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 		goto fail;

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Storage that hangs in the middle of compressed frames: what those were to be decoded into is not taken from other streams."""
+
+import subprocess
+import sys
+
+from hanging import Hanging
+from harness import TOKCTL, Checks, Client, Daemon, Place, datasets, rows_at, run, status, wait_for
+
+FRAME = 1 << 20  # bytes, decoded and as good as compressed: the tokens are random
+MEMORY = 32 << 20  # a quarter is for frames: four with what they are decoded from
+TOKENS, SHARDS = 3 << 20, 4
+SEQ_LEN, MICRO, SLOTS = 1023, 4, 64
+
+
+def pack(place, name):
+    for i in range(SHARDS):
+        place.shard(f"flat-{name}/{i}.bin", TOKENS)
+    flat = [place.file(f"flat-{name}", f"{i}.bin") for i in range(SHARDS)]
+    code, _, err = run(TOKCTL, "pack", *flat, place.file(name), "--format", "zstd", "--frame", FRAME, "--shards", SHARDS)
+    if code:
+        raise RuntimeError(f"tokctl pack: {err}")
+    return place.file(name)
+
+
+def check(checks, place, daemon, mount):
+    near = Client(daemon.socket).attach(stream="near", micro=MICRO, slots=8)
+    hung = Client(daemon.socket).attach(stream="hung", micro=MICRO, slots=SLOTS)
+    for _ in range(SLOTS):
+        hung.next()
+    near.next()
+    mount.hang()
+    for _ in range(SLOTS):  # what is there already; then it wants more
+        try:
+            hung.next(0.2)
+        except TimeoutError:
+            break
+    wait_for(lambda: mount.held() >= 2)
+    checks.ok("frames are being read", mount.held() >= 2, mount.held())
+    known = wait_for(lambda: any(s["stream"] == "hung" and s.get("slow_ms") for s in status(daemon.socket)[0]), 6)
+    checks.ok("it is known to hang", known)
+    rows, wrong = rows_at(daemon.config, "flat", MICRO, 400 * MICRO), 0
+    try:
+        for number in range(200):
+            wrong += not (near.next(10.0) == rows[number * MICRO : (number + 1) * MICRO]).all()
+        seen = "200 batches"
+    except TimeoutError as e:
+        seen = str(e)
+    checks.equal("the other stream goes on", seen, "200 batches")
+    checks.equal("and is right", wrong, 0)
+    mount.answer()
+    checks.ok("what hung goes on when it is answered", hung.next() is not None)
+    near.close()
+    hung.close()
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        near, files = pack(place, "near"), pack(place, "files")
+        try:
+            mount = Hanging(files, place.file("hung", ""))
+        except (PermissionError, FileNotFoundError) as e:
+            print(f"skipped: a FUSE file system cannot be mounted here: {e}")
+            sys.exit(77)
+        shapes = {"near": near, "hung": mount.mount, "flat": place.file("flat-near", "")}
+        streams = {n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{**datasets("d")[0], "path": p}]} for n, p in shapes.items()}
+        try:
+            daemon = Daemon(place, place.config(streams=streams, memory=MEMORY))
+            check(checks, place, daemon, mount)
+            checks.equal("the daemon ends as it should", daemon.stop(), 0)
+        except subprocess.TimeoutExpired as e:
+            checks.ok("the daemon ends as it should", False, e)
+        finally:
+            mount.close()
+    checks.exit()
+
+
+main()
