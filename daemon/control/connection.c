@@ -63,6 +63,8 @@ void connection_settle(struct connection *c)
 	else
 		c->server->connections = c->next;
 	c->server->connected--;
+	if (c->quota)
+		quota_disconnect(c->quota);
 	close(c->fd);
 	pace_leave(c);
 	free(c);
@@ -382,13 +384,16 @@ static int open_pidfd(int socket, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-static bool may_stay(const struct connection *c, struct refusal *why)
+static bool may_stay(struct connection *c, struct refusal *why)
 {
 	const struct server_options *o = c->server->options;
 
 	if (!allowed(o->catalog->config, c->uid))
 		return refuse(why, "uid", "allow_uids", "uid %u may not attach: add it to allow_uids",
 			(unsigned)c->uid);
+	c->quota = quota_of(c->server->quotas, c->uid);
+	if (!quota_connect(c->server->quotas, c->quota, c->server->connected, why))
+		return false;
 	if (c->server->connected > o->connections)
 		return refuse_passing(why, "descriptors", "connections",
 			"%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",

@@ -42,8 +42,10 @@ void errand_clock(struct connection *c)
 		log_client(c->uid, LOG_ERROR,
 			"pid %d: its snapshot is not saved: state_dir has not answered for %d s", (int)c->pid,
 			KEEPER_DEADLINE_MS / 1000);
-		connection_error(c, "checkpoint", "state_dir",
-			"has not answered for 10 s, nothing is known to be saved: save again once it does");
+		refuse(&why, "checkpoint", "state_dir",
+			"has not answered for %d s, nothing is known to be saved: save again once it does",
+			KEEPER_DEADLINE_MS / 1000);
+		connection_error(c, why.code, why.field, why.text);
 		return;
 	}
 	refuse_passing(&why, "state_dir", "tag",

@@ -14,7 +14,7 @@
 #include <uv.h>
 
 enum {
-	KEEPER_DEADLINE_MS = 10000, /* nobody waits longer for state_dir */
+	KEEPER_DEADLINE_MS = 20000, /* nobody waits longer for state_dir */
 	KEEPER_NOBODY = -1,	    /* as a uid: the daemon itself */
 };
 

@@ -162,7 +162,7 @@ static void page(FILE *to, const struct server *server)
 		"Snapshots and entries of mix logs that wait to be written to state_dir",
 		keeper_jobs(server->keeper));
 	plain(to, "tokend_state_dir_busy_seconds", "gauge",
-		"For how long state_dir has been at the current one: above 10 it hangs, and saves fail",
+		"For how long state_dir has been at the current one: above 20 it hangs, and saves fail",
 		(double)keeper_busy_ms(server->keeper) / 1000);
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",

@@ -143,6 +143,34 @@ bool runs_enter(struct session *s, struct refusal *r)
 		s->run, (unsigned)owner_of(server->runs, stream, s->run), (unsigned)uid);
 }
 
+bool runs_begin(struct session *s, struct refusal *r)
+{
+	struct server *server = s->connection->server;
+	struct quota *quota = s->connection->quota;
+	const char *stream = s->stream->config->name;
+	uint64_t now = uv_now(&server->loop);
+
+	if (!quota_may_write(quota, now, r)) {
+		r->code = "attach";
+		return false;
+	}
+	if (find(server->runs, stream, s->run))
+		return true;
+	if (!quota_may_begin(quota, now, r))
+		return false;
+	quota_begun(quota);
+	return get(server->runs, stream, s->run) || refuse_passing(r, "memory", "run", "out of memory");
+}
+
+static void set_owner(struct server *server, struct run *run, uid_t owner)
+{
+	struct quota *quota = quota_of(server->quotas, owner);
+
+	run->owner = owner;
+	if (quota)
+		quota_has_run(quota);
+}
+
 bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refusal *r)
 {
 	struct server *server = s->connection->server;
@@ -154,7 +182,7 @@ bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refus
 	if (noted->owner != RUN_NOBODY)
 		runs_found(server, run->stream, run->name, noted->owner);
 	if (run->owner == RUN_NOBODY && uid != 0)
-		run->owner = uid;
+		set_owner(server, run, uid);
 	if (!server->runs->known || may(server, uid, run->stream, run->name))
 		return true;
 	return refuse_passing(r, "attach", "run", "uid %u was the first in run %s: attach again",
@@ -193,7 +221,7 @@ void runs_found(struct server *server, const char *stream, const char *name, uid
 
 	if (!run || run->owner == owner)
 		return;
-	run->owner = owner;
+	set_owner(server, run, owner);
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct session *s = server->session[id];
 
@@ -247,7 +275,11 @@ static void note_done(struct keeper_job *job)
 {
 	struct note *note = (struct note *)job;
 
+	struct quota *quota = quota_of(note->server->quotas, note->place.uid);
+
 	note->server->runs->notes--;
+	if (note->noted.added)
+		quota_written(quota, 1);
 	runs_found(note->server, note->place.stream, note->place.run, note->noted.owner);
 	free(note);
 }

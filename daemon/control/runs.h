@@ -37,6 +37,8 @@ bool runs_privileged(const struct config *config, uid_t uid);
 bool runs_enter(struct session *s, struct refusal *r);
 /* The name by which this user's unnamed run goes, if @run is unnamed; @run has room for any name. */
 void runs_rename(const struct connection *c, const struct stream *stream, char *run);
+/* Its attach is about to begin: may this user begin another run, and write its log of mixes? */
+bool runs_begin(struct session *s, struct refusal *r);
 /* @s is attached: its user becomes the owner if there is none. False: somebody was faster, also in another
  * daemon with this state_dir, which @noted says. */
 bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refusal *r);

@@ -68,6 +68,8 @@ static void save_done(struct keeper_job *work)
 
 	if (c)
 		answer(c, job);
+	if (job->saved.written)
+		quota_written(quota_of(job->server->quotas, job->place.uid), 1);
 	runs_found(job->server, job->place.stream, job->place.run, job->saved.owner);
 	free(job);
 }
@@ -82,7 +84,7 @@ static bool check(const struct connection *c, const struct wire *w, struct refus
 		return refuse(why, "checkpoint", "state_dir",
 			"has not answered for %" PRIu64 " s, nothing is saved: save again once it does",
 			keeper_busy_ms(c->server->keeper) / 1000);
-	return true;
+	return quota_may_write(c->quota, uv_now(&c->server->loop), why);
 }
 
 void save_checkpoint(struct connection *c, const struct wire *w)

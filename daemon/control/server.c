@@ -174,6 +174,8 @@ static void give_up(struct server *server)
 		uv_run(&server->loop, UV_RUN_NOWAIT);
 		keeper_stop(server->keeper, 0, &left);
 	}
+	runs_free(server->runs);
+	quotas_free(server->quotas);
 	feeder_stop(server->feeder);
 	server->feeder = NULL;
 	listener_close(server->listener);
@@ -207,7 +209,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		if (!server->metrics)
 			log_line(LOG_WARNING, "%s; going on without metrics", why);
 	}
-	server->keeper = keeper_start(&server->loop);
+	server->quotas = quotas_new(o->catalog->config, o->connections);
+	server->keeper = server->quotas ? keeper_start(&server->loop) : NULL;
 	if (!server->keeper || !runs_start(server)) {
 		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s", strerror(errno));
 		give_up(server);
@@ -254,6 +257,7 @@ static void end_keeper(struct server *server)
 			"the next attach",
 			server->options->catalog->config->state_dir, left);
 	runs_free(server->runs);
+	quotas_free(server->quotas);
 }
 
 int server_run(const struct server_options *options)

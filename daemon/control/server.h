@@ -27,6 +27,7 @@
 #include "listen.h"
 #include "metrics.h"
 #include "pace.h"
+#include "quota.h"
 #include "runs.h"
 #include "segment.h"
 
@@ -82,6 +83,7 @@ struct server {
 	struct paces paces;
 	struct keeper *keeper; /* makes all calls on state_dir */
 	struct runs *runs;
+	struct quotas *quotas;
 	bool state_stalled; /* said */
 	int spare_fd;	    /* given up to be able to refuse when we run out of them */
 	bool stopping;
@@ -117,6 +119,7 @@ struct connection {
 	struct errand *errand; /* what it waits for from state_dir, or NULL */
 	bool greeted, closing;
 	struct pace *pace;
+	struct quota *quota;	       /* of its user; NULL: that may not connect */
 	TAILQ_ENTRY(connection) waits; /* in its pace, while waiting: it is not listened to then */
 	bool waiting;
 	uint64_t since_ms; /* of its last message */

@@ -136,6 +136,7 @@ static void session_free(struct session *s)
 	segment_free(&s->segment);
 	end_pairs(s);
 	server->memory_bytes -= s->bytes;
+	quota_return(s->connection->quota, s->bytes);
 	server->session[s->id] = NULL;
 	server->sessions--;
 	s->connection->session = NULL;
@@ -251,8 +252,14 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 			config->memory_capped ? "the cgroup's limit, which is below memory: in"
 					      : "memory: in",
 			config->path);
+	/* A ring in place of another one takes no more than its user has. */
+	if (!former && !quota_memory(server->quotas, s->connection->quota, need,
+			       used - server->options->staging_bytes, limit - server->options->staging_bytes,
+			       &job->refusal))
+		return false;
 	s->bytes = need;
 	server->memory_bytes += need;
+	quota_take(s->connection->quota, need);
 	begin_pair(s, former);
 	job->replaces = former != NULL;
 	return true;
@@ -498,7 +505,8 @@ void session_attach(struct connection *c, const struct wire *w)
 	job->session = s;
 	job->work.data = job;
 	if (!read_coordinates(job, w, server->options->catalog) || !runs_enter(s, &job->refusal) ||
-		!read_start(job, w) || !twins_refuse(s, &job->refusal) || !reserve(job, w, server)) {
+		!read_start(job, w) || !twins_refuse(s, &job->refusal) || !reserve(job, w, server) ||
+		!runs_begin(s, &job->refusal)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);
@@ -613,6 +621,7 @@ static void give_back(struct session *s)
 	segment_vacate(&s->segment);
 	end_pairs(s);
 	s->connection->server->memory_bytes -= s->bytes;
+	quota_return(s->connection->quota, s->bytes);
 	s->bytes = 0;
 }
 

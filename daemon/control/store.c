@@ -140,9 +140,25 @@ static void take_back(int at, const char *name, const char *former, bool replace
 	errno = error;
 }
 
-/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno. */
-static bool replace(
-	int at, const char *name, const char *former, const void *bytes, size_t n, struct store_saved *saved)
+/* Has a run as many snapshots as it may? */
+static bool is_full(int at)
+{
+	int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	unsigned n = 0;
+
+	if (!dir && fd >= 0)
+		close(fd);
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n > STORE_RUN_MOST;
+}
+
+/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno, or because it is full. */
+static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n, bool limited,
+	struct store_saved *saved)
 {
 	char beside[RUN_TEMPORARY_BYTES], now[LIMIT_CURSOR_BYTES];
 	ssize_t have = store_read_file(at, name, now, sizeof(now));
@@ -150,16 +166,18 @@ static bool replace(
 
 	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
 		return fsync(at) == 0; /* another rank of this job was faster */
-	if (!run_dir_temporary(beside))
+	/* Whatever is there is kept, damaged or not. */
+	saved->replaced = fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	saved->full = limited && !saved->replaced && is_full(at);
+	if (saved->full || !run_dir_temporary(beside))
 		return false;
 	if (!store_write_file(at, beside, bytes, n))
 		goto fail;
-	/* Whatever is there is kept, damaged or not. */
-	saved->replaced = fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 	if (saved->replaced && !keep_former(at, name, former))
 		goto fail;
 	if (renameat(at, beside, at, name) < 0)
 		goto fail;
+	saved->written = true;
 	if (fsync(at) == 0)
 		return true;
 	take_back(at, name, former, saved->replaced);
@@ -195,9 +213,14 @@ bool store_save(const struct run_place *place, const char *tag, const void *byte
 	saved->foreign = dir.foreign;
 	if (!ok)
 		return false;
-	ok = replace(dir.at, name, former, bytes, n, saved) ||
-	     log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", saved->path,
-		     strerror(errno));
+	ok = replace(dir.at, name, former, bytes, n, place->uid != 0, saved);
+	if (!ok && saved->full)
+		log_why(why, why_bytes,
+			"%s: the run has %d snapshots, and may not have more: remove old ones", directory,
+			STORE_RUN_MOST);
+	else if (!ok)
+		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", saved->path,
+			strerror(errno));
 	run_dir_close(&dir);
 	if (ok && saved->replaced)
 		log_client(place->uid, LOG_NOTE,

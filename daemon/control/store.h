@@ -17,10 +17,14 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+enum { STORE_RUN_MOST = 16384 }; /* snapshots of a run, root's not counted */
+
 struct store_saved {
 	char path[PATH_MAX]; /* of the file */
+	bool written;	     /* it was not there already */
 	bool replaced;	     /* there was another snapshot of this tag: it is the former one now */
 	uid_t owner;	     /* of the run, as far as it is known */
+	bool full;	     /* refused: it has STORE_RUN_MOST */
 	bool foreign;	     /* refused: the run is that owner's */
 };
 
