@@ -1,6 +1,7 @@
 /* What is asked of a dataset once it is open: its shards, and whether a file still is the one that was
  * listed. */
 #include "dataset_private.h"
+#include "sample.h"
 
 #include "shard/list.h"
 #include "shard/memo.h"
@@ -76,6 +77,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->indexed);
 	free(dataset->sizes);
 	free(dataset->types);
+	free(dataset->unsampled);
 	free(dataset->data_at_of);
 	free(dataset->label_mask);
 	free(dataset->root);
@@ -269,6 +271,11 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 		same_marks(dataset, shard, &facts, why, why_bytes) &&
 		same_beside(dataset, shard, &facts, why, why_bytes))
 		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+	if (opened && !sample_opened(dataset, shard, opened, why, why_bytes)) {
+		shard_close(opened);
+		opened = NULL;
+		errno = 0;
+	}
 	if (opened)
 		remember(dataset, shard, fd, &opened->facts);
 	else

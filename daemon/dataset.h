@@ -65,6 +65,8 @@ struct dataset {
 	uint32_t *plain_at; /* 1 + the byte of the first token, if the shard is plain; NULL: no manifest */
 	uint64_t *sizes; /* [shards] as a manifest says; NULL: there is none, and every shard was looked at */
 	uint8_t *types;	 /* [shards] enum shard_type, likewise */
+	/* [shards] bool: flat, and not sampled yet (sample.h); NULL: none is. dataset_open_shard() writes. */
+	uint8_t *unsampled;
 };
 
 struct stream {
@@ -103,6 +105,8 @@ bool dataset_same_shard(
 /* Is the shard known to be plain? */
 static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
 {
+	if (dataset->unsampled && dataset->unsampled[shard])
+		return false; /* it has to be looked into, once */
 	return dataset->plain || (dataset->plain_at && dataset->plain_at[shard] > 0);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "crew.h"
 #include "dataset_private.h"
+#include "sample.h"
 #include "shard/list.h"
 #include "shard/memo.h"
 
@@ -138,6 +139,28 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	return ((d->table.first_window && d->identity && d->beside) || refuse_memory(o)) && prepare_marks(o);
 }
 
+/*
+ * What no format knows is read as flat tokens. Among shards of a format, it is most likely one of them whose
+ * index is lost, or whose header is damaged.
+ */
+static bool refuse_mixed(
+	const struct opening *o, const struct shard_format *format, const char *path, const char *first)
+{
+	const struct shard_format *of_first = o->dataset->format;
+	bool is_flat = format == &shard_flat;
+
+	if (!is_flat && of_first != &shard_flat)
+		return dataset_refuse(o, o->source->path_line, "path",
+			"%s: is %s, the first shard, %s, is %s; must be one format", path, format->name,
+			first, of_first->name);
+	return dataset_refuse(o, o->source->path_line, "path",
+		"%s: its format is not known, and another shard, %s, is %s: its index is lost or its header "
+		"is "
+		"damaged; restore that, or, if it is plain tokens, put it into a dataset of its own with "
+		"format: flat",
+		is_flat ? path : first, is_flat ? first : path, is_flat ? of_first->name : format->name);
+}
+
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
 static bool agree(const struct opening *o, const struct shard_format *format, const struct shard_facts *shard,
 	const char *path)
@@ -155,9 +178,7 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 		d->bounds = bounds;
 	}
 	if (d->format != format)
-		return dataset_refuse(o, o->source->path_line, "path",
-			"%s: is %s, the first shard, %s, is %s; must be one format", path, format->name,
-			dataset_shard_name(d, 0), d->format->name);
+		return refuse_mixed(o, format, path, dataset_shard_name(d, 0));
 	if (d->token_bytes != shard->token_bytes)
 		return dataset_refuse(o, o->source->path_line, "path",
 			"%s: has tokens of %" PRIu32 " bytes, the first shard, %s, of %" PRIu32
@@ -515,6 +536,8 @@ bool dataset_open(const struct opening *o)
 		!check_samples(o) || !check_documents(o))
 		return false;
 	limit_tokens(o);
+	if (!sample_dataset(o))
+		return false;
 	table_number(&o->dataset->table);
 	return check_windows(o);
 }

@@ -4,6 +4,7 @@
  */
 #include "../../daemon/shard/bounds.h"
 #include "../../daemon/shard/memo.h"
+#include "../../daemon/shard/sample.h"
 #include "ctl.h"
 #include "input.h"
 #include "manifest.h"
@@ -33,6 +34,7 @@ struct listed {
 
 enum {
 	PROBLEMS = 4,
+	SAMPLED_MOST = 64,
 	FRAMES_BYTES = 64 << 20, /* of decoded zstd frames */
 };
 
@@ -40,6 +42,7 @@ struct inspect {
 	struct ctl_out out;
 	struct ctl_input input;
 	bool json, deep, faults;
+	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
 	struct ctl_manifest *manifest; /* or NULL */
 	bool writes;		       /* a manifest: the config's may be the one to be written */
 	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
@@ -335,8 +338,39 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 	if (format == in->first_format || in->mixed)
 		return;
 	in->mixed = true;
-	add_problem(r, "is %s, the first shard, %s, is %s; must be one format to be one dataset",
-		format->name, in->first, in->first_format->name);
+	if (format == &shard_flat)
+		add_problem(r,
+			"its format is not known, and another shard, %s, is %s: its index is lost or its "
+			"header "
+			"is damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
+			"own",
+			in->first, in->first_format->name);
+	else if (in->first_format == &shard_flat)
+		add_problem(r,
+			"is %s, and the format of another shard, %s, is not known: the index of that is lost "
+			"or "
+			"its header is damaged; restore it, or, if it is plain tokens, put it into a dataset "
+			"of "
+			"its own",
+			format->name, in->first);
+	else
+		add_problem(r, "is %s, the first shard, %s, is %s; must be one format to be one dataset",
+			format->name, in->first, in->first_format->name);
+}
+
+/* What a flat shard's tokens look like: a problem where nobody said what they are. */
+static void check_looks(struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
+{
+	const char *looks;
+
+	/* A sample is 64 KiB: of a million shards it is taken of some, as it is when a daemon starts. */
+	if (shard->format != &shard_flat || (!in->deep && in->sampled++ >= SAMPLED_MOST))
+		return;
+	looks = sample_shard(shard);
+	if (looks && !is_said)
+		add_problem(r, "%s", looks);
+	else if (looks)
+		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"), looks);
 }
 
 /* How the file is to be read: as the options say, else as the dataset that lists it. */
@@ -416,6 +450,7 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
 			add_problem(r, "its size is 0 bytes%s: there is no token in it; write it again",
 				shard->bytes->plain ? "" : ", decoded");
+		check_looks(in, r, shard, input.hint.has_type);
 		if (in->deep)
 			scan(in, r, shard, in->manifest || manifest, &digest);
 		if (fstat(fd, &st) != 0)

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Shards that are not what the config says: another width, tokens beyond vocab, a format that is lost. They are refused when
+the dataset is opened, or when they are first read; and shards that only look odd are not."""
+
+import os
+import re
+import struct
+
+import numpy
+import zstandard
+
+from harness import TOKCTL, TOKEND, Checks, Client, Daemon, Place, Refused, run
+
+SEQ_LEN = 64
+rng = numpy.random.default_rng(5)
+
+
+def ids(n, vocab=50257):
+    return rng.integers(0, vocab, n, dtype=numpy.uint32)
+
+
+def dataset(place, name, shards, **about):
+    """A config over a directory of files: name → bytes or array. `dtype` and the like stand at the dataset, `vocab` at the stream."""
+    for file, content in shards.items():
+        with open(place.file(name, "data", file), "wb") as f:
+            f.write(content if isinstance(content, bytes) else content.tobytes())
+    vocab = {k: about.pop(k) for k in ("vocab",) if k in about}
+    stream = {"seed": 1, "seq_len": SEQ_LEN, **vocab, "datasets": [{"name": "d", "path": "data", "shuffle": "none", **about}]}
+    return place.config(f"{name}/tokend.yaml", socket=place.file("s.sock"), streams={"train": stream})
+
+
+def check(config):
+    code, out, err = run(TOKEND, "-c", config, "--check")
+    return code, out.decode(), err
+
+
+def refused(checks, place, name, shards, *words, **about):
+    """One line that names the config's line and the shard, and says what to do."""
+    config = dataset(place, name, shards, **about)
+    code, _, err = check(config)
+    good = code == 1 and err.count("\n") == 1 and re.match(rf"tokend: {re.escape(config)}:\d+: streams\.train\.datasets\[0\]\.", err)
+    checks.ok(f"{name}: refused", good and all(w in err for w in words), (code, err, words))
+
+
+def taken(checks, place, name, shards, *words, **about):
+    code, out, err = check(dataset(place, name, shards, **about))
+    looks = "looks like" in out
+    checks.ok(f"{name}: taken", code == 0 and err == "" and looks == bool(words) and all(w in out for w in words), (code, out, err))
+
+
+# ---- the type of flat shards ----
+
+
+def widths(checks, place):
+    u32 = ".dtype: ", "a.bin looks like u32 (every second u16 is 0); set dtype: u32"
+    refused(checks, place, "u32", {"a.bin": ids(100_000).astype("<u4")}, *u32)
+    refused(checks, place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
+    refused(checks, place, "u32, the tenth of twenty",
+            {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2") for i in range(20)}, *u32)  # fmt: skip
+    refused(checks, place, "u32, mostly padding", {"a.bin": numpy.where(ids(100_000) % 100 == 0, ids(100_000), 0).astype("<u4")}, *u32)
+    refused(checks, place, "u32 of bytes", {"a.bin": ids(100_000, 256).astype("<u4")}, *u32)
+    refused(checks, place, "ids from 65,536 on", {"a.bin": ids(100_000, 262_144).astype("<u4")}, "looks like u32", "dtype: u32")
+    refused(checks, place, "int64", {"a.bin": ids(100_000).astype("<i8")}, "a.bin looks like int64", ".npy")
+    refused(checks, place, "int64, ids from 65,536 on", {"a.bin": ids(100_000, 200_000).astype("<i8")}, "a.bin looks like int64")
+    refused(checks, place, "u32, compressed", {"a.bin.zst": zstandard.compress(ids(100_000).astype("<u4").tobytes())}, "looks like u32")
+    warned = "shard a.bin", "looks like u32 (every second u16 is 0)"
+    taken(checks, place, "u32, dtype: u16 said", {"a.bin": ids(100_000).astype("<u4")}, *warned, dtype="u16")
+    taken(checks, place, "int64, dtype: u32 said", {"a.bin": ids(100_000).astype("<i8")}, "looks like int64", dtype="u32")
+    taken(checks, place, "u32, dtype: u32 said", {"a.bin": ids(100_000).astype("<u4")}, dtype="u32")
+    taken(checks, place, "ids from 65,536 on, dtype: u32 said", {"a.bin": ids(100_000, 200_000).astype("<u4")}, dtype="u32")
+
+
+def odd_but_sound(checks, place):
+    sparse = numpy.where(rng.random(100_000) < 0.001, ids(100_000), 0).astype("<u2")
+    padded = numpy.concatenate([numpy.zeros(99_000, "<u2"), ids(1000).astype("<u2")])
+    runs = ids(100_000).astype("<u2").reshape(-1, 100)
+    runs[:, 60:] = 0
+    shards = {
+        "random": ids(100_000).astype("<u2"),
+        "zeros": numpy.zeros(100_000, "<u2"),
+        "one token only": numpy.full(100_000, 7, "<u2"),
+        "one token and zeros": numpy.tile(numpy.array([7, 0], "<u2"), 50_000),
+        "a token in a thousand": sparse,
+        "zeros, then tokens": padded,
+        "padded rows": runs,
+        "five tokens": ids(100_000, 5).astype("<u2"),
+        "three tokens": ids(100_000, 3).astype("<u2"),
+        "eight tokens": numpy.arange(8, dtype="<u2"),
+        "a token and no more": ids(66, 10).astype("<u2"),
+        "counting": numpy.arange(60_000, dtype="<u2"),
+    }
+    for name, shard in shards.items():
+        taken(checks, place, name, {"a.bin": shard, "b.bin": ids(1000).astype("<u2")})
+
+
+# ---- many shards: the others when they are first read ----
+
+
+def read_bytes(config):
+    """What tokend --check read with system calls."""
+    code, _, err = run("strace", "-f", "-qq", "-e", "trace=pread64,read,preadv2", "-o", f"{config}.trace", TOKEND, "-c", config, "--check")
+    with open(f"{config}.trace") as f:
+        return code, err, sum(int(n) for n in re.findall(r"= (\d+)$", f.read(), re.M))
+
+
+def stops(place, config):
+    """Where a stream stopped: (positions handed out, the error's text)."""
+    daemon = Daemon(place, config)
+    client = Client(daemon.socket).attach(micro=1, slots=4)
+    n, text = 0, ""
+    try:
+        while n < 400:
+            client.next()
+            n += 1
+    except Refused as e:
+        text = str(e)
+    client.close()
+    daemon.stop()
+    return n, text
+
+
+def many(checks, place):
+    shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
+    taken(checks, place, "200 shards", shards)
+    config = place.file("200 shards", "tokend.yaml")
+    n, text = stops(place, config)
+    checks.ok("  served one after the other", n == 400 and text == "", (n, text))
+    shards["100.bin"] = ids(SEQ_LEN + 1).astype("<u4")
+    taken(checks, place, "200 shards, one that is not sampled is u32", shards)
+    n, text = stops(place, place.file("200 shards, one that is not sampled is u32", "tokend.yaml"))
+    checks.ok("  its stream stops when it is opened, before any of it", n == 200 and "shard 100.bin at token 0: looks like u32" in text, (n, text))
+    shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
+    shards["199.bin"] = ids(SEQ_LEN + 1).astype("<u4")
+    refused(checks, place, "the last of 200", shards, "199.bin looks like u32")
+    large = {f"{i:03}.bin": ids(200_000).astype("<u2") for i in range(150)}
+    code, err, bytes_ = read_bytes(dataset(place, "large", large))
+    if "strace" in err or code not in (0, 1):
+        checks.skip("bytes read at start", err)
+        return
+    checks.ok("150 shards of 400 KB: 64 KiB of each of 64 are read", code == 0 and 64 * 60_000 < bytes_ < 64 * 80_000, (code, bytes_))
+
+
+# ---- tokens ----
+
+
+def tokens(checks, place):
+    many_ids = ids(100_000, 16_000).astype("<u2")
+    many_ids[50_000] = 15_999
+    refused(checks, place, "vocab: 1000", {"a.bin": many_ids}, "a.bin: token ", "must be below the stream's vocab, 1000", vocab=1000)
+    taken(checks, place, "vocab: 16000", {"a.bin": many_ids}, vocab=16_000)
+    one = numpy.zeros(30_000, "<u2")
+    one[29_999] = 1000
+    refused(checks, place, "the last token", {"a.bin": one}, "a.bin: token 29999 is 1000;", vocab=1000)
+    negative = numpy.zeros(20_000, "<i4")
+    negative[7] = -100
+    numpy.save(place.file("negative", "data", "a.npy"), negative)
+    with open(place.file("negative", "data", "a.npy"), "rb") as f:
+        npy = f.read()
+    refused(checks, place, "negative", {"a.npy": npy}, "a.npy: token 7 is -100; must be 0 ")
+
+
+# ---- formats that are lost ----
+
+
+def megatron(tokens):
+    n, width = len(tokens) // 100, tokens.itemsize
+    code = {2: 8, 4: 4}[width]
+    return b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1) + struct.pack(f"<{n}i", *[100] * n) + struct.pack(
+        f"<{n}q", *range(0, 100 * n * width, 100 * width)) + struct.pack(f"<{n + 1}q", *range(n + 1))  # fmt: skip
+
+
+def lost(checks, place):
+    for gone in range(3):
+        shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
+        indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
+        refused(checks, place, f"{gone}.idx is lost", shards | indexes, f"{gone}.bin: its format is not known", "is megatron",
+                "index is lost", "format: flat")  # fmt: skip
+    refused(checks, place, "the only .idx is lost", {"0.bin": ids(10_000).astype("<i4")}, "0.bin looks like u32")
+    shards = {}
+    for i in range(3):
+        numpy.save(place.file("npy", f"{i}.npy"), ids(10_000).astype("<u2"))
+        shards[f"{i}.npy"] = open(place.file("npy", f"{i}.npy"), "rb").read()
+    for i in range(3):
+        damaged = bytes(128) + shards[f"{i}.npy"][128:]
+        refused(checks, place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged}, f"{i}.npy: its format is not known", "is npy",
+                "header is damaged")  # fmt: skip
+    numpy.save(place.file("npy", "i4.npy"), ids(10_000).astype("<i4"))
+    damaged = bytes(128) + open(place.file("npy", "i4.npy"), "rb").read()[128:]
+    refused(checks, place, "the only header is damaged", {"a.npy": damaged}, "a.npy looks like u32")
+
+
+def inspected(checks, place):
+    path = place.file("u32", "data", "a.bin")
+    code, out, err = run(TOKCTL, "inspect", path)
+    checks.ok("tokctl inspect calls it a problem", code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode(),
+              (code, out, err))  # fmt: skip
+    code, out, err = run(TOKCTL, "inspect", "--input-dtype", "u16", path)
+    checks.ok("  a note where the type is said", code == 0 and "looks like u32" in out.decode(), (code, out, err))
+    code, out, err = run(TOKCTL, "inspect", place.file("random", "data"))
+    checks.ok("  nothing of a sound one", code == 0 and "looks" not in out.decode(), (code, out, err))
+    code, out, err = run(TOKCTL, "inspect", place.file("1.idx is lost", "data"))
+    checks.ok("  and a lost index", code == 1 and b"its index is lost" in out, (code, out, err))
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        widths(checks, place)
+        odd_but_sound(checks, place)
+        many(checks, place)
+        tokens(checks, place)
+        lost(checks, place)
+        inspected(checks, place)
+    checks.exit()
+
+
+if __name__ == "__main__":
+    main()
