@@ -78,6 +78,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->sizes);
 	free(dataset->types);
 	free(dataset->unsampled);
+	free(dataset->refused);
 	free(dataset->data_at_of);
 	free(dataset->label_mask);
 	free(dataset->root);
@@ -342,7 +343,10 @@ bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t 
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with something to say): %s",
 			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	return i == 0	? dataset->note[0] != 0
+	if (i == 3 && dataset->refused)
+		snprintf(text, text_bytes, "its stream will stop there: %s", dataset->refused);
+	return i == 3	? dataset->refused != NULL
+	       : i == 0 ? dataset->note[0] != 0
 	       : i == 1 ? (costly_frames(dataset, text, text_bytes) ||
 				  costly_bounds(dataset, text, text_bytes))
 			: i == 2 && manifest_note(dataset, text, text_bytes);

@@ -52,6 +52,9 @@ struct dataset {
 	struct shard_hint hint; /* what shards are described and opened with, without frames */
 	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one; "" */
 	uint64_t note_shard;
+	char *refused; /* of the first shard with a sampled token that may not be served: "FILE:LINE: …"; NULL
+			*/
+	uint64_t refused_shard;
 	uint64_t digest;
 	char *paths;	   /* all relative paths, each with its 0 */
 	uint32_t *path_at; /* [shards] offsets into paths; total length < 4 GiB, refused beyond */
@@ -127,7 +130,7 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	struct frames *frames, char *why, size_t why_bytes);
 
 /* Things that users should know of a dataset, one line each: false where there is none of number @i. */
-enum { DATASET_NOTES = 3 };
+enum { DATASET_NOTES = 4 };
 bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
 /*
  * The manifest of a dataset that has one, whole, for tools; manifest_free() is the caller's. False: @why,

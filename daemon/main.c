@@ -348,6 +348,24 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 	config->memory_capped = true;
 }
 
+/* Sampled tokens that may not be served; NULL: none. */
+static const char *refused_tokens(const struct catalog *catalog)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
+			if (catalog->stream[i].dataset[d].refused)
+				return catalog->stream[i].dataset[d].refused;
+	return NULL;
+}
+
+static int check(const struct catalog *catalog)
+{
+	const char *refused = refused_tokens(catalog);
+
+	print_check(catalog);
+	return refused ? fail_start(refused) : 0;
+}
+
 static int run(const struct arguments *a, struct listener *listener)
 {
 	rereads_log();
@@ -366,7 +384,7 @@ static int run(const struct arguments *a, struct listener *listener)
 	if (!catalog)
 		code = fail_start(bytes_line(why));
 	else if (a->check)
-		print_check(catalog);
+		code = check(catalog);
 	else if (!place_state_dir(config, listener->handed))
 		code = fail_start("out of memory");
 	else

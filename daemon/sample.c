@@ -13,6 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Of what threads say of a dataset. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* Of the samples that are taken, shard number @i. */
 static uint64_t shard_of(const struct dataset *d, uint64_t i)
 {
@@ -54,11 +57,28 @@ static bool check_tokens(
 	return true;
 }
 
+/* Of the first shard that has one: its stream will stop there, others need not. */
+static void keep_refused(const struct opening *o, uint64_t s, const char *path, const char *why)
+{
+	struct dataset *d = o->dataset;
+	char text[PATH_MAX + 1024];
+	struct opening told = *o;
+
+	told.why = text;
+	told.why_bytes = sizeof(text);
+	dataset_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
+	pthread_mutex_lock(&lock);
+	if (!d->refused || s < d->refused_shard) {
+		free(d->refused);
+		d->refused = strdup(text);
+		d->refused_shard = s;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
 /* What a flat shard looks like is a warning where the config says what it is. */
 static bool check_type(struct dataset *d, uint64_t s, const char *looks)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 	if (!looks || !d->hint.has_type)
 		return !looks;
 	pthread_mutex_lock(&lock);
@@ -77,7 +97,7 @@ static bool check_shard(const struct opening *o, uint64_t s, const struct shard 
 	char why[512];
 
 	if (!check_tokens(o->dataset, shard, &looks, why, sizeof(why)))
-		return dataset_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+		keep_refused(o, s, path, why);
 	return check_type(o->dataset, s, looks) ||
 	       dataset_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
 }
