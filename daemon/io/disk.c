@@ -882,15 +882,20 @@ static void work_done(struct disk *disk, struct disk_work *work)
 		read_done(disk, (struct request *)((char *)work - offsetof(struct request, work)));
 }
 
+/* A fault is handed up alone: the next read that is queued may take its request, and its text with that. */
 static unsigned take_finished(struct disk *disk, struct disk_done *done, unsigned max)
 {
 	unsigned count = 0;
 	struct request *request;
 
 	while (count < max && (request = STAILQ_FIRST(&disk->finished))) {
+		if (count > 0 && request->done.fault != DISK_OK)
+			break;
 		STAILQ_REMOVE_HEAD(&disk->finished, link);
 		STAILQ_INSERT_HEAD(&disk->unused, request, link);
 		done[count++] = request->done;
+		if (request->done.fault != DISK_OK)
+			break;
 	}
 	disk->in_flight -= count;
 	return count;
