@@ -42,8 +42,9 @@ struct disk_done {
 	uint64_t tag;
 	enum disk_fault fault;
 	int error;	 /* errno of DISK_ERRNO */
-	const char *why; /* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or ""; until
-			    the next disk_reap() */
+	/* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or "". Valid until the next
+	 * disk_queue() or disk_reap(), which is why a fault is handed up alone. */
+	const char *why;
 };
 
 enum { DISK_WHY_BYTES = 256 };
