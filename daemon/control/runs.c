@@ -284,10 +284,10 @@ static void note_done(struct keeper_job *job)
 	free(note);
 }
 
-struct mixes_noted runs_note(
+/* NULL: there is no room for it, which is logged. Any thread. */
+static struct note *note_new(
 	struct server *server, const struct run_place *place, uint64_t checksum, const void *bytes, size_t n)
 {
-	struct mixes_noted noted = {.owner = RUN_NOBODY};
 	bool room = server->runs->notes++ < NOTES_MOST;
 	struct note *note = room ? calloc(1, sizeof(*note) + n) : NULL;
 
@@ -298,20 +298,44 @@ struct mixes_noted runs_note(
 			"`tokctl "
 			"--run` will not know of it before the next attach",
 			place->stream, place->run, server->runs->notes);
-		return noted;
+		return NULL;
 	}
 	note->job = (struct keeper_job){.uid = place->uid, .work = note_work, .done = note_done};
 	note->server = server;
 	note->place = *place;
 	note->checksum = checksum;
-	note->noted = noted;
+	note->noted = (struct mixes_noted){.owner = RUN_NOBODY};
 	note->n = n;
 	memcpy(note->bytes, bytes, n);
-	if (keeper_await(server->keeper, &note->job, NOTE_MS)) {
+	return note;
+}
+
+struct mixes_noted runs_note(
+	struct server *server, const struct run_place *place, uint64_t checksum, const void *bytes, size_t n)
+{
+	struct mixes_noted noted = {.owner = RUN_NOBODY};
+	struct note *note = note_new(server, place, checksum, bytes, n);
+
+	if (note && keeper_await(server->keeper, &note->job, NOTE_MS)) {
 		noted = note->noted;
 		keeper_finish(server->keeper, &note->job);
 	}
 	return noted;
+}
+
+void runs_note_again(const struct session *s)
+{
+	const struct cursor *cursor = feed_cursor(s->feed);
+	struct server *server = s->connection->server;
+	char bytes[LIMIT_CURSOR_BYTES];
+	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
+	struct run_place place;
+	struct note *note;
+
+	runs_place(server, s->connection->uid, s->stream->config->name, s->run, &place);
+	note = note_new(server, &place, mixes_checksum(cursor), bytes, n);
+	if (note)
+		keeper_give(server->keeper, &note->job);
 }
 
 /* ---- what is there when the daemon starts ---- */

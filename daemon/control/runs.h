@@ -58,5 +58,7 @@ void runs_found(struct server *server, const char *stream, const char *run, uid_
  */
 struct mixes_noted runs_note(
 	struct server *server, const struct run_place *place, uint64_t checksum, const void *bytes, size_t n);
+/* On the loop: adds the cursor that @s, which is fed, attached with once more. It is written later. */
+void runs_note_again(const struct session *s);
 
 #endif

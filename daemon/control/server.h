@@ -138,8 +138,9 @@ struct session {
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes; /* of its ring, out of memory: */
 	struct session
-		*replaces; /* the ring that its client leaves for this one, until that is gone; or NULL */
-	uint64_t lent;	   /* bytes that `memory:` does not count meanwhile */
+		*replaces;    /* the ring that its client leaves for this one, until that is gone; or NULL */
+	uint64_t lent;	      /* bytes that `memory:` does not count meanwhile */
+	uint64_t outlived_ms; /* when it last outlived a session that replaced it, or 0 */
 	struct segment segment;
 	struct feed *feed;
 	bool fed;      /* the data thread has the feed */

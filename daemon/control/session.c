@@ -22,7 +22,8 @@ enum {
 	RING_BYTES = 4 << 20, /* what a ring holds unless the client says: so much, */
 	SLOTS_LEAST = 4,      /* but this many batches at least */
 	SLOTS_MOST = 64,      /* and no more than this */
-	LEAVING_MOST_S = 2,   /* then a ring is given back, whatever is still read into it */
+	OUTLIVED_MS = 1000,
+	LEAVING_MOST_S = 2, /* then a ring is given back, whatever is still read into it */
 };
 
 /* ---- attach ---- */
@@ -109,6 +110,8 @@ static void begin_pair(struct session *s, struct session *former)
 
 static void end_pair(struct session *s)
 {
+	if (s->replaces)
+		s->replaces->outlived_ms = uv_now(&s->connection->server->loop);
 	s->connection->server->lent_bytes -= s->lent;
 	s->lent = 0;
 	s->replaces = NULL;
@@ -625,6 +628,19 @@ static void give_back(struct session *s)
 	s->bytes = 0;
 }
 
+/*
+ * A client that takes an edit back goes on with the ring it had before, and does not attach again. The log of
+ * mixes then ends with a mix that never acted, so the session's own is added once more. Not at once: the
+ * sessions of a process that is killed end in any order, and its edit may stand.
+ */
+static void note_outlived(struct session *s, uint64_t now_ms)
+{
+	if (s->outlived_ms == 0 || now_ms - s->outlived_ms < OUTLIVED_MS)
+		return;
+	s->outlived_ms = 0;
+	runs_note_again(s);
+}
+
 void session_clock(struct session *s, uint64_t now_ms)
 {
 	if (!s->fed)
@@ -636,6 +652,7 @@ void session_clock(struct session *s, uint64_t now_ms)
 
 	struct feed_counters counters = feed_counters(s->feed);
 
+	note_outlived(s, now_ms);
 	tell_unpinned(s, counters.pinned == RING_UNPINNED);
 	if (!counters.full)
 		s->full_since_ms = 0;

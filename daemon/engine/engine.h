@@ -101,6 +101,9 @@ void engine_free(struct engine *engine); /* no feed may be attached */
  * carried them out. */
 void engine_step(struct engine *engine, const struct engine_event *event, struct engine_actions *out);
 
+/* What the feed began at; does not change while the feed lives. Any thread. */
+const struct cursor *feed_cursor(const struct feed *feed);
+
 struct feed_counters {
 	uint64_t published, released, lost_wakes;
 	bool full;	 /* every slot is published and none released: the trainer is behind */

@@ -53,6 +53,11 @@ void feed_free(struct feed *feed)
 	free(feed);
 }
 
+const struct cursor *feed_cursor(const struct feed *feed)
+{
+	return &feed->cursor;
+}
+
 struct feed_counters feed_counters(const struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;

@@ -197,6 +197,22 @@ def test_an_edit_needs_no_memory_of_its_own(daemon):
         client(daemon, run="third", deadline_ms=300)
 
 
+def test_the_log_of_mixes_knows_of_an_edit_that_was_taken_back(daemon):
+    """It is the last thing that happened to the run: nobody attaches again, so nobody else corrects the log."""
+
+    def dataset(*more):
+        plan = daemon.tokctl("plan", "-c", daemon.config, "train", "--from", 4096, "--count", 64, "--json", *more)
+        return [line["dataset"] for line in plan]
+
+    ours = client(daemon, run="job")
+    take(ours)
+    ours.obey("mix", "weight 1 code\n")
+    wait_until(lambda: set(dataset("--run", "job")) == {"code"}, "the log to have the mix")
+    ours.undo()
+    assert take(ours) == [4, 5, 6, 7]
+    wait_until(lambda: dataset("--run", "job") == dataset(), "the log to have the mix before it again")
+
+
 def test_an_edit_is_taken_back_without_memory_and_without_a_daemon(daemon):
     limit_memory(daemon, 1)
     ours = client(daemon)

@@ -455,12 +455,16 @@ def order_of(names, mixes):
 
 
 def cat(scene, node, run_, end):
-    """All windows of [0, end), by the cursors that the daemon of @node logged: [end, window]. A later one holds from its place on."""
+    """All windows of [0, end), by the cursors that the daemon of @node logged: [end, window]. A later one holds from the start of its
+    segment on: what earlier ones announced there never acted."""
     places = []
     for path in node.cursors(run_):
-        at = tokend.Cursor.load(path).position
+        cursor = tokend.Cursor.load(path)
+        at = cursor.segments[0]["start"]
         while places and places[-1][0] >= at:
             places.pop()
+        path = node.place.file("look", os.path.basename(path))
+        cursor.rewind(at).save(path)
         places.append((at, path))
     rows = []
     for (at, path), (to, _) in zip(places, places[1:] + [(end, None)], strict=True):
