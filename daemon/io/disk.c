@@ -250,7 +250,7 @@ static struct share *share_of(struct disk *disk, const struct request *request)
 static void disk_submit(struct disk *disk, struct disk_work *work, struct share *share)
 {
 	work->share = &share->pool;
-	work->begun = false;
+	work_begun(work, false);
 	work->ticks = 0;
 	disk->ops->submit(disk->backend, work);
 }
@@ -873,7 +873,7 @@ static bool disk_look(struct disk *disk)
 
 static void work_done(struct disk *disk, struct disk_work *work)
 {
-	work->begun = false;
+	work_begun(work, false);
 	if (work->look)
 		file_looked(disk, work->look);
 	else if (work->opening)

@@ -9,6 +9,7 @@
 #include "disk.h"
 #include "look.h"
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -59,6 +60,12 @@ static inline struct stat stat_of(const struct statx *found)
 		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
 		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
 	};
+}
+
+/* Nothing is ordered by it: it is looked at once a second. */
+static inline void work_begun(struct disk_work *work, bool begun)
+{
+	atomic_store_explicit(&work->begun, begun, memory_order_relaxed);
 }
 
 struct disk_ops {

@@ -142,7 +142,7 @@ static void uring_submit(void *backend, struct disk_work *work)
 
 	io_uring_prep_read(sqe, work->fd, work->to, (unsigned)work->bytes, work->at);
 	io_uring_sqe_set_data(sqe, work);
-	atomic_store_explicit(&work->begun, true, memory_order_relaxed);
+	work_begun(work, true);
 }
 
 /* Has the ring read the pool's descriptor, unless it does already. */

@@ -193,7 +193,7 @@ static void *pool_thread(void *argument)
 	pthread_mutex_lock(&pool->mutex);
 	while ((work = pool_next(pool))) {
 		pthread_mutex_unlock(&pool->mutex);
-		work->begun = true;
+		work_begun(work, true);
 		work->result = work_do(work);
 		pthread_mutex_lock(&pool->mutex);
 		share_end(pool, work->share);
