@@ -267,6 +267,10 @@ int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows,
  * row. What fails here is tried again with that. */
 int handle_record_place(struct tokend *t);
 int handle_record_skip(struct tokend *t);
+/* Before all up to @next is committed: what was taken of it is recorded. */
+int handle_record_commit(struct tokend *t, uint64_t next);
+/* The session goes elsewhere, and what is not committed will never be. */
+void handle_record_drop(struct tokend *t);
 /* Before a seek: does it go to the beginning of another pass? */
 void handle_record_pass(struct tokend *t, bool again);
 /* @ours: not in a child. */

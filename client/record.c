@@ -1,7 +1,8 @@
 /*
  * Writes what a session takes into a file; the format is in record.h. A batch is handed out only once its
  * entries are in the file, so what was recorded may lack a taker (after a kill), but nothing taken lacks its
- * record.
+ * record. In a session that commits, the entries of a batch are kept until it is committed, and it is
+ * committed only once they are in the file.
  */
 #include "record.h"
 
@@ -16,19 +17,33 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Where the entries up to some point say that we are. */
+struct told {
+	bool rows;   /* this process took a row: from then on a move forwards is a skip */
+	bool begun;  /* the rest is set: */
+	uint64_t at; /* the position after the last row of all ranks, or after the last move */
+	uint64_t rank, world, micro;
+};
+
+/* The end of a batch, or of a skip, among the entries that are kept. */
+struct mark {
+	size_t entries;
+	uint64_t next; /* it is written once this position is committed */
+	struct told told;
+};
+
 struct recording {
 	char *path; /* for complaints */
 	int fd;
 	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
-	bool rows;     /* this process took a row: from then on a move forwards is a skip */
 	bool again;    /* the next beginning is that of another pass */
-	bool begun;    /* the file says where we are: */
-	uint64_t at;   /* the position after the last row of all ranks, or after the last move */
+	struct told told, written;
 	uint64_t from; /* where the session seeked to since; < taken: what lies between is skipped by request
 			*/
-	uint64_t rank, world, micro;
-	uint64_t *entry; /* [room][2] */
+	uint64_t *entry; /* [room][2], not written yet */
 	size_t room, entries;
+	struct mark *mark;
+	size_t mark_room, marks;
 };
 
 /* ---- the format ---- */
@@ -80,27 +95,37 @@ static void put(struct recording *r, uint64_t first, uint64_t second)
 	r->entries++;
 }
 
-/* Room for @rows and two beginnings, and nothing in it. */
-static bool clear(struct recording *r, size_t rows)
+/* Room for @rows, two beginnings and a mark more. */
+static bool make_room(struct recording *r, size_t rows)
 {
-	size_t room = rows + 2 + 2 * (size_t)RECORD_WORDS;
+	size_t room = r->entries + rows + 2 + 2 * (size_t)RECORD_WORDS;
 
 	if (room > r->room) {
-		uint64_t *entry = realloc(r->entry, room * RECORD_ENTRY_BYTES);
+		size_t more = 2 * r->room > room ? 2 * r->room : room;
+		uint64_t *entry = realloc(r->entry, more * RECORD_ENTRY_BYTES);
 
 		if (!entry)
 			return false;
 		r->entry = entry;
-		r->room = room;
+		r->room = more;
 	}
-	r->entries = 0;
+	if (r->marks == r->mark_room) {
+		size_t more = r->mark_room ? 2 * r->mark_room : 4;
+		struct mark *mark = realloc(r->mark, more * sizeof(*mark));
+
+		if (!mark)
+			return false;
+		r->mark = mark;
+		r->mark_room = more;
+	}
 	return true;
 }
 
-/* All that was put, or nothing: what was written of it is then cut off, or will be written over. */
-static int write_entries(struct tokend *t, struct recording *r)
+/* All of the first @entries, or nothing: what was written of them is then cut off, or will be written over.
+ */
+static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 {
-	size_t bytes = r->entries * RECORD_ENTRY_BYTES, done = 0;
+	size_t bytes = entries * RECORD_ENTRY_BYTES, done = 0;
 
 	while (done < bytes) {
 		ssize_t n = pwrite(r->fd, (char *)r->entry + done, bytes - done, (off_t)(r->size + done));
@@ -113,9 +138,9 @@ static int write_entries(struct tokend *t, struct recording *r)
 
 			(void)cut; /* the next try writes over it, and readers know a torn end */
 			return handle_fail(t, TOKEND_EARGUMENT,
-				"record: %s: %s: nothing was taken; make it writable and call again, or end "
+				"record: %s: %s: nothing was %s; make it writable and call again, or end "
 				"the record",
-				r->path, strerror(error));
+				r->path, strerror(error), t->committing ? "committed" : "taken");
 		}
 		done += (size_t)n;
 	}
@@ -123,12 +148,35 @@ static int write_entries(struct tokend *t, struct recording *r)
 	return 0;
 }
 
+/* Writes up to the first @marks marks. */
+static int write_marks(struct tokend *t, struct recording *r, size_t marks)
+{
+	const struct mark *last = marks > 0 ? &r->mark[marks - 1] : NULL;
+	int status = last ? write_entries(t, r, last->entries) : 0;
+
+	if (!last || status < 0)
+		return status;
+
+	size_t written = last->entries;
+
+	r->written = last->told;
+	r->entries -= written;
+	memmove(r->entry, r->entry + 2 * written, r->entries * RECORD_ENTRY_BYTES);
+	r->marks -= marks;
+	memmove(r->mark, r->mark + marks, r->marks * sizeof(*r->mark));
+	for (size_t i = 0; i < r->marks; i++)
+		r->mark[i].entries -= written;
+	return 0;
+}
+
 static bool is_elsewhere(const struct tokend *t)
 {
 	const struct recording *r = t->record;
 
-	return !r->begun || r->at != t->taken || r->at != r->from || r->rank != t->rank ||
-	       r->world != t->world || r->micro != t->micro;
+	const struct told *told = &r->told;
+
+	return !told->begun || told->at != t->taken || told->at != r->from || told->rank != t->rank ||
+	       told->world != t->world || told->micro != t->micro;
 }
 
 static void put_beginning(
@@ -162,44 +210,56 @@ static void put_moves(const struct tokend *t, struct recording *r)
 	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
 	bool skipped = r->from != t->taken;
 
-	if (skipped && r->from != r->at) {
-		put_beginning(t, r, kind, r->at, r->from);
+	if (skipped && r->from != r->told.at) {
+		put_beginning(t, r, kind, r->told.at, r->from);
 		kind = RECORD_VERSION;
 	}
-	put_beginning(t, r, kind, skipped ? r->from : r->at, t->taken);
+	put_beginning(t, r, kind, skipped ? r->from : r->told.at, t->taken);
 }
 
-/* The file now says that we are at @at. */
-static void said(const struct tokend *t, struct recording *r, uint64_t at)
+/*
+ * What was put since there were @entries says that we are at @at, after rows or a skip that are committed
+ * with @next. It is written now, unless it is to be committed first.
+ */
+static int finish(
+	struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at, uint64_t next)
 {
-	r->begun = true;
+	const struct told told = {.rows = rows || r->told.rows,
+		.begun = true,
+		.at = at,
+		.rank = t->rank,
+		.world = t->world,
+		.micro = t->micro};
+
+	r->mark[r->marks++] = (struct mark){r->entries, next, told};
+
+	int status = t->committing && next > t->committed ? 0 : write_marks(t, r, r->marks);
+
+	if (status < 0) {
+		r->marks--;
+		r->entries = entries;
+		return status;
+	}
+	r->told = told;
 	r->again = false;
-	r->at = r->from = at;
-	r->rank = t->rank;
-	r->world = t->world;
-	r->micro = t->micro;
+	r->from = at;
+	return 0;
 }
 
 int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
 	size_t row_bytes, uint64_t next)
 {
 	struct recording *r = t->record;
+	size_t entries = r->entries;
 
-	if (!clear(r, rows))
+	if (!make_room(r, rows))
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	if (is_elsewhere(t))
 		put_moves(t, r);
 	for (uint32_t i = 0; i < rows; i++)
 		put(r, row[i].position,
 			record_checksum(row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
-
-	int status = write_entries(t, r);
-
-	if (status == 0) {
-		said(t, r, next);
-		r->rows = true;
-	}
-	return status;
+	return finish(t, r, entries, true, next, next);
 }
 
 /*
@@ -210,18 +270,15 @@ int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows,
 static int write_skip(struct tokend *t)
 {
 	struct recording *r = t->record;
+	uint64_t at = r->told.at;
+	size_t entries = r->entries;
 
-	if (!r->rows || r->at >= t->taken || (r->from != r->at && r->from != t->taken))
+	if (!r->told.rows || at >= t->taken || (r->from != at && r->from != t->taken))
 		return 0;
-	if (!clear(r, 0))
+	if (!make_room(r, 0))
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	put_moves(t, r);
-
-	int status = write_entries(t, r);
-
-	if (status == 0)
-		said(t, r, t->taken);
-	return status;
+	return finish(t, r, entries, false, t->taken, at);
 }
 
 int handle_record_place(struct tokend *t)
@@ -231,14 +288,34 @@ int handle_record_place(struct tokend *t)
 	if (!r)
 		return 0;
 	r->from = t->taken;
-	if (!r->rows)
-		r->at = t->taken;
+	if (!r->told.rows)
+		r->told.at = t->taken;
 	return write_skip(t);
 }
 
 int handle_record_skip(struct tokend *t)
 {
 	return t->record ? write_skip(t) : 0;
+}
+
+int handle_record_commit(struct tokend *t, uint64_t next)
+{
+	struct recording *r = t->record;
+	size_t marks = 0;
+
+	while (r && marks < r->marks && r->mark[marks].next <= next)
+		marks++;
+	return r ? write_marks(t, r, marks) : 0;
+}
+
+void handle_record_drop(struct tokend *t)
+{
+	struct recording *r = t->record;
+
+	if (!r || r->marks == 0)
+		return;
+	r->entries = r->marks = 0;
+	r->told = r->written;
 }
 
 void handle_record_pass(struct tokend *t, bool again)
@@ -253,6 +330,7 @@ static void recording_free(struct recording *r)
 {
 	free(r->path);
 	free(r->entry);
+	free(r->mark);
 	free(r);
 }
 
@@ -319,8 +397,9 @@ static int begin_record(struct tokend *t, const char *path)
 		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
 	}
 	r->path = copy;
-	r->rows = t->number > 0 || (old && old->rows);
-	r->at = r->from = t->taken;
+	r->told.rows = t->number > 0 || (old && old->told.rows);
+	r->told.at = r->from = t->taken;
+	r->written = r->told;
 
 	int status = open_file(t, r);
 
@@ -353,7 +432,10 @@ int tokend_record(struct tokend *t, const char *path)
 		return status;
 	if (path && !*path)
 		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
-	status = handle_record_skip(t); /* before the new one is opened, which may be the same file */
+	/* Before the new one is opened, which may be the same file. */
+	status = handle_record_commit(t, UINT64_MAX);
+	if (status == 0)
+		status = handle_record_skip(t);
 	if (path && status == 0)
 		status = begin_record(t, path);
 	if (path && status < 0)
@@ -371,7 +453,7 @@ void handle_end_record(struct tokend *t, bool ours)
 		return;
 	if (ours) {
 		/* Whoever wants to hear of errors has ended the record before. */
-		end_record(t, r, handle_record_skip(t));
+		end_record(t, r, r->marks > 0 ? 0 : handle_record_skip(t));
 	} else {
 		recording_free(r);
 	}

@@ -12,6 +12,7 @@
  * to another position or changes rank, world or micro-batch (not after a mere change of the mix, nor when a
  * lost daemon is found). So a session that took nothing leaves an empty file. One that took rows and then
  * moves forwards, by a skip or a seek, says so at once: it may save its state and end before its next row.
+ * In a session that calls tokend_commit(), all of this is written once it is committed.
  * Earlier clients wrote a beginning at tokend_record() and at every seek. No row has the position
  * RECORD_BEGIN, and no entry within a beginning looks like the first of one, so a torn beginning is known by
  * the one that follows it.

@@ -104,6 +104,9 @@ int tokend_commit(struct tokend *t, uint64_t next)
 			"next: %" PRIu64 " is not that of a batch taken and not yet committed: %" PRIu64
 			" is committed, %" PRIu64 " taken",
 			next, t->committed, t->taken);
+	r = handle_record_commit(t, next);
+	if (r < 0)
+		return r;
 	t->committing = true;
 	t->committed = next;
 	/* With the last batch before a skip the skip is committed, too. */
@@ -152,6 +155,7 @@ static void set_origin(struct tokend *t, const struct cursor *origin)
 
 void handle_start(struct tokend *t, const struct cursor *origin, const struct target *target)
 {
+	handle_record_drop(t);
 	set_origin(t, origin);
 	set_target(t, target);
 	t->taken = t->committed = origin->next;

@@ -302,7 +302,8 @@ TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity
  * ---- proof ----
  *
  * Appends to @path (created if need be) what is taken from now on: where this session began, then 16 bytes a
- * row (position, checksum of its tokens); `tokctl verify` reads such files. One write a batch, no fsync. A
+ * row (position, checksum of its tokens); `tokctl verify` reads such files. From the first tokend_commit() on
+ * a batch is written when it is committed. One write a batch, no fsync. A
  * file belongs to one process at a time. NULL ends it. Errors: EARGUMENT with the errno's text; later, a disk
  * that takes no more makes tokend_next() fail with EARGUMENT rather than lose a record.
  */

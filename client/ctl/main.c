@@ -51,7 +51,7 @@ static const struct command commands[] = {
 	{"verify", ctl_verify,
 		"-c FILE STREAM RECORD... [--from I] [--to J] [--cursor F... | --run RUN] [--json]",
 		"prove from trainers' records that nothing was repeated, lost or altered; what was taken "
-		"counts"},
+		"counts, or with commit() what was committed"},
 	{"status", ctl_status, "[--socket P] [-c FILE] [--json]", "what a running daemon serves"},
 	{"top", ctl_top, "[--interval S] [--count N] [--socket P] [-c FILE]",
 		"the same again and again, with rates; q leaves"},

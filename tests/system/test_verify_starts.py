@@ -21,7 +21,7 @@ from tokend import Loader
 WORLD, MICRO, STEP = 2, 4, 8
 BEGIN, VERSION = (1 << 64) - 1, 1
 
-DEATHS = 33  # in all cases together
+DEATHS = 43  # in all cases together
 EXACT = {"repeated": 0, "lost": 0, "altered": 0, "skipped": 0, "void": 0}
 
 # Lives follow each other. One: what each rank does in turn; a dict has a list for each rank, if they differ.
@@ -62,6 +62,17 @@ CASES = [
     ("skip by request, die, go on after it",
      [[("take", 10), ("skip", 40), DIE], [("load", 120), ("take", 5), ("close",)]], {"to": 160, "skipped": 40}),
     ("skip by request, die, go on before it", [[("take", 10), ("skip", 40), DIE], FROM_80], {"to": 160}),
+    ("commit, take two more, die: they do not count", [[("commit",), ("take", 8), ("commit",), ("take", 2), DIE]], {"to": 64}),
+    ("commit, take two more, close", [[("commit",), ("take", 8), ("commit",), ("take", 2), ("close",)]], {"to": 64}),
+    ("commit all but one of ten", [[("commit",), ("take", 10), ("commit", 72), ("take", 3), DIE]], {"to": 72}),
+    ("commit, take two more, die, go on from the state",
+     [[("commit",), ("take", 8), ("commit",), ("take", 2), DIE], [("load", 64), ("take", 12), ("close",)]], {"to": 160}),
+    ("commit, take two more, load, go on",
+     [[("commit",), ("take", 8), ("commit",), ("take", 2), ("load", 64), ("take", 12), ("commit",), ("close",)]], {"to": 160}),
+    ("skip by request between what is committed late",
+     [[("commit",), ("take", 8), ("skip", 40), ("take", 2), ("commit",), ("take", 1), DIE]], {"to": 120, "skipped": 40}),
+    ("commit for the first time after eight: these counted when they were taken",
+     [[("take", 8), ("commit", 56), ("take", 2), DIE]], {"to": 64}),
 ]  # fmt: skip
 
 
@@ -97,6 +108,8 @@ class Scene:
                 loader.load_state_dict(state)
                 if what == "die loading":
                     os._exit(3)  # nobody killed us
+            elif what == "commit":
+                loader.commit(*number)
             elif what == "seek":
                 loader.seek(position=number[0])
             elif what == "skip":
@@ -210,7 +223,7 @@ def main():
         checks.ok("processes were killed", scene.deaths == DEATHS, scene.deaths)
         old_records(scene)
         wait_for(lambda: scene.daemon.rings() == 0)
-        checks.has("--help says what is counted", run(TOKCTL, "verify", "--help")[1].decode(), "what was taken counts")
+        checks.has("--help says what is counted", run(TOKCTL, "verify", "--help")[1].decode(), "what was taken counts", "commit()")
         checks.equal("exit 0", scene.daemon.stop(), 0)
     checks.exit()
 

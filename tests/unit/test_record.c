@@ -429,6 +429,55 @@ static void the_last_skip_is_kept(void **state)
 	}
 }
 
+static int commit(struct tokend *t, uint64_t next)
+{
+	int status = handle_record_commit(t, next);
+
+	if (status == 0) {
+		t->committing = true;
+		t->committed = next;
+	}
+	return status;
+}
+
+/* Batches, and skips between them, are written once they are committed, in the order they came in. */
+static void committed_before_it_is_written(void **state)
+{
+	struct tokend t = handle(0, 1, 0);
+
+	(void)state;
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(tokend_record(&t, path), 0);
+	assert_int_equal(commit(&t, 0), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(take(&t, MICRO), 0);
+	skip_on(&t, 88);
+	assert_int_equal(take(&t, MICRO), 0);
+	assert_int_equal(load(), 0);
+	assert_int_equal(commit(&t, 4), 0);
+	assert_int_equal(load(), 5 + MICRO);
+	limit_files_to(file_bytes() + 40);
+	assert_int_equal(commit(&t, 8), TOKEND_EARGUMENT);
+	assert_non_null(strstr(tokend_why(&t), "nothing was committed"));
+	assert_int_equal(load(), 5 + MICRO);
+	limit_files_to(RLIM_INFINITY);
+	assert_int_equal(commit(&t, 12), 0); /* and with it the skip */
+	assert_int_equal(load(), 10 + 3 * MICRO);
+	assert_move(load() - 5, 12, 100);
+	assert_int_equal(commit(&t, 104), 0);
+	assert_int_equal(load(), 10 + 4 * MICRO);
+	assert_rows(10 + 3 * MICRO, 100, MICRO);
+	assert_int_equal(take(&t, MICRO), 0);
+	handle_record_drop(&t); /* a checkpoint is loaded: what was committed is all that was */
+	go(&t, 104);
+	assert_int_equal(take(&t, MICRO), 0);
+	assert_int_equal(take(&t, MICRO), 0);
+	assert_int_equal(commit(&t, 108), 0);
+	handle_end_record(&t, true);
+	assert_int_equal(load(), 10 + 5 * MICRO);
+	assert_rows(10 + 3 * MICRO, 100, 2 * MICRO);
+}
+
 /* ---- files that are found ---- */
 
 static void torn_ends_are_cut_off(void **state)
@@ -668,6 +717,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(moves_before_the_first_row, setup, teardown),
 		cmocka_unit_test_setup_teardown(moves_after_rows, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_last_skip_is_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(committed_before_it_is_written, setup, teardown),
 		cmocka_unit_test_setup_teardown(torn_ends_are_cut_off, setup, teardown),
 		cmocka_unit_test_setup_teardown(other_files_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_old_record_goes_on, setup, teardown),

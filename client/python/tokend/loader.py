@@ -77,7 +77,7 @@ class Loader(Generic[B]):
     prefetched   for a loop that takes batches ahead of its step: how many it holds that it has not trained on when it saves. The
                  state is then that of the batch before the last so many taken; commit() is refused. 1 for nanoGPT's loop
     record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
-                 these files that nothing was repeated, lost or altered
+                 these files that nothing was repeated, lost or altered. What was committed counts, from the first commit() on
     strict       True: if another process reads for this stream, run, world, rank and peer, wait for its end up to `deadline`, then
                  raise a RefusedError that names both pids. False: both take the same samples and warn. Default: True under a
                  launcher if the run has a name, otherwise False
