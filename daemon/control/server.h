@@ -151,6 +151,8 @@ struct session {
 	uint64_t fed_since_ms;	/* this one, or those of its process that it took the place of */
 	uint64_t next;		/* position it was attached at */
 	uint64_t full_since_ms; /* 0: not full */
+	uv_work_t unmap;	/* its end */
+	uint64_t used_ns;	/* CPU time of that */
 	unsigned leaving_s;	/* for so long reads of it have been in flight since it left */
 };
 

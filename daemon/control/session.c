@@ -133,8 +133,6 @@ static void session_free(struct session *s)
 	struct server *server = s->connection->server;
 
 	assert(!s->fed);
-	if (s->feed)
-		server->lost_wakes += feed_counters(s->feed).lost_wakes;
 	feed_free(s->feed);
 	segment_free(&s->segment);
 	end_pairs(s);
@@ -144,6 +142,43 @@ static void session_free(struct session *s)
 	server->sessions--;
 	s->connection->session = NULL;
 	free(s);
+}
+
+/* In the pool: to give back the pages of a large ring takes a while. */
+static void unmap_work(uv_work_t *work)
+{
+	struct session *s = work->data;
+	uint64_t begin = pace_clock();
+
+	segment_free(&s->segment);
+	s->used_ns = pace_clock() - begin;
+}
+
+static void unmap_done(uv_work_t *work, int status)
+{
+	struct session *s = work->data;
+	struct connection *c = s->connection;
+
+	(void)status;
+	c->jobs--;
+	pace_charge(c, s->used_ns);
+	session_free(s);
+	connection_settle(c);
+}
+
+/* Its connection is closing, and the data thread has let go of it, or never had it. */
+static void session_end(struct session *s)
+{
+	struct server *server = s->connection->server;
+
+	assert(!s->fed && s->connection->closing);
+	if (s->feed)
+		server->lost_wakes += feed_counters(s->feed).lost_wakes;
+	feed_free(s->feed);
+	s->feed = NULL;
+	s->connection->jobs++;
+	s->unmap.data = s;
+	uv_queue_work(&server->loop, &s->unmap, unmap_work, unmap_done);
 }
 
 static bool read_start(struct attach_job *job, const struct wire *w)
@@ -405,10 +440,8 @@ static void attach_done(uv_work_t *work, int status)
 	c->jobs--;
 	pace_charge(c, job->used_ns);
 	if (c->closing) {
-		session_free(s);
-		connection_settle(c);
+		session_end(s);
 	} else if (!job->ok || !runs_claim(s, &job->noted, &job->refusal)) {
-		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 	} else {
 		s->fed = true;
@@ -531,8 +564,8 @@ void session_leave(struct session *s)
 	if (s->fed)
 		feeder_detach(s->connection->server->feeder, s->id);
 	else if (s->connection->jobs == 0)
-		session_free(s);
-	/* else attach_done() frees it */
+		session_end(s);
+	/* else attach_done() ends it */
 }
 
 /* The first position of the session's rank that was not handed out. */
@@ -597,12 +630,8 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 		connection_refuse(c, "protocol", "released",
 			"the ring's control words are out of range: this client was thrown out");
 	if (news & FEEDER_GONE) {
-		uint64_t begin = pace_clock();
-
 		s->fed = false;
-		session_free(s);
-		pace_charge(c, pace_clock() - begin);
-		connection_settle(c);
+		session_end(s);
 	}
 }
 
