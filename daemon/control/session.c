@@ -290,10 +290,10 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 			config->memory_capped ? "the cgroup's limit, which is below memory: in"
 					      : "memory: in",
 			config->path);
-	/* A ring in place of another one takes no more than its user has. */
-	if (!former && !quota_memory(server->quotas, s->connection->quota, need,
-			       used - server->options->staging_bytes, limit - server->options->staging_bytes,
-			       &job->refusal))
+	/* Of a ring in place of another one, what it takes more than that. */
+	if (need > lent && !quota_memory(server->quotas, s->connection->quota, need - lent,
+				   used - server->options->staging_bytes,
+				   limit - server->options->staging_bytes, &job->refusal))
 		return false;
 	s->bytes = need;
 	server->memory_bytes += need;

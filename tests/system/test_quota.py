@@ -94,9 +94,17 @@ def memory(checks, place):
     config = config_of(place, "memory", [GREEDY, POLITE], memory=64 << 20)
     daemon = Daemon(place, config)
     ring = {"micro": 2048, "slots": 8}  # about 3 MiB
+    tiny = client(daemon, GREEDY).attach(run="greedy", peer=MOST, micro=1, slots=4)
     greedy, packet = as_many(lambda n: client(daemon, GREEDY).attach(run="greedy", peer=n, **ring))
     checks.ok("one user gets most of memory:", 16 <= len(greedy) <= 23, len(greedy))
     checks.ok("  and is refused for now then", packet.get("passing") == 1 and "other users" in packet["text"], packet)
+    seeking = lambda c, peer: attempt(  # noqa: E731
+        lambda: client(daemon, GREEDY).attach(run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring)
+    )
+    checks.ok("  also for a large ring in place of a small one", not seeking(tiny, MOST))
+    again = seeking(greedy[0], 0)
+    checks.ok("  but not for one of the same size, as a seek takes it", again)
+    close([tiny, *([again] if again else [])])
     polite = attempt(lambda: client(daemon, POLITE).attach(run="polite", **ring))
     checks.ok("  another user's share is there, and fed", polite and polite.next() is not None)
     packet = as_many(lambda n: client(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[1]
