@@ -41,7 +41,7 @@ enum disk_fault {
 struct disk_done {
 	uint64_t tag;
 	enum disk_fault fault;
-	int error;	 /* errno of DISK_ERRNO */
+	int error; /* errno of DISK_ERRNO */
 	/* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or "". Valid until the next
 	 * disk_queue() or disk_reap(), which is why a fault is handed up alone. */
 	const char *why;

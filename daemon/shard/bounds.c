@@ -318,7 +318,7 @@ bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, cha
 	if (b) {
 		b->tokens = tokens;
 		b->id = file->id;
-		fine = read_file(&r, file);
+		fine = read_file(&r, file) && bytes_settled(file, why, why_bytes);
 	} else {
 		refuse_file(&r, strerror(ENOMEM));
 	}

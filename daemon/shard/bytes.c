@@ -115,6 +115,23 @@ uint32_t bytes_id(const struct stat *st)
 	return id & UINT32_MAX ? (uint32_t)id : 1;
 }
 
+static uint64_t ctime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_ctim.tv_sec * 1000000000 + (uint64_t)st->st_ctim.tv_nsec;
+}
+
+bool bytes_settled(const struct bytes *b, char *why, size_t why_bytes)
+{
+	struct stat st;
+
+	if (fstat(b->fd, &st) != 0)
+		return bytes_why(why, why_bytes, "%s", strerror(errno));
+	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->ctime_ns)
+		return true;
+	errno = ESTALE;
+	return bytes_why(why, why_bytes, "a file beside it was changed while it was read");
+}
+
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
 {
 	struct bytes *b = calloc(1, sizeof(*b));
@@ -130,7 +147,8 @@ struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_b
 			.size = (uint64_t)st.st_size,
 			.plain = true,
 			.fd = fd,
-			.id = bytes_id(&st)};
+			.id = bytes_id(&st),
+			.ctime_ns = ctime_ns(&st)};
 		return b;
 	}
 	free(b);

@@ -39,7 +39,8 @@ struct bytes {
 	uint64_t frame_bytes; /* what reading a single byte may cost */
 	uint64_t index_bytes; /* what is kept of where they lie */
 	int fd;
-	uint32_t id; /* of a file as it lies: bytes_id() */
+	uint32_t id;	   /* of a file as it lies: bytes_id() */
+	uint64_t ctime_ns; /* likewise */
 };
 
 /*
@@ -78,6 +79,11 @@ struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_b
  */
 struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes);
 void bytes_close(struct bytes *b);
+/*
+ * Of a file that bytes_open_path() opened: was nothing written to it since? For whoever keeps what was read,
+ * and not the file. False: @why, and errno is ESTALE: open it again.
+ */
+bool bytes_settled(const struct bytes *b, char *why, size_t why_bytes);
 /*
  * What tells a file from another in its place, in short: of inode, size and time of change; never 0.
  */

@@ -294,7 +294,8 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 		return NULL;
 	}
 	if (!open_beside(b, ".ds.index", &file, why, why_bytes) || !same_index(file, facts, why, why_bytes) ||
-		(file && !load(&index->spans, file, facts->tokens, why, why_bytes))) {
+		(file && !(load(&index->spans, file, facts->tokens, why, why_bytes) &&
+				 bytes_settled(file, why, why_bytes)))) {
 		datatrove_close(index);
 		index = NULL;
 	} else {

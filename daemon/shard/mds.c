@@ -1070,7 +1070,8 @@ static void *list_read(const char *path, char *why, size_t why_bytes)
 	struct bytes *b = bytes_open_path(path, &error, why, why_bytes);
 
 	list->absent = !b && error == ENOENT;
-	bool fine = list->absent || (b && load_list(b, list, inner, sizeof(inner)));
+	bool fine = list->absent ||
+		    (b && load_list(b, list, inner, sizeof(inner)) && bytes_settled(b, inner, sizeof(inner)));
 
 	if (b && !fine)
 		bytes_why(why, why_bytes, "index.json: %s", inner);

@@ -438,6 +438,8 @@ static bool load_pieces(struct shard_index *index, struct walk *w, char *why, si
 		return bytes_why(why, why_bytes, ".idx: was changed while it was read");
 	if (!pieces_done(&index->pieces))
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	if (!bytes_settled(index->idx.file, why, why_bytes))
+		return false;
 	bytes_close(index->idx.file);
 	index->idx.file = NULL;
 	free(index->pointers);

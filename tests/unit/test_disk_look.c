@@ -173,6 +173,25 @@ static void touched_before_the_first_look(void **state)
 	shelf_free(shelf);
 }
 
+/* What is read once and kept was read before anybody wrote to it. */
+static void read_and_kept(void **state)
+{
+	struct shelf *shelf = shelf_new(1, TOKENS);
+	char why[256] = "";
+	int error;
+	struct bytes *b = bytes_open_path(shelf_path(shelf, 0), &error, why, sizeof(why));
+
+	(void)state;
+	assert_non_null(b);
+	assert_true(bytes_settled(b, why, sizeof(why)));
+	overwrite(shelf, DATA_AT, 2);
+	assert_false(bytes_settled(b, why, sizeof(why)));
+	assert_int_equal(errno, ESTALE);
+	assert_string_equal(why, "a file beside it was changed while it was read");
+	bytes_close(b);
+	shelf_free(shelf);
+}
+
 static const struct test_case cases[] = {
 	CASE(overwritten),
 	CASE(overwritten_in_part),
@@ -180,6 +199,7 @@ static const struct test_case cases[] = {
 	CASE(cut_and_written_again),
 	CASE(touched),
 	CASE(touched_before_the_first_look),
+	CASE(read_and_kept),
 };
 
 int main(void)
