@@ -316,6 +316,11 @@ const char *tokend_dataset(const struct tokend *t, uint32_t dataset)
 	return dataset < t->origin.datasets ? t->origin.dataset[dataset].name : NULL;
 }
 
+const char *tokend_run(const struct tokend *t)
+{
+	return t->run;
+}
+
 /* ---- the daemon's other services ---- */
 
 int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes)

@@ -168,6 +168,9 @@ struct tokend_shape {
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
 /* Name of a dataset by its index in tokend_row, or NULL. Owned by the handle until seek or detach. */
 TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
+/* Name of the run. The daemon may call an unnamed one default@UID. Owned by the handle until its next call.
+ */
+TOKEND_API const char *tokend_run(const struct tokend *t);
 
 /*
  * For trainers that fetch ahead: says that everything up to and including the batch with this `next` has been

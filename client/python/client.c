@@ -365,6 +365,19 @@ static PyObject *client_datasets(PyObject *self, PyObject *none)
 	return list;
 }
 
+static PyObject *client_run(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	PyObject *text;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+	text = PyUnicode_FromString(tokend_run(c->t));
+	leave(c, false);
+	return text;
+}
+
 /* ---- going elsewhere ---- */
 
 static PyObject *client_seek(PyObject *self, PyObject *args)
@@ -575,6 +588,7 @@ static PyMethodDef client_methods[] = {
 	{"commit", client_commit, METH_VARARGS, "(next)"},
 	{"shape", client_shape, METH_NOARGS, "a dict of sizes and counts"},
 	{"datasets", client_datasets, METH_NOARGS, "their names, by index"},
+	{"run", client_run, METH_NOARGS, "its name, which the daemon chooses for an unnamed one"},
 	{"seek", client_seek, METH_VARARGS,
 		"(cursor or None, rank, world, micro_batch, again): again: another pass over a finite "
 		"stream"},

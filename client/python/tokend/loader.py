@@ -237,7 +237,7 @@ class Loader(Generic[B]):
             if documents:
                 self._client.need_documents()
             if record is not None:
-                self._client.record(arguments.record_path(record, run or "default", self._rank, self._peer))
+                self._client.record(arguments.record_path(record, self._client.run(), self._rank, self._peer))
             self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view, tokens)
             self._ahead = holding(prefetched, self._client)
             if transform is not None:
