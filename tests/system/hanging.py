@@ -86,7 +86,7 @@ class _Server:
             for held in [h for h in self.held if struct.unpack_from("<Q", h, 8)[0] == other]:
                 self.held.remove(held)
                 self.answer(other, EINTR)
-        elif self.words[0] and opcode not in (FLUSH, RELEASE):
+        elif self.words[0] and opcode not in (FLUSH, RELEASE) and self.words[2] in (0, opcode):
             self.held.append(request)
         else:
             self.serve(request)
@@ -134,7 +134,9 @@ class Hanging:
                 os._exit(0)
         os.close(fd)
 
-    def hang(self):
+    def hang(self, opcode=0):
+        """From now on, in calls of this kind; 0: in all."""
+        self.words[2] = opcode
         self.words[0] = 1
 
     def held(self):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from hanging import Hanging
+from hanging import GETATTR, Hanging
 from harness import TOKCTL, Checks, Client, Daemon, Place, Witness, datasets, rows_at, run, status, wait_for, with_parent
 
 SEQ_LEN, TOKENS = 64, 20_000
@@ -35,7 +35,7 @@ def make_streams(place):
     for name in ("far", "hung"):
         mounts[name] = Hanging(place.file(f"files-{name}"), place.file(name, ""))
     place.shard("hung-too/x.bin", TOKENS)
-    shapes = {"near": "files-near", "far": "far", "hung": "hung", "cold": "hung"}
+    shapes = {"near": "files-near", "far": "far", "hung": "hung", "cold": "hung", "one": "hung/00.bin"}
     return mounts, {n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()}
 
 
@@ -158,6 +158,20 @@ def check_after(checks, daemon):
     witness.close()
 
 
+def check_looks(checks, place, daemon, mount):
+    """A shard is open and is read, but nobody says whether it is still the same file."""
+    process = trainer(place, daemon, "one")
+    wait_for(lambda: any(s["stream"] == "one" and s["published"] for s in status(daemon.socket)[0]))
+    mount.hang(GETATTR)
+    drain(process)
+    known = wait_for(lambda: slow_of(daemon, "one"), 6)
+    checks.ok("shards that cannot be looked at are named, too", known, (mount.held(), daemon.log()))
+    process.kill()
+    process.wait()
+    mount.answer()
+    wait_for(lambda: not status(daemon.socket)[1]["slow_ms"])
+
+
 def check_openings(checks, place, daemon, mount):
     """A stream whose shards cannot even be opened."""
     mount.hang()
@@ -207,6 +221,7 @@ def main():
             daemon = Daemon(place, place.config(streams=streams), preexec_fn=few_descriptors)
             check_rates(checks, place, daemon, mounts)
             check_after(checks, daemon)
+            check_looks(checks, place, daemon, mounts["hung"])
             check_openings(checks, place, daemon, mounts["hung"])
             check_end(checks, place, daemon)
         finally:
