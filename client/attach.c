@@ -164,7 +164,7 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 		wire_set(w, WIRE_STRICT, 1);
 	say_node(w);
 	/* A seek: for a moment there are two rings, which `memory:` counts as one. */
-	if (t->fd >= 0 && t->now->session != GENERATION_UNNAMED)
+	if (t->fd >= 0 && t->now && t->now->session != GENERATION_UNNAMED)
 		wire_set(w, WIRE_REPLACES, t->now->session);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);

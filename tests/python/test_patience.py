@@ -122,7 +122,7 @@ def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
 
 def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_with_nobody(daemon):
     daemon.freeze()
-    with later(6.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
+    with later(2.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
         late = client(daemon, connect_ms=100)
     assert take(late) == [0, 1, 2, 3]
 
