@@ -46,6 +46,13 @@ elif scenario == "late":
     if rank == 1:
         time.sleep(2)
     make(deadline=60)
+elif scenario == "seek":  # one makes a loader, the other seeks: it is one agreement
+    group = dist.new_group([0, 1], backend="gloo")
+    loader = make(group=group, rank=rank, world=2)
+    if rank == 1:
+        make(group=group, rank=rank, world=2, start=8)
+    else:
+        loader.seek(position=8)
 elif scenario == "given":
     group = dist.new_group([0, 1], backend="gloo")
     if rank == 0:
@@ -76,11 +83,11 @@ def run(daemon, scenario, world):
     return [json.loads(out) for out, _ in ends]
 
 
-REMEDY = "every process of the job must make this loader; for a loader of this process alone pass rank=0, world=1"
+REMEDY = "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
 
 
 def is_refused(said, missing):
-    assert said["error"] == f"Error tokend.Loader: {missing} made no loader within 1.5 s: {REMEDY}"
+    assert said["error"] == f"Error tokend.Loader: {missing} did not come within 1.5 s: {REMEDY}"
     assert said["warned"] == [f"tokend.Loader: has waited 0.5 s for {missing}: {REMEDY}"]
     assert said["where"] == ["<string>"]  # the line that makes the loader
     assert said["s"] < 30
@@ -109,3 +116,8 @@ def test_a_group_that_was_given(daemon):
     first, second, third = run(daemon, "given", 3)
     is_refused(first[0], "rank 1 of 2")
     assert [first[1]["error"], second[0]["error"]] == [None, None] and third == []
+
+
+def test_one_makes_a_loader_while_the_other_seeks(daemon):
+    first, second = run(daemon, "seek", 2)
+    assert [said["error"] for said in first + second] == [None] * 3

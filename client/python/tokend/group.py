@@ -5,6 +5,10 @@ import sys
 import weakref
 from collections import deque
 
+from . import meeting
+
+PATIENCE_S = 1800.0  # gloo's own
+
 _own = None  # weak references to torch.distributed's group of all, and to the one we made beside it
 
 # gloo's thread lets go of a collective a little later than wait() returns. Who is the last to needs Python's lock, to let go of the
@@ -26,8 +30,10 @@ def processes():
     return distributed.get_world_size() if distributed else 1
 
 
-def of_all():
-    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders of a process share it."""
+def of_all(patience=PATIENCE_S):
+    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders of a process share it.
+
+    patience: seconds to wait for the others, then Error."""
     global _own
     distributed = _distributed()
     if distributed is None or distributed.get_world_size() == 1:
@@ -35,6 +41,7 @@ def of_all():
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
     if made is None:
+        meeting.meet(None, patience)
         made, beside = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
         _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(beside)
     return made
@@ -71,6 +78,10 @@ class Group:
         if self._everyone is None:
             return False
         return not self._distributed.is_initialized() or self._distributed.group.WORLD is not self._everyone()
+
+    def meet(self, patience):
+        """Waits until all processes have called this; Error after @patience seconds."""
+        meeting.meet(self._group, patience)
 
     # ---- the one that does not wait ----
 

@@ -11,7 +11,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
-from . import _tokend, agreement, arguments, arrays, dataset, job, meeting, private
+from . import _tokend, agreement, arguments, arrays, dataset, job, private
 from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control, Request
@@ -195,11 +195,9 @@ class Loader(Generic[B]):
         self._passes = 0  # that began again at position 0
         self._agree = agree
         self._rank, self._world, self._peer = 0, 1, peer
-        everyone = group is None and rank is None and world is None
-        if agree and (everyone or group is not None):
-            meeting.meet(group, arguments.unchecked_deadline(deadline))
-        if everyone and agree:
-            group = groups.of_all()
+        patience = arguments.unchecked_deadline(deadline)
+        if group is None and agree and rank is None and world is None:
+            group = groups.of_all(patience)
         together = groups.over(group)
 
         def attach(socket: Any, **reach: Any) -> None:
@@ -245,7 +243,7 @@ class Loader(Generic[B]):
             self._measure()
 
         try:
-            self._in_agreement(together, begin)
+            self._in_agreement(together, begin, patience)
         except BaseException:
             self.close()
             raise
@@ -266,9 +264,11 @@ class Loader(Generic[B]):
 
     # ---- the others of the job ----
 
-    def _in_agreement(self, together: groups.Group | None, go: Callable[[], None]) -> None:
+    def _in_agreement(self, together: groups.Group | None, go: Callable[[], None], patience: float = groups.PATIENCE_S) -> None:
         """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
         asked = together is not None and self._agree and not together.gone()
+        if asked:
+            together.meet(patience)  # type: ignore[union-attr]
         try:
             go()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Waits until every process of a group makes its loader.
+"""Waits until every process of a group comes: makes its loader, or seeks.
 
 torch.distributed.new_group() and the first collective block for gloo's 30 minutes if a process does not come, and then raise an error
 that does not say who. So each process announces itself in the default store first, and looks there for the others.
@@ -17,7 +17,9 @@ from ._tokend import Error
 WARN_S = 5.0
 LONGEST_PAUSE_S = 0.25  # between two looks; each asks the store for the keys of all
 NAMED = 8  # ranks in a message
-REMEDY = "every process of the job must make this loader; for a loader of this process alone pass rank=0, world=1"
+REMEDY = (
+    "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
+)
 
 
 def _default_store() -> Any:
@@ -38,7 +40,9 @@ def _ranks(distributed: Any, group: Any) -> list[int]:
 
 
 class _Meeting:
-    """The n-th of these processes in this store. What fails is taken back, so that the next one has the same number everywhere."""
+    """The n-th of these processes in this store: one may make a loader while another one seeks.
+
+    What fails is taken back, so that the next one has the same number everywhere."""
 
     def __init__(self, store: Any, ranks: list[int], mine: int) -> None:
         self._store, self._ranks, self._mine = store, ranks, mine
@@ -57,6 +61,10 @@ class _Meeting:
         missing = [rank for rank in self._ranks if not self._store.check([self._key(rank)])]
         named = ", ".join(map(str, missing[:NAMED])) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
         return f"rank{'s' if len(missing) != 1 else ''} {named} of {len(self._ranks)}"
+
+    def end(self) -> None:
+        """All are here, so all have left the meeting before."""
+        self._store.delete_key(f"{self._prefix}/{self._number - 1}/{self._mine}")
 
     def withdraw(self) -> None:
         self._store.delete_key(self._key(self._mine))
@@ -78,6 +86,15 @@ def meet(group: Any, seconds: float) -> None:
     except BaseException:
         meeting.withdraw()
         raise
+    meeting.end()
+
+
+def _users_level() -> int:
+    """stacklevel of the line outside of this package that called."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _wait(meeting: _Meeting, seconds: float) -> None:
@@ -85,9 +102,10 @@ def _wait(meeting: _Meeting, seconds: float) -> None:
     while not meeting.complete():
         waited = time.monotonic() - begin
         if waited >= seconds:
-            raise Error(f"tokend.Loader: {meeting.missing()} made no loader within {seconds:g} s: {REMEDY}")
+            raise Error(f"tokend.Loader: {meeting.missing()} did not come within {seconds:g} s: {REMEDY}")
         if waited >= WARN_S and not warned:
             warned = True
-            warnings.warn(f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}: {REMEDY}", RuntimeWarning, stacklevel=4)
+            text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}: {REMEDY}"
+            warnings.warn(text, RuntimeWarning, stacklevel=_users_level())
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 1.5 * pause)
