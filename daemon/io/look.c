@@ -145,7 +145,7 @@ enum look_result look_compare(struct look *look, const struct look_state *now, c
 	if (look->samples == 0)
 		return LOOK_FAILED;
 	for (unsigned i = 0; i < look->samples; i++) {
-		uint64_t hash, at = look->sample[i].at;
+		uint64_t hash = 0, at = look->sample[i].at;
 
 		errno = read_sample(look, at, true, &hash);
 		if (errno)
