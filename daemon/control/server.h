@@ -153,6 +153,7 @@ struct session {
 	uint64_t full_since_ms; /* 0: not full */
 	uv_work_t unmap;	/* its end */
 	uint64_t used_ns;	/* CPU time of that */
+	bool vacating;		/* its memory is being given back before its end */
 	unsigned leaving_s;	/* for so long reads of it have been in flight since it left */
 };
 

@@ -631,7 +631,8 @@ void session_news(struct server *server, uint32_t id, unsigned news)
 			"the ring's control words are out of range: this client was thrown out");
 	if (news & FEEDER_GONE) {
 		s->fed = false;
-		session_end(s);
+		if (!s->vacating)
+			session_end(s);
 	}
 }
 
@@ -645,16 +646,42 @@ static void tell_unpinned(struct session *s, bool unpinned)
 	s->unpinned = unpinned;
 }
 
+/* In the pool. */
+static void vacate_work(uv_work_t *work)
+{
+	struct session *s = work->data;
+	uint64_t begin = pace_clock();
+
+	segment_vacate(&s->segment);
+	s->used_ns = pace_clock() - begin;
+}
+
+static void vacate_done(uv_work_t *work, int status)
+{
+	struct session *s = work->data;
+	struct connection *c = s->connection;
+
+	(void)status;
+	c->jobs--;
+	pace_charge(c, s->used_ns);
+	end_pairs(s);
+	c->server->memory_bytes -= s->bytes;
+	quota_return(c->quota, s->bytes);
+	s->bytes = 0;
+	s->vacating = false;
+	if (!s->fed)
+		session_end(s);
+}
+
 /* Its trainer is gone, and storage does not answer: the ring's memory does not wait for that. */
 static void give_back(struct session *s)
 {
 	if (++s->leaving_s != LEAVING_MOST_S)
 		return;
-	segment_vacate(&s->segment);
-	end_pairs(s);
-	s->connection->server->memory_bytes -= s->bytes;
-	quota_return(s->connection->quota, s->bytes);
-	s->bytes = 0;
+	s->vacating = true;
+	s->connection->jobs++;
+	s->unmap.data = s;
+	uv_queue_work(&s->connection->server->loop, &s->unmap, vacate_work, vacate_done);
 }
 
 /*
