@@ -323,6 +323,8 @@ class Loader(Generic[B]):
         """At position 0. Each process does so for itself, when it asks for the first batch of another pass."""
         self._control.finish()
         self._batches = None
+        if self._ahead is not None:
+            self._client.commit(self._client.taken())  # of the pass that ended nothing can be asked for any more
         beginning = _tokend.cursor_seek(self._client.cursor(), 0)
         self._client.seek(beginning, self._rank, self._world, self._micro, True)
         self._begun(beginning)
