@@ -143,6 +143,18 @@ def test_a_record_holds_each_pass_by_itself(daemon):
     assert status == 0 and [(p["pass"], p["samples"]) for p in passes] == [(0, 100), (1, 100)]
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
+    records = daemon.directory / "records"
+    with make(daemon, record=records, prefetched=n) as loader:
+        assert positions(loader) == positions(loader) == list(range(WINDOWS))
+        while next(loader, None) is None and loader.position < WINDOWS:
+            pass
+    status, passes = verify(daemon, records)
+    assert status == 0
+    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [(0, WINDOWS, 0), (1, WINDOWS, 0)]
+
+
 TRAINER = """
 import os, signal, sys, tokend
 socket, records, save, passes, steps = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
