@@ -10,6 +10,9 @@
 enum {
 	SHARE = 8,	   /* one part of the time in so many */
 	MOST_NS = 2000000, /* of credit: this much may come at once after a pause */
+	/* Of debt. A large ring takes its maker hundreds of milliseconds; after that its trainer's wake-ups
+	 * must not wait for seconds. */
+	DEBT_NS = 10000000,
 	MS_NS = 1000000,
 };
 
@@ -126,9 +129,13 @@ static bool alone(const struct pace *pace)
 
 void pace_charge(struct connection *c, uint64_t used_ns)
 {
-	for (struct pace *pace = c->pace; pace->parent; pace = pace->parent)
-		if (!alone(pace))
-			pace->credit_ns -= (int64_t)used_ns;
+	for (struct pace *pace = c->pace; pace->parent; pace = pace->parent) {
+		if (alone(pace))
+			continue;
+		pace->credit_ns -= (int64_t)used_ns;
+		if (pace->credit_ns < -DEBT_NS)
+			pace->credit_ns = -DEBT_NS;
+	}
 }
 
 bool pace_may(struct connection *c)

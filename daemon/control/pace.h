@@ -1,8 +1,9 @@
 /*
  * How much of the control thread one of several may take. Everybody is a user, and within it a run, or none:
  * connections that are not attached. Where there are others beside it, a user or a run has an eighth of the
- * thread's CPU time. What it sends beyond that stays in its sockets, and they fill; nobody is refused. A
- * connection has one packet a turn, so that those of one run wait for each other equally.
+ * thread's CPU time, and of what the pool and the keeper do for it. What it sends beyond that stays in its
+ * sockets, and they fill; nobody is refused. A connection has one packet a turn, so that those of one run
+ * wait for each other equally.
  *
  * Time is charged as it was used, so nothing has to be known of what a message costs.
  */

@@ -18,15 +18,15 @@ struct save_job {
 	struct run_place place;
 	char tag[LIMIT_NAME_BYTES + 1];
 	bool ok;
+	uint64_t used_ns; /* CPU time */
 	struct refusal refusal;
 	struct store_saved saved;
 	size_t n;
 	char bytes[];
 };
 
-static void save_work(struct keeper_job *work)
+static void save(struct save_job *job)
 {
-	struct save_job *job = (struct save_job *)work;
 	struct cursor_why why;
 	struct cursor cursor;
 	char text[LIMIT_TEXT_BYTES];
@@ -43,6 +43,15 @@ static void save_work(struct keeper_job *work)
 				  sizeof(text)) ||
 			  refuse(&job->refusal, "checkpoint", job->saved.foreign ? "run" : "state_dir", "%s",
 				  text);
+}
+
+static void save_work(struct keeper_job *work)
+{
+	struct save_job *job = (struct save_job *)work;
+	uint64_t begin = pace_clock();
+
+	save(job);
+	job->used_ns = pace_clock() - begin;
 }
 
 static void answer(struct connection *c, const struct save_job *job)
@@ -66,8 +75,10 @@ static void save_done(struct keeper_job *work)
 	struct save_job *job = (struct save_job *)work;
 	struct connection *c = errand_back(&job->errand);
 
-	if (c)
+	if (c) {
+		pace_charge(c, job->used_ns);
 		answer(c, job);
+	}
 	if (job->saved.written)
 		quota_written(quota_of(job->server->quotas, job->place.uid), 1);
 	runs_found(job->server, job->place.stream, job->place.run, job->saved.owner);
