@@ -677,7 +677,9 @@ def users(bench):
         bench.checks.skip("users", f"cannot become another one: {e}")
         return
     bench.checks.ok("another uid is refused before a packet is parsed", seen == ["uid"] * 3 and bench.unharmed(), seen)
-    bench.checks.has("the log says what to do", bench.daemon.log(), f"uid {NOBODY} may not attach: add it to allow_uids")
+    advice = f"uid {NOBODY} may not attach: add it to allow_uids"
+    wait_for(lambda: advice in bench.daemon.log())  # the log is written a moment later
+    bench.checks.has("the log says what to do", bench.daemon.log(), advice)
     config = bench.place.config("users.yaml", streams=bench.streams, allow_uids=[1, NOBODY])
     daemon = Daemon(bench.place, config, bench.place.file("users.sock"))
     seen = as_nobody(lambda: Client(daemon.socket).attach().next().shape)
@@ -755,6 +757,7 @@ def unread_replies(bench):
     except (BrokenPipeError, ConnectionResetError):
         seen = None
     bench.checks.ok(f"a client that does not read its replies is dropped (after {sent})", seen is None and bench.unharmed(), seen)
+    wait_for(lambda: "does not read its replies" in bench.daemon.log())
     bench.checks.has("the log says so", bench.daemon.log(), "does not read its replies")
     client.close()
 
