@@ -92,6 +92,7 @@ class Batches:
         self._rows: list[tuple[int, list[Any]]] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
         self._next_into = client.next_into
         self.taken = client.taken()  # the position behind the last batch taken
+        self.begin = self.taken
 
     def _new_rows(self) -> tuple[int, list[Any]]:
         """Those of a batch; those of the next ones are in _rows."""

@@ -306,6 +306,7 @@ class Loader(Generic[B]):
     def __iter__(self) -> Iterator[B]:
         """A pass from here to the stream's end, if it has one. After next() has said that the end is reached, a new pass begins again
         at position 0, with its first batch."""
+        dataset.check_who_iterates()
         return Pass(self)
 
     def __next__(self) -> B:
@@ -340,9 +341,12 @@ class Loader(Generic[B]):
     def __len__(self) -> int:
         """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
         dataset.check_who_asks(self)
-        if self._measured().length is None:
+        batches = self._measured()
+        if dataset.is_lightning() and (batches.length is None or batches.begin > 0):
+            return dataset.ENDLESS
+        if batches.length is None:
             raise TypeError("this stream has no end, so its loader has no length")
-        return self._measured().length
+        return batches.length
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(dataset.PLACE)
