@@ -96,7 +96,7 @@ class Trainer:
         import tokend
 
         o = self.options
-        more = {name: o[name] for name in ("agree", "record", "peer") if name in o}
+        more = {name: o[name] for name in ("agree", "record", "peer", "strict") if name in o}
         if "data_rank" in o:
             more |= {"rank": o["data_rank"], "world": o["data_world"], "group": self.distributed.group.WORLD}
         start = bytes.fromhex(o["cursor"]) if "cursor" in o else o.get("start", "begin")
