@@ -43,7 +43,8 @@ with system.Place() as place:
     train = {"seed": 1, "seq_len": 32, "datasets": system.datasets("web")}
     daemon = system.Daemon(place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}}))
     # Stream, accumulated batches, the ends of the starts, batches up to the save that the next start goes on from.
-    for stream, accumulate, starts, saves in (("train", 1, (7, 12), [5]), ("train", 2, (7, 12), [10]), ("finite", 1, (7, 22, "all"), [5, 20])):
+    runs = (("train", 1, (7, 12), [5]), ("train", 2, (7, 12), [10]), ("finite", 1, (7, 22, "all"), [5, 20]))
+    for stream, accumulate, starts, saves in runs:
         out, rows = place.file(f"{stream}-{accumulate}"), []
         for number, steps in enumerate(starts):
             code, _, err = system.run(sys.executable, "-c", TRAIN, daemon.socket, stream, out, steps, accumulate, timeout=200)

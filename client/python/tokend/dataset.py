@@ -6,6 +6,7 @@ Both ask for its length first, and what they make of the answer does not name th
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from ._tokend import ArgumentError
@@ -33,14 +34,14 @@ def is_lightning() -> bool:
 
 def check_who_iterates() -> None:
     """Called once a pass. A dataset of the user's may lie between the loader and accelerate."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader":
             deals = frame.f_locals.get("self")
             state = getattr(deals, "state", deals)
             if type(deals).__name__ in ("DataLoaderDispatcher", "IterableDatasetShard") and getattr(state, "num_processes", 1) > 1:
                 raise ArgumentError(ACCELERATE)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def check_who_asks(loader: Any) -> None:
