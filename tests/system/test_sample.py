@@ -129,7 +129,8 @@ def many(checks, place):
     shards["100.bin"] = ids(SEQ_LEN + 1).astype("<u4")
     taken(checks, place, "200 shards, one that is not sampled is u32", shards)
     n, text = stops(place, place.file("200 shards, one that is not sampled is u32", "tokend.yaml"))
-    checks.ok("  its stream stops when it is opened, before any of it", 190 <= n <= 200 and "shard 100.bin at token 0: looks like u32" in text, (n, text))
+    told = "shard 100.bin at token 0: looks like u32" in text
+    checks.ok("  its stream stops when it is opened, before any of it", told and 190 <= n <= 200, (n, text))
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
     shards["199.bin"] = ids(SEQ_LEN + 1).astype("<u4")
     refused(checks, place, "the last of 200", shards, "199.bin looks like u32")
