@@ -31,12 +31,15 @@ static void pace_drop(struct pace *pace)
 
 void paces_free(struct paces *paces)
 {
-	struct pace *user, *run;
+	struct pace *user, *next_user, *run, *next;
 
-	while ((user = LIST_FIRST(&paces->root.children))) {
-		while ((run = LIST_FIRST(&user->children)))
-			pace_drop(run);
-		pace_drop(user);
+	for (user = LIST_FIRST(&paces->root.children); user; user = next_user) {
+		next_user = LIST_NEXT(user, sibling);
+		for (run = LIST_FIRST(&user->children); run; run = next) {
+			next = LIST_NEXT(run, sibling);
+			free(run);
+		}
+		free(user);
 	}
 }
 
