@@ -18,7 +18,7 @@ SHARDS = {"near": 4, "far": 4, "hung": 40}
 DESCRIPTORS = 128  # of the daemon: 32 shards are open at a time, fewer than hang
 SLOTS, MICRO = 64, 8  # rows for twice the reads that a daemon has in flight
 RATE_S = 0.3
-RATE_LEAST = {"near": 0.8, "far": 0.5}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
+RATE_LEAST = {"near": 0.7, "far": 0.5}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
 
 
 def few_descriptors():
