@@ -552,7 +552,7 @@ static int by_pass(const void *a, const void *b)
 static bool number_passes(struct records *r)
 {
 	uint64_t *of_file =
-		calloc(r->files, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
+		calloc(r->files + 1, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
 	uint64_t common = 0, joined = 0;
 
 	if (!of_file)
