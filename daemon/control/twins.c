@@ -69,7 +69,8 @@ bool twins_refuse(const struct session *s, struct refusal *why)
 	name_process(here, sizeof(here), s->connection);
 	return refuse_passing(why, "attach", "rank",
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64 ", is read by %s; this is %s: end "
-		"that one, or give this job another run",
+		"that one, give this job another run, or, if both are tensor- or pipeline-parallel peers, "
+		"each its own peer",
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 
@@ -98,10 +99,11 @@ static void tell(struct session *s, const struct session *other)
 	snprintf(text, sizeof(text),
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
 		", of stream %s is read twice, by this process (%s) and by %s: both take the same samples; "
-		"end one, or give each its rank and world, or its own run",
+		"end one, or give each its rank and world, its own run, or, if they are peers, its own peer",
 		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
 	if (!other->twin_told)
-		log_line(LOG_WARNING, "%s: rank %" PRIu64 " of %" PRIu64 " of run %s is read by %s and by %s",
+		log_client(s->connection->uid, LOG_WARNING,
+			"%s: rank %" PRIu64 " of %" PRIu64 " of run %s is read by %s and by %s",
 			s->stream->config->name, s->rank, s->world, s->run, here, there);
 	wire_set_text(&w, WIRE_TEXT, text);
 	if (s->connection->token != 0) /* earlier clients do not know this message */

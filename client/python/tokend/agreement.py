@@ -50,17 +50,26 @@ def _fault(table):
 
 def check(group, client, peer, error=None):
     """Called by all processes of @group when each has attached, or could not: raises the same on all if they do not fit."""
-    row = [0] * 6
+    row, more = [0] * 6, {"error": str(error)}
     if error is None:
         shape = client.shape()
         row = [1, shape["rank"], peer, shape["world"], shape["rows"], client.fingerprint()]
+        more = {"cursor": client.cursor().hex()}
+    _compare(group, row, more)
+
+
+def check_places(group, rank, world, peer, micro_batch):
+    """Before they attach: two that claim one place would each wait for the other's end. One that already failed calls check()."""
+    _compare(group, [1, rank, peer, world, micro_batch, 0], {})
+
+
+def _compare(group, row, more):
     table = group.gather(row)
     found = _fault(table)
     if found is None:
         return
     i, why = found
-    mine = {"host": socket.gethostname(), "pid": os.getpid()}
-    mine.update({"cursor": client.cursor().hex()} if error is None else {"error": str(error)})
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), **more}
     first, other = (group.share(mine, source) for source in (0, i))
     if not why:
         lines = Cursor(bytes.fromhex(other["cursor"])).diff(bytes.fromhex(first["cursor"]))

@@ -225,6 +225,8 @@ class Loader(Generic[B]):
             self._rank, self._world, self._peer = place[:3]
             share = arguments.cp_slice(cp, place, mesh is not None)
             self._micro = micro_batch
+            if self._asks(together):
+                agreement.check_places(together, self._rank, self._world, self._peer, micro_batch)
             if config is None:
                 attach(socket, connect_ms=arguments.patience(deadline))
             else:
@@ -264,13 +266,18 @@ class Loader(Generic[B]):
 
     # ---- the others of the job ----
 
+    def _asks(self, together: groups.Group | None) -> bool:
+        return together is not None and self._agree and not together.gone()
+
     def _in_agreement(self, together: groups.Group | None, go: Callable[[], None], patience: float = groups.PATIENCE_S) -> None:
         """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
-        asked = together is not None and self._agree and not together.gone()
+        asked = self._asks(together)
         if asked:
             together.meet(patience)  # type: ignore[union-attr]
         try:
             go()
+        except agreement.DisagreementError:  # all know already
+            raise
         except Exception as error:
             if asked:
                 with contextlib.suppress(agreement.DisagreementError):  # that is for the others
@@ -457,6 +464,8 @@ class Loader(Generic[B]):
 
         def go() -> None:
             going, former = to(), self._batches
+            if self._asks(control.group):  # one may seek while another makes its loader
+                agreement.check_places(control.group, rank, world, self._peer, micro_batch)
             self._batches = None  # from here on batches may be of another shape, and no longer fit into the former one's memory
             try:
                 self._client.seek(going, rank, world, micro_batch)
