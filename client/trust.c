@@ -5,7 +5,7 @@
  * user that the environment names.
  *
  * In a rootless container, users from outside all appear as one: the overflow uid. Then the socket's
- * directory has to speak for the daemon. It must be theirs, too, and closed to everybody else.
+ * directory has to speak for the daemon. It must be theirs, too, and not world-writable.
  */
 #include "trust.h"
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from harness import BIN, REPO, TOKCTL, TOKEND, Checks, Place, datasets, run, wait_for, with_parent
+from harness import BIN, REPO, TOKCTL, TOKEND, Checks, Daemon, Place, datasets, run, wait_for, with_parent
 
 NOBODY = 57000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
 
@@ -158,10 +158,45 @@ def check_broken_config(place, checks):
     checks.ok("broken: in a terminal it ends at once", code == 1 and time.monotonic() - begin < 4 and len(err.splitlines()) == 1, err)
 
 
+WAITER = """
+import sys, tokend
+with tokend.Loader("train", 2, socket=sys.argv[1], framework="numpy", slots=4, deadline=60) as loader:
+    print([next(loader)["position"].tolist() for _ in range(2)], flush=True)
+    sys.stdin.readline()
+    print([next(loader)["position"].tolist() for _ in range(20)], flush=True)
+"""
+
+
+def check_trainers_wait(place, checks):
+    """A running job, and its daemon is started again with a config that is broken, and mended later."""
+    place.shard("wait/a.bin", 20000)
+    path = place.file("wait.sock")
+    about = {"seed": 1, "seq_len": 64, "datasets": datasets("wait")}
+    config = place.config("wait.yaml", socket=path, streams={"train": about})
+    daemon = Daemon(place, config)
+    environment = {**os.environ, "PYTHONPATH": f"{REPO}/build/python"}
+    trainer = place.spawn([sys.executable, "-c", WAITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+    checks.equal("waiting: it has begun", trainer.stdout.readline(), "[[0, 1], [2, 3]]\n")
+    daemon.stop()
+    place.config("wait.yaml", socket=path, streams={"train": {**about, "seq_len": "many"}})
+    trainer.stdin.write("\n")
+    trainer.stdin.flush()
+    code, _, err = run(TOKEND, "-c", config)
+    checks.ok("waiting: the broken config starts nothing", code == 1 and "seq_len" in err, err)
+    time.sleep(1)
+    checks.ok("waiting: the trainer waits", trainer.poll() is None)
+    place.config("wait.yaml", socket=path, streams={"train": about})
+    daemon = Daemon(place, config)
+    checks.equal("waiting: it goes on", trainer.stdout.readline(), f"{[[n, n + 1] for n in range(4, 44, 2)]}\n")
+    checks.equal("waiting: and ends well", trainer.wait(20), 0)
+    daemon.stop()
+
+
 def main():
     checks = Checks()
     with Place() as place:
         check_broken_config(place, checks)
+        check_trainers_wait(place, checks)
         if os.getuid() == 0:
             runtime = place.file("runtime", "run", ".keep")[: -len("/.keep")]
             os.chown(runtime, NOBODY, NOBODY)

@@ -56,7 +56,9 @@ class Loader(Generic[B]):
                  come from a mesh or torch.distributed, a group of all its processes, made here; else none
     agree        compare over the group, here and at every seek, that all begin at one cursor and every rank is there equally
                  often; else DisagreementError on all. This makes the constructor and seek() calls that all processes make
-                 together. False: for jobs whose ranks attach at different times; then a group must be named if wanted
+                 together. The constructor waits up to `deadline` for all of them, seek() and load_state_dict() 30 minutes; after
+                 5 s a warning names the ranks that are missing. False: for jobs whose ranks attach at different times; then a
+                 group must be named if wanted
     documents    add what attention over packed documents asks for; the stream must have `documents: true`
     loss_mask    add loss_mask
     provenance   add epoch, window, shard and offset
