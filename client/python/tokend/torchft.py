@@ -24,6 +24,8 @@ class TokendReplica:
         self._manager, self._micro, self._options = manager, micro_batch, options
         self._rank, self._ranks = job.coordinate(rank, ranks)
         # The groups attach at different times, so nothing is compared among them; which rank it is each step says.
+        # Until then all groups are the same ranks of one group, and must not wait for each other's end.
+        options = {"strict": False, **options}
         self.loader = Loader(stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options)
         # Where a step begins, which one, and how many rows of all groups it takes with it once it is committed.
         self._at = self.loader.cursor, manager.current_step(), 0
