@@ -952,7 +952,6 @@ void disk_tick(struct disk *disk)
 
 		share_tick(file->share, &file->work, file);
 		share_tick(file->share, &file->watch.work, file);
-		share_tick(file->share, &file->watch.work, file);
 	}
 	shares_ticked(&disk->shares, disk->ops, disk->backend);
 	disk_unpark(disk); /* where a stream is slow no longer, nothing else may come back to do it */
