@@ -333,18 +333,22 @@ static bool listen_at(struct listener *listener, const struct arguments *a, cons
 	return listener_open(listener, socket, why, why_bytes);
 }
 
-/* What memory: says more than the cgroup allows would not be refused but end in an OOM kill. */
+/*
+ * What memory: says more than the cgroup allows would not be refused but end in an OOM kill. What others use
+ * now does not count: it may be rings of the daemon before this one, which trainers give up as they attach
+ * anew. Each attach looks at what is left then.
+ */
 static void cap_memory(struct config *config, const struct cgroup *cgroup)
 {
 	struct cgroup_room room;
 
-	if (!cgroup_room(cgroup, &room) || room.left >= config->memory_bytes)
+	if (!cgroup_room(cgroup, &room) || room.limit - room.kept >= config->memory_bytes)
 		return;
 	log_line(LOG_WARNING,
 		"memory: %" PRIu64 " bytes instead of %" PRIu64 ": cgroup %s may use %" PRIu64
-		" bytes, of which %" PRIu64 " are in use and %" PRIu64 " are kept back",
-		room.left, config->memory_bytes, room.path, room.limit, room.used, room.kept);
-	config->memory_bytes = room.left;
+		" bytes, of which %" PRIu64 " are kept back and %" PRIu64 " are in use",
+		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept, room.used);
+	config->memory_bytes = room.limit - room.kept;
 	config->memory_capped = true;
 }
 
