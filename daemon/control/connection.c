@@ -15,9 +15,10 @@
 #endif
 
 enum {
-	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
-	ACCEPTS_LATE = 16,   /* a millisecond, of those who have no credit: others are in the queue, too */
-	LAST_WORDS = 512,    /* packets of a peer that is gone: more than a socket's queue holds */
+	ACCEPTS_A_TURN = 16,   /* those to be refused hold a descriptor until its end */
+	ACCEPTS_LATE = 16,     /* a millisecond, of those who have no credit: others are in the queue, too */
+	LAST_WORDS = 4,	       /* packets of a peer that is gone, */
+	LAST_WORDS_MOST = 512, /* and with credit more than a socket's queue holds */
 	MAX_FDS = 8,
 };
 
@@ -318,8 +319,9 @@ bool connection_receive(struct connection *c)
 /* The peer is gone. What it said before counts: a rank acknowledges, then leaves. */
 static void hear_out(struct connection *c)
 {
-	for (int i = 0; i < LAST_WORDS && connection_receive(c); i++)
-		;
+	for (int i = 0; i < LAST_WORDS || (i < LAST_WORDS_MOST && pace_may(c)); i++)
+		if (!connection_receive(c))
+			break;
 	connection_close(c);
 }
 
