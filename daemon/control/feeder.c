@@ -181,6 +181,9 @@ static void take_done(struct feeder *f, const struct disk_done *done)
 			.fault = (int)done->fault | done->error << 8,
 			.retryable = retryable(done),
 		});
+	/* All whom it stops are told now: f->why is of the last fault. */
+	while (done->fault != DISK_OK && f->actions.more)
+		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
 static int64_t now_ms(void)
