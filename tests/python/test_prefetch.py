@@ -1,6 +1,8 @@
 """Loops that take batches ahead of their step: what they lose over a restart, and the ways to lose nothing."""
 
+import contextlib
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -106,6 +108,59 @@ def test_what_is_held_survives_another_mix(daemon):
         assert loader.position == 4 and loader.taken == 6
         next(loader)
         assert loader.position == 6
+
+
+@contextlib.contextmanager
+def full(records):
+    """The file of the record may not grow."""
+    (file,) = records.iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def is_refused(loader, records, position, times=2):
+    """The call that could not commit, and each that repeats it."""
+    with full(records):
+        for _ in range(times):
+            with pytest.raises(tokend.ArgumentError, match=r"record: .*: File too large: nothing was committed; .* call again"):
+                next(loader)
+            assert loader.position == position
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_record_that_cannot_be_written_loses_no_batch(daemon, n):
+    records = daemon.directory / "records"
+    with make(daemon, "finite", start=448, prefetched=n, record=records) as loader:
+        got = [next(loader)["position"].tolist() for _ in range(4)]
+        is_refused(loader, records, 456 - MICRO * n)
+        got += [next(loader)["position"].tolist() for _ in range(6)]
+        assert got == [[position, position + 1] for position in range(448, 468, MICRO)]
+        assert loader.position == 468 - MICRO * n
+        is_refused(loader, records, 468 - MICRO * n)  # at the end, too
+        for ends in range(1, 3):
+            assert next(loader, None) is None
+            assert loader.position == 468 - MICRO * max(0, n - ends)
+    command = [BIN / "tokctl", "verify", "-c", daemon.config, "finite", records, "--from", 448, "--json"]
+    (verdict,) = map(json.loads, subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.splitlines())
+    assert verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0 and verdict["to"] == 468
+
+
+def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daemon):
+    records = daemon.directory / "records"
+    with make(daemon, prefetched=1, record=records) as loader:
+        for _ in range(3):
+            next(loader)
+        is_refused(loader, records, 4, times=1)
+        loader.seek(position=1000)
+        assert [next(loader)["position"].tolist() for _ in range(2)] == [[1000, 1001], [1002, 1003]]
+        is_refused(loader, records, 1002, times=1)
+        loader.seek(micro_batch=3)  # from here: behind the batch that is kept
+        assert [next(loader)["position"].tolist() for _ in range(2)] == [[1004, 1005], [1006, 1007, 1008]]
+        assert loader.position == 1006
 
 
 def test_it_excludes_commit(daemon):

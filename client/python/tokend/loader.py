@@ -320,9 +320,8 @@ class Loader(Generic[B]):
 
     def __next__(self) -> B:
         begin = perf_counter()
-        batch = (self._batches or self._measured()).take()
-        if self._ahead is not None:
-            self._ahead.took(self._batches.taken)  # type: ignore[union-attr]
+        batches = self._batches or self._measured()
+        batch = batches.take() if self._ahead is None else self._ahead.take(batches)
         self._inside += perf_counter() - begin
         if batch is None:
             self._ended = True

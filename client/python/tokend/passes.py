@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._tokend import ArgumentError
 
 if TYPE_CHECKING:
+    from .batch import Batches
     from .loader import Loader
 
 
@@ -64,18 +65,26 @@ class Prefetched:
     def __init__(self, n: int, client: Any) -> None:
         self.n, self._client = n, client
         self._nexts: deque[int] = deque(maxlen=n + 1)  # the position after each of the last takes
+        self._kept: list[Any] = []  # what was taken last, until its caller has it
         self.begin()
 
     def begin(self) -> None:
         """Nothing is taken yet at this place."""
         self._nexts.clear()
+        self._kept.clear()
         self._client.commit(self._client.taken())
 
-    def took(self, next: int) -> None:
-        """A batch, or the end, which is where the loop trains on another one of those that it holds."""
-        self._nexts.append(next)
+    def take(self, batches: Batches) -> Any:
+        """A batch, or None for the end, which is where the loop trains on another one of those that it holds.
+
+        If the commit fails, as the record cannot be written, the batch is kept: the next call commits again, and returns it.
+        """
+        if not self._kept:
+            self._kept.append(batches.take())
+            self._nexts.append(batches.taken)
         if len(self._nexts) > self.n:
             self._client.commit(self._nexts[0])
+        return self._kept.pop()
 
 
 def prefetched(n: Any, client: Any) -> Prefetched | None:
