@@ -82,6 +82,52 @@ static off_t byte_of(const struct run_place *place)
 	return 1 + (off_t)(order_mix64(a ^ order_mix64(b)) >> 2);
 }
 
+/* Some file systems have no locks: NFS without lockd, Lustre without flock. */
+static bool lacks_locks(int error)
+{
+	return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
+}
+
+/* Says it once. */
+static void tell_no_locks(const struct run_place *place)
+{
+	static bool told;
+
+	if (!told)
+		log_line(LOG_WARNING,
+			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use this "
+			"state_dir "
+			"do not take turns, and left-over temporary files stay; let no other daemon use it",
+			place->state_dir, strerror(errno));
+	told = true;
+}
+
+/*
+ * Whoever may read the file may lock it and so hold up every save: it is the daemon's alone. A daemon that
+ * runs as root gives a new one to state_dir's owner, so that one run as root does not lock the service out.
+ * An old one is changed only if it is surely ours and not a link to some other file.
+ */
+static int open_lock_file(const struct run_place *place, const char *path)
+{
+	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW, fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+	struct stat it;
+
+	if (fd >= 0) {
+		if (geteuid() == 0 && stat(place->state_dir, &it) == 0 && it.st_uid != 0 &&
+			fchown(fd, it.st_uid, it.st_gid) < 0)
+			log_line(LOG_WARNING, "state_dir: %s: cannot give it to uid %u: %s: chown it", path,
+				(unsigned)it.st_uid, strerror(errno));
+		return fd;
+	}
+	if (errno != EEXIST)
+		return -1;
+	fd = open(path, flags | O_CREAT, 0600);
+	if (fd >= 0 && fstat(fd, &it) == 0 && S_ISREG(it.st_mode) && it.st_uid == geteuid() &&
+		it.st_nlink == 1 && it.st_size == 0 && (it.st_mode & 077))
+		fchmod(fd, 0600);
+	return fd;
+}
+
 /* Opens the file, again where it is not the one that is there now. False with errno. */
 static bool open_locks(const struct run_place *place)
 {
@@ -94,8 +140,13 @@ static bool open_locks(const struct run_place *place)
 		return true;
 	if (locks >= 0)
 		close(locks);
-	locks = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-	return locks >= 0 && set_lock(F_RDLCK, 0);
+	locks = open_lock_file(place, path);
+	if (locks < 0 || set_lock(F_RDLCK, 0))
+		return locks >= 0;
+	if (!lacks_locks(errno))
+		return false;
+	tell_no_locks(place);
+	return true;
 }
 
 static const char *name_process(pid_t pid, char *text, size_t bytes)
@@ -130,13 +181,17 @@ void run_dir_greet(const struct run_place *place)
 		tell_neighbour(place);
 }
 
-/* False with errno, ETIMEDOUT where another process has it. */
+/* False with errno, ETIMEDOUT where another process has it. Where there are no locks it goes on without. */
 static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t *other)
 {
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
 	off_t byte = byte_of(place);
 
 	for (unsigned waited = 0; !set_lock(F_WRLCK, byte); waited += LOCK_PAUSE_MS) {
+		if (lacks_locks(errno)) {
+			tell_no_locks(place);
+			return true;
+		}
 		if (errno != EAGAIN && errno != EACCES)
 			return false;
 		*other = holder(byte);
@@ -293,6 +348,11 @@ static void explain(const struct run_dir *dir, const struct run_place *place, co
 	else if (error == EBADMSG)
 		log_why(why, why_bytes,
 			"%s/.owner: is not a user number: write the owner's there, or remove it", path);
+	else if (dir->at >= 0 && locks < 0)
+		log_why(why, why_bytes,
+			"%s/.lock: %s: a daemon of another user may have made it: give it to uid %u, or "
+			"remove it",
+			place->state_dir, strerror(error), (unsigned)geteuid());
 	else
 		log_why(why, why_bytes, "%s: %s", path, strerror(error));
 }
@@ -310,7 +370,7 @@ bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why,
 	if (dir->at >= 0 && open_locks(place)) {
 		tell_neighbour(place);
 		if (take_lock(dir, place, &other) && check_owner(dir, place)) {
-			if (place->clean)
+			if (place->clean && dir->lock > 0)
 				clean_all(dir, place);
 			return true;
 		}

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no locks saves go on without."""
+
+import os
+import shutil
+import stat
+import subprocess
+
+from harness import Checks, Client, Daemon, Place, Refused, datasets
+
+SERVICE = 1001
+
+NO_LOCKS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static int without(const char *name, int fd, int command, void *argument)
+{
+	int (*next)(int, int, ...) = dlsym(RTLD_NEXT, name);
+
+	if (command != F_SETLK && command != F_GETLK)
+		return next(fd, command, argument);
+	dprintf(2, "injected\n");
+	errno = ENOLCK;
+	return -1;
+}
+
+#define WITHOUT(name)                                                    \
+	int name(int fd, int command, ...)                               \
+	{                                                                \
+		va_list list;                                            \
+		va_start(list, command);                                 \
+		void *argument = va_arg(list, void *);                   \
+		va_end(list);                                            \
+		return without(#name, fd, command, argument);            \
+	}
+
+WITHOUT(fcntl)
+WITHOUT(fcntl64)
+"""
+
+
+def config_of(place, name):
+    place.shard("web/a.bin", 60_000)
+    streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
+    return place.config(f"{name}.yaml", streams=streams, socket=place.file(f"{name}.sock"), state_dir=place.file(f"{name}/x")[:-2])
+
+
+def save(daemon, count=1):
+    """The answer to a save, or what is wrong."""
+    client = Client(daemon.socket).attach(run="job")
+    try:
+        for _ in range(count):
+            answer = client.ask(op="checkpoint", tag="a", cursor=client.feed["cursor"])
+        return answer["path"]
+    except Refused as e:
+        return str(e)
+    finally:
+        client.close()
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def is_private(checks, place):
+    daemon = Daemon(place, config_of(place, "private"))
+    lock = place.file("private/.lock")
+    checks.ok("a save", os.path.exists(save(daemon)))
+    checks.equal("  nobody else may read, and so lock, the lock file", oct(mode(lock)), oct(0o600))
+    daemon.stop()
+    os.chmod(lock, 0o644)
+    daemon.start()
+    checks.ok("a save where an earlier version made the file", os.path.exists(save(daemon)))
+    checks.equal("  nor may they then", oct(mode(lock)), oct(0o600))
+    checks.equal("  exit 0", daemon.stop(), 0)
+
+
+def belongs_to_the_owner(checks, place):
+    if os.geteuid() != 0:
+        checks.skip("a daemon run as root", "needs root")
+        return
+    config = config_of(place, "owned")
+    lock = place.file("owned/.lock")
+    os.chown(os.path.dirname(lock), SERVICE, SERVICE)
+    daemon = Daemon(place, config)
+    checks.ok("a save of a daemon run as root in a service's state_dir", os.path.exists(save(daemon)))
+    checks.equal("  the lock file is the service's", (os.stat(lock).st_uid, oct(mode(lock))), (SERVICE, oct(0o600)))
+    checks.equal("  exit 0", daemon.stop(), 0)
+    os.unlink(lock)
+    os.mkdir(lock)
+    daemon.start()
+    checks.has("a lock file that cannot be opened is named", save(daemon), lock)
+    daemon.stop()
+
+
+def goes_on_without(checks, place):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        checks.skip("no locks", "needs a C compiler")
+        return
+    library, source = place.file("no-locks.so"), place.file("no-locks.c")
+    with open(source, "w") as f:
+        f.write(NO_LOCKS)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    env = {**os.environ, "LD_PRELOAD": library}
+    env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+    daemon = Daemon(place, config_of(place, "without"), env=env)
+    path = save(daemon, 3)
+    checks.ok("a file system without locks: 3 saves", os.path.exists(path), path)
+    log = daemon.log().splitlines()
+    said = [line for line in log if "without locks" in line]
+    checks.ok("  locks were asked for", log.count("injected") >= 3, log)
+    checks.ok("  one line says what is lost", len(said) == 1 and place.file("without") in said[0], said)
+    checks.equal("  nothing else is left", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"])
+    checks.equal("  exit 0", daemon.stop(), 0)
+
+
+def main():
+    checks = Checks()
+    with Place() as place:
+        is_private(checks, place)
+        belongs_to_the_owner(checks, place)
+        goes_on_without(checks, place)
+    checks.exit()
+
+
+main()
