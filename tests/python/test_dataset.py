@@ -1,10 +1,12 @@
-"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for first."""
+"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for first.
+
+The real Trainer of transformers is asked in tests/trainers/test_transformers_dataset.py.
+"""
 
 import os
 
 import pytest
 import tokend
-import torch
 from conftest import wait_until
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -55,13 +57,6 @@ def test_a_trainer_may_ask_for_the_length_of_its_dataloader(daemon):
     with make(daemon) as loader, make(daemon, "finite") as finite:
         assert Trainer([1], 0).train(loader) is False
         assert Trainer([1], 0).train(finite) is True
-
-
-def test_the_real_trainer(daemon):
-    transformers = pytest.importorskip("transformers")
-    with make(daemon) as loader, pytest.raises(tokend.ArgumentError, match=PLACE):
-        arguments = transformers.TrainingArguments(output_dir=str(daemon.directory / "out"), report_to=[], use_cpu=True)
-        transformers.Trainer(model=torch.nn.Linear(1, 1), args=arguments, train_dataset=loader)
 
 
 class Wrapped(IterableDataset):

@@ -1,14 +1,10 @@
 """Rank and world as launchers tell them, alone and within each other."""
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 import types
 
 import pytest
-from conftest import subprocess_environment
 
 from tokend import Loader, job
 
@@ -107,19 +103,3 @@ def test_a_batch_script_without_srun_takes_every_row(daemon, alone):
         alone.setenv(name, value)
     with Loader("train", 4, socket=daemon.socket, framework="numpy") as loader:
         assert [next(loader)["position"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-MPI_RANK = """
-import json, sys, tokend
-with tokend.Loader("train", 4, socket=sys.argv[1], framework="numpy") as loader:
-    print(json.dumps([loader.rank, loader.world, next(loader)["position"].tolist()]), flush=True)
-"""
-
-
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here")
-def test_processes_of_mpirun_share_the_rows(daemon):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, "-c", MPI_RANK, daemon.socket]
-    environment = subprocess_environment(SLURM_PROCID="0", SLURM_NTASKS="8")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert sorted(json.loads(line) for line in done.stdout.splitlines()) == [[0, 2, [0, 1, 2, 3]], [1, 2, [4, 5, 6, 7]]]
