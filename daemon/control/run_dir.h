@@ -1,9 +1,9 @@
 /*
  * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and that one daemon writes at a time.
  *
- *   .owner     the uid the run belongs to: the first one other than root for which anything was written
- *   .HEX.new   a temporary file. Names are random; one that is there while we hold the lock is left over from
- * a daemon that was killed, and is removed
+ *   .owner     the uid the run belongs to: the first one other than root and admin_uids for which anything
+ * was written .HEX.new   a temporary file. Names are random; one that is there while we hold the lock is left
+ * over from a daemon that was killed, and is removed
  *
  * STATE_DIR/.lock is locked, a byte for each run, while a daemon writes in the run's directory: several
  * daemons may share a state_dir, because a new one starts while the old one drains.
@@ -42,8 +42,8 @@ struct run_dir {
 };
 
 /*
- * Creates the directory if it is not there, locks it, and makes @place's uid the owner if there is none.
- * False with one line in @why and nothing to close; @dir says the owner as far as it is known.
+ * Creates the directory if it is not there, locks it, and makes @place's uid, unless privileged, the owner if
+ * there is none. False with one line in @why and nothing to close; @dir says the owner as far as it is known.
  */
 bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes);
 void run_dir_close(struct run_dir *dir);

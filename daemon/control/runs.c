@@ -181,7 +181,7 @@ bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refus
 		return refuse_passing(r, "memory", "run", "out of memory");
 	if (noted->owner != RUN_NOBODY)
 		runs_found(server, run->stream, run->name, noted->owner);
-	if (run->owner == RUN_NOBODY && uid != 0)
+	if (run->owner == RUN_NOBODY && !runs_privileged(server->options->catalog->config, uid))
 		set_owner(server, run, uid);
 	if (!server->runs->known || may(server, uid, run->stream, run->name))
 		return true;

@@ -1,8 +1,8 @@
 /*
- * Whose each run is. A run belongs to the first user other than root who attached to it or saved in it; root
- * and admin_uids: may do everything, everybody else may not attach to it, save its snapshots or change it.
- * state_dir holds the truth (run_dir.h), and whatever is written there is checked against it. What the loop
- * decides by is a copy in memory, read when the daemon starts: no attach waits for state_dir.
+ * Whose each run is. A run belongs to the first user other than root and admin_uids who attached to it or
+ * saved in it; root and admin_uids may do everything, everybody else may not attach to it, save its snapshots
+ * or change it. state_dir holds the truth (run_dir.h), and whatever is written there is checked against it.
+ * What the loop decides by is a copy in memory, read when the daemon starts: no attach waits for state_dir.
  *
  * A run that was not given a name is called "default". If that belongs to somebody else, it is called
  * default@UID.
@@ -39,8 +39,8 @@ bool runs_enter(struct session *s, struct refusal *r);
 void runs_rename(const struct connection *c, const struct stream *stream, char *run);
 /* Its attach is about to begin: may this user begin another run, and write its log of mixes? */
 bool runs_begin(struct session *s, struct refusal *r);
-/* @s is attached: its user becomes the owner if there is none. False: somebody was faster, also in another
- * daemon with this state_dir, which @noted says. */
+/* @s is attached: its user, unless privileged, becomes the owner if there is none. False: somebody was
+ * faster, also in another daemon with this state_dir, which @noted says. */
 bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refusal *r);
 /* May the user of @c change this run? */
 bool runs_may_change(const struct connection *c, const struct stream *stream, const char *run);

@@ -60,9 +60,13 @@ def named(checks, place, daemon, config):
     root = attach(daemon, 0, run="job")
     root.ask(op="checkpoint", tag="roots", cursor=root.feed["cursor"])
     root.close()
+    admin = attach(daemon, ADMIN, run="job")
+    admin.ask(op="checkpoint", tag="admins", cursor=admin.feed["cursor"])
+    checks.ok("an admin who comes first does not own the run", not os.path.exists(place.file("state/train/job/.owner")))
+    admin.close()
     owner = attach(daemon, OWNER, run="job")
     cursor = owner.feed["cursor"]
-    checks.equal("the first user but root owns the run", open(place.file("state/train/job/.owner")).read(), f"{OWNER}\n")
+    checks.equal("the first user but root and admins owns the run", open(place.file("state/train/job/.owner")).read(), f"{OWNER}\n")
     path = owner.ask(op="checkpoint", tag="best", cursor=cursor)["path"]
     before, logged = open(path, "rb").read(), sorted(os.listdir(mixes))
     told = refusal(lambda: attach(daemon, STRANGER, run="job"))
