@@ -16,6 +16,7 @@ struct keeper {
 	unsigned jobs;				     /* waiting, or being carried out */
 	uint64_t begun_ns;			     /* the one being carried out; 0: none */
 	uid_t last;				     /* whose job that was */
+	uint64_t turn;				     /* its number; they are even */
 	bool stopping;
 };
 
@@ -32,20 +33,35 @@ uint64_t keeper_clock(void)
 	return clock_ns() / 1000000;
 }
 
-/* The first job of another user than the last one's, otherwise the first. */
+/*
+ * When the user of a new job had its last turn. One of whom nothing waits comes after all who wait, but
+ * before the one who has the present turn: nobody gains by giving the next job only after the one before.
+ */
+static uint64_t turn_of(const struct keeper *k, uid_t uid)
+{
+	for (const struct keeper_job *job = k->first; job; job = job->next)
+		if (job->uid == uid)
+			return job->turn;
+	return uid == k->last ? k->turn : k->turn - 1;
+}
+
+/* The first job of the user whose last turn is the longest ago. */
 static struct keeper_job *take(struct keeper *k)
 {
-	struct keeper_job **at = &k->first, *job;
+	struct keeper_job **first = &k->first, *job;
 
-	while (*at && (*at)->uid == k->last)
-		at = &(*at)->next;
-	if (!*at)
-		at = &k->first;
-	job = *at;
-	*at = job->next;
+	for (struct keeper_job **at = first; *at; at = &(*at)->next)
+		if ((*at)->turn < (*first)->turn)
+			first = at;
+	job = *first;
+	*first = job->next;
 	if (k->end == &job->next)
-		k->end = at;
+		k->end = first;
 	k->last = job->uid;
+	k->turn += 2;
+	for (struct keeper_job *other = k->first; other; other = other->next)
+		if (other->uid == job->uid)
+			other->turn = k->turn;
 	job->next = NULL;
 	return job;
 }
@@ -133,6 +149,7 @@ struct keeper *keeper_start(uv_loop_t *loop)
 	k->end = &k->first;
 	k->finished_end = &k->finished;
 	k->last = (uid_t)KEEPER_NOBODY;
+	k->turn = 2;
 	pthread_mutex_init(&k->mutex, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -158,6 +175,7 @@ static void queue(struct keeper *k, struct keeper_job *job, bool awaited)
 	job->dropped = job->over = false;
 	job->awaited = awaited;
 	job->since_ms = keeper_clock();
+	job->turn = turn_of(k, job->uid);
 	*k->end = job;
 	k->end = &job->next;
 	k->jobs++;

@@ -3,7 +3,8 @@
  * nothing else does: neither the loop, nor libuv's pool, nor an attach, nor a running trainer. Only whoever
  * asked for something in state_dir waits, and the loop ends that wait after KEEPER_DEADLINE_MS.
  *
- * Jobs of one user are carried out in the order in which they were given; users take turns.
+ * Jobs of one user are carried out in the order in which they were given; users take turns: the one
+ * who was served least recently is next.
  */
 #ifndef TOKEND_KEEPER_H
 #define TOKEND_KEEPER_H
@@ -24,6 +25,7 @@ struct keeper_job {
 	struct keeper_job *next;
 	uid_t uid;	   /* for whom: users take turns */
 	uint64_t since_ms; /* when it was given, by keeper_clock() */
+	uint64_t turn;	   /* the user's last one: smaller is longer ago */
 	bool dropped;	   /* nobody waits for it: skipped unless it has begun */
 	bool awaited, over;
 	void (*work)(struct keeper_job *job); /* in the keeper's thread; may block */
