@@ -30,7 +30,7 @@ def make(**more):
 
 if scenario == "alone":
     if rank == 0:
-        make(deadline=1.5)
+        make(deadline=4)
         alone = make(rank=0, world=1)
         said.append({"rows": next(alone)["position"].tolist()})
     dist.barrier()
@@ -39,12 +39,12 @@ if scenario == "alone":
 elif scenario == "second":  # the group is there already
     first = make()
     if rank == 0:
-        make(deadline=1.5)
+        make(deadline=4)
     dist.barrier()
     make()
 elif scenario == "late":
     if rank == 1:
-        time.sleep(2)
+        time.sleep(4)
     make(deadline=60)
 elif scenario == "seek":  # one makes a loader, the other seeks: it is one agreement
     group = dist.new_group([0, 1], backend="gloo")
@@ -56,7 +56,7 @@ elif scenario == "seek":  # one makes a loader, the other seeks: it is one agree
 elif scenario == "given":
     group = dist.new_group([0, 1], backend="gloo")
     if rank == 0:
-        make(deadline=1.5, group=group, rank=0, world=2)
+        make(deadline=4, group=group, rank=0, world=2)
     dist.barrier()
     if rank < 2:
         make(group=group, rank=rank, world=2)
@@ -87,7 +87,7 @@ REMEDY = "all processes of the job make a loader, seek and load a state together
 
 
 def is_refused(said, missing):
-    assert said["error"] == f"Error tokend.Loader: {missing} did not come within 1.5 s: {REMEDY}"
+    assert said["error"] == f"Error tokend.Loader: {missing} did not come within 4 s: {REMEDY}"
     assert said["warned"] == [f"tokend.Loader: has waited 0.5 s for {missing}: {REMEDY}"]
     assert said["where"] == ["<string>"]  # the line that makes the loader
     assert said["s"] < 30
@@ -108,8 +108,9 @@ def test_a_second_loader_that_rank_0_makes_alone(daemon):
 
 def test_one_that_is_late_is_waited_for(daemon):
     first, second = run(daemon, "late", 2)
-    assert first[0]["error"] is second[0]["error"] is None and second[0]["warned"] == []
-    assert first[0]["warned"] == [f"tokend.Loader: has waited 0.5 s for rank 1 of 2: {REMEDY}"]
+    assert first[0]["error"] is second[0]["error"] is None
+    assert first[0]["warned"][0] == f"tokend.Loader: has waited 0.5 s for rank 1 of 2: {REMEDY}"
+    assert not [text for text in second[0]["warned"] if "rank 1" in text]
 
 
 def test_a_group_that_was_given(daemon):
