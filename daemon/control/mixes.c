@@ -197,8 +197,7 @@ static void complain(struct log_of *log, const struct run_place *place, const ch
 static bool is_noted(const struct log_of *log, const struct run_place *place)
 {
 	const struct seen *seen = log->seen;
-	bool may = place->uid == 0 || seen->owner == place->uid ||
-		   (place->privileged && seen->owner != RUN_NOBODY);
+	bool may = place->privileged || seen->owner == place->uid;
 
 	return may && seen->number > 0 && seen->checksum == log->checksum && exists(log, seen->number) &&
 	       !exists(log, seen->number + 1);
@@ -224,6 +223,7 @@ bool mixes_note(const struct run_place *place, uint64_t checksum, const void *by
 
 	noted->owner = log.seen->owner = dir.owner;
 	noted->foreign = dir.foreign;
+	noted->opened = ok;
 	if (!ok) {
 		complain(&log, place, why);
 		return false;

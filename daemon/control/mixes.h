@@ -19,6 +19,7 @@ struct mixes_noted {
 	uid_t owner;  /* of the run, as far as it is known */
 	bool foreign; /* not noted: the run is that owner's */
 	bool added;   /* a file */
+	bool opened;  /* the run's directory, which is clean now */
 };
 
 /*

@@ -248,6 +248,12 @@ void runs_place(
 	place->uid = uid;
 	place->privileged = runs_privileged(config, uid);
 	place->clean = !run || !run->clean;
+}
+
+void runs_cleaned(struct server *server, const struct run_place *place)
+{
+	struct run *run = find(server->runs, place->stream, place->run);
+
 	if (run)
 		run->clean = true;
 }
@@ -280,6 +286,8 @@ static void note_done(struct keeper_job *job)
 	note->server->runs->notes--;
 	if (note->noted.added)
 		quota_written(quota, 1);
+	if (note->noted.opened)
+		runs_cleaned(note->server, &note->place);
 	runs_found(note->server, note->place.stream, note->place.run, note->noted.owner);
 	free(note);
 }

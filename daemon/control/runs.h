@@ -48,6 +48,8 @@ bool runs_may_change(const struct connection *c, const struct stream *stream, co
 /* Fills what a job says about a run. */
 void runs_place(
 	struct server *server, uid_t uid, const char *stream, const char *name, struct run_place *place);
+/* On the loop, in a job's done(): the job has opened the run's directory, and so left nothing over there. */
+void runs_cleaned(struct server *server, const struct run_place *place);
 /* state_dir says that @owner has the run; RUN_NOBODY: nothing. Sessions of others end, they may attach again.
  */
 void runs_found(struct server *server, const char *stream, const char *run, uid_t owner);

@@ -81,6 +81,8 @@ static void save_done(struct keeper_job *work)
 	}
 	if (job->saved.written)
 		quota_written(quota_of(job->server->quotas, job->place.uid), 1);
+	if (job->saved.opened)
+		runs_cleaned(job->server, &job->place);
 	runs_found(job->server, job->place.stream, job->place.run, job->saved.owner);
 	free(job);
 }

@@ -211,6 +211,7 @@ bool store_save(const struct run_place *place, const char *tag, const void *byte
 
 	saved->owner = dir.owner;
 	saved->foreign = dir.foreign;
+	saved->opened = ok;
 	if (!ok)
 		return false;
 	ok = replace(dir.at, name, former, bytes, n, place->uid != 0, saved);

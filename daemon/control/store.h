@@ -22,6 +22,7 @@ enum { STORE_RUN_MOST = 16384 }; /* snapshots of a run, root's not counted */
 struct store_saved {
 	char path[PATH_MAX]; /* of the file */
 	bool written;	     /* it was not there already */
+	bool opened;	     /* the run's directory, which is clean now */
 	bool replaced;	     /* there was another snapshot of this tag: it is the former one now */
 	uid_t owner;	     /* of the run, as far as it is known */
 	bool full;	     /* refused: it has STORE_RUN_MOST */

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no locks saves go on without."""
+"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no locks saves go on without.
+A daemon that could not open it removes left-over files as soon as it can."""
 
 import os
 import shutil
@@ -120,12 +121,33 @@ def goes_on_without(checks, place):
     checks.equal("  exit 0", daemon.stop(), 0)
 
 
+def cleans_later(checks, place):
+    """What an earlier daemon left over goes with the first job that gets as far as the run's directory."""
+    daemon = Daemon(place, config_of(place, "later"))
+    directory, lock = os.path.dirname(save(daemon)), place.file("later/.lock")
+    daemon.stop()
+    os.unlink(lock)
+    os.mkdir(lock)
+    with open(f"{directory}/.0123456789abcdef.new", "wb") as f:
+        f.write(b"half of a cursor")
+    daemon.start()
+    told = save(daemon)
+    checks.has("a save that does not get there fails", told, lock)
+    checks.equal("  and leaves what is there", len([n for n in os.listdir(directory) if n.endswith(".new")]), 1)
+    os.rmdir(lock)
+    told = save(daemon)
+    checks.ok("the next one succeeds", os.path.exists(told), told)
+    checks.equal("  and removes what was left over", sorted(os.listdir(directory)), ["a.cursor", "mixes"])
+    checks.equal("  exit 0", daemon.stop(), 0)
+
+
 def main():
     checks = Checks()
     with Place() as place:
         is_private(checks, place)
         belongs_to_the_owner(checks, place)
         goes_on_without(checks, place)
+        cleans_later(checks, place)
     checks.exit()
 
 
