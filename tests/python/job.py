@@ -150,6 +150,16 @@ def main():
         from tokend import control
 
         control.Control._obey = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    if options.get("tells") == "acting":
+        from tokend import control
+
+        obey = control.Control._obey
+
+        def told(*arguments):
+            trainer.note(acting=trainer.step)
+            return obey(*arguments)
+
+        control.Control._obey = told
     if "first_wait" in options:
         from tokend import control
 

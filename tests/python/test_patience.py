@@ -249,11 +249,11 @@ def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
     with another_daemon() as other:
         limit_memory(daemon, 1, slots=0)
         limit_memory(other, 1, slots=0)
-        with Job(daemon.directory, [daemon.socket, other.socket], steps=100_000, pause=0.1) as job:
+        with Job(daemon.directory, [daemon.socket, other.socket], steps=100_000, pause=0.1, tells="acting") as job:
             job.wait_for_steps(20)
+            other.freeze()  # its session has batches for 64 steps, but cannot go to another ring
             tokctl = ask(daemon, "skip", "--samples", 100)
-            other.freeze()  # its session has batches for 6 s, but cannot go to another ring
-            time.sleep(4)
+            wait_until(lambda: job.of(1, "acting"), "the edit on the node whose daemon stands")
             job.processes[1].send_signal(signal.SIGSTOP)
             other.kill()
             other.start()
