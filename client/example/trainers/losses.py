@@ -2,9 +2,10 @@
 
 import torch
 import torch.distributed as dist
+from tokend import Batch
 
 
-def by_dataset(logits, batch, names):
+def by_dataset(logits: torch.Tensor, batch: Batch[torch.Tensor], names: list[str]) -> dict[str, float]:
     """{dataset: mean loss of its tokens in this step's rows, on all data ranks}; names: loader.datasets. All ranks call it.
 
     logits: float [rows, seq_len, vocabulary]; batch: the loader's.
