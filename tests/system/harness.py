@@ -479,3 +479,24 @@ def status(path):
         raise RuntimeError(f"tokctl status: {err}")
     lines = [json.loads(line) for line in out.splitlines()]
     return lines[:-1], lines[-1]
+
+
+# ---- other users ----
+
+
+class As:
+    """A client of another user: the daemon sees the uid that a process has when it connects."""
+
+    def __init__(self, uid):
+        self.uid = uid
+
+    def __enter__(self):
+        os.seteuid(self.uid)
+
+    def __exit__(self, *_):
+        os.seteuid(0)
+
+
+def client_of(daemon, uid):
+    with As(uid):
+        return Client(daemon.socket)

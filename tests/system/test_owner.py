@@ -4,31 +4,28 @@
 import os
 import subprocess
 
-from harness import TOKCTL, Checks, Client, Daemon, Place, Refused, Witness, datasets, rows_at, run, status, wait_for, with_parent
+from harness import (
+    TOKCTL,
+    Checks,
+    Client,
+    Daemon,
+    Place,
+    Refused,
+    Witness,
+    client_of,
+    datasets,
+    rows_at,
+    run,
+    status,
+    wait_for,
+    with_parent,
+)
 
 OWNER, STRANGER, ADMIN = 1001, 1002, 1003
 
 
-class As:
-    """A client of another user: the daemon sees the uid that a process has when it connects."""
-
-    def __init__(self, uid):
-        self.uid = uid
-
-    def __enter__(self):
-        os.seteuid(self.uid)
-
-    def __exit__(self, *_):
-        os.seteuid(0)
-
-
-def client(daemon, uid):
-    with As(uid):
-        return Client(daemon.socket)
-
-
 def attach(daemon, uid, **keys):
-    return client(daemon, uid).attach(**keys)
+    return client_of(daemon, uid).attach(**keys)
 
 
 def refusal(call):
@@ -77,14 +74,14 @@ def named(checks, place, daemon, config):
     other = attach(daemon, STRANGER, run="own", tag="job/best")
     checks.ok("  but read a snapshot, and begin a run with it", other.feed["cursor"] == before)
     for uid, run_, words in ((STRANGER, "job", ["run job belongs to someone else", "1002"]), (STRANGER, "default", ["no session of run"])):
-        operator = client(daemon, uid)
+        operator = client_of(daemon, uid)
         told = refusal(lambda o=operator, r=run_: o.ask(op="request", stream="train", run=r, kind="drain", args=""))
         checks.has(f"  nor drain it, named {run_}", told, *words)
         operator.close()
-    asked = client(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
+    asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
     checks.equal("  a request without a run is for the only one that is its user's", asked["run"], "own")
     for uid in (OWNER, ADMIN, 0):
-        operator = client(daemon, uid)
+        operator = client_of(daemon, uid)
         asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="")
         checks.ok(f"uid {uid} may drain it", asked["sessions"] == 1, asked)
         words = f"of uid {uid} (pid {os.getpid()}) to 1 sessions of run job"
@@ -114,10 +111,10 @@ def unnamed(checks, place, daemon, config):
     checks.ok("  its snapshots are apart", path.endswith(f"/train/default@{STRANGER}/mine.cursor"), path)
     again = attach(daemon, STRANGER, run="default", tag="mine", peer=1)
     checks.equal("  and found again", again.feed["cursor"], second.feed["cursor"])
-    operator = client(daemon, STRANGER)
+    operator = client_of(daemon, STRANGER)
     asked = operator.ask(op="request", stream="train", run="default", kind="drain", args="")
     checks.equal("  its operator's request goes there", (asked["run"], asked["sessions"]), (f"default@{STRANGER}", 2))
-    first = client(daemon, OWNER)
+    first = client_of(daemon, OWNER)
     asked = first.ask(op="request", stream="train", kind="drain", args="")
     checks.equal("  and does not keep the first one's out", (asked["run"], asked["sessions"]), ("default", 1))
     told = refusal(lambda: attach(daemon, OWNER, run=f"default@{STRANGER}"))

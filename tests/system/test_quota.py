@@ -5,28 +5,10 @@ import os
 import resource
 import time
 
-from harness import Checks, Client, Daemon, Place, Refused, Witness, datasets, rows_at, status, wait_for, with_parent
+from harness import Checks, Daemon, Place, Refused, Witness, client_of, datasets, rows_at, status, wait_for, with_parent
 
 GREEDY, POLITE = 1001, 1002
 MOST = 2000  # connections or sessions that a test asks for; never so many are given
-
-
-class As:
-    """A client of another user: the daemon sees the uid that a process has when it connects."""
-
-    def __init__(self, uid):
-        self.uid = uid
-
-    def __enter__(self):
-        os.seteuid(self.uid)
-
-    def __exit__(self, *_):
-        os.seteuid(0)
-
-
-def client(daemon, uid):
-    with As(uid):
-        return Client(daemon.socket)
 
 
 def config_of(place, name, uids, **keys):
@@ -61,23 +43,23 @@ def few_descriptors():
 def connections(checks, place):
     config = config_of(place, "connections", [GREEDY, POLITE])
     daemon = Daemon(place, config, preexec_fn=few_descriptors)
-    greedy, packet = as_many(lambda _: client(daemon, GREEDY))
+    greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
     checks.ok("one user gets most connections", 40 <= len(greedy) < 60, len(greedy))
     checks.ok("  and is refused for now then", packet.get("passing") == 1 and "other users" in packet["text"], packet)
-    polite = [client(daemon, POLITE) for _ in range(8)]
+    polite = [client_of(daemon, POLITE) for _ in range(8)]
     witness = Witness(daemon, rows_at(config, "train", 0, 100), run="root")
     checks.ok("  root gets one", witness.step(20))
     polite[0].attach(run="polite")
     checks.ok("  another user's 8 connections are there, and fed", polite[0].next() is not None)
     checks.equal("  an operator gets one, too", len(status(daemon.socket)[0]), 2)
     close(greedy[:4])
-    again = wait_for(lambda: attempt(lambda: client(daemon, GREEDY)))
+    again = wait_for(lambda: attempt(lambda: client_of(daemon, GREEDY)))
     checks.ok("  who closes some gets others", again)
     close([*greedy[4:], *polite, again])
     witness.close()
     checks.equal("  exit 0", daemon.stop(), 0)
     daemon = Daemon(place, config_of(place, "alone", [GREEDY]), preexec_fn=few_descriptors)
-    alone, _ = as_many(lambda _: client(daemon, GREEDY))
+    alone, _ = as_many(lambda _: client_of(daemon, GREEDY))
     checks.ok("a user alone gets all but an operator's", len(alone) > len(greedy) + 6, len(alone))
     close(alone)
     checks.equal("  exit 0", daemon.stop(), 0)
@@ -94,20 +76,20 @@ def memory(checks, place):
     config = config_of(place, "memory", [GREEDY, POLITE], memory=64 << 20)
     daemon = Daemon(place, config)
     ring = {"micro": 2048, "slots": 8}  # about 3 MiB
-    tiny = client(daemon, GREEDY).attach(run="greedy", peer=MOST, micro=1, slots=4)
-    greedy, packet = as_many(lambda n: client(daemon, GREEDY).attach(run="greedy", peer=n, **ring))
+    tiny = client_of(daemon, GREEDY).attach(run="greedy", peer=MOST, micro=1, slots=4)
+    greedy, packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="greedy", peer=n, **ring))
     checks.ok("one user gets most of memory:", 16 <= len(greedy) <= 23, len(greedy))
     checks.ok("  and is refused for now then", packet.get("passing") == 1 and "other users" in packet["text"], packet)
     seeking = lambda c, peer: attempt(  # noqa: E731
-        lambda: client(daemon, GREEDY).attach(run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring)
+        lambda: client_of(daemon, GREEDY).attach(run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring)
     )
     checks.ok("  also for a large ring in place of a small one", not seeking(tiny, MOST))
     again = seeking(greedy[0], 0)
     checks.ok("  but not for one of the same size, as a seek takes it", again)
     close([tiny, *([again] if again else [])])
-    polite = attempt(lambda: client(daemon, POLITE).attach(run="polite", **ring))
+    polite = attempt(lambda: client_of(daemon, POLITE).attach(run="polite", **ring))
     checks.ok("  another user's share is there, and fed", polite and polite.next() is not None)
-    packet = as_many(lambda n: client(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[1]
+    packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[1]
     checks.ok("a ring larger than its user may ever have is refused for good", packet and not packet.get("passing"), packet)
     close([*greedy, polite] if polite else greedy)
     checks.equal("  exit 0", daemon.stop(), 0)
@@ -117,12 +99,12 @@ def files(checks, place):
     config = config_of(place, "files", [GREEDY, POLITE])
     daemon = Daemon(place, config)
     began = time.monotonic()
-    runs, packet = as_many(lambda n: client(daemon, GREEDY).attach(run=f"run{n}"))
+    runs, packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run=f"run{n}"))
     took = time.monotonic() - began
     checks.ok("one user begins 64 runs, and then one every 2 s", 64 <= len(runs) <= 65 + took / 2, (len(runs), took))
     checks.ok("  and is refused for now then", packet.get("passing") == 1 and "too many runs" in packet["text"], packet)
-    more = client(daemon, GREEDY).attach(run="run0", peer=1)
-    polite = client(daemon, POLITE).attach(run="polite")
+    more = client_of(daemon, GREEDY).attach(run="run0", peer=1)
+    polite = client_of(daemon, POLITE).attach(run="polite")
     cursor = more.feed["cursor"]
     saves, packet = as_many(lambda n: more.ask(op="checkpoint", tag=f"tag{n}", cursor=cursor))
     took = time.monotonic() - began
