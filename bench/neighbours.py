@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a hostile client leaves of a polite one: the waits and the rate of a trainer in C that takes batches as fast as they come,
-beside each kind of flood, relative to those of the same trainer alone just before and after.
+next to each kind of flood, relative to those of the same trainer alone just before and after.
 
     make bench                                   this table is part of it
     build/venv/bin/python bench/neighbours.py    alone, about a minute
@@ -74,7 +74,7 @@ def polite(daemon, seconds, uid=None):
 def measured(process):
     out, _ = process.communicate(timeout=120)
     if process.returncode:
-        raise SystemExit(f"bench: the polite trainer failed beside it: exit {process.returncode}")
+        raise SystemExit(f"bench: the polite trainer failed next to it: exit {process.returncode}")
     return json.loads(out)
 
 
@@ -103,7 +103,7 @@ class Hostile:
 
 
 def beside(daemon, kind, seconds):
-    """A polite trainer's figures alone, and beside @kind."""
+    """A polite trainer's figures alone, and next to @kind."""
     alone = [measured(polite(daemon, seconds / 2))]
     hostile = Hostile(daemon, kind, seconds)
     try:
@@ -119,10 +119,10 @@ def beside(daemon, kind, seconds):
 
 
 def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
-    """{kind: {p50, p99, p999, rate: beside it ÷ alone}}; medians over the rounds."""
+    """{kind: {p50, p99, p999, rate: next to it ÷ alone}}; medians over the rounds."""
     daemon, rows = Daemon(directory), {}
     try:
-        print(f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) beside a hostile client of another uid, ÷ alone")
+        print(f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a hostile client of another uid, ÷ alone")
         print(f"  {'':<40}{'rate':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>12}{'control thread':>16}{'others':>8}", flush=True)
         for kind in kinds:
             seen = []

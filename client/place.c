@@ -47,7 +47,7 @@ const char *place_socket(char path[WIRE_SOCKET_BYTES])
 			i == 0 ? runtime && runtime[0] == '/' && wire_own_socket(runtime, geteuid(), path)
 			       : wire_own_socket(NULL, geteuid(), path);
 
-		/* A killed daemon leaves its socket behind; it is looked for there unless a service runs. */
+		/* A killed daemon leaves its socket. Use it only if no service listens: it may come back. */
 		if (known && is_own(path) && (is_live(path) || !is_live(WIRE_SOCKET)))
 			return path;
 	}
