@@ -29,17 +29,18 @@ FLAGS_fuzz  = -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-reco
 CC       = $(CC_$(VARIANT))
 O        = build/$(VARIANT)
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
-ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
+ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE -I. -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 
 proto   = $(wildcard proto/*.c)
-shards  = $(wildcard daemon/*.c daemon/shard/*.c)
-daemon  = $(filter-out daemon/main.c,$(shards)) $(wildcard daemon/engine/*.c daemon/io/*.c daemon/control/*.c)
-client  = $(wildcard client/*.c)
-ctl     = $(wildcard client/ctl/*.c) $(client) $(filter-out daemon/main.c,$(shards)) $(proto)
+shards  = $(wildcard daemon/shard/*.c)
+catalog = $(wildcard daemon/config/*.c daemon/catalog/*.c) $(shards)
+daemon  = $(catalog) $(wildcard daemon/engine/*.c daemon/io/*.c daemon/reader/*.c daemon/control/*.c)
+client  = $(wildcard client/lib/*.c)
+ctl     = $(wildcard client/ctl/*.c client/ctl/*/*.c) $(client) $(catalog) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-modules = $(wildcard client/python/tokend/*.py client/python/tokend/*.pyi client/python/tokend/py.typed)
-sources = $(wildcard proto/*.[ch] daemon/*.[ch] daemon/*/*.[ch] client/*.[ch] client/*/*.[ch] tests/unit/*.[ch] tests/gpu/*.[ch] tests/sim/*.[ch] tests/prove/*.[ch] tests/fuzz/*.c bench/*.c)
+modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.typed))
+sources = $(wildcard $(foreach room,proto daemon daemon/* client/* client/*/* tests/* bench,$(room)/*.[ch]))
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 
@@ -71,10 +72,10 @@ $(O)/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-$(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient
+$(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient/lib
 
 # The widening loops are the one place where the trainer's own CPU goes.
-$(O)/client/widen.o: FLAGS_$(VARIANT) += -O3
+$(O)/client/lib/widen.o: FLAGS_$(VARIANT) += -O3
 
 # Loops over all stored tokens must vectorise, too.
 $(O)/daemon/shard/shard.o $(O)/daemon/shard/tokens.o: FLAGS_$(VARIANT) += -O3
@@ -102,10 +103,10 @@ $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 	$(link) -lm
 
-$(O)/bin/bench-order: $(call objects,bench/order.c daemon/table.c $(proto))
+$(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
 	$(link) -lm
 
-$(O)/bin/bench-shard: $(call objects,bench/shard.c $(wildcard daemon/shard/*.c))
+$(O)/bin/bench-shard: $(call objects,bench/shard.c $(shards))
 	$(link) -lzstd -lz -ljansson -lpthread
 
 # Programs against the CUDA runtime: built where its headers and its static library are, without nvcc, and needed by nothing else.
@@ -132,7 +133,7 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka -luv -luring -lyaml -lmicrohttpd -lzstd -lz -ljansson -lm -lpthread
 
 # What the tests in Python read shards with.
-$(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(wildcard daemon/shard/*.c))
+$(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(call objects,$(shards))
 	$(link) -lzstd -lz -ljansson -lpthread
 
 # A trainer, and in place of a GPU's driver a library that is strict about how it is used.
@@ -142,13 +143,13 @@ $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(call objects,$(client) $(
 $(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
 	$(link) -shared -Wl,-soname,libcuda.so.1 -lpthread
 
-$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(call objects,daemon/manifest.c $(wildcard daemon/shard/*.c))
+$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(call objects,daemon/catalog/manifest.c $(shards))
 	$(link) -fsanitize=fuzzer -lzstd -lz -ljansson -lpthread
 
 $(O)/check/sim: $(call objects,$(wildcard tests/sim/*.c)) $(O)/all.a
 	$(link) -lm -lpthread
 
-$(O)/check/prove: $(call objects,$(wildcard tests/prove/*.c) $(proto) $(wildcard daemon/engine/*.c) daemon/table.c)
+$(O)/check/prove: $(call objects,$(wildcard tests/prove/*.c) $(proto) $(wildcard daemon/engine/*.c))
 	$(link) -lm
 
 # What people and scripts use lies in one place, whatever the variant's name.
@@ -165,8 +166,8 @@ build/python/tokend/%: client/python/tokend/%
 
 include_python = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
-$(patsubst %.c,build/gcc/%.o,$(wildcard client/python/*.c)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
-build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,$(wildcard client/python/*.c) $(client) $(proto))
+$(patsubst %.c,build/gcc/%.o,$(wildcard client/python/src/*.c)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
+build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,$(wildcard client/python/src/*.c) $(client) $(proto))
 	$(link) -shared -lm
 
 # ---- the two commands ----
@@ -248,15 +249,15 @@ fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSI
 
 install: all
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))install -Dm755 -t $(DESTDIR)$(PREFIX)/bin build/gcc/bin/tokend build/gcc/bin/tokctl
-	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/include client/tokend.h
+	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/include client/lib/tokend.h
 	$(Q)install -Dm755 -t $(DESTDIR)$(LIBDIR) build/gcc/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
-	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/tokend/python/tokend $(modules)
+	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(DESTDIR)$(PREFIX)/lib/tokend/python/$(module) &&) true
 	$(Q)install -Dm755 -t $(DESTDIR)$(PREFIX)/lib/tokend/python/tokend build/python/tokend/_tokend.abi3.so
 	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
-	$(Q)$(fill) client/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
+	$(Q)$(fill) client/lib/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
 	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
 	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
 
@@ -281,8 +282,8 @@ format-check:
 	$(Q)clang-format --dry-run -Werror $(sources)
 
 lint: deps-test
-	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c) bench/next.c bench/order.c | \
-		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -Iclient' tidy
+	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(wildcard client/ctl/*.c client/ctl/*/*.c) bench/next.c bench/order.c | \
+		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -I. -Iclient/lib' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
 

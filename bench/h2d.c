@@ -3,7 +3,7 @@
  * of memory that the CUDA runtime itself made pinned, and out of pageable memory. One JSON line: GB/s of
  * each, medians of ROUNDS rounds in which they take turns, the seconds that registering took, and its bytes.
  */
-#include "../client/tokend.h"
+#include "client/lib/tokend.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * to first batch, the cost of a ready next(), and the rate at which it can drain the ring (tokens only looked
  * at, not widened).
  */
-#include "../client/tokend.h"
+#include "client/lib/tokend.h"
 
 #include <inttypes.h>
 #include <stdio.h>

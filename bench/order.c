@@ -3,8 +3,8 @@
  * nanoseconds for streams of several kinds, and for two yardsticks of the machine in the same run: a read
  * that misses every cache, and a division that waits for the one before it.
  */
-#include "../daemon/table.h"
-#include "../proto/cursor.h"
+#include "proto/cursor.h"
+#include "proto/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 as fast as they come. Prints one JSON
  * line: batches a second, and how long it waited for a batch, in microseconds.
  */
-#include "../client/tokend.h"
+#include "client/lib/tokend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

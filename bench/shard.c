@@ -2,7 +2,7 @@
  * bench-shard WINDOW PATH…: what a window of so many tokens costs to find and to read out of the page cache,
  * in shards of any format. Prints one JSON line: nanoseconds of CPU for each path, the shards taking turns.
  */
-#include "../daemon/shard/shard.h"
+#include "daemon/shard/shard.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /*
  * tokend: reads its configuration, opens every shard list once, and serves until it is told to stop.
  */
-#include "../proto/version.h"
-#include "control/log.h"
-#include "control/notify.h"
-#include "control/place.h"
-#include "control/rereads.h"
-#include "control/server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/notify.h"
+#include "daemon/control/place.h"
+#include "daemon/control/rereads.h"
+#include "daemon/control/server.h"
+#include "proto/version.h"
 
 #include <errno.h>
 #include <getopt.h>

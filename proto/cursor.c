@@ -1,7 +1,7 @@
-#include "cursor.h"
+#include "proto/cursor.h"
 
-#include "cursor_private.h"
-#include "wire.h"
+#include "proto/cursor_private.h"
+#include "proto/wire.h"
 
 #include <assert.h>
 #include <inttypes.h>

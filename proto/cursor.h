@@ -17,8 +17,8 @@
 #ifndef TOKEND_CURSOR_H
 #define TOKEND_CURSOR_H
 
-#include "limits.h"
-#include "order.h"
+#include "proto/limits.h"
+#include "proto/order.h"
 
 #define CURSOR_VERSION                                                                                       \
 	2 /* 1 is still written for what it can hold: no limits, and one pending segment at most */

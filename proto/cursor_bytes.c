@@ -2,10 +2,10 @@
  * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing: whatever
  * passes is a cursor that the order can be evaluated on, and everything else is refused by name.
  */
-#include "cursor.h"
+#include "proto/cursor.h"
 
-#include "cursor_private.h"
-#include "pack.h"
+#include "proto/cursor_private.h"
+#include "proto/pack.h"
 
 #include <assert.h>
 #include <inttypes.h>

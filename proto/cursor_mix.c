@@ -6,9 +6,9 @@
  * to a segment alone (where does this one serve the first ordinal too many?), so that a schedule laid out in
  * the middle of a run is the one that was laid out at its beginning.
  */
-#include "cursor.h"
+#include "proto/cursor.h"
 
-#include "cursor_private.h"
+#include "proto/cursor_private.h"
 
 #include <assert.h>
 #include <inttypes.h>

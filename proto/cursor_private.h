@@ -2,7 +2,7 @@
 #ifndef TOKEND_CURSOR_PRIVATE_H
 #define TOKEND_CURSOR_PRIVATE_H
 
-#include "cursor.h"
+#include "proto/cursor.h"
 
 /* ---- cursor.c ---- */
 

@@ -2,9 +2,9 @@
  * Schedules: planned changes of the mix, at once or in steps, as points to lay out. Integers only, so that
  * every machine has the same ones.
  */
-#include "cursor.h"
+#include "proto/cursor.h"
 
-#include "cursor_private.h"
+#include "proto/cursor_private.h"
 
 #include <assert.h>
 #include <inttypes.h>

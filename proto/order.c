@@ -1,4 +1,4 @@
-#include "order.h"
+#include "proto/order.h"
 
 #include <assert.h>
 #include <math.h>

@@ -18,7 +18,7 @@
 #ifndef TOKEND_ORDER_H
 #define TOKEND_ORDER_H
 
-#include "limits.h"
+#include "proto/limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>

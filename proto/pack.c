@@ -1,6 +1,6 @@
-#include "pack.h"
+#include "proto/pack.h"
 
-#include "limits.h"
+#include "proto/limits.h"
 
 #include <msgpack/pack.h>
 #include <msgpack/unpack.h>

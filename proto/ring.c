@@ -1,4 +1,4 @@
-#include "ring.h"
+#include "proto/ring.h"
 
 #include <inttypes.h>
 #include <stdio.h>

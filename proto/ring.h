@@ -31,8 +31,8 @@
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
 
-#include "limits.h"
-#include "marks.h"
+#include "proto/limits.h"
+#include "proto/marks.h"
 
 #include <stdalign.h>
 #include <stdatomic.h>

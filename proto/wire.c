@@ -1,6 +1,6 @@
-#include "wire.h"
+#include "proto/wire.h"
 
-#include "pack.h"
+#include "proto/pack.h"
 
 #include <assert.h>
 #include <inttypes.h>

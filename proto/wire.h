@@ -53,7 +53,7 @@
 #ifndef TOKEND_WIRE_H
 #define TOKEND_WIRE_H
 
-#include "limits.h"
+#include "proto/limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>

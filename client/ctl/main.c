@@ -1,9 +1,9 @@
 /*
  * tokctl: one table of subcommands.
  */
-#include "../../daemon/shard/bytes.h"
-#include "../../proto/version.h"
-#include "ctl.h"
+#include "client/ctl/common/ctl.h"
+#include "daemon/shard/bytes.h"
+#include "proto/version.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  *
  *   cc gpu_trainer.c -ltokend -lcudart -o trainer && ./trainer [STREAM [SOCKET]]
  */
-#include "../tokend.h" /* installed: <tokend.h> */
+#include "client/lib/tokend.h" /* installed: <tokend.h> */
 
 #include <cuda_runtime.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  *
  *   cc trainer.c -ltokend -o trainer && ./trainer [STREAM [SOCKET [TAG]]]
  */
-#include "../tokend.h" /* installed: <tokend.h> */
+#include "client/lib/tokend.h" /* installed: <tokend.h> */
 
 #include <stdio.h>
 #include <time.h>

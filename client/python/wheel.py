@@ -57,10 +57,11 @@ def version():
 
 def contents():
     """Path in the wheel → file."""
-    files = {f"tokend/{path.name}": path for path in (ROOT / "client/python/tokend").iterdir() if path.is_file()}
+    package = ROOT / "client/python"
+    files = {str(path.relative_to(package)): path for path in package.glob("tokend/**/*") if path.is_file() and path.suffix != ".pyc"}
     files["tokend/_tokend.abi3.so"] = BUILT / "python/tokend/_tokend.abi3.so"
     files["tokend/lib/libtokend.so.1"] = BUILT / "gcc/lib/libtokend.so.1"
-    files["tokend/include/tokend.h"] = ROOT / "client/tokend.h"
+    files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
     for program in ("tokend", "tokctl"):
         files[f"tokend/bin/{program}"] = BUILT / "gcc/bin" / program
     return files

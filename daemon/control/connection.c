@@ -1,5 +1,5 @@
-#include "log.h"
-#include "server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
 
 #include <assert.h>
 #include <errno.h>

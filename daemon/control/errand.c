@@ -1,7 +1,7 @@
-#include "errand.h"
+#include "daemon/control/errand.h"
 
-#include "log.h"
-#include "server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
 
 #include <inttypes.h>
 

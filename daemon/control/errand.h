@@ -5,7 +5,7 @@
 #ifndef TOKEND_ERRAND_H
 #define TOKEND_ERRAND_H
 
-#include "keeper.h"
+#include "daemon/control/keeper.h"
 
 struct connection;
 struct server;

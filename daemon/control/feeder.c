@@ -1,6 +1,6 @@
-#include "feeder.h"
+#include "daemon/control/feeder.h"
 
-#include "log.h"
+#include "daemon/control/log.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -6,8 +6,8 @@
 #ifndef TOKEND_FEEDER_H
 #define TOKEND_FEEDER_H
 
-#include "../engine/engine.h"
-#include "../io/disk.h"
+#include "daemon/engine/engine.h"
+#include "daemon/reader/disk.h"
 
 struct feeder;
 

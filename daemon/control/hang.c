@@ -1,6 +1,6 @@
 /* Storage that does not answer: said in the log when it begins and ends, and kept for status and metrics. */
-#include "log.h"
-#include "server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-#include "keeper.h"
+#include "daemon/control/keeper.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
-#include "listen.h"
+#include "daemon/control/listen.h"
 
-#include "log.h"
-#include "notify.h"
+#include "daemon/control/log.h"
+#include "daemon/control/notify.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * state in the daemon, as stderr is: there is one log, and it must also take the last words of a thread that
  * knows nothing but its own job.
  */
-#include "log.h"
+#include "daemon/control/log.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,11 +2,11 @@
  * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a timer covers
  * the time-outs that it asks for.
  */
-#include "metrics.h"
+#include "daemon/control/metrics.h"
 
-#include "../../proto/version.h"
-#include "rereads.h"
-#include "server.h"
+#include "daemon/control/rereads.h"
+#include "daemon/control/server.h"
+#include "proto/version.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
-#include "mixes.h"
+#include "daemon/control/mixes.h"
 
-#include "log.h"
-#include "store.h"
+#include "daemon/control/log.h"
+#include "daemon/control/store.h"
 
 #include <dirent.h>
 #include <errno.h>

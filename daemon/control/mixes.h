@@ -9,8 +9,8 @@
 #ifndef TOKEND_MIXES_H
 #define TOKEND_MIXES_H
 
-#include "../../proto/cursor.h"
-#include "run_dir.h"
+#include "daemon/control/run_dir.h"
+#include "proto/cursor.h"
 
 /* A number over all but the position. */
 uint64_t mixes_checksum(const struct cursor *cursor);

@@ -1,4 +1,4 @@
-#include "notify.h"
+#include "daemon/control/notify.h"
 
 #include <stddef.h>
 #include <stdlib.h>

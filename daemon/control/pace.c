@@ -1,6 +1,6 @@
-#include "pace.h"
+#include "daemon/control/pace.h"
 
-#include "server.h"
+#include "daemon/control/server.h"
 
 #include <assert.h>
 #include <stdlib.h>

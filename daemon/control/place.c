@@ -1,6 +1,6 @@
-#include "place.h"
+#include "daemon/control/place.h"
 
-#include "log.h"
+#include "daemon/control/log.h"
 
 #include <errno.h>
 #include <stdlib.h>

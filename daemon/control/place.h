@@ -1,13 +1,13 @@
 /*
  * Where a daemon listens and keeps its state if its config does not say. A user without root may write to
  * neither /run/tokend nor /var/lib/tokend: such a daemon takes places of that user's own, where clients of
- * the same user look, too (client/place.h, config_user_state_dir()), and logs them.
+ * the same user look, too (client/lib/place.h, config_user_state_dir()), and logs them.
  */
 #ifndef TOKEND_CONTROL_PLACE_H
 #define TOKEND_CONTROL_PLACE_H
 
-#include "../../proto/wire.h"
-#include "../config.h"
+#include "daemon/config/config.h"
+#include "proto/wire.h"
 
 /*
  * The socket to listen at, created directory included. Returns the config's, WIRE_SOCKET, or @path; NULL

@@ -1,7 +1,7 @@
-#include "quota.h"
+#include "daemon/control/quota.h"
 
-#include "../config.h"
-#include "server.h"
+#include "daemon/config/config.h"
+#include "daemon/control/server.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
  * A request lives until every party has answered or is gone, or until it is taken back, which only goes as
  * long as nobody has fetched it. One a run at a time.
  */
-#include "log.h"
-#include "server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-#include "rereads.h"
+#include "daemon/control/rereads.h"
 
-#include "../shard/reread.h"
-#include "log.h"
+#include "daemon/control/log.h"
+#include "daemon/shard/reread.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,9 +1,9 @@
-#include "run_dir.h"
+#include "daemon/control/run_dir.h"
 
-#include "../../proto/order.h"
-#include "../../proto/wire.h"
-#include "log.h"
-#include "store.h"
+#include "daemon/control/log.h"
+#include "daemon/control/store.h"
+#include "proto/order.h"
+#include "proto/wire.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -14,7 +14,7 @@
 #ifndef TOKEND_RUN_DIR_H
 #define TOKEND_RUN_DIR_H
 
-#include "../../proto/limits.h"
+#include "proto/limits.h"
 
 #include <limits.h>
 #include <stdbool.h>

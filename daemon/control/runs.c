@@ -1,10 +1,10 @@
-#include "runs.h"
+#include "daemon/control/runs.h"
 
-#include "keeper.h"
-#include "log.h"
-#include "mixes.h"
-#include "server.h"
-#include "store.h"
+#include "daemon/control/keeper.h"
+#include "daemon/control/log.h"
+#include "daemon/control/mixes.h"
+#include "daemon/control/server.h"
+#include "daemon/control/store.h"
 
 #include <dirent.h>
 #include <errno.h>

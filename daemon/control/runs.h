@@ -10,8 +10,8 @@
 #ifndef TOKEND_RUNS_H
 #define TOKEND_RUNS_H
 
-#include "mixes.h"
-#include "run_dir.h"
+#include "daemon/control/mixes.h"
+#include "daemon/control/run_dir.h"
 
 #include <stdbool.h>
 #include <stddef.h>

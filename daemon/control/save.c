@@ -3,9 +3,9 @@
  * stored as they are, by the keeper. An error is answered and the session goes on: training does not stop
  * because a disk is full.
  */
-#include "log.h"
-#include "server.h"
-#include "store.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
+#include "daemon/control/store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

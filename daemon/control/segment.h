@@ -5,7 +5,7 @@
 #ifndef TOKEND_SEGMENT_H
 #define TOKEND_SEGMENT_H
 
-#include "../../proto/ring.h"
+#include "proto/ring.h"
 
 struct segment {
 	struct ring ring;

@@ -1,7 +1,7 @@
-#include "server.h"
+#include "daemon/control/server.h"
 
-#include "log.h"
-#include "notify.h"
+#include "daemon/control/log.h"
+#include "daemon/control/notify.h"
 
 #include <errno.h>
 #include <inttypes.h>

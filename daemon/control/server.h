@@ -19,17 +19,17 @@
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
 
-#include "../../proto/wire.h"
-#include "../cgroup.h"
-#include "../dataset.h"
-#include "errand.h"
-#include "feeder.h"
-#include "listen.h"
-#include "metrics.h"
-#include "pace.h"
-#include "quota.h"
-#include "runs.h"
-#include "segment.h"
+#include "daemon/catalog/dataset.h"
+#include "daemon/control/cgroup.h"
+#include "daemon/control/errand.h"
+#include "daemon/control/feeder.h"
+#include "daemon/control/listen.h"
+#include "daemon/control/metrics.h"
+#include "daemon/control/pace.h"
+#include "daemon/control/quota.h"
+#include "daemon/control/runs.h"
+#include "daemon/control/segment.h"
+#include "proto/wire.h"
 
 #include <uv.h>
 

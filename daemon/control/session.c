@@ -7,10 +7,10 @@
  * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the
  * connection may close. A job in the pool holds its connection open until it is back.
  */
-#include "log.h"
-#include "mixes.h"
-#include "server.h"
-#include "store.h"
+#include "daemon/control/log.h"
+#include "daemon/control/mixes.h"
+#include "daemon/control/server.h"
+#include "daemon/control/store.h"
 
 #include <assert.h>
 #include <errno.h>

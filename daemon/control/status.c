@@ -1,5 +1,5 @@
 /* Status: one packet a session, a page of them at a time, then the totals. */
-#include "server.h"
+#include "daemon/control/server.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-#include "store.h"
+#include "daemon/control/store.h"
 
-#include "../../proto/wire.h"
-#include "log.h"
+#include "daemon/control/log.h"
+#include "proto/wire.h"
 
 #include <dirent.h>
 #include <errno.h>

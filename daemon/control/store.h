@@ -10,8 +10,8 @@
 #ifndef TOKEND_STORE_H
 #define TOKEND_STORE_H
 
-#include "../../proto/limits.h"
-#include "run_dir.h"
+#include "daemon/control/run_dir.h"
+#include "proto/limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>

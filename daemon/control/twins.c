@@ -6,8 +6,8 @@
  * Both are warned, once they have been there together for a while: ranks that change places meet for a
  * moment. A strict one is refused, as long as the other one lives.
  */
-#include "log.h"
-#include "server.h"
+#include "daemon/control/log.h"
+#include "daemon/control/server.h"
 
 #include <inttypes.h>
 #include <stdio.h>

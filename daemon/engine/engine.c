@@ -1,6 +1,6 @@
-#include "engine.h"
+#include "daemon/engine/engine.h"
 
-#include "feed.h"
+#include "daemon/engine/feed.h"
 
 #include <assert.h>
 #include <stddef.h>

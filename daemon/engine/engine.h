@@ -21,9 +21,9 @@
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
 
-#include "../../proto/cursor.h"
-#include "../../proto/ring.h"
-#include "../table.h"
+#include "proto/cursor.h"
+#include "proto/ring.h"
+#include "proto/table.h"
 
 struct engine;
 struct feed;

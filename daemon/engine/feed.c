@@ -1,4 +1,4 @@
-#include "feed.h"
+#include "daemon/engine/feed.h"
 
 #include <assert.h>
 #include <stdlib.h>

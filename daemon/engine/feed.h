@@ -9,8 +9,8 @@
 #ifndef TOKEND_FEED_H
 #define TOKEND_FEED_H
 
-#include "engine.h"
-#include "turns.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/turns.h"
 
 #include <sys/queue.h>
 

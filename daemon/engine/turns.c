@@ -1,4 +1,4 @@
-#include "turns.h"
+#include "daemon/engine/turns.h"
 
 #include <assert.h>
 #include <stddef.h>

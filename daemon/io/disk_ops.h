@@ -6,8 +6,8 @@
 #ifndef TOKEND_DISK_OPS_H
 #define TOKEND_DISK_OPS_H
 
-#include "disk.h"
-#include "look.h"
+#include "daemon/reader/disk.h"
+#include "daemon/reader/look.h"
 
 #include <stdatomic.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
  * which for shards of a few GB is nearly everything; the rest goes to the pool. A read that RWF_NOWAIT
  * refuses has started its read-ahead all the same.
  */
-#include "pool.h"
+#include "daemon/io/pool.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -12,7 +12,7 @@
  * closed by the first when that has ended, and neither gains anything measurable where nearly all reads end
  * inline.
  */
-#include "pool.h"
+#include "daemon/io/pool.h"
 
 #include <assert.h>
 #include <errno.h>

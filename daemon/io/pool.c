@@ -1,4 +1,4 @@
-#include "pool.h"
+#include "daemon/io/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>

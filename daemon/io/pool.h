@@ -11,7 +11,7 @@
 #ifndef TOKEND_POOL_H
 #define TOKEND_POOL_H
 
-#include "disk_ops.h"
+#include "daemon/io/disk_ops.h"
 
 #include <sys/queue.h>
 

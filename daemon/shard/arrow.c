@@ -4,9 +4,9 @@
  * own metadata (another) that says how many rows it has and where in its body each column's buffers lie. So
  * the number of tokens is known when the metadata of all batches has been read: a small read a batch.
  */
-#include "flatbuffer.h"
-#include "pieces.h"
-#include "shard.h"
+#include "daemon/shard/flatbuffer.h"
+#include "daemon/shard/pieces.h"
+#include "daemon/shard/shard.h"
 
 #include <errno.h>
 #include <stdio.h>

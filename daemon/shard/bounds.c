@@ -1,6 +1,6 @@
-#include "bounds.h"
+#include "daemon/shard/bounds.h"
 
-#include "spans.h"
+#include "daemon/shard/spans.h"
 
 #include <errno.h>
 #include <inttypes.h>

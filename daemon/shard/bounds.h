@@ -7,7 +7,7 @@
 #ifndef TOKEND_SHARD_BOUNDS_H
 #define TOKEND_SHARD_BOUNDS_H
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 #define BOUNDS_ENDING ".csv.gz"
 

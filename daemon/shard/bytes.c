@@ -1,10 +1,10 @@
 /*
  * Files as they lie, what all sources share, and names.
  */
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
-#include "bytes_zstd.h"
-#include "reread.h"
+#include "daemon/shard/bytes_zstd.h"
+#include "daemon/shard/reread.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #ifndef TOKEND_BYTES_ZSTD_H
 #define TOKEND_BYTES_ZSTD_H
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 bool zstd_recognise(const struct bytes *file);
 /* Owns @file, which it closes too where it returns NULL. */

@@ -5,8 +5,8 @@
  * may be missing: what is there must agree with the size of the file, and what is not said follows from what
  * is.
  */
-#include "shard.h"
-#include "spans.h"
+#include "daemon/shard/shard.h"
+#include "daemon/shard/spans.h"
 
 #include <errno.h>
 #include <inttypes.h>

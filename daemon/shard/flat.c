@@ -3,8 +3,8 @@
  * file says nothing of itself, so its width is the config's word, and all that can be checked is that the
  * size agrees with it.
  */
-#include "bounds.h"
-#include "shard.h"
+#include "daemon/shard/bounds.h"
+#include "daemon/shard/shard.h"
 
 #include <inttypes.h>
 #include <string.h>

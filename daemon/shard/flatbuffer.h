@@ -9,7 +9,7 @@
 #ifndef TOKEND_SHARD_FLATBUFFER_H
 #define TOKEND_SHARD_FLATBUFFER_H
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 #include <inttypes.h>
 #include <string.h>

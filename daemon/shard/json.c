@@ -1,6 +1,6 @@
-#include "json.h"
+#include "daemon/shard/json.h"
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * One walk serves directories and patterns: a directory is a pattern that matches everything below it.
  * (glob(3) would keep all names twice, and leaves out silently what it cannot read.)
  */
-#include "list.h"
+#include "daemon/shard/list.h"
 
-#include "shard.h"
+#include "daemon/shard/shard.h"
 
 #include <dirent.h>
 #include <errno.h>

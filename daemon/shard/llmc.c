@@ -2,7 +2,7 @@
  * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the tokens. GPT-2's
  * are u16, Llama-3's u32. Its evaluation files look alike, but are questions and answers and no stream.
  */
-#include "shard.h"
+#include "daemon/shard/shard.h"
 
 #include <inttypes.h>
 #include <string.h>

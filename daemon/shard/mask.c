@@ -1,6 +1,6 @@
-#include "mask.h"
+#include "daemon/shard/mask.h"
 
-#include "npy.h"
+#include "daemon/shard/npy.h"
 
 #include <errno.h>
 #include <inttypes.h>

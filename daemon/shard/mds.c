@@ -12,10 +12,10 @@
  * Of its `hashes` only xxh64 is looked at: of a compressed shard when that is about to be decoded whole, and
  * of a small one; no other is read whole, and sha1 would cost more than the decoding.
  */
-#include "json.h"
-#include "memo.h"
-#include "reread.h"
-#include "shard.h"
+#include "daemon/shard/json.h"
+#include "daemon/shard/memo.h"
+#include "daemon/shard/reread.h"
+#include "daemon/shard/shard.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>

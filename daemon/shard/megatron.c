@@ -6,8 +6,8 @@
  * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens are those
  * of the sequences, in the order of the index; bytes that no sequence covers are none.
  */
-#include "pieces.h"
-#include "shard.h"
+#include "daemon/shard/pieces.h"
+#include "daemon/shard/shard.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-#include "memo.h"
+#include "daemon/shard/memo.h"
 
 #include <errno.h>
 #include <pthread.h>

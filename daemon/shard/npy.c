@@ -3,9 +3,9 @@
  * written as a literal. Then the values. It may have one dimension, or two: rows that are a window long are
  * samples, others are a stream.
  */
-#include "npy.h"
+#include "daemon/shard/npy.h"
 
-#include "shard.h"
+#include "daemon/shard/shard.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TOKEND_SHARD_NPY_H
 #define TOKEND_SHARD_NPY_H
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 /* Does it begin as one? */
 bool npy_recognise(const struct bytes *b);

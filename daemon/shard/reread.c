@@ -1,4 +1,4 @@
-#include "reread.h"
+#include "daemon/shard/reread.h"
 
 #include <fcntl.h>
 #include <stddef.h>

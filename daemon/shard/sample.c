@@ -1,4 +1,4 @@
-#include "sample.h"
+#include "daemon/shard/sample.h"
 
 enum {
 	ALIGN = 4,    /* tokens: a place begins with the low half of the first of them, if that it is */

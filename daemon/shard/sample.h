@@ -9,7 +9,7 @@
 #ifndef TOKEND_SHARD_SAMPLE_H
 #define TOKEND_SHARD_SAMPLE_H
 
-#include "shard.h"
+#include "daemon/shard/shard.h"
 
 enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_BYTES = 8192 };
 

@@ -6,10 +6,10 @@
  * tokens do not lie in a row or it knows its documents) and one line in `formats`, above flat, with its name
  * in the list at the end of shard.h. Compression, companions, widths, config, inspect and pack follow.
  */
-#include "shard.h"
+#include "daemon/shard/shard.h"
 
-#include "bounds.h"
-#include "mask.h"
+#include "daemon/shard/bounds.h"
+#include "daemon/shard/mask.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -13,7 +13,7 @@
 #ifndef TOKEND_SHARD_H
 #define TOKEND_SHARD_H
 
-#include "bytes.h"
+#include "daemon/shard/bytes.h"
 
 #define SHARD_UNKNOWN UINT64_MAX
 

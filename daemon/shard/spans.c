@@ -2,7 +2,7 @@
  * Of each span there is its length, twice, and one more for a gap, in seven bits a byte, the low ones first;
  * and a mark for every so-manieth span, to begin at.
  */
-#include "spans.h"
+#include "daemon/shard/spans.h"
 
 #include <assert.h>
 #include <stdlib.h>

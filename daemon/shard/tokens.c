@@ -1,4 +1,4 @@
-#include "tokens.h"
+#include "daemon/shard/tokens.h"
 
 #include <stddef.h>
 

@@ -7,9 +7,9 @@
  * to hold what it claims before memory is taken for it, and what it decodes to must have the length and the
  * checksum that are on record.
  */
-#include "bytes_zstd.h"
+#include "daemon/shard/bytes_zstd.h"
 
-#include "reread.h"
+#include "daemon/shard/reread.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>

@@ -2,7 +2,7 @@
  * A libFuzzer target: the input becomes a manifest. What is read of it leads nowhere but below its root, in
  * order, and adds up; what is refused is refused in one line.
  */
-#include "../../daemon/manifest.h"
+#include "daemon/catalog/manifest.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; the rest
  * is the shard. A .csv.gz is in it as it unpacks, but where that begins as gzip does.
  */
-#include "../../daemon/shard/shard.h"
+#include "daemon/shard/shard.h"
 
 #include <assert.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
  *
  * "Device memory" is memory of the process. Nothing here is evidence of how a GPU behaves.
  */
-#include "fake_cuda.h"
+#include "tests/gpu/fake_cuda.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
  * goes to stdout, batch by batch, for test_pin.py to compare with the shards; what it says of itself goes to
  * stderr. Exit status 0: all it checked by itself was so.
  */
-#include "../../client/tokend.h"
-#include "fake_cuda.h"
+#include "client/lib/tokend.h"
+#include "tests/gpu/fake_cuda.h"
 
 #include <dlfcn.h>
 #include <err.h>

@@ -1,5 +1,5 @@
 /* A run as operators treat it: mixes, new and removed datasets, schedules, skips, rewinds, restarts. */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 enum { DATASETS = 8 };
 

@@ -6,7 +6,7 @@
  * cursor stood to where it stands now, none apart and none on top of another. Some positions of it are asked
  * for by what they hold, and once more at the end of the chain, by the whole history of its mixes.
  */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 enum { WORLD = 32768, CHAINS = 100, LEGS = 6, RECORDS = 4, RECORDS_MOST = 128 };
 

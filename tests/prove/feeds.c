@@ -1,7 +1,7 @@
 /* Feeds as the engine plans them, one at a time, on a ring of plain memory. */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
-#include "../../daemon/engine/feed.h"
+#include "daemon/engine/feed.h"
 
 struct prove_feeds {
 	const struct prove *p;

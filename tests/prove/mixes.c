@@ -9,7 +9,7 @@
  *
  * and of some segments every position: its ordinal lies in that segment's range, and it is found again by it.
  */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 typedef unsigned __int128 u128;
 

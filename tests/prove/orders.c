@@ -2,7 +2,7 @@
  * Whole orders: every position of a short run with many edits. Each is found again by what it holds, and each
  * dataset's ordinals are handed out without gap or repeat, over all segments.
  */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 enum { BLOCKS = 8, SMALL = 400, ASKED = 500 };
 

@@ -1,4 +1,4 @@
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 #include <stdarg.h>
 #include <sys/mman.h>

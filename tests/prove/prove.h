@@ -17,9 +17,9 @@
 #ifndef PROVE_H
 #define PROVE_H
 
-#include "../../proto/cursor.h"
+#include "proto/cursor.h"
 
-#include "../unit/rng.h"
+#include "tests/unit/rng.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

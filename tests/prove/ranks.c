@@ -3,7 +3,7 @@
  * every rank, planned by a feed of its own, are all there is from where the cursor stood to where it stands
  * then, and no window is served twice.
  */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 enum { WORLD = 32768, BATCHES = 3, LEGS = 3, MICRO = 8, BRIEF_WORLD = 2048 };
 

@@ -7,7 +7,7 @@
  * found there is what the order says, whatever the world. So it is the same set of samples wherever steps end
  * at the same place.
  */
-#include "prove.h"
+#include "tests/prove/prove.h"
 
 enum {
 	WORLD = 16,

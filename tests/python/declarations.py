@@ -1,4 +1,4 @@
-"""The structs of client/tokend.h, for ctypes."""
+"""The structs of client/lib/tokend.h, for ctypes."""
 
 import ctypes as c
 

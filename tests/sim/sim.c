@@ -19,11 +19,11 @@
  *
  * What happens depends on the seed alone: the same seed gives the same trace, whose hash is printed.
  */
-#include "../../daemon/documents.h"
-#include "../../daemon/engine/engine.h"
-#include "../../daemon/engine/turns.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/turns.h"
+#include "daemon/reader/documents.h"
 
-#include "../unit/rng.h"
+#include "tests/unit/rng.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -10,18 +10,18 @@ if grep -v '^tokend_' <<<"$exported"; then
 	echo "the library exports these as well"
 	exit 1
 fi
-declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/tokend.h | grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
+declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/lib/tokend.h | grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
 diff <(echo "$declared") <(sort <<<"$exported") || { echo "header (<) and library (>) differ"; exit 1; }
 
 printf '#include "tokend.h"\nint main() { return tokend_version()[0] == 0; }\n' >"$scratch/use.cc"
 for cxx in g++ clang++; do
-	$cxx -std=c++11 -Wall -Wextra -Wpedantic -Werror -Iclient "$scratch/use.cc" -o "$scratch/use" -Lbuild/lib -ltokend
+	$cxx -std=c++11 -Wall -Wextra -Wpedantic -Werror -Iclient/lib "$scratch/use.cc" -o "$scratch/use" -Lbuild/lib -ltokend
 	LD_LIBRARY_PATH=build/lib "$scratch/use"
 done
 printf '#include "tokend.h"\nint main(void) { return tokend_version()[0] == 0; }\n' >"$scratch/use.c"
-gcc -std=c99 -Wall -Wextra -Wpedantic -Werror -Iclient -c "$scratch/use.c" -o "$scratch/use.o"
+gcc -std=c99 -Wall -Wextra -Wpedantic -Werror -Iclient/lib -c "$scratch/use.c" -o "$scratch/use.o"
 
-for header in proto/*.h daemon/*.h daemon/*/*.h client/*.h client/ctl/*.h; do
-	gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -x c "$header"
+for header in proto/*.h daemon/*/*.h client/lib/*.h client/ctl/*/*.h; do
+	gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -I. -fsyntax-only -x c "$header"
 done
 echo "$(wc -l <<<"$exported") functions are exported"

@@ -9,7 +9,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 for variant in gcc clang; do
-	objects=("build/$variant"/proto/*.o "build/$variant"/daemon/engine/*.o "build/$variant/daemon/table.o")
+	objects=("build/$variant"/proto/*.o "build/$variant"/daemon/engine/*.o)
 	ld -r -o "$scratch/core.o" "${objects[@]}"
 	for symbol in $(nm -u "$scratch/core.o" | awk '{print $2}'); do
 		# Built with _FORTIFY_SOURCE, libc's functions have checking twins.

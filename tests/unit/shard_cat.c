@@ -3,7 +3,7 @@
  * in files. A line of JSON each: facts, all document boundaries, and the tokens' width; with -s then all
  * tokens raw, in the served width. What cannot be read has an "error" instead, and exit status 1.
  */
-#include "../../daemon/shard/shard.h"
+#include "daemon/shard/shard.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -5,8 +5,8 @@
 #ifndef TEST_SHELF_H
 #define TEST_SHELF_H
 
-#include "../../daemon/io/disk_ops.h"
-#include "rng.h"
+#include "daemon/io/disk_ops.h"
+#include "tests/unit/rng.h"
 
 #include <errno.h>
 #include <fcntl.h>

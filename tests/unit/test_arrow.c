@@ -3,9 +3,9 @@
  * are put together here byte by byte, so that each field can be made wrong; what pyarrow writes is read in
  * tests/python.
  */
-#include "../../daemon/shard/list.h"
-#include "../../daemon/shard/shard.h"
-#include "files.h"
+#include "daemon/shard/list.h"
+#include "daemon/shard/shard.h"
+#include "tests/unit/files.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,8 +3,8 @@
  * that run tests, so its files are made up here. The kernel's own, of whichever version there is:
  * system/test_cgroup.py.
  */
-#include "../../daemon/cgroup.h"
-#include "files.h"
+#include "daemon/control/cgroup.h"
+#include "tests/unit/files.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -3,10 +3,10 @@
  * and the reading of an operator's arguments. Everything else of it is tested against a real daemon
  * (tests/python/, tests/system/test_requests.py).
  */
-#include "../../client/giveback.h"
-#include "../../client/handle.h"
+#include "client/lib/giveback.h"
+#include "client/lib/handle.h"
 
-#include "rng.h"
+#include "tests/unit/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

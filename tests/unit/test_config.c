@@ -1,8 +1,8 @@
 /*
  * The config: what is read, and the exact line that each fault gets.
  */
-#include "../../daemon/config.h"
-#include "../../proto/wire.h"
+#include "daemon/config/config.h"
+#include "proto/wire.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

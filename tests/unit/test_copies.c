@@ -2,8 +2,8 @@
  * Registering in chunks, and the order in which slots come back, against the fake driver that lies beside
  * this program. All that takes a daemon is in tests/system/test_pin.py.
  */
-#include "../../client/pin.h"
-#include "../gpu/fake_cuda.h"
+#include "client/lib/pin.h"
+#include "tests/gpu/fake_cuda.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* A crew: all is done once, and the least that fails is the one that is told. */
-#include "../../daemon/crew.h"
+#include "daemon/catalog/crew.h"
 
 #include <sched.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* The cursor as a value: its bytes, its edits, and what it refuses to be. */
-#include "../../proto/cursor.h"
+#include "proto/cursor.h"
 
-#include "../../proto/pack.h"
-#include "rng.h"
+#include "proto/pack.h"
+#include "tests/unit/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

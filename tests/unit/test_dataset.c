@@ -2,8 +2,8 @@
  * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that each fault
  * gets.
  */
-#include "../../daemon/dataset.h"
-#include "../../daemon/shard/list.h"
+#include "daemon/catalog/dataset.h"
+#include "daemon/shard/list.h"
 
 #include <errno.h>
 #include <fcntl.h>

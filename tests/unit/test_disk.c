@@ -1,6 +1,6 @@
 /* Reading shards, with real files on a real file system; every test runs with each backend, buffered and
  * direct. */
-#include "shelf.h"
+#include "tests/unit/shelf.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -2,7 +2,7 @@
  * What no file system does on command comes from a backend laid over the real one: the n-th operation fails,
  * for every n.
  */
-#include "shelf.h"
+#include "tests/unit/shelf.h"
 
 /* ---- faults laid over a real backend ---- */
 

@@ -2,7 +2,7 @@
  * A file system that hangs, fails and forgets: a FUSE server of one file, spoken to without a library, since
  * a dozen of its messages are enough. It stands for NFS. Skipped where a process may not mount.
  */
-#include "shelf.h"
+#include "tests/unit/shelf.h"
 
 #include <linux/fuse.h>
 #include <poll.h>

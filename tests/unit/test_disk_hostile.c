@@ -2,7 +2,7 @@
  * Where the tokens land, somebody else writes, too: always after a read is done and before the disk looks at
  * it. A second reading decides, and nothing of it depends on what was written.
  */
-#include "shelf.h"
+#include "tests/unit/shelf.h"
 
 enum { TOKENS = 20000, LIMIT = 30000 };
 

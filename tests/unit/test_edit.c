@@ -1,7 +1,7 @@
 /* Cursors as values through the library: bytes in, an edit, bytes out; and their text. */
-#include "../../client/tokend.h"
+#include "client/lib/tokend.h"
 
-#include "../../proto/cursor.h"
+#include "proto/cursor.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,11 +2,11 @@
  * The core, one behaviour at a time: events in, actions out, nothing else around it. The simulator
  * (tests/sim) does the same with everything at once.
  */
-#include "../../daemon/documents.h"
-#include "../../daemon/engine/engine.h"
-#include "../../daemon/engine/turns.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/turns.h"
+#include "daemon/reader/documents.h"
 
-#include "rng.h"
+#include "tests/unit/rng.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * Users take turns at the keeper. The first job waits until all others are queued, so their order is exact.
  */
-#include "../../daemon/control/keeper.h"
+#include "daemon/control/keeper.h"
 
 #include <semaphore.h>
 #include <setjmp.h>

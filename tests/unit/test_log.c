@@ -1,6 +1,6 @@
 /* The log: it never waits for its reader, it counts what it does not write, and one user's lines do not hide
  * another's. */
-#include "../../daemon/control/log.h"
+#include "daemon/control/log.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -2,10 +2,10 @@
  * What lies beside shards: bounds of documents (.csv.gz) and loss masks. What good ones say, and the line
  * that each of many broken ones gets. The daemon with files of their own writers: tests/system/test_marks.py.
  */
-#include "../../daemon/shard/bounds.h"
-#include "../../daemon/shard/mask.h"
-#include "files.h"
-#include "rng.h"
+#include "daemon/shard/bounds.h"
+#include "daemon/shard/mask.h"
+#include "tests/unit/files.h"
+#include "tests/unit/rng.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -2,10 +2,10 @@
  * MDS: what is read from good shards, the line that each of many broken ones and of broken indexes gets, and
  * what counts where several files are one shard. What Mosaic's own writer writes is read in tests/python.
  */
-#include "../../daemon/shard/list.h"
-#include "../../daemon/shard/memo.h"
-#include "../../daemon/shard/shard.h"
-#include "files.h"
+#include "daemon/shard/list.h"
+#include "daemon/shard/memo.h"
+#include "daemon/shard/shard.h"
+#include "tests/unit/files.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,9 +2,9 @@
  * Megatron's .bin and .idx: what is read from good ones, and the line that each of many broken ones gets.
  * Files of Megatron's own builder are read in tests/python.
  */
-#include "../../daemon/shard/list.h"
-#include "../../daemon/shard/shard.h"
-#include "files.h"
+#include "daemon/shard/list.h"
+#include "daemon/shard/shard.h"
+#include "tests/unit/files.h"
 
 #include <errno.h>
 #include <inttypes.h>

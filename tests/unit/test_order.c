@@ -2,8 +2,8 @@
  * The order against the vectors of its text, and against what it promises beyond them: bijections, exact
  * shares, and an inverse for every step.
  */
-#include "../../proto/order.h"
-#include "rng.h"
+#include "proto/order.h"
+#include "tests/unit/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* MessagePack in fixed memory: what goes in comes out, and hostile bytes come out as an error. */
-#include "../../proto/pack.h"
+#include "proto/pack.h"
 
-#include "../../proto/limits.h"
-#include "rng.h"
+#include "proto/limits.h"
+#include "tests/unit/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

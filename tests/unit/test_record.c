@@ -2,10 +2,10 @@
  * Records: the checksum, the bytes in the file, and a writer whose disk, limits and life end at any moment.
  * The handle here has no daemon: the writer asks it only where it is.
  */
-#include "../../client/handle.h"
-#include "../../client/record.h"
+#include "client/lib/handle.h"
+#include "client/lib/record.h"
 
-#include "rng.h"
+#include "tests/unit/rng.h"
 
 #include <errno.h>
 #include <fcntl.h>

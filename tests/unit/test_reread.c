@@ -1,7 +1,7 @@
 /* What is to be read again comes from the disk: the page cache has dropped it, wherever in a page it begins
  * and ends. */
-#include "../../daemon/shard/reread.h"
-#include "files.h"
+#include "daemon/shard/reread.h"
+#include "tests/unit/files.h"
 
 #include <errno.h>
 #include <sys/uio.h>

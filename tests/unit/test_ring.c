@@ -5,9 +5,9 @@
  * The payload is written and read with plain accesses: if the protocol did not order them, ThreadSanitizer
  * would say so.
  */
-#include "../../proto/ring.h"
+#include "proto/ring.h"
 
-#include "rng.h"
+#include "tests/unit/rng.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -2,9 +2,9 @@
  * Mixes to come: schedules, ramps, and datasets that end by max_epochs. And chains of all edits at random,
  * over which every dataset's samples must run on without gap or repeat.
  */
-#include "../../proto/cursor.h"
+#include "proto/cursor.h"
 
-#include "rng.h"
+#include "tests/unit/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

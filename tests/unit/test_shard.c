@@ -2,9 +2,9 @@
  * Shards in a row: flat, NumPy, llm.c, datatrove. What is read from good ones, and the line that each of many
  * broken ones gets. Files of the real writers are read in tests/python.
  */
-#include "../../daemon/shard/list.h"
-#include "../../daemon/shard/shard.h"
-#include "files.h"
+#include "daemon/shard/list.h"
+#include "daemon/shard/shard.h"
+#include "tests/unit/files.h"
 
 #include <endian.h>
 #include <errno.h>

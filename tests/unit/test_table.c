@@ -2,8 +2,8 @@
  * The window table against a count by hand: every window of small random tables, and the vectors of the
  * order's contract.
  */
-#include "../../daemon/table.h"
-#include "rng.h"
+#include "proto/table.h"
+#include "tests/unit/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * Who reads next, and how much: the tree of turns alone, then feeds of several users in one engine. All of it
  * is counted, nothing is timed.
  */
-#include "../../daemon/engine/engine.h"
-#include "../../daemon/engine/turns.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* Messages: every one survives the trip, and none is taken for one that it is not. */
-#include "../../proto/wire.h"
+#include "proto/wire.h"
 
-#include "../../proto/pack.h"
-#include "rng.h"
+#include "proto/pack.h"
+#include "tests/unit/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,9 +2,9 @@
  * Compressed files: any range of them is what was compressed, whatever the frames; many threads share a cache
  * whose budget holds; and no lie of a seek table or a frame is believed.
  */
-#include "../../daemon/shard/shard.h"
-#include "files.h"
-#include "rng.h"
+#include "daemon/shard/shard.h"
+#include "tests/unit/files.h"
+#include "tests/unit/rng.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>

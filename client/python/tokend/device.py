@@ -1,6 +1,6 @@
 """Batches on a GPU, copied there one ahead so that the step never waits.
 
-The ring is registered with the driver (client/pin.h); the whole slot goes to the device as it lies there, 2 or 4 bytes a token,
+The ring is registered with the driver (client/lib/pin.h); the whole slot goes to the device as it lies there, 2 or 4 bytes a token,
 on a stream of its own, is widened there, and goes back to the daemon when the event behind its copy has passed. A batch that
 was copied ahead is not taken: cursor, commit(), seek() and control() know nothing of it, and after a seek it is dropped.
 """

@@ -1,0 +1,482 @@
+/*
+ * tokctl cursor show and diff. The JSON of show is the library's, so that programs see the same.
+ */
+#include "client/ctl/offline/cursor_show.h"
+
+#include "client/lib/tokend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+enum {
+	COLUMNS = 2,	      /* as many segments stand side by side; more get a line each */
+	JSON_BYTES = 4 << 20, /* see tokend_cursor_show() */
+	SHARE_WIDTH = 13,
+};
+
+static const char *const shuffles[] = {
+	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
+
+uint64_t ctl_units(const struct order_segment *segment, uint32_t d)
+{
+	return d < segment->datasets ? segment->units[d] : 0;
+}
+
+struct share {
+	char text[32];
+};
+
+static struct share share_of(const struct order_segment *s, uint32_t d)
+{
+	struct share share;
+
+	snprintf(share.text, sizeof(share.text), "%.6f %%",
+		100.0 * (double)ctl_units(s, d) / (double)s->prefix[s->padded]);
+	return share;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+static void put_spaces(struct ctl_out *out, size_t n)
+{
+	ctl_put_left(out, "", n);
+}
+
+/* Text at the right end of @width. */
+static void put_end(struct ctl_out *out, const char *text, size_t width)
+{
+	size_t n = ctl_width(text);
+
+	put_spaces(out, n < width ? width - n : 0);
+	ctl_put_left(out, text, 0);
+}
+
+/* ---- show ---- */
+
+static bool limited(const struct cursor *c)
+{
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (c->dataset[d].max_epochs > 0)
+			return true;
+	return false;
+}
+
+/* How a dataset with max_epochs ends: three columns. */
+static void put_limit(struct ctl_out *out, const struct cursor *c, uint32_t d)
+{
+	uint64_t ends_at, unserved;
+
+	if (c->dataset[d].max_epochs == 0)
+		put_end(out, "-", 12);
+	else
+		ctl_put_right(out, c->dataset[d].max_epochs, 12);
+	if (cursor_unserved(c, d, &ends_at, &unserved)) {
+		ctl_put_right(out, ends_at, 22);
+		ctl_put_right(out, unserved, 22);
+	} else {
+		put_end(out, "-", 22);
+		put_end(out, "-", 22);
+	}
+}
+
+static void put_segment_head(struct ctl_out *out, const struct cursor *c, uint32_t i)
+{
+	char head[64];
+
+	snprintf(head, sizeof(head), "%sfrom %" PRIu64, i ? "pending " : "", c->segment[i]->start);
+	put_end(out, head, 30);
+}
+
+/* A line a dataset; if there are few segments, with its share of each. */
+static void show_datasets(struct ctl_out *out, const struct cursor *c)
+{
+	uint32_t segments = c->segments <= COLUMNS ? c->segments : 0;
+	bool limits = limited(c);
+	char digest[24];
+	size_t width = 7;
+
+	for (uint32_t d = 0; d < c->datasets; d++)
+		width = larger(width, ctl_width(c->dataset[d].name));
+	ctl_put_left(out, "dataset", width);
+	ctl_put(out, "               windows  digest          ");
+	if (limits)
+		ctl_put(out, "  max_epochs               ends at          never served");
+	for (uint32_t i = 0; i < segments; i++)
+		put_segment_head(out, c, i);
+	ctl_put(out, "\n");
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		ctl_put_left(out, c->dataset[d].name, width);
+		ctl_put_right(out, c->order[d].windows, 22);
+		snprintf(digest, sizeof(digest), "  %016" PRIx64, c->dataset[d].digest);
+		ctl_put(out, digest);
+		if (limits)
+			put_limit(out, c, d);
+		for (uint32_t i = 0; i < segments; i++)
+			put_end(out, share_of(c->segment[i], d).text, 30);
+		ctl_put(out, "\n");
+	}
+}
+
+static bool has_units(const struct cursor *c, uint32_t d)
+{
+	for (uint32_t i = 0; i < c->segments; i++)
+		if (ctl_units(c->segment[i], d) > 0)
+			return true;
+	return false;
+}
+
+/* A line a segment, a column a dataset that has weight in any. */
+static void show_segments(struct ctl_out *out, const struct cursor *c)
+{
+	size_t width[LIMIT_DATASETS] = {0};
+
+	ctl_put(out, "\n                mix from");
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		if (!has_units(c, d))
+			continue;
+		width[d] = larger(SHARE_WIDTH, 2 + ctl_width(c->dataset[d].name));
+		put_end(out, c->dataset[d].name, width[d]);
+	}
+	ctl_put(out, "\n");
+	for (uint32_t i = 0; i < c->segments; i++) {
+		ctl_put_right(out, c->segment[i]->start, 24);
+		for (uint32_t d = 0; d < c->datasets; d++)
+			if (width[d])
+				put_end(out, share_of(c->segment[i], d).text, width[d]);
+		ctl_put(out, "\n");
+	}
+}
+
+static void show_text(struct ctl_out *out, const struct cursor *c)
+{
+	char line[256];
+
+	ctl_put(out, "stream   ");
+	ctl_put_left(out, c->stream, 0);
+	snprintf(line, sizeof(line),
+		"\nseed     %" PRIu64 "\nwindow   %" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64
+		"\nnext     %" PRIu64 "\n",
+		c->seed, c->seq_len, c->extra, c->stride, c->next);
+	ctl_put(out, line);
+	if (c->epochs)
+		snprintf(line, sizeof(line), "end      %" PRIu64 " (epochs %" PRIu64 ")\n", cursor_end(c),
+			c->epochs);
+	else if (c->samples)
+		snprintf(line, sizeof(line), "end      %" PRIu64 "\n", c->samples);
+	else
+		snprintf(line, sizeof(line), "end      none\n");
+	ctl_put(out, line);
+	snprintf(line, sizeof(line), "mix      from %" PRIu64 ", ", c->segment[0]->start);
+	ctl_put(out, line);
+	if (c->segments == 1)
+		snprintf(line, sizeof(line), "none pending\n\n");
+	else
+		snprintf(line, sizeof(line), "%" PRIu32 " pending, the next from %" PRIu64 "\n\n",
+			c->segments - 1, c->segment[1]->start);
+	ctl_put(out, line);
+	show_datasets(out, c);
+	if (c->segments > COLUMNS)
+		show_segments(out, c);
+}
+
+static int show_json(struct ctl_out *out, const struct cursor *c)
+{
+	char bytes[LIMIT_CURSOR_BYTES], why[512], *json = malloc(JSON_BYTES);
+	size_t n = cursor_encode(c, bytes, sizeof(bytes));
+	int status = CTL_FAILED;
+
+	if (!json)
+		ctl_fail("out of memory");
+	else if (tokend_cursor_show(bytes, n, json, JSON_BYTES, why, sizeof(why)) < 0)
+		ctl_fail("%s", why);
+	else
+		status = CTL_OK;
+	if (status == CTL_OK) {
+		ctl_put(out, json);
+		ctl_put(out, "\n");
+	}
+	free(json);
+	return status;
+}
+
+int ctl_cursor_show(int argc, char **argv)
+{
+	bool json = false;
+	const struct ctl_option options[] = {{.name = "json", .flag = &json}};
+	struct ctl_out out = {0};
+	struct cursor c;
+	int n = ctl_options(argc, argv, options, COUNT(options)), status = CTL_FAILED;
+
+	if (n < 0)
+		return CTL_USAGE;
+	if (n != 1)
+		return ctl_usage("cursor", "show needs one cursor file");
+	if (ctl_cursor_read(&c, argv[1], NULL)) {
+		status = CTL_OK;
+		if (json)
+			status = show_json(&out, &c);
+		else
+			show_text(&out, &c);
+		status = ctl_finish(&out, status);
+	}
+	cursor_free(&c);
+	return status;
+}
+
+/* ---- diff ---- */
+
+struct diff {
+	struct ctl_out *out;
+	bool json, differs;
+};
+
+static void begin_json(struct diff *d, const char *field)
+{
+	ctl_put(d->out, "{\"field\":");
+	ctl_put_string(d->out, field);
+	ctl_put(d->out, ",");
+}
+
+static void differ_text(struct diff *d, const char *field, const char *left, const char *right)
+{
+	d->differs = true;
+	if (d->json) {
+		begin_json(d, field);
+		ctl_put(d->out, "\"left\":");
+		ctl_put_string(d->out, left);
+		ctl_put(d->out, ",\"right\":");
+		ctl_put_string(d->out, right);
+		ctl_put(d->out, "}\n");
+		return;
+	}
+	ctl_put_left(d->out, field, 0);
+	ctl_put(d->out, ": ");
+	ctl_put_left(d->out, left, 0);
+	ctl_put(d->out, " | ");
+	ctl_put_left(d->out, right, 0);
+	ctl_put(d->out, "\n");
+}
+
+static void diff_number(struct diff *d, const char *field, uint64_t left, uint64_t right)
+{
+	if (left == right)
+		return;
+	d->differs = true;
+	if (d->json) {
+		begin_json(d, field);
+		ctl_put_pair(d->out, "left", left);
+		ctl_put(d->out, ",");
+		ctl_put_pair(d->out, "right", right);
+		ctl_put(d->out, "}\n");
+		return;
+	}
+	ctl_put_left(d->out, field, 0);
+	ctl_put(d->out, ": ");
+	ctl_put_number(d->out, left);
+	ctl_put(d->out, " | ");
+	ctl_put_number(d->out, right);
+	ctl_put(d->out, "\n");
+}
+
+/* A dataset that only one of the two has. */
+static void diff_absent(struct diff *d, const struct cursor *a, const struct cursor *b, uint32_t i)
+{
+	const struct cursor *has = i < a->datasets ? a : b;
+	char field[128], text[64];
+
+	snprintf(field, sizeof(field), "dataset %s", has->dataset[i].name);
+	snprintf(text, sizeof(text), "%" PRIu64 " windows", has->order[i].windows);
+	differ_text(d, field, has == a ? text : "absent", has == a ? "absent" : text);
+}
+
+static void diff_dataset(struct diff *d, const struct cursor *a, const struct cursor *b, uint32_t i)
+{
+	const struct order_dataset *x = &a->order[i], *y = &b->order[i];
+	const struct {
+		const char *what;
+		uint64_t left, right;
+	} numbers[] = {
+		{"windows", x->windows, y->windows},
+		{"digest", a->dataset[i].digest, b->dataset[i].digest},
+		{"block", x->block, y->block},
+		{"group", x->group, y->group},
+		{"slide", x->slide, y->slide},
+		{"max_epochs", a->dataset[i].max_epochs, b->dataset[i].max_epochs},
+	};
+	char field[128];
+
+	if (strcmp(a->dataset[i].name, b->dataset[i].name) != 0) {
+		snprintf(field, sizeof(field), "dataset %" PRIu32, i);
+		differ_text(d, field, a->dataset[i].name, b->dataset[i].name);
+		return;
+	}
+	for (size_t k = 0; k < COUNT(numbers); k++) {
+		snprintf(field, sizeof(field), "dataset %s: %s", a->dataset[i].name, numbers[k].what);
+		diff_number(d, field, numbers[k].left, numbers[k].right);
+	}
+	snprintf(field, sizeof(field), "dataset %s: shuffle", a->dataset[i].name);
+	if (x->shuffle != y->shuffle)
+		differ_text(d, field, shuffles[x->shuffle], shuffles[y->shuffle]);
+}
+
+/* ---- diff of the mixes ---- */
+
+/* All shares of a segment in one line; freed by the caller. NULL: out of memory. */
+static char *shares_of(const struct cursor *c, const struct order_segment *s)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *to = open_memstream(&text, &bytes);
+	const char *comma = "";
+
+	if (!to)
+		return NULL;
+	for (uint32_t d = 0; d < s->datasets; d++) {
+		if (s->units[d] == 0)
+			continue;
+		fprintf(to, "%s%s %s", comma, c->dataset[d].name, share_of(s, d).text);
+		comma = ", ";
+	}
+	if (fclose(to) == 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* A mix that only one of the two has. */
+static void diff_one_sided(struct diff *d, const struct cursor *c, const struct order_segment *s, bool left)
+{
+	char field[64], *shares = shares_of(c, s);
+	const char *text = shares ? shares : "present";
+
+	snprintf(field, sizeof(field), "mix from %" PRIu64, s->start);
+	differ_text(d, field, left ? text : "absent", left ? "absent" : text);
+	free(shares);
+}
+
+/* A dataset's share where it has another one: for people in percent, as far as percents tell them apart. */
+static void diff_share(struct diff *d, const struct cursor *names, uint32_t i, const struct order_segment *a,
+	const struct order_segment *b)
+{
+	struct share left = share_of(a, i), right = share_of(b, i);
+	bool percent = !d->json && strcmp(left.text, right.text) != 0;
+	char field[160];
+
+	if (ctl_units(a, i) == ctl_units(b, i))
+		return;
+	snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s%s", a->start, names->dataset[i].name,
+		percent ? "" : ": units");
+	if (percent)
+		differ_text(d, field, left.text, right.text);
+	else
+		diff_number(d, field, ctl_units(a, i), ctl_units(b, i));
+}
+
+/* What came before a mix shows in it: how often each dataset was served, and the roundings. */
+static void diff_past(struct diff *d, const struct cursor *names, const struct order_segment *a,
+	const struct order_segment *b)
+{
+	char field[160];
+
+	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++) {
+		snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s: served before", a->start,
+			names->dataset[i].name);
+		diff_number(d, field, i < a->datasets ? a->base[i] : 0, i < b->datasets ? b->base[i] : 0);
+	}
+	for (uint32_t i = 0; i < a->padded || i < b->padded; i++) {
+		snprintf(field, sizeof(field), "mix from %" PRIu64 ": rounding[%" PRIu32 "]", a->start, i);
+		diff_number(d, field, i < a->padded ? a->phase[i] : 0, i < b->padded ? b->phase[i] : 0);
+	}
+}
+
+/* Two mixes from the same position on. @past: compare what came before them, too. True if they differ. */
+static bool diff_pair(struct diff *d, const struct cursor *names, const struct order_segment *a,
+	const struct order_segment *b, bool past)
+{
+	bool before = d->differs, differ;
+
+	d->differs = false;
+	for (uint32_t i = 0; i < names->datasets; i++)
+		diff_share(d, names, i, a, b);
+	if (past)
+		diff_past(d, names, a, b);
+	differ = d->differs;
+	d->differs |= before;
+	return differ;
+}
+
+static void diff_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
+{
+	const struct cursor *names = a->datasets > b->datasets ? a : b;
+	/* Once one of them has another mix than the other, what it serves by later ones is another number. */
+	bool told = false;
+
+	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
+		bool left = i < a->segments, right = j < b->segments;
+
+		if (left && right && a->segment[i]->start == b->segment[j]->start) {
+			told |= diff_pair(d, names, a->segment[i++], b->segment[j++], !told);
+		} else if (left && (!right || a->segment[i]->start < b->segment[j]->start)) {
+			/* What lies before the other's first mix it may have had as well. */
+			told |= a->segment[i]->start > b->segment[0]->start;
+			diff_one_sided(d, a, a->segment[i++], true);
+		} else {
+			told |= b->segment[j]->start > a->segment[0]->start;
+			diff_one_sided(d, b, b->segment[j++], false);
+		}
+	}
+}
+
+bool ctl_cursor_compare(struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json)
+{
+	struct diff d = {.out = out, .json = json};
+	const struct {
+		const char *field;
+		uint64_t left, right;
+	} numbers[] = {
+		{"seed", a->seed, b->seed},
+		{"seq_len", a->seq_len, b->seq_len},
+		{"extra", a->extra, b->extra},
+		{"stride", a->stride, b->stride},
+		{"epochs", a->epochs, b->epochs},
+		{"samples", a->samples, b->samples},
+		{"next", a->next, b->next},
+	};
+
+	if (strcmp(a->stream, b->stream) != 0)
+		differ_text(&d, "stream", a->stream, b->stream);
+	for (size_t i = 0; i < COUNT(numbers); i++)
+		diff_number(&d, numbers[i].field, numbers[i].left, numbers[i].right);
+	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++)
+		(i < a->datasets && i < b->datasets ? diff_dataset : diff_absent)(&d, a, b, i);
+	diff_mixes(&d, a, b);
+	return !d.differs;
+}
+
+int ctl_cursor_diff(int argc, char **argv)
+{
+	bool json = false;
+	const struct ctl_option options[] = {{.name = "json", .flag = &json}};
+	int n = ctl_options(argc, argv, options, COUNT(options)), status = CTL_FAILED;
+	struct cursor a = {0}, b = {0};
+	struct ctl_out out = {0};
+
+	if (n < 0)
+		return CTL_USAGE;
+	if (n != 2)
+		return ctl_usage("cursor", "diff needs two cursor files");
+	if (ctl_cursor_read(&a, argv[1], NULL) && ctl_cursor_read(&b, argv[2], NULL)) {
+		status = ctl_cursor_compare(&out, &a, &b, json) ? CTL_OK : CTL_FAILED;
+		status = ctl_finish(&out, status);
+	}
+	cursor_free(&a);
+	cursor_free(&b);
+	return status;
+}

@@ -1,0 +1,21 @@
+/* Cursors for people and scripts: what one holds, and how two differ. */
+#ifndef TOKEND_CTL_CURSOR_SHOW_H
+#define TOKEND_CTL_CURSOR_SHOW_H
+
+#include "client/ctl/common/ctl.h"
+
+/* ---- the subcommands `tokctl cursor show` and `diff` ---- */
+
+int ctl_cursor_show(int argc, char **argv);
+int ctl_cursor_diff(int argc, char **argv);
+
+/*
+ * Prints how @b differs from @a, a difference a line. What follows from a difference that was told (the
+ * counts and roundings of a mix whose predecessor is another) is not told again. True if they are equal.
+ */
+bool ctl_cursor_compare(struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json);
+
+/* Units of dataset @d, 0 where the segment is older than the dataset. */
+uint64_t ctl_units(const struct order_segment *segment, uint32_t d);
+
+#endif

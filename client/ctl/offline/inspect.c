@@ -1,0 +1,676 @@
+/*
+ * tokctl inspect: what shards say of themselves. What a file does not say comes from the options, else from
+ * the dataset of the config that lists it, else it is the config's default.
+ */
+#include "client/ctl/common/ctl.h"
+#include "client/ctl/offline/input.h"
+#include "client/ctl/offline/manifest.h"
+#include "client/ctl/offline/scan.h"
+#include "daemon/shard/bounds.h"
+#include "daemon/shard/memo.h"
+#include "daemon/shard/sample.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Files of one dataset of the config, and how it reads them. */
+struct listed {
+	const struct config_stream *stream;
+	const struct config_dataset *dataset;
+	struct shard_list list;	  /* borrowed from the manifest where there is one */
+	struct manifest manifest; /* else empty */
+	char *root;		  /* without links, to compare paths by */
+	char *first;		  /* the file of it that was looked at first, which had: */
+	bool mask, bounds;
+};
+
+enum {
+	PROBLEMS = 4,
+	SAMPLED_MOST = 64,
+	FRAMES_BYTES = 64 << 20, /* of decoded zstd frames */
+};
+
+struct inspect {
+	struct ctl_out out;
+	struct ctl_input input;
+	bool json, deep, faults;
+	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
+	struct ctl_manifest *manifest; /* or NULL */
+	bool writes;		       /* a manifest: the config's may be the one to be written */
+	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
+	const char *first;	       /* name of that shard of a dataset which said first_format, */
+	const struct shard_format *first_format; /* or NULL: none of the path has; */
+	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
+	bool mixed;				 /* another has been found to be of another */
+	struct ctl_progress progress;
+	bool alone; /* the path stands for one shard */
+	struct config *config;
+	struct listed *listed;
+	unsigned lists;
+};
+
+/* What there is to say of one file. */
+struct report {
+	const char *path;
+	const char *format; /* NULL: it could not be opened */
+	struct shard_facts facts;
+	const struct config_stream *stream; /* NULL: windows are nobody's question */
+	uint64_t windows, unserved;
+	bool scanned;
+	uint64_t most;	 /* the largest id; scanned */
+	bool has_mask;	 /* something says which tokens may be no labels: */
+	uint64_t masked; /* so many; scanned */
+	unsigned problems;
+	char problem[PROBLEMS][PATH_MAX + 512];
+};
+
+static const char *const memory = "out of memory";
+
+__attribute__((format(printf, 2, 3))) static void add_problem(struct report *r, const char *text, ...)
+{
+	va_list args;
+
+	if (r->problems == PROBLEMS)
+		return;
+	char *problem = r->problem[r->problems++];
+
+	va_start(args, text);
+	vsnprintf(problem, sizeof(r->problem[0]), text, args);
+	va_end(args);
+	bytes_line(problem);
+}
+
+static void put_json(struct ctl_out *out, const struct report *r)
+{
+
+	ctl_put(out, "{\"path\":");
+	ctl_put_string(out, r->path);
+	ctl_put(out, ",\"format\":");
+	r->format ? ctl_put_string(out, r->format) : ctl_put(out, "null");
+	ctl_put(out, ",\"dtype\":");
+	r->format ? ctl_put_string(out, shard_type_name(r->facts.type)) : ctl_put(out, "null");
+	ctl_put(out, ",\"tokens\":");
+	r->format ? ctl_put_number(out, r->facts.tokens) : ctl_put(out, "null");
+	ctl_put(out, ",\"documents\":");
+	bool counted = r->format && r->facts.documents != SHARD_UNKNOWN;
+
+	counted ? ctl_put_number(out, r->facts.documents) : ctl_put(out, "null");
+	if (r->format && r->stream) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "windows", r->windows);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "unserved", r->unserved);
+	}
+	if (r->scanned && r->facts.tokens > 0) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "max_token", r->most);
+	}
+	if (r->scanned && r->has_mask) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "masked", r->masked);
+	}
+	ctl_put(out, ",\"notes\":[");
+	if (r->format && r->facts.note[0])
+		ctl_put_string(out, r->facts.note);
+	ctl_put(out, "],\"problems\":[");
+	for (unsigned i = 0; i < r->problems; i++) {
+		ctl_put(out, i ? "," : "");
+		ctl_put_string(out, r->problem[i]);
+	}
+	ctl_put(out, "]}\n");
+}
+
+static void put_windows(struct ctl_out *out, const struct report *r)
+{
+	double share = r->facts.tokens ? 100.0 * (double)r->unserved / (double)r->facts.tokens : 0;
+	char text[128];
+
+	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%", r->windows,
+		r->stream->name, share);
+	ctl_put(out, text);
+}
+
+static void put_text(struct ctl_out *out, const struct report *r)
+{
+	char text[64];
+
+	ctl_put_left(out, r->format ? r->format : "?", 10);
+	ctl_put_left(out, r->format ? shard_type_name(r->facts.type) : "?", 4);
+	if (r->format)
+		ctl_put_right(out, r->facts.tokens, 16);
+	else
+		ctl_put_left(out, "               ?", 16);
+	ctl_put(out, " tokens  ");
+	if (r->format && r->facts.documents != SHARD_UNKNOWN) {
+		ctl_put_right(out, r->facts.documents, 10);
+		ctl_put(out, " documents  ");
+	}
+	ctl_put_left(out, r->path, 0);
+	if (r->format && r->stream)
+		put_windows(out, r);
+	if (r->scanned && r->facts.tokens > 0) {
+		snprintf(text, sizeof(text), "  largest token %" PRIu64, r->most);
+		ctl_put(out, text);
+	}
+	if (r->scanned && r->has_mask) {
+		snprintf(text, sizeof(text), "  %.3f %% masked",
+			r->facts.tokens ? 100.0 * (double)r->masked / (double)r->facts.tokens : 0);
+		ctl_put(out, text);
+	}
+	if (r->format && r->facts.note[0]) {
+		ctl_put(out, " (");
+		ctl_put_left(out, r->facts.note, 0);
+		ctl_put(out, ")");
+	}
+	for (unsigned i = 0; i < r->problems; i++) {
+		ctl_put(out, i ? "; " : ": ");
+		ctl_put_left(out, r->problem[i], 0);
+	}
+	ctl_put(out, "\n");
+}
+
+static void print(struct inspect *in, const struct report *r)
+{
+	in->faults |= r->problems > 0;
+	in->json ? put_json(&in->out, r) : put_text(&in->out, r);
+}
+
+/* A path that came to nothing. */
+static void print_fault(struct inspect *in, const char *path, const char *why)
+{
+	struct report *r = calloc(1, sizeof(*r));
+
+	in->faults = true;
+	if (!r) {
+		ctl_fail("%s: %s", path, memory);
+		return;
+	}
+	r->path = path;
+	add_problem(r, "%s", why);
+	print(in, r);
+	free(r);
+}
+
+/* The list of the config's that has the file, or NULL; of several the first that says where its mask is. */
+static struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
+{
+	struct listed *found = NULL;
+
+	for (unsigned i = 0; i < in->lists; i++) {
+		struct listed *l = &in->listed[i];
+
+		assert(l->root);
+		size_t n = strlen(l->root);
+
+		n -= l->root[n - 1] == '/';
+		int64_t number = strncmp(path, l->root, n) == 0 && path[n] == '/'
+					 ? shard_list_find(&l->list, path + n + 1)
+					 : -1;
+
+		if (number < 0 || (found && !l->dataset->label_mask))
+			continue;
+		found = l;
+		*shard = number;
+		if (l->dataset->label_mask)
+			break;
+	}
+	return found;
+}
+
+/* ---- one file ---- */
+
+/* How many windows the stream cuts from it, and which of its tokens none of them holds. */
+static void count_windows(struct report *r, const struct config_stream *stream)
+{
+	uint64_t first_window[2], tokens = r->facts.tokens;
+	struct table table = {.window_tokens = stream->seq_len + stream->extra,
+		.stride = stream->stride,
+		.shards = 1,
+		.tokens = &tokens,
+		.first_window = first_window};
+
+	if (r->facts.sample_tokens > 0) { /* a window is a sample, then */
+		if (r->facts.sample_tokens != table.window_tokens)
+			add_problem(r,
+				"its samples have %" PRIu64 " tokens, a window of %s has %" PRIu64
+				"; must be alike",
+				r->facts.sample_tokens, stream->name, table.window_tokens);
+		table.window_tokens = table.stride = r->facts.sample_tokens;
+	}
+	table_number(&table);
+	r->stream = stream;
+	r->windows = table.windows;
+	r->unserved = table_unserved(&table);
+}
+
+/* Reads all of it. */
+static void scan(
+	struct inspect *in, struct report *r, const struct shard *shard, bool digests, uint64_t *digest)
+{
+	bool has_vocab = r->stream && r->stream->has_vocab;
+	struct ctl_scan scan = {.shard = shard,
+		.piece_tokens = CTL_DIGEST_TOKENS,
+		.vocab = has_vocab ? r->stream->vocab : 0,
+		.digests = digests,
+		.masks = r->has_mask,
+		.progress = &in->progress};
+
+	ctl_progress_begin(&in->progress, r->path, shard->facts.tokens * shard->facts.token_bytes);
+	bool fine = ctl_scan(&scan);
+
+	ctl_progress_end(&in->progress);
+	r->scanned = true;
+	r->most = scan.most;
+	r->masked = scan.masked;
+	*digest = scan.digest;
+	if (!fine)
+		add_problem(r, "%s", memory);
+	if (scan.faults == 1)
+		add_problem(r, "%s", scan.why);
+	else if (scan.faults > 1)
+		add_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
+	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
+		add_problem(r, "token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
+			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
+}
+
+/* Of a stream with loss_mask all shards of a dataset are alike, or the daemon refuses it. */
+static void compare_marks(struct report *r, struct listed *l)
+{
+	bool mask = r->facts.mask, bounds = r->facts.bounds;
+
+	if (!l->first) {
+		l->first = strdup(r->path);
+		l->mask = mask;
+		l->bounds = bounds;
+	}
+	if (l->mask != mask)
+		add_problem(r, "has %s loss mask beside it, %s has %s; all or none must", mask ? "a" : "no",
+			l->first ? l->first : "another", mask ? "none" : "one");
+	if (l->bounds != bounds)
+		add_problem(r, "has %s list of document bounds beside it, %s has %s; all or none must",
+			bounds ? "a" : "no", l->first ? l->first : "another", bounds ? "none" : "one");
+}
+
+static void add_to_manifest(
+	struct inspect *in, struct report *r, const char *name, uint64_t size, uint64_t digest)
+{
+	const char *fault = ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
+
+	if (fault)
+		add_problem(r, "%s", fault);
+}
+
+/* Is it what the config's manifest says? The digest only where it was computed. */
+static void compare(struct report *r, const struct manifest *m, int64_t s, uint64_t size, uint64_t digest)
+{
+	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
+		m->sizes[s], m->sample_tokens, m->frame_bytes};
+	const struct manifest_shard found = {shard_format(r->format), r->facts.type, r->facts.tokens, size,
+		r->facts.sample_tokens, r->facts.frame_bytes};
+	char why[256];
+
+	if (!manifest_same(&listed, &found, why, sizeof(why)))
+		add_problem(r, "%s", why);
+	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
+		add_problem(r, "digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
+			m->digests[s], digest);
+}
+
+/* A dataset, which is what a path stands for, has one format: two examples are enough. */
+static void check_format(struct inspect *in, struct report *r, const struct listed *listed,
+	const struct shard_format *format, const char *name)
+{
+	if (!in->first_format || in->first_in != listed) {
+		in->first = name;
+		in->first_format = format;
+		in->first_in = listed;
+		in->mixed = false;
+	}
+	if (format == in->first_format || in->mixed)
+		return;
+	in->mixed = true;
+	if (format == &shard_flat)
+		add_problem(r,
+			"its format is not known, and another shard, %s, is %s: its index is lost or its "
+			"header "
+			"is damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
+			"own",
+			in->first, in->first_format->name);
+	else if (in->first_format == &shard_flat)
+		add_problem(r,
+			"is %s, and the format of another shard, %s, is not known: the index of that is lost "
+			"or "
+			"its header is damaged; restore it, or, if it is plain tokens, put it into a dataset "
+			"of "
+			"its own",
+			format->name, in->first);
+	else
+		add_problem(r, "is %s, the first shard, %s, is %s; must be one format to be one dataset",
+			format->name, in->first, in->first_format->name);
+}
+
+/* What a flat shard's tokens look like: a problem where nobody said what they are. */
+static void check_looks(struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
+{
+	const char *looks;
+
+	/* A sample is 64 KiB: of a million shards it is taken of some, as it is when a daemon starts. */
+	if (shard->format != &shard_flat || (!in->deep && in->sampled++ >= SAMPLED_MOST))
+		return;
+	looks = sample_shard(shard);
+	if (looks && !is_said)
+		add_problem(r, "%s", looks);
+	else if (looks)
+		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"), looks);
+}
+
+/* How the file is to be read: as the options say, else as the dataset that lists it. */
+static struct ctl_input input_of(const struct inspect *in, const char *path, const struct listed *listed)
+{
+	struct ctl_input input = in->input;
+
+	input.hint.memo = in->memo;
+	if (listed && !input.format)
+		input.format = shard_format(listed->dataset->format);
+	if (listed && !input.hint.has_type)
+		input.hint.type = !listed->dataset->has_dtype && listed->manifest.types
+					  ? (enum shard_type)listed->manifest.types[0]
+				  : listed->dataset->token_bytes == 4 ? SHARD_U32
+								      : SHARD_U16;
+	input.hint.has_type |= listed && listed->dataset->has_dtype;
+	if (listed && !input.hint.column)
+		input.hint.column = listed->dataset->column;
+	if (listed)
+		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	if (in->config && !listed)
+		ctl_note("%s: no dataset of %s lists it; read as %s", path, in->config->path,
+			shard_type_name(input.hint.type));
+	return input;
+}
+
+/*
+ * A mask goes by the name that its shard has in the dataset, so the shard is opened by that: @path is filled.
+ * False: a name is too long.
+ */
+static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
+	struct ctl_input *input, char *mask, char *path)
+{
+	if (!config_path(in->config, listed->dataset->label_mask, mask, PATH_MAX) ||
+		!shard_list_path(&listed->list, (uint64_t)number, path, PATH_MAX))
+		return false;
+	for (size_t n = strlen(mask); n > 1 && mask[n - 1] == '/'; n--)
+		mask[n - 1] = 0;
+	input->hint.label_mask = mask;
+	input->name = shard_list_name(&listed->list, (uint64_t)number);
+	return true;
+}
+
+/* @absolute: the same file by the name to look it up by; @name: by the one that it has in a manifest. */
+static void inspect_file(struct inspect *in, const char *path, const char *absolute, const char *name)
+{
+	int64_t number;
+	struct listed *listed = listed_in(in, absolute, &number);
+	const struct manifest *manifest = listed && listed->manifest.types ? &listed->manifest : NULL;
+	struct ctl_input input = input_of(in, path, listed);
+	struct report *r = calloc(1, sizeof(*r));
+	char why[PATH_MAX + 256], mask[PATH_MAX], by[PATH_MAX];
+	bool masked = listed && listed->dataset->label_mask;
+	uint64_t digest = 0;
+	struct stat st;
+	int fd;
+
+	if (!r || (masked && !find_mask(in, listed, number, &input, mask, by))) {
+		print_fault(in, path, r ? strerror(ENAMETOOLONG) : memory);
+		free(r);
+		return;
+	}
+	struct shard *shard = ctl_input_open(&input, masked ? by : path, &fd, why, sizeof(why));
+
+	r->path = path;
+	if (shard) {
+		r->format = shard->format->name;
+		r->facts = shard->facts;
+		check_format(in, r, listed, shard->format, name);
+		if (listed)
+			count_windows(r, listed->stream);
+		if (listed && listed->stream->loss_mask)
+			compare_marks(r, listed);
+		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
+		/* Among others it is a shard without windows; alone, and without a header that says so, it is
+		 * one that was not written. */
+		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
+			add_problem(r, "its size is 0 bytes%s: there is no token in it; write it again",
+				shard->bytes->plain ? "" : ", decoded");
+		check_looks(in, r, shard, input.hint.has_type);
+		if (in->deep)
+			scan(in, r, shard, in->manifest || manifest, &digest);
+		if (fstat(fd, &st) != 0)
+			add_problem(r, "%s", strerror(errno));
+		else if (manifest)
+			compare(r, manifest, number, (uint64_t)st.st_size, digest);
+		if (in->manifest && r->problems == 0)
+			add_to_manifest(in, r, name, (uint64_t)st.st_size, digest);
+	} else {
+		add_problem(r, "%s", why);
+	}
+	print(in, r);
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
+	free(r);
+}
+
+/* @name with its directory's links resolved. NULL if it cannot be. */
+static char *resolve(const char *name, const struct shard_list *list)
+{
+	char *root = realpath(list->root, NULL), *whole = NULL;
+
+	if (root && asprintf(&whole, "%s/%s", strcmp(root, "/") == 0 ? "" : root, name) < 0)
+		whole = NULL;
+	free(root);
+	return whole;
+}
+
+/* Files named one by one share an index, too. False: out of memory. */
+static bool remember(struct inspect *in, const char *root)
+{
+	if (in->memo && strcmp(memo_root(in->memo), root) == 0)
+		return true;
+	memo_free(in->memo);
+	in->memo = memo_new(root);
+	return in->memo;
+}
+
+/* A file, or all files below a directory. */
+static void inspect_path(struct inspect *in, const char *path)
+{
+	char file[PATH_MAX + 1], why[PATH_MAX + 256];
+	struct shard_list list;
+	size_t prefix;
+
+	in->first_format = NULL;
+	if (!ctl_input_list(&list, path, &prefix, why, sizeof(why))) {
+		print_fault(in, path, why);
+		return;
+	}
+	if (!remember(in, list.root)) {
+		print_fault(in, path, memory);
+		shard_list_free(&list);
+		return;
+	}
+	in->alone = list.count == 1;
+	for (uint64_t i = 0; i < list.count && !in->out.failed; i++) {
+		const char *name = shard_list_name(&list, i);
+		char *resolved = resolve(name, &list);
+
+		ctl_input_name(&list, i, path, prefix, file, sizeof(file));
+		inspect_file(in, file, resolved ? resolved : file, name);
+		free(resolved);
+	}
+	shard_list_free(&list);
+}
+
+static int by_last_part(const void *a, const void *b)
+{
+	const char *x = *(char *const *)a, *y = *(char *const *)b, *p = strrchr(x, '/'), *q = strrchr(y, '/');
+
+	return strcmp(p ? p + 1 : x, q ? q + 1 : y);
+}
+
+/* Names in a manifest are relative to one directory. */
+static bool one_directory(char **path, int n)
+{
+	char *root = NULL;
+	bool same = true;
+
+	for (int i = 0; i < n && same; i++) {
+		char *here = ctl_input_real(path[i]), *slash = here ? strrchr(here, '/') : NULL;
+		struct stat st;
+
+		if (here && stat(here, &st) == 0 && !S_ISDIR(st.st_mode) && slash)
+			*slash = 0;
+		same = !here || !root || strcmp(here, root) == 0;
+		if (root)
+			free(here);
+		else
+			root = here;
+	}
+	free(root);
+	return same;
+}
+
+/* ---- the config's datasets ---- */
+
+static bool list_dataset(
+	struct inspect *in, const struct config_stream *stream, const struct config_dataset *dataset)
+{
+	struct listed *l = &in->listed[in->lists];
+	char path[PATH_MAX], why[2 * PATH_MAX + 256];
+
+	l->stream = stream;
+	l->dataset = dataset;
+	if (dataset->manifest && !in->writes) {
+		if (!dataset_manifest(in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
+			ctl_fail("%s", why);
+			return false;
+		}
+		l->list = l->manifest.list;
+	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
+		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, strerror(ENAMETOOLONG));
+		return false;
+	} else if (!shard_list_read(&l->list, path, why, sizeof(why))) {
+		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, why);
+		return false;
+	}
+	in->lists++;
+	l->root = realpath(l->list.root, NULL);
+	if (!l->root)
+		ctl_fail("%s: %s", l->list.root, strerror(errno));
+	return l->root;
+}
+
+static bool list_datasets(struct inspect *in, const char *path)
+{
+	char why[4096];
+	size_t datasets = 0;
+
+	in->config = config_load(path, why, sizeof(why));
+	if (!in->config) {
+		ctl_fail("%s", why);
+		return false;
+	}
+	for (uint32_t i = 0; i < in->config->streams; i++)
+		datasets += in->config->stream[i].datasets;
+	in->listed = calloc(datasets + 1, sizeof(*in->listed));
+	if (!in->listed) {
+		ctl_fail("out of memory");
+		return false;
+	}
+	for (uint32_t i = 0; i < in->config->streams; i++)
+		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
+			if (!list_dataset(in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
+				return false;
+	return true;
+}
+
+static void release(struct inspect *in)
+{
+	for (unsigned i = 0; i < in->lists; i++) {
+		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
+					     : shard_list_free(&in->listed[i].list);
+		free(in->listed[i].root);
+		free(in->listed[i].first);
+	}
+	free(in->listed);
+	config_free(in->config);
+}
+
+static int inspect_all(struct inspect *in, char **path, int n, const char *manifest)
+{
+	if (manifest) {
+		in->manifest = ctl_manifest_begin(manifest);
+		if (!in->manifest)
+			return CTL_FAILED;
+		in->deep = true; /* for the digests */
+	}
+	if (in->config)
+		in->input.hint.budget_bytes = dataset_frames_budget(in->config);
+	in->input.hint.documents = in->input.hint.loss_mask = true;
+	in->input.hint.frames = frames_new(FRAMES_BYTES);
+	for (int i = 0; i < n; i++)
+		inspect_path(in, path[i]);
+	frames_free(in->input.hint.frames);
+	memo_free(in->memo);
+	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
+
+	if (manifest && in->faults)
+		ctl_fail("%s: not written: see the problems above", manifest);
+	if (manifest && !ctl_manifest_end(in->manifest, !in->faults))
+		status = CTL_FAILED;
+	return status;
+}
+
+int ctl_inspect(int argc, char **argv)
+{
+	const char *config = NULL, *format = NULL, *dtype = NULL, *column = NULL, *manifest = NULL;
+	struct inspect in = {0};
+	const struct ctl_option options[] = {
+		{.name = "config", .letter = 'c', .value = &config},
+		{.name = "input-format", .value = &format},
+		{.name = "input-dtype", .value = &dtype},
+		{.name = "input-column", .value = &column},
+		{.name = "manifest", .value = &manifest},
+		{.name = "deep", .flag = &in.deep},
+		{.name = "json", .flag = &in.json},
+	};
+	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status = CTL_FAILED;
+
+	if (n < 0)
+		return CTL_USAGE;
+	if (n < 1)
+		return ctl_usage(argv[0], "needs at least one PATH");
+	if (!ctl_input_options(&in.input, argv[0], format, dtype, column))
+		return CTL_USAGE;
+	n = ctl_input_paths(argv + 1, n);
+	if (n < 0)
+		return ctl_fail("%s", memory);
+	if (manifest && !one_directory(argv + 1, n))
+		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
+					  "files of one directory");
+	in.writes = manifest;
+	if (manifest)
+		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);
+	if (!config || list_datasets(&in, config))
+		status = inspect_all(&in, argv + 1, n, manifest);
+	release(&in);
+	return status;
+}

@@ -1,0 +1,419 @@
+/*
+ * tokctl plan: what is served at each position, or to each rank at a step, computed as the daemon computes
+ * it.
+ */
+#include "client/ctl/common/ctl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct plan {
+	const struct ctl_history *history;
+	const struct dataset **map; /* [datasets] */
+	struct ctl_reader *reader;  /* NULL: no tokens are asked for */
+	void *tokens;		    /* of one window */
+	uint64_t window_tokens;
+	uint32_t token_bytes;
+	bool json;
+	bool ranks; /* lines have a rank and a row */
+	size_t position_width, dataset_width, window_width, offset_width;
+};
+
+struct line {
+	uint64_t position, rank, row;
+	bool padding; /* a row at or past the end of a finite stream */
+	struct order_place place;
+	const char *shard;
+	uint64_t offset;
+};
+
+/* ---- lines ---- */
+
+static const char *dataset_name(const struct plan *p, const struct line *line)
+{
+	return p->history->widest->dataset[line->place.dataset].name;
+}
+
+static uint64_t token(const struct plan *p, uint64_t i)
+{
+	if (p->token_bytes == 2)
+		return ((const uint16_t *)p->tokens)[i];
+	return ((const uint32_t *)p->tokens)[i];
+}
+
+static void put_json_place(struct ctl_out *out, const struct plan *p, const struct line *line)
+{
+	ctl_put_pair(out, "position", line->position);
+	ctl_put(out, ",\"dataset\":");
+	ctl_put_string(out, dataset_name(p, line));
+	ctl_put(out, ",");
+	ctl_put_pair(out, "epoch", line->place.epoch);
+	ctl_put(out, ",");
+	ctl_put_pair(out, "window", line->place.window);
+	ctl_put(out, ",\"shard\":");
+	ctl_put_string(out, line->shard);
+	ctl_put(out, ",");
+	ctl_put_pair(out, "offset", line->offset);
+}
+
+static void put_json(struct ctl_out *out, const struct plan *p, const struct line *line)
+{
+	ctl_put(out, "{");
+	if (line->padding)
+		ctl_put(out, "\"position\":null,\"dataset\":null,\"epoch\":null,\"window\":null,"
+			     "\"shard\":null,\"offset\":null");
+	else
+		put_json_place(out, p, line);
+	if (p->ranks) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "rank", line->rank);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "row", line->row);
+	}
+	if (p->reader && line->padding)
+		ctl_put(out, ",\"tokens\":null");
+	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens; i++) {
+		ctl_put(out, i == 0 ? ",\"tokens\":[" : ",");
+		ctl_put_number(out, token(p, i));
+	}
+	ctl_put(out, p->reader && !line->padding ? "]}\n" : "}\n");
+}
+
+enum { EPOCH_WIDTH = 6, RANK_WIDTH = 8, ROW_WIDTH = 5, GAP = 2, SOME_TOKENS = 8 };
+
+static void put_text_place(struct ctl_out *out, const struct plan *p, const struct line *line)
+{
+	ctl_put_right(out, line->position, p->position_width);
+	ctl_put(out, "  ");
+	ctl_put_left(out, dataset_name(p, line), p->dataset_width);
+	ctl_put_right(out, line->place.epoch, GAP + EPOCH_WIDTH);
+	ctl_put_right(out, line->place.window, GAP + p->window_width);
+	ctl_put_right(out, line->offset, GAP + p->offset_width);
+	ctl_put(out, "  ");
+	ctl_put_left(out, line->shard, 0);
+}
+
+static void put_text(struct ctl_out *out, const struct plan *p, const struct line *line)
+{
+	if (p->ranks) {
+		ctl_put_right(out, line->rank, RANK_WIDTH);
+		ctl_put_right(out, line->row, GAP + ROW_WIDTH);
+		ctl_put(out, "  ");
+	}
+	if (line->padding)
+		ctl_put(out, "padding: the stream has ended");
+	else
+		put_text_place(out, p, line);
+	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens && i < SOME_TOKENS; i++) {
+		ctl_put(out, i == 0 ? "  " : " ");
+		ctl_put_number(out, token(p, i));
+	}
+	ctl_put(out, p->reader && !line->padding && p->window_tokens > SOME_TOKENS ? " ...\n" : "\n");
+}
+
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Columns as wide as anything that may come, known before the first line. */
+static void measure(struct plan *p, uint64_t last)
+{
+	const struct cursor *cursor = p->history->widest;
+
+	p->position_width = larger(8, ctl_digits(last));
+	p->dataset_width = 7;
+	p->window_width = 6;
+	p->offset_width = 6;
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		p->dataset_width = larger(p->dataset_width, ctl_width(cursor->dataset[d].name));
+		p->window_width = larger(p->window_width, ctl_digits(cursor->order[d].windows));
+		for (uint64_t s = 0; p->map[d] && s < p->map[d]->table.shards; s++)
+			p->offset_width = larger(p->offset_width, ctl_digits(p->map[d]->table.tokens[s]));
+	}
+}
+
+static void put_name(struct ctl_out *out, const char *name, size_t width)
+{
+	ctl_put_left(out, "", width - ctl_width(name));
+	ctl_put(out, name);
+}
+
+static void put_head(struct ctl_out *out, const struct plan *p)
+{
+	if (p->ranks) {
+		put_name(out, "rank", RANK_WIDTH);
+		put_name(out, "row", GAP + ROW_WIDTH);
+		ctl_put(out, "  ");
+	}
+	put_name(out, "position", p->position_width);
+	ctl_put(out, "  ");
+	ctl_put_left(out, "dataset", p->dataset_width);
+	put_name(out, "epoch", GAP + EPOCH_WIDTH);
+	put_name(out, "window", GAP + p->window_width);
+	put_name(out, "offset", GAP + p->offset_width);
+	ctl_put(out, p->reader ? "  shard  tokens\n" : "  shard\n");
+}
+
+/* False after an error was printed. */
+static bool fill(const struct plan *p, struct line *line)
+{
+	const struct cursor *cursor = p->history->widest;
+	uint64_t shard;
+
+	if (!order_at(&p->history->order, line->position, &line->place)) {
+		ctl_fail("position %" PRIu64 " has no place in the order", line->position);
+		return false;
+	}
+	uint32_t d = line->place.dataset;
+
+	if (!p->map[d]) {
+		ctl_fail("position %" PRIu64 ": dataset %s, which is not in the config any more",
+			line->position, cursor->dataset[d].name);
+		return false;
+	}
+	table_locate(&p->map[d]->table, &cursor->order[d], cursor->seed, line->place.epoch,
+		line->place.window, &shard, &line->offset);
+	line->shard = dataset_shard_name(p->map[d], shard);
+	return !p->reader || ctl_reader_read(p->reader, &line->place, p->tokens);
+}
+
+/* Whatever was printed before a fault stays printed. */
+static bool put_line(struct ctl_out *out, const struct plan *p, struct line *line)
+{
+	if (!line->padding && !fill(p, line))
+		return false;
+	(p->json ? put_json : put_text)(out, p, line);
+	return !out->failed;
+}
+
+/* ---- a range of positions ---- */
+
+struct question {
+	const char *config, *stream, *run;
+	const char **cursors;
+	unsigned cursor_count;
+	uint64_t from, count;
+	uint64_t step, world, micro, rank;
+	bool has_from, ranks, one_rank, tokens, json;
+};
+
+/* Is @from among what is known, and before the end? */
+static bool known(const struct ctl_history *h, uint64_t from)
+{
+	uint64_t first = h->order.segment[0]->start, end = cursor_end(h->widest);
+
+	if (from < first)
+		ctl_fail("--from %" PRIu64 " lies before %" PRIu64
+			 ", where the first known mix begins: give a cursor saved earlier",
+			from, first);
+	else if (from > end)
+		ctl_fail("--from %" PRIu64 " lies beyond the end of stream %s, %" PRIu64, from,
+			h->widest->stream, end);
+	else
+		return true;
+	return false;
+}
+
+static int print_range(struct plan *p, const struct question *q)
+{
+	struct ctl_out out = {0};
+	uint64_t end = cursor_end(p->history->widest);
+	uint64_t to = q->count < end - q->from ? q->from + q->count : end;
+	bool good = true;
+
+	if (!p->json) {
+		measure(p, to);
+		if (q->from < to)
+			put_head(&out, p);
+	}
+	for (uint64_t i = q->from; i < to && good; i++)
+		good = put_line(&out, p, &(struct line){.position = i});
+	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
+}
+
+/* ---- a step ---- */
+
+static int print_step(struct plan *p, const struct question *q)
+{
+	uint64_t end = cursor_end(p->history->widest), global = q->world * q->micro;
+	uint64_t steps = (end - q->from) / global + ((end - q->from) % global != 0);
+	uint64_t first = q->one_rank ? q->rank : 0, last = q->one_rank ? q->rank : q->world - 1;
+	struct ctl_out out = {0};
+	bool good = true;
+
+	if (steps == 0)
+		return ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
+				", there is no step from there on",
+			q->step, p->history->widest->stream, end);
+	if (q->step >= steps)
+		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " stream %s has %" PRIu64
+				" steps of %" PRIu64 " samples, the last is %" PRIu64,
+			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
+	if (!p->json) {
+		measure(p, order_rank_position(q->from, q->step, q->world - 1, q->world, q->micro));
+		put_head(&out, p);
+	}
+	for (uint64_t rank = first; rank <= last && good; rank++) {
+		uint64_t at = order_rank_position(q->from, q->step, rank, q->world, q->micro);
+
+		for (uint64_t row = 0; row < q->micro && good; row++) {
+			struct line line = {
+				.rank = rank, .row = row, .padding = at >= end || row >= end - at};
+
+			line.position = line.padding ? end : at + row;
+			good = put_line(&out, p, &line);
+		}
+	}
+	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
+}
+
+/* ---- the question ---- */
+
+static int with_history(const struct ctl_stream *s, const struct ctl_history *h, struct question *q)
+{
+	struct plan p = {
+		.history = h,
+		.map = calloc(h->widest->datasets, sizeof(const struct dataset *)),
+		.window_tokens = h->widest->seq_len + h->widest->extra,
+		.token_bytes = s->stream->token_bytes,
+		.json = q->json,
+		.ranks = q->ranks,
+	};
+	int status = CTL_FAILED;
+
+	if (q->tokens) {
+		p.reader = ctl_reader_open(s, h);
+		p.tokens = calloc(p.window_tokens, p.token_bytes);
+	}
+	/* A step is counted from where the one cursor stands. */
+	if (!q->has_from)
+		q->from = q->cursor_count == 1 ? h->widest->next : 0;
+	if (!p.map || (q->tokens && (!p.reader || !p.tokens))) {
+		ctl_fail("out of memory");
+	} else if (known(h, q->from)) {
+		stream_map(s->stream, h->widest, p.map);
+		status = q->ranks ? print_step(&p, q) : print_range(&p, q);
+	}
+	ctl_reader_close(p.reader);
+	free(p.tokens);
+	free(p.map);
+	return status;
+}
+
+static int answer(struct question *q)
+{
+	struct ctl_stream s;
+	struct ctl_history history;
+	int status = CTL_FAILED;
+
+	if (!ctl_stream_open(&s, q->config, q->stream))
+		return CTL_FAILED;
+	if (ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run)) {
+		status = with_history(&s, &history, q);
+		ctl_history_close(&history);
+	}
+	ctl_stream_close(&s);
+	return status;
+}
+
+/* ---- the command line ---- */
+
+/* Numbers as they were given; NULL: not. */
+struct texts {
+	const char *from, *count, *step, *world, *micro, *rank;
+};
+
+/* A number given as @text, at most @most; where it was not given it stays. CTL_OK, or after an error
+ * CTL_USAGE. */
+static int number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *to)
+{
+	if (!text)
+		return CTL_OK;
+	if (ctl_number(text, to) && *to >= least && *to <= most)
+		return CTL_OK;
+	return ctl_usage("plan", "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, name, text,
+		least, most);
+}
+
+static int numbers(struct question *q, const struct texts *t)
+{
+	int status = number("from", t->from, 0, UINT64_MAX, &q->from);
+
+	if (status == CTL_OK)
+		status = number("count", t->count, 0, UINT64_MAX, &q->count);
+	if (status == CTL_OK)
+		status = number("step", t->step, 0, UINT64_MAX, &q->step);
+	if (status == CTL_OK)
+		status = number("world", t->world, 1, LIMIT_WORLD, &q->world);
+	if (status == CTL_OK)
+		status = number("micro", t->micro, 1, LIMIT_MICRO_BATCH, &q->micro);
+	if (status == CTL_OK)
+		status = number("rank", t->rank, 0, LIMIT_WORLD, &q->rank);
+	if (status == CTL_OK && t->rank && t->world && q->rank >= q->world)
+		return ctl_usage("plan", "--rank %s: must be below the world, %s", t->rank, t->world);
+	return status;
+}
+
+/* Which options go together. */
+static int partners(const struct question *q, const struct texts *t)
+{
+	if (q->run && q->cursor_count > 0)
+		return ctl_usage("plan", "--run and --cursor exclude each other");
+	if (!t->step && (t->world || t->micro || t->rank))
+		return ctl_usage("plan", "--world, --micro and --rank go with --step");
+	if (!t->step && (!t->from || !t->count))
+		return ctl_usage("plan", "needs --from and --count, or --step, --world and --micro");
+	if (t->step && t->count)
+		return ctl_usage("plan", "--step and --count exclude each other");
+	if (t->step && (!t->world || !t->micro))
+		return ctl_usage("plan", "--step needs --world and --micro");
+	if (t->step && !t->from && q->cursor_count > 1)
+		return ctl_usage("plan", "--step with several cursors needs --from, the position of step 0");
+	return CTL_OK;
+}
+
+static int plan(int argc, char **argv, const char **cursors)
+{
+	struct question q = {.cursors = cursors};
+	struct texts t = {0};
+	const struct ctl_option options[] = {
+		{.name = "config", .letter = 'c', .value = &q.config},
+		{.name = "from", .value = &t.from},
+		{.name = "count", .value = &t.count},
+		{.name = "step", .value = &t.step},
+		{.name = "world", .value = &t.world},
+		{.name = "micro", .value = &t.micro},
+		{.name = "rank", .value = &t.rank},
+		{.name = "cursor", .list = cursors, .count = &q.cursor_count},
+		{.name = "run", .value = &q.run},
+		{.name = "tokens", .flag = &q.tokens},
+		{.name = "json", .flag = &q.json},
+	};
+	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status;
+
+	if (n < 0)
+		return CTL_USAGE;
+	if (n < 1 || (n > 1 && q.cursor_count == 0) || !q.config)
+		return ctl_usage("plan", "needs -c FILE and one STREAM");
+	for (int i = 2; i <= n; i++) /* "--cursor A B": the shell's way of giving several */
+		cursors[q.cursor_count++] = argv[i];
+	q.stream = argv[1];
+	q.has_from = t.from != NULL;
+	q.ranks = t.step != NULL;
+	q.one_rank = t.rank != NULL;
+	status = partners(&q, &t);
+	if (status == CTL_OK)
+		status = numbers(&q, &t);
+	return status == CTL_OK ? answer(&q) : status;
+}
+
+int ctl_plan(int argc, char **argv)
+{
+	const char **cursors = calloc((size_t)argc, sizeof(*cursors));
+	int status = cursors ? plan(argc, argv, cursors) : ctl_fail("out of memory");
+
+	free(cursors);
+	return status;
+}

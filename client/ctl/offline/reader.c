@@ -1,0 +1,138 @@
+/*
+ * Tokens of windows, straight from the shards. A file is checked once, when it is opened: it must still be
+ * the one that was listed. A few stay open, for windows come in any order.
+ */
+#include "client/ctl/common/ctl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OPEN_FILES = 64, WHY_BYTES = 512 };
+
+struct file {
+	const struct dataset *dataset; /* NULL: the place is free */
+	uint64_t shard;
+	int fd;
+	struct shard *source;
+};
+
+struct ctl_reader {
+	const struct cursor *cursor; /* whose datasets the places mean */
+	const struct dataset **map;  /* [cursor->datasets] */
+	struct frames *frames;	     /* decoded, of all files */
+	struct file file[OPEN_FILES];
+};
+
+struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_history *h)
+{
+	struct ctl_reader *reader = calloc(1, sizeof(*reader));
+
+	if (!reader)
+		return NULL;
+	reader->cursor = h->widest;
+	reader->map = calloc(h->widest->datasets, sizeof(const struct dataset *));
+	reader->frames = frames_new(dataset_frames_budget(s->config));
+	if (!reader->map || !reader->frames) {
+		ctl_reader_close(reader);
+		return NULL;
+	}
+	stream_map(s->stream, h->widest, reader->map);
+	return reader;
+}
+
+/* What @fd is, if it is the shard that was listed. NULL after an error was printed. */
+static struct shard *open_source(const struct ctl_reader *reader, const struct dataset *dataset,
+	uint64_t shard, int fd, const char *path)
+{
+	char why[WHY_BYTES];
+	struct stat st;
+	struct shard *source = NULL;
+
+	if (fstat(fd, &st) != 0)
+		snprintf(why, sizeof(why), "%s", strerror(errno));
+	else if (dataset_same_shard(dataset, shard, &st, why, sizeof(why)))
+		source = dataset_open_shard(dataset, shard, path, fd, reader->frames, why, sizeof(why));
+	if (!source)
+		ctl_fail("%s: %s", path, why);
+	return source;
+}
+
+static void close_file(struct file *file)
+{
+	if (!file->dataset)
+		return;
+	shard_close(file->source);
+	close(file->fd);
+	file->dataset = NULL;
+}
+
+/* The shard, open, or NULL after an error was printed. */
+static const struct shard *open_shard(struct ctl_reader *reader, uint32_t d, uint64_t shard)
+{
+	const struct dataset *dataset = reader->map[d];
+	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
+	char path[PATH_MAX + 1];
+
+	if (file->dataset == dataset && file->shard == shard)
+		return file->source;
+	dataset_shard_path(dataset, shard, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0) {
+		ctl_fail("%s: %s", path, strerror(errno));
+		return NULL;
+	}
+	struct shard *source = open_source(reader, dataset, shard, fd, path);
+
+	if (!source) {
+		close(fd);
+		return NULL;
+	}
+	close_file(file);
+	*file = (struct file){dataset, shard, fd, source};
+	return source;
+}
+
+bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place, void *tokens)
+{
+	uint32_t d = place->dataset;
+	const struct dataset *dataset = reader->map[d];
+	uint64_t shard, offset;
+	char why[WHY_BYTES];
+	int error;
+
+	if (!dataset) {
+		ctl_fail("dataset %s: is not in the config any more, its tokens cannot be read",
+			reader->cursor->dataset[d].name);
+		return false;
+	}
+	table_locate(&dataset->table, &reader->cursor->order[d], reader->cursor->seed, place->epoch,
+		place->window, &shard, &offset);
+	const struct shard *source = open_shard(reader, d, shard);
+
+	if (!source)
+		return false;
+	if (shard_read(source, offset, dataset->table.window_tokens, tokens, &error, why, sizeof(why)))
+		return true;
+	ctl_fail("dataset %s: shard %s at token %" PRIu64 ": %s", dataset->config->name,
+		dataset_shard_name(dataset, shard), offset, why);
+	return false;
+}
+
+void ctl_reader_close(struct ctl_reader *reader)
+{
+	if (!reader)
+		return;
+	for (unsigned i = 0; i < OPEN_FILES; i++)
+		close_file(&reader->file[i]);
+	if (reader->frames)
+		frames_free(reader->frames);
+	free(reader->map);
+	free(reader);
+}

@@ -1,0 +1,209 @@
+/*
+ * Threads take pieces in order. A piece is read by blocks that stay in a processor's cache while they are
+ * looked at.
+ */
+#include "client/ctl/offline/scan.h"
+
+#include "daemon/shard/tokens.h"
+
+#define XXH_INLINE_ALL
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { BLOCK_TOKENS = 1 << 16 };
+
+unsigned ctl_processors(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+	return n < 1 ? 1 : n < CTL_THREADS ? (unsigned)n : CTL_THREADS;
+}
+
+void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
+{
+	pthread_t thread[CTL_THREADS];
+	sigset_t all, before;
+	unsigned threads = 0;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the first one's */
+	while (threads + 1 < n && threads < CTL_THREADS &&
+		pthread_create(&thread[threads], NULL, work, context) == 0)
+		threads++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	work(context);
+	while (threads > 0)
+		pthread_join(thread[--threads], NULL);
+}
+
+/* ---- looking at tokens ---- */
+
+static void digest_add(XXH3_state_t *state, const void *tokens, size_t n, uint32_t token_bytes)
+{
+	const uint16_t *narrow = tokens;
+	uint32_t wide[4096];
+
+	if (token_bytes == 4) {
+		XXH3_64bits_update(state, tokens, 4 * n);
+		return;
+	}
+	while (n > 0) {
+		size_t some = n < 4096 ? n : 4096;
+
+		for (size_t i = 0; i < some; i++)
+			wide[i] = narrow[i];
+		XXH3_64bits_update(state, wide, 4 * some);
+		narrow += some;
+		n -= some;
+	}
+}
+
+uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece)
+{
+	XXH3_state_t state;
+
+	XXH3_INITSTATE(&state);
+	XXH3_64bits_reset_withSeed(&state, piece);
+	digest_add(&state, tokens, n, token_bytes);
+	return XXH3_64bits_digest(&state);
+}
+
+/* ---- reading all of them ---- */
+
+struct scanning {
+	struct ctl_scan *scan;
+	uint64_t pieces;
+	_Atomic uint64_t next;
+	pthread_mutex_t lock;
+	bool starved;
+};
+
+/* What one thread has met so far. */
+struct seen {
+	uint64_t digest, most, masked, beyond, beyond_value, faults, fault;
+	char why[256];
+};
+
+static void look(
+	const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens, uint64_t n)
+{
+	uint32_t width = scan->shard->facts.token_bytes, most = tokens_most(tokens, n, width);
+
+	seen->most = most > seen->most ? most : seen->most;
+	if (scan->vocab && most >= scan->vocab && token < seen->beyond) {
+		uint64_t i = tokens_first_above(tokens, n, width, (uint32_t)scan->vocab - 1);
+
+		seen->beyond = token + i;
+		seen->beyond_value = tokens_value(tokens, i, width);
+	}
+}
+
+static void note_fault(struct seen *seen, uint64_t token, const char *why)
+{
+	if (seen->faults++ > 0 && token >= seen->fault)
+		return;
+	seen->fault = token;
+	snprintf(seen->why, sizeof(seen->why), "%s", why);
+}
+
+/* @n bytes of scratch at @block. */
+static void count_masked(
+	const struct ctl_scan *scan, struct seen *seen, uint64_t token, uint64_t n, uint8_t *block)
+{
+	char why[256];
+	int error;
+
+	if (!shard_loss_mask(scan->shard, token, n, block, &error, why, sizeof(why))) {
+		note_fault(seen, token, why);
+		return;
+	}
+	uint64_t labels = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		labels += block[i];
+	seen->masked += n - labels;
+}
+
+static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
+{
+	const struct shard_facts *facts = &scan->shard->facts;
+	uint64_t token = piece * scan->piece_tokens, end = facts->tokens;
+	XXH3_state_t state;
+
+	if (end - token > scan->piece_tokens)
+		end = token + scan->piece_tokens;
+	XXH3_INITSTATE(&state);
+	XXH3_64bits_reset_withSeed(&state, piece);
+	while (token < end) {
+		uint64_t n = end - token < BLOCK_TOKENS ? end - token : BLOCK_TOKENS;
+		char why[256];
+		int error;
+
+		if (shard_read(scan->shard, token, n, block, &error, why, sizeof(why))) {
+			look(scan, seen, token, block, n);
+			if (scan->digests)
+				digest_add(&state, block, n, facts->token_bytes);
+		} else {
+			note_fault(seen, token, why);
+		}
+		if (scan->masks)
+			count_masked(scan, seen, token, n, block);
+		if (scan->progress)
+			ctl_progress_add(scan->progress, n * facts->token_bytes);
+		token += n;
+	}
+	if (scan->digests)
+		seen->digest += XXH3_64bits_digest(&state);
+}
+
+static void join(struct ctl_scan *scan, const struct seen *seen)
+{
+	scan->digest += seen->digest;
+	scan->masked += seen->masked;
+	scan->most = seen->most > scan->most ? seen->most : scan->most;
+	if (seen->beyond < scan->beyond) {
+		scan->beyond = seen->beyond;
+		scan->beyond_value = seen->beyond_value;
+	}
+	if (seen->faults > 0 && (scan->faults == 0 || seen->fault < scan->fault)) {
+		scan->fault = seen->fault;
+		memcpy(scan->why, seen->why, sizeof(scan->why));
+	}
+	scan->faults += seen->faults;
+}
+
+static void *scan_pieces(void *context)
+{
+	struct scanning *s = context;
+	struct seen seen = {.beyond = SHARD_UNKNOWN};
+	void *block = malloc(BLOCK_TOKENS * sizeof(uint32_t));
+
+	for (uint64_t piece; block && (piece = atomic_fetch_add(&s->next, 1)) < s->pieces;)
+		scan_piece(s->scan, &seen, piece, block);
+	free(block);
+	pthread_mutex_lock(&s->lock);
+	s->starved |= !block;
+	join(s->scan, &seen);
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+bool ctl_scan(struct ctl_scan *scan)
+{
+	uint64_t tokens = scan->shard->facts.tokens;
+	struct scanning s = {.scan = scan, .lock = PTHREAD_MUTEX_INITIALIZER};
+	unsigned threads = ctl_processors();
+
+	s.pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
+	scan->beyond = SHARD_UNKNOWN;
+	if (s.pieces < threads)
+		threads = (unsigned)s.pieces;
+	ctl_threads(threads, scan_pieces, &s);
+	return !s.starved;
+}

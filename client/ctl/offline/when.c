@@ -1,0 +1,164 @@
+/*
+ * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that hold them.
+ */
+#include "client/ctl/common/ctl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the question ---- */
+
+struct question {
+	const char *config, *stream, *run;
+	const char *dataset, *shard;
+	uint64_t offset, tokens, epoch;
+	bool json;
+};
+
+static void print(struct ctl_out *out, const struct question *q, uint64_t position, uint64_t window)
+{
+	if (q->json) {
+		ctl_put(out, "{");
+		ctl_put_pair(out, "position", position);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "epoch", q->epoch);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "window", window);
+		ctl_put(out, "}\n");
+		return;
+	}
+	ctl_put(out, "position ");
+	ctl_put_number(out, position);
+	ctl_put(out, "  epoch ");
+	ctl_put_number(out, q->epoch);
+	ctl_put(out, "  window ");
+	ctl_put_number(out, window);
+	ctl_put(out, "\n");
+}
+
+/* Windows [first, first + count) of the cursor's dataset @d. */
+static int print_windows(
+	const struct ctl_history *h, const struct question *q, int d, uint64_t first, uint64_t count)
+{
+	struct ctl_out out = {0};
+	uint64_t served = 0;
+
+	for (uint64_t w = first; w < first + count && !out.failed; w++) {
+		struct order_place place = {(uint32_t)d, q->epoch, w};
+		uint64_t position;
+
+		if (!order_when(&h->order, &place, &position))
+			continue;
+		print(&out, q, position, w);
+		served++;
+	}
+	if (served > 0 || out.failed)
+		return ctl_finish(&out, CTL_OK);
+	if (h->order.segment[0]->start > 0)
+		return ctl_fail("never served from position %" PRIu64
+				" on, where the earliest known mix begins; "
+				"give a cursor saved earlier too",
+			h->order.segment[0]->start);
+	return ctl_fail("never served: dataset %s does not come to epoch %" PRIu64 " of these windows",
+		q->dataset, q->epoch);
+}
+
+static int answer(const struct stream *stream, const struct ctl_history *h, const struct question *q)
+{
+	int d = cursor_find(h->widest, q->dataset);
+	const struct dataset *dataset = NULL;
+
+	for (uint32_t i = 0; i < stream->config->datasets; i++)
+		if (strcmp(stream->dataset[i].config->name, q->dataset) == 0)
+			dataset = &stream->dataset[i];
+	if (!dataset)
+		return ctl_fail("--dataset: stream %s has none called %s", stream->config->name, q->dataset);
+	if (d < 0)
+		return ctl_fail("never served: the cursor does not have dataset %s", q->dataset);
+	int64_t shard = dataset_find_shard(dataset, q->shard);
+
+	if (shard < 0)
+		return ctl_fail("--shard: dataset %s has no shard %s (a path relative to %s)", q->dataset,
+			q->shard, dataset->root);
+	uint64_t tokens = dataset->table.tokens[shard], first, count;
+
+	if (q->offset >= tokens)
+		return ctl_fail("--offset: %s has %" PRIu64 " tokens, %" PRIu64 " is beyond them", q->shard,
+			tokens, q->offset);
+	if (q->tokens > tokens - q->offset)
+		return ctl_fail("--tokens: %s has %" PRIu64 " tokens, %" PRIu64 " from %" PRIu64
+				" on are beyond them",
+			q->shard, tokens, q->tokens, q->offset);
+	table_touching(&dataset->table, &h->widest->order[d], h->widest->seed, q->epoch, (uint64_t)shard,
+		q->offset, q->tokens, &first, &count);
+	if (count == 0 && q->tokens == 1)
+		return ctl_fail("never served: no window of epoch %" PRIu64 " holds token %" PRIu64 " of %s",
+			q->epoch, q->offset, q->shard);
+	if (count == 0)
+		return ctl_fail("never served: no window of epoch %" PRIu64 " holds any of %" PRIu64
+				" tokens of %s from %" PRIu64 " on",
+			q->epoch, q->tokens, q->shard, q->offset);
+	return print_windows(h, q, d, first, count);
+}
+
+/* ---- the command line ---- */
+
+static int with_history(const struct question *q, const char *const *cursors, unsigned n)
+{
+	struct ctl_stream s;
+	struct ctl_history history;
+	int status = CTL_FAILED;
+
+	if (!ctl_stream_open(&s, q->config, q->stream))
+		return CTL_FAILED;
+	if (ctl_history_open(&history, &s, cursors, n, q->run)) {
+		status = answer(s.stream, &history, q);
+		ctl_history_close(&history);
+	}
+	ctl_stream_close(&s);
+	return status;
+}
+
+static int when(int argc, char **argv, const char **cursors)
+{
+	const char *offset = NULL, *tokens = NULL, *epoch = NULL;
+	struct question q = {.tokens = 1};
+	unsigned count = 0;
+	const struct ctl_option options[] = {
+		{.name = "config", .letter = 'c', .value = &q.config},
+		{.name = "dataset", .value = &q.dataset},
+		{.name = "shard", .value = &q.shard},
+		{.name = "offset", .value = &offset},
+		{.name = "tokens", .value = &tokens},
+		{.name = "epoch", .value = &epoch},
+		{.name = "cursor", .list = cursors, .count = &count},
+		{.name = "run", .value = &q.run},
+		{.name = "json", .flag = &q.json},
+	};
+	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+
+	if (n < 0)
+		return CTL_USAGE;
+	if (n < 1 || (n > 1 && count == 0) || !q.config || !q.dataset || !q.shard || !offset)
+		return ctl_usage("when", "needs -c FILE, one STREAM, --dataset, --shard and --offset");
+	if (!ctl_number(offset, &q.offset) || (epoch && !ctl_number(epoch, &q.epoch)))
+		return ctl_usage("when", "--offset and --epoch must be whole numbers below 2^64");
+	if (tokens && (!ctl_number(tokens, &q.tokens) || q.tokens == 0))
+		return ctl_usage("when", "--tokens %s: must be a whole number from 1 on", tokens);
+	if (q.run && count > 0)
+		return ctl_usage("when", "--run and --cursor exclude each other");
+	for (int i = 2; i <= n; i++) /* "--cursor A B": the shell's way of giving several */
+		cursors[count++] = argv[i];
+	q.stream = argv[1];
+	return with_history(&q, cursors, count);
+}
+
+int ctl_when(int argc, char **argv)
+{
+	const char **cursors = calloc((size_t)argc, sizeof(*cursors));
+	int status = cursors ? when(argc, argv, cursors) : ctl_fail("out of memory");
+
+	free(cursors);
+	return status;
+}

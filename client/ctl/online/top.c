@@ -1,0 +1,201 @@
+/* tokctl top: status again and again, with the rate at which each session gives its batches back. */
+#include "client/ctl/common/ctl.h"
+#include "client/lib/connect.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+struct seen {
+	uint64_t pid, released, ms; /* a session by its number; another pid or fewer released: another one */
+};
+
+struct top {
+	struct ctl_out out;
+	struct packet packet;
+	struct seen before[LIMIT_SESSIONS];
+	uint64_t now_ms;
+	bool headed;
+};
+
+static volatile sig_atomic_t stopped;
+
+static void on_signal(int number)
+{
+	(void)number;
+	stopped = 1;
+}
+
+static uint64_t clock_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Tokens a second since the last look; 0 the first time. */
+static double rate(struct top *t, const struct wire *w)
+{
+	uint64_t id = wire_number(w, WIRE_ID), released = wire_number(w, WIRE_RELEASED);
+	uint64_t pid = wire_number(w, WIRE_PID);
+	double tokens = 0;
+
+	if (id >= LIMIT_SESSIONS)
+		return 0;
+
+	struct seen *s = &t->before[id];
+
+	if (s->ms && s->pid == pid && released >= s->released && t->now_ms > s->ms)
+		tokens = (double)(released - s->released) * (double)wire_number(w, WIRE_MICRO) *
+			 (double)wire_number(w, WIRE_SEQ_LEN) * 1000 / (double)(t->now_ms - s->ms);
+	*s = (struct seen){pid, released, t->now_ms};
+	return tokens;
+}
+
+static void put_each(void *context, const struct wire *w)
+{
+	struct top *t = context;
+	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
+	uint64_t ready = wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED);
+	char line[400], full[40] = "";
+
+	if (w->op != WIRE_SESSION)
+		return;
+	if (!t->headed)
+		ctl_put(&t->out, "STREAM       RUN               RANK of WORLD     POSITION     TOKENS/S  "
+				 "READY      WAITS\n");
+	t->headed = true;
+	if (wire_number(w, WIRE_STALL_MS) > 0)
+		snprintf(full, sizeof(full), "tokend %" PRIu64 " s", wire_number(w, WIRE_STALL_MS) / 1000);
+	snprintf(line, sizeof(line),
+		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %12" PRIu64 " %12.0f %3" PRIu64
+		" of %-3" PRIu64 "  %s%s\n",
+		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK),
+		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_POSITION), rate(t, w), ready,
+		wire_number(w, WIRE_SLOTS), ready == 0 ? "trainer" : full,
+		wire_number(w, WIRE_REQUEST_KEY) ? ", request open" : "");
+	ctl_put(&t->out, line);
+}
+
+static bool show(struct top *t, int fd, const char *socket, bool screen)
+{
+	const struct wire *w = &t->packet.wire;
+	char line[300];
+
+	t->now_ms = clock_ms();
+	t->headed = false;
+	if (screen)
+		ctl_put(&t->out, "\033[H\033[J");
+	if (!ctl_status_list(fd, &t->packet, put_each, t))
+		return false;
+	snprintf(line, sizeof(line),
+		"tokend at %.100s, up %" PRIu64 " s, %" PRIu64 " sessions, %" PRIu64 " of %" PRIu64
+		" MiB%s\n",
+		socket, wire_number(w, WIRE_UPTIME_MS) / 1000, wire_number(w, WIRE_SESSIONS),
+		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20,
+		screen ? "; q leaves" : "");
+	ctl_put(&t->out, line);
+	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
+}
+
+/* False: somebody wants to leave. */
+static bool rest(uint64_t until, bool keys)
+{
+	struct pollfd p = {keys ? STDIN_FILENO : -1, POLLIN, 0};
+
+	while (!stopped) {
+		uint64_t now = clock_ms();
+		char key;
+
+		if (now >= until)
+			return true;
+		if (poll(&p, 1, (int)(until - now)) <= 0)
+			continue;
+		if (read(STDIN_FILENO, &key, 1) != 1)
+			p.fd = -1;
+		else if (key == 'q')
+			return false;
+	}
+	return false;
+}
+
+static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count, bool screen)
+{
+	bool keys = screen && isatty(STDIN_FILENO);
+	uint64_t next = clock_ms();
+
+	for (uint64_t n = 0; !stopped; n++) {
+		if (!show(t, fd, socket, screen))
+			return false;
+		next += interval_ms;
+		if ((count > 0 && n + 1 == count) || !rest(next, keys))
+			break;
+	}
+	return true;
+}
+
+/* Keys come one by one and unseen meanwhile. */
+static bool with_keys(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count)
+{
+	struct sigaction stop = {.sa_handler = on_signal};
+	bool screen = isatty(STDOUT_FILENO);
+	struct termios usual, raw;
+	bool keys = screen && tcgetattr(STDIN_FILENO, &usual) == 0;
+
+	sigaction(SIGINT, &stop, NULL);
+	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGHUP, &stop, NULL);
+	if (keys) {
+		raw = usual;
+		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+	}
+
+	bool ok = loop(t, fd, socket, interval_ms, count, screen);
+
+	if (keys)
+		tcsetattr(STDIN_FILENO, TCSANOW, &usual);
+	return ok;
+}
+
+int ctl_top(int argc, char **argv)
+{
+	static struct top top;
+	const char *given = NULL, *config = NULL, *interval = "1", *count_text = NULL, *interval_text = NULL;
+	const struct ctl_option options[] = {
+		{.name = "socket", .value = &given},
+		{.name = "config", .letter = 'c', .value = &config},
+		{.name = "interval", .value = &interval_text},
+		{.name = "count", .value = &count_text},
+	};
+	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	uint64_t count = 0;
+	double seconds;
+	char *socket;
+
+	if (others < 0)
+		return CTL_USAGE;
+	if (others > 0)
+		return ctl_usage("top", "'%s' is one word too many", argv[1]);
+	if (interval_text)
+		interval = interval_text;
+	if (!ctl_weight(interval, &seconds) || seconds < 0.01 || seconds > 86400)
+		return ctl_usage("top", "--interval %s: must be seconds, 0.01 to 86400", interval);
+	if (count_text && (!ctl_number(count_text, &count) || count == 0))
+		return ctl_usage("top", "--count %s: must be a whole number, at least 1", count_text);
+
+	int fd = ctl_connect(given, config, &socket, &top.packet);
+	bool ok = fd >= 0 && with_keys(&top, fd, socket, (uint64_t)(seconds * 1000), count);
+
+	if (fd >= 0)
+		close(fd);
+	free(socket);
+	return ok ? CTL_OK : CTL_FAILED;
+}

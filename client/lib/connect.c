@@ -1,0 +1,142 @@
+/*
+ * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing here, only care for what may come
+ * along: descriptors nobody asked for, packets cut short, and the ECONNRESET that a peer's close puts in
+ * front of its last words.
+ */
+#include "client/lib/connect.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { FDS_MAX = 8 }; /* room to receive, so that all but two can be closed */
+
+int link_open(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const int room = 2 * LIMIT_PACKET_BYTES;
+	size_t n = strlen(path);
+
+	if (n >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(address.sun_path, path, n);
+
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return -errno;
+	/* Room for the longest packet where the system's default is small; it caps this as it likes. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+		int error = errno;
+
+		close(fd);
+		return -error;
+	}
+	return fd;
+}
+
+void packet_close(struct packet *packet)
+{
+	for (unsigned i = 0; i < packet->fds; i++)
+		if (packet->fd[i] >= 0)
+			close(packet->fd[i]);
+	packet->fds = 0;
+}
+
+/* Keeps two descriptors, closes the rest. False if there were more. */
+static bool keep_fds(struct packet *packet, struct msghdr *m)
+{
+	bool fine = true;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+			if (packet->fds < 2) {
+				packet->fd[packet->fds++] = fd;
+			} else {
+				close(fd);
+				fine = false;
+			}
+		}
+	}
+	return fine && !(m->msg_flags & MSG_CTRUNC);
+}
+
+/* One packet's bytes and descriptors; recvmsg()'s result. */
+static ssize_t receive(int fd, struct packet *packet, const char **fault)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+	} control;
+	struct iovec io = {packet->bytes, sizeof(packet->bytes)};
+	struct msghdr m = {.msg_iov = &io,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return n;
+	if (!keep_fds(packet, &m))
+		*fault = "more descriptors than a feed has";
+	if (m.msg_flags & MSG_TRUNC)
+		*fault = "a packet over 128 KiB";
+	return n;
+}
+
+enum link_event link_receive(int fd, struct packet *packet)
+{
+	packet_close(packet);
+	packet->fault = NULL;
+
+	ssize_t n = receive(fd, packet, &packet->fault);
+
+	/* Closing with our bytes unread resets the connection; what the daemon said before comes after that.
+	 */
+	if (n < 0 && errno == ECONNRESET)
+		n = receive(fd, packet, &packet->fault);
+	if (n < 0)
+		return errno == EAGAIN || errno == EWOULDBLOCK ? LINK_NOTHING : LINK_CLOSED;
+	if (n == 0)
+		return LINK_CLOSED;
+	if (!packet->fault && n == 1)
+		return LINK_WAKE;
+	if (!packet->fault)
+		packet->fault = wire_decode(&packet->wire, packet->bytes, (size_t)n);
+	if (!packet->fault && packet->fds && packet->wire.op != WIRE_FEED)
+		packet->fault = "descriptors with a message that has none";
+	return packet->fault ? LINK_FAULT : LINK_MESSAGE;
+}
+
+int link_send(int fd, const struct wire *wire, void *buffer)
+{
+	size_t n = wire_encode(wire, buffer);
+
+	if (n == 0)
+		return -EMSGSIZE;
+
+	ssize_t sent;
+
+	do
+		sent = send(fd, buffer, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent < 0 ? -errno : 0;
+}
+
+void link_wake(int fd)
+{
+	ssize_t ignored = send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+	(void)ignored;
+}

@@ -1,0 +1,368 @@
+/*
+ * Cursors as values: bytes in, an edit, bytes out; or bytes in, text out. No session is touched.
+ */
+#include "client/lib/tokend.h"
+
+#include "proto/cursor.h"
+#include "proto/wire.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- edits ---- */
+
+static int refuse(char *why, size_t why_bytes, const struct cursor_why *reason)
+{
+	if (why && why_bytes)
+		snprintf(why, why_bytes, "%s: %s", reason->field, reason->text);
+	return TOKEND_EARGUMENT;
+}
+
+__attribute__((format(printf, 3, 4))) static bool say(
+	struct cursor_why *why, const char *field, const char *text, ...)
+{
+	va_list args;
+
+	snprintf(why->field, sizeof(why->field), "%s", field);
+	va_start(args, text);
+	vsnprintf(why->text, sizeof(why->text), text, args);
+	va_end(args);
+	return false;
+}
+
+/* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may be the
+ * cursor that was read. */
+static int64_t finish(
+	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct cursor_why *reason)
+{
+	void *bytes = edited ? malloc(LIMIT_CURSOR_BYTES) : NULL;
+	size_t n = bytes ? cursor_encode(cursor, bytes, LIMIT_CURSOR_BYTES) : 0;
+	int64_t result = edited ? TOKEND_EMEMORY : TOKEND_EARGUMENT;
+
+	cursor_free(cursor);
+	if (n > 0 && n <= e->capacity) {
+		memcpy(e->to, bytes, n);
+		result = (int64_t)n;
+	} else if (n > 0) {
+		say(reason, "capacity", "the cursor has %zu bytes, there is room for %zu", n, e->capacity);
+	} else if (edited) {
+		say(reason, "memory", "out of memory");
+	}
+	if (result < 0)
+		refuse(e->why, e->why_bytes, reason);
+	free(bytes);
+	return result;
+}
+
+int64_t tokend_cursor_seek(const struct tokend_edit *e, uint64_t position)
+{
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	return finish(e, &c, cursor_seek(&c, position, &reason), &reason);
+}
+
+int64_t tokend_cursor_skip(const struct tokend_edit *e, uint64_t samples)
+{
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	return finish(e, &c, cursor_skip(&c, samples, &reason), &reason);
+}
+
+int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
+{
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	return finish(e, &c, cursor_rewind(&c, position, &reason), &reason);
+}
+
+/* Index of @name, or -1 and why: it names a few that there are. */
+static int find(const struct cursor *c, const char *name, struct cursor_why *why)
+{
+	char field[sizeof(why->field)], names[300];
+	int d = cursor_find(c, name);
+	size_t n = 0;
+
+	if (d >= 0)
+		return d;
+	for (uint32_t i = 0; i < c->datasets; i++) {
+		if (i >= 4 || n + strlen(c->dataset[i].name) + 24 > sizeof(names)) {
+			snprintf(names + n, sizeof(names) - n, ", … (%" PRIu32 " in all)", c->datasets);
+			break;
+		}
+		n += (size_t)snprintf(
+			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", c->dataset[i].name);
+	}
+	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
+	say(why, field, "the cursor has none of this name: it has %s", names);
+	return -1;
+}
+
+/* One weight a dataset from those that are named. */
+static bool weights_of(const struct cursor *c, const char *const *names, const double *given, uint32_t n,
+	double *weights, struct cursor_why *why)
+{
+	bool named[LIMIT_DATASETS] = {0};
+	char field[sizeof(why->field)];
+
+	for (uint32_t d = 0; d < c->datasets; d++)
+		weights[d] = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		int d = find(c, names[i], why);
+
+		if (d < 0)
+			return false;
+		if (named[d]) {
+			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
+			return say(why, field, "named twice: give it one weight");
+		}
+		named[d] = true;
+		weights[d] = given[i];
+	}
+	return true;
+}
+
+int64_t tokend_cursor_mix(
+	const struct tokend_edit *e, uint64_t at, const char *const *names, const double *weights, uint32_t n)
+{
+	double all[LIMIT_DATASETS];
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	if (at == TOKEND_SOON)
+		at = cursor_mix_at(&c);
+
+	bool edited = weights_of(&c, names, weights, n, all, &reason) && cursor_mix(&c, at, all, &reason);
+
+	return finish(e, &c, edited, &reason);
+}
+
+int64_t tokend_cursor_add(const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
+{
+	struct cursor_why reason;
+	struct cursor_source source;
+	struct cursor c, other;
+	int d;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	if (!cursor_decode(&other, from, from_bytes, &reason)) {
+		cursor_free(&c);
+		return refuse(e->why, e->why_bytes, &reason);
+	}
+	/* A window of one stream is none of another. */
+	bool edited = cursor_belongs(&c, &other, &reason) && (d = find(&other, name, &reason)) >= 0;
+
+	if (edited) {
+		cursor_source(&other, (uint32_t)d, &source);
+		edited = cursor_add(&c, &source, &reason);
+	}
+	cursor_free(&other);
+	return finish(e, &c, edited, &reason);
+}
+
+int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint64_t at)
+{
+	struct cursor_why reason;
+	struct cursor c;
+	int d;
+
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
+		return refuse(e->why, e->why_bytes, &reason);
+	if (at == TOKEND_SOON)
+		at = cursor_mix_at(&c);
+
+	bool edited = (d = find(&c, name, &reason)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &reason);
+
+	return finish(e, &c, edited, &reason);
+}
+
+int tokend_cursor_position(
+	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes)
+{
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
+		return refuse(why, why_bytes, &reason);
+	*position = c.next;
+	cursor_free(&c);
+	return 0;
+}
+
+/* ---- as JSON ---- */
+
+struct text {
+	char *bytes;
+	size_t n, capacity;
+	bool full; /* something did not fit; everything since then is void */
+};
+
+static void put_bytes(struct text *t, const char *bytes, size_t n)
+{
+	if (t->full || n >= t->capacity - t->n) {
+		t->full = true;
+		return;
+	}
+	memcpy(t->bytes + t->n, bytes, n);
+	t->n += n;
+}
+
+static void put(struct text *t, const char *text)
+{
+	put_bytes(t, text, strlen(text));
+}
+
+static void put_number(struct text *t, uint64_t value)
+{
+	char digits[20];
+	size_t at = sizeof(digits);
+
+	do {
+		digits[--at] = (char)('0' + value % 10);
+		value /= 10;
+	} while (value > 0);
+	put_bytes(t, digits + at, sizeof(digits) - at);
+}
+
+static void put_pair(struct text *t, const char *before, const char *key, uint64_t value)
+{
+	put(t, before);
+	put(t, "\"");
+	put(t, key);
+	put(t, "\":");
+	put_number(t, value);
+}
+
+/* A name has no control characters. What is no UTF-8 would be as Python's surrogateescape has it. */
+static void put_string(struct text *t, const char *text)
+{
+	char escape[8];
+
+	put(t, "\"");
+	while (*text) {
+		unsigned n = wire_character(text);
+
+		if (n == 0 || *text == '"' || *text == '\\') {
+			snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*text | (n ? 0 : 0xdc00));
+			put(t, escape);
+			text++;
+		} else {
+			put_bytes(t, text, n);
+			text += n;
+		}
+	}
+	put(t, "\"");
+}
+
+static void put_list(struct text *t, const char *key, const uint64_t *values, uint32_t n, uint32_t of)
+{
+	put(t, ",\"");
+	put(t, key);
+	put(t, "\":[");
+	for (uint32_t i = 0; i < of; i++) {
+		put(t, i ? "," : "");
+		put_number(t, i < n ? values[i] : 0);
+	}
+	put(t, "]");
+}
+
+static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
+{
+	static const char *const shuffles[] = {
+		[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
+	const struct order_dataset *o = &c->order[d];
+	uint64_t ends_at, unserved;
+
+	put(t, d ? ",{\"name\":" : "{\"name\":");
+	put_string(t, c->dataset[d].name);
+	put_pair(t, ",", "windows", o->windows);
+	put_pair(t, ",", "digest", c->dataset[d].digest);
+	put(t, ",\"shuffle\":");
+	put_string(t, shuffles[o->shuffle]);
+	put_pair(t, ",", "block", o->block);
+	put_pair(t, ",", "group", o->group);
+	put(t, o->slide ? ",\"slide\":true" : ",\"slide\":false");
+	if (c->dataset[d].max_epochs)
+		put_pair(t, ",", "max_epochs", c->dataset[d].max_epochs);
+	else
+		put(t, ",\"max_epochs\":null");
+	if (cursor_unserved(c, d, &ends_at, &unserved)) {
+		put_pair(t, ",", "ends_at", ends_at);
+		put_pair(t, ",", "unserved", unserved);
+	} else {
+		put(t, ",\"ends_at\":null,\"unserved\":null");
+	}
+	put(t, "}");
+}
+
+static void put_segments(struct text *t, const struct cursor *c)
+{
+	put(t, ",\"segments\":[");
+	for (uint32_t i = 0; i < c->segments; i++) {
+		const struct order_segment *s = c->segment[i];
+
+		put_pair(t, i ? ",{" : "{", "start", s->start);
+		put(t, i ? ",\"pending\":true" : ",\"pending\":false");
+		put_list(t, "units", s->units, s->datasets, c->datasets);
+		put_list(t, "base", s->base, s->datasets, c->datasets);
+		put(t, "}");
+	}
+	put(t, "]");
+}
+
+static void put_cursor(struct text *t, const struct cursor *c)
+{
+	put(t, "{\"stream\":");
+	put_string(t, c->stream);
+	put_pair(t, ",", "seed", c->seed);
+	put_pair(t, ",", "seq_len", c->seq_len);
+	put_pair(t, ",", "extra", c->extra);
+	put_pair(t, ",", "stride", c->stride);
+	put_pair(t, ",", "epochs", c->epochs);
+	put_pair(t, ",", "samples", c->samples);
+	put_pair(t, ",", "next", c->next);
+	if (c->epochs || c->samples)
+		put_pair(t, ",", "end", cursor_end(c));
+	else
+		put(t, ",\"end\":null");
+	put(t, ",\"datasets\":[");
+	for (uint32_t d = 0; d < c->datasets; d++)
+		put_dataset(t, c, d);
+	put(t, "]");
+	put_segments(t, c);
+	put(t, "}");
+}
+
+int64_t tokend_cursor_show(
+	const void *cursor, size_t cursor_bytes, char *json, size_t capacity, char *why, size_t why_bytes)
+{
+	struct text t = {.bytes = json, .capacity = capacity};
+	struct cursor_why reason;
+	struct cursor c;
+
+	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
+		return refuse(why, why_bytes, &reason);
+	put_cursor(&t, &c);
+	cursor_free(&c);
+	if (t.full) {
+		say(&reason, "capacity", "the text is longer than %zu bytes", capacity);
+		refuse(why, why_bytes, &reason);
+		return TOKEND_EMEMORY;
+	}
+	json[t.n] = 0;
+	return (int64_t)t.n;
+}

@@ -1,0 +1,106 @@
+/*
+ * How long a search for a daemon goes on, and what it says meanwhile. What passes by itself is waited for, up
+ * to the deadline: a daemon that is starting or being restarted, and a refusal that is marked as passing,
+ * because others hold the memory or the connections. What does not pass is an error at once.
+ */
+#include "client/lib/handle.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MS     INT64_C(1000000)
+#define SECOND (1000 * MS)
+
+enum { WARNINGS = 3 };
+
+static const int64_t warn_after[WARNINGS] = {2 * SECOND, 10 * SECOND, 60 * SECOND};
+
+void search_failed(struct tokend *t, struct search *s, int error, int refused)
+{
+	s->error = error;
+	s->refused = refused;
+	if (refused)
+		snprintf(s->why, sizeof(s->why), "%.*s", (int)sizeof(s->why) - 1, t->why);
+}
+
+/* Is there a daemon, which starts, stops or is short of something for now? */
+static bool is_there(const struct search *s)
+{
+	return s->fd >= 0 || s->refused || s->error == ETIMEDOUT || s->error == ECONNRESET ||
+	       s->error == EPIPE || s->error == EAGAIN;
+}
+
+int64_t search_give_up(const struct search *s)
+{
+	uint32_t ms = s->patience.connect_ms;
+
+	if (is_there(s) && s->patience.deadline_ms > ms)
+		ms = s->patience.deadline_ms;
+	return s->since + ms * MS;
+}
+
+int64_t search_warn_at(const struct search *s)
+{
+	return s->warnings < WARNINGS ? s->since + warn_after[s->warnings] : INT64_MAX;
+}
+
+static void say_wait(const struct tokend *t, const struct search *s, char *line, size_t bytes)
+{
+	int64_t now = handle_clock(), left = search_give_up(s) - now;
+	int64_t waited = (now - s->since) / SECOND, seconds = left > 0 ? left / SECOND : 0;
+
+	if (s->refused)
+		snprintf(line, bytes, "%s; refused for %" PRId64 " s, trying again for %" PRId64 " s", s->why,
+			waited, seconds);
+	else if (s->fd >= 0 || s->error == ETIMEDOUT)
+		snprintf(line, bytes,
+			"socket: the daemon at %s has not answered for %" PRId64
+			" s: is it starting? waiting for %" PRId64 " s more",
+			t->socket, waited, seconds);
+	else
+		snprintf(line, bytes,
+			"socket: no daemon has answered at %s for %" PRId64
+			" s (%s): start one with tokend -c FILE, or name its socket; waiting for %" PRId64
+			" s more",
+			t->socket, waited, strerror(s->error), seconds);
+}
+
+int search_warn(struct tokend *t, struct search *s)
+{
+	char line[1400];
+
+	if (handle_clock() < search_warn_at(s))
+		return 0;
+	while (handle_clock() >= search_warn_at(s))
+		s->warnings++;
+	if (!t->waiter.warn)
+		return 0;
+	say_wait(t, s, line, sizeof(line));
+	return t->waiter.warn(t->waiter.context, line) ? handle_fail(t, TOKEND_EAGAIN, "interrupted") : 0;
+}
+
+int search_gave_up(struct tokend *t, const struct search *s)
+{
+	int64_t seconds = (handle_clock() - s->since) / SECOND;
+	const char *error =
+		s->error == ETIMEDOUT ? "it accepts connections but does not answer" : strerror(s->error);
+
+	if (s->refused)
+		return handle_fail(t, s->refused, "%s (tried again for %" PRId64 " s)", s->why, seconds);
+	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
+		return handle_fail(t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
+	if (s->error == ENAMETOOLONG)
+		return handle_fail(t, TOKEND_ECONNECT,
+			"socket: %s has %zu bytes, a socket's path has at most 107", t->socket,
+			strlen(t->socket));
+	if (s == &t->search)
+		return handle_fail(t, TOKEND_ECONNECT,
+			"socket: the daemon at %s was lost and none came back for %" PRId64
+			" s (%s): start it, and resume from the cursor, which is at position %" PRIu64,
+			t->socket, seconds, error, handle_position(t));
+	return handle_fail(t, TOKEND_ECONNECT,
+		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
+		t->socket, error);
+}

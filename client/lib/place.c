@@ -1,0 +1,55 @@
+#include "client/lib/place.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Is @path a socket in a directory where only this user (and root) can have put it? */
+static bool is_own(const char *path)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	memcpy(directory, path, strlen(path) + 1);
+	*strrchr(directory, '/') = 0;
+	return lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+	       (st.st_mode & 022) == 0 && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+/* Is there a socket at @path at which somebody listens? */
+static bool is_live(const char *path)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return true;
+	memcpy(to.sun_path, path, strlen(path) + 1);
+	bool live = connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 ||
+		    (errno != ECONNREFUSED && errno != ENOENT);
+
+	close(fd);
+	return live;
+}
+
+const char *place_socket(char path[WIRE_SOCKET_BYTES])
+{
+	const char *named = getenv("TOKEND_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (named && named[0])
+		return named;
+	for (int i = 0; i < 2; i++) {
+		bool known =
+			i == 0 ? runtime && runtime[0] == '/' && wire_own_socket(runtime, geteuid(), path)
+			       : wire_own_socket(NULL, geteuid(), path);
+
+		/* A killed daemon leaves its socket. Use it only if no service listens: it may come back. */
+		if (known && is_own(path) && (is_live(path) || !is_live(WIRE_SOCKET)))
+			return path;
+	}
+	return WIRE_SOCKET;
+}

@@ -1,0 +1,461 @@
+/*
+ * Writes what a session takes into a file; the format is in record.h. A batch is handed out only once its
+ * entries are in the file, so what was recorded may lack a taker (after a kill), but nothing taken lacks its
+ * record. In a session that commits, the entries of a batch are kept until it is committed, and it is
+ * committed only once they are in the file.
+ */
+#include "client/lib/record.h"
+
+#include "client/lib/handle.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Where the entries up to some point say that we are. */
+struct told {
+	bool rows;   /* this process took a row: from then on a move forwards is a skip */
+	bool begun;  /* the rest is set: */
+	uint64_t at; /* the position after the last row of all ranks, or after the last move */
+	uint64_t rank, world, micro;
+};
+
+/* The end of a batch, or of a skip, among the entries that are kept. */
+struct mark {
+	size_t entries;
+	uint64_t next; /* it is written once this position is committed */
+	struct told told;
+};
+
+struct recording {
+	char *path; /* for complaints */
+	int fd;
+	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
+	bool again;    /* the next beginning is that of another pass */
+	struct told told, written;
+	uint64_t from; /* where the session seeked to since; < taken: what lies between is skipped by request
+			*/
+	uint64_t *entry; /* [room][2], not written yet */
+	size_t room, entries;
+	struct mark *mark;
+	size_t mark_room, marks;
+};
+
+/* ---- the format ---- */
+
+static uint64_t load(const unsigned char *bytes)
+{
+	uint64_t word;
+
+	memcpy(&word, bytes, sizeof(word));
+	return le64toh(word);
+}
+
+static void add_words(uint64_t *lane, const unsigned char *bytes)
+{
+	for (size_t i = 0; i < 4; i++) {
+		lane[i] = (lane[i] ^ load(bytes + 8 * i)) * UINT64_C(0xBF58476D1CE4E5B9);
+		lane[i] ^= lane[i] >> 32;
+	}
+}
+
+uint64_t record_checksum(uint64_t position, const void *tokens, size_t bytes)
+{
+	const unsigned char *at = tokens;
+	unsigned char last[32] = {0};
+	uint64_t lane[4] = {0};
+	size_t n = bytes;
+
+	for (; n >= sizeof(last); n -= sizeof(last), at += sizeof(last))
+		add_words(lane, at);
+	if (n > 0) {
+		memcpy(last, at, n);
+		add_words(lane, last);
+	}
+	return order_derive(position, bytes, lane[0], lane[1], lane[2], lane[3]);
+}
+
+uint64_t record_identity(const struct cursor *cursor)
+{
+	return order_derive(cursor->seed, order_name_hash(cursor->stream, strlen(cursor->stream)),
+		cursor->seq_len, cursor->extra, cursor->stride);
+}
+
+/* ---- writing ---- */
+
+static void put(struct recording *r, uint64_t first, uint64_t second)
+{
+	r->entry[2 * r->entries] = htole64(first);
+	r->entry[2 * r->entries + 1] = htole64(second);
+	r->entries++;
+}
+
+/* Room for @rows, two beginnings and a mark more. */
+static bool make_room(struct recording *r, size_t rows)
+{
+	size_t room = r->entries + rows + 2 + 2 * (size_t)RECORD_WORDS;
+
+	if (room > r->room) {
+		size_t more = 2 * r->room > room ? 2 * r->room : room;
+		uint64_t *entry = realloc(r->entry, more * RECORD_ENTRY_BYTES);
+
+		if (!entry)
+			return false;
+		r->entry = entry;
+		r->room = more;
+	}
+	if (r->marks == r->mark_room) {
+		size_t more = r->mark_room ? 2 * r->mark_room : 4;
+		struct mark *mark = realloc(r->mark, more * sizeof(*mark));
+
+		if (!mark)
+			return false;
+		r->mark = mark;
+		r->mark_room = more;
+	}
+	return true;
+}
+
+/* All of the first @entries, or nothing: what was written of them is then cut off, or will be written over.
+ */
+static int write_entries(struct tokend *t, struct recording *r, size_t entries)
+{
+	size_t bytes = entries * RECORD_ENTRY_BYTES, done = 0;
+
+	while (done < bytes) {
+		ssize_t n = pwrite(r->fd, (char *)r->entry + done, bytes - done, (off_t)(r->size + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			int error = n < 0 ? errno : ENOSPC;
+			int cut = ftruncate(r->fd, (off_t)r->size);
+
+			(void)cut; /* the next try writes over it, and readers know a torn end */
+			return handle_fail(t, TOKEND_EARGUMENT,
+				"record: %s: %s: nothing was %s; make it writable and call again, or end "
+				"the record",
+				r->path, strerror(error), t->committing ? "committed" : "taken");
+		}
+		done += (size_t)n;
+	}
+	r->size += bytes;
+	return 0;
+}
+
+/* Writes up to the first @marks marks. */
+static int write_marks(struct tokend *t, struct recording *r, size_t marks)
+{
+	const struct mark *last = marks > 0 ? &r->mark[marks - 1] : NULL;
+	int status = last ? write_entries(t, r, last->entries) : 0;
+
+	if (!last || status < 0)
+		return status;
+
+	size_t written = last->entries;
+
+	r->written = last->told;
+	r->entries -= written;
+	memmove(r->entry, r->entry + 2 * written, r->entries * RECORD_ENTRY_BYTES);
+	r->marks -= marks;
+	memmove(r->mark, r->mark + marks, r->marks * sizeof(*r->mark));
+	for (size_t i = 0; i < r->marks; i++)
+		r->mark[i].entries -= written;
+	return 0;
+}
+
+static bool is_elsewhere(const struct tokend *t)
+{
+	const struct recording *r = t->record;
+
+	const struct told *told = &r->told;
+
+	return !told->begun || told->at != t->taken || told->at != r->from || told->rank != t->rank ||
+	       told->world != t->world || told->micro != t->micro;
+}
+
+static void put_beginning(
+	const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left, uint64_t position)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+
+	const struct record_begin begin = {
+		.time_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
+		.position = position,
+		.left = left,
+		.rank = t->rank,
+		.world = t->world,
+		.micro = t->micro,
+		.peer = t->peer,
+		.identity = record_identity(&t->origin),
+	};
+	uint64_t word[2 * RECORD_WORDS];
+
+	memcpy(word, &begin, sizeof(begin));
+	put(r, RECORD_BEGIN, kind);
+	for (size_t i = 0; i < RECORD_WORDS; i++)
+		put(r, word[2 * i], word[2 * i + 1]);
+}
+
+/* From where the file says we are to where we are. Where a skip followed a seek, both are told. */
+static void put_moves(const struct tokend *t, struct recording *r)
+{
+	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
+	bool skipped = r->from != t->taken;
+
+	if (skipped && r->from != r->told.at) {
+		put_beginning(t, r, kind, r->told.at, r->from);
+		kind = RECORD_VERSION;
+	}
+	put_beginning(t, r, kind, skipped ? r->from : r->told.at, t->taken);
+}
+
+/*
+ * What was put since there were @entries says that we are at @at, after rows or a skip that are committed
+ * with @next. It is written now, unless it is to be committed first.
+ */
+static int finish(
+	struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at, uint64_t next)
+{
+	const struct told told = {.rows = rows || r->told.rows,
+		.begun = true,
+		.at = at,
+		.rank = t->rank,
+		.world = t->world,
+		.micro = t->micro};
+
+	r->mark[r->marks++] = (struct mark){r->entries, next, told};
+
+	int status = t->committing && next > t->committed ? 0 : write_marks(t, r, r->marks);
+
+	if (status < 0) {
+		r->marks--;
+		r->entries = entries;
+		return status;
+	}
+	r->told = told;
+	r->again = false;
+	r->from = at;
+	return 0;
+}
+
+int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
+	size_t row_bytes, uint64_t next)
+{
+	struct recording *r = t->record;
+	size_t entries = r->entries;
+
+	if (!make_room(r, rows))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	if (is_elsewhere(t))
+		put_moves(t, r);
+	for (uint32_t i = 0; i < rows; i++)
+		put(r, row[i].position,
+			record_checksum(row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
+	return finish(t, r, entries, true, next, next);
+}
+
+/*
+ * A skip is written at once: a checkpoint may be saved after it, and the process killed before its next row.
+ * All other moves, and those of a process that took no row yet, count only once a row follows, and are
+ * written with it.
+ */
+static int write_skip(struct tokend *t)
+{
+	struct recording *r = t->record;
+	uint64_t at = r->told.at;
+	size_t entries = r->entries;
+
+	if (!r->told.rows || at >= t->taken || (r->from != at && r->from != t->taken))
+		return 0;
+	if (!make_room(r, 0))
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	put_moves(t, r);
+	return finish(t, r, entries, false, t->taken, at);
+}
+
+int handle_record_place(struct tokend *t)
+{
+	struct recording *r = t->record;
+
+	if (!r)
+		return 0;
+	r->from = t->taken;
+	if (!r->told.rows)
+		r->told.at = t->taken;
+	return write_skip(t);
+}
+
+int handle_record_skip(struct tokend *t)
+{
+	return t->record ? write_skip(t) : 0;
+}
+
+int handle_record_commit(struct tokend *t, uint64_t next)
+{
+	struct recording *r = t->record;
+	size_t marks = 0;
+
+	while (r && marks < r->marks && r->mark[marks].next <= next)
+		marks++;
+	return r ? write_marks(t, r, marks) : 0;
+}
+
+void handle_record_drop(struct tokend *t)
+{
+	struct recording *r = t->record;
+
+	if (!r || r->marks == 0)
+		return;
+	r->entries = r->marks = 0;
+	r->told = r->written;
+}
+
+void handle_record_pass(struct tokend *t, bool again)
+{
+	if (t->record)
+		t->record->again = again;
+}
+
+/* ---- opening and closing ---- */
+
+static void recording_free(struct recording *r)
+{
+	free(r->path);
+	free(r->entry);
+	free(r->mark);
+	free(r);
+}
+
+/* Are the first @n bytes of an entry those of a beginning's first entry? */
+static bool is_beginning(const unsigned char *entry, size_t n)
+{
+	const uint64_t plain[2] = {htole64(RECORD_BEGIN), htole64(RECORD_VERSION)};
+	const uint64_t pass[2] = {htole64(RECORD_BEGIN), htole64(RECORD_PASS)};
+
+	return memcmp(entry, plain, n) == 0 || memcmp(entry, pass, n) == 0;
+}
+
+/* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be read, or
+ * is no record (errno is 0). */
+static bool find_end(int fd, uint64_t bytes, uint64_t *end)
+{
+	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
+	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
+	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
+	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
+
+	errno = 0;
+	if (pread(fd, head, first, 0) != (ssize_t)first || !is_beginning(head, first))
+		return false;
+	if (pread(fd, tail, last * RECORD_ENTRY_BYTES, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
+		(ssize_t)(last * RECORD_ENTRY_BYTES))
+		return false;
+	*end = whole * RECORD_ENTRY_BYTES;
+	for (uint64_t i = 0; i < last; i++)
+		if (is_beginning(tail[i], sizeof(tail[i]))) {
+			*end = (whole - last + i) * RECORD_ENTRY_BYTES;
+			break;
+		}
+	return true;
+}
+
+static int open_file(struct tokend *t, struct recording *r)
+{
+	struct stat st;
+
+	r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+	if (r->fd < 0 || fstat(r->fd, &st) != 0)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s", r->path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "record: %s: is no regular file: name another one", r->path);
+	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size))
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: name another file", r->path,
+			errno ? strerror(errno) : "is no record of this version, and is left as it is");
+	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: its torn end cannot be cut off: %s",
+			r->path, strerror(errno));
+	return 0;
+}
+
+static int begin_record(struct tokend *t, const char *path)
+{
+	struct recording *r = calloc(1, sizeof(*r)), *old = t->record;
+	char *copy = strdup(path);
+
+	if (!r || !copy) {
+		free(r);
+		free(copy);
+		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	}
+	r->path = copy;
+	r->told.rows = t->number > 0 || (old && old->told.rows);
+	r->told.at = r->from = t->taken;
+	r->written = r->told;
+
+	int status = open_file(t, r);
+
+	if (status == 0) {
+		t->record = r;
+		return 0;
+	}
+	if (r->fd >= 0)
+		close(r->fd);
+	recording_free(r);
+	return status;
+}
+
+/* @status, or what the disk says at the last. */
+static int end_record(struct tokend *t, struct recording *r, int status)
+{
+	if (close(r->fd) != 0 && errno != EINTR && status == 0)
+		status = handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: what was written last may be lost",
+			r->path, strerror(errno));
+	recording_free(r);
+	return status;
+}
+
+int tokend_record(struct tokend *t, const char *path)
+{
+	int status = handle_check(t);
+	struct recording *old = t->record;
+
+	if (status < 0)
+		return status;
+	if (path && !*path)
+		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
+	/* Before the new one is opened, which may be the same file. */
+	status = handle_record_commit(t, UINT64_MAX);
+	if (status == 0)
+		status = handle_record_skip(t);
+	if (path && status == 0)
+		status = begin_record(t, path);
+	if (path && status < 0)
+		return status;
+	if (!path)
+		t->record = NULL;
+	return old ? end_record(t, old, status) : status;
+}
+
+void handle_end_record(struct tokend *t, bool ours)
+{
+	struct recording *r = t->record;
+
+	if (!r)
+		return;
+	if (ours) {
+		/* Whoever wants to hear of errors has ended the record before. */
+		end_record(t, r, r->marks > 0 ? 0 : handle_record_skip(t));
+	} else {
+		recording_free(r);
+	}
+	t->record = NULL;
+}

@@ -1,0 +1,305 @@
+/*
+ * An operator's requests, from a session's side: seeing one, fetching it, carrying out what is an edit of the
+ * cursor, and answering. How the ranks of a job come to do that at the same step is the job's business.
+ */
+#include "client/lib/handle.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(TOKEND_ARGS_BYTES == WIRE_ARGS_BYTES, "told to users");
+_Static_assert((int)TOKEND_NOTED == (int)WIRE_NOTED && (int)TOKEND_DONE == (int)WIRE_DONE &&
+		       (int)TOKEND_FAILED == (int)WIRE_FAILED,
+	"passed on as they are");
+
+enum { SEND_MS = 1000 }; /* a daemon that takes nothing for so long is not told */
+
+/* ---- seeing and fetching ---- */
+
+uint64_t tokend_request_number(const struct tokend *t)
+{
+	/* A daemon that is lost has taken its request with it. */
+	if (handle_forked(t) || t->fd < 0)
+		return 0;
+	return atomic_load_explicit(&t->now->ring.header->request, memory_order_acquire);
+}
+
+int tokend_request(struct tokend *t, struct tokend_request *request)
+{
+	const struct wire question = {.op = WIRE_PENDING};
+	const struct wire *w = &t->packet->wire;
+	int r = handle_check(t);
+
+	memset(request, 0, sizeof(*request));
+	if (r == 0)
+		r = handle_ask(t, &question, WIRE_REQUEST);
+	if (r < 0)
+		return r;
+	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
+		!wire_text(w, WIRE_ARGS, request->args, sizeof(request->args)))
+		return handle_fail(t, TOKEND_EPROTOCOL,
+			"request: the daemon sent one too long for this client: is it newer?");
+	request->number = wire_number(w, WIRE_NUMBER);
+	return 0;
+}
+
+int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
+{
+	const struct wire question = {.op = WIRE_DESCRIBE};
+	int r = handle_check(t);
+
+	if (r == 0)
+		r = handle_ask(t, &question, WIRE_DESCRIBED);
+	if (r < 0)
+		return r;
+
+	struct wire_bytes bytes = wire_bytes(&t->packet->wire, WIRE_CURSOR);
+
+	if (bytes.n > capacity)
+		return handle_fail(t, TOKEND_EMEMORY,
+			"capacity: %zu bytes are too few for the cursor, %d always hold it", capacity,
+			TOKEND_CURSOR_BYTES);
+	memcpy(cursor, bytes.at, bytes.n);
+	return bytes.n;
+}
+
+/* ---- carrying out ---- */
+
+/* What the lines "KEY VALUE" of a request say. */
+struct orders {
+	bool has_at, has_samples, has_world;
+	uint64_t at, samples, world, micro;
+	uint32_t weights;
+	const char **name;
+	double *weight;
+	char *text; /* the lines, cut into values */
+};
+
+static int bad(struct tokend *t, const char *key, const char *value, const char *right)
+{
+	return handle_fail(t, TOKEND_EARGUMENT, "%s: '%.200s' %s", key, value, right);
+}
+
+/* "0.5 web": whatever the program's locale calls a decimal point. */
+static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t plain)
+{
+	char *space = strchr(value, ' '), *end;
+
+	if (!space || !wire_label_ok(space + 1))
+		return bad(t, "weight", value, "must be a number, a blank and the name of a dataset");
+	*space = 0;
+	o->weight[o->weights] = strtod_l(value, &end, plain);
+	if (*end || end == value || strspn(value, "0123456789.eE+-") != strlen(value))
+		return bad(t, "weight", value, "must be a decimal number");
+	o->name[o->weights++] = space + 1;
+	return 0;
+}
+
+/* One line. Keys of a later version are refused: what they ask for would not be done. */
+static int read_line(struct tokend *t, struct orders *o, const char *key, char *value, locale_t plain)
+{
+	const struct {
+		const char *key;
+		uint64_t *to;
+		bool *has;
+	} numbers[] = {{"at", &o->at, &o->has_at}, {"samples", &o->samples, &o->has_samples},
+		{"world", &o->world, &o->has_world}, {"micro", &o->micro, NULL}};
+
+	if (strcmp(key, "weight") == 0)
+		return read_weight(t, o, value, plain);
+	if (strcmp(key, "tag") == 0)
+		return wire_name_ok(value) ? 0 : bad(t, key, value, "is no tag");
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (strcmp(key, numbers[i].key) != 0)
+			continue;
+		if (!wire_digits(value, numbers[i].to))
+			return bad(t, key, value, "must be a whole number below 2^64");
+		if (numbers[i].has)
+			*numbers[i].has = true;
+		return 0;
+	}
+	return bad(t, "request", key, "is not understood here: is tokctl newer than this client?");
+}
+
+static int read_lines(struct tokend *t, struct orders *o, locale_t plain)
+{
+	for (char *line = o->text, *next; *line; line = next) {
+		char *end = strchr(line, '\n'), *space;
+
+		if (end)
+			*end = 0;
+		next = end ? end + 1 : line + strlen(line);
+		space = strchr(line, ' ');
+		if (!space)
+			return bad(t, "request", line, "is no line of \"KEY VALUE\"");
+		*space = 0;
+
+		int r = read_line(t, o, line, space + 1, plain);
+
+		if (r < 0)
+			return r; /* NOLINT(clang-analyzer-unix.Malloc): forget_orders() frees it */
+	}
+	return 0;
+}
+
+/* forget_orders() is the caller's either way. */
+static int read_orders(struct tokend *t, struct orders *o, const char *args)
+{
+	size_t lines = 1;
+
+	for (const char *p = args; *p; p++)
+		lines += *p == '\n';
+	*o = (struct orders){
+		.text = strdup(args),
+		.name = malloc(lines * sizeof(*o->name)),
+		.weight = malloc(lines * sizeof(*o->weight)),
+	};
+
+	locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
+	int r = o->text && o->name && o->weight && plain
+			? read_lines(t, o, plain)
+			: handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+
+	if (plain)
+		freelocale(plain);
+	return r;
+}
+
+static void forget_orders(struct orders *o)
+{
+	free(o->text);
+	free(o->name);
+	free(o->weight);
+}
+
+static int obey_mix(struct tokend *t, const struct orders *o, uint64_t *acts_from)
+{
+	if (o->weights == 0)
+		return handle_fail(t, TOKEND_EARGUMENT, "mix: it names no dataset");
+	if (cursor_end(&t->origin) != UINT64_MAX)
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"mix: stream %s is finite, its mix stays as it is while it runs: edit its cursor, "
+			"or use a stream without end",
+			t->stream);
+	return handle_mix(t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
+}
+
+/* What only the trainer can carry out. */
+static int check_save(struct tokend *t, const char *kind, const struct orders *o)
+{
+	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0)
+		return 0;
+	if (strcmp(kind, "rescale") != 0)
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"request: '%.60s' is not understood here: is tokctl newer than this client?", kind);
+	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
+		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64, o->world,
+			(uint64_t)LIMIT_WORLD);
+	if (o->micro > LIMIT_MICRO_BATCH)
+		return handle_fail(t, TOKEND_EARGUMENT, "micro: %" PRIu64 ", must be 1 to %d", o->micro,
+			LIMIT_MICRO_BATCH);
+	return 0;
+}
+
+int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from)
+{
+	uint64_t from = t->taken, at = from;
+	struct orders o = {0};
+	int r = handle_check(t);
+
+	if (r == 0)
+		r = read_orders(t, &o, args);
+	if (r == 0 && (strcmp(kind, "mix") == 0 || strcmp(kind, "skip") == 0))
+		r = handle_remember(t);
+	if (r == 0 && strcmp(kind, "mix") == 0)
+		r = obey_mix(t, &o, &at);
+	else if (r == 0 && strcmp(kind, "skip") == 0)
+		r = o.has_samples
+			    ? handle_skip(t, o.samples, &at)
+			    : handle_fail(t, TOKEND_EARGUMENT, "skip: it does not say how many samples");
+	else if (r == 0)
+		r = check_save(t, kind, &o);
+	forget_orders(&o);
+	if (r < 0) {
+		handle_forget(t);
+		return r;
+	}
+	t->obeyed = (struct obeyed){.any = true, .from = from, .acts_from = at};
+	if (acts_from)
+		*acts_from = at;
+	return 0;
+}
+
+/* ---- answering ---- */
+
+/* Once, and without looking for another daemon: that one would not know the request. */
+static int tell(struct tokend *t, const struct wire *note)
+{
+	for (;;) {
+		int error = t->fd < 0 ? -ENOTCONN : link_send(t->fd, note, t->out);
+
+		if (error == 0)
+			return 0;
+		if (error == -EMSGSIZE)
+			return handle_fail(t, TOKEND_EARGUMENT, "answer: longer than a message may be");
+		if (error != -EAGAIN) {
+			handle_lose(t);
+			return handle_fail(t, TOKEND_ECONNECT,
+				"request: the daemon at %s was lost, and the request with it", t->socket);
+		}
+
+		int r = handle_doze(t, t->fd, POLLOUT, handle_clock() + SEND_MS * INT64_C(1000000));
+
+		if (r < 0)
+			return r;
+		if (r == 0)
+			return handle_fail(t, TOKEND_ECONNECT,
+				"request: the daemon at %s does not read what it is sent", t->socket);
+	}
+}
+
+/* Bytes of @text that an answer carries: not half a character at the end. */
+static size_t answer_bytes(const char *text)
+{
+	size_t n = strnlen(text, LIMIT_TEXT_BYTES);
+
+	if (n < LIMIT_TEXT_BYTES)
+		return n;
+	for (n--; n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80;)
+		n--;
+	return n;
+}
+
+int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text)
+{
+	struct wire note = {.op = WIRE_ANSWER};
+	int r = handle_check(t);
+
+	if (r < 0)
+		return r;
+	if (outcome < TOKEND_NOTED || outcome > TOKEND_FAILED)
+		return handle_fail(t, TOKEND_EARGUMENT, "outcome: %d is none", (int)outcome);
+	wire_set(&note, WIRE_NUMBER, number);
+	wire_set(&note, WIRE_OUTCOME, outcome);
+	wire_set_bytes(&note, WIRE_TEXT, text, answer_bytes(text));
+	if (outcome == TOKEND_DONE) {
+		int64_t n = tokend_cursor(t, t->saved, LIMIT_CURSOR_BYTES);
+
+		if (n < 0)
+			return (int)n;
+		wire_set_bytes(&note, WIRE_CURSOR, t->saved, (size_t)n);
+		if (t->obeyed.any) {
+			wire_set(&note, WIRE_FROM, t->obeyed.from);
+			wire_set(&note, WIRE_ACTS_FROM, t->obeyed.acts_from);
+		}
+	}
+	if (outcome != TOKEND_NOTED) {
+		t->obeyed.any = false;
+		handle_forget(t);
+	}
+	return tell(t, &note);
+}

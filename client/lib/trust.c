@@ -1,0 +1,94 @@
+/*
+ * Who answers at the socket. The daemon hands out the tokens that a model is trained on, so a path alone is
+ * not enough: in a directory where others may write, anybody can listen in its place. The kernel tells who
+ * called listen() (SO_PEERCRED): that must be root, whose systemd listens for the service, our own user, or a
+ * user that the environment names.
+ *
+ * In a rootless container, users from outside all appear as one: the overflow uid. Then the socket's
+ * directory has to speak for the daemon. It must be theirs, too, and not world-writable.
+ */
+#include "client/lib/trust.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NOBODY = 65534 }; /* the kernel's overflow uid */
+
+/* Are there users that this process's user namespace has no number for? */
+static bool in_rootless_container(void)
+{
+	unsigned inside = 1, outside = 1, count = 0;
+	FILE *map = fopen("/proc/self/uid_map", "re");
+
+	if (!map)
+		return false;
+	bool whole = fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && inside == 0 && outside == 0 &&
+		     count == UINT32_MAX;
+
+	fclose(map);
+	return !whole;
+}
+
+static bool directory_is_closed(const char *path)
+{
+	char directory[108];
+	const char *slash = strrchr(path, '/');
+	size_t n = slash ? (size_t)(slash - path) : 0;
+	struct stat st;
+
+	if (!slash)
+		snprintf(directory, sizeof(directory), ".");
+	else
+		snprintf(directory, sizeof(directory), "%.*s", n > 0 ? (int)n : 1, path);
+	return stat(directory, &st) == 0 && st.st_uid == NOBODY && !(st.st_mode & S_IWOTH);
+}
+
+/* Does $TOKEND_TRUST_UID, numbers with commas between them, name @uid? */
+static bool is_named(uid_t uid)
+{
+	const char *list = getenv("TOKEND_TRUST_UID");
+	char own[16];
+	size_t n = (size_t)snprintf(own, sizeof(own), "%u", (unsigned)uid);
+
+	while (list && *list) {
+		size_t length = strcspn(list, ",");
+
+		if (length == n && memcmp(list, own, n) == 0)
+			return true;
+		list += length + (list[length] == ',');
+	}
+	return false;
+}
+
+/* Where everybody is the overflow uid, we may be it, too: that is nobody's own user. */
+static bool is_ours(uid_t uid, const char *path)
+{
+	if (uid == NOBODY && in_rootless_container())
+		return directory_is_closed(path);
+	return uid == 0 || uid == geteuid();
+}
+
+bool trust_peer(int fd, const char *path, char *why, size_t why_bytes)
+{
+	struct ucred peer = {0};
+	socklen_t n = sizeof(peer);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0) {
+		snprintf(why, why_bytes,
+			"socket: %s does not say who listens there: name the daemon's socket", path);
+		return false;
+	}
+	if (is_ours(peer.uid, path) || is_named(peer.uid))
+		return true;
+	snprintf(why, why_bytes,
+		"socket: uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, if "
+		"that "
+		"is the daemon's user, set TOKEND_TRUST_UID=%u",
+		(unsigned)peer.uid, (int)peer.pid, path, (unsigned)geteuid(), (unsigned)peer.uid);
+	return false;
+}

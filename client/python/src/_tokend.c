@@ -1,0 +1,124 @@
+/* The extension: the module and its errors. */
+#include "client/python/src/client.h"
+
+#include <stdio.h>
+
+/* ---- errors ---- */
+
+static const struct {
+	int code;
+	const char *name, *doc;
+	const char *beside; /* the built-in exception that it is too */
+} errors[] = {
+	{TOKEND_EARGUMENT, "ArgumentError", "A value that cannot be; nothing was changed.", "ValueError"},
+	{TOKEND_ECONNECT, "ConnectError", "No daemon answers at the socket.", "ConnectionError"},
+	{TOKEND_EREFUSED, "RefusedError", "The daemon refused: the text names the field.", NULL},
+	{TOKEND_EDATA, "DataError", "The stream stopped: a shard is unreadable, truncated or replaced.",
+		NULL},
+	{TOKEND_EHELD, "HeldError", "All slots are held.", NULL},
+	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
+	{TOKEND_EPROTOCOL, "ProtocolError", "What answers is no tokend of a version we speak.", NULL},
+	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached.", NULL},
+	{TOKEND_EAGAIN, "NotNowError", "Not now: commit what was taken first.", NULL},
+};
+
+static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *beside)
+{
+	PyObject *builtins = PyEval_GetBuiltins(); /* borrowed */
+	PyObject *other = beside ? PyDict_GetItemString(builtins, beside) : NULL;
+	PyObject *bases = other ? PyTuple_Pack(2, m->error, other) : PyTuple_Pack(1, m->error);
+	char full[64];
+
+	snprintf(full, sizeof(full), "tokend.%s", name);
+
+	PyObject *error = bases ? PyErr_NewExceptionWithDoc(full, doc, bases, NULL) : NULL;
+
+	Py_XDECREF(bases);
+	return error;
+}
+
+struct module *module_of(PyObject *self)
+{
+	return PyType_GetModuleState(Py_TYPE(self));
+}
+
+PyObject *raise_error(PyObject *self, int code, const char *why)
+{
+	struct module *m = module_of(self);
+	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
+
+	/* Interrupted: what the signal's handler raised is set already. */
+	if (!PyErr_Occurred())
+		PyErr_SetString(kind, why);
+	return NULL;
+}
+
+PyObject *raise_last(struct client *c, int code)
+{
+	return raise_error((PyObject *)c, code, tokend_why(c->t));
+}
+
+/* ---- the module ---- */
+
+static int execute(PyObject *module)
+{
+	struct module *m = PyModule_GetState(module);
+
+	m->error = PyErr_NewExceptionWithDoc("tokend.Error", "Everything that tokend raises.", NULL, NULL);
+	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
+		return -1;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		PyObject *error = new_error(m, errors[i].name, errors[i].doc, errors[i].beside);
+
+		m->kind[-errors[i].code] = error;
+		if (!error || PyModule_AddObjectRef(module, errors[i].name, error) < 0)
+			return -1;
+	}
+	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
+	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
+		return -1;
+	if (PyModule_AddIntConstant(module, "NOTED", TOKEND_NOTED) < 0 ||
+		PyModule_AddIntConstant(module, "DONE", TOKEND_DONE) < 0 ||
+		PyModule_AddIntConstant(module, "FAILED", TOKEND_FAILED) < 0)
+		return -1;
+	return PyModule_AddStringConstant(module, "version", tokend_version());
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+	struct module *m = PyModule_GetState(module);
+
+	Py_VISIT(m->error);
+	Py_VISIT(m->client);
+	for (int i = 0; i <= ERRORS; i++)
+		Py_VISIT(m->kind[i]);
+	return 0;
+}
+
+static int clear(PyObject *module)
+{
+	struct module *m = PyModule_GetState(module);
+
+	Py_CLEAR(m->error);
+	Py_CLEAR(m->client);
+	for (int i = 0; i <= ERRORS; i++)
+		Py_CLEAR(m->kind[i]);
+	return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0}};
+
+static struct PyModuleDef definition = {
+	.m_base = PyModuleDef_HEAD_INIT,
+	.m_name = "_tokend",
+	.m_size = sizeof(struct module),
+	.m_methods = cursor_methods,
+	.m_slots = module_slots,
+	.m_traverse = traverse,
+	.m_clear = clear,
+};
+
+PyMODINIT_FUNC PyInit__tokend(void)
+{
+	return PyModuleDef_Init(&definition);
+}

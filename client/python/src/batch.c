@@ -1,0 +1,299 @@
+/* Batches into arrays of Python's: tokens widened or narrowed, labels, rows, documents. */
+#include "client/python/src/client.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+/* What the rows say, as int64 [fields][rows]; -1 in padding rows. */
+enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
+
+static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields)
+{
+	for (uint32_t i = 0; i < b->rows; i++) {
+		const struct tokend_row *row = &b->row[i];
+		const uint64_t value[FIELDS] = {
+			row->position, row->dataset, row->epoch, row->window, row->shard, row->offset};
+		bool padding = row->position == TOKEND_PADDING;
+
+		for (unsigned f = 0; f < fields; f++)
+			to[(size_t)f * b->rows + i] = padding ? -1 : (int64_t)value[f];
+	}
+}
+
+/*
+ * What attention over packed documents asks for: position ids that begin again with each document, and where
+ * documents begin in the flat list of all inputs, its length behind them. A row's end ends a document, too.
+ * The last token of a window may be a label alone: a document that begins there is not one of the inputs.
+ */
+struct packing {
+	int64_t *ids;	 /* [rows × seq] */
+	int32_t *starts; /* [rows × seq + 1] */
+	uint32_t n, longest;
+};
+
+static void pack_document(struct packing *p, uint32_t at, uint32_t length)
+{
+	int64_t *ids = p->ids + at;
+
+	for (uint32_t i = 0; i < length; i++)
+		ids[i] = i;
+	p->starts[p->n++] = (int32_t)at;
+	if (length > p->longest)
+		p->longest = length;
+}
+
+/* In a stream without documents: the exception is set. */
+static bool has_documents(struct client *c)
+{
+	char why[300];
+
+	if (c->t->now->ring.geometry.documents)
+		return true;
+	snprintf(why, sizeof(why),
+		"documents: stream %s does not carry them: its config must have documents: true, and eos",
+		c->t->stream);
+	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+	return false;
+}
+
+PyObject *client_need_documents(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	bool has = has_documents(c);
+
+	leave(c, false);
+	return has ? Py_NewRef(Py_None) : NULL;
+}
+
+static void pack(struct packing *p, const struct tokend *t, const struct tokend_batch *b, uint32_t seq)
+{
+	p->n = p->longest = 0;
+	for (uint32_t r = 0; r < b->rows; r++) {
+		uint32_t begin = 0, count;
+		const uint32_t *start = tokend_documents(t, b, r, &count);
+
+		for (uint32_t i = 0; i < count && start[i] > begin && start[i] < seq; i++) {
+			pack_document(p, r * seq + begin, start[i] - begin);
+			begin = start[i];
+		}
+		pack_document(p, r * seq + begin, seq - begin);
+	}
+	p->starts[p->n] = (int32_t)(b->rows * seq);
+}
+
+/* The label of a token that losses leave out, as torch has it. */
+#define IGNORE (-100)
+
+static int64_t token_at(const struct tokend_batch *b, size_t i)
+{
+	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i] : ((const uint32_t *)b->tokens)[i];
+}
+
+/* The token that follows each input, IGNORE where there is none, in padding rows, and where the mask says so.
+ */
+static void copy_labels(const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
+{
+	uint32_t window = b->window_tokens, most = window > seq ? seq : window - 1;
+
+	for (uint32_t r = 0; r < b->rows; r++, to += seq) {
+		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+		const uint8_t *mask = tokend_loss_mask(t, b, r);
+		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
+
+		tokend_widen(to, row + b->token_bytes, n, b->token_bytes);
+		for (uint32_t i = 0; mask && i < n; i++)
+			if (!mask[i + 1])
+				to[i] = IGNORE;
+		for (uint32_t i = n; i < seq; i++)
+			to[i] = IGNORE;
+	}
+}
+
+/* Returns the index of the first of @n tokens that int32 cannot hold, or n. */
+static size_t narrow(int32_t *restrict to, const void *tokens, size_t n, uint32_t token_bytes)
+{
+	const uint16_t *two = tokens;
+	const uint32_t *four = tokens;
+	uint32_t all = 0;
+
+	if (token_bytes == 2) {
+		for (size_t i = 0; i < n; i++)
+			to[i] = two[i];
+		return n;
+	}
+	for (size_t i = 0; i < n; i++) {
+		to[i] = (int32_t)four[i];
+		all |= four[i];
+	}
+	for (size_t i = 0; all > INT32_MAX; i++)
+		if (four[i] > INT32_MAX)
+			return i;
+	return n;
+}
+
+/* Where next_into() puts a batch; 0: not wanted. */
+struct into {
+	unsigned long long tokens, rows, labels, ids, starts;
+	unsigned token_bytes, fields;
+	unsigned width; /* tokens of each row, from its first on; 0: the whole window */
+};
+
+/* Sets the exception: the requested dtype cannot hold token @i of row @r. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, size_t i)
+{
+	const struct tokend_row *row = &b->row[r];
+	char why[400];
+
+	snprintf(why, sizeof(why),
+		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset %llu): ask "
+		"for "
+		"int64",
+		(long long)token_at(b, (size_t)r * b->window_tokens + i), (unsigned long long)row->position,
+		tokend_dataset(c->t, row->dataset), row->shard, (unsigned long long)(row->offset + i));
+	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+}
+
+/* Returns false, with the exception set, if the requested dtype cannot hold a token. */
+static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
+{
+	uint32_t window = b->window_tokens, width = into->width ? into->width : window;
+	char *to = (char *)(uintptr_t)into->tokens;
+
+	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes) {
+		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+
+		if (into->token_bytes == 8) {
+			tokend_widen((int64_t *)to, row, width, b->token_bytes);
+			continue;
+		}
+
+		size_t bad = narrow((int32_t *)to, row, width, b->token_bytes);
+
+		if (bad < width) {
+			raise_narrow(c, b, r, bad);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Are labels all of the following tokens, as int64, and inputs too? */
+static bool is_pair(const struct client *c, const struct into *into, uint32_t seq)
+{
+	const struct ring_geometry *g = &c->t->now->ring.geometry;
+
+	return into->tokens && into->labels && into->token_bytes == 8 && into->width == seq &&
+	       g->window_tokens > seq && !g->loss_mask;
+}
+
+/* Inputs and labels in one pass over the slot. */
+static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
+{
+	int64_t *tokens = (int64_t *)(uintptr_t)into->tokens, *labels = (int64_t *)(uintptr_t)into->labels;
+
+	for (uint32_t r = 0; r < b->rows; r++, tokens += seq, labels += seq) {
+		const uint8_t *row =
+			(const uint8_t *)b->tokens + (size_t)r * b->window_tokens * b->token_bytes;
+
+		handle_widen_pair(tokens, labels, row, seq, b->token_bytes);
+		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
+			labels[i] = IGNORE;
+	}
+}
+
+static bool fill(struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
+{
+	uint32_t seq = (uint32_t)c->t->origin.seq_len;
+
+	bool pair = is_pair(c, into, seq);
+
+	if (pair)
+		copy_pair(b, into, seq);
+	else if (into->tokens && !copy_tokens(c, b, into))
+		return false;
+	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
+	if (!pair && into->labels)
+		copy_labels(c->t, b, seq, (int64_t *)(uintptr_t)into->labels);
+	if (into->ids)
+		pack(p, c->t, b, seq);
+	return true;
+}
+
+/* A vector of whole numbers, for it is called for every batch. */
+static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
+{
+	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0};
+	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
+
+	if (n < 2 || n > most) {
+		PyErr_Format(PyExc_TypeError, "next_into: takes 2 to %zd numbers, not %zd", most, n);
+		return false;
+	}
+	for (Py_ssize_t i = 0; i < n; i++) {
+		number[i] = PyLong_AsUnsignedLongLong(args[i]);
+		if (number[i] == ULLONG_MAX && PyErr_Occurred())
+			return false;
+	}
+	*into = (struct into){.tokens = number[0],
+		.rows = number[1],
+		.token_bytes = (unsigned)number[2],
+		.fields = (unsigned)number[3],
+		.labels = number[4],
+		.ids = number[5],
+		.starts = number[6],
+		.width = (unsigned)number[7]};
+	return true;
+}
+
+PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_batch b;
+	struct into into;
+
+	if (!read_into(&into, args, n) || !say_notice(c) || !enter(c, true))
+		return NULL;
+
+	if (into.ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
+		leave(c, true);
+		return NULL;
+	}
+
+	if (!views_before(c)) {
+		leave(c, true);
+		return NULL;
+	}
+
+	int r = UNLESS_LOST(c, tokend_try_next(c->t, &b));
+
+	if (r == TOKEND_EAGAIN) {
+		c->yields = true;
+		WAITING(c, r = tokend_next(c->t, &b));
+		c->yields = false;
+	}
+	if (r != 1) {
+		if (r < 0)
+			raise_last(c, r);
+		leave(c, true);
+		return r < 0 ? NULL : Py_NewRef(Py_None);
+	}
+
+	struct packing p = {
+		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
+	bool filled = fill(c, &b, &into, &p);
+
+	views_after(c, &b);
+	c->batches++;
+	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
+	leave(c, true);
+	if (!filled)
+		return NULL;
+	if (into.ids)
+		return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
+	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
+}

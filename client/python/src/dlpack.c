@@ -1,0 +1,258 @@
+/*
+ * Batches lent without a copy: a tensor (DLPack, of the CPU) that is the slot itself. The slot comes back
+ * when the last tensor over it is gone, which may happen in any thread, with or without the interpreter's
+ * lock, or after the loader was closed. So a tensor's end only puts its batch on a list, without a lock and
+ * without Python; the reader empties the list before it takes the next batch.
+ *
+ * Between a tensor's end and the end of the copies to a GPU that it was used for nobody but us stands: where
+ * the ring is registered, handle_settle() waits for all that the context has been given by then.
+ */
+#include "client/python/src/client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* DLPack's ABI, of before versions: what every consumer takes. */
+enum { DEVICE_CPU = 1, CODE_UINT = 1 };
+
+struct dl_tensor {
+	void *data;
+	struct {
+		int32_t type, id;
+	} device;
+	int32_t dimensions;
+	struct {
+		uint8_t code, bits;
+		uint16_t lanes;
+	} dtype;
+	int64_t *shape, *strides;
+	uint64_t byte_offset;
+};
+
+struct dl_managed {
+	struct dl_tensor tensor;
+	void *context;
+	void (*deleter)(struct dl_managed *self);
+};
+
+struct view {
+	struct dl_managed managed;
+	int64_t shape[2];
+	struct views *of;
+	uint64_t batch; /* its handle */
+	struct view *next;
+};
+
+struct views {
+	atomic_long users; /* the client, and each view that is lent */
+	_Atomic(struct view *) back;
+	struct tokend *left; /* by a client that is gone: the last user's to detach */
+	uint32_t hold;
+	bool keeps; /* a batch was taken that view() may be asked for */
+	struct tokend_batch kept;
+};
+
+/* ---- coming back ---- */
+
+static struct view *take_back(struct views *v)
+{
+	return atomic_exchange(&v->back, NULL);
+}
+
+/* What is back, to the daemon; @t: NULL, or of a parent: to nobody. */
+static void settle(struct views *v, struct tokend *t)
+{
+	bool ours = t && !handle_forked(t);
+
+	for (struct view *view = take_back(v), *next; view; view = next) {
+		next = view->next;
+		if (ours)
+			handle_settle(t, view->batch);
+		free(view);
+	}
+}
+
+static void drop(struct views *v)
+{
+	if (atomic_fetch_sub(&v->users, 1) > 1)
+		return;
+	settle(v, v->left); /* the ring stays for what is still copied from it */
+	tokend_detach(v->left);
+	free(v);
+}
+
+static void view_ended(struct dl_managed *managed)
+{
+	struct view *view = managed->context;
+	struct views *v = view->of;
+
+	view->next = atomic_load(&v->back);
+	while (!atomic_compare_exchange_weak(&v->back, &view->next, view))
+		;
+	drop(v);
+}
+
+static void give_back(struct client *c)
+{
+	struct views *v = c->views;
+
+	settle(v, c->t);
+	if (v->keeps)
+		tokend_release(c->t, &v->kept);
+	v->keeps = false;
+}
+
+/* How many of the last batches taken from this ring, from the oldest that is held on, it cannot fill again.
+ */
+static uint64_t depth(const struct generation *g)
+{
+	uint64_t oldest = g->out.released;
+
+	while (oldest < g->out.taken && handle_copies(g, oldest)) /* it is back, and soon the daemon's */
+		oldest++;
+	return g->out.taken - oldest;
+}
+
+bool views_before(struct client *c)
+{
+	char why[300];
+
+	if (!c->views)
+		return true;
+	give_back(c);
+
+	uint32_t slots = c->t->now->ring.geometry.slots, hold = c->views->hold;
+	uint64_t held = depth(c->t->now);
+
+	if (held <= hold && slots > hold)
+		return true;
+	if (held > hold)
+		snprintf(why, sizeof(why),
+			"hold: the batch %llu before the next one is held still, and hold=%u was stated: say "
+			"hold=%llu, slots=%llu, or more",
+			(unsigned long long)held, hold, (unsigned long long)held,
+			(unsigned long long)held + 1);
+	else
+		snprintf(why, sizeof(why),
+			"hold: %u batches held, and one to come, are more than the ring's %u slots: say "
+			"slots=%u",
+			hold, slots, hold + 1);
+	raise_error((PyObject *)c, TOKEND_EHELD, why);
+	return false;
+}
+
+void views_after(struct client *c, const struct tokend_batch *batch)
+{
+	if (c->views) {
+		c->views->kept = *batch;
+		c->views->keeps = true;
+	} else if (!handle_copies(c->t->now, handle_slot(batch->handle))) {
+		tokend_release(c->t, batch);
+	}
+}
+
+void views_detach(struct client *c)
+{
+	struct views *v = c->views;
+
+	if (v && c->t && !handle_forked(c->t)) {
+		/* The daemon may forget us; the memory is needed for as long as somebody looks at it. */
+		handle_lose(c->t);
+		v->left = c->t;
+	} else {
+		tokend_detach(c->t);
+	}
+	c->t = NULL;
+	c->views = NULL;
+	if (v)
+		drop(v);
+}
+
+/* ---- lending ---- */
+
+PyObject *client_lend(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned hold;
+
+	if (!PyArg_ParseTuple(args, "I", &hold) || !enter(c, false))
+		return NULL;
+	if (!c->views) {
+		c->views = calloc(1, sizeof(*c->views));
+		if (c->views)
+			atomic_store(&c->views->users, 1);
+	}
+	if (c->views)
+		c->views->hold = hold;
+
+	bool fits = c->views && views_before(c);
+
+	leave(c, false);
+	if (!c->views)
+		return PyErr_NoMemory();
+	return fits ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Of a capsule that nobody took the tensor of. */
+static void capsule_ended(PyObject *capsule)
+{
+	struct dl_managed *managed;
+
+	/* Else it was taken: the tensor's end is the view's. An exception may be on its way: leave it alone.
+	 */
+	if (!PyCapsule_IsValid(capsule, "dltensor"))
+		return;
+	managed = PyCapsule_GetPointer(capsule, "dltensor");
+	managed->deleter(managed);
+}
+
+static struct view *new_view(struct views *v)
+{
+	const struct tokend_batch *b = &v->kept;
+	struct view *view = calloc(1, sizeof(*view));
+
+	if (!view)
+		return NULL;
+	view->shape[0] = b->rows;
+	view->shape[1] = b->window_tokens;
+	view->of = v;
+	view->batch = b->handle;
+	view->managed = (struct dl_managed){
+		.tensor = {(void *)b->tokens, {DEVICE_CPU, 0}, 2,
+			{CODE_UINT, (uint8_t)(8 * b->token_bytes), 1}, view->shape, NULL, 0},
+		.context = view,
+		.deleter = view_ended,
+	};
+	return view;
+}
+
+PyObject *client_view(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+
+	struct views *v = c->views;
+
+	if (!v || !v->keeps) {
+		raise_error(self, TOKEND_EARGUMENT,
+			"view: no batch was taken since the last one: lend() first, then next_into()");
+		leave(c, false);
+		return NULL;
+	}
+
+	struct view *view = new_view(v);
+	PyObject *capsule =
+		view ? PyCapsule_New(&view->managed, "dltensor", capsule_ended) : PyErr_NoMemory();
+
+	if (capsule) {
+		atomic_fetch_add(&v->users, 1);
+		v->keeps = false;
+	} else {
+		free(view);
+	}
+	leave(c, false);
+	return capsule;
+}

@@ -1,0 +1,1 @@
+"""Making shards of text, and looking at what was served."""

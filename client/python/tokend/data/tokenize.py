@@ -1,0 +1,436 @@
+"""python -m tokend.tokenize: text into flat token shards that tokend serves.
+
+    python -m tokend.tokenize web/*.jsonl.zst -o /data/web --tokenizer tokenizer.json
+    python -m tokend.tokenize books/ -o /data/books --tokenizer gpt2.tiktoken --resume > tokend.yaml
+
+A .txt file is a document, a line of .jsonl is one (its --field), and so is a row of .parquet; .txt and .jsonl may be .gz or .zst.
+Behind each document stands the EOS. All shards but the last hold --shard-tokens tokens; the bytes are the same for any number of
+workers. What looks like a special token in the text is encoded as text. At the end, a config for what was written is on stdout.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import concurrent.futures.process
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+from .. import documents
+from .._tokend import Error
+from .tokenizer import load_encoder
+
+RUN = ".tokenize.json"  # what is done here: options and inputs
+DONE = ".tokenize.done.json"  # how far: renamed into place after each shard
+GO_ON = "go on with --resume"
+MOST_SHARDS = 100_000  # their names have five digits, and are in the order of their numbers
+LABEL_BYTES = 64
+WIDTH = {"u16": 2, "u32": 4}
+
+
+# ---- workers ----
+
+_worker = None
+
+
+class _Worker:
+    def __init__(self, tokenizer, pattern, field, eos, width):
+        self.encoder = load_encoder(tokenizer, pattern)
+        self.field, self.eos, self.width = field, eos, width
+
+    def _numbers(self, places, texts):
+        try:
+            return self.encoder.encode(texts)
+        except Exception:  # which of them was it?
+            for place, text in zip(places, texts, strict=True):
+                try:
+                    self.encoder.encode([text])
+                except Exception as error:
+                    raise Error(f"{place}: {' '.join(str(error).split())}") from None
+            raise
+
+    def tokens(self, piece):
+        """(tokens as bytes, documents, those without text, characters)."""
+        import numpy
+
+        places, texts = [], []
+        for place, text in documents.documents(piece, self.field):
+            places.append(place)
+            texts.append(text)
+        numbers = self._numbers(places, texts) if texts else []
+        whole = numpy.empty(sum(map(len, numbers)) + len(numbers), f"<u{self.width}")
+        at = 0
+        for of_one in numbers:
+            whole[at : at + len(of_one)] = of_one
+            at += len(of_one) + 1
+            whole[at - 1] = self.eos
+        return whole.tobytes(), len(texts), texts.count(""), sum(map(len, texts))
+
+
+def _begin_worker(*arguments):
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = _Worker(*arguments)
+
+
+def _end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _work(piece):
+    try:
+        return _worker.tokens(piece)
+    except Error as error:
+        return str(error)
+
+
+# ---- what is written ----
+
+
+@dataclasses.dataclass
+class Done:
+    """What the whole shards hold, and where the text behind them begins: within a piece, of which some tokens are in them already."""
+
+    shards: int = 0
+    input: int = 0
+    offset: int = 0
+    line: int = 0
+    documents: int = 0  # those before the piece, and
+    empty: int = 0
+    tokens: int = 0
+    finished: bool = False
+
+
+class Output:
+    """Shards in a directory: written beside, synced, renamed, then noted."""
+
+    def __init__(self, path, run, resume):
+        self.path = path
+        self.run = run
+        self.size = run["shard_tokens"] * WIDTH[run["dtype"]]
+        self.done = Done()
+        self._part = None
+        self._held = 0  # bytes in the part
+        self._open(resume)
+
+    def _open(self, resume):
+        os.makedirs(self.path, exist_ok=True)
+        self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Error(f"{self.path}: another tokend.tokenize writes there") from None
+        if set(os.listdir(self.path)) <= {RUN + ".part"}:
+            self._save(RUN, self.run)
+        elif not resume:
+            raise Error(f"{self.path}: is not empty: give another directory, or --resume to go on there")
+        else:
+            self._resume()
+
+    def _load(self, name):
+        try:
+            with open(os.path.join(self.path, name)) as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise Error(f"{self.path}/{name}: is no JSON: start again, in another directory") from None
+
+    def _resume(self):
+        run = self._load(RUN)
+        if run is None:
+            raise Error(f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give another directory")
+        for key, now in self.run.items():
+            if run.get(key) != now:
+                raise Error(f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, in another directory")
+        with contextlib.suppress(TypeError):  # of another version
+            self.done = Done(**(self._load(DONE) or {}))
+        for number in range(self.done.shards):
+            self._check(number, number + 1 == self.done.shards and self.done.finished)
+
+    def _check(self, number, last):
+        path = os.path.join(self.path, _name(number))
+        size = os.stat(path).st_size if os.path.exists(path) else 0
+        if size != self.size and not (last and 0 < size < self.size):
+            raise Error(f"{path}: has {size} bytes, must have {self.size}: start again, in another directory")
+
+    def _save(self, name, value):
+        with open(os.path.join(self.path, name + ".part"), "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self._rename(name + ".part", name)
+
+    def _rename(self, old, new):
+        os.replace(os.path.join(self.path, old), os.path.join(self.path, new))
+        os.fsync(self._directory)
+
+    def write(self, data, place, before):
+        """@data: of the piece at @place, before which there were @before, a Done; what is written already is left out."""
+        width = WIDTH[self.run["dtype"]]
+        skip = (self.done.shards * self.run["shard_tokens"] - before.tokens) * width + self._held
+        data = memoryview(data)[max(skip, 0) :]
+        while data:
+            if self._part is None:
+                if self.done.shards == MOST_SHARDS:
+                    raise Error(f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} shards: give a larger one")
+                self._part = open(self._part_path(), "wb", buffering=0)
+            written = self._part.write(data[: self.size - self._held])
+            self._held += written
+            data = data[written:]
+            if self._held == self.size:
+                self._close(before, place)
+
+    def _part_path(self):
+        return os.path.join(self.path, f".{_name(self.done.shards)}.part")
+
+    def _close(self, before, place, finished=False):
+        if self._part:
+            os.fsync(self._part.fileno())
+            self._part.close()
+            self._rename(os.path.basename(self._part_path()), _name(self.done.shards))
+            self.done.shards += 1
+        self._part, self._held = None, 0
+        shards = self.done.shards
+        self.done = dataclasses.replace(before, shards=shards, finished=finished)
+        if place:
+            self.done.input, self.done.offset, self.done.line = place
+        self._save(DONE, dataclasses.asdict(self.done))
+
+    def finish(self, total):
+        self._close(total, None, True)
+
+
+def _name(number):
+    return f"{number:05}.bin"
+
+
+def _difference(key, then, now):
+    if key == "inputs":
+        if isinstance(then, list) and len(then) == len(now):
+            then, now = next((a, b) for a, b in zip(then, now, strict=True) if a != b)
+            if then[0] == now[0]:
+                return f"{now[0]} was changed since (size or time)"
+            return f"the inputs had {then[0]}, now {now[0]}"
+        return f"the inputs were {len(then or [])} files, now {len(now)}"
+    if key == "tokenizer":
+        return "the tokenizer's file was another one"
+    return f"{key.replace('_', '-')} was {then}, now {now}"
+
+
+# ---- the whole ----
+
+
+class Progress:
+    def __init__(self, total, shown):
+        self.total, self.shown = total, shown
+        self.begin = self.last = time.monotonic()
+        self.first = None
+        self.characters = 0
+
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def rate(self):
+        return self.characters / 1e6 / max(self.seconds(), 1e-9)
+
+    def add(self, before, count, characters):
+        self.characters += characters
+        self.first = before if self.first is None else self.first
+        now = time.monotonic()
+        if not self.shown or now - self.last < 0.2:
+            return
+        self.last = now
+        read = before - self.first
+        left = (self.total - before) * self.seconds() / read if read > 0 else None
+        eta = "" if left is None else f", {int(left) // 3600}:{int(left) // 60 % 60:02}:{int(left) % 60:02} left"
+        self.say(f"{count.documents} documents, {count.tokens} tokens, {self.rate():.1f} MB/s{eta}")
+
+    def say(self, text):
+        if self.shown:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _results(pool, pieces, window):
+    """(place, bytes of input read, result) in the order of the pieces, of which no more than @window are in memory."""
+    pending = collections.deque()
+
+    def first():
+        place, done, future = pending.popleft()
+        result = future if isinstance(future, str) else future.result()
+        if isinstance(result, str):
+            raise Error(result)
+        return place, done, result
+
+    for piece in pieces:
+        pending.append(((piece.input, piece.offset, piece.line), piece.done, piece.error or pool.submit(_work, piece)))
+        piece = None
+        if len(pending) >= window:
+            yield first()
+    while pending:
+        yield first()
+
+
+def _convert(pool, window, sources, field, output, progress):
+    """The whole; a Done with the counts."""
+    count = dataclasses.replace(output.done)
+    pieces = documents.pieces(sources, field, count.input, count.offset, count.line)
+    for place, read, (data, number, empty, characters) in _results(pool, pieces, window):
+        output.write(data, place, count)
+        count.documents += number
+        count.empty += empty
+        count.tokens += len(data) // WIDTH[output.run["dtype"]]
+        progress.add(read, count, characters)
+    output.finish(count)
+    return count
+
+
+def _eos(given, encoder, path):
+    """Its number."""
+    if given is None:
+        ends = encoder.ends_of_text()
+        if len(ends) != 1:
+            known = f"names several ends of text, {', '.join(ends)}" if ends else "does not name the end of a text"
+            raise Error(f"--eos: {path} {known}: give its number or its text")
+        return next(iter(ends.values()))
+    if given.isascii() and given.isdigit():
+        number = int(given)
+        most = 2**32 if encoder.pattern else encoder.vocab  # a .tiktoken file leaves out its special tokens
+        if number >= most:
+            raise Error(f"--eos {given}: {path} has no such token; must be below {most}")
+        return number
+    number = encoder.number(given)
+    if number is None:
+        raise Error(f"--eos {given}: {path} has no such token: give its number, or another text")
+    return number
+
+
+def _dtype(given, vocab):
+    if given == "u16" and vocab > 1 << 16:
+        raise Error(f"--dtype u16: the vocabulary has {vocab} tokens, u16 holds {1 << 16}: give u32")
+    return ("u16" if vocab <= 1 << 16 else "u32") if given == "auto" else given
+
+
+def config(path, dtype, eos, vocab):
+    """Text of a config that serves @path."""
+    path = os.path.realpath(path)
+    name = "".join(c for c in os.path.basename(path) if c.isprintable()).encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore")
+    quoted = [json.dumps(text, ensure_ascii=False) for text in (name or "text", path)]
+    return f"""streams:
+  train:
+    seed: 42
+    seq_len: 2048
+    eos: {eos}
+    vocab: {vocab}
+    datasets:
+      - {{name: {quoted[0]}, path: {quoted[1]}, dtype: {dtype}}}
+"""
+
+
+def _say(text):
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the progress
+    print(f"{clear}tokend.tokenize: {text}", file=sys.stderr, flush=True)
+
+
+def tokenize(given):
+    sources = documents.sources_of(given.inputs)
+    documents.check_packages(sources)
+    encoder = load_encoder(given.tokenizer, given.pattern)
+    eos = _eos(given.eos, encoder, given.tokenizer)
+    vocab = max(encoder.vocab, eos + 1)
+    dtype = _dtype(given.dtype, vocab)
+    if encoder.note and not given.resume:
+        print(f"tokend.tokenize: {encoder.note}", file=sys.stderr)
+    run = {
+        "version": 1, "field": given.field, "dtype": dtype, "shard_tokens": given.shard_tokens, "eos": eos,
+        "pattern": encoder.pattern, "tokenizer": encoder.digest, "package": encoder.package,
+        "inputs": [[os.path.realpath(source.path), source.size, source.changed] for source in sources],
+    }  # fmt: skip
+    output = Output(given.output, run, given.resume)
+    progress = Progress(sum(source.size for source in sources), sys.stderr.isatty())
+    if output.done.finished:
+        count = output.done
+    else:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of NumPy, in every worker
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # where this process ends before its pool
+        workers = (given.tokenizer, given.pattern, given.field, eos, WIDTH[dtype])
+        with concurrent.futures.ProcessPoolExecutor(
+            given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
+        ) as pool:
+            try:
+                count = _convert(pool, 4 * given.workers + 4, sources, given.field, output, progress)
+            except concurrent.futures.process.BrokenProcessPool:
+                _say(f"a worker died (out of memory?): give fewer --workers, and {GO_ON}")
+                os._exit(1)  # Python before 3.11.6 waits for ever to hand the dead what they were to work on
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    progress.say("")
+    empty = f" ({count.empty} without text)" if count.empty else ""
+    print(
+        f"tokend.tokenize: {count.documents} documents{empty}, {count.tokens} tokens in {output.done.shards} shards of {dtype}"
+        f" in {given.output}; EOS {eos}; {progress.seconds():.1f} s, {progress.rate():.1f} MB/s",
+        file=sys.stderr,
+    )
+    print(config(given.output, dtype, eos, vocab), end="")
+    return 0
+
+
+def _positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_positive.__name__ = "number from 1 on"
+
+
+def _arguments(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m tokend.tokenize", allow_abbrev=False,
+        description="Text, JSONL or parquet into flat token shards, EOS behind each document. Prints a config for them.",
+        epilog="What looks like a special token in the text is encoded as text.",
+    )  # fmt: skip
+    parser.add_argument("inputs", nargs="+", metavar="IN", help=".txt, .jsonl (also .gz, .zst), .parquet, or a directory of them")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="empty, or not yet there")
+    parser.add_argument("--tokenizer", required=True, metavar="FILE", help="tokenizer.json, .tiktoken or a SentencePiece model")
+    parser.add_argument("--field", default="text", metavar="NAME", help="of JSONL and parquet; default text")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "u16", "u32"), help="default: u16 where the vocabulary fits")
+    parser.add_argument("--shard-tokens", type=_positive, default=1 << 28, metavar="N", help="in each shard; default 2^28")
+    parser.add_argument("--eos", metavar="ID|TEXT", help="default: the tokenizer's own, if it names one")
+    parser.add_argument("--pattern", metavar="REGEX", help="how a .tiktoken file splits text; default GPT-2's")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core")
+    parser.add_argument("--resume", action="store_true", help="go on after the last whole shard in DIR")
+    given = parser.parse_intermixed_args(argv)  # IN may stand behind options too
+    given.workers = given.workers or len(os.sched_getaffinity(0))
+    return given
+
+
+def main(argv=None):
+    given = _arguments(argv)
+    try:
+        return tokenize(given)
+    except Error as error:
+        text, status = str(error), 1
+    except OSError as error:
+        more = f": free some space, and {GO_ON}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        text, status = f"{error.filename or given.output}: {error.strerror or error}{more}", 1
+    except KeyboardInterrupt:
+        text, status = f"interrupted: {GO_ON}", 130
+    _say(text)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+#include "daemon/catalog/sample.h"
+
+#include "daemon/catalog/crew.h"
+#include "daemon/catalog/vocab.h"
+#include "daemon/shard/sample.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of what threads say of a dataset. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Of the samples that are taken, shard number @i. */
+static uint64_t shard_of(const struct dataset *d, uint64_t i)
+{
+	uint64_t shards = d->table.shards;
+
+	return shards <= SAMPLE_SHARDS ? i
+				       : (shards - 1) / (SAMPLE_SHARDS - 1) * i +
+						 (shards - 1) % (SAMPLE_SHARDS - 1) * i / (SAMPLE_SHARDS - 1);
+}
+
+static uint64_t samples_of(const struct dataset *d)
+{
+	return d->table.shards < SAMPLE_SHARDS ? d->table.shards : SAMPLE_SHARDS;
+}
+
+/*
+ * Is there a token that may not be served? What the others look like is *@looks, for flat shards. What cannot
+ * be read is told when it is to be served.
+ */
+static bool check_tokens(
+	const struct dataset *d, const struct shard *shard, const char **looks, char *why, size_t why_bytes)
+{
+	struct sample_place place[SAMPLE_PLACES];
+	struct sample_guess guess = {0};
+	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
+	int error;
+
+	for (unsigned p = 0, n = sample_places(shard, place); p < n; p++) {
+		uint64_t count = place[p].tokens, i;
+
+		if (!shard_read(shard, place[p].token, count, tokens, &error, why, why_bytes))
+			return error != ERANGE;
+		i = vocab_first_refused(d, tokens, count);
+		if (i < count)
+			return vocab_refuse(d, place[p].token + i, tokens, i, why, why_bytes);
+		sample_add(&guess, tokens, count, d->token_bytes);
+	}
+	*looks = d->format == &shard_flat ? sample_looks(&guess, d->token_bytes) : NULL;
+	return true;
+}
+
+/* Of the first shard that has one: its stream will stop there, others need not. */
+static void keep_refused(const struct opening *o, uint64_t s, const char *path, const char *why)
+{
+	struct dataset *d = o->dataset;
+	char text[PATH_MAX + 1024];
+	struct opening told = *o;
+
+	told.why = text;
+	told.why_bytes = sizeof(text);
+	dataset_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
+	pthread_mutex_lock(&lock);
+	if (!d->refused || s < d->refused_shard) {
+		free(d->refused);
+		d->refused = strdup(text);
+		d->refused_shard = s;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* What a flat shard looks like is a warning where the config says what it is. */
+static bool check_type(struct dataset *d, uint64_t s, const char *looks)
+{
+	if (!looks || !d->hint.has_type)
+		return !looks;
+	pthread_mutex_lock(&lock);
+	if (!d->note[0] || s < d->note_shard) {
+		snprintf(d->note, sizeof(d->note), "%.*s; dtype: %s is taken all the same",
+			(int)strcspn(looks, ";"), looks, shard_type_name(d->hint.type));
+		d->note_shard = s;
+	}
+	pthread_mutex_unlock(&lock);
+	return true;
+}
+
+static bool check_shard(const struct opening *o, uint64_t s, const struct shard *shard, const char *path)
+{
+	const char *looks = NULL;
+	char why[512];
+
+	if (!check_tokens(o->dataset, shard, &looks, why, sizeof(why)))
+		keep_refused(o, s, path, why);
+	return check_type(o->dataset, s, looks) ||
+	       dataset_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
+}
+
+/* A shard that cannot be opened now is told of when it is opened to be served. */
+static bool sample(const struct opening *o, uint64_t s)
+{
+	const struct dataset *d = o->dataset;
+	struct shard_hint hint = d->hint;
+	struct shard_facts facts;
+	char path[PATH_MAX + 1], why[512];
+
+	hint.documents = hint.loss_mask = false;
+	dataset_shard_path(d, s, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return true;
+	struct shard *shard = shard_describe(d->format, path, fd, &hint, &facts, why, sizeof(why))
+				      ? shard_open(d->format, path, fd, &hint, &facts, why, sizeof(why))
+				      : NULL;
+	bool fine = !shard || check_shard(o, s, shard, path);
+
+	shard_close(shard);
+	close(fd);
+	return fine;
+}
+
+static bool sample_quietly(void *context, uint64_t i)
+{
+	struct opening quiet = *(const struct opening *)context;
+
+	quiet.why = NULL;
+	quiet.why_bytes = 0;
+	return sample(&quiet, shard_of(quiet.dataset, i));
+}
+
+/* The others of a flat dataset whose type nobody has said. */
+static bool remember_others(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+
+	if (d->format != &shard_flat || d->hint.has_type || d->table.shards <= SAMPLE_SHARDS)
+		return true;
+	d->unsampled = malloc(d->table.shards);
+	if (!d->unsampled)
+		return dataset_refuse(o, o->source->line, "path", "out of memory");
+	memset(d->unsampled, true, d->table.shards);
+	for (uint64_t i = 0; i < SAMPLE_SHARDS; i++)
+		d->unsampled[shard_of(d, i)] = false;
+	return true;
+}
+
+bool sample_dataset(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+
+	/* Of a manifest's shards none is looked at before it is read. */
+	if (d->sizes || (d->format != &shard_flat && d->limit == 0))
+		return true;
+	uint64_t n = samples_of(d), fault = crew_each(n, sample_quietly, (void *)(uintptr_t)o);
+
+	for (; fault < n; fault++) /* looked at again, to be told */
+		if (!sample(o, shard_of(d, fault)))
+			return false;
+	return remember_others(o);
+}
+
+bool sample_opened(
+	const struct dataset *d, uint64_t shard, const struct shard *opened, char *why, size_t why_bytes)
+{
+	bool first = d->sizes ? d->identity[shard].inode == 0 : d->unsampled && d->unsampled[shard];
+	const char *looks = first && !d->hint.has_type ? sample_shard(opened) : NULL;
+
+	if (looks)
+		return bytes_why(why, why_bytes, "%s", looks);
+	if (first && d->unsampled)
+		d->unsampled[shard] = false;
+	return true;
+}

@@ -1,0 +1,429 @@
+#include "daemon/config/schema.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- faults ---- */
+
+bool schema_refuse(struct schema *s, int line, const char *text, ...)
+{
+	int n = snprintf(
+		s->why, s->why_bytes, "%s:%d: %s: ", s->file, line, s->field[0] ? s->field : "config");
+	va_list args;
+
+	va_start(args, text);
+	if (n >= 0 && (size_t)n < s->why_bytes)
+		vsnprintf(s->why + n, s->why_bytes - (size_t)n, text, args);
+	va_end(args);
+	return false;
+}
+
+size_t schema_enter(struct schema *s, const char *part, ...)
+{
+	size_t before = strlen(s->field);
+	va_list args;
+
+	va_start(args, part);
+	vsnprintf(s->field + before, sizeof(s->field) - before, part, args);
+	va_end(args);
+	return before;
+}
+
+void schema_leave(struct schema *s, size_t field)
+{
+	s->field[field] = 0;
+}
+
+const char *schema_show(const char *text, char shown[64])
+{
+	size_t n = 0;
+
+	for (; text[n] && n < 56; n++)
+		shown[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+	if (text[n])
+		while (n > 0 &&
+			((unsigned char)text[n] & 0xc0) == 0x80) /* not in the middle of a character */
+			n--;
+	memcpy(shown + n, text[n] ? "…" : "", text[n] ? sizeof("…") : 1);
+	return shown;
+}
+
+static size_t least(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Letters to insert, drop or replace between two words; SIZE_MAX for words too long to be keys. */
+static size_t distance(const char *a, const char *b)
+{
+	enum { LONGEST = 32 };
+	size_t row[LONGEST + 1], n = strlen(a), m = strlen(b);
+
+	if (n > LONGEST || m > LONGEST)
+		return SIZE_MAX;
+	for (size_t j = 0; j <= m; j++)
+		row[j] = j;
+	for (size_t i = 1; i <= n; i++) {
+		size_t corner = row[0];
+
+		row[0] = i;
+		for (size_t j = 1; j <= m; j++) {
+			size_t replaced = corner + (a[i - 1] != b[j - 1]);
+
+			corner = row[j];
+			row[j] = least(replaced, 1 + least(row[j], row[j - 1]));
+		}
+	}
+	return row[m];
+}
+
+const char *schema_near(const char *text, const char *const *known, size_t n)
+{
+	const char *near = NULL;
+	size_t best = 3;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t d = distance(text, known[i]);
+
+		if (d < best && d < strlen(known[i])) {
+			best = d;
+			near = known[i];
+		}
+	}
+	return near;
+}
+
+/* ---- nodes ---- */
+
+static bool plain_tag(const yaml_node_t *node)
+{
+	static const char *const defaults[] = {
+		[YAML_SCALAR_NODE] = YAML_DEFAULT_SCALAR_TAG,
+		[YAML_SEQUENCE_NODE] = YAML_DEFAULT_SEQUENCE_TAG,
+		[YAML_MAPPING_NODE] = YAML_DEFAULT_MAPPING_TAG,
+	};
+
+	return !node->tag || strcmp((const char *)node->tag, defaults[node->type]) == 0;
+}
+
+yaml_node_t *schema_node(
+	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right)
+{
+	static const char *const kinds[] = {
+		[YAML_NO_NODE] = "nothing",
+		[YAML_SCALAR_NODE] = "a single value",
+		[YAML_SEQUENCE_NODE] = "a list",
+		[YAML_MAPPING_NODE] = "a mapping",
+	};
+	char shown[64];
+
+	if (node->type != type && node->type == YAML_SCALAR_NODE && node->data.scalar.length > 0)
+		schema_refuse(s, line, "'%s' is %s; must be %s",
+			schema_show((char *)node->data.scalar.value, shown), kinds[node->type], right);
+	else if (node->type != type)
+		schema_refuse(s, line, "is %s; must be %s",
+			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
+	else if (!plain_tag(node))
+		schema_refuse(s, line, "has the tag %s; write the value without one",
+			schema_show((const char *)node->tag, shown));
+	else
+		return node;
+	return NULL;
+}
+
+const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
+{
+	if (!schema_node(s, node, YAML_SCALAR_NODE, line, right))
+		return NULL;
+	const char *text = (const char *)node->data.scalar.value;
+
+	if (strlen(text) != node->data.scalar.length) {
+		schema_refuse(s, line, "has a zero byte in it; must be %s", right);
+		return NULL;
+	}
+	if (text[0] == 0) {
+		schema_refuse(s, line, "is empty; must be %s", right);
+		return NULL;
+	}
+	return text;
+}
+
+/* A scalar that is no text: quotes make it one. */
+static const char *bare_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
+{
+	const char *text = schema_scalar(s, node, line, right);
+	char shown[64];
+
+	if (text && node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) {
+		schema_refuse(s, line, "\"%s\" in quotes is a text; must be %s, without quotes",
+			schema_show(text, shown), right);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- mappings ---- */
+
+static bool refuse_unknown(
+	struct schema *s, int line, const char *name, const struct schema_key *keys, size_t n)
+{
+	const char *known[SCHEMA_KEYS], *near;
+	char list[256] = "";
+
+	for (size_t i = 0; i < n; i++) {
+		known[i] = keys[i].name;
+		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", i ? ", " : "",
+			keys[i].name);
+	}
+	near = schema_near(name, known, n);
+	if (near)
+		return schema_refuse(s, line, "unknown key; did you mean %s?", near);
+	return schema_refuse(s, line, "unknown key; known here: %s", list);
+}
+
+/* One "key: value" of a mapping. */
+static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const struct schema_key *keys, size_t n,
+	void *into, int *lines)
+{
+	yaml_node_t *key = yaml_document_get_node(s->document, pair->key);
+	yaml_node_t *value = yaml_document_get_node(s->document, pair->value);
+	int line = (int)key->start_mark.line + 1;
+	const char *name = schema_scalar(s, key, line, "a key");
+	char shown[64];
+	size_t i = 0;
+
+	if (!name)
+		return false;
+	size_t field = schema_enter(s, "%s%s", s->field[0] ? "." : "", schema_show(name, shown));
+
+	while (i < n && strcmp(keys[i].name, name) != 0)
+		i++;
+	if (i == n)
+		return refuse_unknown(s, line, name, keys, n);
+	if (lines[i])
+		return schema_refuse(
+			s, line, "is given twice; the first is on line %d, remove one", lines[i]);
+	lines[i] = line;
+	if (!keys[i].take(s, &keys[i], value, line, (char *)into + keys[i].at))
+		return false;
+	schema_leave(s, field);
+	return true;
+}
+
+bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys, size_t n,
+	void *into, int *lines)
+{
+	int own[SCHEMA_KEYS] = {0};
+
+	lines = lines ? lines : own;
+	memset(lines, 0, n * sizeof(*lines));
+	if (!schema_node(s, node, YAML_MAPPING_NODE, line, "a mapping of keys to values"))
+		return false;
+	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+		if (!take_pair(s, p, keys, n, into, lines))
+			return false;
+	for (size_t i = 0; i < n; i++) {
+		if (!keys[i].required || lines[i])
+			continue;
+		schema_enter(s, "%s%s", s->field[0] ? "." : "", keys[i].name);
+		return schema_refuse(s, line, "is missing; add %s: %s", keys[i].name, keys[i].right);
+	}
+	return true;
+}
+
+/* ---- takers ---- */
+
+/* Plain decimal digits only, no leading zero. NULL, or what is wrong. */
+static const char *whole(const char *text, size_t n, uint64_t *value)
+{
+	*value = 0;
+	if (n == 0)
+		return "is no whole number";
+	for (size_t i = 0; i < n; i++) {
+		if (text[i] < '0' || text[i] > '9')
+			return "is no whole number";
+		uint64_t digit = (uint64_t)(text[i] - '0');
+
+		if (*value > (UINT64_MAX - digit) / 10)
+			return "is too large";
+		*value = *value * 10 + digit;
+	}
+	return n > 1 && text[0] == '0' ? "has a leading zero, which some read as octal" : NULL;
+}
+
+static bool refuse_number(
+	struct schema *s, int line, const struct schema_key *key, const char *text, const char *wrong)
+{
+	char shown[64];
+
+	schema_show(text, shown);
+	if (key->right)
+		return schema_refuse(s, line, "'%s' %s; must be %s", shown, wrong, key->right);
+	return schema_refuse(s, line,
+		"'%s' %s; must be a whole number from %" PRIu64 " to %" PRIu64 " in plain digits", shown,
+		wrong, key->min, key->max);
+}
+
+bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = bare_scalar(s, value, line, key->right ? key->right : "a whole number");
+	uint64_t number;
+
+	if (!text)
+		return false;
+	const char *wrong = whole(text, strlen(text), &number);
+
+	if (!wrong && (number < key->min || number > key->max))
+		wrong = number < key->min ? "is too small" : "is too large";
+	if (wrong)
+		return refuse_number(s, line, key, text, wrong);
+	*(uint64_t *)to = number;
+	return true;
+}
+
+bool schema_number32(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	uint64_t number = 0;
+
+	if (!schema_number(s, key, value, line, &number))
+		return false;
+	*(uint32_t *)to = (uint32_t)number;
+	return true;
+}
+
+bool schema_size(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	static const struct {
+		const char *name;
+		unsigned shift;
+	} units[] = {{"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+	const char *text = bare_scalar(s, value, line, key->right);
+	uint64_t number;
+
+	if (!text)
+		return false;
+	size_t digits = strspn(text, "0123456789"), unit = 0;
+	const char *wrong = whole(text, digits, &number);
+
+	while (unit < 5 && strcmp(units[unit].name, text + digits) != 0)
+		unit++;
+	if (unit == 5)
+		wrong = "is no size";
+	else if (!wrong && number > key->max >> units[unit].shift)
+		wrong = "is too large";
+	else if (!wrong && number << units[unit].shift < key->min)
+		wrong = "is too small";
+	if (wrong)
+		return refuse_number(s, line, key, text, wrong);
+	*(uint64_t *)to = number << units[unit].shift;
+	return true;
+}
+
+/* [+-]digits[.digits][e[+-]digits] with at least one digit before the exponent: no hex, no names. */
+static bool looks_real(const char *text)
+{
+	size_t sign = strspn(text, "+-"), whole_digits, digits;
+	const char *p = text + sign;
+
+	if (sign > 1)
+		return false;
+	digits = whole_digits = strspn(p, "0123456789");
+	p += whole_digits;
+	if (*p == '.') {
+		size_t fraction = strspn(++p, "0123456789");
+
+		digits += fraction;
+		p += fraction;
+	}
+	if (digits == 0)
+		return false;
+	if (*p == 'e' || *p == 'E') {
+		p++;
+		p += *p == '+' || *p == '-';
+		if (*p == 0)
+			return false;
+		p += strspn(p, "0123456789");
+	}
+	return *p == 0;
+}
+
+bool schema_real(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = bare_scalar(s, value, line, key->right);
+
+	if (!text)
+		return false;
+	if (!looks_real(text))
+		return refuse_number(s, line, key, text, "is no finite number");
+	errno = 0;
+	double number = strtod(text, NULL);
+
+	if (!isfinite(number))
+		return refuse_number(s, line, key, text, "is too large");
+	if (number == 0 && errno == ERANGE)
+		return refuse_number(s, line, key, text, "is too small to be told from 0");
+	if (number < 0)
+		return refuse_number(s, line, key, text, "is negative");
+	*(double *)to = number;
+	return true;
+}
+
+bool schema_flag(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = bare_scalar(s, value, line, "true or false");
+	char shown[64];
+
+	(void)key;
+	if (!text)
+		return false;
+	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+		return schema_refuse(
+			s, line, "'%s' is no truth value; must be true or false", schema_show(text, shown));
+	*(bool *)to = text[0] == 't';
+	return true;
+}
+
+bool schema_choice(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = schema_scalar(s, value, line, key->right), *near;
+	char shown[64];
+	size_t n = 0;
+
+	if (!text)
+		return false;
+	for (; key->choices[n]; n++) {
+		if (strcmp(key->choices[n], text) == 0) {
+			*(unsigned *)to = (unsigned)n;
+			return true;
+		}
+	}
+	schema_show(text, shown);
+	near = schema_near(text, key->choices, n);
+	if (near)
+		return schema_refuse(
+			s, line, "'%s' is none of %s; did you mean %s?", shown, key->right, near);
+	return schema_refuse(s, line, "'%s' is unknown; must be %s", shown, key->right);
+}
+
+bool schema_text(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	const char *text = schema_scalar(s, value, line, key->right);
+	char *copy;
+
+	if (!text)
+		return false;
+	if (value->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+		(strcmp(text, "~") == 0 || strcmp(text, "null") == 0))
+		return schema_refuse(s, line, "is null; must be %s", key->right);
+	copy = strdup(text);
+	if (!copy)
+		return schema_refuse(s, line, "out of memory");
+	free(*(char **)to);
+	*(char **)to = copy;
+	return true;
+}

@@ -1,0 +1,136 @@
+/*
+ * libyaml looks through all open flow sequences at every token, so a file of 200,000 "[" takes it most of a
+ * minute. The text is therefore read into memory and parsed twice: a first pass over the events stops at the
+ * first one that is nested too deeply, and only a text that passed is composed into a document.
+ */
+#include "daemon/config/yaml_load.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TEXT_MOST = 16 << 20,
+	DEPTH_MOST = 32, /* a config needs 7 */
+};
+
+struct text {
+	unsigned char *bytes;
+	size_t n;
+};
+
+/* libyaml reports an input error without saying which, so the file is read here. */
+static bool read_text(struct schema *s, FILE *file, struct text *text)
+{
+	size_t room = 1 << 16, n;
+
+	for (;; room *= 2) {
+		unsigned char *bytes = realloc(text->bytes, room);
+
+		if (!bytes)
+			return schema_refuse(s, 1, "out of memory");
+		text->bytes = bytes;
+		errno = 0;
+		n = fread(bytes + text->n, 1, room - text->n, file);
+		text->n += n;
+		if (ferror(file)) {
+			snprintf(s->why, s->why_bytes, "%s: cannot be read: %s; name a config file with -c",
+				s->file, strerror(errno));
+			return false;
+		}
+		if (text->n < room)
+			return true;
+		if (room >= TEXT_MOST)
+			return schema_refuse(s, 1,
+				"the file is larger than %d MiB; name a config file with -c",
+				TEXT_MOST >> 20);
+	}
+}
+
+static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
+{
+	snprintf(s->field, sizeof(s->field), "YAML");
+	if (parser->error == YAML_MEMORY_ERROR)
+		return schema_refuse(s, 1, "out of memory");
+	/* A reader error (bad UTF-8) has an offset but no line. */
+	if (parser->error == YAML_READER_ERROR)
+		return schema_refuse(s, (int)parser->mark.line + 1,
+			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
+			parser->problem_offset);
+	return schema_refuse(s, (int)parser->problem_mark.line + 1, "%s (column %zu); must be valid YAML",
+		parser->problem ? parser->problem : "cannot be parsed", parser->problem_mark.column + 1);
+}
+
+static bool begin(struct schema *s, yaml_parser_t *parser, const struct text *text)
+{
+	if (!yaml_parser_initialize(parser))
+		return schema_refuse(s, 1, "out of memory");
+	yaml_parser_set_input_string(parser, text->bytes, text->n);
+	return true;
+}
+
+/* True too for a text that is not valid YAML: what is wrong with it is found when it is composed. */
+static bool check_depth(struct schema *s, const struct text *text)
+{
+	yaml_parser_t parser;
+	yaml_event_t event;
+	int depth = 0, line = 0;
+	bool end = false;
+
+	if (!begin(s, &parser, text))
+		return false;
+	while (!end && depth <= DEPTH_MOST && yaml_parser_parse(&parser, &event)) {
+		line = (int)event.start_mark.line + 1;
+		depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+		depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+		end = event.type == YAML_STREAM_END_EVENT;
+		yaml_event_delete(&event);
+	}
+	yaml_parser_delete(&parser);
+	if (depth <= DEPTH_MOST)
+		return true;
+	snprintf(s->field, sizeof(s->field), "YAML");
+	return schema_refuse(
+		s, line, "lists and mappings are nested deeper than %d levels; a config has 7", DEPTH_MOST);
+}
+
+/* Most programs would ignore a second document. */
+static bool check_trailing(struct schema *s, yaml_parser_t *parser)
+{
+	yaml_document_t more;
+
+	if (!yaml_parser_load(parser, &more))
+		return refuse_syntax(s, parser);
+	bool trailing = yaml_document_get_root_node(&more) != NULL;
+	int line = (int)more.start_mark.line + 1;
+
+	yaml_document_delete(&more);
+	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one") : true;
+}
+
+static bool compose(struct schema *s, const struct text *text)
+{
+	yaml_parser_t parser;
+	bool done;
+
+	if (!begin(s, &parser, text))
+		return false;
+	done = yaml_parser_load(&parser, s->document);
+	if (!done) {
+		refuse_syntax(s, &parser);
+	} else if (!check_trailing(s, &parser)) {
+		yaml_document_delete(s->document);
+		done = false;
+	}
+	yaml_parser_delete(&parser);
+	return done;
+}
+
+bool yaml_load(struct schema *s, FILE *file)
+{
+	struct text text = {0};
+	bool done = read_text(s, file, &text) && check_depth(s, &text) && compose(s, &text);
+
+	free(text.bytes);
+	return done;
+}

@@ -1,0 +1,125 @@
+/*
+ * Windows are numbered through the sorted shards, so a window's shard is found by bisection and its offset by
+ * arithmetic. Two words a shard are kept; everything else is computed.
+ */
+#include "proto/table.h"
+
+#include <assert.h>
+
+enum { GUESSES = 8 };
+
+void table_number(struct table *table)
+{
+	uint64_t windows = 0, tokens = 0;
+
+	for (uint64_t s = 0; s < table->shards; s++) {
+		table->first_window[s] = windows;
+		windows += order_shard_windows(table->tokens[s], table->window_tokens, table->stride);
+		tokens += table->tokens[s];
+	}
+	table->first_window[table->shards] = windows;
+	table->windows = windows;
+	table->total_tokens = tokens;
+}
+
+/*
+ * The last shard that starts at or before @window: shards without windows share their number with the next
+ * one. Shards are about as long as their neighbours, so a few guesses in proportion find it, each a read far
+ * apart from the last; bisection ends it where they are not.
+ */
+static uint64_t shard_of(const struct table *table, uint64_t window)
+{
+	uint64_t lo = 0, hi = table->shards, below = 0, above = table->windows;
+
+	for (unsigned guesses = 0; hi - lo > 1; guesses++) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (guesses < GUESSES) {
+			double part = (double)(window - below) / (double)(above - below);
+
+			/* Rounded, it may come out as hi: any mid between them is right. */
+			mid = lo + (uint64_t)((double)(hi - lo) * part);
+			mid = mid <= lo ? lo + 1 : mid >= hi ? hi - 1 : mid;
+		}
+		if (table->first_window[mid] <= window) {
+			lo = mid;
+			below = table->first_window[mid];
+		} else {
+			hi = mid;
+			above = table->first_window[mid];
+		}
+	}
+	return lo;
+}
+
+static uint64_t slide_of(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t shard)
+{
+	if (!order->slide) /* and where nothing slides, nothing is read */
+		return 0;
+	uint64_t slack = order_shard_slack(table->tokens[shard], table->window_tokens, table->stride);
+
+	return order_slide(order, seed, epoch, shard, slack);
+}
+
+void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed, uint64_t epoch,
+	uint64_t window, uint64_t *shard, uint64_t *offset)
+{
+	assert(window < table->windows);
+	uint64_t s = shard_of(table, window);
+	uint64_t at =
+		(window - table->first_window[s]) * table->stride + slide_of(table, order, seed, epoch, s);
+
+	assert(window < table->first_window[s + 1]);
+	assert(!order->slide || at <= table->tokens[s] - table->window_tokens);
+	*shard = s;
+	*offset = at;
+}
+
+void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first, uint64_t *count)
+{
+	assert(shard < table->shards);
+	uint64_t windows = table->first_window[shard + 1] - table->first_window[shard];
+	uint64_t slide = slide_of(table, order, seed, epoch, shard);
+
+	*first = table->first_window[shard];
+	*count = 0;
+	if (windows == 0 || tokens == 0 || token >= table->tokens[shard])
+		return;
+	if (tokens > table->tokens[shard] - token)
+		tokens = table->tokens[shard] - token;
+	if (token + tokens <= slide)
+		return;
+
+	/* Window j holds [j·stride, j·stride + window_tokens), counted from the slide on. */
+	uint64_t at = token < slide ? 0 : token - slide, last = (token + tokens - 1 - slide) / table->stride;
+	uint64_t lowest = at < table->window_tokens ? 0 : (at - table->window_tokens) / table->stride + 1;
+
+	if (last > windows - 1)
+		last = windows - 1;
+	if (lowest > last)
+		return;
+	*first += lowest;
+	*count = last - lowest + 1;
+}
+
+void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count)
+{
+	table_touching(table, order, seed, epoch, shard, token, 1, first, count);
+}
+
+uint64_t table_unserved(const struct table *table)
+{
+	uint64_t step = table->stride < table->window_tokens ? table->stride : table->window_tokens,
+		 unserved = 0;
+
+	for (uint64_t s = 0; s < table->shards; s++) {
+		uint64_t windows = table->first_window[s + 1] - table->first_window[s];
+		uint64_t served = windows == 0 ? 0 : table->window_tokens + (windows - 1) * step;
+
+		unserved += table->tokens[s] - served;
+	}
+	return unserved;
+}
