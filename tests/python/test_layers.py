@@ -1,0 +1,208 @@
+"""Who may use whom: ARCHITECTURE.md's table of rooms, and no circle, in includes and in calls.
+
+Calls are those between object files, as `nm` shows them. It sees neither callbacks nor inline functions, so includes are checked as well.
+"""
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A room is a folder or a file. What it may use besides itself.
+ROOMS = {
+    "proto": [],
+    "daemon/config": ["proto"],
+    "daemon/shard": ["daemon/config", "proto"],
+    "daemon/catalog": ["daemon/shard", "daemon/config", "proto"],
+    "daemon/engine": ["proto"],
+    "daemon/io": ["proto"],
+    "daemon/reader": ["daemon/io", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
+    "daemon/control": ["daemon/reader", "daemon/io", "daemon/engine", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
+    "daemon/main.c": ["daemon/control", "daemon/reader", "daemon/io", "daemon/catalog", "daemon/config", "proto"],
+    "client/lib": ["proto"],
+    "client/lib/tokend.h": [],
+    "client/lib/connect.h": ["proto"],
+    "client/ctl/common": ["proto"],
+    "client/ctl/offline": ["client/ctl/common", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
+    "client/ctl/online": ["client/ctl/common", "daemon/config", "client/lib/connect.h", "proto"],
+    "client/ctl/main.c": ["client/ctl/common", "client/ctl/offline", "client/ctl/online"],
+    "client/python/src": ["client/lib/tokend.h"],
+    "client/example": ["client/lib/tokend.h"],
+}
+
+# What is still wrong, to be emptied: rooms with circles inside, and uses that the table does not allow.
+CIRCLES = ["proto", "daemon/shard", "daemon/catalog", "daemon/control", "client/lib", "client/ctl", "client/python/src"]
+WRONG = """
+client/ctl/common/arguments.c → client/ctl/main.c
+client/ctl/common/arguments.c → client/lib/place.c
+client/ctl/common/arguments.c → client/lib/place.h
+client/ctl/common/arguments.c → daemon/config/config.c
+client/ctl/common/ctl.h → daemon/catalog/dataset.h
+client/ctl/common/ctl.h → daemon/config/config.h
+client/ctl/common/out.c → client/ctl/main.c
+client/ctl/main.c → daemon/shard/bytes.c
+client/ctl/main.c → daemon/shard/bytes.h
+client/ctl/main.c → proto/version.h
+client/ctl/offline/cat.c → client/ctl/main.c
+client/ctl/offline/cat.c → client/lib/next.c
+client/ctl/offline/cat.c → client/lib/record.c
+client/ctl/offline/cat.c → client/lib/seek.c
+client/ctl/offline/cat.c → client/lib/tokend.c
+client/ctl/offline/cat.c → client/lib/tokend.h
+client/ctl/offline/cursor.c → client/ctl/main.c
+client/ctl/offline/cursor_show.c → client/ctl/main.c
+client/ctl/offline/cursor_show.c → client/lib/edit.c
+client/ctl/offline/cursor_show.c → client/lib/tokend.h
+client/ctl/offline/history.c → client/ctl/main.c
+client/ctl/offline/input.c → client/ctl/main.c
+client/ctl/offline/inspect.c → client/ctl/main.c
+client/ctl/offline/manifest.c → client/ctl/main.c
+client/ctl/offline/open.c → client/ctl/main.c
+client/ctl/offline/pack.c → client/ctl/main.c
+client/ctl/offline/plan.c → client/ctl/main.c
+client/ctl/offline/reader.c → client/ctl/main.c
+client/ctl/offline/records.c → client/ctl/main.c
+client/ctl/offline/records.h → client/lib/record.h
+client/ctl/offline/verify.c → client/ctl/main.c
+client/ctl/offline/verify.c → client/lib/record.c
+client/ctl/offline/when.c → client/ctl/main.c
+client/ctl/online/request.c → client/ctl/main.c
+client/ctl/online/status.c → client/ctl/main.c
+client/ctl/online/talk.c → client/ctl/main.c
+client/ctl/online/talk.c → client/lib/trust.c
+client/ctl/online/talk.c → client/lib/trust.h
+client/ctl/online/top.c → client/ctl/main.c
+client/lib/connect.c → client/lib/connect.h
+client/lib/edit.c → client/lib/tokend.h
+client/lib/handle.h → client/lib/connect.h
+client/lib/handle.h → client/lib/tokend.h
+client/lib/tokend.c → client/lib/tokend.h
+client/python/src/batch.c → client/lib/widen.c
+client/python/src/client.c → client/lib/record.c
+client/python/src/client.c → client/lib/seek.c
+client/python/src/client.h → client/lib/handle.h
+client/python/src/cursor.c → client/lib/place.c
+client/python/src/cursor.c → client/lib/place.h
+client/python/src/cursor.c → proto/order.c
+client/python/src/device.c → client/lib/pin.c
+client/python/src/dlpack.c → client/lib/attach.c
+client/python/src/dlpack.c → client/lib/copy.c
+client/python/src/dlpack.c → client/lib/pin.c
+daemon/io/disk_ops.h → daemon/reader/disk.h
+daemon/io/disk_ops.h → daemon/reader/look.h
+daemon/io/pool.c → daemon/shard/shard.c
+daemon/main.c → daemon/shard/bytes.c
+"""
+
+
+def room(path):
+    """The innermost room that holds it."""
+    return next((r for r in (path, *map(str, Path(path).parents)) if r in ROOMS), None)
+
+
+def may_use(path, used, symbols=()):
+    """Includes have no symbols. Who may use a header may call what its .c defines; and tokend.h is the door of the whole library."""
+    inside, other = room(path), room(used)
+    allowed = ROOMS[inside]
+    if other == inside or other in allowed or used.replace(".c", ".h") in allowed:
+        return True
+    return "client/lib/tokend.h" in allowed and other == "client/lib" and symbols and all(s.startswith("tokend_") for s in symbols)
+
+
+def circles(edges):
+    """The strongly connected components of more than one node."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            found.append(stack[stack.index(node):])
+            del stack[stack.index(node):]
+
+    for node in list(edges):
+        if node not in index:
+            visit(node)
+    return [sorted(circle) for circle in found if len(circle) > 1]
+
+
+def test_circles_are_seen():
+    assert circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]}) == [["b", "c", "d"]]
+    assert circles({"a": ["b", "c"], "b": ["c"]}) == []
+
+
+def sources():
+    found = []
+    for inside in ROOMS:
+        at = ROOT / inside
+        found += [at] if at.is_file() else [p for p in at.rglob("*.[ch]")]
+    return sorted({str(path.relative_to(ROOT)) for path in found})
+
+
+def includes():
+    edges = defaultdict(dict)
+    for path in sources():
+        for name in re.findall(r'^#include "(.*)"', (ROOT / path).read_text(), re.M):
+            used = name if "/" in name else f"client/lib/{name}"  # examples include the installed header
+            assert (ROOT / used).is_file(), f"{path} includes {name}: write it from the top of the tree"
+            edges[path][used] = ()
+    assert len(edges) > 150
+    return edges
+
+
+def calls():
+    """(file, file) → the symbols that the one takes from the other."""
+    objects = {path: ROOT / "build/gcc" / path.replace(".c", ".o") for path in sources() if path.endswith(".c")}
+    objects = {path: file for path, file in objects.items() if file.exists() or not path.startswith("client/example/gpu")}
+    home, wanted = {}, {}
+    for path, file in objects.items():
+        wanted[path] = set()
+        for line in subprocess.run(["nm", file], check=True, capture_output=True, text=True).stdout.splitlines():
+            kind, symbol = line.split()[-2:]
+            if kind == "U":
+                wanted[path].add(symbol)
+            elif kind.isupper() and symbol != "main":
+                assert symbol not in home, f"{symbol} is in {path} and {home[symbol]}"
+                home[symbol] = path
+    edges = defaultdict(lambda: defaultdict(set))
+    for path, symbols in wanted.items():
+        for symbol in symbols & set(home):
+            edges[path][home[symbol]].add(symbol)
+    assert len(edges) > 100
+    return edges
+
+
+def check(kind, edges):
+    wrong = {f"{a} → {b}": sorted(edges[a][b]) for a in edges for b in edges[a] if not may_use(a, b, edges[a][b])}
+    wrong = {edge: symbols for edge, symbols in wrong.items() if edge not in WRONG.splitlines()}
+    assert not wrong, f"{kind} that the table of rooms does not allow: {wrong}"
+    kept = {a: [b for b in edges[a] if f"{a} → {b}" not in WRONG.splitlines()] for a in edges}
+    found = [c for c in circles(kept) if not any(all(p.startswith(inside) for p in c) for inside in CIRCLES)]
+    assert found == [], f"circles of {kind}"
+    between = defaultdict(set)
+    for a in kept:
+        between[room(a)] |= {room(b) for b in kept[a]} - {room(a)}
+    assert circles(between) == [], f"circles of {kind} between rooms"
+
+
+@pytest.mark.parametrize("path", sorted(ROOMS))
+def test_room_exists(path):
+    assert (ROOT / path).exists()
+
+
+def test_includes():
+    check("includes", includes())
+
+
+def test_calls():
+    check("calls", calls())
