@@ -98,7 +98,7 @@ static void begin(struct stream *s, const struct kind *kind)
 	struct cursor identity = {.stream = "bench", .seed = 42, .seq_len = 2048, .extra = 1, .stride = 2048};
 	struct cursor_source *sources = room(kind->datasets, sizeof(*sources));
 	char(*names)[16] = room(kind->datasets, sizeof(*names));
-	struct cursor_why why;
+	struct fault why;
 
 	s->table = room(kind->datasets, sizeof(*s->table));
 	for (uint32_t d = 0; d < kind->datasets; d++) {

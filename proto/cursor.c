@@ -12,31 +12,16 @@
 
 typedef unsigned __int128 u128;
 
-bool cursor_refuse(struct cursor_why *why, const char *field, const char *text, ...)
+bool cursor_refuse_dataset(struct fault *fault, const char *name, const char *what, const char *text, ...)
 {
 	va_list args;
+	char said[sizeof(fault->text)], field[sizeof(fault->field)];
 
-	snprintf(why->field, sizeof(why->field), "%s", field);
+	snprintf(field, sizeof(field), "dataset %.48s: %s", name, what);
 	va_start(args, text);
-	vsnprintf(why->text, sizeof(why->text), text, args);
+	vsnprintf(said, sizeof(said), text, args);
 	va_end(args);
-	return false;
-}
-
-bool cursor_refuse_memory(struct cursor_why *why)
-{
-	return cursor_refuse(why, "memory", "out of memory");
-}
-
-bool cursor_refuse_dataset(struct cursor_why *why, const char *name, const char *what, const char *text, ...)
-{
-	va_list args;
-
-	snprintf(why->field, sizeof(why->field), "dataset %.48s: %s", name, what);
-	va_start(args, text);
-	vsnprintf(why->text, sizeof(why->text), text, args);
-	va_end(args);
-	return false;
+	return fault_set(fault, FAULT_CURSOR, field, "%s", said);
 }
 
 /* ---- building ---- */
@@ -89,18 +74,19 @@ static bool grow(struct cursor *c, uint32_t n)
 	return true;
 }
 
-static bool check_windows(const struct cursor *c, struct cursor_why *why)
+static bool check_windows(const struct cursor *c, struct fault *fault)
 {
 	if (c->seq_len < 1 || c->seq_len > LIMIT_CHUNK_BYTES)
-		return cursor_refuse(why, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len,
-			(uint64_t)LIMIT_CHUNK_BYTES);
+		return fault_set(fault, FAULT_CURSOR, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64,
+			c->seq_len, (uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
-		return cursor_refuse(why, "extra", "%" PRIu64 ": seq_len + extra must be at most %" PRIu64,
-			c->extra, (uint64_t)LIMIT_CHUNK_BYTES);
+		return fault_set(fault, FAULT_CURSOR, "extra",
+			"%" PRIu64 ": seq_len + extra must be at most %" PRIu64, c->extra,
+			(uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->stride < 1)
-		return cursor_refuse(why, "stride", "0, must be at least 1");
+		return fault_set(fault, FAULT_CURSOR, "stride", "0, must be at least 1");
 	if (c->epochs && c->samples)
-		return cursor_refuse(why, "samples", "a stream has epochs or samples, not both");
+		return fault_set(fault, FAULT_CURSOR, "samples", "a stream has epochs or samples, not both");
 	return true;
 }
 
@@ -142,18 +128,19 @@ size_t cursor_bytes_pending(const struct order_segment *s)
 	return bytes;
 }
 
-static bool check_size(const struct cursor *c, struct cursor_why *why)
+static bool check_size(const struct cursor *c, struct fault *fault)
 {
 	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
 	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets; /* room for a mix that is asked for later */
 
 	if (c->datasets > LIMIT_DATASETS)
-		return cursor_refuse(why, "datasets", "%u of them, at most %d", c->datasets, LIMIT_DATASETS);
+		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, at most %d", c->datasets,
+			LIMIT_DATASETS);
 	for (uint32_t i = 1; i < c->segments; i++)
 		pending += cursor_bytes_pending(c->segment[i]);
 	bytes += pending > reserve ? pending : reserve;
 	if (bytes > LIMIT_CURSOR_BYTES)
-		return cursor_refuse(why, "datasets",
+		return fault_set(fault, FAULT_CURSOR, "datasets",
 			"the cursor, with %u mixes to come, could grow to %zu bytes, over %d: shorten the "
 			"names of the datasets%s",
 			c->segments > 1 ? c->segments - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
@@ -161,7 +148,7 @@ static bool check_size(const struct cursor *c, struct cursor_why *why)
 	return true;
 }
 
-bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct cursor_why *why)
+bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct fault *fault)
 {
 	u128 total = 0;
 
@@ -170,13 +157,13 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct cursor_w
 
 		total += product;
 		if (total > UINT64_MAX)
-			return cursor_refuse(why, "epochs",
+			return fault_set(fault, FAULT_CURSOR, "epochs",
 				"%" PRIu64 " epochs are more than 2^64 - 1 samples", c->epochs);
 		units[d] = (uint64_t)product;
 	}
 	if (total == 0)
-		return cursor_refuse(
-			why, "epochs", "no dataset has a single window: the stream would be empty");
+		return fault_set(fault, FAULT_CURSOR, "epochs",
+			"no dataset has a single window: the stream would be empty");
 	return true;
 }
 
@@ -195,7 +182,7 @@ int cursor_find(const struct cursor *cursor, const char *name)
 }
 
 bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, struct cursor_why *why)
+	uint32_t n, struct fault *fault)
 {
 	*out = (struct cursor){
 		.seed = identity->seed,
@@ -207,54 +194,56 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 	};
 	memcpy(out->stream, identity->stream, sizeof(out->stream));
 	if (!wire_name_ok(out->stream))
-		return cursor_refuse(why, "stream", "not a name");
-	if (!check_windows(out, why))
+		return fault_set(fault, FAULT_CURSOR, "stream", "not a name");
+	if (!check_windows(out, fault))
 		return false;
 	if (n == 0 || n > LIMIT_DATASETS)
-		return cursor_refuse(why, "datasets", "%u of them, must be 1 to %d", n, LIMIT_DATASETS);
+		return fault_set(
+			fault, FAULT_CURSOR, "datasets", "%u of them, must be 1 to %d", n, LIMIT_DATASETS);
 	if (!grow(out, n))
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 	for (uint32_t d = 0; d < n; d++) {
-		const char *fault = source_fault(&sources[d]);
+		const char *wrong = source_fault(&sources[d]);
 
-		if (fault)
-			return cursor_refuse_dataset(why, sources[d].name, fault, "not a value it may have");
+		if (wrong)
+			return cursor_refuse_dataset(
+				fault, sources[d].name, wrong, "not a value it may have");
 		if (out->epochs && sources[d].max_epochs)
-			return cursor_refuse_dataset(why, sources[d].name, "max_epochs",
+			return cursor_refuse_dataset(fault, sources[d].name, "max_epochs",
 				"stream %s has epochs: it serves every window so often; leave max_epochs out",
 				out->stream);
 		if (find_name(out, d, sources[d].name) >= 0)
-			return cursor_refuse_dataset(why, sources[d].name, "name", "used twice");
+			return cursor_refuse_dataset(fault, sources[d].name, "name", "used twice");
 		place_source(out, d, &sources[d]);
 		out->datasets = d + 1;
 	}
-	return check_size(out, why);
+	return check_size(out, fault);
 }
 
-static bool begin_epochs(struct cursor *out, uint32_t step_count, struct cursor_why *why)
+static bool begin_epochs(struct cursor *out, uint32_t step_count, struct fault *fault)
 {
 	uint64_t units[LIMIT_DATASETS];
 
 	if (step_count > 0)
-		return cursor_refuse(why, "schedule",
+		return fault_set(fault, FAULT_CURSOR, "schedule",
 			"stream %s has epochs: it serves every window so often, and has no weights",
 			out->stream);
-	if (!cursor_epoch_units(out, units, why))
+	if (!cursor_epoch_units(out, units, fault))
 		return false;
-	return cursor_append(out, order_segment_first(units, out->datasets)) || cursor_refuse_memory(why);
+	return cursor_append(out, order_segment_first(units, out->datasets)) || fault_memory(fault);
 }
 
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why)
+	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct fault *fault)
 {
 	double weights[LIMIT_DATASETS];
 
-	if (!cursor_identity(out, identity, sources, n, why))
+	if (!cursor_identity(out, identity, sources, n, fault))
 		return false;
 	for (uint32_t d = 0; d < n; d++)
 		weights[d] = sources[d].weight;
-	return out->epochs ? begin_epochs(out, step_count, why)
-			   : cursor_begin_mix(out, weights, steps, step_count, why);
+	return out->epochs ? begin_epochs(out, step_count, fault)
+			   : cursor_begin_mix(out, weights, steps, step_count, fault);
 }
 
 bool cursor_append(struct cursor *c, struct order_segment *segment)
@@ -342,15 +331,15 @@ struct order cursor_order(const struct cursor *cursor)
 
 /* ---- edits ---- */
 
-bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
+bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
 {
 	if (position < c->segment[0]->start)
-		return cursor_refuse(why, "position",
+		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " lies before %" PRIu64
 			", where this cursor's mix began: use a cursor saved before that",
 			position, c->segment[0]->start);
 	if (position > cursor_end(c))
-		return cursor_refuse(why, "position",
+		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
 	uint32_t passed = 0;
 
@@ -361,46 +350,47 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct cursor_why *why)
 	return true;
 }
 
-bool cursor_skip(struct cursor *c, uint64_t samples, struct cursor_why *why)
+bool cursor_skip(struct cursor *c, uint64_t samples, struct fault *fault)
 {
 	uint64_t end = cursor_end(c);
 
 	if (samples > end - c->next)
-		return cursor_refuse(why, "samples",
+		return fault_set(fault, FAULT_CURSOR, "samples",
 			"%" PRIu64 " from %" PRIu64 " on lead beyond the end of the stream, %" PRIu64
 			": %" PRIu64 " are left",
 			samples, c->next, end, end - c->next);
-	return cursor_seek(c, c->next + samples, why);
+	return cursor_seek(c, c->next + samples, fault);
 }
 
-bool cursor_rewind(struct cursor *c, uint64_t position, struct cursor_why *why)
+bool cursor_rewind(struct cursor *c, uint64_t position, struct fault *fault)
 {
 	if (position > c->next)
-		return cursor_refuse(why, "position",
+		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " lies ahead of %" PRIu64 ", where this cursor is: use skip, or seek",
 			position, c->next);
-	return cursor_seek(c, position, why);
+	return cursor_seek(c, position, fault);
 }
 
-bool cursor_add(struct cursor *c, const struct cursor_source *source, struct cursor_why *why)
+bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fault *fault)
 {
 	struct cursor copy;
-	const char *fault = source_fault(source);
+	const char *wrong = source_fault(source);
 
 	if (c->epochs)
-		return cursor_refuse(why, "add", "stream %s has epochs: its datasets are fixed", c->stream);
-	if (fault)
-		return cursor_refuse_dataset(why, source->name, fault, "not a value it may have");
+		return fault_set(fault, FAULT_CURSOR, "add", "stream %s has epochs: its datasets are fixed",
+			c->stream);
+	if (wrong)
+		return cursor_refuse_dataset(fault, source->name, wrong, "not a value it may have");
 	if (cursor_find(c, source->name) >= 0)
-		return cursor_refuse_dataset(why, source->name, "name", "is in the cursor already");
+		return cursor_refuse_dataset(fault, source->name, "name", "is in the cursor already");
 	if (!cursor_copy(&copy, c))
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 	if (!grow(&copy, c->datasets + 1)) {
 		cursor_free(&copy);
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 	}
 	place_source(&copy, copy.datasets++, source);
-	if (!check_size(&copy, why)) {
+	if (!check_size(&copy, fault)) {
 		cursor_free(&copy);
 		return false;
 	}
@@ -428,16 +418,16 @@ void cursor_source(const struct cursor *c, uint32_t d, struct cursor_source *sou
 
 /* ---- comparing ---- */
 
-static bool same_number(struct cursor_why *why, const char *field, uint64_t mine, uint64_t now)
+static bool same_number(struct fault *fault, const char *field, uint64_t mine, uint64_t now)
 {
-	return mine == now || cursor_refuse(why, field,
+	return mine == now || fault_set(fault, FAULT_CURSOR, field,
 				      "the cursor has %" PRIu64 ", the stream has %" PRIu64
 				      ": is this another run's cursor?",
 				      mine, now);
 }
 
 static bool same_dataset(
-	const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct cursor_why *why)
+	const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct fault *fault)
 {
 	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
 	const struct {
@@ -454,7 +444,7 @@ static bool same_dataset(
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		if (fields[i].mine != fields[i].now)
-			return cursor_refuse_dataset(why, c->dataset[d].name, fields[i].what,
+			return cursor_refuse_dataset(fault, c->dataset[d].name, fields[i].what,
 				"the cursor has %" PRIu64 ", the stream has %" PRIu64
 				": its shards or settings changed; more shards enter as a new dataset",
 				fields[i].mine, fields[i].now);
@@ -470,32 +460,32 @@ static bool serves(const struct cursor *c, uint32_t d)
 	return false;
 }
 
-bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct cursor_why *why)
+bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fault *fault)
 {
 	if (strcmp(c->stream, now->stream) != 0)
-		return cursor_refuse(
-			why, "stream", "the cursor is of stream %s, not of %s", c->stream, now->stream);
-	if (!same_number(why, "seed", c->seed, now->seed) ||
-		!same_number(why, "seq_len", c->seq_len, now->seq_len) ||
-		!same_number(why, "extra", c->extra, now->extra) ||
-		!same_number(why, "stride", c->stride, now->stride) ||
-		!same_number(why, "epochs", c->epochs, now->epochs) ||
-		!same_number(why, "samples", c->samples, now->samples))
+		return fault_set(fault, FAULT_CURSOR, "stream", "the cursor is of stream %s, not of %s",
+			c->stream, now->stream);
+	if (!same_number(fault, "seed", c->seed, now->seed) ||
+		!same_number(fault, "seq_len", c->seq_len, now->seq_len) ||
+		!same_number(fault, "extra", c->extra, now->extra) ||
+		!same_number(fault, "stride", c->stride, now->stride) ||
+		!same_number(fault, "epochs", c->epochs, now->epochs) ||
+		!same_number(fault, "samples", c->samples, now->samples))
 		return false;
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		int n = cursor_find(now, c->dataset[d].name);
 
 		if (n >= 0) {
-			if (!same_dataset(c, d, now, (uint32_t)n, why))
+			if (!same_dataset(c, d, now, (uint32_t)n, fault))
 				return false;
 		} else if (serves(c, d)) {
-			return cursor_refuse_dataset(why, c->dataset[d].name, "name",
+			return cursor_refuse_dataset(fault, c->dataset[d].name, "name",
 				"the cursor serves it, the stream no longer has it");
 		}
 	}
 	/* With epochs the datasets are the end of the stream: none may come or go, and the list's order is
 	 * the tree's. */
-	if (c->epochs && !same_number(why, "datasets", c->datasets, now->datasets))
+	if (c->epochs && !same_number(fault, "datasets", c->datasets, now->datasets))
 		return false;
 	return true;
 }

@@ -12,21 +12,17 @@
  * Encoded: "tkdc", u32 format version, u64 checksum of what follows (both little-endian), then a MessagePack
  * map. A version never changes its meaning; readers keep all older ones.
  *
- * Functions that can refuse return false and put one line (field, value, what would be right) into *why.
+ * Functions that can refuse return false and fill *fault (see fault.h).
  */
 #ifndef TOKEND_CURSOR_H
 #define TOKEND_CURSOR_H
 
+#include "proto/fault.h"
 #include "proto/limits.h"
 #include "proto/order.h"
 
 #define CURSOR_VERSION                                                                                       \
 	2 /* 1 is still written for what it can hold: no limits, and one pending segment at most */
-
-struct cursor_why {
-	char field[112]; /* e.g. "seed", "dataset web: windows" */
-	char text[400];
-};
 
 struct cursor_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
@@ -73,11 +69,11 @@ struct cursor_step {
 
 /*
  * A cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and samples. @steps,
- * ascending, all ahead, are its schedule: see cursor_schedule(). On false, why->field may be "dataset NAME:
+ * ascending, all ahead, are its schedule: see cursor_schedule(). On false, fault->field may be "dataset NAME:
  * weight", "schedule[2]: at" and the like. *@out is free to be passed to cursor_free() either way.
  */
 bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why);
+	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct fault *fault);
 bool cursor_copy(struct cursor *out, const struct cursor *cursor); /* false: out of memory */
 void cursor_free(struct cursor *cursor);
 
@@ -98,11 +94,11 @@ struct order cursor_order(const struct cursor *cursor);
 
 /* Refused before the current segment and past the end. Past pending mixes makes the last of them the current
  * one. */
-bool cursor_seek(struct cursor *cursor, uint64_t position, struct cursor_why *why);
+bool cursor_seek(struct cursor *cursor, uint64_t position, struct fault *fault);
 /* Goes @samples further: those are never served. Refused past the end. */
-bool cursor_skip(struct cursor *cursor, uint64_t samples, struct cursor_why *why);
+bool cursor_skip(struct cursor *cursor, uint64_t samples, struct fault *fault);
 /* A seek backwards; refused for what lies ahead. */
-bool cursor_rewind(struct cursor *cursor, uint64_t position, struct cursor_why *why);
+bool cursor_rewind(struct cursor *cursor, uint64_t position, struct fault *fault);
 /* Where a mix announced now would act: the least multiple of 1024 that is ≥ next and > the current segment's
  * start. */
 uint64_t cursor_mix_at(const struct cursor *cursor);
@@ -111,12 +107,12 @@ uint64_t cursor_mix_at(const struct cursor *cursor);
  * dataset of the cursor. Replaces all that is pending. Refused on a stream with epochs, and for a weight
  * above 0 of a dataset whose max_epochs are served by then.
  */
-bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct cursor_why *why);
+bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct fault *fault);
 /*
  * Appends a dataset with no weight yet; a mix gives it some. Refused on a stream with epochs and for a name
  * in use.
  */
-bool cursor_add(struct cursor *cursor, const struct cursor_source *source, struct cursor_why *why);
+bool cursor_add(struct cursor *cursor, const struct cursor_source *source, struct fault *fault);
 /* What cursor_add() wants, of dataset @d of another cursor. Borrows the name; weight is 0. */
 void cursor_source(const struct cursor *cursor, uint32_t d, struct cursor_source *source);
 /*
@@ -125,7 +121,7 @@ void cursor_source(const struct cursor *cursor, uint32_t d, struct cursor_source
  * dataset stays in the list. Refused on a stream with epochs, if it has no weight from @at on, and if nothing
  * would be left.
  */
-bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct cursor_why *why);
+bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct fault *fault);
 /*
  * Replaces all that is pending by @steps, ascending, and, unless @max_epochs ([datasets]) is NULL, the
  * limits. Steps whose time has passed by cursor_mix_at() are left out, but for the last, which acts from
@@ -133,7 +129,7 @@ bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct cursor
  * one that was begun, and not one from the present mix. Refused on a stream with epochs.
  */
 bool cursor_schedule(struct cursor *cursor, const struct cursor_step *steps, uint32_t n,
-	const uint64_t *max_epochs, struct cursor_why *why);
+	const uint64_t *max_epochs, struct fault *fault);
 
 /*
  * How dataset @d with max_epochs ends by the segments of this cursor: false if it has none, or weight to the
@@ -152,7 +148,7 @@ int cursor_find(const struct cursor *cursor, const char *name);
  * the list are no part of that, and the stream may have more datasets; those that @cursor serves must be
  * there unchanged.
  */
-bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct cursor_why *why);
+bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
 /* A number over identity, order version, mix, position, world and micro-batch: equal on all ranks at one
  * step. */
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro);
@@ -163,6 +159,6 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
  * holds one). */
 size_t cursor_encode(const struct cursor *cursor, void *bytes, size_t capacity);
 /* *@out is free to be passed to cursor_free() either way. Any bytes may be given. */
-bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct cursor_why *why);
+bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault);
 
 #endif

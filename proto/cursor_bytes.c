@@ -148,7 +148,7 @@ struct parts {
 };
 
 static bool find_parts(struct parts *parts, uint64_t version, const struct value *map,
-	const struct value *end, struct cursor_why *why)
+	const struct value *end, struct fault *fault)
 {
 	bool second = version == 2;
 	const struct {
@@ -196,14 +196,15 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 		if (keys[k].unknown || (!found && keys[k].optional))
 			continue;
 		if (!found || found->type != keys[k].type)
-			return cursor_refuse(why, keys[k].key, "missing, or not of its type");
+			return fault_set(fault, FAULT_CURSOR, keys[k].key, "missing, or not of its type");
 		if (keys[k].number)
 			*keys[k].number = found->number;
 		else
 			*keys[k].value = found;
 	}
 	if (!!parts->pending_start != !!parts->pending_units)
-		return cursor_refuse(why, "pending_start", "a pending mix needs both start and units");
+		return fault_set(
+			fault, FAULT_CURSOR, "pending_start", "a pending mix needs both start and units");
 	return true;
 }
 
@@ -251,7 +252,7 @@ static bool read_source(const struct value *v, char *name, struct cursor_source 
 	return true;
 }
 
-static bool decode_identity(struct cursor *out, const struct parts *parts, struct cursor_why *why)
+static bool decode_identity(struct cursor *out, const struct parts *parts, struct fault *fault)
 {
 	struct cursor identity = {
 		.seed = parts->seed,
@@ -267,29 +268,29 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 	bool ok = false;
 
 	if (!sources || !names) {
-		cursor_refuse_memory(why);
+		fault_memory(fault);
 		goto out;
 	}
 	if (parts->stream->count > LIMIT_NAME_BYTES) {
-		cursor_refuse(why, "stream", "not a name");
+		fault_set(fault, FAULT_CURSOR, "stream", "not a name");
 		goto out;
 	}
 	memcpy(identity.stream, parts->stream->bytes, parts->stream->count);
 	for (uint32_t d = 0; d < n; d++)
 		if (!read_source(parts->datasets + 1 + (size_t)d * DATASET_VALUES, names[d], &sources[d])) {
-			cursor_refuse(why, "datasets", "entry %u is not a dataset", d);
+			fault_set(fault, FAULT_CURSOR, "datasets", "entry %u is not a dataset", d);
 			goto out;
 		}
 	for (uint32_t d = 0; parts->limits && d < n; d++) {
 		const struct value *limit = parts->limits + 1 + d;
 
 		if (parts->limits->count != n || limit->type != VALUE_UINT) {
-			cursor_refuse(why, "limits", "not one number a dataset");
+			fault_set(fault, FAULT_CURSOR, "limits", "not one number a dataset");
 			goto out;
 		}
 		sources[d].max_epochs = limit->number;
 	}
-	ok = cursor_identity(out, &identity, sources, n, why);
+	ok = cursor_identity(out, &identity, sources, n, fault);
 out:
 	free(sources);
 	free(names);
@@ -297,68 +298,68 @@ out:
 }
 
 /* Units must be what weights or epochs can make of these datasets. */
-static bool check_units(const struct cursor *c, const uint64_t *units, uint32_t n, struct cursor_why *why)
+static bool check_units(const struct cursor *c, const uint64_t *units, uint32_t n, struct fault *fault)
 {
 	uint64_t expected[LIMIT_DATASETS];
 	u128 sum = 0;
 
 	if (c->epochs) {
-		if (n != c->datasets || !cursor_epoch_units(c, expected, why))
-			return cursor_refuse(why, "units", "not those of a stream with epochs");
+		if (n != c->datasets || !cursor_epoch_units(c, expected, fault))
+			return fault_set(fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
 		return memcmp(units, expected, n * sizeof(*units)) == 0 ||
-		       cursor_refuse(why, "units", "not those of a stream with epochs");
+		       fault_set(fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
 	}
 	for (uint32_t d = 0; d < n; d++) {
 		if (units[d] > 0 && c->order[d].windows == 0)
-			return cursor_refuse(why, "units", "some for a dataset without windows");
+			return fault_set(fault, FAULT_CURSOR, "units", "some for a dataset without windows");
 		sum += units[d];
 	}
-	return sum == ORDER_UNITS || cursor_refuse(why, "units", "they do not sum to 2^32");
+	return sum == ORDER_UNITS || fault_set(fault, FAULT_CURSOR, "units", "they do not sum to 2^32");
 }
 
 static bool check_served(
-	const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct cursor_why *why)
+	const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct fault *fault)
 {
 	u128 sum = 0;
 
 	for (uint32_t d = 0; d < n; d++) {
 		if (base[d] > 0 && c->order[d].windows == 0)
-			return cursor_refuse(why, "base", "a dataset without windows was served");
+			return fault_set(fault, FAULT_CURSOR, "base", "a dataset without windows was served");
 		sum += base[d];
 	}
-	return sum == start ||
-	       cursor_refuse(why, "base", "the samples served do not add up to where the mix began");
+	return sum == start || fault_set(fault, FAULT_CURSOR, "base",
+				       "the samples served do not add up to where the mix began");
 }
 
 /* The mix behind the last one so far. */
 static bool decode_next(
-	struct cursor *c, uint64_t start, const struct value *list, uint64_t next, struct cursor_why *why)
+	struct cursor *c, uint64_t start, const struct value *list, uint64_t next, struct fault *fault)
 {
 	const struct order_segment *before = c->segment[c->segments - 1];
 	uint64_t units[LIMIT_DATASETS];
 	uint32_t n = list->count;
 
 	if (c->epochs || n < before->datasets || n > c->datasets || !read_list(list, units, n) ||
-		!check_units(c, units, n, why) || start % LIMIT_BLOCK != 0 || start <= before->start ||
+		!check_units(c, units, n, fault) || start % LIMIT_BLOCK != 0 || start <= before->start ||
 		start <= next)
-		return cursor_refuse(why, "pending", "not a mix that can follow");
-	return cursor_append(c, order_segment_next(before, start, units, n)) || cursor_refuse_memory(why);
+		return fault_set(fault, FAULT_CURSOR, "pending", "not a mix that can follow");
+	return cursor_append(c, order_segment_next(before, start, units, n)) || fault_memory(fault);
 }
 
 /* @list: start, units, start, units, … */
 static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end, uint64_t next,
-	struct cursor_why *why)
+	struct fault *fault)
 {
 	const struct value *v = list + 1;
 
 	if (list->count % 2 != 0)
-		return cursor_refuse(why, "pending", "not pairs of start and units");
+		return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
 	for (uint32_t i = 0; i < list->count; i += 2) {
 		const struct value *start = v, *units = v + 1; /* a start is one value, or is refused */
 
 		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
-			return cursor_refuse(why, "pending", "not pairs of start and units");
-		if (!decode_next(c, start->number, units, next, why))
+			return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
+		if (!decode_next(c, start->number, units, next, fault))
 			return false;
 		v = value_skip(units, end);
 	}
@@ -366,7 +367,7 @@ static bool decode_pending(struct cursor *c, const struct value *list, const str
 }
 
 static bool decode_mix(
-	struct cursor *c, const struct parts *parts, const struct value *end, struct cursor_why *why)
+	struct cursor *c, const struct parts *parts, const struct value *end, struct fault *fault)
 {
 	assert(parts->units && parts->base && parts->phase); /* find_parts() saw to it */
 	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
@@ -374,63 +375,67 @@ static bool decode_mix(
 
 	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) ||
 		!read_list(parts->base, base, n) || !read_list(parts->phase, phase, order_padded(n)))
-		return cursor_refuse(why, "units", "units, base and phase do not fit the datasets");
-	if (!check_units(c, units, n, why) || !check_served(c, base, n, parts->start, why))
+		return fault_set(
+			fault, FAULT_CURSOR, "units", "units, base and phase do not fit the datasets");
+	if (!check_units(c, units, n, fault) || !check_served(c, base, n, parts->start, fault))
 		return false;
 	if (phase[0] != 0 || (c->epochs && parts->start != 0))
-		return cursor_refuse(why, "start", "not one that this stream can have");
+		return fault_set(fault, FAULT_CURSOR, "start", "not one that this stream can have");
 	if (!cursor_append(c, order_segment_load(parts->start, units, base, phase, n)))
-		return cursor_refuse(why, "start",
+		return fault_set(fault, FAULT_CURSOR, "start",
 			"the mix is not one (start, or a phase above its units), or out of memory");
-	return parts->pending ? decode_pending(c, parts->pending, end, parts->next, why)
+	return parts->pending ? decode_pending(c, parts->pending, end, parts->next, fault)
 	       : parts->pending_units
-		       ? decode_next(c, parts->pending_start, parts->pending_units, parts->next, why)
+		       ? decode_next(c, parts->pending_start, parts->pending_units, parts->next, fault)
 		       : true;
 }
 
 static bool decode_map(
-	struct cursor *out, uint64_t version, const struct value *values, int count, struct cursor_why *why)
+	struct cursor *out, uint64_t version, const struct value *values, int count, struct fault *fault)
 {
 	struct parts parts;
 
 	if (values[0].type != VALUE_MAP)
-		return cursor_refuse(why, "cursor", "not a map");
-	if (!find_parts(&parts, version, values, values + count, why))
+		return fault_set(fault, FAULT_CURSOR, "cursor", "not a map");
+	if (!find_parts(&parts, version, values, values + count, fault))
 		return false;
 	if (parts.order != ORDER_VERSION)
-		return cursor_refuse(why, "order",
+		return fault_set(fault, FAULT_CURSOR, "order",
 			"version %" PRIu64 " of the order, this tokend knows %d: install a newer one",
 			parts.order, ORDER_VERSION);
-	if (!decode_identity(out, &parts, why) || !decode_mix(out, &parts, values + count, why))
+	if (!decode_identity(out, &parts, fault) || !decode_mix(out, &parts, values + count, fault))
 		return false;
 	if (parts.next < parts.start || parts.next > cursor_end(out))
-		return cursor_refuse(why, "next", "%" PRIu64 " lies outside of the stream", parts.next);
+		return fault_set(
+			fault, FAULT_CURSOR, "next", "%" PRIu64 " lies outside of the stream", parts.next);
 	out->next = parts.next;
 	return true;
 }
 
-bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct cursor_why *why)
+bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault)
 {
 	const unsigned char *head = bytes;
 	bool ok = false;
 
 	memset(out, 0, sizeof(*out));
 	if (n < 8 || memcmp(head, magic, 4) != 0)
-		return cursor_refuse(why, "cursor", "these %zu bytes are not a cursor of tokend", n);
+		return fault_set(
+			fault, FAULT_CURSOR, "cursor", "these %zu bytes are not a cursor of tokend", n);
 
 	uint64_t version = get_le(head + 4, 4);
 
 	if (version > CURSOR_VERSION)
-		return cursor_refuse(why, "version",
+		return fault_set(fault, FAULT_CURSOR, "version",
 			"a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
 			version, CURSOR_VERSION);
 	if (version < 1)
-		return cursor_refuse(why, "version", "0 is none");
+		return fault_set(fault, FAULT_CURSOR, "version", "0 is none");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
-		return cursor_refuse(why, "cursor", "%zu bytes, must be %d to %d: it is cut short or not one",
-			n, HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
+		return fault_set(fault, FAULT_CURSOR, "cursor",
+			"%zu bytes, must be %d to %d: it is cut short or not one", n, HEADER_BYTES + 1,
+			LIMIT_CURSOR_BYTES);
 	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
-		return cursor_refuse(why, "checksum",
+		return fault_set(fault, FAULT_CURSOR, "checksum",
 			"does not match: the cursor is damaged (torn write, flipped bit); use an earlier "
 			"one");
 
@@ -438,12 +443,12 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct curso
 	struct value *values = malloc(max * sizeof(*values));
 
 	if (!values)
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 
 	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
 
-	ok = count > 0 ? decode_map(out, version, values, count, why)
-		       : cursor_refuse(why, "cursor", "not MessagePack");
+	ok = count > 0 ? decode_map(out, version, values, count, fault)
+		       : fault_set(fault, FAULT_CURSOR, "cursor", "not MessagePack");
 	free(values);
 	if (!ok)
 		cursor_free(out);

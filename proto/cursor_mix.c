@@ -20,15 +20,15 @@ typedef unsigned __int128 u128;
 
 /* ---- weights ---- */
 
-bool cursor_units(const struct cursor *c, const double *weights, uint64_t *units, struct cursor_why *why)
+bool cursor_units(const struct cursor *c, const double *weights, uint64_t *units, struct fault *fault)
 {
 	int at = order_units(weights, c->datasets, units);
 
 	if (at == (int)c->datasets)
-		return cursor_refuse(why, "weights",
+		return fault_set(fault, FAULT_CURSOR, "weights",
 			"their sum is not a finite number above 0: give at least one dataset a weight");
 	if (at >= 0)
-		return cursor_refuse_dataset(why, c->dataset[at].name, "weight",
+		return cursor_refuse_dataset(fault, c->dataset[at].name, "weight",
 			isfinite(weights[at]) && weights[at] > 0
 				? "%g is too small a part of the sum to be served (below 2^-32): leave it "
 				  "out or raise it"
@@ -36,7 +36,7 @@ bool cursor_units(const struct cursor *c, const double *weights, uint64_t *units
 			weights[at]);
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
-			return cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 				"a weight above 0 for a dataset without a single window: its shards are "
 				"shorter than seq_len + extra");
 	return true;
@@ -129,24 +129,24 @@ struct layout {
 	size_t bytes;
 };
 
-static bool refuse_room(const struct layout *l, struct cursor_why *why)
+static bool refuse_room(const struct layout *l, struct fault *fault)
 {
-	return cursor_refuse(why, "schedule",
+	return fault_set(fault, FAULT_CURSOR, "schedule",
 		"%u or more mixes are to come, of %u datasets, and a cursor of at most %d bytes has no room "
 		"for that many: take fewer steps, or give fewer datasets max_epochs",
 		l->list.segments, l->cursor->datasets, LIMIT_CURSOR_BYTES);
 }
 
-static bool append(struct layout *l, struct order_segment *s, struct cursor_why *why)
+static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
 {
 	if (l->last)
 		l->bytes += cursor_bytes_pending(s);
 	if (l->bytes > LIMIT_CURSOR_BYTES) {
 		order_segment_free(s);
-		return refuse_room(l, why);
+		return refuse_room(l, fault);
 	}
 	if (!cursor_append(&l->list, s))
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 	l->last = s;
 	return true;
 }
@@ -160,12 +160,12 @@ static bool same_units(const struct order_segment *a, const struct order_segment
 }
 
 static bool refuse_served(
-	const struct layout *l, const struct order_segment *s, uint32_t d, struct cursor_why *why)
+	const struct layout *l, const struct order_segment *s, uint32_t d, struct fault *fault)
 {
 	const struct cursor *c = l->cursor;
 	uint64_t limit = limit_of(c, d), served = base_of(s, d);
 
-	return cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+	return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 		"a weight above 0, but its max_epochs (%" PRIu64 ") are served by position %" PRIu64
 		" (%" PRIu64 " windows are left, too few for a block of %d): leave it out",
 		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0, LIMIT_BLOCK);
@@ -175,33 +175,33 @@ static bool refuse_served(
  * A mix from @at on, without what reaches its limit in the very first block. What changes nothing is no
  * segment, unless it was asked for.
  */
-static bool place(struct layout *l, uint64_t at, double *weights, bool asked, struct cursor_why *why)
+static bool place(struct layout *l, uint64_t at, double *weights, bool asked, struct fault *fault)
 {
 	const struct cursor *c = l->cursor;
 	uint64_t units[LIMIT_DATASETS];
 
 	for (;;) {
 		if (!any(weights, c->datasets))
-			return cursor_refuse(why, "max_epochs",
+			return fault_set(fault, FAULT_CURSOR, "max_epochs",
 				"from position %" PRIu64
 				" on no dataset is left to serve: leave one of weight "
 				"above 0 without max_epochs, or use epochs: for a stream that ends",
 				at);
-		if (!cursor_units(c, weights, units, why))
+		if (!cursor_units(c, weights, units, fault))
 			return false;
 
 		struct order_segment *s = l->last ? order_segment_next(l->last, at, units, c->datasets)
 						  : order_segment_first(units, c->datasets);
 
 		if (!s)
-			return cursor_refuse_memory(why);
+			return fault_memory(fault);
 
 		int beyond = take_weight(c, s, at, weights);
 
 		if (beyond < 0 && (asked || !l->last || !same_units(s, l->last)))
-			return append(l, s, why);
+			return append(l, s, fault);
 		if (beyond >= 0 && asked)
-			refuse_served(l, s, (uint32_t)beyond, why);
+			refuse_served(l, s, (uint32_t)beyond, fault);
 		order_segment_free(s);
 		if (beyond < 0)
 			return true;
@@ -211,7 +211,7 @@ static bool place(struct layout *l, uint64_t at, double *weights, bool asked, st
 }
 
 /* The mixes that follow from the limits while @weights are asked for, until @until. */
-static bool follow(struct layout *l, double *weights, uint64_t until, struct cursor_why *why)
+static bool follow(struct layout *l, double *weights, uint64_t until, struct fault *fault)
 {
 	for (;;) {
 		uint64_t at = earliest_beyond(l->cursor, l->last);
@@ -221,13 +221,13 @@ static bool follow(struct layout *l, double *weights, uint64_t until, struct cur
 		if (at >= until || at == UINT64_MAX)
 			return true;
 		take_weight(l->cursor, l->last, at, weights);
-		if (!place(l, at, weights, false, why))
+		if (!place(l, at, weights, false, fault))
 			return false;
 	}
 }
 
 static bool lay_points(
-	struct layout *l, const struct cursor_point *points, uint32_t n, bool asked, struct cursor_why *why)
+	struct layout *l, const struct cursor_point *points, uint32_t n, bool asked, struct fault *fault)
 {
 	const struct cursor *c = l->cursor;
 	double weights[LIMIT_DATASETS];
@@ -235,21 +235,21 @@ static bool lay_points(
 
 	if (l->last) {
 		weights_of(c, l->last, weights);
-		if (!follow(l, weights, n > 0 && points[0].at < end ? points[0].at : end, why))
+		if (!follow(l, weights, n > 0 && points[0].at < end ? points[0].at : end, fault))
 			return false;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		memcpy(weights, points[i].weights, c->datasets * sizeof(*weights));
-		if (!place(l, points[i].at, weights, asked && i + 1 == n, why) ||
+		if (!place(l, points[i].at, weights, asked && i + 1 == n, fault) ||
 			!follow(l, weights, i + 1 < n && points[i + 1].at < end ? points[i + 1].at : end,
-				why))
+				fault))
 			return false;
 	}
 	return true;
 }
 
 bool cursor_lay_out(
-	struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked, struct cursor_why *why)
+	struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked, struct fault *fault)
 {
 	struct layout l = {.cursor = c, .bytes = cursor_bytes_without_pending(c)};
 	struct order_segment *now = c->segments ? c->segment[0] : NULL;
@@ -258,11 +258,11 @@ bool cursor_lay_out(
 		uint64_t least = cursor_mix_at(c);
 
 		if (!cursor_append(&l.list, now)) /* lent until nothing can fail any more */
-			return cursor_refuse_memory(why);
+			return fault_memory(fault);
 		l.floor = least ? least : UINT64_MAX;
 		l.last = now;
 	}
-	bool ok = lay_points(&l, points, n, asked, why);
+	bool ok = lay_points(&l, points, n, asked, fault);
 	struct cursor *out = ok ? c : &l.list; /* whose segments are of no use any more, but for @now */
 
 	for (uint32_t i = 0; i < out->segments; i++)
@@ -275,7 +275,7 @@ bool cursor_lay_out(
 	c->segments = l.list.segments;
 	/* At the very position where it acts a mix is the current one already: equal cursors have one form.
 	 */
-	return cursor_seek(c, c->next, why);
+	return cursor_seek(c, c->next, fault);
 }
 
 /* ---- edits ---- */
@@ -298,41 +298,42 @@ uint64_t cursor_mix_at(const struct cursor *cursor)
 }
 
 /* May a mix act from @at on? */
-static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, struct cursor_why *why)
+static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, struct fault *fault)
 {
 	uint64_t least = cursor_mix_at(c);
 
 	if (c->epochs)
-		return cursor_refuse(why, edit,
+		return fault_set(fault, FAULT_CURSOR, edit,
 			"stream %s has epochs: it serves every window so often, and has no weights",
 			c->stream);
 	if (least == 0)
-		return cursor_refuse(why, "position",
+		return fault_set(fault, FAULT_CURSOR, "position",
 			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
 			c->next, LIMIT_BLOCK);
 	if (at % LIMIT_BLOCK != 0) {
 		uint64_t fit = mix_at_or_after(c, at > c->next ? at : c->next);
 
-		return cursor_refuse(why, "position", "%" PRIu64 " is not a multiple of %d: take %" PRIu64,
-			at, LIMIT_BLOCK, fit ? fit : at / LIMIT_BLOCK * LIMIT_BLOCK);
+		return fault_set(fault, FAULT_CURSOR, "position",
+			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
+			fit ? fit : at / LIMIT_BLOCK * LIMIT_BLOCK);
 	}
 	if (at < least)
-		return cursor_refuse(why, "position",
+		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64
 			": take %" PRIu64,
 			at, c->next, c->segment[0]->start, least);
 	return true;
 }
 
-bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct cursor_why *why)
+bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct fault *fault)
 {
 	double given[LIMIT_DATASETS];
 	uint64_t units[LIMIT_DATASETS];
 
-	if (!check_mix(c, at, "mix", why) || !cursor_units(c, weights, units, why))
+	if (!check_mix(c, at, "mix", fault) || !cursor_units(c, weights, units, fault))
 		return false;
 	memcpy(given, weights, c->datasets * sizeof(*given));
-	return cursor_lay_out(c, &(struct cursor_point){at, given}, 1, true, why);
+	return cursor_lay_out(c, &(struct cursor_point){at, given}, 1, true, fault);
 }
 
 /* The points from which the pending mixes are laid out again without dataset @d from @at on. */
@@ -365,10 +366,10 @@ static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at, 
 	return n;
 }
 
-bool cursor_remove(struct cursor *c, uint32_t d, uint64_t at, struct cursor_why *why)
+bool cursor_remove(struct cursor *c, uint32_t d, uint64_t at, struct fault *fault)
 {
 	assert(d < c->datasets);
-	if (!check_mix(c, at, "remove", why))
+	if (!check_mix(c, at, "remove", fault))
 		return false;
 
 	struct cursor_point *points = malloc((c->segments + 1) * sizeof(*points));
@@ -376,25 +377,25 @@ bool cursor_remove(struct cursor *c, uint32_t d, uint64_t at, struct cursor_why 
 	bool served, ok = false;
 
 	if (!points || !weights) {
-		cursor_refuse_memory(why);
+		fault_memory(fault);
 		goto out;
 	}
 	uint32_t n = points_without(c, d, at, points, weights, &served);
 
 	if (!served) {
-		cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+		cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 			"it has none from position %" PRIu64 " on: there is nothing to remove", at);
 		goto out;
 	}
 	for (uint32_t i = 0; i < n; i++)
 		if (!any(points[i].weights, c->datasets)) {
-			cursor_refuse_dataset(why, c->dataset[d].name, "weight",
+			cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 				"it is the only one that is served from position %" PRIu64
 				" on: give another one a weight there first (mix)",
 				points[i].at);
 			goto out;
 		}
-	ok = cursor_lay_out(c, points, n, false, why);
+	ok = cursor_lay_out(c, points, n, false, fault);
 out:
 	free(points);
 	free(weights);

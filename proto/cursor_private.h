@@ -6,19 +6,15 @@
 
 /* ---- cursor.c ---- */
 
-/* Fills @why; always false. */
-__attribute__((format(printf, 3, 4))) bool cursor_refuse(
-	struct cursor_why *why, const char *field, const char *text, ...);
-/* The same for field "dataset NAME: WHAT". */
+/* Fills @fault for field "dataset NAME: WHAT"; always false. */
 __attribute__((format(printf, 4, 5))) bool cursor_refuse_dataset(
-	struct cursor_why *why, const char *name, const char *what, const char *text, ...);
-bool cursor_refuse_memory(struct cursor_why *why);
+	struct fault *fault, const char *name, const char *what, const char *text, ...);
 
 /* Identity and datasets, checked; no segment yet. *@out is free to be passed to cursor_free() either way. */
 bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, struct cursor_why *why);
+	uint32_t n, struct fault *fault);
 /* Units of a stream with epochs: E windows of each dataset's own number, T in all. */
-bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct cursor_why *why);
+bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fault *fault);
 
 /* Takes over @segment as the last pending one, freeing it on failure. False: out of memory, or it is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
@@ -37,8 +33,7 @@ struct cursor_point {
 	double *weights;
 };
 
-bool cursor_units(
-	const struct cursor *cursor, const double *weights, uint64_t *units, struct cursor_why *why);
+bool cursor_units(const struct cursor *cursor, const double *weights, uint64_t *units, struct fault *fault);
 /*
  * Replaces all that is pending by @points, ascending and ahead, and by the mixes that follow from max_epochs.
  * A cursor without a segment gets its first one too, from a point at 0. With @asked the last point is an
@@ -46,12 +41,12 @@ bool cursor_units(
  * refused instead of left out. On false, *cursor is as it was.
  */
 bool cursor_lay_out(struct cursor *cursor, const struct cursor_point *points, uint32_t n, bool asked,
-	struct cursor_why *why);
+	struct fault *fault);
 
 /* ---- cursor_schedule.c ---- */
 
 /* The mix of a cursor without a segment: weights from 0 on, then a schedule. */
 bool cursor_begin_mix(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
-	uint32_t n, struct cursor_why *why);
+	uint32_t n, struct fault *fault);
 
 #endif

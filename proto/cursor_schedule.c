@@ -27,16 +27,16 @@ static struct field field_of(uint32_t i, const char *what)
 }
 
 static bool check_position(
-	const struct cursor *c, uint32_t i, const char *what, uint64_t at, struct cursor_why *why)
+	const struct cursor *c, uint32_t i, const char *what, uint64_t at, struct fault *fault)
 {
 	uint64_t last = UINT64_MAX / LIMIT_BLOCK * LIMIT_BLOCK;
 
 	if (at % LIMIT_BLOCK != 0)
-		return cursor_refuse(why, field_of(i, what).text,
+		return fault_set(fault, FAULT_CURSOR, field_of(i, what).text,
 			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
 			at > last ? last : (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK);
 	if (at >= cursor_end(c))
-		return cursor_refuse(why, field_of(i, what).text,
+		return fault_set(fault, FAULT_CURSOR, field_of(i, what).text,
 			"%" PRIu64 " is not before the end of the stream, %" PRIu64
 			": no sample would be of this mix",
 			at, cursor_end(c));
@@ -44,25 +44,25 @@ static bool check_position(
 }
 
 static bool check_step(
-	const struct cursor *c, const struct cursor_step *steps, uint32_t i, struct cursor_why *why)
+	const struct cursor *c, const struct cursor_step *steps, uint32_t i, struct fault *fault)
 {
 	const struct cursor_step *s = &steps[i];
 	bool at_once = s->from == s->to;
 	uint64_t room = s->to > s->from ? (s->to - s->from) / LIMIT_BLOCK : 0;
 	const char *from = at_once ? "at" : "from";
 
-	if (!check_position(c, i, from, s->from, why) ||
-		!check_position(c, i, at_once ? from : "to", s->to, why))
+	if (!check_position(c, i, from, s->from, fault) ||
+		!check_position(c, i, at_once ? from : "to", s->to, fault))
 		return false;
 	if (s->to < s->from)
-		return cursor_refuse(why, field_of(i, "to").text, "%" PRIu64 " lies before from, %" PRIu64,
-			s->to, s->from);
+		return fault_set(fault, FAULT_CURSOR, field_of(i, "to").text,
+			"%" PRIu64 " lies before from, %" PRIu64, s->to, s->from);
 	if (s->steps < 1 || (s->steps > 1 && s->steps > room))
-		return cursor_refuse(why, field_of(i, "steps").text,
+		return fault_set(fault, FAULT_CURSOR, field_of(i, "steps").text,
 			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps, room ? room : 1,
 			LIMIT_BLOCK);
 	if (i > 0 && (at_once ? s->from <= steps[i - 1].to : s->from < steps[i - 1].to))
-		return cursor_refuse(why, field_of(i, from).text,
+		return fault_set(fault, FAULT_CURSOR, field_of(i, from).text,
 			"%" PRIu64 " is not behind the step before it, which ends at %" PRIu64
 			": put the steps into ascending order",
 			s->from, steps[i - 1].to);
@@ -70,15 +70,15 @@ static bool check_step(
 }
 
 /* Units of the mix that step @i leads to. */
-static bool step_units(const struct cursor *c, const struct cursor_step *s, uint32_t i, uint64_t *units,
-	struct cursor_why *why)
+static bool step_units(
+	const struct cursor *c, const struct cursor_step *s, uint32_t i, uint64_t *units, struct fault *fault)
 {
-	char field[sizeof(why->field)];
+	char field[sizeof(fault->field)];
 
-	if (cursor_units(c, s->weights, units, why))
+	if (cursor_units(c, s->weights, units, fault))
 		return true;
-	snprintf(field, sizeof(field), "schedule[%u]: %.88s", i, why->field);
-	memcpy(why->field, field, sizeof(field));
+	snprintf(field, sizeof(field), "schedule[%u]: %.88s", i, fault->field);
+	memcpy(fault->field, field, sizeof(field));
 	return false;
 }
 
@@ -134,20 +134,20 @@ static void plan_free(struct plan *p)
 
 /* Room for @extra points and those of all steps. */
 static bool plan_open(struct plan *p, const struct cursor *c, const struct cursor_step *steps, uint32_t n,
-	uint32_t extra, struct cursor_why *why)
+	uint32_t extra, struct fault *fault)
 {
 	uint64_t count = extra;
 
 	assert(c->datasets > 0);
 	*p = (struct plan){0};
 	for (uint32_t i = 0; i < n; i++) {
-		if (!check_step(c, steps, i, why))
+		if (!check_step(c, steps, i, fault))
 			return false;
 		count += steps[i].steps;
 	}
 	/* None is encoded in fewer bytes than a start, the head of a list, and one a dataset. */
 	if (count > LIMIT_CURSOR_BYTES / ((uint64_t)c->datasets + 4)) {
-		cursor_refuse(why, "schedule",
+		fault_set(fault, FAULT_CURSOR, "schedule",
 			"%" PRIu64 " mixes are to come, of %u datasets, and a cursor of at most %d bytes has "
 			"no room for that many: take fewer steps",
 			count, c->datasets, LIMIT_CURSOR_BYTES);
@@ -156,7 +156,7 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 	p->point = malloc((count + 1) * sizeof(*p->point));
 	p->weights = malloc((count + 1) * c->datasets * sizeof(*p->weights));
 	if (!p->point || !p->weights) {
-		cursor_refuse_memory(why);
+		fault_memory(fault);
 		return false;
 	}
 	return true;
@@ -173,14 +173,14 @@ static double *add_point(struct plan *p, const struct cursor *c, uint64_t at)
 
 /* Adds the points of @steps; the mix before them has @before units. */
 static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
-	const struct cursor_step *steps, uint32_t n, struct cursor_why *why)
+	const struct cursor_step *steps, uint32_t n, struct fault *fault)
 {
 	uint64_t after[LIMIT_DATASETS];
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct cursor_step *s = &steps[i];
 
-		if (!step_units(c, s, i, after, why))
+		if (!step_units(c, s, i, after, fault))
 			return false;
 		for (uint32_t k = 1; k < s->steps; k++) {
 			uint64_t way = s->to - s->from;
@@ -199,20 +199,21 @@ static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
 }
 
 bool cursor_begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps, uint32_t n,
-	struct cursor_why *why)
+	struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS];
 	struct plan p;
 	bool ok = false;
 
-	if (!cursor_units(c, weights, before, why))
+	if (!cursor_units(c, weights, before, fault))
 		return false;
 	if (n > 0 && steps[0].to == 0)
-		return cursor_refuse(
-			why, "schedule[0]: at", "0, must be ahead: give the datasets' weights instead");
-	if (plan_open(&p, c, steps, n, 1, why)) {
+		return fault_set(fault, FAULT_CURSOR, "schedule[0]: at",
+			"0, must be ahead: give the datasets' weights instead");
+	if (plan_open(&p, c, steps, n, 1, fault)) {
 		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
-		ok = plan_steps(&p, c, before, steps, n, why) && cursor_lay_out(c, p.point, p.n, false, why);
+		ok = plan_steps(&p, c, before, steps, n, fault) &&
+		     cursor_lay_out(c, p.point, p.n, false, fault);
 	}
 	plan_free(&p);
 	return ok;
@@ -232,7 +233,7 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 }
 
 /* With the limits in place already. */
-static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n, struct cursor_why *why)
+static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n, struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
 	struct plan p;
@@ -241,32 +242,32 @@ static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t
 	for (uint32_t d = 0; d < c->datasets; d++)
 		before[d] = d < c->segment[0]->datasets ? c->segment[0]->units[d] : 0;
 	if (n > 0 && least == 0)
-		return cursor_refuse(why, "schedule",
+		return fault_set(fault, FAULT_CURSOR, "schedule",
 			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
 			c->next, LIMIT_BLOCK);
-	if (plan_open(&p, c, steps, n, 0, why) && plan_steps(&p, c, before, steps, n, why)) {
+	if (plan_open(&p, c, steps, n, 0, fault) && plan_steps(&p, c, before, steps, n, fault)) {
 		const struct cursor_point *points = ahead(&p, least);
 
-		ok = cursor_lay_out(c, points, p.n, false, why);
+		ok = cursor_lay_out(c, points, p.n, false, fault);
 	}
 	plan_free(&p);
 	return ok;
 }
 
 bool cursor_schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n,
-	const uint64_t *max_epochs, struct cursor_why *why)
+	const uint64_t *max_epochs, struct fault *fault)
 {
 	struct cursor copy;
 
 	if (c->epochs)
-		return cursor_refuse(why, "schedule",
+		return fault_set(fault, FAULT_CURSOR, "schedule",
 			"stream %s has epochs: it serves every window so often, and has no weights",
 			c->stream);
 	if (!cursor_copy(&copy, c))
-		return cursor_refuse_memory(why);
+		return fault_memory(fault);
 	for (uint32_t d = 0; max_epochs && d < c->datasets; d++)
 		copy.dataset[d].max_epochs = max_epochs[d];
-	if (!schedule(&copy, steps, n, why)) {
+	if (!schedule(&copy, steps, n, fault)) {
 		cursor_free(&copy);
 		return false;
 	}

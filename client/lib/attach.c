@@ -315,7 +315,7 @@ static int take_feed(
 {
 	struct packet *p = t->packet;
 	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR);
-	struct cursor_why why;
+	struct fault why;
 	char text[200];
 	bool no_memory;
 

@@ -14,29 +14,16 @@
 
 /* ---- edits ---- */
 
-static int refuse(char *why, size_t why_bytes, const struct cursor_why *reason)
+static int refuse(char *why, size_t why_bytes, const struct fault *reason)
 {
 	if (why && why_bytes)
 		snprintf(why, why_bytes, "%s: %s", reason->field, reason->text);
 	return TOKEND_EARGUMENT;
 }
 
-__attribute__((format(printf, 3, 4))) static bool say(
-	struct cursor_why *why, const char *field, const char *text, ...)
-{
-	va_list args;
-
-	snprintf(why->field, sizeof(why->field), "%s", field);
-	va_start(args, text);
-	vsnprintf(why->text, sizeof(why->text), text, args);
-	va_end(args);
-	return false;
-}
-
 /* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may be the
  * cursor that was read. */
-static int64_t finish(
-	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct cursor_why *reason)
+static int64_t finish(const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *reason)
 {
 	void *bytes = edited ? malloc(LIMIT_CURSOR_BYTES) : NULL;
 	size_t n = bytes ? cursor_encode(cursor, bytes, LIMIT_CURSOR_BYTES) : 0;
@@ -47,9 +34,10 @@ static int64_t finish(
 		memcpy(e->to, bytes, n);
 		result = (int64_t)n;
 	} else if (n > 0) {
-		say(reason, "capacity", "the cursor has %zu bytes, there is room for %zu", n, e->capacity);
+		fault_set(reason, FAULT_ARGUMENT, "capacity",
+			"the cursor has %zu bytes, there is room for %zu", n, e->capacity);
 	} else if (edited) {
-		say(reason, "memory", "out of memory");
+		fault_memory(reason);
 	}
 	if (result < 0)
 		refuse(e->why, e->why_bytes, reason);
@@ -59,7 +47,7 @@ static int64_t finish(
 
 int64_t tokend_cursor_seek(const struct tokend_edit *e, uint64_t position)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
@@ -69,7 +57,7 @@ int64_t tokend_cursor_seek(const struct tokend_edit *e, uint64_t position)
 
 int64_t tokend_cursor_skip(const struct tokend_edit *e, uint64_t samples)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
@@ -79,7 +67,7 @@ int64_t tokend_cursor_skip(const struct tokend_edit *e, uint64_t samples)
 
 int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
@@ -88,7 +76,7 @@ int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
 }
 
 /* Index of @name, or -1 and why: it names a few that there are. */
-static int find(const struct cursor *c, const char *name, struct cursor_why *why)
+static int find(const struct cursor *c, const char *name, struct fault *why)
 {
 	char field[sizeof(why->field)], names[300];
 	int d = cursor_find(c, name);
@@ -105,13 +93,13 @@ static int find(const struct cursor *c, const char *name, struct cursor_why *why
 			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", c->dataset[i].name);
 	}
 	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
-	say(why, field, "the cursor has none of this name: it has %s", names);
+	fault_set(why, FAULT_ARGUMENT, field, "the cursor has none of this name: it has %s", names);
 	return -1;
 }
 
 /* One weight a dataset from those that are named. */
 static bool weights_of(const struct cursor *c, const char *const *names, const double *given, uint32_t n,
-	double *weights, struct cursor_why *why)
+	double *weights, struct fault *why)
 {
 	bool named[LIMIT_DATASETS] = {0};
 	char field[sizeof(why->field)];
@@ -125,7 +113,7 @@ static bool weights_of(const struct cursor *c, const char *const *names, const d
 			return false;
 		if (named[d]) {
 			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
-			return say(why, field, "named twice: give it one weight");
+			return fault_set(why, FAULT_ARGUMENT, field, "named twice: give it one weight");
 		}
 		named[d] = true;
 		weights[d] = given[i];
@@ -137,7 +125,7 @@ int64_t tokend_cursor_mix(
 	const struct tokend_edit *e, uint64_t at, const char *const *names, const double *weights, uint32_t n)
 {
 	double all[LIMIT_DATASETS];
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
@@ -152,7 +140,7 @@ int64_t tokend_cursor_mix(
 
 int64_t tokend_cursor_add(const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor_source source;
 	struct cursor c, other;
 	int d;
@@ -176,7 +164,7 @@ int64_t tokend_cursor_add(const struct tokend_edit *e, const void *from, size_t 
 
 int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint64_t at)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 	int d;
 
@@ -193,7 +181,7 @@ int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint
 int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
@@ -351,7 +339,7 @@ int64_t tokend_cursor_show(
 	const void *cursor, size_t cursor_bytes, char *json, size_t capacity, char *why, size_t why_bytes)
 {
 	struct text t = {.bytes = json, .capacity = capacity};
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
@@ -359,7 +347,7 @@ int64_t tokend_cursor_show(
 	put_cursor(&t, &c);
 	cursor_free(&c);
 	if (t.full) {
-		say(&reason, "capacity", "the text is longer than %zu bytes", capacity);
+		fault_set(&reason, FAULT_ARGUMENT, "capacity", "the text is longer than %zu bytes", capacity);
 		refuse(why, why_bytes, &reason);
 		return TOKEND_EMEMORY;
 	}

@@ -24,7 +24,7 @@ static void forget_spoken(struct tokend *t)
 
 const struct cursor *handle_speak(struct tokend *t, uint64_t position)
 {
-	struct cursor_why why;
+	struct fault why;
 
 	if (t->spoken_ok && position < t->spoken.next)
 		forget_spoken(t);
@@ -261,7 +261,7 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 
 /* ---- edits of where we are ---- */
 
-static int refused(struct tokend *t, const struct cursor_why *why)
+static int refused(struct tokend *t, const struct fault *why)
 {
 	return handle_fail(t, TOKEND_EARGUMENT, "%s: %s", why->field, why->text);
 }
@@ -292,7 +292,7 @@ int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 {
 	const struct cursor *here = handle_speak(t, t->taken);
 	const struct target target = {.rank = t->rank, .world = t->world, .micro = t->micro};
-	struct cursor_why why;
+	struct fault why;
 	struct cursor edited;
 
 	if (!here)
@@ -329,7 +329,7 @@ static int compare_names(const void *a, const void *b)
 static int add_dataset(struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
 {
 	struct cursor_source source;
-	struct cursor_why why;
+	struct fault why;
 	int d = cursor_find(begin, name);
 
 	if (d < 0)
@@ -346,7 +346,7 @@ static int add_missing(struct tokend *t, struct cursor *edited, const char *cons
 {
 	const char **missing = malloc((n + 1) * sizeof(*missing));
 	struct cursor begin = {0};
-	struct cursor_why why;
+	struct fault why;
 	uint32_t count = 0;
 	int64_t r = 0;
 
@@ -428,7 +428,7 @@ static bool join(struct cursor *edited, struct cursor *mixed)
  */
 static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
 {
-	struct cursor_why why;
+	struct fault why;
 	bool moved = !t->committing || cursor_seek(edited, t->committed, &why);
 
 	assert(moved); /* origin covers all that is asked for */
@@ -453,7 +453,7 @@ static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *n
 	uint32_t n, uint64_t *at)
 {
 	double *ordered = malloc(mixed->datasets * sizeof(*ordered));
-	struct cursor_why why;
+	struct fault why;
 	int r = ordered ? order_weights(t, mixed, names, weights, n, ordered) : no_memory(t);
 
 	if (*at == TOKEND_SOON)
@@ -469,7 +469,7 @@ static int change_mix(struct tokend *t, struct cursor *edited, const char *const
 	const double *weights, uint32_t n, uint64_t *at)
 {
 	struct cursor mixed;
-	struct cursor_why why;
+	struct fault why;
 	uint64_t covered = 0;
 	int r = 0;
 

@@ -43,15 +43,14 @@ static int line_of(const struct config_stream *config, const char *field)
 	return config->line;
 }
 
-static bool refuse_stream(
-	const struct stream *stream, const struct cursor_why *fault, char *why, size_t why_bytes)
+static bool refuse_stream(const struct stream *stream, const struct fault *fault, char *why, size_t why_bytes)
 {
 	snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", stream->file,
 		line_of(stream->config, fault->field), stream->config->name, fault->field, fault->text);
 	return false;
 }
 
-static const struct cursor_why no_memory = {.field = "memory", .text = "out of memory"};
+static const struct fault no_memory = {.field = "memory", .text = "out of memory"};
 
 static bool encode_begin(struct stream *stream)
 {
@@ -70,7 +69,7 @@ static bool begin(struct stream *stream, char *why, size_t why_bytes)
 	const struct config_stream *source = stream->config;
 	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
 	struct cursor_step *steps = calloc(source->steps + 1, sizeof(*steps));
-	struct cursor_why fault = no_memory;
+	struct fault fault = no_memory;
 	struct cursor identity;
 
 	stream_identity(source, &identity);
@@ -263,7 +262,7 @@ static double weight_at(const struct plan *p, const struct config_stream *config
 
 /* Puts what the config says of its dataset @i where the cursor has it. */
 static bool plan_dataset(struct plan *p, const struct stream *stream, const struct cursor *cursor, uint32_t i,
-	struct cursor_why *fault)
+	struct fault *fault)
 {
 	const struct config_stream *config = stream->config;
 	int d = cursor_find(cursor, config->dataset[i].name);
@@ -288,9 +287,9 @@ static bool plan_dataset(struct plan *p, const struct stream *stream, const stru
 }
 
 /* A complaint about step N of the plan is about entry N - shift of the schedule. */
-static void renumber(struct cursor_why *fault, uint32_t shift)
+static void renumber(struct fault *fault, uint32_t shift)
 {
-	struct cursor_why given = *fault;
+	struct fault given = *fault;
 	unsigned step;
 	int rest = 0;
 
@@ -301,7 +300,7 @@ static void renumber(struct cursor_why *fault, uint32_t shift)
 
 bool stream_schedule(const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes)
 {
-	struct cursor_why fault = no_memory;
+	struct fault fault = no_memory;
 	struct plan plan;
 	bool done = plan_open(&plan, stream, cursor);
 

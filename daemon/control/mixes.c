@@ -109,7 +109,7 @@ static bool last_number(const struct log_of *log, uint64_t *last)
 static bool holds(const struct log_of *log, uint64_t number)
 {
 	struct cursor cursor = {0};
-	struct cursor_why why;
+	struct fault why;
 	char bytes[LIMIT_CURSOR_BYTES], name[32];
 
 	name_of(number, name);

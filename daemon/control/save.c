@@ -27,7 +27,7 @@ struct save_job {
 
 static void save(struct save_job *job)
 {
-	struct cursor_why why;
+	struct fault why;
 	struct cursor cursor;
 	char text[LIMIT_TEXT_BYTES];
 

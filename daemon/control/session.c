@@ -306,7 +306,7 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 /* Decodes the job's bytes. */
 static bool read_cursor(struct attach_job *job)
 {
-	struct cursor_why why;
+	struct fault why;
 
 	if (cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, &why) &&
 		cursor_belongs(&job->cursor, &job->session->stream->begin, &why))
@@ -320,7 +320,7 @@ static bool read_cursor(struct attach_job *job)
 static bool make_cursor(struct attach_job *job)
 {
 	const struct stream *stream = job->session->stream;
-	struct cursor_why why;
+	struct fault why;
 
 	if (job->start == START_BEGIN || job->start == START_POSITION) {
 		if (!cursor_copy(&job->cursor, &stream->begin))

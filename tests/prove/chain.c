@@ -9,7 +9,7 @@ enum { DATASETS = 8 };
 
 void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
 {
-	struct cursor_why why;
+	struct fault why;
 
 	if (c->stretches == c->room) {
 		c->room = c->room ? 2 * c->room : 16;
@@ -53,7 +53,7 @@ void prove_chain_save(struct prove_chain *c)
 
 /* ---- edits ---- */
 
-static bool mix(struct prove_chain *c, uint64_t at, struct cursor_why *why)
+static bool mix(struct prove_chain *c, uint64_t at, struct fault *why)
 {
 	double weights[LIMIT_DATASETS];
 	bool ok;
@@ -65,17 +65,17 @@ static bool mix(struct prove_chain *c, uint64_t at, struct cursor_why *why)
 	return ok;
 }
 
-static bool mix_soon(struct prove_chain *c, struct cursor_why *why)
+static bool mix_soon(struct prove_chain *c, struct fault *why)
 {
 	return mix(c, cursor_mix_at(&c->cursor), why);
 }
 
-static bool mix_later(struct prove_chain *c, struct cursor_why *why)
+static bool mix_later(struct prove_chain *c, struct fault *why)
 {
 	return mix(c, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 4), why);
 }
 
-static bool add(struct prove_chain *c, struct cursor_why *why)
+static bool add(struct prove_chain *c, struct fault *why)
 {
 	char name[16];
 	struct cursor_source source = prove_source(&c->p->rng, c->names, c->windows, name);
@@ -90,7 +90,7 @@ static bool add(struct prove_chain *c, struct cursor_why *why)
 	return ok && mix(c, cursor_mix_at(&c->cursor), why);
 }
 
-static bool take_away(struct prove_chain *c, struct cursor_why *why)
+static bool take_away(struct prove_chain *c, struct fault *why)
 {
 	uint32_t d = (uint32_t)rng_below(&c->p->rng, c->cursor.datasets);
 
@@ -99,7 +99,7 @@ static bool take_away(struct prove_chain *c, struct cursor_why *why)
 }
 
 /* A step and a ramp. */
-static bool schedule(struct prove_chain *c, struct cursor_why *why)
+static bool schedule(struct prove_chain *c, struct fault *why)
 {
 	double first[LIMIT_DATASETS], second[LIMIT_DATASETS];
 	uint64_t at = cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2);
@@ -118,7 +118,7 @@ static bool schedule(struct prove_chain *c, struct cursor_why *why)
 	return ok;
 }
 
-static bool rewind_some(struct prove_chain *c, struct cursor_why *why)
+static bool rewind_some(struct prove_chain *c, struct fault *why)
 {
 	uint64_t start = c->cursor.segment[0]->start,
 		 first = c->stretches ? c->stretch[0].from : c->cursor.next;
@@ -132,7 +132,7 @@ static bool rewind_some(struct prove_chain *c, struct cursor_why *why)
 	return true;
 }
 
-static bool restart(struct prove_chain *c, struct cursor_why *why)
+static bool restart(struct prove_chain *c, struct fault *why)
 {
 	if (c->saves == 0)
 		return rewind_some(c, why);
@@ -147,7 +147,7 @@ static bool restart(struct prove_chain *c, struct cursor_why *why)
 	return true;
 }
 
-static bool skip(struct prove_chain *c, struct cursor_why *why)
+static bool skip(struct prove_chain *c, struct fault *why)
 {
 	uint64_t most = cursor_end(&c->cursor) - c->cursor.next, n = prove_log(&c->p->rng, 14);
 
@@ -158,12 +158,12 @@ static bool skip(struct prove_chain *c, struct cursor_why *why)
 
 void prove_chain_edit(struct prove_chain *c, bool back)
 {
-	static bool (*const edits[])(struct prove_chain *, struct cursor_why *) = {
+	static bool (*const edits[])(struct prove_chain *, struct fault *) = {
 		mix_soon, mix_later, add, take_away, schedule, skip, rewind_some, restart};
 	uint64_t edit = rng_below(&c->p->rng, back ? 8 : 6);
 	uint64_t before = cursor_fingerprint(&c->cursor, 1, 1);
 	uint32_t datasets = c->cursor.datasets;
-	struct cursor_why why;
+	struct fault why;
 
 	/* Adding is two edits: the first may be the only one. */
 	if (!edits[edit](c, &why) && c->cursor.datasets == datasets)
@@ -182,7 +182,7 @@ void prove_chain_begin(
 	char names[DATASETS][16];
 	uint32_t n = 1 + (uint32_t)rng_below(&p->rng, DATASETS - 2);
 	struct cursor whole = *identity;
-	struct cursor_why why;
+	struct fault why;
 
 	*c = (struct prove_chain){.p = p, .windows = windows, .names = n};
 	memcpy(whole.stream, "train", 6);

@@ -140,7 +140,7 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	uint64_t at =
 		cursor_mix_at(c) + (rng_below(rng, 16) == 0 ? LIMIT_BLOCK * (1 + rng_below(rng, 2)) : 0);
 	struct order_place place;
-	struct cursor_why why;
+	struct fault why;
 
 	change_weights(run, rng);
 	PROVE(run->p, cursor_mix(c, at, run->weights, &why), "%s: %s", why.field, why.text);
@@ -162,7 +162,7 @@ static void begin(struct run *run, struct prove *p, uint32_t datasets)
 	struct cursor_source *sources = prove_memory(p, datasets, sizeof(*sources));
 	char(*names)[16] = prove_memory(p, datasets, sizeof(*names));
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
-	struct cursor_why why;
+	struct fault why;
 
 	run->p = p;
 	run->weights = prove_memory(p, datasets, sizeof(*run->weights));

@@ -72,7 +72,7 @@ size_t prove_bytes(const struct prove *p, struct cursor *cursor)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES], again[LIMIT_CURSOR_BYTES];
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-	struct cursor_why why;
+	struct fault why;
 	struct cursor out;
 
 	PROVE(p, n > 0, "the cursor at %" PRIu64 " does not fit", cursor->next);

@@ -40,7 +40,7 @@ static void leg(struct run *run, uint64_t world, uint32_t micro)
 {
 	struct prove_feeds *feeds = prove_feeds_new(run->p, &run->cursor, micro);
 	uint64_t step = world * micro, next = run->cursor.next;
-	struct cursor_why why;
+	struct fault why;
 
 	run->room = BATCHES * step;
 	run->seen = prove_memory(run->p, run->room, 1);
@@ -65,7 +65,7 @@ static void begin(struct run *run, struct prove *p)
 		{"code", .25, WINDOWS - 12345, 1, 64, 64, ORDER_BLOCK, false, 0},
 		{"math", .05, WINDOWS - 1, 1, 64, 64, ORDER_NONE, false, 0},
 	};
-	struct cursor_why why;
+	struct fault why;
 
 	PROVE(p, cursor_begin(&run->cursor, &identity, sources, 3, NULL, 0, &why), "%s: %s", why.field,
 		why.text);
@@ -78,7 +78,7 @@ static void run_ranks(struct prove *p)
 {
 	uint64_t most = p->brief ? BRIEF_WORLD : WORLD, legs = rng_below(&p->rng, LEGS);
 	double weights[3];
-	struct cursor_why why;
+	struct fault why;
 	struct run run = {0};
 
 	begin(&run, p);

@@ -136,7 +136,7 @@ static void go(struct walk *w, const struct cursor *start)
 /* Every next leg from a cursor that went through a checkpoint. */
 static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 {
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 
 	WALK(w, cursor_copy(&c, at) && cursor_seek(&c, next, &why), "no cursor at %" PRIu64, next);
@@ -159,7 +159,7 @@ static void begin(const struct prove *p, struct cursor *c)
 		{"code", .3, 150, 2, 4, 2, ORDER_BLOCK, false, 0},
 	};
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
-	struct cursor_why why;
+	struct fault why;
 
 	PROVE(p, cursor_begin(c, &identity, sources, 2, NULL, 0, &why), "%s: %s", why.field, why.text);
 }

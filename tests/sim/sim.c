@@ -197,7 +197,7 @@ static void stream_make(struct sim *sim, struct stream *s)
 		.stream = "sim", .seed = rng_next(&sim->rng), .seq_len = 1 + below(sim, WINDOW_MAX - 2)};
 	struct cursor_source source[DATASETS];
 	uint32_t n = 1 + (uint32_t)below(sim, DATASETS);
-	struct cursor_why why;
+	struct fault why;
 
 	identity.extra = below(sim, 3);
 	identity.stride = 1 + below(sim, 2 * identity.seq_len);
@@ -222,7 +222,7 @@ static void stream_make(struct sim *sim, struct stream *s)
 static struct cursor random_cursor(struct sim *sim, const struct stream *s)
 {
 	struct cursor c;
-	struct cursor_why why;
+	struct fault why;
 	uint64_t end = cursor_end(&s->begin), near = end == UINT64_MAX || one_in(sim, 2) ? 5000 : 30;
 	double weights[DATASETS];
 

@@ -43,7 +43,7 @@ static const struct cursor_source late = {"late", 1, 1000, 9, 64, 64, ORDER_GLOB
 static struct cursor begin_as(uint64_t epochs, uint64_t samples)
 {
 	struct cursor id = identity(epochs, samples), c;
-	struct cursor_why why;
+	struct fault why;
 
 	assert_true(cursor_begin(&c, &id, three, 3, NULL, 0, &why));
 	return c;
@@ -59,7 +59,7 @@ static struct cursor begin_limited(uint64_t samples)
 {
 	struct cursor_source sources[] = {three[0], three[1], three[2]};
 	struct cursor id = identity(0, samples), c;
-	struct cursor_why why;
+	struct fault why;
 
 	sources[1].max_epochs = 2;
 	sources[2].max_epochs = 3;
@@ -88,7 +88,7 @@ static bool equal_bytes(const struct cursor *a, const struct cursor *b)
 }
 
 /* Decodes a copy of exactly @n bytes, so that a sanitizer sees any byte read behind them. */
-static bool decode(struct cursor *out, const void *bytes, size_t n, struct cursor_why *why)
+static bool decode(struct cursor *out, const void *bytes, size_t n, struct fault *why)
 {
 	void *copy = malloc(n ? n : 1);
 	bool ok;
@@ -104,7 +104,7 @@ static bool decode(struct cursor *out, const void *bytes, size_t n, struct curso
 }
 
 static void assert_refused(
-	struct cursor *c, bool ok, const struct cursor_why *why, const char *field, const char *text)
+	struct cursor *c, bool ok, const struct fault *why, const char *field, const char *text)
 {
 	cursor_free(c);
 	assert_false(ok);
@@ -162,7 +162,7 @@ static void refuse_source(const struct cursor_source *changed, uint64_t epochs, 
 {
 	struct cursor_source sources[3];
 	struct cursor id = identity(epochs, 0), c;
-	struct cursor_why why;
+	struct fault why;
 	bool ok;
 
 	memcpy(sources, three, sizeof(sources));
@@ -194,7 +194,7 @@ static void begin_refuses_a_dataset(void **state)
 static void begin_refuses_an_identity(void **state)
 {
 	struct cursor id, c;
-	struct cursor_why why;
+	struct fault why;
 	bool ok;
 
 	(void)state;
@@ -216,7 +216,7 @@ static void begin_refuses_no_weight_at_all(void **state)
 {
 	struct cursor_source sources[3];
 	struct cursor id = identity(0, 0), c;
-	struct cursor_why why;
+	struct fault why;
 	bool ok;
 
 	(void)state;
@@ -231,7 +231,7 @@ static void begin_allows_an_empty_dataset(void **state)
 {
 	struct cursor_source sources[3];
 	struct cursor id = identity(1, 0), c;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	memcpy(sources, three, sizeof(sources));
@@ -250,7 +250,7 @@ static void begin_allows_an_empty_dataset(void **state)
 /* Cursors of every shape: plain, finite, moved, mixed, pending, with more datasets. */
 static unsigned shapes(struct cursor *c)
 {
-	struct cursor_why why;
+	struct fault why;
 	unsigned n = 0;
 
 	c[n++] = begin();
@@ -293,7 +293,7 @@ static const char version_1[] =
 static void version_1_is_unchanged(void **state)
 {
 	struct cursor c = begin(), back;
-	struct cursor_why why;
+	struct fault why;
 	struct bytes *b;
 	uint8_t old[sizeof(version_1) / 2];
 
@@ -327,7 +327,7 @@ static void version_1_is_unchanged(void **state)
 static void round_trip(void **state)
 {
 	struct cursor c[16], back;
-	struct cursor_why why;
+	struct fault why;
 	unsigned n = shapes(c);
 
 	(void)state;
@@ -363,7 +363,7 @@ static void shapes_differ(void **state)
 static void equal_cursors_have_equal_bytes(void **state)
 {
 	struct cursor a = begin(), b = begin(), copy;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_mix(&a, 4096, (double[]){1, 1, 1}, &why));
@@ -406,7 +406,7 @@ static void encoding_never_passes_the_end(void **state)
 static void every_flipped_bit_is_refused(void **state)
 {
 	struct cursor c[16], out;
-	struct cursor_why why;
+	struct fault why;
 	unsigned n = shapes(c);
 
 	(void)state;
@@ -427,7 +427,7 @@ static void every_flipped_bit_is_refused(void **state)
 static void truncation_is_refused_at_every_byte(void **state)
 {
 	struct cursor c = begin(), out;
-	struct cursor_why why;
+	struct fault why;
 	struct bytes *b = encode(&c);
 
 	(void)state;
@@ -457,7 +457,7 @@ static void seal(struct bytes *b)
 static void newer_versions_are_refused(void **state)
 {
 	struct cursor c = begin(), out;
-	struct cursor_why why;
+	struct fault why;
 	struct bytes *b = encode(&c);
 	bool ok;
 
@@ -487,7 +487,7 @@ static uint8_t *small_number(struct bytes *b, const char *key)
 static void a_newer_order_is_refused(void **state)
 {
 	struct cursor c = begin(), out;
-	struct cursor_why why;
+	struct fault why;
 	struct bytes *b = encode(&c);
 
 	(void)state;
@@ -506,7 +506,7 @@ static void tampered_values_are_refused(void **state)
 	static const char *const keys[] = {"\xa7seq_len", "\xa6stride", "\xa4next"};
 	static const uint8_t values[] = {0, 0, 0xc0};
 	struct cursor c = begin(), out;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(keys); i++) {
@@ -525,7 +525,7 @@ static void tampered_values_are_refused(void **state)
 static void another_file_is_refused(void **state)
 {
 	struct cursor out;
-	struct cursor_why why;
+	struct fault why;
 	char zeros[4096] = {0};
 	bool ok;
 
@@ -542,7 +542,7 @@ static void another_file_is_refused(void **state)
 static void exercise(struct cursor *c, struct rng *rng)
 {
 	struct order o = cursor_order(c);
-	struct cursor_why why;
+	struct fault why;
 	double weights[LIMIT_DATASETS];
 	uint8_t bytes[LIMIT_CURSOR_BYTES];
 	struct order_place p;
@@ -583,7 +583,7 @@ static void exercise(struct cursor *c, struct rng *rng)
 static void decoded_is_sound(const struct bytes *b, struct rng *rng, unsigned *accepted)
 {
 	struct cursor out, again;
-	struct cursor_why why;
+	struct fault why;
 
 	if (decode(&out, b->at, b->n, &why)) {
 		struct bytes *canonical = encode(&out);
@@ -674,7 +674,7 @@ static struct bytes *with_value(
 static void version_2_refuses(void **state)
 {
 	struct cursor c = begin_limited(0), out;
-	struct cursor_why why;
+	struct fault why;
 	struct bytes *b;
 	bool ok;
 
@@ -721,7 +721,7 @@ static void version_2_refuses(void **state)
 static void skipping(void **state)
 {
 	struct cursor c = begin(), s = begin_as(0, 5000), same = begin();
-	struct cursor_why why;
+	struct fault why;
 	bool ok;
 
 	(void)state;
@@ -747,7 +747,7 @@ static void skipping(void **state)
 static void rewinding(void **state)
 {
 	struct cursor c = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_seek(&c, 3000, &why));
@@ -769,7 +769,7 @@ static void sources_of_another_cursor(void **state)
 {
 	struct cursor a = begin_limited(0), b = begin_limited(0);
 	struct cursor_source source;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	for (uint32_t d = 0; d < 3; d++) {
@@ -798,7 +798,7 @@ static void sources_of_another_cursor(void **state)
 static void seeking(void **state)
 {
 	struct cursor c = begin(), f = begin_as(1, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_seek(&c, UINT64_MAX, &why));
@@ -816,7 +816,7 @@ static void seeking(void **state)
 static void seeking_past_a_pending_mix(void **state)
 {
 	struct cursor c = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_mix(&c, 2048, (double[]){.5, .3, .2}, &why));
@@ -844,7 +844,7 @@ static void where_a_mix_acts(void **state)
 	static const uint64_t next[] = {0, 1, 1023, 1024, 1025, 2048},
 			      acts[] = {1024, 1024, 1024, 1024, 2048, 2048};
 	struct cursor c = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(next); i++) {
@@ -863,7 +863,7 @@ static void where_a_mix_acts(void **state)
 static void mixing_leaves_what_was_served(void **state)
 {
 	struct cursor c = begin(), plain = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_seek(&c, 1500, &why));
@@ -880,7 +880,7 @@ static void mix_refused(
 	uint64_t next, uint64_t where, const double *weights, const char *field, const char *text)
 {
 	struct cursor c = begin(), before;
-	struct cursor_why why;
+	struct fault why;
 
 	assert_true(cursor_seek(&c, next, &why));
 	assert_true(cursor_copy(&before, &c));
@@ -912,7 +912,7 @@ static void mixes_refused(void **state)
 static void finite_streams_have_no_mix(void **state)
 {
 	struct cursor c = begin_as(1, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	bool ok = cursor_mix(&c, 1024, (double[]){1, 1, 1}, &why);
@@ -927,7 +927,7 @@ static void an_empty_dataset_gets_no_weight(void **state)
 {
 	struct cursor_source empty = late;
 	struct cursor c = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	empty.windows = 0;
@@ -940,7 +940,7 @@ static void an_empty_dataset_gets_no_weight(void **state)
 static void adding(void **state)
 {
 	struct cursor c = begin(), plain = begin();
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_add(&c, &late, &why));
@@ -961,7 +961,7 @@ static void adding(void **state)
 static void adding_behind_a_pending_mix(void **state)
 {
 	struct cursor c = begin(), back;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_mix(&c, 1024, (double[]){1, 2, 3}, &why));
@@ -985,7 +985,7 @@ static void adding_behind_a_pending_mix(void **state)
 
 static void check_foreign(const struct cursor *mine, const struct cursor *now, const char *field)
 {
-	struct cursor_why why;
+	struct fault why;
 
 	assert_false(cursor_belongs(mine, now, &why));
 	assert_string_equal(why.field, field);
@@ -1021,7 +1021,7 @@ static void what_may_differ(void **state)
 	struct cursor c = begin(), now = begin(), turned;
 	struct cursor id = identity(0, 0);
 	struct cursor_source sources[] = {three[2], three[0], three[1]};
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	now.order[0].block++; /* means nothing to a global shuffle */
@@ -1045,7 +1045,7 @@ static void a_dropped_dataset(void **state)
 {
 	struct cursor c = begin(), now;
 	struct cursor id = identity(0, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_begin(&now, &id, three, 2, NULL, 0, &why));
@@ -1065,7 +1065,7 @@ static void finite_streams_keep_their_datasets(void **state)
 	struct cursor c = begin_as(1, 0), now;
 	struct cursor id = identity(1, 0);
 	struct cursor_source four[] = {three[0], three[1], three[2], late};
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_begin(&now, &id, four, 4, NULL, 0, &why));
@@ -1077,7 +1077,7 @@ static void finite_streams_keep_their_datasets(void **state)
 static void fingerprints_differ(void **state)
 {
 	struct cursor c = begin(), other;
-	struct cursor_why why;
+	struct fault why;
 	uint64_t seen[40] = {cursor_fingerprint(&c, 2, 8)};
 	unsigned n = 1;
 
@@ -1143,7 +1143,7 @@ static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMI
 static void check_largest(const struct cursor_source *sources, unsigned n)
 {
 	struct cursor id = identity(0, 0), c, back;
-	struct cursor_why why;
+	struct fault why;
 	double weights[LIMIT_DATASETS];
 
 	memset(id.stream, 's', LIMIT_NAME_BYTES);
@@ -1181,7 +1181,7 @@ static void the_bound_holds(void **state)
 {
 	char(*names)[LIMIT_NAME_BYTES + 1] = calloc(LIMIT_DATASETS, sizeof(*names));
 	struct cursor id = identity(0, 0), c;
-	struct cursor_why why;
+	struct fault why;
 	unsigned fits = 0, refused = 0;
 
 	(void)state;

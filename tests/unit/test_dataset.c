@@ -1040,7 +1040,7 @@ static void test_map(void **state)
 	};
 	const struct dataset *map[3];
 	struct cursor cursor;
-	struct cursor_why why;
+	struct fault why;
 
 	make(p, "a.bin", 2 * 17);
 	const struct stream *s =
@@ -1131,7 +1131,7 @@ static void test_schedule_of_cursor(void **state)
 	struct place *p = *state;
 	struct cursor_source sources[4];
 	struct cursor cursor;
-	struct cursor_why fault;
+	struct fault fault;
 	char why[1024];
 
 	make_two(p);
@@ -1178,7 +1178,7 @@ static void test_schedule_of_cursor_faults(void **state)
 	struct place *p = *state;
 	struct cursor_source source;
 	struct cursor cursor;
-	struct cursor_why fault;
+	struct fault fault;
 	char why[1024], expected[1024];
 
 	make_two(p);

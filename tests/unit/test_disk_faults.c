@@ -6,7 +6,7 @@
 
 /* ---- faults laid over a real backend ---- */
 
-static struct fault {
+static struct injection {
 	const struct disk_ops *real;
 	bool direct;
 	/* What to do to the @nth work of its kind that comes back, and to those after it while @times lasts.
@@ -77,7 +77,7 @@ static void fault_reader(struct reader *reader, const struct mode *mode, unsigne
 	reader_use(reader, disk_open_with(&fault_ops, &options, why, sizeof(why)));
 }
 
-static void fault_set(int kind, int error, unsigned nth, unsigned times)
+static void inject(int kind, int error, unsigned nth, unsigned times)
 {
 	fault.kind = kind;
 	fault.error = error;
@@ -106,7 +106,7 @@ static void passing_faults(void **state)
 	fault_reader(&reader, *state, 2);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
 		for (unsigned nth = 0; nth < 40; nth += 3) {
-			fault_set(cases[c].kind, cases[c].error, nth, cases[c].times);
+			inject(cases[c].kind, cases[c].error, nth, cases[c].times);
 			read_random(&reader, shelf, 100, 10000);
 			if (cases[c].kind != FAULT_OPEN || nth < 4)
 				assert_int_equal(fault.injected, cases[c].times);
@@ -136,7 +136,7 @@ static void lasting_faults(void **state)
 	fault_reader(&reader, *state, 1);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
 		assert_reads(&reader, shelf, 1);
-		fault_set(cases[c].kind, cases[c].error, 0, 2000);
+		inject(cases[c].kind, cases[c].error, 0, 2000);
 		assert_errno(&reader, shelf, 0, cases[c].error);
 		assert_true(fault.injected > 0);
 		fault.times = fault.injected;
@@ -155,7 +155,7 @@ static void direct_refused_at_the_read(void **state)
 	struct reader reader;
 
 	fault_reader(&reader, mode, 2);
-	fault_set(FAULT_READ, EINVAL, 20, 1);
+	inject(FAULT_READ, EINVAL, 20, 1);
 	if (mode->direct) {
 		read_random(&reader, shelf, 500, 3000);
 		assert_int_equal(fault.injected, 1);

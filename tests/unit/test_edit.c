@@ -31,7 +31,7 @@ static size_t begin(uint8_t *to, uint32_t n, uint64_t samples)
 {
 	struct cursor id = {
 		.stream = "train", .seed = 42, .seq_len = 64, .extra = 1, .stride = 64, .samples = samples};
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	assert_true(cursor_begin(&c, &id, sources, n, NULL, 0, &reason));
@@ -58,7 +58,7 @@ static struct tokend_edit edit(void)
 
 static struct cursor decoded(int64_t n)
 {
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	if (n < 0)
@@ -218,7 +218,7 @@ static void four_mebibytes_hold_any(void **state)
 	static char names[LIMIT_DATASETS][LIMIT_NAME_BYTES + 1];
 	static double one[LIMIT_DATASETS], another[LIMIT_DATASETS];
 	static struct cursor_step steps[8192];
-	struct cursor_why reason;
+	struct fault reason;
 	struct cursor c;
 
 	(void)state;

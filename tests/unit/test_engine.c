@@ -38,7 +38,7 @@ static struct cursor begin(uint64_t samples, uint64_t next)
 			      .samples = samples},
 		      c;
 	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
-	struct cursor_why why;
+	struct fault why;
 
 	table_number(&table);
 	assert_int_equal(table.windows, 100);

@@ -36,7 +36,7 @@ static struct cursor_source source(const char *name, double weight, uint64_t win
 }
 
 static bool begin_as(struct cursor *c, const struct cursor_source *sources, uint32_t n, uint64_t epochs,
-	uint64_t samples, const struct cursor_step *steps, uint32_t step_count, struct cursor_why *why)
+	uint64_t samples, const struct cursor_step *steps, uint32_t step_count, struct fault *why)
 {
 	struct cursor id = {.stream = "train",
 		.seed = 42,
@@ -56,7 +56,7 @@ static struct cursor begin(
 {
 	struct cursor_source sources[] = {source("web", .7, 12490, web), source("code", .25, 3320, code),
 		source("math", .05, 460, math)};
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 
 	if (!begin_as(&c, sources, 3, 0, 0, steps, n, &why))
@@ -80,7 +80,7 @@ static bool equal_bytes(const struct cursor *a, const struct cursor *b)
 	return encode(b, y) == n && memcmp(x, y, n) == 0;
 }
 
-static void check_why(bool ok, const struct cursor_why *why, const char *field, const char *text)
+static void check_why(bool ok, const struct fault *why, const char *field, const char *text)
 {
 	assert_false(ok);
 	assert_string_equal(why->field, field);
@@ -114,7 +114,7 @@ static void steps_become_segments(void **state)
 {
 	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, 0, 0, 1), AT(1 << 20, 1, 1, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), now = begin(0, 0, 0, NULL, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_int_equal(c.segments, 4);
@@ -236,7 +236,7 @@ static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_
 {
 	struct cursor_source sources[] = {
 		source("web", .7, 12490, 0), source("code", .25, 3320, 0), source("empty", 0, 0, 0)};
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 	bool ok = begin_as(&c, sources, 3, epochs, samples, steps, n, &why);
 
@@ -291,7 +291,7 @@ static void a_schedule_in_the_middle(void **state)
 	const struct cursor_step steps[] = {
 		AT(0, .7, .25, .05), AT(2048, .5, .5, 0), RAMP(4096, 12288, 8, 0, 0, 1)};
 	struct cursor c = begin(0, 0, 0, steps + 1, 2), other = begin(0, 0, 0, NULL, 0), again;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	/* Wherever a run stands, its own schedule again changes nothing. */
@@ -322,7 +322,7 @@ static void a_schedule_in_the_middle(void **state)
 static void a_schedule_with_no_block_left(void **state)
 {
 	struct cursor c = begin(0, 0, 0, NULL, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_seek(&c, UINT64_MAX - 5, &why));
@@ -442,7 +442,7 @@ static void datasets_end_together(void **state)
 	struct cursor_source sources[] = {source("a", 1, 5000, 1), source("b", 1, 5000, 1),
 		source("tiny", 1, 10, 3), source("rest", 1, 1000, 0)};
 	uint64_t position, unserved;
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 
 	(void)state;
@@ -486,7 +486,7 @@ static void limits_of_a_stream_with_an_end(void **state)
 {
 	struct cursor_source sources[] = {source("web", 3, 1000, 1), source("code", 1, 1000, 1)};
 	uint64_t position, unserved;
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 
 	(void)state;
@@ -522,7 +522,7 @@ static void limits_without_an_end(void **state)
 {
 	struct cursor_source sources[] = {
 		source("web", 3, UINT64_MAX, UINT64_MAX), source("code", 1, UINT64_C(1) << 62, 4)};
-	struct cursor_why why;
+	struct fault why;
 	uint64_t position, unserved;
 	struct cursor c;
 
@@ -546,7 +546,7 @@ static void mixes_know_the_limits(void **state)
 {
 	struct cursor c = begin(0, 2, 0, NULL, 0);
 	uint64_t position, unserved;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	/* A mix behind the end of code: what leads there stays. */
@@ -590,7 +590,7 @@ static void mixes_know_the_limits(void **state)
 static void limits_that_act_at_once(void **state)
 {
 	struct cursor c = begin(0, 0, 0, NULL, 0);
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_seek(&c, 30720, &why));
@@ -608,7 +608,7 @@ static void limits_of_newcomers(void **state)
 	struct cursor_source late = source("late", 0, 1000, 2);
 	struct cursor c = begin(0, 0, 0, NULL, 0);
 	uint64_t position, unserved;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_add(&c, &late, &why));
@@ -627,7 +627,7 @@ static void removing(void **state)
 {
 	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, .25, .5, .25), AT(8192, 1, 0, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), plain;
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_copy(&plain, &c));
@@ -663,7 +663,7 @@ static void removals_refused(void **state)
 	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, 0, 1, 0), AT(8192, 1, 0, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), before, f;
 	struct cursor_source two[] = {source("web", 1, 100, 0), source("code", 1, 100, 0)};
-	struct cursor_why why;
+	struct fault why;
 
 	(void)state;
 	assert_true(cursor_copy(&before, &c));
@@ -684,7 +684,7 @@ static void removals_refused(void **state)
 static void removing_moves_the_limits(void **state)
 {
 	struct cursor c = begin(0, 4, 0, NULL, 0);
-	struct cursor_why why;
+	struct fault why;
 	uint64_t end = c.segment[1]->start;
 
 	(void)state;
@@ -700,7 +700,7 @@ static void removing_moves_the_limits(void **state)
 
 /* ---- size ---- */
 
-static struct cursor many(uint32_t n, uint32_t limited, struct cursor_why *why, bool *ok)
+static struct cursor many(uint32_t n, uint32_t limited, struct fault *why, bool *ok)
 {
 	struct cursor_source *sources = calloc(n, sizeof(*sources));
 	char(*names)[16] = calloc(n, sizeof(*names));
@@ -721,7 +721,7 @@ static struct cursor many(uint32_t n, uint32_t limited, struct cursor_why *why, 
 static void a_thousand_datasets(void **state)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES];
-	struct cursor_why why;
+	struct fault why;
 	double weights[1000];
 	struct cursor back;
 	bool ok;
@@ -760,7 +760,7 @@ static void the_bound_of_schedules(void **state)
 	struct cursor_source sources[] = {
 		source("web", .7, 12490, 0), source("code", .25, 3320, 0), source("math", .05, 460, 0)};
 	uint32_t low = 1, high = 1 << 20;
-	struct cursor_why why;
+	struct fault why;
 	struct cursor c;
 	size_t n = 0;
 
@@ -831,7 +831,7 @@ static void random_weights(const struct chain *h, double *weights)
 	weights[0] += rng_below(h->rng, 4) > 0; /* the one without a limit */
 }
 
-static bool random_schedule(struct chain *h, struct cursor_why *why)
+static bool random_schedule(struct chain *h, struct fault *why)
 {
 	double weights[4][8];
 	struct cursor_step steps[4];
@@ -852,7 +852,7 @@ static bool random_schedule(struct chain *h, struct cursor_why *why)
 	return cursor_schedule(&h->now, steps, n, rng_below(h->rng, 2) ? limits : NULL, why);
 }
 
-static bool random_edit(struct chain *h, struct cursor_why *why)
+static bool random_edit(struct chain *h, struct fault *why)
 {
 	struct cursor *c = &h->now;
 	double weights[8];
@@ -889,7 +889,7 @@ static bool random_edit(struct chain *h, struct cursor_why *why)
 static void take(struct chain *h, uint64_t n)
 {
 	struct order o = cursor_order(&h->now);
-	struct cursor_why why;
+	struct fault why;
 
 	for (uint64_t p = h->now.next; p < h->now.next + n && p < PLACES && p < cursor_end(&h->now); p++) {
 		assert_true(order_at(&o, p, &h->taken[p]));
@@ -943,7 +943,7 @@ static void run_chain(struct chain *h, struct rng *rng)
 	static uint8_t bytes[LIMIT_CURSOR_BYTES];
 	struct cursor_source sources[8];
 	struct cursor before, back;
-	struct cursor_why why;
+	struct fault why;
 	char names[8][8];
 	uint32_t n = 1 + (uint32_t)rng_below(rng, 6);
 

@@ -252,7 +252,7 @@ static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, ui
 		      cursor;
 	struct session s = {0};
 	struct ring_geometry g;
-	struct cursor_why why;
+	struct fault why;
 	char text[256];
 
 	table_number(&table);

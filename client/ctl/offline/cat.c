@@ -149,7 +149,7 @@ static bool save_cursor(struct tokend *t, struct cat *c)
 {
 	int64_t n = tokend_cursor(t, c->bytes, sizeof(c->bytes));
 	struct cursor cursor = {0};
-	struct cursor_why why;
+	struct fault why;
 	bool ok;
 
 	if (n < 0) {

@@ -13,7 +13,7 @@
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-static int refuse(const char *path, const struct cursor_why *why)
+static int refuse(const char *path, const struct fault *why)
 {
 	return ctl_fail("%s: %s: %s", path, why->field, why->text);
 }
@@ -127,7 +127,7 @@ static int find(const struct cursor *c, const char *name)
 
 static int seek(struct cursor *c, const struct edit *e)
 {
-	struct cursor_why why;
+	struct fault why;
 	uint64_t position;
 	int status = read_number("to", e->position, &position);
 
@@ -138,7 +138,7 @@ static int seek(struct cursor *c, const struct edit *e)
 
 static int skip(struct cursor *c, const struct edit *e)
 {
-	struct cursor_why why;
+	struct fault why;
 	uint64_t samples;
 	int status = read_number("samples", e->samples, &samples);
 
@@ -185,7 +185,7 @@ static int mix(struct cursor *c, const struct edit *e)
 {
 	double weights[LIMIT_DATASETS] = {0};
 	bool given[LIMIT_DATASETS] = {0};
-	struct cursor_why why;
+	struct fault why;
 	uint64_t at;
 	int status = read_at(c, e->at, &at);
 
@@ -209,7 +209,7 @@ static int add_missing(struct cursor *c, const char *from, const struct stream *
 
 	for (uint32_t i = 0; i < stream->config->datasets; i++) {
 		struct cursor_source source;
-		struct cursor_why why;
+		struct fault why;
 
 		dataset_source(&stream->dataset[i], &source);
 		if (cursor_find(c, source.name) >= 0)
@@ -227,7 +227,7 @@ static int add_missing(struct cursor *c, const char *from, const struct stream *
 
 static int add(struct cursor *c, const struct edit *e)
 {
-	struct cursor_why why;
+	struct fault why;
 	struct ctl_stream s;
 	int status;
 
@@ -241,7 +241,7 @@ static int add(struct cursor *c, const struct edit *e)
 
 static int remove_dataset(struct cursor *c, const struct edit *e)
 {
-	struct cursor_why why;
+	struct fault why;
 	uint64_t at;
 	int status = read_at(c, e->at, &at), d;
 
@@ -262,7 +262,7 @@ static int remove_dataset(struct cursor *c, const struct edit *e)
 static int schedule(struct cursor *c, const struct edit *e)
 {
 	char why[8192];
-	struct cursor_why fault;
+	struct fault fault;
 	struct ctl_stream s;
 	int status = CTL_OK;
 

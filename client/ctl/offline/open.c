@@ -37,7 +37,7 @@ void ctl_stream_close(struct ctl_stream *s)
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct stream *stream)
 {
 	char bytes[LIMIT_CURSOR_BYTES + 1];
-	struct cursor_why why;
+	struct fault why;
 	FILE *file = fopen(path, "re");
 
 	memset(cursor, 0, sizeof(*cursor));

@@ -17,7 +17,7 @@ enum fault_kind { REPEATED, LOST, ALTERED, FAULTS };
 
 static const char *const fault_name[FAULTS] = {"repeated", "lost", "altered"};
 
-struct fault {
+struct finding {
 	uint64_t position, count; /* a stretch of them; 1 unless lost */
 	uint32_t file;		  /* unless lost */
 };
@@ -47,14 +47,14 @@ struct proof {
 	uint64_t *taken; /* a bit a position */
 	uint64_t samples, skipped, voided, outside, sum;
 	uint64_t faults[FAULTS];
-	struct fault fault[FAULTS][SHOWN];
+	struct finding fault[FAULTS][SHOWN];
 	unsigned shown[FAULTS];
 	struct stretch *skip; /* what is left out by request: ascending, apart, within the range */
 	size_t skips;
 	bool mixes_given;
 };
 
-static void add_fault(struct proof *p, enum fault_kind kind, struct fault fault)
+static void add_fault(struct proof *p, enum fault_kind kind, struct finding fault)
 {
 	p->faults[kind] += fault.count;
 	if (p->shown[kind] < SHOWN)
@@ -109,7 +109,7 @@ static bool take(struct proof *p, uint64_t position)
 
 static bool check_row(struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
 {
-	const struct fault here = {position, 1, s->file};
+	const struct finding here = {position, 1, s->file};
 	uint64_t end = p->history->order.end;
 
 	if (position >= s->limit) {
@@ -227,7 +227,7 @@ static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
 		uint64_t lost_to = s && s->from < to ? (s->from > at ? s->from : at) : to;
 
 		if (lost_to > at)
-			add_fault(p, LOST, (struct fault){at, lost_to - at, 0});
+			add_fault(p, LOST, (struct finding){at, lost_to - at, 0});
 		at = lost_to;
 		if (at < to) {
 			uint64_t skip_to = s->to < to ? s->to : to;
@@ -338,7 +338,8 @@ static void put_where(struct ctl_out *out, const char *before, uint64_t value)
 	ctl_put_number(out, value);
 }
 
-static void put_fault(struct ctl_out *out, const struct proof *p, enum fault_kind kind, const struct fault *f)
+static void put_fault(
+	struct ctl_out *out, const struct proof *p, enum fault_kind kind, const struct finding *f)
 {
 	struct place_text text = describe(p, f->position);
 	const struct record_generation *g = who(p, f->position);
@@ -406,7 +407,7 @@ static void print_text(struct ctl_out *out, const struct proof *p)
 }
 
 static void put_json_fault(
-	struct ctl_out *out, const struct proof *p, enum fault_kind kind, const struct fault *f)
+	struct ctl_out *out, const struct proof *p, enum fault_kind kind, const struct finding *f)
 {
 	struct place_text text = describe(p, f->position);
 	const struct record_generation *g = who(p, f->position);

@@ -278,7 +278,7 @@ static bool take_answer(struct request *r, const struct wire *w)
 	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME);
 	struct answer *a = who(r, w);
-	struct cursor_why why;
+	struct fault why;
 
 	if (!a) {
 		ctl_fail("out of memory");

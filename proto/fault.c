@@ -1,0 +1,72 @@
+#include "proto/fault.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void fill(struct fault *fault, enum fault_code code, int error, const char *field)
+{
+	fault->code = code;
+	fault->error = error;
+	fault->index = FAULT_NO_INDEX;
+	fault->passing = false;
+	snprintf(fault->field, sizeof(fault->field), "%s", field);
+}
+
+bool fault_set(struct fault *fault, enum fault_code code, const char *field, const char *format, ...)
+{
+	va_list args;
+
+	fill(fault, code, 0, field);
+	va_start(args, format);
+	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	va_end(args);
+	return false;
+}
+
+static enum fault_code code_of(int error)
+{
+	switch (error) {
+	case ENOMEM:
+		return FAULT_MEMORY;
+	case EMFILE:
+	case ENFILE:
+		return FAULT_DESCRIPTORS;
+	default:
+		return FAULT_IO;
+	}
+}
+
+bool fault_errno(struct fault *fault, int error, const char *field, const char *format, ...)
+{
+	va_list args;
+
+	fill(fault, code_of(error), error, field);
+	va_start(args, format);
+	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	va_end(args);
+	return false;
+}
+
+bool fault_memory(struct fault *fault)
+{
+	return fault_set(fault, FAULT_MEMORY, "memory", "out of memory");
+}
+
+bool fault_prefix(struct fault *fault, const char *format, ...)
+{
+	char text[sizeof(fault->text)];
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (n < 0)
+		return false;
+	if ((size_t)n < sizeof(text))
+		snprintf(text + n, sizeof(text) - (size_t)n, "%s", fault->text);
+	memcpy(fault->text, text, sizeof(text));
+	return false;
+}
