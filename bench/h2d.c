@@ -1,7 +1,8 @@
 /*
- * bench-h2d SOCKET STREAM MICRO: how fast a slot gets to GPU 0, out of the registered ring, and beside it out
- * of memory that the CUDA runtime itself made pinned, and out of pageable memory. One JSON line: GB/s of
- * each, medians of ROUNDS rounds in which they take turns, the seconds that registering took, and its bytes.
+ * bench-h2d SOCKET STREAM MICRO: how fast a slot gets to GPU 0, out of the registered ring, and
+ * beside it out of memory that the CUDA runtime itself made pinned, and out of pageable memory. One
+ * JSON line: GB/s of each, medians of ROUNDS rounds in which they take turns, the seconds that
+ * registering took, and its bytes.
  */
 #include "client/lib/tokend.h"
 
@@ -109,11 +110,12 @@ int main(int argc, char **argv)
 		}
 	for (int way = 0; way < WAYS; way++)
 		qsort(sample[way], ROUNDS, sizeof(double), by_value);
-	printf("{\"slot_bytes\": %zu, \"ring_gb_s\": %.3f, \"cuda_pinned_gb_s\": %.3f, \"pageable_gb_s\": "
+	printf("{\"slot_bytes\": %zu, \"ring_gb_s\": %.3f, \"cuda_pinned_gb_s\": %.3f, "
+	       "\"pageable_gb_s\": "
 	       "%.3f, "
 	       "\"register_s\": %.6f, \"pinned_bytes\": %llu}\n",
-		bytes, sample[0][ROUNDS / 2], sample[1][ROUNDS / 2], sample[2][ROUNDS / 2], register_s,
-		(unsigned long long)shape.pinned_bytes);
+		bytes, sample[0][ROUNDS / 2], sample[1][ROUNDS / 2], sample[2][ROUNDS / 2],
+		register_s, (unsigned long long)shape.pinned_bytes);
 	tokend_release(t, &batch);
 	tokend_detach(t);
 	return 0;

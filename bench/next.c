@@ -1,7 +1,7 @@
 /*
- * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON line: attach
- * to first batch, the cost of a ready next(), and the rate at which it can drain the ring (tokens only looked
- * at, not widened).
+ * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON
+ * line: attach to first batch, the cost of a ready next(), and the rate at which it can drain the
+ * ring (tokens only looked at, not widened).
  */
 #include "client/lib/tokend.h"
 
@@ -38,7 +38,8 @@ static struct tokend_batch take(struct tokend *t)
 	return batch;
 }
 
-/* Lets the ring fill, then takes READY batches at once and times each call by itself, clock included. */
+/* Lets the ring fill, then takes READY batches at once and times each call by itself, clock
+ * included. */
 static double ready_next_ns(struct tokend *t)
 {
 	static double sample[ROUNDS * READY];
@@ -99,7 +100,8 @@ int main(int argc, char **argv)
 		rate = tokens / (now_s(CLOCK_MONOTONIC) - wall);
 		cpu = (now_s(CLOCK_THREAD_CPUTIME_ID) - own) / tokens * 1e9;
 	}
-	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": %.3f, "
+	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": "
+	       "%.3f, "
 	       "\"ring_bytes\": %" PRIu64 ", \"lost_wakes\": %" PRIu64 "}\n",
 		first * 1e3, batches > 0 ? ready_next_ns(t) : 0, rate, cpu, shape.data_bytes,
 		shape.lost_wakes);

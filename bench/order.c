@@ -1,7 +1,7 @@
 /*
  * bench-order: what one position costs, from its number to shard and offset. Prints one JSON line:
- * nanoseconds for streams of several kinds, and for two yardsticks of the machine in the same run: a read
- * that misses every cache, and a division that waits for the one before it.
+ * nanoseconds for streams of several kinds, and for two yardsticks of the machine in the same run:
+ * a read that misses every cache, and a division that waits for the one before it.
  */
 #include "proto/cursor.h"
 #include "proto/table.h"
@@ -95,7 +95,8 @@ struct stream {
 
 static void begin(struct stream *s, const struct kind *kind)
 {
-	struct cursor identity = {.stream = "bench", .seed = 42, .seq_len = 2048, .extra = 1, .stride = 2048};
+	struct cursor identity = {
+		.stream = "bench", .seed = 42, .seq_len = 2048, .extra = 1, .stride = 2048};
 	struct cursor_source *sources = room(kind->datasets, sizeof(*sources));
 	char(*names)[16] = room(kind->datasets, sizeof(*names));
 	struct fault why;
@@ -151,8 +152,8 @@ static double position_ns(const struct stream *s, uint64_t from, bool locate)
 		sum += place.window;
 		if (!locate)
 			continue;
-		table_locate(&s->table[place.dataset], &order.dataset[place.dataset], order.seed, place.epoch,
-			place.window, &shard, &offset);
+		table_locate(&s->table[place.dataset], &order.dataset[place.dataset], order.seed,
+			place.epoch, place.window, &shard, &offset);
 		sum += offset;
 	}
 	sink = sum;
@@ -189,8 +190,8 @@ int main(void)
 	}
 	printf("{\"far_read_ns\": %.1f, \"division_ns\": %.2f", median(far), median(division));
 	for (int k = 0; k < KINDS; k++) {
-		printf(", \"%s\": {\"window_ns\": %.1f, \"token_ns\": %.1f}", kinds[k].name, median(at[k]),
-			median(all[k]));
+		printf(", \"%s\": {\"window_ns\": %.1f, \"token_ns\": %.1f}", kinds[k].name,
+			median(at[k]), median(all[k]));
 		end(&stream[k]);
 	}
 	printf("}\n");

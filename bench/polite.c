@@ -1,6 +1,6 @@
 /*
- * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 as fast as they come. Prints one JSON
- * line: batches a second, and how long it waited for a batch, in microseconds.
+ * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 as fast as they come.
+ * Prints one JSON line: batches a second, and how long it waited for a batch, in microseconds.
  */
 #include "client/lib/tokend.h"
 
@@ -42,8 +42,11 @@ static double take(struct tokend *t)
 int main(int argc, char **argv)
 {
 	static float wait[SAMPLES];
-	struct tokend_options options = {
-		.size = sizeof(options), .run = "polite", .world = 1, .micro_batch = 8, .connect_ms = 5000};
+	struct tokend_options options = {.size = sizeof(options),
+		.run = "polite",
+		.world = 1,
+		.micro_batch = 8,
+		.connect_ms = 5000};
 	struct tokend *t;
 	char why[1500];
 	double from, until;
@@ -70,7 +73,8 @@ int main(int argc, char **argv)
 
 	qsort(wait, (size_t)n, sizeof(wait[0]), by_value);
 	printf("{\"rate\": %.1f, \"p50\": %.2f, \"p99\": %.1f, \"p999\": %.1f, \"most\": %.1f}\n",
-		n / wall * 1e6, wait[n / 2], wait[n - 1 - n / 100], wait[n - 1 - n / 1000], wait[n - 1]);
+		n / wall * 1e6, wait[n / 2], wait[n - 1 - n / 100], wait[n - 1 - n / 1000],
+		wait[n - 1]);
 	tokend_detach(t);
 	return 0;
 }

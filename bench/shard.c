@@ -1,6 +1,7 @@
 /*
- * bench-shard WINDOW PATH…: what a window of so many tokens costs to find and to read out of the page cache,
- * in shards of any format. Prints one JSON line: nanoseconds of CPU for each path, the shards taking turns.
+ * bench-shard WINDOW PATH…: what a window of so many tokens costs to find and to read out of the
+ * page cache, in shards of any format. Prints one JSON line: nanoseconds of CPU for each path, the
+ * shards taking turns.
  */
 #include "daemon/shard/shard.h"
 
@@ -45,7 +46,8 @@ static struct shard *open_shard(const char *path)
 }
 
 /* Anywhere in it; as the daemon does, which knows what it is about to read. */
-static void choose(const struct shard *shard, uint64_t window, uint64_t *random, struct shard_place *place)
+static void choose(
+	const struct shard *shard, uint64_t window, uint64_t *random, struct shard_place *place)
 {
 	uint64_t windows = shard->facts.tokens / window;
 
@@ -67,7 +69,8 @@ static double read_some(const struct shard *shard, uint64_t window, char *to, ui
 		if (i % AHEAD == 0)
 			choose(shard, window, random, place);
 		if (shard_try(shard, place[i % AHEAD], window, to) ||
-			shard_read(shard, place[i % AHEAD].token, window, to, &error, why, sizeof(why)))
+			shard_read(shard, place[i % AHEAD].token, window, to, &error, why,
+				sizeof(why)))
 			continue;
 		fprintf(stderr, "bench-shard: %s\n", why);
 		exit(1);

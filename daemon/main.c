@@ -1,5 +1,6 @@
 /*
- * tokend: reads its configuration, opens every shard list once, and serves until it is told to stop.
+ * tokend: reads its configuration, opens every shard list once, and serves until it is told to
+ * stop.
  */
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
@@ -22,7 +23,7 @@
 enum {
 	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
-	DESCRIPTORS_OWN = 40,	   /* the loop, the disk, the listener, metrics, files of the pool */
+	DESCRIPTORS_OWN = 40, /* the loop, the disk, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
 	BACKOFF_S = 5,		   /* between two starts that fail, under systemd */
 	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
@@ -41,9 +42,12 @@ static const char usage[] =
 	"  -c, --config FILE   the configuration (see config/tokend.yaml)\n"
 	"  --socket PATH       listen here instead of where the configuration says\n"
 	"  --linger SECONDS    leave when there was no session for so long\n"
-	"  --private FD        embedded mode: who starts us has locked PATH.lock, and FD is that. What lies\n"
-	"                      beside the socket goes with us; a state_dir of other users becomes our own's\n"
-	"  --check             check configuration and shards, print what is never served, and exit\n"
+	"  --private FD        embedded mode: who starts us has locked PATH.lock, and FD is that. "
+	"What lies\n"
+	"                      beside the socket goes with us; a state_dir of other users becomes "
+	"our own's\n"
+	"  --check             check configuration and shards, print what is never served, and "
+	"exit\n"
 	"  --version           print the version and exit\n";
 
 /* 0, or the exit code to leave with. -1: all is well. */
@@ -72,15 +76,16 @@ static int parse(int argc, char **argv, struct arguments *a)
 			break;
 		case 'l':
 			if (!wire_digits(optarg, &number) || number < 1 || number > LINGER_MOST_S) {
-				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n", optarg,
-					LINGER_MOST_S);
+				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n",
+					optarg, LINGER_MOST_S);
 				return 2;
 			}
 			a->linger_s = (unsigned)number;
 			break;
 		case 'p':
 			if (!wire_digits(optarg, &number) || number > INT_MAX) {
-				fprintf(stderr, "tokend: --private %s: must be a descriptor\n", optarg);
+				fprintf(stderr, "tokend: --private %s: must be a descriptor\n",
+					optarg);
 				return 2;
 			}
 			a->private_lock = (int)number;
@@ -116,7 +121,8 @@ static double percent(uint64_t part, uint64_t whole)
 }
 
 /* What is to be known of a stream's shards, and what will come of its plan, line by line. */
-static void tell_plan(const struct stream *s, void (*tell)(const struct stream *s, const char *text))
+static void tell_plan(
+	const struct stream *s, void (*tell)(const struct stream *s, const char *text))
 {
 	const struct cursor *c = &s->begin;
 	char text[768], note[512];
@@ -124,21 +130,22 @@ static void tell_plan(const struct stream *s, void (*tell)(const struct stream *
 	for (uint32_t d = 0; d < s->config->datasets; d++)
 		for (unsigned i = 0; i < DATASET_NOTES; i++)
 			if (dataset_note(&s->dataset[d], i, note, sizeof(note))) {
-				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name, note);
+				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name,
+					note);
 				tell(s, text);
 			}
 
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		uint64_t position, unserved, most = c->dataset[d].max_epochs;
-		int n = snprintf(
-			text, sizeof(text), "%s: max_epochs %" PRIu64 ": ", c->dataset[d].name, most);
+		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",
+			c->dataset[d].name, most);
 
 		if (most == 0)
 			continue;
 		if (cursor_unserved(c, d, &position, &unserved))
 			snprintf(text + n, sizeof(text) - (size_t)n,
-				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64 " × %" PRIu64
-				" windows are never served",
+				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64
+				" × %" PRIu64 " windows are never served",
 				position, unserved, most, c->order[d].windows);
 		else
 			snprintf(text + n, sizeof(text) - (size_t)n, "not reached before the end");
@@ -168,8 +175,8 @@ static void print_check(const struct catalog *catalog)
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
-		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
-		       " bytes a token\n",
+		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64
+		       ", %" PRIu32 " bytes a token\n",
 			s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
 			s->token_bytes);
 		for (uint32_t d = 0; d < s->config->datasets; d++) {
@@ -177,16 +184,19 @@ static void print_check(const struct catalog *catalog)
 			uint64_t unserved = table_unserved(t);
 
 			printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
-			       " windows; never served in one epoch: %" PRIu64 " tokens, %.3f %%%s\n",
-				s->config->dataset[d].name, t->shards, t->total_tokens, t->windows, unserved,
-				percent(unserved, t->total_tokens),
-				s->config->dataset[d].slide ? " (another part each epoch: slide)" : "");
+			       " windows; never served in one epoch: %" PRIu64
+			       " tokens, %.3f %%%s\n",
+				s->config->dataset[d].name, t->shards, t->total_tokens, t->windows,
+				unserved, percent(unserved, t->total_tokens),
+				s->config->dataset[d].slide ? " (another part each epoch: slide)"
+							    : "");
 		}
 		tell_plan(s, print_plan);
 	}
 }
 
-/* Descriptors are shared out before anybody asks: a shard must always find one, whoever attaches. */
+/* Descriptors are shared out before anybody asks: a shard must always find one, whoever attaches.
+ */
 struct descriptors {
 	unsigned files, sessions;
 };
@@ -264,20 +274,22 @@ static int fail_start(const char *why)
 }
 
 /*
- * systemd starts a service again 200 ms after it ended, because trainers wait for one that crashed. It cannot
- * tell that from one that will fail again until a person mends its config, so the difference is made here.
+ * systemd starts a service again 200 ms after it ended, because trainers wait for one that crashed.
+ * It cannot tell that from one that will fail again until a person mends its config, so the
+ * difference is made here.
  */
 static void back_off(void)
 {
 	if (!getenv("NOTIFY_SOCKET"))
 		return;
-	log_line(LOG_ERROR, "not started; trainers wait, each until its deadline; trying again in %d s",
+	log_line(LOG_ERROR,
+		"not started; trainers wait, each until its deadline; trying again in %d s",
 		BACKOFF_S);
 	sleep(BACKOFF_S);
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a, struct listener *listener,
-	struct cgroup *cgroup)
+static int serve(const struct catalog *catalog, const struct arguments *a,
+	struct listener *listener, struct cgroup *cgroup)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -289,7 +301,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 		.files = descriptors.files,
 		.streams = config->streams,
 		.largest_window_bytes = largest_window(catalog),
-		.frames_bytes = any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
+		.frames_bytes =
+			any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
 	};
 
 	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
@@ -319,14 +332,15 @@ static int serve(const struct catalog *catalog, const struct arguments *a, struc
 }
 
 /* Listens, before the shards are opened: see listener_open(). */
-static bool listen_at(struct listener *listener, const struct arguments *a, const struct config *config,
-	char *why, size_t why_bytes)
+static bool listen_at(struct listener *listener, const struct arguments *a,
+	const struct config *config, char *why, size_t why_bytes)
 {
 	char own[WIRE_SOCKET_BYTES];
 	const char *socket = a->socket;
 
 	if (!socket)
-		socket = notify_listen_fd() >= 0 ? config->socket : place_listen(config, own, why, why_bytes);
+		socket = notify_listen_fd() >= 0 ? config->socket
+						 : place_listen(config, own, why, why_bytes);
 	if (!socket)
 		return false;
 	listener_end_on_signals(listener);
@@ -334,9 +348,9 @@ static bool listen_at(struct listener *listener, const struct arguments *a, cons
 }
 
 /*
- * What memory: says more than the cgroup allows would not be refused but end in an OOM kill. What others use
- * now does not count: it may be rings of the daemon before this one, which trainers give up as they attach
- * anew. Each attach looks at what is left then.
+ * What memory: says more than the cgroup allows would not be refused but end in an OOM kill. What
+ * others use now does not count: it may be rings of the daemon before this one, which trainers give
+ * up as they attach anew. Each attach looks at what is left then.
  */
 static void cap_memory(struct config *config, const struct cgroup *cgroup)
 {
@@ -347,7 +361,8 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 	log_line(LOG_WARNING,
 		"memory: %" PRIu64 " bytes instead of %" PRIu64 ": cgroup %s may use %" PRIu64
 		" bytes, of which %" PRIu64 " are kept back and %" PRIu64 " are in use",
-		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept, room.used);
+		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
+		room.used);
 	config->memory_bytes = room.limit - room.kept;
 	config->memory_capped = true;
 }
@@ -408,7 +423,8 @@ int main(int argc, char **argv)
 
 	if (code >= 0)
 		return code;
-	if (a.private_lock >= 0 && !listener_take(&listener, a.socket, a.private_lock, why, sizeof(why))) {
+	if (a.private_lock >= 0 &&
+		!listener_take(&listener, a.socket, a.private_lock, why, sizeof(why))) {
 		fprintf(stderr, "tokend: %s\n", why);
 		return 1;
 	}

@@ -12,7 +12,8 @@
 
 typedef unsigned __int128 u128;
 
-bool cursor_refuse_dataset(struct fault *fault, const char *name, const char *what, const char *text, ...)
+bool cursor_refuse_dataset(
+	struct fault *fault, const char *name, const char *what, const char *text, ...)
 {
 	va_list args;
 	char said[sizeof(fault->text)], field[sizeof(fault->field)];
@@ -77,8 +78,9 @@ static bool grow(struct cursor *c, uint32_t n)
 static bool check_windows(const struct cursor *c, struct fault *fault)
 {
 	if (c->seq_len < 1 || c->seq_len > LIMIT_CHUNK_BYTES)
-		return fault_set(fault, FAULT_CURSOR, "seq_len", "%" PRIu64 ", must be 1 to %" PRIu64,
-			c->seq_len, (uint64_t)LIMIT_CHUNK_BYTES);
+		return fault_set(fault, FAULT_CURSOR, "seq_len",
+			"%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len,
+			(uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
 		return fault_set(fault, FAULT_CURSOR, "extra",
 			"%" PRIu64 ": seq_len + extra must be at most %" PRIu64, c->extra,
@@ -86,13 +88,18 @@ static bool check_windows(const struct cursor *c, struct fault *fault)
 	if (c->stride < 1)
 		return fault_set(fault, FAULT_CURSOR, "stride", "0, must be at least 1");
 	if (c->epochs && c->samples)
-		return fault_set(fault, FAULT_CURSOR, "samples", "a stream has epochs or samples, not both");
+		return fault_set(
+			fault, FAULT_CURSOR, "samples", "a stream has epochs or samples, not both");
 	return true;
 }
 
 static size_t number_bytes(uint64_t value)
 {
-	return value < 128 ? 1 : value < 256 ? 2 : value <= UINT16_MAX ? 3 : value <= UINT32_MAX ? 5 : 9;
+	return value < 128	     ? 1
+	       : value < 256	     ? 2
+	       : value <= UINT16_MAX ? 3
+	       : value <= UINT32_MAX ? 5
+				     : 9;
 }
 
 bool cursor_limited(const struct cursor *c)
@@ -131,17 +138,20 @@ size_t cursor_bytes_pending(const struct order_segment *s)
 static bool check_size(const struct cursor *c, struct fault *fault)
 {
 	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
-	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets; /* room for a mix that is asked for later */
+	size_t reserve =
+		c->epochs ? 0
+			  : 5 * (size_t)c->datasets; /* room for a mix that is asked for later */
 
 	if (c->datasets > LIMIT_DATASETS)
-		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, at most %d", c->datasets,
-			LIMIT_DATASETS);
+		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, at most %d",
+			c->datasets, LIMIT_DATASETS);
 	for (uint32_t i = 1; i < c->segments; i++)
 		pending += cursor_bytes_pending(c->segment[i]);
 	bytes += pending > reserve ? pending : reserve;
 	if (bytes > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "datasets",
-			"the cursor, with %u mixes to come, could grow to %zu bytes, over %d: shorten the "
+			"the cursor, with %u mixes to come, could grow to %zu bytes, over %d: "
+			"shorten the "
 			"names of the datasets%s",
 			c->segments > 1 ? c->segments - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
 			c->segments > 2 ? ", or take fewer steps" : "");
@@ -181,8 +191,8 @@ int cursor_find(const struct cursor *cursor, const char *name)
 	return find_name(cursor, cursor->datasets, name);
 }
 
-bool cursor_identity(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, struct fault *fault)
+bool cursor_identity(struct cursor *out, const struct cursor *identity,
+	const struct cursor_source *sources, uint32_t n, struct fault *fault)
 {
 	*out = (struct cursor){
 		.seed = identity->seed,
@@ -198,8 +208,8 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 	if (!check_windows(out, fault))
 		return false;
 	if (n == 0 || n > LIMIT_DATASETS)
-		return fault_set(
-			fault, FAULT_CURSOR, "datasets", "%u of them, must be 1 to %d", n, LIMIT_DATASETS);
+		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, must be 1 to %d", n,
+			LIMIT_DATASETS);
 	if (!grow(out, n))
 		return fault_memory(fault);
 	for (uint32_t d = 0; d < n; d++) {
@@ -210,7 +220,8 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity, const st
 				fault, sources[d].name, wrong, "not a value it may have");
 		if (out->epochs && sources[d].max_epochs)
 			return cursor_refuse_dataset(fault, sources[d].name, "max_epochs",
-				"stream %s has epochs: it serves every window so often; leave max_epochs out",
+				"stream %s has epochs: it serves every window so often; leave "
+				"max_epochs out",
 				out->stream);
 		if (find_name(out, d, sources[d].name) >= 0)
 			return cursor_refuse_dataset(fault, sources[d].name, "name", "used twice");
@@ -233,8 +244,9 @@ static bool begin_epochs(struct cursor *out, uint32_t step_count, struct fault *
 	return cursor_append(out, order_segment_first(units, out->datasets)) || fault_memory(fault);
 }
 
-bool cursor_begin(struct cursor *out, const struct cursor *identity, const struct cursor_source *sources,
-	uint32_t n, const struct cursor_step *steps, uint32_t step_count, struct fault *fault)
+bool cursor_begin(struct cursor *out, const struct cursor *identity,
+	const struct cursor_source *sources, uint32_t n, const struct cursor_step *steps,
+	uint32_t step_count, struct fault *fault)
 {
 	double weights[LIMIT_DATASETS];
 
@@ -254,8 +266,8 @@ bool cursor_append(struct cursor *c, struct order_segment *segment)
 		return false;
 	/* Room doubles at powers of two, so there is always some up to the next one. */
 	if ((n & (n - 1)) == 0) {
-		struct order_segment **list =
-			realloc(c->segment, (n ? 2 * (size_t)n : 1) * sizeof(struct order_segment *));
+		struct order_segment **list = realloc(
+			c->segment, (n ? 2 * (size_t)n : 1) * sizeof(struct order_segment *));
 
 		if (!list) {
 			order_segment_free(segment);
@@ -340,7 +352,8 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
 			position, c->segment[0]->start);
 	if (position > cursor_end(c))
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position, cursor_end(c));
+			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position,
+			cursor_end(c));
 	uint32_t passed = 0;
 
 	while (passed + 1 < c->segments && position >= c->segment[passed + 1]->start)
@@ -356,8 +369,8 @@ bool cursor_skip(struct cursor *c, uint64_t samples, struct fault *fault)
 
 	if (samples > end - c->next)
 		return fault_set(fault, FAULT_CURSOR, "samples",
-			"%" PRIu64 " from %" PRIu64 " on lead beyond the end of the stream, %" PRIu64
-			": %" PRIu64 " are left",
+			"%" PRIu64 " from %" PRIu64
+			" on lead beyond the end of the stream, %" PRIu64 ": %" PRIu64 " are left",
 			samples, c->next, end, end - c->next);
 	return cursor_seek(c, c->next + samples, fault);
 }
@@ -366,7 +379,8 @@ bool cursor_rewind(struct cursor *c, uint64_t position, struct fault *fault)
 {
 	if (position > c->next)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " lies ahead of %" PRIu64 ", where this cursor is: use skip, or seek",
+			"%" PRIu64 " lies ahead of %" PRIu64
+			", where this cursor is: use skip, or seek",
 			position, c->next);
 	return cursor_seek(c, position, fault);
 }
@@ -377,12 +391,13 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fau
 	const char *wrong = source_fault(source);
 
 	if (c->epochs)
-		return fault_set(fault, FAULT_CURSOR, "add", "stream %s has epochs: its datasets are fixed",
-			c->stream);
+		return fault_set(fault, FAULT_CURSOR, "add",
+			"stream %s has epochs: its datasets are fixed", c->stream);
 	if (wrong)
 		return cursor_refuse_dataset(fault, source->name, wrong, "not a value it may have");
 	if (cursor_find(c, source->name) >= 0)
-		return cursor_refuse_dataset(fault, source->name, "name", "is in the cursor already");
+		return cursor_refuse_dataset(
+			fault, source->name, "name", "is in the cursor already");
 	if (!cursor_copy(&copy, c))
 		return fault_memory(fault);
 	if (!grow(&copy, c->datasets + 1)) {
@@ -426,8 +441,8 @@ static bool same_number(struct fault *fault, const char *field, uint64_t mine, u
 				      mine, now);
 }
 
-static bool same_dataset(
-	const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n, struct fault *fault)
+static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n,
+	struct fault *fault)
 {
 	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
 	const struct {
@@ -437,8 +452,10 @@ static bool same_dataset(
 		{"windows", a->windows, b->windows},
 		{"digest of its shards", c->dataset[d].digest, now->dataset[n].digest},
 		{"shuffle", a->shuffle, b->shuffle},
-		{"block", a->shuffle == ORDER_BLOCK ? a->block : 0, a->shuffle == ORDER_BLOCK ? b->block : 0},
-		{"group", a->shuffle == ORDER_BLOCK ? a->group : 0, a->shuffle == ORDER_BLOCK ? b->group : 0},
+		{"block", a->shuffle == ORDER_BLOCK ? a->block : 0,
+			a->shuffle == ORDER_BLOCK ? b->block : 0},
+		{"group", a->shuffle == ORDER_BLOCK ? a->group : 0,
+			a->shuffle == ORDER_BLOCK ? b->group : 0},
 		{"slide", a->slide, b->slide},
 	};
 
@@ -446,7 +463,8 @@ static bool same_dataset(
 		if (fields[i].mine != fields[i].now)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, fields[i].what,
 				"the cursor has %" PRIu64 ", the stream has %" PRIu64
-				": its shards or settings changed; more shards enter as a new dataset",
+				": its shards or settings changed; more shards enter as a new "
+				"dataset",
 				fields[i].mine, fields[i].now);
 	return true;
 }
@@ -463,8 +481,8 @@ static bool serves(const struct cursor *c, uint32_t d)
 bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fault *fault)
 {
 	if (strcmp(c->stream, now->stream) != 0)
-		return fault_set(fault, FAULT_CURSOR, "stream", "the cursor is of stream %s, not of %s",
-			c->stream, now->stream);
+		return fault_set(fault, FAULT_CURSOR, "stream",
+			"the cursor is of stream %s, not of %s", c->stream, now->stream);
 	if (!same_number(fault, "seed", c->seed, now->seed) ||
 		!same_number(fault, "seq_len", c->seq_len, now->seq_len) ||
 		!same_number(fault, "extra", c->extra, now->extra) ||
@@ -483,8 +501,8 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 				"the cursor serves it, the stream no longer has it");
 		}
 	}
-	/* With epochs the datasets are the end of the stream: none may come or go, and the list's order is
-	 * the tree's. */
+	/* With epochs the datasets are the end of the stream: none may come or go, and the list's
+	 * order is the tree's. */
 	if (c->epochs && !same_number(fault, "datasets", c->datasets, now->datasets))
 		return false;
 	return true;
@@ -492,15 +510,15 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro)
 {
-	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra, cursor->stride,
-		cursor->epochs, cursor->samples, cursor->next, world, micro,
+	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra,
+		cursor->stride, cursor->epochs, cursor->samples, cursor->next, world, micro,
 		order_name_hash(cursor->stream, strlen(cursor->stream)));
 
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
 		const struct order_dataset *o = &cursor->order[d];
 
-		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle, o->block,
-			o->group, o->slide);
+		h = order_derive(h, o->name_hash, o->windows, cursor->dataset[d].digest, o->shuffle,
+			o->block, o->group, o->slide);
 		if (cursor->dataset[d].max_epochs)
 			h = order_derive(h, d, cursor->dataset[d].max_epochs);
 	}

@@ -1,6 +1,7 @@
 /*
- * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing: whatever
- * passes is a cursor that the order can be evaluated on, and everything else is refused by name.
+ * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing:
+ * whatever passes is a cursor that the order can be evaluated on, and everything else is refused by
+ * name.
  */
 #include "proto/cursor.h"
 
@@ -99,7 +100,8 @@ static void pack_limits(struct pack *p, const struct cursor *c)
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
 	unsigned char *head = bytes;
-	const struct order_segment *now = c->segment[0], *then = c->segments == 2 ? c->segment[1] : NULL;
+	const struct order_segment *now = c->segment[0],
+				   *then = c->segments == 2 ? c->segment[1] : NULL;
 	bool limited = cursor_limited(c);
 	unsigned version = limited || c->segments > 2 ? 2 : 1;
 
@@ -143,8 +145,9 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 /* What the map holds, before anything is believed. */
 struct parts {
 	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next, start, pending_start;
-	const struct value *stream, *datasets, *units, *base, *phase, *pending_units; /* version 1 */
-	const struct value *limits, *pending;					      /* version 2 */
+	const struct value *stream, *datasets, *units, *base, *phase,
+		*pending_units;		      /* version 1 */
+	const struct value *limits, *pending; /* version 2 */
 };
 
 static bool find_parts(struct parts *parts, uint64_t version, const struct value *map,
@@ -196,15 +199,16 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 		if (keys[k].unknown || (!found && keys[k].optional))
 			continue;
 		if (!found || found->type != keys[k].type)
-			return fault_set(fault, FAULT_CURSOR, keys[k].key, "missing, or not of its type");
+			return fault_set(
+				fault, FAULT_CURSOR, keys[k].key, "missing, or not of its type");
 		if (keys[k].number)
 			*keys[k].number = found->number;
 		else
 			*keys[k].value = found;
 	}
 	if (!!parts->pending_start != !!parts->pending_units)
-		return fault_set(
-			fault, FAULT_CURSOR, "pending_start", "a pending mix needs both start and units");
+		return fault_set(fault, FAULT_CURSOR, "pending_start",
+			"a pending mix needs both start and units");
 	return true;
 }
 
@@ -277,7 +281,8 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 	}
 	memcpy(identity.stream, parts->stream->bytes, parts->stream->count);
 	for (uint32_t d = 0; d < n; d++)
-		if (!read_source(parts->datasets + 1 + (size_t)d * DATASET_VALUES, names[d], &sources[d])) {
+		if (!read_source(parts->datasets + 1 + (size_t)d * DATASET_VALUES, names[d],
+			    &sources[d])) {
 			fault_set(fault, FAULT_CURSOR, "datasets", "entry %u is not a dataset", d);
 			goto out;
 		}
@@ -298,33 +303,38 @@ out:
 }
 
 /* Units must be what weights or epochs can make of these datasets. */
-static bool check_units(const struct cursor *c, const uint64_t *units, uint32_t n, struct fault *fault)
+static bool check_units(
+	const struct cursor *c, const uint64_t *units, uint32_t n, struct fault *fault)
 {
 	uint64_t expected[LIMIT_DATASETS];
 	u128 sum = 0;
 
 	if (c->epochs) {
 		if (n != c->datasets || !cursor_epoch_units(c, expected, fault))
-			return fault_set(fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
+			return fault_set(
+				fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
 		return memcmp(units, expected, n * sizeof(*units)) == 0 ||
 		       fault_set(fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
 	}
 	for (uint32_t d = 0; d < n; d++) {
 		if (units[d] > 0 && c->order[d].windows == 0)
-			return fault_set(fault, FAULT_CURSOR, "units", "some for a dataset without windows");
+			return fault_set(
+				fault, FAULT_CURSOR, "units", "some for a dataset without windows");
 		sum += units[d];
 	}
-	return sum == ORDER_UNITS || fault_set(fault, FAULT_CURSOR, "units", "they do not sum to 2^32");
+	return sum == ORDER_UNITS ||
+	       fault_set(fault, FAULT_CURSOR, "units", "they do not sum to 2^32");
 }
 
-static bool check_served(
-	const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start, struct fault *fault)
+static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start,
+	struct fault *fault)
 {
 	u128 sum = 0;
 
 	for (uint32_t d = 0; d < n; d++) {
 		if (base[d] > 0 && c->order[d].windows == 0)
-			return fault_set(fault, FAULT_CURSOR, "base", "a dataset without windows was served");
+			return fault_set(fault, FAULT_CURSOR, "base",
+				"a dataset without windows was served");
 		sum += base[d];
 	}
 	return sum == start || fault_set(fault, FAULT_CURSOR, "base",
@@ -332,33 +342,35 @@ static bool check_served(
 }
 
 /* The mix behind the last one so far. */
-static bool decode_next(
-	struct cursor *c, uint64_t start, const struct value *list, uint64_t next, struct fault *fault)
+static bool decode_next(struct cursor *c, uint64_t start, const struct value *list, uint64_t next,
+	struct fault *fault)
 {
 	const struct order_segment *before = c->segment[c->segments - 1];
 	uint64_t units[LIMIT_DATASETS];
 	uint32_t n = list->count;
 
 	if (c->epochs || n < before->datasets || n > c->datasets || !read_list(list, units, n) ||
-		!check_units(c, units, n, fault) || start % LIMIT_BLOCK != 0 || start <= before->start ||
-		start <= next)
+		!check_units(c, units, n, fault) || start % LIMIT_BLOCK != 0 ||
+		start <= before->start || start <= next)
 		return fault_set(fault, FAULT_CURSOR, "pending", "not a mix that can follow");
 	return cursor_append(c, order_segment_next(before, start, units, n)) || fault_memory(fault);
 }
 
 /* @list: start, units, start, units, … */
-static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end, uint64_t next,
-	struct fault *fault)
+static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end,
+	uint64_t next, struct fault *fault)
 {
 	const struct value *v = list + 1;
 
 	if (list->count % 2 != 0)
 		return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
 	for (uint32_t i = 0; i < list->count; i += 2) {
-		const struct value *start = v, *units = v + 1; /* a start is one value, or is refused */
+		const struct value *start = v,
+				   *units = v + 1; /* a start is one value, or is refused */
 
 		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
-			return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
+			return fault_set(
+				fault, FAULT_CURSOR, "pending", "not pairs of start and units");
 		if (!decode_next(c, start->number, units, next, fault))
 			return false;
 		v = value_skip(units, end);
@@ -374,9 +386,10 @@ static bool decode_mix(
 	uint32_t n = parts->units->count;
 
 	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) ||
-		!read_list(parts->base, base, n) || !read_list(parts->phase, phase, order_padded(n)))
-		return fault_set(
-			fault, FAULT_CURSOR, "units", "units, base and phase do not fit the datasets");
+		!read_list(parts->base, base, n) ||
+		!read_list(parts->phase, phase, order_padded(n)))
+		return fault_set(fault, FAULT_CURSOR, "units",
+			"units, base and phase do not fit the datasets");
 	if (!check_units(c, units, n, fault) || !check_served(c, base, n, parts->start, fault))
 		return false;
 	if (phase[0] != 0 || (c->epochs && parts->start != 0))
@@ -384,14 +397,14 @@ static bool decode_mix(
 	if (!cursor_append(c, order_segment_load(parts->start, units, base, phase, n)))
 		return fault_set(fault, FAULT_CURSOR, "start",
 			"the mix is not one (start, or a phase above its units), or out of memory");
-	return parts->pending ? decode_pending(c, parts->pending, end, parts->next, fault)
-	       : parts->pending_units
-		       ? decode_next(c, parts->pending_start, parts->pending_units, parts->next, fault)
-		       : true;
+	return parts->pending	      ? decode_pending(c, parts->pending, end, parts->next, fault)
+	       : parts->pending_units ? decode_next(c, parts->pending_start, parts->pending_units,
+						parts->next, fault)
+				      : true;
 }
 
-static bool decode_map(
-	struct cursor *out, uint64_t version, const struct value *values, int count, struct fault *fault)
+static bool decode_map(struct cursor *out, uint64_t version, const struct value *values, int count,
+	struct fault *fault)
 {
 	struct parts parts;
 
@@ -401,13 +414,14 @@ static bool decode_map(
 		return false;
 	if (parts.order != ORDER_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "order",
-			"version %" PRIu64 " of the order, this tokend knows %d: install a newer one",
+			"version %" PRIu64
+			" of the order, this tokend knows %d: install a newer one",
 			parts.order, ORDER_VERSION);
 	if (!decode_identity(out, &parts, fault) || !decode_mix(out, &parts, values + count, fault))
 		return false;
 	if (parts.next < parts.start || parts.next > cursor_end(out))
-		return fault_set(
-			fault, FAULT_CURSOR, "next", "%" PRIu64 " lies outside of the stream", parts.next);
+		return fault_set(fault, FAULT_CURSOR, "next",
+			"%" PRIu64 " lies outside of the stream", parts.next);
 	out->next = parts.next;
 	return true;
 }
@@ -419,24 +433,26 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 
 	memset(out, 0, sizeof(*out));
 	if (n < 8 || memcmp(head, magic, 4) != 0)
-		return fault_set(
-			fault, FAULT_CURSOR, "cursor", "these %zu bytes are not a cursor of tokend", n);
+		return fault_set(fault, FAULT_CURSOR, "cursor",
+			"these %zu bytes are not a cursor of tokend", n);
 
 	uint64_t version = get_le(head + 4, 4);
 
 	if (version > CURSOR_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "version",
-			"a cursor of version %" PRIu64 ", this tokend reads up to %d: install a newer one",
+			"a cursor of version %" PRIu64
+			", this tokend reads up to %d: install a newer one",
 			version, CURSOR_VERSION);
 	if (version < 1)
 		return fault_set(fault, FAULT_CURSOR, "version", "0 is none");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "cursor",
-			"%zu bytes, must be %d to %d: it is cut short or not one", n, HEADER_BYTES + 1,
-			LIMIT_CURSOR_BYTES);
+			"%zu bytes, must be %d to %d: it is cut short or not one", n,
+			HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
 	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
 		return fault_set(fault, FAULT_CURSOR, "checksum",
-			"does not match: the cursor is damaged (torn write, flipped bit); use an earlier "
+			"does not match: the cursor is damaged (torn write, flipped bit); use an "
+			"earlier "
 			"one");
 
 	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */

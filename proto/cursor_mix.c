@@ -1,10 +1,10 @@
 /*
  * The mix of a cursor: from weights to the segments that are in force now and later.
  *
- * All edits of the mix end in cursor_lay_out(), so that there is one place where max_epochs become segments.
- * A dataset's limit is reached in the block of 1024 that would take it beyond; whether it is, is a question
- * to a segment alone (where does this one serve the first ordinal too many?), so that a schedule laid out in
- * the middle of a run is the one that was laid out at its beginning.
+ * All edits of the mix end in cursor_lay_out(), so that there is one place where max_epochs become
+ * segments. A dataset's limit is reached in the block of 1024 that would take it beyond; whether it
+ * is, is a question to a segment alone (where does this one serve the first ordinal too many?), so
+ * that a schedule laid out in the middle of a run is the one that was laid out at its beginning.
  */
 #include "proto/cursor.h"
 
@@ -20,24 +20,28 @@ typedef unsigned __int128 u128;
 
 /* ---- weights ---- */
 
-bool cursor_units(const struct cursor *c, const double *weights, uint64_t *units, struct fault *fault)
+bool cursor_units(
+	const struct cursor *c, const double *weights, uint64_t *units, struct fault *fault)
 {
 	int at = order_units(weights, c->datasets, units);
 
 	if (at == (int)c->datasets)
 		return fault_set(fault, FAULT_CURSOR, "weights",
-			"their sum is not a finite number above 0: give at least one dataset a weight");
+			"their sum is not a finite number above 0: give at least one dataset a "
+			"weight");
 	if (at >= 0)
 		return cursor_refuse_dataset(fault, c->dataset[at].name, "weight",
 			isfinite(weights[at]) && weights[at] > 0
-				? "%g is too small a part of the sum to be served (below 2^-32): leave it "
+				? "%g is too small a part of the sum to be served (below 2^-32): "
+				  "leave it "
 				  "out or raise it"
 				: "%g, must be a finite number ≥ 0",
 			weights[at]);
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-				"a weight above 0 for a dataset without a single window: its shards are "
+				"a weight above 0 for a dataset without a single window: its "
+				"shards are "
 				"shorter than seq_len + extra");
 	return true;
 }
@@ -84,8 +88,10 @@ static uint64_t block_beyond(const struct cursor *c, const struct order_segment 
 	return s->start + j / LIMIT_BLOCK * LIMIT_BLOCK;
 }
 
-/* Takes the weight of all that reach their limit in @s by the block at @at. The first of them, or -1. */
-static int take_weight(const struct cursor *c, const struct order_segment *s, uint64_t at, double *weights)
+/* Takes the weight of all that reach their limit in @s by the block at @at. The first of them, or
+ * -1. */
+static int take_weight(
+	const struct cursor *c, const struct order_segment *s, uint64_t at, double *weights)
 {
 	int first = -1;
 
@@ -123,16 +129,18 @@ static bool any(const double *weights, uint32_t n)
 
 struct layout {
 	const struct cursor *cursor;
-	struct cursor list;		  /* the segments that were laid out, nothing else */
-	const struct order_segment *last; /* in force behind what was laid out; NULL at the beginning */
-	uint64_t floor;			  /* no segment starts before it */
+	struct cursor list; /* the segments that were laid out, nothing else */
+	const struct order_segment
+		*last;	/* in force behind what was laid out; NULL at the beginning */
+	uint64_t floor; /* no segment starts before it */
 	size_t bytes;
 };
 
 static bool refuse_room(const struct layout *l, struct fault *fault)
 {
 	return fault_set(fault, FAULT_CURSOR, "schedule",
-		"%u or more mixes are to come, of %u datasets, and a cursor of at most %d bytes has no room "
+		"%u or more mixes are to come, of %u datasets, and a cursor of at most %d bytes "
+		"has no room "
 		"for that many: take fewer steps, or give fewer datasets max_epochs",
 		l->list.segments, l->cursor->datasets, LIMIT_CURSOR_BYTES);
 }
@@ -168,12 +176,13 @@ static bool refuse_served(
 	return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 		"a weight above 0, but its max_epochs (%" PRIu64 ") are served by position %" PRIu64
 		" (%" PRIu64 " windows are left, too few for a block of %d): leave it out",
-		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0, LIMIT_BLOCK);
+		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0,
+		LIMIT_BLOCK);
 }
 
 /*
- * A mix from @at on, without what reaches its limit in the very first block. What changes nothing is no
- * segment, unless it was asked for.
+ * A mix from @at on, without what reaches its limit in the very first block. What changes nothing
+ * is no segment, unless it was asked for.
  */
 static bool place(struct layout *l, uint64_t at, double *weights, bool asked, struct fault *fault)
 {
@@ -190,8 +199,9 @@ static bool place(struct layout *l, uint64_t at, double *weights, bool asked, st
 		if (!cursor_units(c, weights, units, fault))
 			return false;
 
-		struct order_segment *s = l->last ? order_segment_next(l->last, at, units, c->datasets)
-						  : order_segment_first(units, c->datasets);
+		struct order_segment *s =
+			l->last ? order_segment_next(l->last, at, units, c->datasets)
+				: order_segment_first(units, c->datasets);
 
 		if (!s)
 			return fault_memory(fault);
@@ -226,8 +236,8 @@ static bool follow(struct layout *l, double *weights, uint64_t until, struct fau
 	}
 }
 
-static bool lay_points(
-	struct layout *l, const struct cursor_point *points, uint32_t n, bool asked, struct fault *fault)
+static bool lay_points(struct layout *l, const struct cursor_point *points, uint32_t n, bool asked,
+	struct fault *fault)
 {
 	const struct cursor *c = l->cursor;
 	double weights[LIMIT_DATASETS];
@@ -241,15 +251,16 @@ static bool lay_points(
 	for (uint32_t i = 0; i < n; i++) {
 		memcpy(weights, points[i].weights, c->datasets * sizeof(*weights));
 		if (!place(l, points[i].at, weights, asked && i + 1 == n, fault) ||
-			!follow(l, weights, i + 1 < n && points[i + 1].at < end ? points[i + 1].at : end,
+			!follow(l, weights,
+				i + 1 < n && points[i + 1].at < end ? points[i + 1].at : end,
 				fault))
 			return false;
 	}
 	return true;
 }
 
-bool cursor_lay_out(
-	struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked, struct fault *fault)
+bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked,
+	struct fault *fault)
 {
 	struct layout l = {.cursor = c, .bytes = cursor_bytes_without_pending(c)};
 	struct order_segment *now = c->segments ? c->segment[0] : NULL;
@@ -263,7 +274,8 @@ bool cursor_lay_out(
 		l.last = now;
 	}
 	bool ok = lay_points(&l, points, n, asked, fault);
-	struct cursor *out = ok ? c : &l.list; /* whose segments are of no use any more, but for @now */
+	struct cursor *out =
+		ok ? c : &l.list; /* whose segments are of no use any more, but for @now */
 
 	for (uint32_t i = 0; i < out->segments; i++)
 		if (out->segment[i] != now)
@@ -273,7 +285,8 @@ bool cursor_lay_out(
 		return false;
 	c->segment = l.list.segment;
 	c->segments = l.list.segments;
-	/* At the very position where it acts a mix is the current one already: equal cursors have one form.
+	/* At the very position where it acts a mix is the current one already: equal cursors have
+	 * one form.
 	 */
 	return cursor_seek(c, c->next, fault);
 }
@@ -308,7 +321,8 @@ static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, str
 			c->stream);
 	if (least == 0)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
+			"the run is at %" PRIu64
+			": no block of %d is left for another mix below 2^64",
 			c->next, LIMIT_BLOCK);
 	if (at % LIMIT_BLOCK != 0) {
 		uint64_t fit = mix_at_or_after(c, at > c->next ? at : c->next);
@@ -319,8 +333,8 @@ static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, str
 	}
 	if (at < least)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " is not ahead: the run is at %" PRIu64 " and its mix began at %" PRIu64
-			": take %" PRIu64,
+			"%" PRIu64 " is not ahead: the run is at %" PRIu64
+			" and its mix began at %" PRIu64 ": take %" PRIu64,
 			at, c->next, c->segment[0]->start, least);
 	return true;
 }
@@ -337,8 +351,8 @@ bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct fau
 }
 
 /* The points from which the pending mixes are laid out again without dataset @d from @at on. */
-static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at, struct cursor_point *points,
-	double *weights, bool *served)
+static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at,
+	struct cursor_point *points, double *weights, bool *served)
 {
 	const struct order_segment *before = c->segment[0];
 	uint32_t n = 0;
@@ -354,7 +368,8 @@ static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at, 
 			*served |= units_of(before, d) > 0;
 		}
 		if (s) {
-			points[n] = (struct cursor_point){s->start, weights + (size_t)n * c->datasets};
+			points[n] =
+				(struct cursor_point){s->start, weights + (size_t)n * c->datasets};
 			weights_of(c, s, points[n++].weights);
 			*served |= s->start >= at && units_of(s, d) > 0;
 			before = s;

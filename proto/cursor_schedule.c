@@ -1,6 +1,6 @@
 /*
- * Schedules: planned changes of the mix, at once or in steps, as points to lay out. Integers only, so that
- * every machine has the same ones.
+ * Schedules: planned changes of the mix, at once or in steps, as points to lay out. Integers only,
+ * so that every machine has the same ones.
  */
 #include "proto/cursor.h"
 
@@ -59,8 +59,8 @@ static bool check_step(
 			"%" PRIu64 " lies before from, %" PRIu64, s->to, s->from);
 	if (s->steps < 1 || (s->steps > 1 && s->steps > room))
 		return fault_set(fault, FAULT_CURSOR, field_of(i, "steps").text,
-			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps, room ? room : 1,
-			LIMIT_BLOCK);
+			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps,
+			room ? room : 1, LIMIT_BLOCK);
 	if (i > 0 && (at_once ? s->from <= steps[i - 1].to : s->from < steps[i - 1].to))
 		return fault_set(fault, FAULT_CURSOR, field_of(i, from).text,
 			"%" PRIu64 " is not behind the step before it, which ends at %" PRIu64
@@ -70,8 +70,8 @@ static bool check_step(
 }
 
 /* Units of the mix that step @i leads to. */
-static bool step_units(
-	const struct cursor *c, const struct cursor_step *s, uint32_t i, uint64_t *units, struct fault *fault)
+static bool step_units(const struct cursor *c, const struct cursor_step *s, uint32_t i,
+	uint64_t *units, struct fault *fault)
 {
 	char field[sizeof(fault->field)];
 
@@ -99,14 +99,15 @@ static int by_larger_part(const void *a, const void *b)
 }
 
 /* The mix after @k of @steps from @before to @after; units as weights, which holds them exactly. */
-static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k, uint32_t steps,
-	double *weights)
+static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k,
+	uint32_t steps, double *weights)
 {
 	struct remainder parts[LIMIT_DATASETS];
 	uint64_t left = ORDER_UNITS;
 
 	for (uint32_t d = 0; d < n; d++) {
-		uint64_t sum = before[d] * (steps - k) + after[d] * k; /* < 2^64: units are ≤ 2^32 */
+		uint64_t sum =
+			before[d] * (steps - k) + after[d] * k; /* < 2^64: units are ≤ 2^32 */
 		uint64_t units = sum / steps;
 
 		weights[d] = (double)units;
@@ -133,8 +134,8 @@ static void plan_free(struct plan *p)
 }
 
 /* Room for @extra points and those of all steps. */
-static bool plan_open(struct plan *p, const struct cursor *c, const struct cursor_step *steps, uint32_t n,
-	uint32_t extra, struct fault *fault)
+static bool plan_open(struct plan *p, const struct cursor *c, const struct cursor_step *steps,
+	uint32_t n, uint32_t extra, struct fault *fault)
 {
 	uint64_t count = extra;
 
@@ -148,7 +149,8 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 	/* None is encoded in fewer bytes than a start, the head of a list, and one a dataset. */
 	if (count > LIMIT_CURSOR_BYTES / ((uint64_t)c->datasets + 4)) {
 		fault_set(fault, FAULT_CURSOR, "schedule",
-			"%" PRIu64 " mixes are to come, of %u datasets, and a cursor of at most %d bytes has "
+			"%" PRIu64
+			" mixes are to come, of %u datasets, and a cursor of at most %d bytes has "
 			"no room for that many: take fewer steps",
 			count, c->datasets, LIMIT_CURSOR_BYTES);
 		return false;
@@ -190,16 +192,16 @@ static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
 			ramp(before, after, c->datasets, k, s->steps,
 				add_point(p, c, at / LIMIT_BLOCK * LIMIT_BLOCK));
 		}
-		/* The last one has the weights as given, so that what is left of them without a dataset keeps
-		 * its ratio. */
+		/* The last one has the weights as given, so that what is left of them without a
+		 * dataset keeps its ratio. */
 		memcpy(add_point(p, c, s->to), s->weights, c->datasets * sizeof(*s->weights));
 		memcpy(before, after, c->datasets * sizeof(*before));
 	}
 	return true;
 }
 
-bool cursor_begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps, uint32_t n,
-	struct fault *fault)
+bool cursor_begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps,
+	uint32_t n, struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS];
 	struct plan p;
@@ -233,7 +235,8 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 }
 
 /* With the limits in place already. */
-static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n, struct fault *fault)
+static bool schedule(
+	struct cursor *c, const struct cursor_step *steps, uint32_t n, struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
 	struct plan p;
@@ -243,7 +246,8 @@ static bool schedule(struct cursor *c, const struct cursor_step *steps, uint32_t
 		before[d] = d < c->segment[0]->datasets ? c->segment[0]->units[d] : 0;
 	if (n > 0 && least == 0)
 		return fault_set(fault, FAULT_CURSOR, "schedule",
-			"the run is at %" PRIu64 ": no block of %d is left for another mix below 2^64",
+			"the run is at %" PRIu64
+			": no block of %d is left for another mix below 2^64",
 			c->next, LIMIT_BLOCK);
 	if (plan_open(&p, c, steps, n, 0, fault) && plan_steps(&p, c, before, steps, n, fault)) {
 		const struct cursor_point *points = ahead(&p, least);

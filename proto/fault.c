@@ -14,7 +14,8 @@ static void fill(struct fault *fault, enum fault_code code, int error, const cha
 	snprintf(fault->field, sizeof(fault->field), "%s", field);
 }
 
-bool fault_set(struct fault *fault, enum fault_code code, const char *field, const char *format, ...)
+bool fault_set(
+	struct fault *fault, enum fault_code code, const char *field, const char *format, ...)
 {
 	va_list args;
 

@@ -1,7 +1,7 @@
 /*
- * An error value: what failed, what to do about it, and one line that says so. Functions that can fail take a
- * `struct fault *` last and return false, NULL or a negative count; only then is it filled. Nothing parses
- * its text: what a program decides by is in the other members.
+ * An error value: what failed, what to do about it, and one line that says so. Functions that can
+ * fail take a `struct fault *` last and return false, NULL or a negative count; only then is it
+ * filled. Nothing parses its text: what a program decides by is in the other members.
  */
 #ifndef TOKEND_FAULT_H
 #define TOKEND_FAULT_H
@@ -13,8 +13,9 @@
 /* What to do about it. The numbers are on the wire: they never change. */
 enum fault_code {
 	FAULT_NONE = 0,
-	FAULT_ARGUMENT = 1, /* a value that cannot be, from a caller, a command line or a config: change it */
-	FAULT_MEMORY = 2,   /* out of memory, or over `memory:` */
+	FAULT_ARGUMENT = 1,    /* a value that cannot be, from a caller, a command line or a config:
+				  change it */
+	FAULT_MEMORY = 2,      /* out of memory, or over `memory:` */
 	FAULT_DESCRIPTORS = 3, /* out of file descriptors or connections */
 	FAULT_IO = 4,	       /* a system call failed: see error */
 	FAULT_DATA = 5,	       /* a file's contents cannot be served */
@@ -36,21 +37,24 @@ struct fault {
 	int error;    /* errno, or 0 */
 	int index;    /* which entry of the list that `field` is about, or FAULT_NO_INDEX */
 	bool passing; /* it ends by itself: the same call may succeed later without a change */
-	char field[FAULT_FIELD_BYTES]; /* the member of a config, a message or a cursor: "seed", "dataset web:
-					  windows"; or "" */
+	char field[FAULT_FIELD_BYTES]; /* the member of a config, a message or a cursor: "seed",
+					  "dataset web: windows"; or "" */
 	char text[LIMIT_TEXT_BYTES];   /* one line: what is wrong, what would be right */
 };
 
-/* Fills @fault, with error 0, no index, and not passing; what does not fit is cut off. Always false. */
+/* Fills @fault, with error 0, no index, and not passing; what does not fit is cut off. Always
+ * false. */
 __attribute__((format(printf, 4, 5))) bool fault_set(
 	struct fault *fault, enum fault_code code, const char *field, const char *format, ...);
-/* The same for a system call that failed with @error (FAULT_IO; ENOMEM: FAULT_MEMORY; EMFILE, ENFILE:
- * FAULT_DESCRIPTORS). @format gives the whole text, strerror(@error) included. Always false. */
+/* The same for a system call that failed with @error (FAULT_IO; ENOMEM: FAULT_MEMORY; EMFILE,
+ * ENFILE: FAULT_DESCRIPTORS). @format gives the whole text, strerror(@error) included. Always
+ * false. */
 __attribute__((format(printf, 4, 5))) bool fault_errno(
 	struct fault *fault, int error, const char *field, const char *format, ...);
 /* Out of memory. Always false. */
 bool fault_memory(struct fault *fault);
 /* Puts a text before fault->text, for example the file that it is about. Always false. */
-__attribute__((format(printf, 2, 3))) bool fault_prefix(struct fault *fault, const char *format, ...);
+__attribute__((format(printf, 2, 3))) bool fault_prefix(
+	struct fault *fault, const char *format, ...);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * Every bound of the project in one place, with the asserts that relate them.
  *
- * A bound is here when two parts rely on it or when it protects against input. What follows from the
- * arithmetic of the order (docs in proto/order.h) is asserted there.
+ * A bound is here when two parts rely on it or when it protects against input. What follows from
+ * the arithmetic of the order (docs in proto/order.h) is asserted there.
  */
 #ifndef TOKEND_LIMITS_H
 #define TOKEND_LIMITS_H
@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 enum {
-	LIMIT_DATASETS = 1024,		 /* in one stream */
-	LIMIT_NAME_BYTES = 64,		 /* stream and dataset names, tags, run tokens are ≤ this */
+	LIMIT_DATASETS = 1024, /* in one stream */
+	LIMIT_NAME_BYTES = 64, /* stream and dataset names, tags, run tokens are ≤ this */
 	LIMIT_PACKET_BYTES = 128 * 1024, /* one message on the socket */
 	LIMIT_CURSOR_BYTES = 96 * 1024,	 /* one encoded cursor, so that it fits in a message */
 	LIMIT_TEXT_BYTES = 1024,	 /* an error text or a path in a message */
@@ -19,14 +19,15 @@ enum {
 	LIMIT_MICRO_BATCH = 1 << 16,	 /* rows of one slot */
 	LIMIT_SLOTS = 4096,		 /* slots of one ring */
 	LIMIT_RING_ROWS = 1 << 22,	 /* rows of one ring: slots × micro batch */
-	LIMIT_BLOCK = 1024,		 /* the order scrambles and cuts segments in blocks of this */
-	LIMIT_SESSIONS = 4096,		 /* sessions of one daemon */
-	LIMIT_STREAMS = 1024,		 /* in one configuration */
-	LIMIT_READS = 512,		 /* reads in flight in the data thread */
+	LIMIT_BLOCK = 1024,    /* the order scrambles and cuts segments in blocks of this */
+	LIMIT_SESSIONS = 4096, /* sessions of one daemon */
+	LIMIT_STREAMS = 1024,  /* in one configuration */
+	LIMIT_READS = 512,     /* reads in flight in the data thread */
 };
 
-#define LIMIT_CHUNK_BYTES (UINT64_C(1) << 30) /* registration chunk: no slot crosses a multiple of it */
-#define LIMIT_WORLD	  (UINT64_C(1) << 32) /* data-parallel ranks */
+#define LIMIT_CHUNK_BYTES                                                                          \
+	(UINT64_C(1) << 30)		/* registration chunk: no slot crosses a multiple of it */
+#define LIMIT_WORLD (UINT64_C(1) << 32) /* data-parallel ranks */
 
 _Static_assert(LIMIT_CURSOR_BYTES + 4 * LIMIT_NAME_BYTES + LIMIT_TEXT_BYTES < LIMIT_PACKET_BYTES,
 	"a cursor and its envelope fit in one packet");

@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 struct marks {
-	/* Where documents begin, both or neither: *count indices of tokens from 1 on, ascending, in start,
-	 * which has room for one a token. */
+	/* Where documents begin, both or neither: *count indices of tokens from 1 on, ascending, in
+	 * start, which has room for one a token. */
 	uint32_t *count, *start;
 	uint8_t *loss_mask; /* a byte a token: 1 where it may be a label, else 0 */
 };

@@ -69,8 +69,8 @@ uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens)
 	return order_derive(digest, order_name_hash(path, strlen(path)), tokens);
 }
 
-/* ---- permute: a Feistel network over the two digits of x in mixed radix (b, a), walked until it lands in
- * [0, n) ---- */
+/* ---- permute: a Feistel network over the two digits of x in mixed radix (b, a), walked until it
+ * lands in [0, n) ---- */
 
 struct feistel {
 	uint64_t a, b;
@@ -257,7 +257,8 @@ static struct order_segment *segment_new(uint64_t start, const uint64_t *units, 
 
 static size_t segment_bytes(const struct order_segment *s)
 {
-	return sizeof(*s) + (2 * (size_t)s->datasets + 2 * (size_t)s->padded + 1) * sizeof(uint64_t);
+	return sizeof(*s) +
+	       (2 * (size_t)s->datasets + 2 * (size_t)s->padded + 1) * sizeof(uint64_t);
 }
 
 struct order_segment *order_segment_copy(const struct order_segment *segment)
@@ -291,8 +292,8 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
 	return s;
 }
 
-struct order_segment *order_segment_load(
-	uint64_t start, const uint64_t *units, const uint64_t *base, const uint64_t *phase, uint32_t datasets)
+struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
+	const uint64_t *base, const uint64_t *phase, uint32_t datasets)
 {
 	struct order_segment *s = segment_new(start, units, datasets);
 
@@ -312,10 +313,11 @@ struct order_segment *order_segment_load(
 	return s;
 }
 
-/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding that is left.
+/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding
+ * that is left.
  */
-static uint64_t node_left(
-	const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi, uint64_t j, uint64_t *rest)
+static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi,
+	uint64_t j, uint64_t *rest)
 {
 	uint64_t w = node_units(s, lo, hi);
 	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
@@ -327,9 +329,10 @@ static uint64_t node_left(
 	return left;
 }
 
-/* Carries the counts and roundings of @before, whose node [lo,hi) has served @j samples, into @next. */
-static void segment_carry(
-	const struct order_segment *before, struct order_segment *next, uint32_t lo, uint32_t hi, uint64_t j)
+/* Carries the counts and roundings of @before, whose node [lo,hi) has served @j samples, into
+ * @next. */
+static void segment_carry(const struct order_segment *before, struct order_segment *next,
+	uint32_t lo, uint32_t hi, uint64_t j)
 {
 	if (node_units(before, lo, hi) == 0)
 		return;
@@ -346,8 +349,8 @@ static void segment_carry(
 	segment_carry(before, next, mid, hi, j - left);
 }
 
-struct order_segment *order_segment_next(
-	const struct order_segment *before, uint64_t start, const uint64_t *units, uint32_t datasets)
+struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
+	const uint64_t *units, uint32_t datasets)
 {
 	if (datasets < before->datasets || start <= before->start)
 		return NULL;
@@ -371,7 +374,8 @@ void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, u
 		uint32_t mid = lo + (hi - lo) / 2;
 		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid), rest, left;
 
-		if (wl == w) { /* nothing on the right: the left count is j itself, whatever the rounding */
+		if (wl == w) { /* nothing on the right: the left count is j itself, whatever the
+				  rounding */
 			hi = mid;
 			continue;
 		}
@@ -400,7 +404,8 @@ bool order_join(const struct order_segment *s, uint32_t dataset, uint64_t ordina
 
 	for (uint32_t width = 2; width <= s->padded; width *= 2) {
 		uint32_t lo = dataset / width * width, mid = lo + width / 2, hi = lo + width;
-		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid), phase = s->phase[mid];
+		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid),
+			 phase = s->phase[mid];
 
 		if (dataset < mid)
 			at = ((at + 1) * w - phase + wl - 1) / wl - 1;
@@ -435,7 +440,8 @@ static struct group group_of(const struct order_dataset *d, uint64_t x)
 	return (struct group){lo, mul_div(g + 1, n, groups) - lo, g};
 }
 
-/* Where the tail, the windows behind the last full block, stands: @tail windows from number @at on. */
+/* Where the tail, the windows behind the last full block, stands: @tail windows from number @at on.
+ */
 static void tail_of(
 	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t *at, uint64_t *tail)
 {
@@ -446,7 +452,8 @@ static void tail_of(
 	*at = (uint64_t)((u128)key * (full + 1) >> 64) * d->block;
 }
 
-static uint64_t block_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
+static uint64_t block_window(
+	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
 {
 	struct group g = group_of(d, x);
 	uint64_t group_key = order_derive(seed, KEY_GROUP, d->name_hash, epoch, g.number);
@@ -458,12 +465,14 @@ static uint64_t block_window(const struct order_dataset *d, uint64_t seed, uint6
 		return full * d->block + (y - at);
 	if (tail > 0 && y >= at)
 		y -= tail;
-	return order_permute(full, order_derive(seed, KEY_BLOCK, d->name_hash, epoch), y / d->block) *
+	return order_permute(
+		       full, order_derive(seed, KEY_BLOCK, d->name_hash, epoch), y / d->block) *
 		       d->block +
 	       y % d->block;
 }
 
-static uint64_t block_unwindow(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t window)
+static uint64_t block_unwindow(
+	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t window)
 {
 	uint64_t full = d->windows / d->block, at, tail, y;
 
@@ -479,8 +488,9 @@ static uint64_t block_unwindow(const struct order_dataset *d, uint64_t seed, uin
 	}
 	struct group g = group_of(d, y);
 
-	return g.lo + order_unpermute(
-			      g.size, order_derive(seed, KEY_GROUP, d->name_hash, epoch, g.number), y - g.lo);
+	return g.lo + order_unpermute(g.size,
+			      order_derive(seed, KEY_GROUP, d->name_hash, epoch, g.number),
+			      y - g.lo);
 }
 
 uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
@@ -490,14 +500,16 @@ uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epo
 	case ORDER_NONE:
 		break;
 	case ORDER_GLOBAL:
-		return order_permute(d->windows, order_derive(seed, KEY_SHUFFLE, d->name_hash, epoch), x);
+		return order_permute(
+			d->windows, order_derive(seed, KEY_SHUFFLE, d->name_hash, epoch), x);
 	case ORDER_BLOCK:
 		return block_window(d, seed, epoch, x);
 	}
 	return x;
 }
 
-uint64_t order_unwindow(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t window)
+uint64_t order_unwindow(
+	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t window)
 {
 	assert(window < d->windows);
 	switch (d->shuffle) {
@@ -512,8 +524,8 @@ uint64_t order_unwindow(const struct order_dataset *d, uint64_t seed, uint64_t e
 	return window;
 }
 
-uint64_t order_slide(
-	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t shard, uint64_t slack)
+uint64_t order_slide(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t shard,
+	uint64_t slack)
 {
 	if (!d->slide)
 		return 0;
@@ -563,8 +575,8 @@ bool order_at(const struct order *order, uint64_t position, struct order_place *
 	if (s->mixed > 1) {
 		uint64_t m = position / LIMIT_BLOCK;
 
-		j = m * LIMIT_BLOCK +
-		    order_permute(block_size(order, m), block_key(order, m), position % LIMIT_BLOCK);
+		j = m * LIMIT_BLOCK + order_permute(block_size(order, m), block_key(order, m),
+					      position % LIMIT_BLOCK);
 	}
 	order_split(s, j - s->start, &place->dataset, &ordinal);
 
@@ -584,8 +596,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	if (place->window >= d->windows)
 		return false;
 
-	u128 wide =
-		(u128)place->epoch * d->windows + order_unwindow(d, order->seed, place->epoch, place->window);
+	u128 wide = (u128)place->epoch * d->windows +
+		    order_unwindow(d, order->seed, place->epoch, place->window);
 
 	if (wide > UINT64_MAX)
 		return false;
@@ -608,7 +620,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	j += s->start;
 	if (i < order->segments && j >= order->segment[i]->start)
 		return false;
-	/* Past an exact end nothing is scrambled; past another end the scramble may still bring it before it.
+	/* Past an exact end nothing is scrambled; past another end the scramble may still bring it
+	 * before it.
 	 */
 	if (order->exact_end && j >= order->end)
 		return false;
@@ -626,7 +639,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 
 /* ---- ranks ---- */
 
-uint64_t order_rank_position(uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro)
+uint64_t order_rank_position(
+	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro)
 {
 	u128 batch;
 

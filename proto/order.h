@@ -1,19 +1,19 @@
 /*
  * The order: position → window of tokens, as one pure function, forwards and backwards.
  *
- * Position i is the number of a sample in the whole run, over all ranks and epochs. It is mapped in three
- * steps:
+ * Position i is the number of a sample in the whole run, over all ranks and epochs. It is mapped in
+ * three steps:
  *
  *   mix      i → (dataset, ordinal k)       a balanced tree of exact fractions over the datasets
  *   epochs   k → (epoch k / N, x = k mod N)
  *   shuffle  x → window                      a keyed bijection on [0, N), or on blocks of it
  *
- * Each step is evaluated in constant time and memory and has an inverse, so "what is served at i?" and "when
- * is window w of dataset d served in epoch e?" cost the same. Nothing is stored but the segments of the mix.
- * This is order version 1: any other implementation of it agrees bit for bit.
+ * Each step is evaluated in constant time and memory and has an inverse, so "what is served at i?"
+ * and "when is window w of dataset d served in epoch e?" cost the same. Nothing is stored but the
+ * segments of the mix. This is order version 1: any other implementation of it agrees bit for bit.
  *
- * No function here allocates except order_segment_*(); none does I/O. Arithmetic is on unsigned 64-bit
- * integers modulo 2^64 unless it says 128.
+ * No function here allocates except order_segment_*(); none does I/O. Arithmetic is on unsigned
+ * 64-bit integers modulo 2^64 unless it says 128.
  */
 #ifndef TOKEND_ORDER_H
 #define TOKEND_ORDER_H
@@ -31,13 +31,15 @@
 
 uint64_t order_mix64(uint64_t x);
 uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n);
-#define order_derive(seed, ...)                                                                              \
-	order_derive_n(seed, (const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / 8)
+#define order_derive(seed, ...)                                                                    \
+	order_derive_n(seed, (const uint64_t[]){__VA_ARGS__},                                      \
+		sizeof((const uint64_t[]){__VA_ARGS__}) / 8)
 /* FNV-1a over @n bytes of UTF-8. */
 uint64_t order_name_hash(const char *name, size_t n);
 /* A checksum of bytes built from the same mixing; for cursors at rest, not for adversaries. */
 uint64_t order_checksum(const void *bytes, size_t n);
-/* The digest of a dataset's shard list: start with order_digest_begin(number of shards), add each in order.
+/* The digest of a dataset's shard list: start with order_digest_begin(number of shards), add each
+ * in order.
  */
 uint64_t order_digest_begin(uint64_t shards);
 uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens);
@@ -51,17 +53,18 @@ uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y);
 /* ---- weights ---- */
 
 /*
- * Turn @n weights into integer units that sum to ORDER_UNITS. Returns -1, or the index of the weight that is
- * at fault (negative, not finite, or too small to get one unit), or @n if their sum is not a finite number >
- * 0.
+ * Turn @n weights into integer units that sum to ORDER_UNITS. Returns -1, or the index of the
+ * weight that is at fault (negative, not finite, or too small to get one unit), or @n if their sum
+ * is not a finite number > 0.
  */
 int order_units(const double *weights, uint32_t n, uint64_t *units);
 
 /* ---- the mix ---- */
 
 /*
- * A stretch of the schedule with constant units. All arrays are owned by the segment. A node [lo,hi) of the
- * binary tree over the padded list is named by its middle; phase[] is indexed by that name.
+ * A stretch of the schedule with constant units. All arrays are owned by the segment. A node
+ * [lo,hi) of the binary tree over the padded list is named by its middle; phase[] is indexed by
+ * that name.
  */
 struct order_segment {
 	uint64_t start;	   /* first position; a multiple of LIMIT_BLOCK */
@@ -76,23 +79,25 @@ struct order_segment {
 
 /* The first segment of a stream. NULL when out of memory. @units sum to < 2^64 and to > 0. */
 struct order_segment *order_segment_first(const uint64_t *units, uint32_t datasets);
-/* The segment that follows @before from @start on (a later multiple of LIMIT_BLOCK); datasets may only be
- * appended. */
-struct order_segment *order_segment_next(
-	const struct order_segment *before, uint64_t start, const uint64_t *units, uint32_t datasets);
-/* A segment from its stored parts, arrays copied; phase has padded(datasets) entries. NULL when out of memory
- * or when the parts cannot be a segment (sum 0 or ≥ 2^64, a phase not below its node's units, start not on a
- * block). */
-struct order_segment *order_segment_load(uint64_t start, const uint64_t *units, const uint64_t *base,
-	const uint64_t *phase, uint32_t datasets);
+/* The segment that follows @before from @start on (a later multiple of LIMIT_BLOCK); datasets may
+ * only be appended. */
+struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
+	const uint64_t *units, uint32_t datasets);
+/* A segment from its stored parts, arrays copied; phase has padded(datasets) entries. NULL when out
+ * of memory or when the parts cannot be a segment (sum 0 or ≥ 2^64, a phase not below its node's
+ * units, start not on a block). */
+struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
+	const uint64_t *base, const uint64_t *phase, uint32_t datasets);
 struct order_segment *order_segment_copy(const struct order_segment *segment);
 void order_segment_free(struct order_segment *segment);
 uint32_t order_padded(uint32_t datasets);
 
-/* Dataset and ordinal of the @j-th sample of the segment, before the scramble; and back. order_join() returns
- * false if the dataset has no units here or the answer is past 2^64. */
-void order_split(const struct order_segment *segment, uint64_t j, uint32_t *dataset, uint64_t *ordinal);
-bool order_join(const struct order_segment *segment, uint32_t dataset, uint64_t ordinal, uint64_t *j);
+/* Dataset and ordinal of the @j-th sample of the segment, before the scramble; and back.
+ * order_join() returns false if the dataset has no units here or the answer is past 2^64. */
+void order_split(
+	const struct order_segment *segment, uint64_t j, uint32_t *dataset, uint64_t *ordinal);
+bool order_join(
+	const struct order_segment *segment, uint32_t dataset, uint64_t ordinal, uint64_t *j);
 
 /* ---- the whole function ---- */
 
@@ -127,18 +132,21 @@ struct order_place {
 	uint64_t window; /* in [0, N) of the dataset */
 };
 
-/* What is served at @position. False if it lies before the first known segment, or at or past the end. */
+/* What is served at @position. False if it lies before the first known segment, or at or past the
+ * end. */
 bool order_at(const struct order *order, uint64_t position, struct order_place *place);
 /* When @place is served. False if these segments never serve it. */
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position);
 
 /* Window of the @x-th sample of an epoch, and back; N ≥ 1, x < N. */
-uint64_t order_window(const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t x);
-uint64_t order_unwindow(const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t window);
+uint64_t order_window(
+	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t x);
+uint64_t order_unwindow(
+	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t window);
 
 /* By how many tokens shard number @shard is cut later in @epoch, when the dataset slides. */
-uint64_t order_slide(
-	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t shard, uint64_t slack);
+uint64_t order_slide(const struct order_dataset *dataset, uint64_t seed, uint64_t epoch,
+	uint64_t shard, uint64_t slack);
 
 /* Windows of a shard of @tokens, and the slack left behind the last one. */
 uint64_t order_shard_windows(uint64_t tokens, uint64_t window_tokens, uint64_t stride);
@@ -147,9 +155,10 @@ uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t str
 /* ---- ranks ---- */
 
 /* First position of micro-batch @m of @rank after a cursor at @next; saturates at UINT64_MAX. */
-uint64_t order_rank_position(uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro);
-/* Where the cursor stands when every rank has taken one micro-batch more: @step is world × micro, @end at
- * most 2^64 - 1. */
+uint64_t order_rank_position(
+	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro);
+/* Where the cursor stands when every rank has taken one micro-batch more: @step is world × micro,
+ * @end at most 2^64 - 1. */
 static inline uint64_t order_rank_next(uint64_t next, uint64_t step, uint64_t end)
 {
 	return end - next > step ? next + step : end;

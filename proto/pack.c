@@ -7,7 +7,8 @@
 #include <msgpack/unpack_define.h>
 #include <string.h>
 
-_Static_assert(MSGPACK_EMBED_STACK_SIZE >= LIMIT_DEPTH, "the template's stack holds the depth that we check");
+_Static_assert(MSGPACK_EMBED_STACK_SIZE >= LIMIT_DEPTH,
+	"the template's stack holds the depth that we check");
 
 /* ---- packing ---- */
 
@@ -93,19 +94,20 @@ static int sink_open(struct sink *s, enum value_type type, unsigned int n)
 	return sink_value(s, (struct value){.type = type, .count = n});
 }
 
-#define SINK_UINT(name, ctype)                                                                               \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                          \
-	{                                                                                                    \
-		*o = 0;                                                                                      \
-		return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});                       \
+#define SINK_UINT(name, ctype)                                                                     \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                \
+	{                                                                                          \
+		*o = 0;                                                                            \
+		return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});             \
 	}
-#define SINK_INT(name, ctype)                                                                                \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                          \
-	{                                                                                                    \
-		*o = 0;                                                                                      \
-		if (d >= 0)                                                                                  \
-			return sink_value(s, (struct value){.type = VALUE_UINT, .number = (uint64_t)d});     \
-		return sink_value(s, (struct value){.type = VALUE_NEGATIVE, .negative = d});                 \
+#define SINK_INT(name, ctype)                                                                      \
+	static int sink_##name(struct sink *s, ctype d, nothing *o)                                \
+	{                                                                                          \
+		*o = 0;                                                                            \
+		if (d >= 0)                                                                        \
+			return sink_value(                                                         \
+				s, (struct value){.type = VALUE_UINT, .number = (uint64_t)d});     \
+		return sink_value(s, (struct value){.type = VALUE_NEGATIVE, .negative = d});       \
 	}
 SINK_UINT(uint8, uint8_t)
 SINK_UINT(uint16, uint16_t)

@@ -1,9 +1,10 @@
 /*
  * MessagePack in fixed memory, over msgpack-c's header-only templates.
  *
- * Packing writes into the caller's buffer. Unpacking turns a buffer into a flat list of values in document
- * order, like a tokenizer: a map of n is one VALUE_MAP followed by its 2n keys and values. Nothing allocates,
- * nothing is copied: texts and bytes point into the buffer, whatever lengths it claims.
+ * Packing writes into the caller's buffer. Unpacking turns a buffer into a flat list of values in
+ * document order, like a tokenizer: a map of n is one VALUE_MAP followed by its 2n keys and values.
+ * Nothing allocates, nothing is copied: texts and bytes point into the buffer, whatever lengths it
+ * claims.
  */
 #ifndef TOKEND_PACK_H
 #define TOKEND_PACK_H

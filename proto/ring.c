@@ -42,14 +42,16 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 
 	if (slot_bytes > LIMIT_CHUNK_BYTES) {
 		snprintf(why, why_bytes,
-			"a slot would be %" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64 " bytes = %" PRIu64
-			" bytes, over 1 GiB (%" PRIu64 "): take a smaller micro_batch",
+			"a slot would be %" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64
+			" bytes = %" PRIu64 " bytes, over 1 GiB (%" PRIu64
+			"): take a smaller micro_batch",
 			rows, window_tokens, token_bytes, slot_bytes, (uint64_t)LIMIT_CHUNK_BYTES);
 		return false;
 	}
 	if (slots * rows > LIMIT_RING_ROWS) {
 		snprintf(why, why_bytes,
-			"%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64 " rows, over %d: take fewer slots",
+			"%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64
+			" rows, over %d: take fewer slots",
 			slots, rows, slots * rows, LIMIT_RING_ROWS);
 		return false;
 	}
@@ -64,7 +66,8 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 	g->data_bytes = g->control_at + RING_PAGE;
 	g->documents = (marks & RING_DOCUMENTS) != 0;
 	g->loss_mask = (marks & RING_LOSS_MASK) != 0;
-	g->meta_bytes = RING_PAGE + slots * sizeof(struct ring_slot) + slots * rows * sizeof(struct ring_row);
+	g->meta_bytes = RING_PAGE + slots * sizeof(struct ring_slot) +
+			slots * rows * sizeof(struct ring_row);
 	if (g->documents) /* < 2^22 · 2^31 */
 		g->meta_bytes += slots * rows * (1 + window_tokens) * sizeof(uint32_t);
 	if (g->loss_mask)
@@ -108,12 +111,14 @@ bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, u
 	unsigned marks;
 	char why[256];
 
-	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC || header->version != RING_VERSION)
+	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC ||
+		header->version != RING_VERSION)
 		return false;
 	marks = (header->geometry.documents ? RING_DOCUMENTS : 0) |
 		(header->geometry.loss_mask ? RING_LOSS_MASK : 0);
-	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows, header->geometry.window_tokens,
-		    header->geometry.token_bytes, marks, why, sizeof(why)))
+	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows,
+		    header->geometry.window_tokens, header->geometry.token_bytes, marks, why,
+		    sizeof(why)))
 		return false;
 	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes ||
 		g.data_bytes != data_bytes)

@@ -1,32 +1,35 @@
 /*
- * The ring between the daemon and one trainer process: layout of the two shared segments and the protocol on
- * them.
+ * The ring between the daemon and one trainer process: layout of the two shared segments and the
+ * protocol on them.
  *
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
- *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots × rows] |
- *          | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens] |
+ *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots ×
+ * rows] | | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens] |
  *          | with a loss mask: u8 [slots × rows × window_tokens] |
  *   data   mapped read-write by both (CUDA can only register writable maps)
- *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct ring_control |
+ *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct
+ * ring_control |
  *
- * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills them in
- * order and raises `published`; the client reads below it and raises `released`. Tokens lie packed, [rows,
- * window_tokens] in their stored width. Once a slot is published the daemon never reads its bytes again, and
- * reads only the two words of the control page, which it range-checks: a client that scribbles there harms
- * only itself.
+ * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills
+ * them in order and raises `published`; the client reads below it and raises `released`. Tokens lie
+ * packed, [rows, window_tokens] in their stored width. Once a slot is published the daemon never
+ * reads its bytes again, and reads only the two words of the control page, which it range-checks: a
+ * client that scribbles there harms only itself.
  *
- * Documents. start[0] < start[1] < …, `count` of them, are the tokens of a row's window, from 1 on, that are
- * the first of another document than the token before. Every token but the first could be one: there is room.
- * Loss mask. A byte a token: 1 where it may be a label, 0 where not; 0 in rows that are padding.
+ * Documents. start[0] < start[1] < …, `count` of them, are the tokens of a row's window, from 1 on,
+ * that are the first of another document than the token before. Every token but the first could be
+ * one: there is room. Loss mask. A byte a token: 1 where it may be a label, 0 where not; 0 in rows
+ * that are padding.
  *
- * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes its
- * progress, then looks whether somebody waits. Both are store-then-load, so all four accesses are seq_cst:
- * one side always sees the other. client  client_waits = s + 1; published > s ?   |  daemon  published = p;
- * client_waits ≤ p ? → one byte on the socket daemon  wake_at = r;  released ≥ r ?            |  client
- * released = q; wake_at ≤ q ?       → one byte on the socket The daemon waits for half a ring, to be woken
- * seldom. A client that holds more than that and waits for one slot would wait for ever, so it also says when
- * it begins to wait: daemon  wake_at = r;  client_waits, and a slot free ?  |  client  client_waits = s + 1;
- * wake_at ? → one byte on the socket
+ * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes
+ * its progress, then looks whether somebody waits. Both are store-then-load, so all four accesses
+ * are seq_cst: one side always sees the other. client  client_waits = s + 1; published > s ?   |
+ * daemon  published = p; client_waits ≤ p ? → one byte on the socket daemon  wake_at = r;  released
+ * ≥ r ?            |  client released = q; wake_at ≤ q ?       → one byte on the socket The daemon
+ * waits for half a ring, to be woken seldom. A client that holds more than that and waits for one
+ * slot would wait for ever, so it also says when it begins to wait: daemon  wake_at = r;
+ * client_waits, and a slot free ?  |  client  client_waits = s + 1; wake_at ? → one byte on the
+ * socket
  */
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
@@ -84,14 +87,17 @@ struct ring_header {
 	struct ring_geometry geometry;
 	alignas(64) _Atomic uint64_t published; /* slots, since attach */
 	_Atomic uint64_t end;			/* slots this rank gets in all, or RING_ENDLESS */
-	alignas(64) _Atomic uint64_t wake_at;	/* the daemon waits for released ≥ this; 0: it does not */
-	alignas(64) _Atomic uint64_t request;	/* number of the operator's last request; 0: none */
+	alignas(64) _Atomic uint64_t
+		wake_at; /* the daemon waits for released ≥ this; 0: it does not */
+	alignas(64) _Atomic uint64_t request; /* number of the operator's last request; 0: none */
 };
 
 struct ring_control {
-	alignas(64) _Atomic uint64_t released;	   /* slots the client will not look at again */
-	alignas(64) _Atomic uint64_t client_waits; /* it waits for published ≥ this; 0: it does not */
-	alignas(64) _Atomic uint64_t pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
+	alignas(64) _Atomic uint64_t released; /* slots the client will not look at again */
+	alignas(64) _Atomic uint64_t
+		client_waits; /* it waits for published ≥ this; 0: it does not */
+	alignas(64) _Atomic uint64_t
+		pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
 
 /* It was to be registered, and could not be. 0: nobody has asked for that. */
@@ -111,7 +117,8 @@ _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout
 _Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
-/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a private copy.
+/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a
+ * private copy.
  */
 struct ring {
 	struct ring_geometry geometry;
@@ -126,16 +133,16 @@ struct ring {
 };
 
 /*
- * Sizes of a ring. @marks: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is broken; @why
- * then holds the arithmetic.
+ * Sizes of a ring. @marks: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is
+ * broken; @why then holds the arithmetic.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
 	uint64_t token_bytes, unsigned marks, char *why, size_t why_bytes);
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
-/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a ring of
- * ours. */
+/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a
+ * ring of ours. */
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes);
 
 /* Where slot number @s lies. */
@@ -196,8 +203,8 @@ static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 	return waits != 0 && waits <= published ? waits : 0;
 }
 
-/* Loads released into *@released. False if the client wrote nonsense: less than before, or more than was
- * published. */
+/* Loads released into *@released. False if the client wrote nonsense: less than before, or more
+ * than was published. */
 static inline bool ring_released(const struct ring *ring, uint64_t published, uint64_t *released)
 {
 	uint64_t now = atomic_load_explicit(&ring->control->released, memory_order_seq_cst);
@@ -208,7 +215,8 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
-/* Asks the client for a byte once released ≥ @at (0: no longer). Look at released again behind it. */
+/* Asks the client for a byte once released ≥ @at (0: no longer). Look at released again behind it.
+ */
 static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 {
 	atomic_store_explicit(&ring->header->wake_at, at, memory_order_seq_cst);

@@ -1,6 +1,6 @@
 /*
- * Windows are numbered through the sorted shards, so a window's shard is found by bisection and its offset by
- * arithmetic. Two words a shard are kept; everything else is computed.
+ * Windows are numbered through the sorted shards, so a window's shard is found by bisection and its
+ * offset by arithmetic. Two words a shard are kept; everything else is computed.
  */
 #include "proto/table.h"
 
@@ -14,7 +14,8 @@ void table_number(struct table *table)
 
 	for (uint64_t s = 0; s < table->shards; s++) {
 		table->first_window[s] = windows;
-		windows += order_shard_windows(table->tokens[s], table->window_tokens, table->stride);
+		windows +=
+			order_shard_windows(table->tokens[s], table->window_tokens, table->stride);
 		tokens += table->tokens[s];
 	}
 	table->first_window[table->shards] = windows;
@@ -23,9 +24,9 @@ void table_number(struct table *table)
 }
 
 /*
- * The last shard that starts at or before @window: shards without windows share their number with the next
- * one. Shards are about as long as their neighbours, so a few guesses in proportion find it, each a read far
- * apart from the last; bisection ends it where they are not.
+ * The last shard that starts at or before @window: shards without windows share their number with
+ * the next one. Shards are about as long as their neighbours, so a few guesses in proportion find
+ * it, each a read far apart from the last; bisection ends it where they are not.
  */
 static uint64_t shard_of(const struct table *table, uint64_t window)
 {
@@ -52,23 +53,24 @@ static uint64_t shard_of(const struct table *table, uint64_t window)
 	return lo;
 }
 
-static uint64_t slide_of(const struct table *table, const struct order_dataset *order, uint64_t seed,
-	uint64_t epoch, uint64_t shard)
+static uint64_t slide_of(const struct table *table, const struct order_dataset *order,
+	uint64_t seed, uint64_t epoch, uint64_t shard)
 {
 	if (!order->slide) /* and where nothing slides, nothing is read */
 		return 0;
-	uint64_t slack = order_shard_slack(table->tokens[shard], table->window_tokens, table->stride);
+	uint64_t slack =
+		order_shard_slack(table->tokens[shard], table->window_tokens, table->stride);
 
 	return order_slide(order, seed, epoch, shard, slack);
 }
 
-void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed, uint64_t epoch,
-	uint64_t window, uint64_t *shard, uint64_t *offset)
+void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t window, uint64_t *shard, uint64_t *offset)
 {
 	assert(window < table->windows);
 	uint64_t s = shard_of(table, window);
-	uint64_t at =
-		(window - table->first_window[s]) * table->stride + slide_of(table, order, seed, epoch, s);
+	uint64_t at = (window - table->first_window[s]) * table->stride +
+		      slide_of(table, order, seed, epoch, s);
 
 	assert(window < table->first_window[s + 1]);
 	assert(!order->slide || at <= table->tokens[s] - table->window_tokens);
@@ -77,7 +79,8 @@ void table_locate(const struct table *table, const struct order_dataset *order, 
 }
 
 void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
-	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first, uint64_t *count)
+	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first,
+	uint64_t *count)
 {
 	assert(shard < table->shards);
 	uint64_t windows = table->first_window[shard + 1] - table->first_window[shard];
@@ -93,8 +96,10 @@ void table_touching(const struct table *table, const struct order_dataset *order
 		return;
 
 	/* Window j holds [j·stride, j·stride + window_tokens), counted from the slide on. */
-	uint64_t at = token < slide ? 0 : token - slide, last = (token + tokens - 1 - slide) / table->stride;
-	uint64_t lowest = at < table->window_tokens ? 0 : (at - table->window_tokens) / table->stride + 1;
+	uint64_t at = token < slide ? 0 : token - slide,
+		 last = (token + tokens - 1 - slide) / table->stride;
+	uint64_t lowest =
+		at < table->window_tokens ? 0 : (at - table->window_tokens) / table->stride + 1;
 
 	if (last > windows - 1)
 		last = windows - 1;

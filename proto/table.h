@@ -1,6 +1,6 @@
 /*
- * The window table of a dataset: which shard holds window w, and where. Pure: it is built from sizes and
- * knows no files.
+ * The window table of a dataset: which shard holds window w, and where. Pure: it is built from
+ * sizes and knows no files.
  */
 #ifndef TOKEND_TABLE_H
 #define TOKEND_TABLE_H
@@ -13,29 +13,31 @@ struct table {
 	uint64_t shards;
 	uint64_t windows; /* N: the sum over the shards */
 	uint64_t total_tokens;
-	uint64_t *tokens; /* [shards] */
-	uint64_t
-		*first_window; /* [shards + 1] the number of each shard's first window; the last entry is N */
+	uint64_t *tokens;	/* [shards] */
+	uint64_t *first_window; /* [shards + 1] the number of each shard's first window; the last
+				   entry is N */
 };
 
-/* Computes first_window, windows and total_tokens. The arrays are the caller's, filled up to tokens. */
+/* Computes first_window, windows and total_tokens. The arrays are the caller's, filled up to
+ * tokens. */
 void table_number(struct table *table);
 
 /* Shard and token offset of @window in @epoch (slide included). window < N. */
-void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed, uint64_t epoch,
-	uint64_t window, uint64_t *shard, uint64_t *offset);
+void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed,
+	uint64_t epoch, uint64_t window, uint64_t *shard, uint64_t *offset);
 
 /*
- * The windows of @shard that hold @token in @epoch: [*first, *first + *count), numbered in the dataset.
- * Overlapping windows (extra, or a stride below the window) give more than one, the left-over tail gives
- * none.
+ * The windows of @shard that hold @token in @epoch: [*first, *first + *count), numbered in the
+ * dataset. Overlapping windows (extra, or a stride below the window) give more than one, the
+ * left-over tail gives none.
  */
 void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count);
 
 /* The windows that hold any of the tokens [@token, @token + @tokens), likewise. */
 void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
-	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first, uint64_t *count);
+	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first,
+	uint64_t *count);
 
 /* Tokens that no window holds, over all shards, when nothing slides. */
 uint64_t table_unserved(const struct table *table);

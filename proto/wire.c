@@ -91,8 +91,8 @@ static const uint64_t required[WIRE_OPS] = {
 	[WIRE_HELLO] = BIT(WIRE_VERSION_KEY),
 	[WIRE_ATTACH] = BIT(WIRE_STREAM) | BIT(WIRE_RUN) | BIT(WIRE_RANK) | BIT(WIRE_WORLD) |
 			BIT(WIRE_MICRO) | BIT(WIRE_PEER) | BIT(WIRE_SLOTS),
-	[WIRE_FEED] = BIT(WIRE_CURSOR) | BIT(WIRE_FINGERPRINT) | BIT(WIRE_END) | BIT(WIRE_META_BYTES) |
-		      BIT(WIRE_DATA_BYTES),
+	[WIRE_FEED] = BIT(WIRE_CURSOR) | BIT(WIRE_FINGERPRINT) | BIT(WIRE_END) |
+		      BIT(WIRE_META_BYTES) | BIT(WIRE_DATA_BYTES),
 	[WIRE_CHECKPOINT] = BIT(WIRE_TAG) | BIT(WIRE_CURSOR),
 	[WIRE_SAVED] = BIT(WIRE_TAG) | BIT(WIRE_PATH) | BIT(WIRE_DIGEST),
 	[WIRE_REQUEST] = BIT(WIRE_KIND) | BIT(WIRE_ARGS),
@@ -243,7 +243,8 @@ unsigned wire_character(const char *text)
 	static const struct {
 		unsigned char mask, lead;
 		uint32_t least;
-	} forms[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+	} forms[] = {
+		{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
 
 	for (unsigned n = 1; n <= 4; n++) {
 		if ((p[0] & forms[n - 1].mask) != forms[n - 1].lead)
@@ -286,7 +287,8 @@ bool wire_name_ok(const char *name)
 bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES])
 {
 	int n = runtime ? snprintf(path, WIRE_SOCKET_BYTES, "%s/tokend/tokend.sock", runtime)
-			: snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%" PRIu64 "/tokend.sock", uid);
+			: snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%" PRIu64 "/tokend.sock",
+				  uid);
 
 	return n > 0 && n < WIRE_SOCKET_BYTES;
 }

@@ -6,21 +6,17 @@
  *
  *   → hello{version, host, process?}
  *   ← hello{version}
- *   ← error{code, field, text, passing?}    at any time; the daemon then closes, unless it answers a
- *                                 checkpoint or an operator. passing: the same attach fits once others leave,
- *                                 so the client tries again until its deadline
+ *   ← error{code, field, text, passing?}    at any time; the daemon then closes, unless it answers
+ * a checkpoint or an operator. passing: the same attach fits once others leave, so the client tries
+ * again until its deadline
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?, node?,
- *            replaces?, strict?}
- *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?}    + 2 fds. A seek attaches anew
- *                                 and says in replaces the id of the session that it closes then:
- *                                 `memory:` counts the two rings as one meanwhile. run: what an unnamed
- *                                 run is called if "default" is another user's
- *   ← warning{text}    at any time, only to clients that sent their process
- *   → checkpoint{tag, cursor}
- *   ← saved{tag, path, digest}
- *   → describe{}
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?,
+ * node?, replaces?, strict?} ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} +
+ * 2 fds. A seek attaches anew and says in replaces the id of the session that it closes then:
+ *                                 `memory:` counts the two rings as one meanwhile. run: what an
+ * unnamed run is called if "default" is another user's ← warning{text}    at any time, only to
+ * clients that sent their process → checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{}
  *   ← described{cursor}    where the stream begins
  *   → pending{}
  *   ← request{number, kind, args}    number 0: none
@@ -31,24 +27,25 @@
  *   ← session{…} × n, status{…, after: next page or 0}
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions}
- *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?, cursor?, from?,
- *            acts_from?}    one at a time, as they come
- *   → cancel{number}
- *   ← cancelled{number, fetched}
+ *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
+ * cursor?, from?, acts_from?}    one at a time, as they come → cancel{number} ← cancelled{number,
+ * fetched}
  *
- * A helper reads ahead for another session, which is the one that operators speak to: requests are not for
- * it.
+ * A helper reads ahead for another session, which is the one that operators speak to: requests are
+ * not for it.
  *
- * Requests. A request goes to the sessions of one run: they see its number in their rings until they have
- * answered it, and any of them may fetch the rest. `waiting` is how many have neither done it nor failed to
- * when the answer was passed on; at 0 the request is over. A session that ends without an answer gives the
- * answer WIRE_GONE, unless another one of its rank and peer is there (it went to another ring). The first
- * WIRE_DONE comes with its cursor, for those after it `same` tells whether theirs has the very same bytes,
- * and the first that has not is passed on too. cancel takes a request back if nobody has fetched it (fetched:
- * 0), and so does the end of the operator's connection; otherwise it goes on, and a run has one at a time.
+ * Requests. A request goes to the sessions of one run: they see its number in their rings until
+ * they have answered it, and any of them may fetch the rest. `waiting` is how many have neither
+ * done it nor failed to when the answer was passed on; at 0 the request is over. A session that
+ * ends without an answer gives the answer WIRE_GONE, unless another one of its rank and peer is
+ * there (it went to another ring). The first WIRE_DONE comes with its cursor, for those after it
+ * `same` tells whether theirs has the very same bytes, and the first that has not is passed on too.
+ * cancel takes a request back if nobody has fetched it (fetched: 0), and so does the end of the
+ * operator's connection; otherwise it goes on, and a run has one at a time.
  *
- * A packet of one byte is not a message: it is a wake-up (see ring.h), in either direction. Detach is close.
- * Unknown keys are ignored, missing ones refused. Texts and bytes are borrowed from the packet.
+ * A packet of one byte is not a message: it is a wake-up (see ring.h), in either direction. Detach
+ * is close. Unknown keys are ignored, missing ones refused. Texts and bytes are borrowed from the
+ * packet.
  */
 #ifndef TOKEND_WIRE_H
 #define TOKEND_WIRE_H
@@ -85,7 +82,8 @@ enum wire_op {
 	WIRE_OPS,
 };
 
-/* Keys with numbers first, then keys with texts or bytes. The names in a packet are these, in lower case. */
+/* Keys with numbers first, then keys with texts or bytes. The names in a packet are these, in lower
+ * case. */
 enum wire_key {
 	WIRE_VERSION_KEY, /* "version" */
 	WIRE_RANK,
@@ -126,8 +124,10 @@ enum wire_key {
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_SLOW_MS, /* how long its storage has not answered */
-	WIRE_PROCESS, /* random, one for each process; tells whether two sessions are of one; 0: none */
-	WIRE_STRICT,  /* 1: refuse, passing, while another process reads for this rank, run and peer */
+	WIRE_PROCESS, /* random, one for each process; tells whether two sessions are of one; 0:
+			 none */
+	WIRE_STRICT,  /* 1: refuse, passing, while another process reads for this rank, run and peer
+		       */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -205,21 +205,23 @@ bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacit
 const char *wire_decode(struct wire *w, const void *packet, size_t n);
 const char *wire_op_name(enum wire_op op);
 
-/* The number that plain decimal digits up to 2^64 - 1 are; false, with *@value as it was: @text is none. */
+/* The number that plain decimal digits up to 2^64 - 1 are; false, with *@value as it was: @text is
+ * none. */
 bool wire_digits(const char *text, uint64_t *value);
 
-/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs and tags
- * become file names: no '/', no leading dot. Those of datasets (labels) may hold both. */
-/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or the text is
- * empty. */
+/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs
+ * and tags become file names: no '/', no leading dot. Those of datasets (labels) may hold both. */
+/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or
+ * the text is empty. */
 unsigned wire_character(const char *text);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
 /*
- * Where a daemon of user @uid listens if that user may not create WIRE_SOCKET: @runtime/tokend/tokend.sock,
- * or /tmp/tokend-UID/tokend.sock where @runtime ($XDG_RUNTIME_DIR) is NULL. The directory must belong to the
- * user and be writable by no one else. False: the path is too long for a socket.
+ * Where a daemon of user @uid listens if that user may not create WIRE_SOCKET:
+ * @runtime/tokend/tokend.sock, or /tmp/tokend-UID/tokend.sock where @runtime ($XDG_RUNTIME_DIR) is
+ * NULL. The directory must belong to the user and be writable by no one else. False: the path is
+ * too long for a socket.
  */
 bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES]);
 

@@ -22,15 +22,18 @@ struct command {
 
 static const struct command commands[] = {
 	{"plan", ctl_plan,
-		"-c FILE STREAM --from I --count N | --step N --world W --micro B [--rank R] [--from I] "
+		"-c FILE STREAM --from I --count N | --step N --world W --micro B [--rank R] "
+		"[--from I] "
 		"[--cursor F... | --run RUN] [--tokens] [--json]",
-		"the order of a stream, or what a step gave to each rank, computed without a daemon"},
+		"the order of a stream, or what a step gave to each rank, computed without a "
+		"daemon"},
 	{"when", ctl_when,
 		"-c FILE STREAM --dataset D --shard S --offset T [--tokens N] [--epoch E] "
 		"[--cursor F... | --run RUN] [--json]",
 		"at which positions tokens of a shard are served"},
 	{"inspect", ctl_inspect,
-		"[-c FILE] [--input-format F] [--input-dtype u16|u32|...] [--input-column C] [--deep] "
+		"[-c FILE] [--input-format F] [--input-dtype u16|u32|...] [--input-column C] "
+		"[--deep] "
 		"[--manifest FILE] PATH... [--json]",
 		"what shards hold, and what is wrong with them; --deep reads all of it"},
 	{"pack", ctl_pack,
@@ -39,18 +42,22 @@ static const struct command commands[] = {
 		"[--input-column C] [--json]",
 		"shards of any format made into a directory of shards, or one file, of another"},
 	{"cat", ctl_cat,
-		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start begin|POSITION|TAG] "
+		"STREAM --rank R --world W --micro B --batches N [--socket P] [--start "
+		"begin|POSITION|TAG] "
 		"[--cursor F] "
 		"[--cursor-out F] [--record FILE] [--run RUN] [--peer P] [--slots N] [-c FILE]",
 		"attach like a trainer and write raw tokens to stdout"},
 	{"cursor", ctl_cursor,
-		"new -c FILE STREAM -o G | show F [--json] | diff F G [--json] | seek F --to POSITION -o G | "
-		"skip F --samples N -o G | mix F [--at POSITION] D=W... -o G | add F -c FILE -o G | "
+		"new -c FILE STREAM -o G | show F [--json] | diff F G [--json] | seek F --to "
+		"POSITION -o G | "
+		"skip F --samples N -o G | mix F [--at POSITION] D=W... -o G | add F -c FILE -o G "
+		"| "
 		"remove F D [--at POSITION] -o G | schedule F -c FILE -o G; edits take --json, too",
 		"edits of a cursor, offline"},
 	{"verify", ctl_verify,
 		"-c FILE STREAM RECORD... [--from I] [--to J] [--cursor F... | --run RUN] [--json]",
-		"prove from trainers' records that nothing was repeated, lost or altered; what was taken "
+		"prove from trainers' records that nothing was repeated, lost or altered; what was "
+		"taken "
 		"counts, or with commit() what was committed"},
 	{"status", ctl_status, "[--socket P] [-c FILE] [--json]", "what a running daemon serves"},
 	{"top", ctl_top, "[--interval S] [--count N] [--socket P] [-c FILE]",
@@ -121,9 +128,11 @@ static int help(FILE *to)
 {
 	fputs("tokctl COMMAND …: looks at and edits what tokend serves\n\n", to);
 	for (int i = 0; i < COMMANDS; i++)
-		fprintf(to, "  %-10s %s\n             tokctl %s %s\n", commands[i].name, commands[i].help,
-			commands[i].name, commands[i].arguments);
-	fputs("\nExit status: 0 done, 1 failed or not so, 2 usage. --json prints one object a line.\n", to);
+		fprintf(to, "  %-10s %s\n             tokctl %s %s\n", commands[i].name,
+			commands[i].help, commands[i].name, commands[i].arguments);
+	fputs("\nExit status: 0 done, 1 failed or not so, 2 usage. --json prints one object a "
+	      "line.\n",
+		to);
 	return to == stdout ? CTL_OK : CTL_USAGE;
 }
 
@@ -131,7 +140,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 2)
 		return help(stderr);
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+		strcmp(argv[1], "help") == 0)
 		return help(stdout);
 	if (strcmp(argv[1], "--version") == 0) {
 		puts("tokctl " TOKEND_VERSION);

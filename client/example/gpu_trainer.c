@@ -1,6 +1,7 @@
 /*
- * A trainer on a GPU, but for the model: while a batch is trained on, the next one is copied. What is copied
- * ahead is not taken: the cursor that is saved at the end is that of the last batch trained on.
+ * A trainer on a GPU, but for the model: while a batch is trained on, the next one is copied. What
+ * is copied ahead is not taken: the cursor that is saved at the end is that of the last batch
+ * trained on.
  *
  *   cc gpu_trainer.c -ltokend -lcudart -o trainer && ./trainer [STREAM [SOCKET]]
  */
@@ -33,7 +34,8 @@ static void tokend(int r, const struct tokend *t)
 	exit(1);
 }
 
-/* Queues the copy of the next batch. 0: there is none, or, where that is not waited for, none yet. */
+/* Queues the copy of the next batch. 0: there is none, or, where that is not waited for, none yet.
+ */
 static int copy(struct tokend *t, struct lane *lane, cudaStream_t stream, int wait)
 {
 	struct tokend_batch batch;
@@ -74,8 +76,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "trainer: %s\n", tokend_why(t));
 	tokend_shape(t, &shape);
 	for (int i = 0; i < 2; i++) {
-		cuda(cudaMalloc(
-			     &lane[i].tokens, (size_t)shape.rows * shape.window_tokens * shape.token_bytes),
+		cuda(cudaMalloc(&lane[i].tokens,
+			     (size_t)shape.rows * shape.window_tokens * shape.token_bytes),
 			"memory");
 		cuda(cudaEventCreateWithFlags(&lane[i].arrived, cudaEventDisableTiming), "event");
 		cuda(cudaEventCreateWithFlags(&lane[i].free, cudaEventDisableTiming), "event");
@@ -90,7 +92,8 @@ int main(int argc, char **argv)
 		if (r == 0)
 			break;
 		cuda(cudaStreamWaitEvent(training, now->arrived, 0), "wait");
-		/* Forward, backward and step go here, on `training`: now->tokens has what batch.row tells of.
+		/* Forward, backward and step go here, on `training`: now->tokens has what batch.row
+		 * tells of.
 		 */
 		cuda(cudaEventRecord(now->free, training), "record");
 		tokend(ahead = copy(t, &lane[(step + 1) % 2], copies, 0), t);

@@ -1,5 +1,6 @@
 /*
- * A whole trainer but for the model: takes 100 batches, has the cursor saved, and says how fast tokens came.
+ * A whole trainer but for the model: takes 100 batches, has the cursor saved, and says how fast
+ * tokens came.
  *
  * With the TAG that it saves under, "example", it goes on where it was.
  *
@@ -49,8 +50,8 @@ int main(int argc, char **argv)
 	double begin = seconds();
 
 	for (; steps < 100 && (r = tokend_next(t, &batch)) == 1; steps++) {
-		/* Forward, backward and step go here: batch.tokens is [rows][window_tokens], of token_bytes
-		 * each. */
+		/* Forward, backward and step go here: batch.tokens is [rows][window_tokens], of
+		 * token_bytes each. */
 		tokens += (uint64_t)batch.rows_valid * batch.window_tokens;
 		tokend_release(t, &batch);
 	}

@@ -1,7 +1,7 @@
 /*
  * Everything that waits for the daemon: looking for one, attaching, asking. A daemon may die at any
- * instruction and come back with an empty memory, so nothing here depends on what the former one knew: an
- * attach says all there is to say.
+ * instruction and come back with an empty memory, so nothing here depends on what the former one
+ * knew: an attach says all there is to say.
  */
 #include "client/lib/handle.h"
 
@@ -45,7 +45,8 @@ int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 	struct pollfd p = {fd, events, 0};
 
 	for (;;) {
-		int64_t left = until - handle_clock(), slice = left < 0 ? 0 : earlier(left, longest);
+		int64_t left = until - handle_clock(),
+			slice = left < 0 ? 0 : earlier(left, longest);
 		const struct timespec time = {slice / (1000 * MS), slice % (1000 * MS)};
 		int n = ppoll(&p, 1, &time, NULL);
 
@@ -72,14 +73,15 @@ static int refused(struct tokend *t)
 		error = TOKEND_EDATA;
 	if (code.n == 8 && memcmp(code.at, "protocol", 8) == 0)
 		error = TOKEND_EPROTOCOL;
-	return handle_fail(
-		t, error, "%.*s%s%.*s", (int)field.n, field.at, field.n ? ": " : "", (int)text.n, text.at);
+	return handle_fail(t, error, "%.*s%s%.*s", (int)field.n, field.at, field.n ? ": " : "",
+		(int)text.n, text.at);
 }
 
 static int not_ours(struct tokend *t, const char *what)
 {
 	return handle_fail(t, TOKEND_EPROTOCOL,
-		"socket: what answers at %s is not a tokend we understand (%s): is it of another version?",
+		"socket: what answers at %s is not a tokend we understand (%s): is it of another "
+		"version?",
 		t->socket, what);
 }
 
@@ -108,8 +110,8 @@ void handle_stop_search(struct search *s)
 }
 
 /*
- * This try failed, with errno @error or the passing refusal @refused in t->why. The next one follows after
- * half to all of the backoff, so that ranks do not come all at once.
+ * This try failed, with errno @error or the passing refusal @refused in t->why. The next one
+ * follows after half to all of the backoff, so that ranks do not come all at once.
  */
 static void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
@@ -139,7 +141,8 @@ static void say_hello(struct wire *w, char *host, size_t host_bytes)
 		wire_set(w, WIRE_PROCESS, process);
 }
 
-/* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to be. */
+/* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to
+ * be. */
 static void say_node(struct wire *w)
 {
 	unsigned cpu, node;
@@ -195,7 +198,8 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 	say_hello(&hello, host, sizeof(host));
 	say_attach(&attach, t, target);
 
-	/* Refused at hello, it may have closed before the second packet: then its word is there to be read.
+	/* Refused at hello, it may have closed before the second packet: then its word is there to
+	 * be read.
 	 */
 	int error = link_send(s->fd, &hello, t->out);
 
@@ -325,14 +329,16 @@ static int take_feed(
 		wire_number(&p->wire, WIRE_DATA_BYTES), &no_memory, text, sizeof(text));
 	packet_close(p);
 	if (!*g)
-		return no_memory ? handle_fail(t, TOKEND_EMEMORY, "ring: %s", text) : not_ours(t, text);
+		return no_memory ? handle_fail(t, TOKEND_EMEMORY, "ring: %s", text)
+				 : not_ours(t, text);
 	if (!cursor_decode(cursor, bytes.at, bytes.n, &why)) {
 		generation_free(*g, true);
 		return not_ours(t, why.text);
 	}
 	const struct ring_geometry *shape = &(*g)->ring.geometry;
 
-	if (shape->rows != target->micro || shape->window_tokens != cursor->seq_len + cursor->extra ||
+	if (shape->rows != target->micro ||
+		shape->window_tokens != cursor->seq_len + cursor->extra ||
 		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
 		generation_free(*g, true);
 		cursor_free(cursor);
@@ -344,7 +350,8 @@ static int take_feed(
 		return not_ours(t, "a run without a name");
 	}
 	(*g)->id = ++t->generations;
-	(*g)->session = wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : GENERATION_UNNAMED;
+	(*g)->session =
+		wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : GENERATION_UNNAMED;
 	return 1;
 }
 
@@ -386,17 +393,20 @@ static int check_revived(struct tokend *t, const struct generation *g, const str
 		return not_ours(t, "a feed at another position");
 	if (new->window_tokens != old->window_tokens || new->token_bytes != old->token_bytes)
 		return handle_fail(t, TOKEND_EREFUSED,
-			"dtype: the restarted daemon serves windows of %u × %u bytes, before it were %u × %u",
+			"dtype: the restarted daemon serves windows of %u × %u bytes, before it "
+			"were %u × %u",
 			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
 	if (old->documents && !new->documents)
 		return handle_fail(t, TOKEND_EREFUSED,
-			"documents: the restarted daemon's config has them no more for stream %s: it needs "
+			"documents: the restarted daemon's config has them no more for stream %s: "
+			"it needs "
 			"documents: "
 			"true there",
 			t->stream);
 	if (old->loss_mask && !new->loss_mask)
 		return handle_fail(t, TOKEND_EREFUSED,
-			"loss_mask: the restarted daemon's config has it no more for stream %s: it needs "
+			"loss_mask: the restarted daemon's config has it no more for stream %s: it "
+			"needs "
 			"loss_mask: true there",
 			t->stream);
 	return 1;
@@ -424,7 +434,8 @@ int handle_revive(struct tokend *t, bool wait)
 		.micro = t->micro,
 	};
 
-	const struct patience patience = {.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
+	const struct patience patience = {
+		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
 
 	if (!s->active)
 		search_begin(s, &patience);
@@ -453,15 +464,17 @@ int handle_revive(struct tokend *t, bool wait)
 
 /* ---- talking to the one we have ---- */
 
-/* Is the message in t->packet the answer to a question that was interrupted? All are answered once. */
+/* Is the message in t->packet the answer to a question that was interrupted? All are answered once.
+ */
 static bool late_answer(struct tokend *t)
 {
 	const struct wire *w = &t->packet->wire;
 	struct wire_bytes code = wire_bytes(w, WIRE_CODE);
-	bool unsaved = w->op == WIRE_ERROR && code.n == 10 && memcmp(code.at, "checkpoint", 10) == 0;
+	bool unsaved =
+		w->op == WIRE_ERROR && code.n == 10 && memcmp(code.at, "checkpoint", 10) == 0;
 
-	if (t->late == 0 ||
-		(w->op != WIRE_SAVED && w->op != WIRE_REQUEST && w->op != WIRE_DESCRIBED && !unsaved))
+	if (t->late == 0 || (w->op != WIRE_SAVED && w->op != WIRE_REQUEST &&
+				    w->op != WIRE_DESCRIBED && !unsaved))
 		return false;
 	t->late--;
 	return true;
@@ -524,8 +537,8 @@ static int tell(struct tokend *t, const struct wire *wire)
 		if (error == 0)
 			return 1;
 		if (error == -EMSGSIZE)
-			return handle_fail(
-				t, TOKEND_EARGUMENT, "message: longer than %d bytes", LIMIT_PACKET_BYTES);
+			return handle_fail(t, TOKEND_EARGUMENT, "message: longer than %d bytes",
+				LIMIT_PACKET_BYTES);
 		if (error != -EAGAIN) {
 			handle_lose(t);
 			return 0;
@@ -543,12 +556,13 @@ static bool answers(const struct wire *question, const struct wire *w, enum wire
 	struct wire_bytes asked = wire_bytes(question, WIRE_TAG), got = wire_bytes(w, WIRE_TAG);
 
 	return w->op == answer &&
-	       (!wire_has(question, WIRE_TAG) || (asked.n == got.n && memcmp(asked.at, got.at, got.n) == 0));
+	       (!wire_has(question, WIRE_TAG) ||
+		       (asked.n == got.n && memcmp(asked.at, got.at, got.n) == 0));
 }
 
 /*
- * 1: it is in t->packet, 0: the daemon is lost, or an error. Without a @question: until those that were
- * interrupted are answered, for an answer does not say which question of its kind it is to.
+ * 1: it is in t->packet, 0: the daemon is lost, or an error. Without a @question: until those that
+ * were interrupted are answered, for an answer does not say which question of its kind it is to.
  */
 static int await(struct tokend *t, const struct wire *question, enum wire_op answer)
 {

@@ -1,7 +1,7 @@
 /*
- * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing here, only care for what may come
- * along: descriptors nobody asked for, packets cut short, and the ECONNRESET that a peer's close puts in
- * front of its last words.
+ * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing here, only care for what
+ * may come along: descriptors nobody asked for, packets cut short, and the ECONNRESET that a peer's
+ * close puts in front of its last words.
  */
 #include "client/lib/connect.h"
 
@@ -27,7 +27,8 @@ int link_open(const char *path)
 
 	if (fd < 0)
 		return -errno;
-	/* Room for the longest packet where the system's default is small; it caps this as it likes. */
+	/* Room for the longest packet where the system's default is small; it caps this as it
+	 * likes. */
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
 		int error = errno;
@@ -102,7 +103,8 @@ enum link_event link_receive(int fd, struct packet *packet)
 
 	ssize_t n = receive(fd, packet, &packet->fault);
 
-	/* Closing with our bytes unread resets the connection; what the daemon said before comes after that.
+	/* Closing with our bytes unread resets the connection; what the daemon said before comes
+	 * after that.
 	 */
 	if (n < 0 && errno == ECONNRESET)
 		n = receive(fd, packet, &packet->fault);

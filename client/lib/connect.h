@@ -1,5 +1,6 @@
 /*
- * The socket under a session: packets in, packets out, never blocking. What they mean is attach.c's business.
+ * The socket under a session: packets in, packets out, never blocking. What they mean is attach.c's
+ * business.
  */
 #ifndef TOKEND_CONNECT_H
 #define TOKEND_CONNECT_H
@@ -29,7 +30,8 @@ enum link_event link_receive(int fd, struct packet *packet);
 void packet_close(struct packet *packet);
 /* 0, or -errno; -EAGAIN where the daemon's queue is full. @buffer has LIMIT_PACKET_BYTES. */
 int link_send(int fd, const struct wire *wire, void *buffer);
-/* A wake-up byte. Its fate does not matter: a full queue wakes too, and a dead daemon is seen when reading.
+/* A wake-up byte. Its fate does not matter: a full queue wakes too, and a dead daemon is seen when
+ * reading.
  */
 void link_wake(int fd);
 

@@ -1,7 +1,7 @@
 /*
- * Batches that go to a GPU. A slot is the daemon's again when two things are so: its batch was taken, and the
- * copy out of it is over. The copy may begin before the batch is taken, so that it runs while the step before
- * does.
+ * Batches that go to a GPU. A slot is the daemon's again when two things are so: its batch was
+ * taken, and the copy out of it is over. The copy may begin before the batch is taken, so that it
+ * runs while the step before does.
  *
  * Rings of before a seek, or of a daemon that was lost, stay mapped while they are copied from.
  */
@@ -29,7 +29,8 @@ static bool need_copies(struct tokend *t, struct generation *g)
 
 bool handle_pin(struct tokend *t, struct generation *g)
 {
-	bool pinned = need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
+	bool pinned =
+		need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
 
 	ring_say_pinned(&g->ring, pinned ? copies_registered(g->copies) : RING_UNPINNED);
 	return pinned;
@@ -44,8 +45,8 @@ int tokend_pin(struct tokend *t, int device)
 	if (r < 0)
 		return r;
 	if (device >= 0 && device != pin_device(t->pin))
-		return handle_fail(t, TOKEND_EARGUMENT, "device: %d: this handle copies to device %d", device,
-			pin_device(t->pin));
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"device: %d: this handle copies to device %d", device, pin_device(t->pin));
 	t->pins = true;
 	return handle_pin(t, t->now) ? 0 : TOKEND_EMEMORY;
 }
@@ -60,7 +61,8 @@ static bool is_here(const struct tokend *t, const struct generation *g, uint64_t
 	return s < g->out.taken ? !giveback_early(&g->out, s) : g == t->now && g->published > s;
 }
 
-int tokend_copy(struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream)
+int tokend_copy(
+	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream)
 {
 	int r = handle_check(t);
 
@@ -71,11 +73,11 @@ int tokend_copy(struct tokend *t, const struct tokend_batch *batch, uint64_t dev
 	uint64_t s = handle_slot(batch->handle);
 
 	if (!g || !is_here(t, g, s))
-		return handle_fail(
-			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " is not held", batch->number);
-	if (handle_copies(g, s))
-		return handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " is being copied already",
+		return handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " is not held",
 			batch->number);
+	if (handle_copies(g, s))
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"batch: number %" PRIu64 " is being copied already", batch->number);
 	if (device_pointer == 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "device_pointer: 0");
 	r = need_driver(t, -1);
@@ -105,7 +107,8 @@ void handle_settle(struct tokend *t, uint64_t handle)
 	t->copying++;
 }
 
-/* Of one ring. What is not taken yet of the current one stays in the queue, for it is going to be. */
+/* Of one ring. What is not taken yet of the current one stays in the queue, for it is going to be.
+ */
 static void collect(struct tokend *t, struct generation **at)
 {
 	struct generation *g = *at;

@@ -21,9 +21,10 @@ static int refuse(char *why, size_t why_bytes, const struct fault *reason)
 	return TOKEND_EARGUMENT;
 }
 
-/* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may be the
- * cursor that was read. */
-static int64_t finish(const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *reason)
+/* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may
+ * be the cursor that was read. */
+static int64_t finish(
+	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *reason)
 {
 	void *bytes = edited ? malloc(LIMIT_CURSOR_BYTES) : NULL;
 	size_t n = bytes ? cursor_encode(cursor, bytes, LIMIT_CURSOR_BYTES) : 0;
@@ -86,7 +87,8 @@ static int find(const struct cursor *c, const char *name, struct fault *why)
 		return d;
 	for (uint32_t i = 0; i < c->datasets; i++) {
 		if (i >= 4 || n + strlen(c->dataset[i].name) + 24 > sizeof(names)) {
-			snprintf(names + n, sizeof(names) - n, ", … (%" PRIu32 " in all)", c->datasets);
+			snprintf(names + n, sizeof(names) - n, ", … (%" PRIu32 " in all)",
+				c->datasets);
 			break;
 		}
 		n += (size_t)snprintf(
@@ -98,8 +100,8 @@ static int find(const struct cursor *c, const char *name, struct fault *why)
 }
 
 /* One weight a dataset from those that are named. */
-static bool weights_of(const struct cursor *c, const char *const *names, const double *given, uint32_t n,
-	double *weights, struct fault *why)
+static bool weights_of(const struct cursor *c, const char *const *names, const double *given,
+	uint32_t n, double *weights, struct fault *why)
 {
 	bool named[LIMIT_DATASETS] = {0};
 	char field[sizeof(why->field)];
@@ -113,7 +115,8 @@ static bool weights_of(const struct cursor *c, const char *const *names, const d
 			return false;
 		if (named[d]) {
 			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
-			return fault_set(why, FAULT_ARGUMENT, field, "named twice: give it one weight");
+			return fault_set(
+				why, FAULT_ARGUMENT, field, "named twice: give it one weight");
 		}
 		named[d] = true;
 		weights[d] = given[i];
@@ -121,8 +124,8 @@ static bool weights_of(const struct cursor *c, const char *const *names, const d
 	return true;
 }
 
-int64_t tokend_cursor_mix(
-	const struct tokend_edit *e, uint64_t at, const char *const *names, const double *weights, uint32_t n)
+int64_t tokend_cursor_mix(const struct tokend_edit *e, uint64_t at, const char *const *names,
+	const double *weights, uint32_t n)
 {
 	double all[LIMIT_DATASETS];
 	struct fault reason;
@@ -133,12 +136,14 @@ int64_t tokend_cursor_mix(
 	if (at == TOKEND_SOON)
 		at = cursor_mix_at(&c);
 
-	bool edited = weights_of(&c, names, weights, n, all, &reason) && cursor_mix(&c, at, all, &reason);
+	bool edited =
+		weights_of(&c, names, weights, n, all, &reason) && cursor_mix(&c, at, all, &reason);
 
 	return finish(e, &c, edited, &reason);
 }
 
-int64_t tokend_cursor_add(const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
+int64_t tokend_cursor_add(
+	const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
 {
 	struct fault reason;
 	struct cursor_source source;
@@ -173,7 +178,8 @@ int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint
 	if (at == TOKEND_SOON)
 		at = cursor_mix_at(&c);
 
-	bool edited = (d = find(&c, name, &reason)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &reason);
+	bool edited =
+		(d = find(&c, name, &reason)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &reason);
 
 	return finish(e, &c, edited, &reason);
 }
@@ -235,7 +241,8 @@ static void put_pair(struct text *t, const char *before, const char *key, uint64
 	put_number(t, value);
 }
 
-/* A name has no control characters. What is no UTF-8 would be as Python's surrogateescape has it. */
+/* A name has no control characters. What is no UTF-8 would be as Python's surrogateescape has it.
+ */
 static void put_string(struct text *t, const char *text)
 {
 	char escape[8];
@@ -245,7 +252,8 @@ static void put_string(struct text *t, const char *text)
 		unsigned n = wire_character(text);
 
 		if (n == 0 || *text == '"' || *text == '\\') {
-			snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*text | (n ? 0 : 0xdc00));
+			snprintf(escape, sizeof(escape), "\\u%04x",
+				(unsigned char)*text | (n ? 0 : 0xdc00));
 			put(t, escape);
 			text++;
 		} else {
@@ -256,7 +264,8 @@ static void put_string(struct text *t, const char *text)
 	put(t, "\"");
 }
 
-static void put_list(struct text *t, const char *key, const uint64_t *values, uint32_t n, uint32_t of)
+static void put_list(
+	struct text *t, const char *key, const uint64_t *values, uint32_t n, uint32_t of)
 {
 	put(t, ",\"");
 	put(t, key);
@@ -335,8 +344,8 @@ static void put_cursor(struct text *t, const struct cursor *c)
 	put(t, "}");
 }
 
-int64_t tokend_cursor_show(
-	const void *cursor, size_t cursor_bytes, char *json, size_t capacity, char *why, size_t why_bytes)
+int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, size_t capacity,
+	char *why, size_t why_bytes)
 {
 	struct text t = {.bytes = json, .capacity = capacity};
 	struct fault reason;
@@ -347,7 +356,8 @@ int64_t tokend_cursor_show(
 	put_cursor(&t, &c);
 	cursor_free(&c);
 	if (t.full) {
-		fault_set(&reason, FAULT_ARGUMENT, "capacity", "the text is longer than %zu bytes", capacity);
+		fault_set(&reason, FAULT_ARGUMENT, "capacity", "the text is longer than %zu bytes",
+			capacity);
 		refuse(why, why_bytes, &reason);
 		return TOKEND_EMEMORY;
 	}

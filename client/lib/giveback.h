@@ -1,6 +1,7 @@
 /*
- * Slots come back in any order, the daemon hears of them in order: `released` follows the oldest slot that is
- * still out. A bit a slot remembers those that came back before it. Plain arithmetic on one thread.
+ * Slots come back in any order, the daemon hears of them in order: `released` follows the oldest
+ * slot that is still out. A bit a slot remembers those that came back before it. Plain arithmetic
+ * on one thread.
  */
 #ifndef TOKEND_GIVEBACK_H
 #define TOKEND_GIVEBACK_H

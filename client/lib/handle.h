@@ -1,5 +1,6 @@
 /*
- * A handle from the inside, shared by the files of the library and by the Python extension; not installed.
+ * A handle from the inside, shared by the files of the library and by the Python extension; not
+ * installed.
  *
  *   tokend.c   its beginning and end; checkpoints      request.c  an operator's requests
  *   next.c     batches out, slots back
@@ -9,13 +10,13 @@
  *   trust.c    whether who answers at the socket may be our daemon
  *   seek.c     the cursor: where we are, and every way to be elsewhere
  *   record.c   a record of what was taken
- *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in any order
- *   copy.c     batches that go to a GPU      pin.c  what that asks of its driver
+ *   connect.c  packets          map.c  a mapped ring          giveback.h  slots that come back in
+ * any order copy.c     batches that go to a GPU      pin.c  what that asks of its driver
  *
- * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be asked for.
- * `taken` is the position behind the last batch handed out, `committed` behind the last one committed;
- * cursors in between are made from origin. A lost daemon changes none of this: the new ring begins at
- * `taken`.
+ * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be
+ * asked for. `taken` is the position behind the last batch handed out, `committed` behind the last
+ * one committed; cursors in between are made from origin. A lost daemon changes none of this: the
+ * new ring begins at `taken`.
  */
 #ifndef TOKEND_HANDLE_H
 #define TOKEND_HANDLE_H
@@ -38,15 +39,16 @@ struct target {
 };
 
 /*
- * How long a search goes on. Where nobody listens: connect_ms. Where somebody does who is starting, or
- * refuses for now: deadline_ms, unless @never.
+ * How long a search goes on. Where nobody listens: connect_ms. Where somebody does who is starting,
+ * or refuses for now: deadline_ms, unless @never.
  */
 struct patience {
 	uint32_t connect_ms, deadline_ms;
 	bool never; /* a passing refusal is an error at once */
 };
 
-/* A search for a daemon that attaches us: goes through connect, hello and attach until a feed comes. */
+/* A search for a daemon that attaches us: goes through connect, hello and attach until a feed
+ * comes. */
 struct search {
 	int fd;	     /* connected, no feed yet; -1 */
 	int error;   /* errno of the last try; 0: see refused */
@@ -58,16 +60,17 @@ struct search {
 	char why[1200];			 /* of that refusal */
 };
 
-/* What tokend_obey() carried out and tokend_answer() has not yet told: at which place, from where it acts. */
+/* What tokend_obey() carried out and tokend_answer() has not yet told: at which place, from where
+ * it acts. */
 struct obeyed {
 	bool any;
 	uint64_t from, acts_from;
 };
 
 /*
- * Where we were before the edit that was obeyed last, with the ring and its session: taking the edit back
- * needs neither memory nor the daemon. Kept until the request is answered, the next batch is looked for, or
- * the cursor moves.
+ * Where we were before the edit that was obeyed last, with the ring and its session: taking the
+ * edit back needs neither memory nor the daemon. Kept until the request is answered, the next batch
+ * is looked for, or the cursor moves.
  */
 struct kept {
 	struct cursor origin; /* datasets 0: nothing is kept */
@@ -77,7 +80,8 @@ struct kept {
 	uint32_t late;
 };
 
-/* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new one. */
+/* Batches taken since `start` lie `step` positions apart. Another world or micro-batch begins a new
+ * one. */
 struct leg {
 	uint64_t start, step;
 	uint64_t from; /* where the one before it ended: < start behind a skip */
@@ -85,12 +89,13 @@ struct leg {
 
 /* Who wraps the library, and is asked while it waits. Not 0: the call returns TOKEND_EAGAIN. */
 struct waiter {
-	int (*idle)(void *context); /* every 100 ms, and after signals; or NULL */
-	int (*absent)(
-		void *context); /* nobody listens at the socket: may start a daemon. Does not wait; or NULL */
+	int (*idle)(void *context);   /* every 100 ms, and after signals; or NULL */
+	int (*absent)(void *context); /* nobody listens at the socket: may start a daemon. Does not
+					 wait; or NULL */
 	/* A search has gone on for 2, 10 and 60 s: @line says what for; or NULL */
 	int (*warn)(void *context, const char *line);
-	/* The daemon warns. Called at any moment, also where nothing waits, so it only keeps @line; or NULL
+	/* The daemon warns. Called at any moment, also where nothing waits, so it only keeps @line;
+	 * or NULL
 	 */
 	void (*notice)(void *context, const char *line);
 	void *context;
@@ -99,7 +104,8 @@ struct waiter {
 struct tokend {
 	/* what a ready next() and release() touch */
 	const volatile uint64_t *alive; /* a page that fork() wipes */
-	struct generation *now; /* never NULL; its published slots are served even when the daemon is gone */
+	struct generation
+		*now; /* never NULL; its published slots are served even when the daemon is gone */
 	uint64_t taken, end;
 	uint64_t step; /* world × micro */
 	uint64_t rank, world;
@@ -140,8 +146,8 @@ struct tokend {
 };
 
 /* As tokend_attach(), with somebody who is asked while it waits, or NULL. */
-int handle_attach(struct tokend **out, const struct tokend_options *options, const struct waiter *waiter,
-	char *why, size_t why_bytes);
+int handle_attach(struct tokend **out, const struct tokend_options *options,
+	const struct waiter *waiter, char *why, size_t why_bytes);
 
 /* ---- tokend.c ---- */
 
@@ -151,13 +157,15 @@ static inline bool handle_forked(const struct tokend *t)
 }
 
 /* Puts one line into why and returns @code. */
-__attribute__((format(printf, 3, 4))) int handle_fail(struct tokend *t, int code, const char *format, ...);
+__attribute__((format(printf, 3, 4))) int handle_fail(
+	struct tokend *t, int code, const char *format, ...);
 /* The same for an error that holds until the next seek; why is set already. */
 int handle_latch(struct tokend *t, int code);
 /* That error again. */
 int handle_failed(struct tokend *t);
 int handle_check(struct tokend *t); /* EFORKED in a child */
-/* Makes @g the current ring, reached over @fd. The former one stays while batches of it are held. */
+/* Makes @g the current ring, reached over @fd. The former one stays while batches of it are held.
+ */
 void handle_adopt(struct tokend *t, struct generation *g, int fd);
 
 /* ---- next.c ---- */
@@ -170,7 +178,8 @@ static inline uint64_t handle_slot(uint64_t handle)
 	return handle & ((UINT64_C(1) << HANDLE_BITS) - 1);
 }
 
-/* The generation that @handle names, through the pointer that holds it; NULL there if there is none. */
+/* The generation that @handle names, through the pointer that holds it; NULL there if there is
+ * none. */
 struct generation **handle_generation(struct tokend *t, uint64_t handle);
 /* Slot @s of the generation that @at points to is back. False if it was not out. */
 bool handle_return(struct tokend *t, struct generation **at, uint64_t s);
@@ -178,7 +187,8 @@ bool handle_return(struct tokend *t, struct generation **at, uint64_t s);
 /* ---- widen.c ---- */
 
 /* Widens @n tokens to @to, and to @next the @n tokens that begin one later: n + 1 are read. */
-void handle_widen_pair(int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
+void handle_widen_pair(
+	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 
 /* ---- copy.c ---- */
 
@@ -191,7 +201,8 @@ static inline bool handle_copies(const struct generation *g, uint64_t s)
 }
 /* Registers @g, if rings are to be. False, and why: it stays as it was. */
 bool handle_pin(struct tokend *t, struct generation *g);
-/* A batch that others had in their hands: given back, once what they may have queued from it is over. */
+/* A batch that others had in their hands: given back, once what they may have queued from it is
+ * over. */
 void handle_settle(struct tokend *t, uint64_t handle);
 
 /* ---- attach.c ---- */
@@ -202,7 +213,8 @@ int handle_doze(struct tokend *t, int fd, short events, int64_t until);
 /* Looks for a daemon and attaches. 1, and *@g, *@cursor, *@fd are the caller's; or an error. */
 int handle_find(struct tokend *t, const struct target *target, const struct patience *patience,
 	struct generation **g, struct cursor *cursor, int *fd);
-/* The daemon is lost: looks on for one, and attaches where we are. 1, 0 if !wait and not yet, or an error. */
+/* The daemon is lost: looks on for one, and attaches where we are. 1, 0 if !wait and not yet, or an
+ * error. */
 int handle_revive(struct tokend *t, bool wait);
 void handle_lose(struct tokend *t);
 void handle_stop_search(struct search *s);
@@ -220,7 +232,8 @@ uint64_t handle_process(void);
 
 /* ---- patience.c ---- */
 
-/* The try that has just failed with errno @error, or with the passing refusal @refused in t->why. */
+/* The try that has just failed with errno @error, or with the passing refusal @refused in t->why.
+ */
 void search_failed(struct tokend *t, struct search *s, int error, int refused);
 /* When the search is over if nothing changes, in ns. */
 int64_t search_give_up(const struct search *s);
@@ -243,12 +256,12 @@ static inline uint64_t handle_position(const struct tokend *t)
 /* Begins at a cursor, which becomes ours, on the ring that was adopted for it. */
 void handle_start(struct tokend *t, const struct cursor *origin, const struct target *target);
 /* tokend_set_mix() from @at on, or TOKEND_SOON. *@acts_from as there. */
-int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
-	uint64_t *acts_from);
+int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
+	uint64_t at, uint64_t *acts_from);
 /* Keeps where we are, and its ring, for handle_undo() of the edit that follows. */
 int handle_remember(struct tokend *t);
-/* Takes the edit that was remembered back: for jobs where not every rank could carry it out. Nothing that can
- * fail for want of memory or of a daemon. */
+/* Takes the edit that was remembered back: for jobs where not every rank could carry it out.
+ * Nothing that can fail for want of memory or of a daemon. */
 void handle_undo(struct tokend *t);
 /* What was remembered is not needed any more. */
 void handle_forget(struct tokend *t);
@@ -259,12 +272,12 @@ int handle_check_target(struct tokend *t, const struct target *target);
 
 /* ---- record.c ---- */
 
-/* Records @rows that are about to be handed out, behind which the session is at @next. There is a record. An
- * error: nothing of it is in the file. */
+/* Records @rows that are about to be handed out, behind which the session is at @next. There is a
+ * record. An error: nothing of it is in the file. */
 int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
 	size_t row_bytes, uint64_t next);
-/* After a seek, an undo, or a skip by request: the record, if there is one, says so, now or with the next
- * row. What fails here is tried again with that. */
+/* After a seek, an undo, or a skip by request: the record, if there is one, says so, now or with
+ * the next row. What fails here is tried again with that. */
 int handle_record_place(struct tokend *t);
 int handle_record_skip(struct tokend *t);
 /* Before all up to @next is committed: what was taken of it is recorded. */

@@ -1,9 +1,10 @@
 /*
- * Mapping a ring that another process handed over. Nothing is believed before it is checked: a segment that
- * could shrink would turn a load into SIGBUS, and sizes that do not fit would point outside.
+ * Mapping a ring that another process handed over. Nothing is believed before it is checked: a
+ * segment that could shrink would turn a load into SIGBUS, and sizes that do not fit would point
+ * outside.
  *
- * Neither segment is inherited over fork(): a child that kept them would keep the memory of a dead trainer's
- * ring.
+ * Neither segment is inherited over fork(): a child that kept them would keep the memory of a dead
+ * trainer's ring.
  */
 #include "client/lib/map.h"
 
@@ -32,16 +33,16 @@ static void *map_segment(const struct segment *s, bool *no_memory, char *why, si
 		return NULL;
 	}
 	if (fstat(s->fd, &st) != 0 || (uint64_t)st.st_size != s->bytes || s->bytes == 0) {
-		snprintf(why, why_bytes, "the %s segment has %lld bytes, %llu were announced", s->name,
-			(long long)st.st_size, (unsigned long long)s->bytes);
+		snprintf(why, why_bytes, "the %s segment has %lld bytes, %llu were announced",
+			s->name, (long long)st.st_size, (unsigned long long)s->bytes);
 		return NULL;
 	}
 
 	void *at = mmap(NULL, s->bytes, s->protection, MAP_SHARED, s->fd, 0);
 
 	if (at == MAP_FAILED || madvise(at, s->bytes, MADV_DONTFORK) != 0) {
-		snprintf(why, why_bytes, "the %s segment of %llu bytes cannot be mapped: %s", s->name,
-			(unsigned long long)s->bytes, strerror(errno));
+		snprintf(why, why_bytes, "the %s segment of %llu bytes cannot be mapped: %s",
+			s->name, (unsigned long long)s->bytes, strerror(errno));
 		*no_memory = errno == ENOMEM;
 		if (at != MAP_FAILED)
 			munmap(at, s->bytes);
@@ -50,8 +51,8 @@ static void *map_segment(const struct segment *s, bool *no_memory, char *why, si
 	return at;
 }
 
-struct generation *generation_map(int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes,
-	bool *no_memory, char *why, size_t why_bytes)
+struct generation *generation_map(int meta_fd, uint64_t meta_bytes, int data_fd,
+	uint64_t data_bytes, bool *no_memory, char *why, size_t why_bytes)
 {
 	const struct segment meta_segment = {"meta", meta_fd, meta_bytes, PROT_READ};
 	const struct segment data_segment = {"data", data_fd, data_bytes, PROT_READ | PROT_WRITE};

@@ -1,6 +1,7 @@
 /*
- * The calls of every step. On a ready ring next() and release() touch two shared words and private memory,
- * and make no system call; whatever else there is to do is reached only when the ring is empty.
+ * The calls of every step. On a ready ring next() and release() touch two shared words and private
+ * memory, and make no system call; whatever else there is to do is reached only when the ring is
+ * empty.
  */
 #include "client/lib/handle.h"
 
@@ -12,16 +13,17 @@ enum {
 	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
 	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
 	COPY_NS = 200000,   /* between two looks whether a copy to a GPU is over */
-	HEAR_MS = 1000,	    /* the daemon may have something to say although batches are always there */
+	HEAR_MS = 1000, /* the daemon may have something to say although batches are always there */
 };
 
-_Static_assert(sizeof(struct tokend_row) == sizeof(struct ring_row) &&
-		       offsetof(struct tokend_row, position) == offsetof(struct ring_row, position) &&
-		       offsetof(struct tokend_row, epoch) == offsetof(struct ring_row, epoch) &&
-		       offsetof(struct tokend_row, window) == offsetof(struct ring_row, window) &&
-		       offsetof(struct tokend_row, offset) == offsetof(struct ring_row, offset) &&
-		       offsetof(struct tokend_row, dataset) == offsetof(struct ring_row, dataset) &&
-		       offsetof(struct tokend_row, shard) == offsetof(struct ring_row, shard),
+_Static_assert(
+	sizeof(struct tokend_row) == sizeof(struct ring_row) &&
+		offsetof(struct tokend_row, position) == offsetof(struct ring_row, position) &&
+		offsetof(struct tokend_row, epoch) == offsetof(struct ring_row, epoch) &&
+		offsetof(struct tokend_row, window) == offsetof(struct ring_row, window) &&
+		offsetof(struct tokend_row, offset) == offsetof(struct ring_row, offset) &&
+		offsetof(struct tokend_row, dataset) == offsetof(struct ring_row, dataset) &&
+		offsetof(struct tokend_row, shard) == offsetof(struct ring_row, shard),
 	"rows are handed out as they lie in the ring");
 
 static inline void pause_cpu(void)
@@ -48,7 +50,8 @@ static bool spin(const struct tokend *t)
 	return false;
 }
 
-/* The wait ended by the clock. A slot that is there although no byte came, nor is coming, was not announced.
+/* The wait ended by the clock. A slot that is there although no byte came, nor is coming, was not
+ * announced.
  */
 static int count_lost_wake(struct tokend *t)
 {
@@ -77,8 +80,8 @@ static int wait_once(struct tokend *t)
 	if (!ring_wait_begin(&g->ring, g->out.taken)) {
 		if (ring_daemon_waits(&g->ring))
 			link_wake(t->fd);
-		r = handle_doze(
-			t, t->fd, POLLIN, handle_clock() + (t->copying ? COPY_NS : INT64_C(1000000000)));
+		r = handle_doze(t, t->fd, POLLIN,
+			handle_clock() + (t->copying ? COPY_NS : INT64_C(1000000000)));
 		if (r == 0 && !t->copying)
 			r = count_lost_wake(t);
 	}
@@ -86,7 +89,8 @@ static int wait_once(struct tokend *t)
 	return r == 1 ? handle_listen(t) : r;
 }
 
-/* An error that this finds holds, and is returned when the batches that are there have been taken. */
+/* An error that this finds holds, and is returned when the batches that are there have been taken.
+ */
 static void hear_out(struct tokend *t)
 {
 	int64_t now = handle_clock();
@@ -117,14 +121,15 @@ static int look(struct tokend *t)
 		return handle_failed(t);
 	if (giveback_full(&g->out) && !t->copying)
 		return handle_fail(t, TOKEND_EHELD,
-			"slots: all %u are taken and the oldest batch was not released: release it, or "
+			"slots: all %u are taken and the oldest batch was not released: release "
+			"it, or "
 			"attach with more slots",
 			g->out.slots);
 	return TOKEND_EAGAIN;
 }
 
-/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who holds more
- * would starve it. */
+/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who
+ * holds more would starve it. */
 static int ask_for_one(struct tokend *t)
 {
 	const struct ring *ring = &t->now->ring;
@@ -175,7 +180,8 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
 	};
 }
 
-/* Hands out the slot behind the last one taken, which is published. What cannot be recorded is not taken. */
+/* Hands out the slot behind the last one taken, which is published. What cannot be recorded is not
+ * taken. */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
 	struct generation *g = t->now;
@@ -185,8 +191,8 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 
 	if (slot->rows_valid > 0 && slot->position != due)
 		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL,
-					       "position: the daemon served %" PRIu64 " where %" PRIu64
-					       " was due: seek, and report this",
+					       "position: the daemon served %" PRIu64
+					       " where %" PRIu64 " was due: seek, and report this",
 					       slot->position, due));
 
 	describe(t, batch);
@@ -256,8 +262,8 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 }
 
 /*
- * A search of its own each time: what is said at attach is where we stand, and by the next call batches may
- * have been taken from the ring.
+ * A search of its own each time: what is said at attach is where we stand, and by the next call
+ * batches may have been taken from the ring.
  */
 int tokend_attend(struct tokend *t)
 {
@@ -294,8 +300,9 @@ static const struct ring *find_row(
 
 	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
 		return NULL;
-	*index =
-		(uint32_t)(handle_slot(batch->handle) % g->ring.geometry.slots) * g->ring.geometry.rows + row;
+	*index = (uint32_t)(handle_slot(batch->handle) % g->ring.geometry.slots) *
+			 g->ring.geometry.rows +
+		 row;
 	return &g->ring;
 }
 
@@ -315,7 +322,8 @@ const uint32_t *tokend_documents(
 	return ring_document_start(ring, index);
 }
 
-const uint8_t *tokend_loss_mask(const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
+const uint8_t *tokend_loss_mask(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
 {
 	uint32_t index;
 	const struct ring *ring = find_row(t, batch, row, &index);
@@ -354,9 +362,10 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 
 	if (*at && handle_copies(*at, s))
 		handle_fail(t, TOKEND_EARGUMENT,
-			"batch: number %" PRIu64 " is being copied to a GPU, and comes back by itself",
+			"batch: number %" PRIu64
+			" is being copied to a GPU, and comes back by itself",
 			batch->number);
 	else if (!*at || !handle_return(t, at, s))
-		handle_fail(
-			t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before", batch->number);
+		handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before",
+			batch->number);
 }

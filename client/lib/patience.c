@@ -1,7 +1,8 @@
 /*
- * How long a search for a daemon goes on, and what it says meanwhile. What passes by itself is waited for, up
- * to the deadline: a daemon that is starting or being restarted, and a refusal that is marked as passing,
- * because others hold the memory or the connections. What does not pass is an error at once.
+ * How long a search for a daemon goes on, and what it says meanwhile. What passes by itself is
+ * waited for, up to the deadline: a daemon that is starting or being restarted, and a refusal that
+ * is marked as passing, because others hold the memory or the connections. What does not pass is an
+ * error at once.
  */
 #include "client/lib/handle.h"
 
@@ -52,7 +53,8 @@ static void say_wait(const struct tokend *t, const struct search *s, char *line,
 	int64_t waited = (now - s->since) / SECOND, seconds = left > 0 ? left / SECOND : 0;
 
 	if (s->refused)
-		snprintf(line, bytes, "%s; refused for %" PRId64 " s, trying again for %" PRId64 " s", s->why,
+		snprintf(line, bytes,
+			"%s; refused for %" PRId64 " s, trying again for %" PRId64 " s", s->why,
 			waited, seconds);
 	else if (s->fd >= 0 || s->error == ETIMEDOUT)
 		snprintf(line, bytes,
@@ -62,8 +64,8 @@ static void say_wait(const struct tokend *t, const struct search *s, char *line,
 	else
 		snprintf(line, bytes,
 			"socket: no daemon has answered at %s for %" PRId64
-			" s (%s): start one with tokend -c FILE, or name its socket; waiting for %" PRId64
-			" s more",
+			" s (%s): start one with tokend -c FILE, or name its socket; waiting for "
+			"%" PRId64 " s more",
 			t->socket, waited, strerror(s->error), seconds);
 }
 
@@ -78,19 +80,23 @@ int search_warn(struct tokend *t, struct search *s)
 	if (!t->waiter.warn)
 		return 0;
 	say_wait(t, s, line, sizeof(line));
-	return t->waiter.warn(t->waiter.context, line) ? handle_fail(t, TOKEND_EAGAIN, "interrupted") : 0;
+	return t->waiter.warn(t->waiter.context, line)
+		       ? handle_fail(t, TOKEND_EAGAIN, "interrupted")
+		       : 0;
 }
 
 int search_gave_up(struct tokend *t, const struct search *s)
 {
 	int64_t seconds = (handle_clock() - s->since) / SECOND;
-	const char *error =
-		s->error == ETIMEDOUT ? "it accepts connections but does not answer" : strerror(s->error);
+	const char *error = s->error == ETIMEDOUT ? "it accepts connections but does not answer"
+						  : strerror(s->error);
 
 	if (s->refused)
-		return handle_fail(t, s->refused, "%s (tried again for %" PRId64 " s)", s->why, seconds);
+		return handle_fail(
+			t, s->refused, "%s (tried again for %" PRId64 " s)", s->why, seconds);
 	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
-		return handle_fail(t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
+		return handle_fail(
+			t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
 	if (s->error == ENAMETOOLONG)
 		return handle_fail(t, TOKEND_ECONNECT,
 			"socket: %s has %zu bytes, a socket's path has at most 107", t->socket,
@@ -98,9 +104,11 @@ int search_gave_up(struct tokend *t, const struct search *s)
 	if (s == &t->search)
 		return handle_fail(t, TOKEND_ECONNECT,
 			"socket: the daemon at %s was lost and none came back for %" PRId64
-			" s (%s): start it, and resume from the cursor, which is at position %" PRIu64,
+			" s (%s): start it, and resume from the cursor, which is at position "
+			"%" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	return handle_fail(t, TOKEND_ECONNECT,
-		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
+		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its "
+		"socket",
 		t->socket, error);
 }

@@ -14,7 +14,8 @@
 enum { /* cuda.h's, which is not needed to build this */
 	SUCCESS = 0,
 	NOT_READY = 600,
-	CAPTURE_FIRST = 900, /* something is being captured: says nothing about the work asked for */
+	CAPTURE_FIRST =
+		900, /* something is being captured: says nothing about the work asked for */
 	CAPTURE_LAST = 908,
 	REGISTER_PORTABLE = 1,
 	REGISTER_DEVICEMAP = 2,
@@ -67,20 +68,21 @@ struct copies {
 	const struct ring *ring;
 	void **event;	 /* [slots], by index of the slot; made when first needed */
 	uint64_t *queue; /* [slots] of slot numbers, begun and not known to be over */
-	bool *settling;	 /* [slots]: nobody knows by what event, only a sync of the context will tell */
+	bool *settling; /* [slots]: nobody knows by what event, only a sync of the context will tell
+			 */
 	uint32_t slots, first, n;
 	uint64_t registered; /* bytes, from the first slot on */
 };
 
 /* ---- the driver ---- */
 
-#define REQUIRED(member, symbol)                                                                             \
-	{                                                                                                    \
-		offsetof(struct driver, member), symbol, true                                                \
+#define REQUIRED(member, symbol)                                                                   \
+	{                                                                                          \
+		offsetof(struct driver, member), symbol, true                                      \
 	}
-#define OPTIONAL(member, symbol)                                                                             \
-	{                                                                                                    \
-		offsetof(struct driver, member), symbol, false                                               \
+#define OPTIONAL(member, symbol)                                                                   \
+	{                                                                                          \
+		offsetof(struct driver, member), symbol, false                                     \
 	}
 
 static const struct {
@@ -120,7 +122,8 @@ static const char *name_of(const struct driver *cu, int error)
 	return cu->error_name(error, &name) == SUCCESS && name ? name : "an unknown error";
 }
 
-static bool cuda_failed(const struct driver *cu, int error, const char *what, char *why, size_t why_bytes)
+static bool cuda_failed(
+	const struct driver *cu, int error, const char *what, char *why, size_t why_bytes)
 {
 	snprintf(why, why_bytes, "cuda: %s failed: %s (%d)", what, name_of(cu, error), error);
 	return false;
@@ -208,7 +211,8 @@ static bool choose_context(struct pin *p, int ordinal, char *why, size_t why_byt
 	void *current = NULL;
 	int its = -1, wanted;
 
-	if (p->cu.current(&current) == SUCCESS && current && p->cu.current_device(&its) == SUCCESS &&
+	if (p->cu.current(&current) == SUCCESS && current &&
+		p->cu.current_device(&its) == SUCCESS &&
 		(ordinal < 0 || (p->cu.device_get(&wanted, ordinal) == SUCCESS && wanted == its))) {
 		p->context = current;
 		p->device = its;
@@ -319,8 +323,8 @@ static int register_all(struct copies *c)
 	while (error == SUCCESS && c->registered < end) {
 		uint64_t bytes = chunk_bytes(c, c->registered);
 
-		error = c->pin->cu.host_register(
-			c->ring->data + c->registered, bytes, REGISTER_PORTABLE | REGISTER_DEVICEMAP);
+		error = c->pin->cu.host_register(c->ring->data + c->registered, bytes,
+			REGISTER_PORTABLE | REGISTER_DEVICEMAP);
 		if (error == SUCCESS)
 			c->registered += bytes;
 	}
@@ -347,7 +351,8 @@ bool copies_register(struct copies *c, const char *socket, char *why, size_t why
 	snprintf(why, why_bytes,
 		"pin: the ring of %" PRIu64
 		" bytes cannot be registered with the GPU's driver: %s (%d); copies "
-		"go on from pageable memory, slower (does this machine or container let memory be pinned?)",
+		"go on from pageable memory, slower (does this machine or container let memory be "
+		"pinned?)",
 		c->ring->geometry.control_at, name_of(&c->pin->cu, error), error);
 	return false;
 }
@@ -446,7 +451,8 @@ static bool captured(const struct driver *cu, void *stream)
 	return cu->capturing && cu->capturing(stream, &status) == SUCCESS && status != 0;
 }
 
-bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, char *why, size_t why_bytes)
+bool copies_start(
+	struct copies *c, uint64_t s, uint64_t to, void *stream, char *why, size_t why_bytes)
 {
 	const struct driver *cu = &c->pin->cu;
 	const char *what = "cuCtxPushCurrent";
@@ -461,7 +467,8 @@ bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, char 
 	}
 	if (graph) {
 		snprintf(why, why_bytes,
-			"stream: it is being captured into a graph, which would copy this slot again later: "
+			"stream: it is being captured into a graph, which would copy this slot "
+			"again later: "
 			"copy on another stream, to a buffer that the graph reads");
 		return false;
 	}

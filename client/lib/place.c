@@ -43,11 +43,12 @@ const char *place_socket(char path[WIRE_SOCKET_BYTES])
 	if (named && named[0])
 		return named;
 	for (int i = 0; i < 2; i++) {
-		bool known =
-			i == 0 ? runtime && runtime[0] == '/' && wire_own_socket(runtime, geteuid(), path)
-			       : wire_own_socket(NULL, geteuid(), path);
+		bool known = i == 0 ? runtime && runtime[0] == '/' &&
+					      wire_own_socket(runtime, geteuid(), path)
+				    : wire_own_socket(NULL, geteuid(), path);
 
-		/* A killed daemon leaves its socket. Use it only if no service listens: it may come back. */
+		/* A killed daemon leaves its socket. Use it only if no service listens: it may come
+		 * back. */
 		if (known && is_own(path) && (is_live(path) || !is_live(WIRE_SOCKET)))
 			return path;
 	}

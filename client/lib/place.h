@@ -5,10 +5,9 @@
 #include "proto/wire.h"
 
 /*
- * The first of: $TOKEND_SOCKET; the socket of a daemon that this user started without root (wire_own_socket),
- * if it exists in a directory that no one else may write to, and it listens or nobody does at WIRE_SOCKET;
- * WIRE_SOCKET. Returns @path, the environment's
- * text, or a constant.
+ * The first of: $TOKEND_SOCKET; the socket of a daemon that this user started without root
+ * (wire_own_socket), if it exists in a directory that no one else may write to, and it listens or
+ * nobody does at WIRE_SOCKET; WIRE_SOCKET. Returns @path, the environment's text, or a constant.
  */
 const char *place_socket(char path[WIRE_SOCKET_BYTES]);
 

@@ -1,7 +1,7 @@
 /*
- * A number for this process, by which the daemon knows that two sessions are of one: PIDs do not tell where
- * client and daemon are in PID namespaces of their own. It lies in a page that fork() wipes, as a child is
- * another process.
+ * A number for this process, by which the daemon knows that two sessions are of one: PIDs do not
+ * tell where client and daemon are in PID namespaces of their own. It lies in a page that fork()
+ * wipes, as a child is another process.
  */
 #include "client/lib/handle.h"
 
@@ -34,7 +34,8 @@ uint64_t handle_process(void)
 
 	if (!at)
 		return 0;
-	if (atomic_load(at) == 0 && getrandom(&chosen, sizeof(chosen), GRND_NONBLOCK) == sizeof(chosen))
+	if (atomic_load(at) == 0 &&
+		getrandom(&chosen, sizeof(chosen), GRND_NONBLOCK) == sizeof(chosen))
 		atomic_compare_exchange_strong(at, &none, chosen);
 	return atomic_load(at);
 }

@@ -1,8 +1,8 @@
 /*
- * Writes what a session takes into a file; the format is in record.h. A batch is handed out only once its
- * entries are in the file, so what was recorded may lack a taker (after a kill), but nothing taken lacks its
- * record. In a session that commits, the entries of a batch are kept until it is committed, and it is
- * committed only once they are in the file.
+ * Writes what a session takes into a file; the format is in record.h. A batch is handed out only
+ * once its entries are in the file, so what was recorded may lack a taker (after a kill), but
+ * nothing taken lacks its record. In a session that commits, the entries of a batch are kept until
+ * it is committed, and it is committed only once they are in the file.
  */
 #include "client/lib/record.h"
 
@@ -38,8 +38,9 @@ struct recording {
 	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
 	bool again;    /* the next beginning is that of another pass */
 	struct told told, written;
-	uint64_t from; /* where the session seeked to since; < taken: what lies between is skipped by request
-			*/
+	uint64_t from;	 /* where the session seeked to since; < taken: what lies between is skipped
+			  * by request
+			  */
 	uint64_t *entry; /* [room][2], not written yet */
 	size_t room, entries;
 	struct mark *mark;
@@ -121,14 +122,16 @@ static bool make_room(struct recording *r, size_t rows)
 	return true;
 }
 
-/* All of the first @entries, or nothing: what was written of them is then cut off, or will be written over.
+/* All of the first @entries, or nothing: what was written of them is then cut off, or will be
+ * written over.
  */
 static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 {
 	size_t bytes = entries * RECORD_ENTRY_BYTES, done = 0;
 
 	while (done < bytes) {
-		ssize_t n = pwrite(r->fd, (char *)r->entry + done, bytes - done, (off_t)(r->size + done));
+		ssize_t n = pwrite(
+			r->fd, (char *)r->entry + done, bytes - done, (off_t)(r->size + done));
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -138,7 +141,8 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 
 			(void)cut; /* the next try writes over it, and readers know a torn end */
 			return handle_fail(t, TOKEND_EARGUMENT,
-				"record: %s: %s: nothing was %s; make it writable and call again, or end "
+				"record: %s: %s: nothing was %s; make it writable and call again, "
+				"or end "
 				"the record",
 				r->path, strerror(error), t->committing ? "committed" : "taken");
 		}
@@ -175,12 +179,12 @@ static bool is_elsewhere(const struct tokend *t)
 
 	const struct told *told = &r->told;
 
-	return !told->begun || told->at != t->taken || told->at != r->from || told->rank != t->rank ||
-	       told->world != t->world || told->micro != t->micro;
+	return !told->begun || told->at != t->taken || told->at != r->from ||
+	       told->rank != t->rank || told->world != t->world || told->micro != t->micro;
 }
 
-static void put_beginning(
-	const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left, uint64_t position)
+static void put_beginning(const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left,
+	uint64_t position)
 {
 	struct timespec now;
 
@@ -218,11 +222,11 @@ static void put_moves(const struct tokend *t, struct recording *r)
 }
 
 /*
- * What was put since there were @entries says that we are at @at, after rows or a skip that are committed
- * with @next. It is written now, unless it is to be committed first.
+ * What was put since there were @entries says that we are at @at, after rows or a skip that are
+ * committed with @next. It is written now, unless it is to be committed first.
  */
-static int finish(
-	struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at, uint64_t next)
+static int finish(struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at,
+	uint64_t next)
 {
 	const struct told told = {.rows = rows || r->told.rows,
 		.begun = true,
@@ -258,14 +262,15 @@ int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows,
 		put_moves(t, r);
 	for (uint32_t i = 0; i < rows; i++)
 		put(r, row[i].position,
-			record_checksum(row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
+			record_checksum(
+				row[i].position, (const char *)tokens + i * row_bytes, row_bytes));
 	return finish(t, r, entries, true, next, next);
 }
 
 /*
- * A skip is written at once: a checkpoint may be saved after it, and the process killed before its next row.
- * All other moves, and those of a process that took no row yet, count only once a row follows, and are
- * written with it.
+ * A skip is written at once: a checkpoint may be saved after it, and the process killed before its
+ * next row. All other moves, and those of a process that took no row yet, count only once a row
+ * follows, and are written with it.
  */
 static int write_skip(struct tokend *t)
 {
@@ -343,8 +348,8 @@ static bool is_beginning(const unsigned char *entry, size_t n)
 	return memcmp(entry, plain, n) == 0 || memcmp(entry, pass, n) == 0;
 }
 
-/* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be read, or
- * is no record (errno is 0). */
+/* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be
+ * read, or is no record (errno is 0). */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 {
 	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
@@ -355,7 +360,8 @@ static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 	errno = 0;
 	if (pread(fd, head, first, 0) != (ssize_t)first || !is_beginning(head, first))
 		return false;
-	if (pread(fd, tail, last * RECORD_ENTRY_BYTES, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
+	if (pread(fd, tail, last * RECORD_ENTRY_BYTES,
+		    (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
 		(ssize_t)(last * RECORD_ENTRY_BYTES))
 		return false;
 	*end = whole * RECORD_ENTRY_BYTES;
@@ -375,14 +381,16 @@ static int open_file(struct tokend *t, struct recording *r)
 	if (r->fd < 0 || fstat(r->fd, &st) != 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s", r->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return handle_fail(
-			t, TOKEND_EARGUMENT, "record: %s: is no regular file: name another one", r->path);
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"record: %s: is no regular file: name another one", r->path);
 	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size))
-		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: name another file", r->path,
-			errno ? strerror(errno) : "is no record of this version, and is left as it is");
+		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: name another file",
+			r->path,
+			errno ? strerror(errno)
+			      : "is no record of this version, and is left as it is");
 	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: its torn end cannot be cut off: %s",
-			r->path, strerror(errno));
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"record: %s: its torn end cannot be cut off: %s", r->path, strerror(errno));
 	return 0;
 }
 
@@ -417,8 +425,9 @@ static int begin_record(struct tokend *t, const char *path)
 static int end_record(struct tokend *t, struct recording *r, int status)
 {
 	if (close(r->fd) != 0 && errno != EINTR && status == 0)
-		status = handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: what was written last may be lost",
-			r->path, strerror(errno));
+		status = handle_fail(t, TOKEND_EARGUMENT,
+			"record: %s: %s: what was written last may be lost", r->path,
+			strerror(errno));
 	recording_free(r);
 	return status;
 }

@@ -1,6 +1,7 @@
 /*
- * An operator's requests, from a session's side: seeing one, fetching it, carrying out what is an edit of the
- * cursor, and answering. How the ranks of a job come to do that at the same step is the job's business.
+ * An operator's requests, from a session's side: seeing one, fetching it, carrying out what is an
+ * edit of the cursor, and answering. How the ranks of a job come to do that at the same step is the
+ * job's business.
  */
 #include "client/lib/handle.h"
 
@@ -61,8 +62,8 @@ int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 
 	if (bytes.n > capacity)
 		return handle_fail(t, TOKEND_EMEMORY,
-			"capacity: %zu bytes are too few for the cursor, %d always hold it", capacity,
-			TOKEND_CURSOR_BYTES);
+			"capacity: %zu bytes are too few for the cursor, %d always hold it",
+			capacity, TOKEND_CURSOR_BYTES);
 	memcpy(cursor, bytes.at, bytes.n);
 	return bytes.n;
 }
@@ -90,7 +91,8 @@ static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t
 	char *space = strchr(value, ' '), *end;
 
 	if (!space || !wire_label_ok(space + 1))
-		return bad(t, "weight", value, "must be a number, a blank and the name of a dataset");
+		return bad(
+			t, "weight", value, "must be a number, a blank and the name of a dataset");
 	*space = 0;
 	o->weight[o->weights] = strtod_l(value, &end, plain);
 	if (*end || end == value || strspn(value, "0123456789.eE+-") != strlen(value))
@@ -100,7 +102,8 @@ static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t
 }
 
 /* One line. Keys of a later version are refused: what they ask for would not be done. */
-static int read_line(struct tokend *t, struct orders *o, const char *key, char *value, locale_t plain)
+static int read_line(
+	struct tokend *t, struct orders *o, const char *key, char *value, locale_t plain)
 {
 	const struct {
 		const char *key;
@@ -182,10 +185,12 @@ static int obey_mix(struct tokend *t, const struct orders *o, uint64_t *acts_fro
 		return handle_fail(t, TOKEND_EARGUMENT, "mix: it names no dataset");
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT,
-			"mix: stream %s is finite, its mix stays as it is while it runs: edit its cursor, "
+			"mix: stream %s is finite, its mix stays as it is while it runs: edit its "
+			"cursor, "
 			"or use a stream without end",
 			t->stream);
-	return handle_mix(t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
+	return handle_mix(
+		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
 }
 
 /* What only the trainer can carry out. */
@@ -195,13 +200,15 @@ static int check_save(struct tokend *t, const char *kind, const struct orders *o
 		return 0;
 	if (strcmp(kind, "rescale") != 0)
 		return handle_fail(t, TOKEND_EARGUMENT,
-			"request: '%.60s' is not understood here: is tokctl newer than this client?", kind);
+			"request: '%.60s' is not understood here: is tokctl newer than this "
+			"client?",
+			kind);
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64, o->world,
-			(uint64_t)LIMIT_WORLD);
+		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64,
+			o->world, (uint64_t)LIMIT_WORLD);
 	if (o->micro > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro: %" PRIu64 ", must be 1 to %d", o->micro,
-			LIMIT_MICRO_BATCH);
+		return handle_fail(t, TOKEND_EARGUMENT, "micro: %" PRIu64 ", must be 1 to %d",
+			o->micro, LIMIT_MICRO_BATCH);
 	return 0;
 }
 
@@ -218,9 +225,9 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 	if (r == 0 && strcmp(kind, "mix") == 0)
 		r = obey_mix(t, &o, &at);
 	else if (r == 0 && strcmp(kind, "skip") == 0)
-		r = o.has_samples
-			    ? handle_skip(t, o.samples, &at)
-			    : handle_fail(t, TOKEND_EARGUMENT, "skip: it does not say how many samples");
+		r = o.has_samples ? handle_skip(t, o.samples, &at)
+				  : handle_fail(t, TOKEND_EARGUMENT,
+					    "skip: it does not say how many samples");
 	else if (r == 0)
 		r = check_save(t, kind, &o);
 	forget_orders(&o);
@@ -245,11 +252,13 @@ static int tell(struct tokend *t, const struct wire *note)
 		if (error == 0)
 			return 0;
 		if (error == -EMSGSIZE)
-			return handle_fail(t, TOKEND_EARGUMENT, "answer: longer than a message may be");
+			return handle_fail(
+				t, TOKEND_EARGUMENT, "answer: longer than a message may be");
 		if (error != -EAGAIN) {
 			handle_lose(t);
 			return handle_fail(t, TOKEND_ECONNECT,
-				"request: the daemon at %s was lost, and the request with it", t->socket);
+				"request: the daemon at %s was lost, and the request with it",
+				t->socket);
 		}
 
 		int r = handle_doze(t, t->fd, POLLOUT, handle_clock() + SEND_MS * INT64_C(1000000));
@@ -258,7 +267,8 @@ static int tell(struct tokend *t, const struct wire *note)
 			return r;
 		if (r == 0)
 			return handle_fail(t, TOKEND_ECONNECT,
-				"request: the daemon at %s does not read what it is sent", t->socket);
+				"request: the daemon at %s does not read what it is sent",
+				t->socket);
 	}
 }
 

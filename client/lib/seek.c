@@ -1,7 +1,7 @@
 /*
- * Where a session is in the order, and every way to be elsewhere. A change is always the same: edit the
- * cursor, then attach at it. The old ring is given up only when the new one is here, so a refusal leaves
- * everything as it was.
+ * Where a session is in the order, and every way to be elsewhere. A change is always the same: edit
+ * the cursor, then attach at it. The old ring is given up only when the new one is here, so a
+ * refusal leaves everything as it was.
  */
 #include "client/lib/handle.h"
 
@@ -40,7 +40,8 @@ const struct cursor *handle_speak(struct tokend *t, uint64_t position)
 	return &t->spoken;
 }
 
-/* The cursor that is spoken of. To users the handle does not change when a cached copy moves along. */
+/* The cursor that is spoken of. To users the handle does not change when a cached copy moves along.
+ */
 static const struct cursor *current(const struct tokend *t)
 {
 	return handle_speak((struct tokend *)t, handle_position(t));
@@ -63,8 +64,8 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 
 	return n ? (int64_t)n
 		 : handle_fail(handle, TOKEND_EMEMORY,
-			   "capacity: %zu bytes are too few for the cursor, %d always hold it", capacity,
-			   TOKEND_CURSOR_BYTES);
+			   "capacity: %zu bytes are too few for the cursor, %d always hold it",
+			   capacity, TOKEND_CURSOR_BYTES);
 }
 
 uint64_t tokend_fingerprint(const struct tokend *t)
@@ -101,7 +102,8 @@ int tokend_commit(struct tokend *t, uint64_t next)
 	}
 	if (next < t->committed || next > t->taken || !was_a_next(t, next))
 		return handle_fail(t, TOKEND_EARGUMENT,
-			"next: %" PRIu64 " is not that of a batch taken and not yet committed: %" PRIu64
+			"next: %" PRIu64
+			" is not that of a batch taken and not yet committed: %" PRIu64
 			" is committed, %" PRIu64 " taken",
 			next, t->committed, t->taken);
 	r = handle_record_commit(t, next);
@@ -126,11 +128,12 @@ int handle_check_target(struct tokend *t, const struct target *target)
 		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64,
 			target->world, (uint64_t)LIMIT_WORLD);
 	if (target->rank >= target->world)
-		return handle_fail(t, TOKEND_EARGUMENT, "rank: %" PRIu64 " is not below world, %" PRIu64,
-			target->rank, target->world);
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"rank: %" PRIu64 " is not below world, %" PRIu64, target->rank,
+			target->world);
 	if (target->micro < 1 || target->micro > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch: %u, must be 1 to %d", target->micro,
-			LIMIT_MICRO_BATCH);
+		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch: %u, must be 1 to %d",
+			target->micro, LIMIT_MICRO_BATCH);
 	return 0;
 }
 
@@ -163,8 +166,8 @@ void handle_start(struct tokend *t, const struct cursor *origin, const struct ta
 	t->leg[0] = (struct leg){t->taken, t->step, t->taken};
 }
 
-/* The present ring and its session, if they may be wanted again. The next one to be adopted takes their
- * place. */
+/* The present ring and its session, if they may be wanted again. The next one to be adopted takes
+ * their place. */
 static void keep_ring(struct tokend *t)
 {
 	struct kept *k = &t->kept;
@@ -179,9 +182,10 @@ static void keep_ring(struct tokend *t)
 }
 
 /*
- * Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or an error.
- * @waits: a refusal that passes is waited for. An operator's edit fails at once instead: all ranks carry it
- * out at one step, and those that could would wait for us.
+ * Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or
+ * an error.
+ * @waits: a refusal that passes is waited for. An operator's edit fails at once instead: all ranks
+ * carry it out at one step, and those that could would wait for us.
  */
 static int go(struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
@@ -230,8 +234,8 @@ static int seek_here(struct tokend *t, struct target *target)
 	return 0;
 }
 
-int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank, uint64_t world,
-	uint32_t micro_batch)
+int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
 {
 	struct target target = {.cursor = cursor,
 		.cursor_bytes = cursor_bytes,
@@ -274,7 +278,8 @@ static int no_memory(struct tokend *t)
 /* Attaches at @edited, as who we are. */
 static int go_edited(struct tokend *t, const struct cursor *edited)
 {
-	struct target target = {.cursor = t->bytes, .rank = t->rank, .world = t->world, .micro = t->micro};
+	struct target target = {
+		.cursor = t->bytes, .rank = t->rank, .world = t->world, .micro = t->micro};
 	struct cursor cursor;
 
 	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
@@ -326,7 +331,8 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Appends dataset @name as it stands in the stream at @begin. */
-static int add_dataset(struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
+static int add_dataset(
+	struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
 {
 	struct cursor_source source;
 	struct fault why;
@@ -334,15 +340,19 @@ static int add_dataset(struct tokend *t, struct cursor *edited, const struct cur
 
 	if (d < 0)
 		return handle_fail(t, TOKEND_EARGUMENT,
-			"mix: stream %s has no dataset %s, it has %s%s: add it to the daemon's config first, "
+			"mix: stream %s has no dataset %s, it has %s%s: add it to the daemon's "
+			"config first, "
 			"and restart that",
-			t->stream, name, begin->dataset[0].name, begin->datasets > 1 ? " and others" : "");
+			t->stream, name, begin->dataset[0].name,
+			begin->datasets > 1 ? " and others" : "");
 	cursor_source(begin, (uint32_t)d, &source);
 	return cursor_add(edited, &source, &why) ? 0 : refused(t, &why);
 }
 
-/* The datasets among @names that the cursor lacks, in an order that does not depend on the caller's. */
-static int add_missing(struct tokend *t, struct cursor *edited, const char *const *names, uint32_t n)
+/* The datasets among @names that the cursor lacks, in an order that does not depend on the
+ * caller's. */
+static int add_missing(
+	struct tokend *t, struct cursor *edited, const char *const *names, uint32_t n)
 {
 	const char **missing = malloc((n + 1) * sizeof(*missing));
 	struct cursor begin = {0};
@@ -380,10 +390,11 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 
 		if (!isfinite(weights[i]) || weights[i] < 0)
 			return handle_fail(t, TOKEND_EARGUMENT,
-				"mix: weight of dataset %s: %g, must be a finite number ≥ 0", names[i],
-				weights[i]);
+				"mix: weight of dataset %s: %g, must be a finite number ≥ 0",
+				names[i], weights[i]);
 		if (ordered[d] >= 0)
-			return handle_fail(t, TOKEND_EARGUMENT, "mix: dataset %s is named twice", names[i]);
+			return handle_fail(
+				t, TOKEND_EARGUMENT, "mix: dataset %s is named twice", names[i]);
 		ordered[d] = weights[i];
 	}
 	for (uint32_t d = 0; d < cursor->datasets; d++)
@@ -392,13 +403,14 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 	return 0;
 }
 
-/* @edited with the mixes of @mixed, which is it at a later place and another mix there, in front of which
- * those that have begun since stay. */
+/* @edited with the mixes of @mixed, which is it at a later place and another mix there, in front of
+ * which those that have begun since stay. */
 static bool join(struct cursor *edited, struct cursor *mixed)
 {
 	uint32_t before = 0, all;
 
-	while (before < edited->segments && edited->segment[before]->start < mixed->segment[0]->start)
+	while (before < edited->segments &&
+		edited->segment[before]->start < mixed->segment[0]->start)
 		before++;
 	all = before + mixed->segments;
 
@@ -423,8 +435,8 @@ static bool join(struct cursor *edited, struct cursor *mixed)
 }
 
 /*
- * @edited as the new origin: it goes on covering all that is not committed. What a cursor cannot hold is
- * given up by a trainer that never committed, which is not going to ask for it.
+ * @edited as the new origin: it goes on covering all that is not committed. What a cursor cannot
+ * hold is given up by a trainer that never committed, which is not going to ask for it.
  */
 static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
 {
@@ -449,8 +461,8 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 }
 
 /* @mixed, which is where we are, with another mix from *@at on. */
-static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names, const double *weights,
-	uint32_t n, uint64_t *at)
+static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names,
+	const double *weights, uint32_t n, uint64_t *at)
 {
 	double *ordered = malloc(mixed->datasets * sizeof(*ordered));
 	struct fault why;
@@ -493,8 +505,8 @@ static int change_mix(struct tokend *t, struct cursor *edited, const char *const
 	return 0;
 }
 
-int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t at,
-	uint64_t *acts_from)
+int handle_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
+	uint64_t at, uint64_t *acts_from)
 {
 	struct cursor edited;
 
@@ -592,8 +604,8 @@ void handle_undo(struct tokend *t)
 	handle_record_place(t);
 }
 
-int tokend_set_mix(
-	struct tokend *t, const char *const *names, const double *weights, uint32_t n, uint64_t *acts_from)
+int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
+	uint64_t *acts_from)
 {
 	int r = handle_check(t);
 

@@ -1,6 +1,6 @@
 /*
- * The beginning and end of a handle, what it says of itself, and what it asks of the daemon on a trainer's
- * behalf. The calls of every step are in next.c.
+ * The beginning and end of a handle, what it says of itself, and what it asks of the daemon on a
+ * trainer's behalf. The calls of every step are in next.c.
  */
 #include "client/lib/tokend.h"
 
@@ -44,11 +44,13 @@ static int fail_name(struct tokend *t, const char *what, const char *name)
 
 	for (; name[n] && n < LIMIT_NAME_BYTES; n++)
 		shown[n] = (unsigned char)name[n] < ' ' || name[n] == 127 ? '?' : name[n];
-	while (name[n] && n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80) /* not in the middle of one */
+	while (name[n] && n > 0 &&
+		((unsigned char)name[n] & 0xc0) == 0x80) /* not in the middle of one */
 		n--;
 	shown[n] = 0;
 	return handle_fail(t, TOKEND_EARGUMENT,
-		"%s: '%s%s', must be a name of 1 to %d bytes, without '/', control characters or a leading "
+		"%s: '%s%s', must be a name of 1 to %d bytes, without '/', control characters or a "
+		"leading "
 		"'.'",
 		what, shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
 }
@@ -70,7 +72,8 @@ int handle_check(struct tokend *t)
 {
 	if (handle_forked(t))
 		return handle_fail(t, TOKEND_EFORKED,
-			"fork: this handle belongs to the process that attached: attach anew in the child, "
+			"fork: this handle belongs to the process that attached: attach anew in "
+			"the child, "
 			"with another peer or rank; in a DataLoader's worker: num_workers=0");
 	return 0;
 }
@@ -92,8 +95,8 @@ static int check_options(struct tokend *t, const struct tokend_options *o)
 	int starts = (o->cursor != NULL) + (o->tag != NULL) + (o->start_at_position != 0);
 
 	if (!o->stream)
-		return handle_fail(
-			t, TOKEND_EARGUMENT, "stream: missing: name a stream of the daemon's config");
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"stream: missing: name a stream of the daemon's config");
 	if (!wire_name_ok(o->stream))
 		return fail_name(t, "stream", o->stream);
 	if (o->run && !wire_name_ok(o->run))
@@ -108,20 +111,23 @@ static int check_options(struct tokend *t, const struct tokend_options *o)
 		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
 			o->cursor_bytes, LIMIT_CURSOR_BYTES);
 	if (o->tag && strlen(o->tag) > TAG_BYTES)
-		return handle_fail(t, TOKEND_EARGUMENT, "tag: %zu bytes, TAG or RUN/TAG has at most %d",
-			strlen(o->tag), TAG_BYTES);
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"tag: %zu bytes, TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
 	if (o->slots > LIMIT_SLOTS)
-		return handle_fail(t, TOKEND_EARGUMENT, "slots: %u, at most %d", o->slots, LIMIT_SLOTS);
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "slots: %u, at most %d", o->slots, LIMIT_SLOTS);
 	return 0;
 }
 
-/* What a caller compiled against another version of the struct gave: members it does not know are 0. */
+/* What a caller compiled against another version of the struct gave: members it does not know are
+ * 0. */
 static bool read_options(struct tokend_options *o, const struct tokend_options *given)
 {
 	const char *bytes = (const char *)given;
 
 	memset(o, 0, sizeof(*o));
-	if (given->size < offsetof(struct tokend_options, start_at_position) + sizeof(o->start_at_position))
+	if (given->size <
+		offsetof(struct tokend_options, start_at_position) + sizeof(o->start_at_position))
 		return false;
 	memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
 	for (size_t i = sizeof(*o); i < given->size; i++)
@@ -132,7 +138,8 @@ static bool read_options(struct tokend_options *o, const struct tokend_options *
 
 static bool make_fork_page(struct tokend *t)
 {
-	uint64_t *page = mmap(NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t *page =
+		mmap(NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (page == MAP_FAILED)
 		return false;
@@ -157,8 +164,8 @@ static bool make_buffers(struct tokend *t, const struct tokend_options *o)
 	t->leg = malloc(sizeof(*t->leg));
 	if (t->packet)
 		t->packet->fds = 0;
-	return t->socket && t->stream && t->run && t->bytes && t->saved && t->out && t->packet && t->leg &&
-	       make_fork_page(t);
+	return t->socket && t->stream && t->run && t->bytes && t->saved && t->out && t->packet &&
+	       t->leg && make_fork_page(t);
 }
 
 static int attach(struct tokend *t, const struct tokend_options *o)
@@ -199,8 +206,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	return handle_speak(t, t->taken) ? 0 : TOKEND_EMEMORY;
 }
 
-int handle_attach(struct tokend **out, const struct tokend_options *options, const struct waiter *waiter,
-	char *why, size_t why_bytes)
+int handle_attach(struct tokend **out, const struct tokend_options *options,
+	const struct waiter *waiter, char *why, size_t why_bytes)
 {
 	struct tokend_options o;
 	struct tokend *t = calloc(1, sizeof(*t));
@@ -213,11 +220,13 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, con
 		return r;
 	t->fd = t->search.fd = t->kept.fd = -1;
 	if (read_options(&o, options)) {
-		t->waiter = waiter ? *waiter : (struct waiter){.warn = o.warn, .context = o.warn_context};
+		t->waiter = waiter ? *waiter
+				   : (struct waiter){.warn = o.warn, .context = o.warn_context};
 		r = attach(t, &o);
 	} else {
 		r = handle_fail(t, TOKEND_EARGUMENT,
-			"size: %zu: set it to sizeof(struct tokend_options) and everything unused to 0",
+			"size: %zu: set it to sizeof(struct tokend_options) and everything unused "
+			"to 0",
 			options->size);
 	}
 	if (why && why_bytes)
@@ -229,7 +238,8 @@ int handle_attach(struct tokend **out, const struct tokend_options *options, con
 	return r;
 }
 
-int tokend_attach(struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
+int tokend_attach(
+	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
 {
 	return handle_attach(out, options, NULL, why, why_bytes);
 }
@@ -239,7 +249,8 @@ void tokend_detach(struct tokend *t)
 	if (!t)
 		return;
 
-	/* A child has neither the segments nor, any more, a right to close descriptors by number. */
+	/* A child has neither the segments nor, any more, a right to close descriptors by number.
+	 */
 	bool ours = t->alive && !handle_forked(t);
 
 	handle_end_record(t, ours);

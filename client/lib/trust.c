@@ -1,11 +1,11 @@
 /*
- * Who answers at the socket. The daemon hands out the tokens that a model is trained on, so a path alone is
- * not enough: in a directory where others may write, anybody can listen in its place. The kernel tells who
- * called listen() (SO_PEERCRED): that must be root, whose systemd listens for the service, our own user, or a
- * user that the environment names.
+ * Who answers at the socket. The daemon hands out the tokens that a model is trained on, so a path
+ * alone is not enough: in a directory where others may write, anybody can listen in its place. The
+ * kernel tells who called listen() (SO_PEERCRED): that must be root, whose systemd listens for the
+ * service, our own user, or a user that the environment names.
  *
- * In a rootless container, users from outside all appear as one: the overflow uid. Then the socket's
- * directory has to speak for the daemon. It must be theirs, too, and not world-writable.
+ * In a rootless container, users from outside all appear as one: the overflow uid. Then the
+ * socket's directory has to speak for the daemon. It must be theirs, too, and not world-writable.
  */
 #include "client/lib/trust.h"
 
@@ -27,8 +27,8 @@ static bool in_rootless_container(void)
 
 	if (!map)
 		return false;
-	bool whole = fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && inside == 0 && outside == 0 &&
-		     count == UINT32_MAX;
+	bool whole = fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && inside == 0 &&
+		     outside == 0 && count == UINT32_MAX;
 
 	fclose(map);
 	return !whole;
@@ -80,13 +80,15 @@ bool trust_peer(int fd, const char *path, char *why, size_t why_bytes)
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0) {
 		snprintf(why, why_bytes,
-			"socket: %s does not say who listens there: name the daemon's socket", path);
+			"socket: %s does not say who listens there: name the daemon's socket",
+			path);
 		return false;
 	}
 	if (is_ours(peer.uid, path) || is_named(peer.uid))
 		return true;
 	snprintf(why, why_bytes,
-		"socket: uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, if "
+		"socket: uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's "
+		"socket, or, if "
 		"that "
 		"is the daemon's user, set TOKEND_TRUST_UID=%u",
 		(unsigned)peer.uid, (int)peer.pid, path, (unsigned)geteuid(), (unsigned)peer.uid);

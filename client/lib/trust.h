@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 /*
- * May the process that listens at @path, to which @fd is connected, be our daemon? False: who it is and what
- * to do, in one line in @why.
+ * May the process that listens at @path, to which @fd is connected, be our daemon? False: who it is
+ * and what to do, in one line in @why.
  */
 bool trust_peer(int fd, const char *path, char *why, size_t why_bytes);
 

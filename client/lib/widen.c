@@ -1,6 +1,7 @@
 /*
- * Tokens travel in their stored width and become int64 here, as a consumer's last step. Plain loops over
- * restrict pointers: the compiler turns them into vectors, which is all there is to win in front of memory.
+ * Tokens travel in their stored width and become int64 here, as a consumer's last step. Plain loops
+ * over restrict pointers: the compiler turns them into vectors, which is all there is to win in
+ * front of memory.
  */
 #include "client/lib/handle.h"
 
@@ -27,8 +28,8 @@ void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_byte
 		widen_u32(to, tokens, n);
 }
 
-/* One pass: each token is loaded while its cache line is hot, and both destinations are written as one
- * stream. */
+/* One pass: each token is loaded while its cache line is hot, and both destinations are written as
+ * one stream. */
 static void widen_pair_u16(
 	int64_t *restrict to, int64_t *restrict next, const uint16_t *restrict from, size_t n)
 {
@@ -47,7 +48,8 @@ static void widen_pair_u32(
 	}
 }
 
-void handle_widen_pair(int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes)
+void handle_widen_pair(
+	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes)
 {
 	assert(token_bytes == 2 || token_bytes == 4);
 	if (token_bytes == 2)

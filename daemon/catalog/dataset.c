@@ -1,5 +1,5 @@
-/* What is asked of a dataset once it is open: its shards, and whether a file still is the one that was
- * listed. */
+/* What is asked of a dataset once it is open: its shards, and whether a file still is the one that
+ * was listed. */
 #include "daemon/catalog/dataset_private.h"
 #include "daemon/catalog/sample.h"
 
@@ -102,7 +102,8 @@ static struct shard_list list_of(const struct dataset *d)
 		.root = d->root, .paths = d->paths, .at = d->path_at, .count = d->table.shards};
 }
 
-void dataset_shard_path(const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes)
+void dataset_shard_path(
+	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes)
 {
 	struct shard_list list = list_of(dataset);
 
@@ -118,8 +119,8 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
 	return shard_list_find(&list, name);
 }
 
-bool dataset_same_shard(
-	const struct dataset *dataset, uint64_t shard, const struct stat *st, char *why, size_t why_bytes)
+bool dataset_same_shard(const struct dataset *dataset, uint64_t shard, const struct stat *st,
+	char *why, size_t why_bytes)
 {
 	const struct dataset_identity *listed = &dataset->identity[shard];
 	const struct {
@@ -138,16 +139,16 @@ bool dataset_same_shard(
 		if (facts[i].was == facts[i].is)
 			continue;
 		snprintf(why, why_bytes,
-			"%s was %" PRIu64 " when the shard was listed and is %" PRIu64 " now", facts[i].what,
-			facts[i].was, facts[i].is);
+			"%s was %" PRIu64 " when the shard was listed and is %" PRIu64 " now",
+			facts[i].what, facts[i].was, facts[i].is);
 		return false;
 	}
 	return true;
 }
 
 /* A mask or an index that is gone since would go unnoticed: there are shards without. */
-static bool same_marks(
-	const struct dataset *d, uint64_t shard, const struct shard_facts *facts, char *why, size_t why_bytes)
+static bool same_marks(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
+	char *why, size_t why_bytes)
 {
 	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
 	const struct {
@@ -162,14 +163,16 @@ static bool same_marks(
 
 	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
 		if (marks[i].asked && marks[i].was != marks[i].is)
-			return bytes_why(why, why_bytes, "had %s %s when it was listed and has %s now",
-				marks[i].was ? "its" : "no", marks[i].what, marks[i].is ? "one" : "none");
+			return bytes_why(why, why_bytes,
+				"had %s %s when it was listed and has %s now",
+				marks[i].was ? "its" : "no", marks[i].what,
+				marks[i].is ? "one" : "none");
 	return true;
 }
 
 /* What lies beside a shard says what its tokens are for, as the shard what they are. */
-static bool same_beside(
-	const struct dataset *d, uint64_t shard, const struct shard_facts *facts, char *why, size_t why_bytes)
+static bool same_beside(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
+	char *why, size_t why_bytes)
 {
 	const char *index = facts->bounds		   ? "list of document bounds"
 			    : facts->index || !facts->mask ? "index"
@@ -178,29 +181,31 @@ static bool same_beside(
 	if ((d->sizes && d->identity[shard].inode == 0) || beside_of(facts) == d->beside[shard])
 		return true;
 	return bytes_why(why, why_bytes,
-		"its %s%s%s is not the file that it was when the shard was listed, by inode, size or mtime",
+		"its %s%s%s is not the file that it was when the shard was listed, by inode, size "
+		"or mtime",
 		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
 }
 
 /* What was listed was kept as a number alone. */
-static bool as_listed(const struct dataset *dataset, uint64_t shard, const struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool as_listed(const struct dataset *dataset, uint64_t shard,
+	const struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	uint64_t tokens = dataset->table.tokens[shard];
 
 	return (facts->tokens == tokens && facts->token_bytes == dataset->token_bytes) ||
 	       bytes_why(why, why_bytes,
-		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now", tokens,
-		       facts->tokens);
+		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now",
+		       tokens, facts->tokens);
 }
 
-static bool as_in_manifest(const struct dataset *d, uint64_t shard, const struct shard_format *format,
-	const struct shard_facts *facts, const struct stat *st, char *why, size_t why_bytes)
+static bool as_in_manifest(const struct dataset *d, uint64_t shard,
+	const struct shard_format *format, const struct shard_facts *facts, const struct stat *st,
+	char *why, size_t why_bytes)
 {
 	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
 		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
-	const struct manifest_shard found = {format, facts->type, facts->tokens, (uint64_t)st->st_size,
-		facts->sample_tokens, facts->frame_bytes};
+	const struct manifest_shard found = {format, facts->type, facts->tokens,
+		(uint64_t)st->st_size, facts->sample_tokens, facts->frame_bytes};
 
 	size_t n;
 
@@ -212,7 +217,8 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard, const struct
 	return false;
 }
 
-/* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be anything.
+/* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be
+ * anything.
  */
 static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
 	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
@@ -232,8 +238,10 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 	return as_in_manifest(d, shard, format, facts, &st, why, why_bytes);
 }
 
-/* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it again. */
-static void remember(const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
+/* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it
+ * again. */
+static void remember(
+	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
 {
 	struct stat st;
 
@@ -245,8 +253,8 @@ static void remember(const struct dataset *d, uint64_t shard, int fd, const stru
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
 
-/* Formats take a header that cannot be read for one that is not there. Leaves errno as dataset_open_shard()
- * says. */
+/* Formats take a header that cannot be read for one that is not there. Leaves errno as
+ * dataset_open_shard() says. */
 static void tell_error(char *why, size_t why_bytes)
 {
 	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
@@ -259,8 +267,8 @@ static void tell_error(char *why, size_t why_bytes)
 	errno = error;
 }
 
-struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path, int fd,
-	struct frames *frames, char *why, size_t why_bytes)
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
+	int fd, struct frames *frames, char *why, size_t why_bytes)
 {
 	struct shard_hint hint = dataset->hint;
 	struct shard_facts facts = {0};
@@ -291,7 +299,8 @@ uint64_t dataset_frames_budget(const struct config *config)
 	return config->memory_bytes / 4;
 }
 
-/* A frame is decoded whole for whatever is wanted of it; windows of a block share it, others do not. */
+/* A frame is decoded whole for whatever is wanted of it; windows of a block share it, others do
+ * not. */
 static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes)
 {
 	uint64_t window = d->table.window_tokens * d->token_bytes;
@@ -300,21 +309,23 @@ static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes
 		d->frame_bytes / LARGE_FRAME_WINDOWS < window)
 		return false;
 	snprintf(text, text_bytes,
-		"shuffle: global takes windows from anywhere, and its largest zstd frame decodes to %" PRIu64
-		" KiB: for each window of %" PRIu64 " bytes up to %" PRIu64
+		"shuffle: global takes windows from anywhere, and its largest zstd frame decodes "
+		"to %" PRIu64 " KiB: for each window of %" PRIu64 " bytes up to %" PRIu64
 		" times as much is decoded; write shuffle: block, or compress in frames of 256 KiB",
 		d->frame_bytes >> 10, window, d->frame_bytes / window);
 	return true;
 }
 
-/* A list of bounds is unpacked whole whenever its shard is opened, and so many shards are open at a time. */
+/* A list of bounds is unpacked whole whenever its shard is opened, and so many shards are open at a
+ * time. */
 static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes)
 {
 	if (!d->bounds || d->config->shuffle != ORDER_GLOBAL || d->table.shards <= BOUNDS_OPEN)
 		return false;
 	snprintf(text, text_bytes,
 		"shuffle: global takes windows from any of its %" PRIu64
-		" shards, and of their lists of document bounds (.csv.gz) some %d are kept at a time: most "
+		" shards, and of their lists of document bounds (.csv.gz) some %d are kept at a "
+		"time: most "
 		"windows have a whole list unpacked; write shuffle: block",
 		d->table.shards, BOUNDS_OPEN);
 	return true;
@@ -332,7 +343,8 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 			d->config->manifest, d->root, strerror(errno));
 	else
 		snprintf(text, text_bytes,
-			"its shards are as %.200s says; none was looked at, each is compared when it is read "
+			"its shards are as %.200s says; none was looked at, each is compared when "
+			"it is read "
 			"first",
 			d->config->manifest);
 	return true;

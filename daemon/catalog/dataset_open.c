@@ -1,7 +1,7 @@
 /*
- * Three passes over a dataset: list the files, describe each, number the windows. What is kept is four arrays
- * and the names; see the sizes in dataset.h. Faults are the config's: each names the line that asked for what
- * is not there.
+ * Three passes over a dataset: list the files, describe each, number the windows. What is kept is
+ * four arrays and the names; see the sizes in dataset.h. Faults are the config's: each names the
+ * line that asked for what is not there.
  */
 #include "daemon/catalog/crew.h"
 #include "daemon/catalog/dataset_private.h"
@@ -24,8 +24,9 @@
 bool dataset_refuse(const struct opening *o, int line, const char *field, const char *text, ...)
 {
 	size_t index = (size_t)(o->source - o->stream->dataset);
-	int n = snprintf(o->why, o->why_bytes, "%s:%d: streams.%s.datasets[%zu].%s: ", o->config->path, line,
-		o->stream->name, index, field);
+	int n = snprintf(o->why, o->why_bytes,
+		"%s:%d: streams.%s.datasets[%zu].%s: ", o->config->path, line, o->stream->name,
+		index, field);
 	va_list args;
 
 	va_start(args, text);
@@ -47,15 +48,16 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 	char path[PATH_MAX], why[PATH_MAX + 256];
 
 	if (!config_path(o->config, o->source->path, path, sizeof(path)))
-		return dataset_refuse(o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
+		return dataset_refuse(
+			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
 	if (!shard_list_read(list, path, why, sizeof(why)))
 		return dataset_refuse(o, o->source->path_line, "path",
 			"%s; must be a file, a directory or a glob that can be read", why);
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
-	return dataset_refuse(
-		o, o->source->path_line, "path", "%s: no file there; must be at least one shard", path);
+	return dataset_refuse(o, o->source->path_line, "path",
+		"%s: no file there; must be at least one shard", path);
 }
 
 /* Masks among the shards would be served as tokens. */
@@ -69,7 +71,8 @@ static bool check_label_mask(const struct opening *o)
 		dataset_shard_path(d, s, path, sizeof(path));
 		if (strncmp(path, d->label_mask, n) == 0 && path[n] == '/')
 			return dataset_refuse(o, o->source->label_mask_line, "label_mask",
-				"%s lies in it and is among the shards; must be a directory that path does "
+				"%s lies in it and is among the shards; must be a directory that "
+				"path does "
 				"not reach",
 				path);
 	}
@@ -95,8 +98,8 @@ static bool prepare_marks(const struct opening *o)
 		return true;
 	bool below = mask[0] != '/';
 
-	if (asprintf(&d->label_mask, "%s%s%s", below ? o->config->directory : "", below ? "/" : "", mask) <
-		0) {
+	if (asprintf(&d->label_mask, "%s%s%s", below ? o->config->directory : "", below ? "/" : "",
+		    mask) < 0) {
 		d->label_mask = NULL;
 		return refuse_memory(o);
 	}
@@ -136,34 +139,38 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
 	d->identity = calloc(count, sizeof(*d->identity));
 	d->beside = calloc(count, sizeof(*d->beside));
-	return ((d->table.first_window && d->identity && d->beside) || refuse_memory(o)) && prepare_marks(o);
+	return ((d->table.first_window && d->identity && d->beside) || refuse_memory(o)) &&
+	       prepare_marks(o);
 }
 
 /*
- * What no format knows is read as flat tokens. Among shards of a format, it is most likely one of them whose
- * index is lost, or whose header is damaged.
+ * What no format knows is read as flat tokens. Among shards of a format, it is most likely one of
+ * them whose index is lost, or whose header is damaged.
  */
-static bool refuse_mixed(
-	const struct opening *o, const struct shard_format *format, const char *path, const char *first)
+static bool refuse_mixed(const struct opening *o, const struct shard_format *format,
+	const char *path, const char *first)
 {
 	const struct shard_format *of_first = o->dataset->format;
 	bool is_flat = format == &shard_flat;
 
 	if (!is_flat && of_first != &shard_flat)
 		return dataset_refuse(o, o->source->path_line, "path",
-			"%s: is %s, the first shard, %s, is %s; must be one format", path, format->name,
-			first, of_first->name);
+			"%s: is %s, the first shard, %s, is %s; must be one format", path,
+			format->name, first, of_first->name);
 	return dataset_refuse(o, o->source->path_line, "path",
-		"%s: its format is not known, and another shard, %s, is %s: its index is lost or its header "
+		"%s: its format is not known, and another shard, %s, is %s: its index is lost or "
+		"its header "
 		"is "
-		"damaged; restore that, or, if it is plain tokens, put it into a dataset of its own with "
+		"damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
+		"own with "
 		"format: flat",
-		is_flat ? path : first, is_flat ? first : path, is_flat ? of_first->name : format->name);
+		is_flat ? path : first, is_flat ? first : path,
+		is_flat ? of_first->name : format->name);
 }
 
 /* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
-static bool agree(const struct opening *o, const struct shard_format *format, const struct shard_facts *shard,
-	const char *path)
+static bool agree(const struct opening *o, const struct shard_format *format,
+	const struct shard_facts *shard, const char *path)
 {
 	struct dataset *d = o->dataset;
 	bool mask = shard->mask != 0, bounds = shard->bounds != 0;
@@ -186,14 +193,15 @@ static bool agree(const struct opening *o, const struct shard_format *format, co
 			path, shard->token_bytes, dataset_shard_name(d, 0), d->token_bytes);
 	if (d->sample_tokens != shard->sample_tokens)
 		return dataset_refuse(o, o->source->path_line, "path",
-			"%s: has samples of %" PRIu64 " tokens (0: none), the first shard, %s, of %" PRIu64
-			"; must be alike",
+			"%s: has samples of %" PRIu64
+			" tokens (0: none), the first shard, %s, of %" PRIu64 "; must be alike",
 			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
 	if (o->stream->loss_mask && (d->masks != mask || d->bounds != bounds))
 		return dataset_refuse(o, o->source->path_line, "path",
-			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must", path,
-			(d->masks != mask ? mask : bounds) ? "a" : "no",
-			d->masks != mask ? "loss mask" : "list of document bounds", dataset_shard_name(d, 0),
+			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must",
+			path, (d->masks != mask ? mask : bounds) ? "a" : "no",
+			d->masks != mask ? "loss mask" : "list of document bounds",
+			dataset_shard_name(d, 0),
 			(d->masks != mask ? d->masks : d->bounds) ? "one" : "none");
 	return true;
 }
@@ -221,8 +229,8 @@ static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shar
 	pthread_mutex_unlock(&lock);
 }
 
-static bool describe_open(
-	const struct opening *o, const struct shard_format *format, uint64_t s, int fd, const char *path)
+static bool describe_open(const struct opening *o, const struct shard_format *format, uint64_t s,
+	int fd, const char *path)
 {
 	struct dataset *d = o->dataset;
 	struct shard_facts shard;
@@ -230,8 +238,8 @@ static bool describe_open(
 	char why[512];
 
 	if (fstat(fd, &st) != 0)
-		return dataset_refuse(
-			o, o->source->path_line, "path", "%s: %s; must be readable", path, strerror(errno));
+		return dataset_refuse(o, o->source->path_line, "path", "%s: %s; must be readable",
+			path, strerror(errno));
 	format = shard_describe(format, path, fd, &d->hint, &shard, why, sizeof(why));
 	if (!format)
 		return dataset_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
@@ -252,8 +260,8 @@ static bool describe(const struct opening *o, const struct shard_format *format,
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0)
-		return dataset_refuse(o, o->source->path_line, "path", "%s: %s; must be readable", path,
-			bytes_open_fault(errno));
+		return dataset_refuse(o, o->source->path_line, "path", "%s: %s; must be readable",
+			path, bytes_open_fault(errno));
 	bool fine = describe_open(o, format, s, fd, path);
 
 	close(fd);
@@ -313,7 +321,8 @@ static bool add_up(const struct opening *o)
 
 	d->digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		d->digest = order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
+		d->digest =
+			order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return dataset_refuse(o, o->source->path_line, "path",
 				"more than 2^64 tokens in all; must be fewer");
@@ -345,14 +354,15 @@ static bool check_windows(const struct opening *o)
 		if (t->tokens[s] > t->tokens[largest])
 			largest = s;
 	return dataset_refuse(o, o->source->path_line, "path",
-		"no shard holds a window: the largest, %s, has %" PRIu64 " tokens, a window is %" PRIu64
-		" (seq_len %" PRIu64 " + extra %" PRIu64
+		"no shard holds a window: the largest, %s, has %" PRIu64
+		" tokens, a window is %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
 		"); must have a longer shard, a smaller seq_len or weight 0",
 		dataset_shard_name(o->dataset, largest), t->tokens[largest], t->window_tokens,
 		o->stream->seq_len, o->stream->extra);
 }
 
-/* What shards share, an index of their directory, is read once, and serves again when they are opened. */
+/* What shards share, an index of their directory, is read once, and serves again when they are
+ * opened. */
 static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
@@ -371,16 +381,18 @@ static bool describe_with_memo(const struct opening *o, const struct shard_forma
 static bool check_samples(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
-	uint64_t sample = d->sample_tokens, extra = o->stream->extra < sample ? o->stream->extra : 0;
+	uint64_t sample = d->sample_tokens,
+		 extra = o->stream->extra < sample ? o->stream->extra : 0;
 
 	if (sample == 0)
 		return true;
 	if (sample != d->table.window_tokens)
 		return dataset_refuse(o, o->source->path_line, "path",
-			"its samples have %" PRIu64 " tokens, a window is %" PRIu64 " (seq_len %" PRIu64
-			" + extra %" PRIu64 "); must be alike: seq_len %" PRIu64 " with extra %" PRIu64,
-			sample, d->table.window_tokens, o->stream->seq_len, o->stream->extra, sample - extra,
-			extra);
+			"its samples have %" PRIu64 " tokens, a window is %" PRIu64
+			" (seq_len %" PRIu64 " + extra %" PRIu64
+			"); must be alike: seq_len %" PRIu64 " with extra %" PRIu64,
+			sample, d->table.window_tokens, o->stream->seq_len, o->stream->extra,
+			sample - extra, extra);
 	if (o->source->slide)
 		return dataset_refuse(o, o->source->slide_line, "slide",
 			"its windows are samples of %" PRIu64
@@ -398,7 +410,8 @@ static bool check_documents(const struct opening *o)
 	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->sizes)
 		return true;
 	snprintf(o->why, o->why_bytes,
-		"%s:%d: streams.%s.documents: nothing says where a document ends in dataset %s: %s, a shard "
+		"%s:%d: streams.%s.documents: nothing says where a document ends in dataset %s: "
+		"%s, a shard "
 		"of "
 		"format %s, has no index; must have eos, the token that ends one, beside it",
 		o->config->path, o->stream->documents_line, o->stream->name, o->source->name,
@@ -437,12 +450,15 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 	if (!find_format(o, &format))
 		return false;
 	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
-		return dataset_refuse(o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
+		return dataset_refuse(
+			o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
 	/* It may be away, where nobody reads; a name that is there is taken as it stands. */
 	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
-		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode) : strpbrk(o->source->path, "*?[") != NULL))
+		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
+				      : strpbrk(o->source->path, "*?[") != NULL))
 		return dataset_refuse(o, o->source->path_line, "path",
-			"%.80s: must be the directory that the names in %s start at", o->source->path, path);
+			"%.80s: must be the directory that the names in %s start at",
+			o->source->path, path);
 	if (manifest_read(m, path, root, format, &hint, why, sizeof(why)))
 		return true;
 	if (strncmp(why + strlen(path), ": ", 2) == 0) /* of the whole file */
@@ -453,8 +469,8 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 }
 
 /*
- * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents shows when
- * it is read (marks.h); whether they have masks the first one tells for all.
+ * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents
+ * shows when it is read (marks.h); whether they have masks the first one tells for all.
  */
 static bool presume_marks(const struct opening *o)
 {
@@ -468,7 +484,8 @@ static bool presume_marks(const struct opening *o)
 		return true;
 	dataset_shard_path(d, 0, path, sizeof(path));
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	bool fine = fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
+	bool fine =
+		fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
 
 	if (fd < 0)
 		bytes_why(why, sizeof(why), "%s; must be readable", bytes_open_fault(errno));
@@ -481,7 +498,8 @@ static bool presume_marks(const struct opening *o)
 	return true;
 }
 
-/* No shard is looked at before it is read: whether one is plain, and where its tokens begin, shows then. */
+/* No shard is looked at before it is read: whether one is plain, and where its tokens begin, shows
+ * then. */
 static bool take_manifest(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -518,7 +536,8 @@ bool dataset_manifest(const struct config *config, const struct config_stream *s
 	return read_manifest(&o, manifest);
 }
 
-/* The stream's vocab; and what is plain and signed, as served, is above INT32_MAX where it is negative. */
+/* The stream's vocab; and what is plain and signed, as served, is above INT32_MAX where it is
+ * negative. */
 static void limit_tokens(const struct opening *o)
 {
 	struct dataset *d = o->dataset;

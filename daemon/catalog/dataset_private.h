@@ -1,5 +1,5 @@
-/* What opening a dataset shares with streams, which ask for it, and with what is opened later. Private to
- * daemon/. */
+/* What opening a dataset shares with streams, which ask for it, and with what is opened later.
+ * Private to daemon/. */
 #ifndef TOKEND_DATASET_PRIVATE_H
 #define TOKEND_DATASET_PRIVATE_H
 
@@ -16,8 +16,8 @@ struct opening {
 };
 
 /*
- * Fills *o->dataset, whose config is set, from files or from a manifest. False: one line in o->why, which
- * starts "FILE:LINE: "; what is filled is freed by dataset_close().
+ * Fills *o->dataset, whose config is set, from files or from a manifest. False: one line in o->why,
+ * which starts "FILE:LINE: "; what is filled is freed by dataset_close().
  */
 bool dataset_open(const struct opening *o);
 void dataset_close(struct dataset *dataset);
@@ -27,7 +27,8 @@ __attribute__((format(printf, 4, 5))) bool dataset_refuse(
 
 struct dataset_identity dataset_identify(const struct stat *st);
 bool dataset_is_indexed(const struct shard_facts *facts);
-/* Keeps what lies beside the shard, and whether it is indexed, where somebody asks for documents. */
+/* Keeps what lies beside the shard, and whether it is indexed, where somebody asks for documents.
+ */
 void dataset_keep_marks(const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Line by line; what is kept of a line is a few numbers. Whoever wrote it may have meant harm: a name leads
- * nowhere but below the root, and no number is large enough to overflow what is made of it.
+ * Line by line; what is kept of a line is a few numbers. Whoever wrote it may have meant harm: a
+ * name leads nowhere but below the root, and no number is large enough to overflow what is made of
+ * it.
  */
 #include "daemon/catalog/manifest.h"
 
@@ -34,7 +35,8 @@ struct reading {
 	size_t why_bytes;
 };
 
-__attribute__((format(printf, 2, 3))) static bool refuse(const struct reading *r, const char *text, ...)
+__attribute__((format(printf, 2, 3))) static bool refuse(
+	const struct reading *r, const char *text, ...)
 {
 	int n = snprintf(r->why, r->why_bytes, "%s:%" PRIu64 ": ", r->path, r->line);
 	va_list args;
@@ -84,12 +86,14 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!numbers[i].required && !json_object_get(object, numbers[i].key))
 			continue;
-		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, why, sizeof(why)))
+		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, why,
+			    sizeof(why)))
 			return refuse(r, "%s", why);
 		known++;
 	}
 	return known == json_object_size(object) ||
-	       refuse(r, "has members besides path, format, dtype, tokens, size, digest, sample_tokens, "
+	       refuse(r, "has members besides path, format, dtype, tokens, size, digest, "
+			 "sample_tokens, "
 			 "row_tokens and frame_bytes; must have no others");
 }
 
@@ -126,8 +130,10 @@ static bool take_name(const struct reading *r, const struct line *l)
 			json_shown(name, shown, sizeof(shown)));
 	if (strcmp(before, name) > 0)
 		return refuse(r,
-			"path '%s' comes after '%s'; lines must ascend by it, byte by byte (LC_ALL=C sort)",
-			json_shown(name, shown, sizeof(shown)), json_shown(before, other, sizeof(other)));
+			"path '%s' comes after '%s'; lines must ascend by it, byte by byte "
+			"(LC_ALL=C sort)",
+			json_shown(name, shown, sizeof(shown)),
+			json_shown(before, other, sizeof(other)));
 	return true;
 }
 
@@ -147,10 +153,11 @@ static bool take_format(const struct reading *r, struct line *l)
 		return refuse(r, "format '%s' is unknown; must be one of: %s",
 			json_shown(l->string[FORMAT], shown, sizeof(shown)), shard_format_names());
 	if (r->format && l->format != r->format)
-		return refuse(r, "format is %s, the config says %s; must be the same", l->format->name,
-			r->format->name);
+		return refuse(r, "format is %s, the config says %s; must be the same",
+			l->format->name, r->format->name);
 	if (m->format && l->format != m->format)
-		return refuse(r, "format is %s, that of the first shard, %s, is %s; must be one format",
+		return refuse(r,
+			"format is %s, that of the first shard, %s, is %s; must be one format",
 			l->format->name, first(r, other), m->format->name);
 	return true;
 }
@@ -162,13 +169,14 @@ static bool take_type(const struct reading *r, struct line *l)
 	char shown[40], other[80];
 
 	if (!shard_type(name, &l->facts.type))
-		return refuse(r, "dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
+		return refuse(r,
+			"dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
 			json_shown(name, shown, sizeof(shown)));
 	l->facts.token_bytes = shard_served(l->facts.type, r->hint);
 	if (m->format && l->facts.token_bytes != m->token_bytes)
 		return refuse(r,
-			"dtype %s is served in %" PRIu32 " bytes, that of the first shard, %s, in %" PRIu32
-			"; must be one width",
+			"dtype %s is served in %" PRIu32
+			" bytes, that of the first shard, %s, in %" PRIu32 "; must be one width",
 			name, l->facts.token_bytes, first(r, other), m->token_bytes);
 	return true;
 }
@@ -200,8 +208,8 @@ static bool check_samples(const struct reading *r, struct line *l)
 	sample = shard_sample(f, r->hint);
 	if (m->format && sample != m->sample_tokens)
 		return refuse(r,
-			"sample_tokens is %" PRIu64 " (0: none), that of the first shard, %s, is %" PRIu64
-			"; must be alike",
+			"sample_tokens is %" PRIu64
+			" (0: none), that of the first shard, %s, is %" PRIu64 "; must be alike",
 			sample, first(r, other), m->sample_tokens);
 	l->facts.sample_tokens = sample;
 	return true;
@@ -213,7 +221,8 @@ static bool check_frame(const struct reading *r, const struct line *l)
 
 	if (budget == 0 || l->facts.frame_bytes <= budget)
 		return true;
-	return refuse(r, "frame_bytes is %" PRIu64 "; must be at most %" PRIu64 ", a quarter of `memory`",
+	return refuse(r,
+		"frame_bytes is %" PRIu64 "; must be at most %" PRIu64 ", a quarter of `memory`",
 		l->facts.frame_bytes, budget);
 }
 
@@ -254,7 +263,8 @@ static bool keep(struct reading *r, const struct line *l)
 	m->format = l->format;
 	m->token_bytes = l->facts.token_bytes;
 	m->sample_tokens = l->facts.sample_tokens;
-	m->frame_bytes = l->facts.frame_bytes > m->frame_bytes ? l->facts.frame_bytes : m->frame_bytes;
+	m->frame_bytes =
+		l->facts.frame_bytes > m->frame_bytes ? l->facts.frame_bytes : m->frame_bytes;
 	m->is_signed |= l->facts.type == SHARD_I32;
 	m->tokens[s] = l->facts.tokens;
 	m->sizes[s] = l->size;
@@ -272,8 +282,8 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 	if (!object)
 		return refuse(r, "%s", why);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
-		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) && check_frame(r, &l) &&
-		    keep(r, &l);
+		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
+		    check_frame(r, &l) && keep(r, &l);
 
 	json_decref(object);
 	return fine;
@@ -291,7 +301,8 @@ static bool take_lines(struct reading *r, FILE *file)
 		r->line++;
 		if (n == 0 || text[n - 1] != '\n')
 			return refuse(r,
-				"does not end, after %zu bytes; must be one object and a newline, at most %d "
+				"does not end, after %zu bytes; must be one object and a newline, "
+				"at most %d "
 				"bytes",
 				n, LINE_BYTES - 1);
 		if (!take_line(r, text, n))
@@ -299,7 +310,8 @@ static bool take_lines(struct reading *r, FILE *file)
 	}
 	if (ferror(file))
 		return bytes_why(r->why, r->why_bytes, "%s: %s", r->path, strerror(errno));
-	return r->line > 0 || bytes_why(r->why, r->why_bytes, "%s: is empty; must list a shard", r->path);
+	return r->line > 0 ||
+	       bytes_why(r->why, r->why_bytes, "%s: is empty; must list a shard", r->path);
 }
 
 /* NULL: @why. Nothing that would be waited for. */
@@ -331,11 +343,16 @@ static char *root_of(const char *path)
 	return strndup(path, n);
 }
 
-bool manifest_read(struct manifest *m, const char *path, const char *root, const struct shard_format *format,
-	const struct shard_hint *hint, char *why, size_t why_bytes)
+bool manifest_read(struct manifest *m, const char *path, const char *root,
+	const struct shard_format *format, const struct shard_hint *hint, char *why,
+	size_t why_bytes)
 {
-	struct reading r = {
-		.m = m, .path = path, .format = format, .hint = hint, .why = why, .why_bytes = why_bytes};
+	struct reading r = {.m = m,
+		.path = path,
+		.format = format,
+		.hint = hint,
+		.why = why,
+		.why_bytes = why_bytes};
 	FILE *file = open_file(path, why, why_bytes);
 	bool fine;
 
@@ -365,12 +382,13 @@ void manifest_free(struct manifest *m)
 
 static bool differ(char *why, size_t why_bytes, const char *field, uint64_t listed, uint64_t found)
 {
-	return bytes_why(why, why_bytes, "%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file",
-		field, listed, found);
+	return bytes_why(why, why_bytes,
+		"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field, listed,
+		found);
 }
 
-bool manifest_same(
-	const struct manifest_shard *listed, const struct manifest_shard *found, char *why, size_t why_bytes)
+bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
+	char *why, size_t why_bytes)
 {
 	if (listed->size != found->size)
 		return differ(why, why_bytes, "size", listed->size, found->size);
@@ -383,9 +401,10 @@ bool manifest_same(
 	if (listed->tokens != found->tokens)
 		return differ(why, why_bytes, "tokens", listed->tokens, found->tokens);
 	if (listed->sample_tokens != found->sample_tokens)
-		return differ(why, why_bytes, "sample_tokens", listed->sample_tokens, found->sample_tokens);
+		return differ(why, why_bytes, "sample_tokens", listed->sample_tokens,
+			found->sample_tokens);
 	if (listed->frame_bytes < found->frame_bytes)
-		return differ(
-			why, why_bytes, "the largest frame_bytes", listed->frame_bytes, found->frame_bytes);
+		return differ(why, why_bytes, "the largest frame_bytes", listed->frame_bytes,
+			found->frame_bytes);
 	return true;
 }

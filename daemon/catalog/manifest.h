@@ -1,12 +1,13 @@
 /*
- * A manifest: what shards there are and what is in them, a line of JSON each, as `tokctl inspect --manifest`
- * writes it. Who has read it knows a dataset without having looked at a single shard.
+ * A manifest: what shards there are and what is in them, a line of JSON each, as `tokctl inspect
+ * --manifest` writes it. Who has read it knows a dataset without having looked at a single shard.
  *
  *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,"digest":"09af09af09af09af"}
  *
- * path is below the dataset's directory; lines ascend by it, byte by byte. digest is that of all tokens'
- * values (client/ctl/offline/scan.h): what a reader of the whole shard can compare. sample_tokens, row_tokens
- * and frame_bytes follow where they are not 0; they are what struct shard_facts calls so.
+ * path is below the dataset's directory; lines ascend by it, byte by byte. digest is that of all
+ * tokens' values (client/ctl/offline/scan.h): what a reader of the whole shard can compare.
+ * sample_tokens, row_tokens and frame_bytes follow where they are not 0; they are what struct
+ * shard_facts calls so.
  */
 #ifndef TOKEND_MANIFEST_H
 #define TOKEND_MANIFEST_H
@@ -35,16 +36,17 @@ struct manifest_shard {
 };
 
 /*
- * Reads @path to its end; @root is the directory that the names start at, and need not be there. @format:
- * what all of them must be, NULL: anything. Of @hint it takes what sizes follow from. Nothing of a line is
- * believed that contradicts itself, the lines before it or the hint. False: one line in @why, "PATH:LINE:
- * FIELD …", or "PATH: …" where it cannot be read; then @m is empty.
+ * Reads @path to its end; @root is the directory that the names start at, and need not be there.
+ * @format: what all of them must be, NULL: anything. Of @hint it takes what sizes follow from.
+ * Nothing of a line is believed that contradicts itself, the lines before it or the hint. False:
+ * one line in @why, "PATH:LINE: FIELD …", or "PATH: …" where it cannot be read; then @m is empty.
  */
-bool manifest_read(struct manifest *m, const char *path, const char *root, const struct shard_format *format,
-	const struct shard_hint *hint, char *why, size_t why_bytes);
+bool manifest_read(struct manifest *m, const char *path, const char *root,
+	const struct shard_format *format, const struct shard_hint *hint, char *why,
+	size_t why_bytes);
 void manifest_free(struct manifest *m);
 /* Is the shard what the manifest says? False: @why has the field and both values. */
-bool manifest_same(
-	const struct manifest_shard *listed, const struct manifest_shard *found, char *why, size_t why_bytes);
+bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
+	char *why, size_t why_bytes);
 
 #endif

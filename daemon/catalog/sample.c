@@ -21,9 +21,10 @@ static uint64_t shard_of(const struct dataset *d, uint64_t i)
 {
 	uint64_t shards = d->table.shards;
 
-	return shards <= SAMPLE_SHARDS ? i
-				       : (shards - 1) / (SAMPLE_SHARDS - 1) * i +
-						 (shards - 1) % (SAMPLE_SHARDS - 1) * i / (SAMPLE_SHARDS - 1);
+	return shards <= SAMPLE_SHARDS
+		       ? i
+		       : (shards - 1) / (SAMPLE_SHARDS - 1) * i +
+				 (shards - 1) % (SAMPLE_SHARDS - 1) * i / (SAMPLE_SHARDS - 1);
 }
 
 static uint64_t samples_of(const struct dataset *d)
@@ -32,11 +33,11 @@ static uint64_t samples_of(const struct dataset *d)
 }
 
 /*
- * Is there a token that may not be served? What the others look like is *@looks, for flat shards. What cannot
- * be read is told when it is to be served.
+ * Is there a token that may not be served? What the others look like is *@looks, for flat shards.
+ * What cannot be read is told when it is to be served.
  */
-static bool check_tokens(
-	const struct dataset *d, const struct shard *shard, const char **looks, char *why, size_t why_bytes)
+static bool check_tokens(const struct dataset *d, const struct shard *shard, const char **looks,
+	char *why, size_t why_bytes)
 {
 	struct sample_place place[SAMPLE_PLACES];
 	struct sample_guess guess = {0};
@@ -91,7 +92,8 @@ static bool check_type(struct dataset *d, uint64_t s, const char *looks)
 	return true;
 }
 
-static bool check_shard(const struct opening *o, uint64_t s, const struct shard *shard, const char *path)
+static bool check_shard(
+	const struct opening *o, uint64_t s, const struct shard *shard, const char *path)
 {
 	const char *looks = NULL;
 	char why[512];
@@ -116,9 +118,10 @@ static bool sample(const struct opening *o, uint64_t s)
 
 	if (fd < 0)
 		return true;
-	struct shard *shard = shard_describe(d->format, path, fd, &hint, &facts, why, sizeof(why))
-				      ? shard_open(d->format, path, fd, &hint, &facts, why, sizeof(why))
-				      : NULL;
+	struct shard *shard =
+		shard_describe(d->format, path, fd, &hint, &facts, why, sizeof(why))
+			? shard_open(d->format, path, fd, &hint, &facts, why, sizeof(why))
+			: NULL;
 	bool fine = !shard || check_shard(o, s, shard, path);
 
 	shard_close(shard);
@@ -166,8 +169,8 @@ bool sample_dataset(const struct opening *o)
 	return remember_others(o);
 }
 
-bool sample_opened(
-	const struct dataset *d, uint64_t shard, const struct shard *opened, char *why, size_t why_bytes)
+bool sample_opened(const struct dataset *d, uint64_t shard, const struct shard *opened, char *why,
+	size_t why_bytes)
 {
 	bool first = d->sizes ? d->identity[shard].inode == 0 : d->unsampled && d->unsampled[shard];
 	const char *looks = first && !d->hint.has_type ? sample_shard(opened) : NULL;

@@ -20,7 +20,8 @@ static void stream_identity(const struct config_stream *config, struct cursor *i
 	memcpy(identity->stream, config->name, sizeof(identity->stream));
 }
 
-/* The line that a cursor's complaint is about, by its field: "dataset NAME: …", "schedule[N]: …". */
+/* The line that a cursor's complaint is about, by its field: "dataset NAME: …", "schedule[N]: …".
+ */
 static int line_of(const struct config_stream *config, const char *field)
 {
 	unsigned step;
@@ -43,10 +44,12 @@ static int line_of(const struct config_stream *config, const char *field)
 	return config->line;
 }
 
-static bool refuse_stream(const struct stream *stream, const struct fault *fault, char *why, size_t why_bytes)
+static bool refuse_stream(
+	const struct stream *stream, const struct fault *fault, char *why, size_t why_bytes)
 {
 	snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", stream->file,
-		line_of(stream->config, fault->field), stream->config->name, fault->field, fault->text);
+		line_of(stream->config, fault->field), stream->config->name, fault->field,
+		fault->text);
 	return false;
 }
 
@@ -81,8 +84,8 @@ static bool begin(struct stream *stream, char *why, size_t why_bytes)
 		steps[i] = (struct cursor_step){s->from, s->to, s->steps, s->weights};
 	}
 	bool done = sources && steps &&
-		    cursor_begin(&stream->begin, &identity, sources, source->datasets, steps, source->steps,
-			    &fault);
+		    cursor_begin(&stream->begin, &identity, sources, source->datasets, steps,
+			    source->steps, &fault);
 
 	free(sources);
 	free(steps);
@@ -100,8 +103,8 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 	stream->file = config->path;
 	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
 	if (!stream->dataset) {
-		snprintf(why, why_bytes, "%s:%d: streams.%s: out of memory", config->path, source->line,
-			source->name);
+		snprintf(why, why_bytes, "%s:%d: streams.%s: out of memory", config->path,
+			source->line, source->name);
 		return false;
 	}
 	for (uint32_t i = 0; i < source->datasets; i++) {
@@ -117,9 +120,11 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 			return dataset_refuse(&o, d->config->line, "dtype",
 				"u%" PRIu32 " tokens, but those of dataset %s are u%" PRIu32
 				"; a stream must have one width",
-				8 * d->token_bytes, source->dataset[0].name, 8 * stream->token_bytes);
+				8 * d->token_bytes, source->dataset[0].name,
+				8 * stream->token_bytes);
 	}
-	if (source->documents && source->has_eos && stream->token_bytes == 2 && source->eos > UINT16_MAX) {
+	if (source->documents && source->has_eos && stream->token_bytes == 2 &&
+		source->eos > UINT16_MAX) {
 		snprintf(why, why_bytes,
 			"%s:%d: streams.%s.eos: %" PRIu64
 			" is no u16 token, so no document would end; must be at most %d",
@@ -146,7 +151,8 @@ static struct catalog *open_catalog(
 	catalog->config = config;
 	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
-			!open_stream(&catalog->stream[i], &config->stream[i], config, why, why_bytes))
+			!open_stream(
+				&catalog->stream[i], &config->stream[i], config, why, why_bytes))
 			goto fail;
 	return catalog;
 fail:
@@ -199,7 +205,8 @@ const struct stream *catalog_stream(const struct catalog *catalog, const char *n
 	return NULL;
 }
 
-void stream_map(const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
+void stream_map(
+	const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
 {
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
 		out[d] = NULL;
@@ -216,7 +223,8 @@ struct plan {
 	struct cursor_step *step; /* [config->steps + 1] */
 	double *weights;	  /* [config->steps + 1][cursor->datasets] */
 	uint64_t *max_epochs;	  /* [cursor->datasets] */
-	uint32_t shift; /* 1: the first step is not the schedule's but what the config begins with */
+	uint32_t
+		shift; /* 1: the first step is not the schedule's but what the config begins with */
 };
 
 static void plan_free(struct plan *p)
@@ -246,8 +254,8 @@ static bool plan_open(struct plan *p, const struct stream *stream, const struct 
 	for (uint32_t i = 0; i < config->steps; i++) {
 		const struct config_step *s = &config->step[i];
 
-		p->step[i + p->shift] = (struct cursor_step){
-			s->from, s->to, s->steps, p->weights + (size_t)(i + p->shift) * cursor->datasets};
+		p->step[i + p->shift] = (struct cursor_step){s->from, s->to, s->steps,
+			p->weights + (size_t)(i + p->shift) * cursor->datasets};
 	}
 	for (uint32_t d = 0; d < cursor->datasets; d++)
 		p->max_epochs[d] = cursor->dataset[d].max_epochs;
@@ -255,14 +263,15 @@ static bool plan_open(struct plan *p, const struct stream *stream, const struct 
 }
 
 /* The weight of the config's dataset @i at the plan's step @k. */
-static double weight_at(const struct plan *p, const struct config_stream *config, uint32_t k, uint32_t i)
+static double weight_at(
+	const struct plan *p, const struct config_stream *config, uint32_t k, uint32_t i)
 {
 	return k < p->shift ? config->dataset[i].weight : config->step[k - p->shift].weights[i];
 }
 
 /* Puts what the config says of its dataset @i where the cursor has it. */
-static bool plan_dataset(struct plan *p, const struct stream *stream, const struct cursor *cursor, uint32_t i,
-	struct fault *fault)
+static bool plan_dataset(struct plan *p, const struct stream *stream, const struct cursor *cursor,
+	uint32_t i, struct fault *fault)
 {
 	const struct config_stream *config = stream->config;
 	int d = cursor_find(cursor, config->dataset[i].name);
@@ -276,7 +285,8 @@ static bool plan_dataset(struct plan *p, const struct stream *stream, const stru
 			snprintf(fault->field, sizeof(fault->field), "dataset %s: weight",
 				config->dataset[i].name);
 			snprintf(fault->text, sizeof(fault->text),
-				"the schedule gives it some, and the cursor does not have it yet; add it "
+				"the schedule gives it some, and the cursor does not have it yet; "
+				"add it "
 				"first (tokctl cursor add)");
 			return false;
 		}
@@ -298,7 +308,8 @@ static void renumber(struct fault *fault, uint32_t shift)
 			given.field + rest);
 }
 
-bool stream_schedule(const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes)
+bool stream_schedule(
+	const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes)
 {
 	struct fault fault = no_memory;
 	struct plan plan;
@@ -306,8 +317,8 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, char *w
 
 	for (uint32_t i = 0; done && i < stream->config->datasets; i++)
 		done = plan_dataset(&plan, stream, cursor, i, &fault);
-	if (done && !cursor_schedule(
-			    cursor, plan.step, stream->config->steps + plan.shift, plan.max_epochs, &fault)) {
+	if (done && !cursor_schedule(cursor, plan.step, stream->config->steps + plan.shift,
+			    plan.max_epochs, &fault)) {
 		renumber(&fault, plan.shift);
 		done = false;
 	}

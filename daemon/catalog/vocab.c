@@ -6,16 +6,19 @@
 
 uint64_t vocab_first_refused(const struct dataset *d, const void *tokens, uint64_t n)
 {
-	return d->limit == 0 ? n : tokens_first_above(tokens, n, d->token_bytes, (uint32_t)(d->limit - 1));
+	return d->limit == 0
+		       ? n
+		       : tokens_first_above(tokens, n, d->token_bytes, (uint32_t)(d->limit - 1));
 }
 
-bool vocab_refuse(
-	const struct dataset *d, uint64_t token, const void *tokens, uint64_t i, char *why, size_t why_bytes)
+bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, uint64_t i,
+	char *why, size_t why_bytes)
 {
 	uint32_t value = tokens_value(tokens, i, d->token_bytes);
 
 	if (d->is_signed && value > INT32_MAX)
-		return bytes_why(why, why_bytes, "token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,
+		return bytes_why(why, why_bytes,
+			"token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,
 			(int32_t)value);
 	return bytes_why(why, why_bytes,
 		"token %" PRIu64 " is %" PRIu32 "; must be below the stream's vocab, %" PRIu64

@@ -1,17 +1,18 @@
-/* Token ids that may not be served: not below the stream's vocab, or negative where they are plain and
- * signed. */
+/* Token ids that may not be served: not below the stream's vocab, or negative where they are plain
+ * and signed. */
 #ifndef TOKEND_VOCAB_H
 #define TOKEND_VOCAB_H
 
 #include "daemon/catalog/dataset.h"
 
 /*
- * The index of the first of @n tokens, as served, that may not be, or @n: there is none. The tokens may
- * change meanwhile: what it costs, and reads, depends on @n alone.
+ * The index of the first of @n tokens, as served, that may not be, or @n: there is none. The tokens
+ * may change meanwhile: what it costs, and reads, depends on @n alone.
  */
 uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
-/* Says of token @i of @tokens, which is the shard's token @token, why it may not be served; false. */
-bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tokens, uint64_t i, char *why,
-	size_t why_bytes);
+/* Says of token @i of @tokens, which is the shard's token @token, why it may not be served; false.
+ */
+bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tokens, uint64_t i,
+	char *why, size_t why_bytes);
 
 #endif

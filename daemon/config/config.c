@@ -1,6 +1,6 @@
 /*
- * The schema, as tables. A line here is all that a new key needs; schema.c reads them. What concerns several
- * keys at once is checked where their mapping ends.
+ * The schema, as tables. A line here is all that a new key needs; schema.c reads them. What
+ * concerns several keys at once is checked where their mapping ends.
  */
 #include "daemon/config/config.h"
 
@@ -20,12 +20,14 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 #define WINDOW_MAX   LIMIT_CHUNK_BYTES /* tokens; a slot holds at least one window */
 
-static const char NAME_RIGHT[] = "a name of 1 to 64 bytes, no control characters, no '/', no dot in front";
+static const char NAME_RIGHT[] =
+	"a name of 1 to 64 bytes, no control characters, no '/', no dot in front";
 static const char LABEL_RIGHT[] = "a name of 1 to 64 bytes, no control characters";
 
 /* ---- one dataset ---- */
 
-static bool take_label(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+static bool take_label(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *name = schema_scalar(s, value, line, key->right);
 	char shown[64];
@@ -33,13 +35,14 @@ static bool take_label(struct schema *s, const struct schema_key *key, yaml_node
 	if (!name)
 		return false;
 	if (!wire_label_ok(name))
-		return schema_refuse(
-			s, line, "'%s' is no name; must be %s", schema_show(name, shown), key->right);
+		return schema_refuse(s, line, "'%s' is no name; must be %s",
+			schema_show(name, shown), key->right);
 	memcpy(to, name, strlen(name) + 1);
 	return true;
 }
 
-static bool take_dtype(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+static bool take_dtype(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	unsigned choice;
 
@@ -72,8 +75,8 @@ static const char *const shuffles[] = {
 	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
 
 static const struct schema_key dataset_keys[] = {
-	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name), .right = LABEL_RIGHT,
-		.required = true},
+	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
+		.right = LABEL_RIGHT, .required = true},
 	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
 		.right = "a file, a directory or a glob", .required = true},
 	[DATASET_MANIFEST] = {"manifest", schema_text, offsetof(struct config_dataset, manifest),
@@ -84,23 +87,25 @@ static const struct schema_key dataset_keys[] = {
 		.right = "u16 or u32", .choices = dtypes},
 	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
 		.right = WEIGHT_RIGHT},
-	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number, offsetof(struct config_dataset, max_epochs),
-		.min = 1, .max = UINT64_MAX},
+	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number,
+		offsetof(struct config_dataset, max_epochs), .min = 1, .max = UINT64_MAX},
 	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
 		.right = "global, block or none", .choices = shuffles},
-	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
-		.max = UINT64_C(1) << 31},
-	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group), .min = 1,
-		.max = UINT64_C(1) << 31},
+	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block),
+		.min = 1, .max = UINT64_C(1) << 31},
+	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group),
+		.min = 1, .max = UINT64_C(1) << 31},
 	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
 		.right = "true or false"},
 	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
 		.right = "a column's name"},
-	[DATASET_LABEL_MASK] = {"label_mask", schema_text, offsetof(struct config_dataset, label_mask),
+	[DATASET_LABEL_MASK] = {"label_mask", schema_text,
+		offsetof(struct config_dataset, label_mask),
 		.right = "a directory of loss masks under the names of the shards"},
 };
 
-_Static_assert(sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
+_Static_assert(
+	sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
 _Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
 static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_dataset *d)
@@ -135,8 +140,8 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 /* ---- a schedule ----
  * It speaks of datasets, which may be listed behind it: read when the rest of the stream is. */
 
-static const char SCHEDULE_RIGHT[] =
-	"a list of {at: POSITION, weights: {…}} or {from: POSITION, to: POSITION, steps: N, weights: {…}}";
+static const char SCHEDULE_RIGHT[] = "a list of {at: POSITION, weights: {…}} or {from: POSITION, "
+				     "to: POSITION, steps: N, weights: {…}}";
 static const char STEP_WEIGHTS_RIGHT[] =
 	"a mapping of dataset names to weights, such as {web: 0.7, code: 0.3}";
 
@@ -148,17 +153,18 @@ struct reading_step {
 	yaml_node_t *weights;
 };
 
-static bool take_node(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+static bool take_node(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	(void)s, (void)key, (void)line;
 	*(yaml_node_t **)to = value;
 	return true;
 }
 
-#define POSITION_KEY(name, field)                                                                            \
-	{                                                                                                    \
-		name, schema_number, offsetof(struct reading_step, field),                                   \
-			.right = "a position, a multiple of 1024", .max = UINT64_MAX                         \
+#define POSITION_KEY(name, field)                                                                  \
+	{                                                                                          \
+		name, schema_number, offsetof(struct reading_step, field),                         \
+			.right = "a position, a multiple of 1024", .max = UINT64_MAX               \
 	}
 
 static const struct schema_key step_keys[] = {
@@ -172,9 +178,11 @@ static const struct schema_key step_keys[] = {
 };
 
 /* Refuses something about one key of a finished mapping. */
-#define REFUSE_KEY(s, line, name, ...) (schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
+#define REFUSE_KEY(s, line, name, ...)                                                             \
+	(schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
 
-static bool refuse_dataset(struct schema *s, const struct config_stream *stream, int line, const char *name)
+static bool refuse_dataset(
+	struct schema *s, const struct config_stream *stream, int line, const char *name)
 {
 	const char *known[LIMIT_DATASETS], *near;
 	char shown[64];
@@ -183,7 +191,8 @@ static bool refuse_dataset(struct schema *s, const struct config_stream *stream,
 		known[d] = stream->dataset[d].name;
 	near = schema_near(name, known, stream->datasets);
 	if (near)
-		return schema_refuse(s, line, "no dataset of the stream is called so; did you mean %s?",
+		return schema_refuse(s, line,
+			"no dataset of the stream is called so; did you mean %s?",
 			schema_show(near, shown));
 	return schema_refuse(s, line,
 		"no dataset of the stream is called so; must be one of those under "
@@ -211,17 +220,19 @@ static bool take_step_weight(struct schema *s, const struct config_stream *strea
 	if (d == stream->datasets)
 		return refuse_dataset(s, stream, line, name);
 	if (seen[d])
-		return schema_refuse(s, line, "is given twice; the first is on line %d, remove one", seen[d]);
+		return schema_refuse(
+			s, line, "is given twice; the first is on line %d, remove one", seen[d]);
 	seen[d] = line;
-	if (!schema_real(s, &weight_key, yaml_document_get_node(s->document, pair->value), line, &weights[d]))
+	if (!schema_real(s, &weight_key, yaml_document_get_node(s->document, pair->value), line,
+		    &weights[d]))
 		return false;
 	schema_leave(s, field);
 	return true;
 }
 
 /* The field is that of the weights. @seen: lines of those that are named. */
-static bool check_step_weights(struct schema *s, const struct config_stream *stream, const double *weights,
-	int line, const int *seen)
+static bool check_step_weights(struct schema *s, const struct config_stream *stream,
+	const double *weights, int line, const int *seen)
 {
 	uint64_t units[LIMIT_DATASETS];
 	int at = order_units(weights, stream->datasets, units);
@@ -229,16 +240,18 @@ static bool check_step_weights(struct schema *s, const struct config_stream *str
 
 	if (at == (int)stream->datasets)
 		return schema_refuse(s, line,
-			"they do not sum to a finite number above 0; must have at least one weight above 0");
+			"they do not sum to a finite number above 0; must have at least one weight "
+			"above 0");
 	if (at < 0)
 		return true;
 	schema_enter(s, ".%s", schema_show(stream->dataset[at].name, shown));
 	return schema_refuse(s, seen[at],
-		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0", weights[at]);
+		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
+		weights[at]);
 }
 
-static bool take_step_weights(struct schema *s, const struct config_stream *stream, yaml_node_t *node,
-	int line, struct config_step *step)
+static bool take_step_weights(struct schema *s, const struct config_stream *stream,
+	yaml_node_t *node, int line, struct config_step *step)
 {
 	int seen[LIMIT_DATASETS] = {0};
 	size_t field = schema_enter(s, ".weights");
@@ -248,7 +261,8 @@ static bool take_step_weights(struct schema *s, const struct config_stream *stre
 	step->weights = calloc(stream->datasets, sizeof(*step->weights));
 	if (!step->weights)
 		return schema_refuse(s, line, "out of memory");
-	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+		p++)
 		if (!take_step_weight(s, stream, p, step->weights, seen))
 			return false;
 	if (!check_step_weights(s, stream, step->weights, line, seen))
@@ -271,7 +285,8 @@ static bool check_step_keys(struct schema *s, const int *lines, int line)
 				"from, to and steps",
 				lines[STEP_AT], step_keys[key].name);
 		if (!lines[STEP_AT] && !lines[key])
-			return REFUSE_KEY(s, line, "", "has no %s; must have at, or from, to and steps",
+			return REFUSE_KEY(s, line, "",
+				"has no %s; must have at, or from, to and steps",
 				step_keys[key].name);
 	}
 	return true;
@@ -284,18 +299,20 @@ static bool check_step_position(struct schema *s, const char *name, uint64_t at,
 	if (at == down)
 		return true;
 	if (down > UINT64_MAX - LIMIT_BLOCK)
-		return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %" PRIu64, at,
-			LIMIT_BLOCK, down);
+		return REFUSE_KEY(s, line, name,
+			"%" PRIu64 " is not a multiple of %d; take %" PRIu64, at, LIMIT_BLOCK,
+			down);
 	if (down == 0)
 		return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %d", at,
 			LIMIT_BLOCK, LIMIT_BLOCK);
-	return REFUSE_KEY(s, line, name, "%" PRIu64 " is not a multiple of %d; take %" PRIu64 " or %" PRIu64,
-		at, LIMIT_BLOCK, down, down + LIMIT_BLOCK);
+	return REFUSE_KEY(s, line, name,
+		"%" PRIu64 " is not a multiple of %d; take %" PRIu64 " or %" PRIu64, at,
+		LIMIT_BLOCK, down, down + LIMIT_BLOCK);
 }
 
 /* @before: the step in front of it, or NULL. */
-static bool check_step(
-	struct schema *s, const struct config_step *step, const struct config_step *before, const int *lines)
+static bool check_step(struct schema *s, const struct config_step *step,
+	const struct config_step *before, const int *lines)
 {
 	bool ramp = lines[STEP_AT] == 0;
 	int from = lines[ramp ? STEP_FROM : STEP_AT];
@@ -307,20 +324,23 @@ static bool check_step(
 		return false;
 	if (!ramp && step->from == 0)
 		return REFUSE_KEY(s, from, name,
-			"0 is where the run begins; must be ahead: what it begins with are the datasets' "
+			"0 is where the run begins; must be ahead: what it begins with are the "
+			"datasets' "
 			"weights");
 	if (ramp && step->to <= step->from)
 		return REFUSE_KEY(s, lines[STEP_TO], ".to",
-			"%" PRIu64 " is not behind from, %" PRIu64 "; must be a later position", step->to,
-			step->from);
+			"%" PRIu64 " is not behind from, %" PRIu64 "; must be a later position",
+			step->to, step->from);
 	if (ramp && step->steps > most)
 		return REFUSE_KEY(s, lines[STEP_STEPS], ".steps",
-			"%" PRIu32 " is more than there are blocks of %d between from and to; must be 1 to "
+			"%" PRIu32
+			" is more than there are blocks of %d between from and to; must be 1 to "
 			"%" PRIu64,
 			step->steps, LIMIT_BLOCK, most);
 	if (before && (ramp ? step->from < before->to : step->from <= before->to))
 		return REFUSE_KEY(s, from, name,
-			"%" PRIu64 " is not behind the entry before it (line %d), which ends at %" PRIu64
+			"%" PRIu64
+			" is not behind the entry before it (line %d), which ends at %" PRIu64
 			"; must be in ascending order",
 			step->from, before->line, before->to);
 	return true;
@@ -362,7 +382,8 @@ static bool take_schedule(struct schema *s, yaml_node_t *node, struct config_str
 	for (size_t i = 0; i < n; i++) {
 		size_t field = schema_enter(s, "[%zu]", i);
 
-		if (!take_step(s, yaml_document_get_node(s->document, node->data.sequence.items.start[i]),
+		if (!take_step(s,
+			    yaml_document_get_node(s->document, node->data.sequence.items.start[i]),
 			    stream))
 			return false;
 		schema_leave(s, field);
@@ -384,12 +405,14 @@ static bool take_datasets(
 	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
 
 	if (n == 0 || n > LIMIT_DATASETS)
-		return schema_refuse(s, line, "has %zu datasets; must have 1 to %d", n, LIMIT_DATASETS);
+		return schema_refuse(
+			s, line, "has %zu datasets; must have 1 to %d", n, LIMIT_DATASETS);
 	stream->dataset = calloc(n, sizeof(*stream->dataset));
 	if (!stream->dataset)
 		return schema_refuse(s, line, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		yaml_node_t *node = yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
+		yaml_node_t *node =
+			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
 		struct config_dataset *d = &stream->dataset[i];
 		size_t field = schema_enter(s, "[%zu]", i);
 
@@ -400,7 +423,8 @@ static bool take_datasets(
 			if (strcmp(stream->dataset[j].name, d->name) == 0) {
 				schema_enter(s, ".name");
 				return schema_refuse(s, d->line,
-					"'%s' is taken by the dataset on line %d; must be another name",
+					"'%s' is taken by the dataset on line %d; must be another "
+					"name",
 					d->name, stream->dataset[j].line);
 			}
 		}
@@ -431,25 +455,27 @@ struct reading_stream {
 
 static const struct schema_key stream_keys[] = {
 	[STREAM_SEED] = {"seed", schema_number, offsetof(struct config_stream, seed),
-		.right = "a whole number from 0 to 18446744073709551615 in plain digits", .required = true,
-		.max = UINT64_MAX},
+		.right = "a whole number from 0 to 18446744073709551615 in plain digits",
+		.required = true, .max = UINT64_MAX},
 	[STREAM_SEQ_LEN] = {"seq_len", schema_number, offsetof(struct config_stream, seq_len),
-		.right = "a number of tokens from 1 to 1073741824 in plain digits", .required = true,
-		.min = 1, .max = WINDOW_MAX},
-	[STREAM_EXTRA] = {"extra", schema_number, offsetof(struct config_stream, extra), .max = WINDOW_MAX},
-	[STREAM_STRIDE] = {"stride", schema_number, offsetof(struct config_stream, stride), .min = 1,
-		.max = UINT64_MAX},
-	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos), .max = UINT32_MAX},
+		.right = "a number of tokens from 1 to 1073741824 in plain digits",
+		.required = true, .min = 1, .max = WINDOW_MAX},
+	[STREAM_EXTRA] = {"extra", schema_number, offsetof(struct config_stream, extra),
+		.max = WINDOW_MAX},
+	[STREAM_STRIDE] = {"stride", schema_number, offsetof(struct config_stream, stride),
+		.min = 1, .max = UINT64_MAX},
+	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos),
+		.max = UINT32_MAX},
 	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
 		.max = UINT64_C(1) << 32},
 	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
 		.right = "true or false"},
 	[STREAM_LOSS_MASK] = {"loss_mask", schema_flag, offsetof(struct config_stream, loss_mask),
 		.right = "true or false"},
-	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs), .min = 1,
-		.max = UINT64_MAX},
-	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples), .min = 1,
-		.max = UINT64_MAX},
+	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs),
+		.min = 1, .max = UINT64_MAX},
+	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples),
+		.min = 1, .max = UINT64_MAX},
 	[STREAM_DATASETS] = {"datasets", take_datasets, 0,
 		.right = "a list of datasets, each {name: …, path: …}", .required = true},
 	[STREAM_SCHEDULE] = {"schedule", take_node, offsetof(struct reading_stream, schedule),
@@ -459,28 +485,32 @@ static const struct schema_key stream_keys[] = {
 static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
 {
 	if (stream->extra > WINDOW_MAX - stream->seq_len)
-		return REFUSE_KEY(s, lines[STREAM_EXTRA] ? lines[STREAM_EXTRA] : lines[STREAM_SEQ_LEN],
+		return REFUSE_KEY(s,
+			lines[STREAM_EXTRA] ? lines[STREAM_EXTRA] : lines[STREAM_SEQ_LEN],
 			lines[STREAM_EXTRA] ? ".extra" : ".seq_len",
 			"seq_len %" PRIu64 " + extra %" PRIu64
 			" is over 1073741824 tokens; must be at most that",
 			stream->seq_len, stream->extra);
 	if (stream->has_eos && stream->has_vocab && stream->eos >= stream->vocab)
 		return REFUSE_KEY(s, lines[STREAM_EOS], ".eos",
-			"%" PRIu64 " is no token of a vocab of %" PRIu64 "; must be below it", stream->eos,
-			stream->vocab);
+			"%" PRIu64 " is no token of a vocab of %" PRIu64 "; must be below it",
+			stream->eos, stream->vocab);
 	for (uint32_t i = 0; !stream->loss_mask && i < stream->datasets; i++) {
 		if (!stream->dataset[i].label_mask)
 			continue;
 		schema_enter(s, ".datasets[%u].label_mask", i);
 		return schema_refuse(s, stream->dataset[i].label_mask_line,
-			"the stream asks for no loss mask; must have loss_mask: true, or be left out");
+			"the stream asks for no loss mask; must have loss_mask: true, or be left "
+			"out");
 	}
 	if (stream->epochs && stream->samples)
 		return REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
-			"the stream has epochs too (line %d); must have one of them", lines[STREAM_EPOCHS]);
+			"the stream has epochs too (line %d); must have one of them",
+			lines[STREAM_EPOCHS]);
 	if (lines[STREAM_SCHEDULE] && (stream->epochs || stream->samples))
 		return REFUSE_KEY(s, lines[STREAM_SCHEDULE], ".schedule",
-			"the stream ends (%s, line %d), and its mix stays as it is; must be left out",
+			"the stream ends (%s, line %d), and its mix stays as it is; must be left "
+			"out",
 			stream->epochs ? "epochs" : "samples",
 			lines[stream->epochs ? STREAM_EPOCHS : STREAM_SAMPLES]);
 	for (uint32_t i = 0; stream->epochs && i < stream->datasets; i++) {
@@ -488,7 +518,8 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 			continue;
 		schema_enter(s, ".datasets[%u].max_epochs", i);
 		return schema_refuse(s, stream->dataset[i].max_epochs_line,
-			"a stream with epochs (line %d) serves every window so often; must be left out",
+			"a stream with epochs (line %d) serves every window so often; must be left "
+			"out",
 			lines[STREAM_EPOCHS]);
 	}
 	return true;
@@ -507,7 +538,8 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 		if (stream->epochs && d->has_weight) {
 			schema_enter(s, ".datasets[%u].weight", i);
 			return schema_refuse(s, d->weight_line,
-				"a stream with epochs (line %d) serves every window so often; must be left "
+				"a stream with epochs (line %d) serves every window so often; must "
+				"be left "
 				"out",
 				lines[STREAM_EPOCHS]);
 		}
@@ -518,7 +550,8 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 
 	if (at == (int)stream->datasets)
 		return REFUSE_KEY(s, lines[STREAM_DATASETS], ".datasets",
-			"the weights do not sum to a finite number above 0; must have at least one weight "
+			"the weights do not sum to a finite number above 0; must have at least one "
+			"weight "
 			"above 0");
 	if (at >= 0) {
 		schema_enter(s, ".datasets[%d].weight", at);
@@ -564,7 +597,8 @@ static bool take_streams(
 	size_t n = (size_t)(value->data.mapping.pairs.top - pair);
 
 	if (n == 0 || n > LIMIT_STREAMS)
-		return schema_refuse(s, line, "has %zu streams; must have 1 to %d", n, LIMIT_STREAMS);
+		return schema_refuse(
+			s, line, "has %zu streams; must have 1 to %d", n, LIMIT_STREAMS);
 	config->stream = calloc(n, sizeof(*config->stream));
 	if (!config->stream)
 		return schema_refuse(s, line, "out of memory");
@@ -585,8 +619,8 @@ static bool take_streams(
 		const struct config_stream *other = config_stream(config, name);
 
 		if (other)
-			return schema_refuse(
-				s, at, "is given twice; the first is on line %d, remove one", other->line);
+			return schema_refuse(s, at,
+				"is given twice; the first is on line %d, remove one", other->line);
 		memcpy(stream->name, name, strlen(name) + 1);
 		config->streams = (uint32_t)i + 1;
 		if (!take_stream(s, yaml_document_get_node(s->document, pair[i].value), at, stream))
@@ -630,8 +664,9 @@ static bool take_socket(
 		!make_absolute(s, config, line, &config->socket))
 		return false;
 	if (strlen(config->socket) > room)
-		return schema_refuse(s, line, "%s has %zu bytes; a socket's path must have at most %zu",
-			config->socket, strlen(config->socket), room);
+		return schema_refuse(s, line,
+			"%s has %zu bytes; a socket's path must have at most %zu", config->socket,
+			strlen(config->socket), room);
 	return true;
 }
 
@@ -662,14 +697,14 @@ static bool take_metrics(
 
 	if (host == 0 || (!six && memchr(text, ':', host)) || strpbrk(text, " \t/") ||
 		colon[1 + digits] != 0 || colon[1] == '0' || port < 1 || port > 65535)
-		return schema_refuse(
-			s, line, "'%s' is no address; must be %s", schema_show(text, shown), key->right);
+		return schema_refuse(s, line, "'%s' is no address; must be %s",
+			schema_show(text, shown), key->right);
 	return schema_text(s, key, value, line, to);
 }
 
 /* A list of users, [*@count] at *@list. */
-static bool take_uids(
-	struct schema *s, yaml_node_t *value, int line, const char *right, uid_t **list, uint32_t *count)
+static bool take_uids(struct schema *s, yaml_node_t *value, int line, const char *right,
+	uid_t **list, uint32_t *count)
 {
 	/* 2^32 - 1 is no user: it means "none" to the kernel. */
 	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1};
@@ -682,7 +717,8 @@ static bool take_uids(
 	if (!*list)
 		return schema_refuse(s, line, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		yaml_node_t *node = yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
+		yaml_node_t *node =
+			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
 		size_t field = schema_enter(s, "[%zu]", i);
 		uint64_t uid;
 
@@ -720,11 +756,13 @@ static const struct schema_key config_keys[] = {
 		.right = "a size such as 512MiB, 1GiB or plain bytes", .min = 1, .max = INT64_MAX},
 	{"metrics", take_metrics, offsetof(struct config, metrics),
 		.right = "HOST:PORT, such as 127.0.0.1:9464"},
-	{"io", schema_choice, offsetof(struct config, io), .right = "auto, uring or pread", .choices = ios},
+	{"io", schema_choice, offsetof(struct config, io), .right = "auto, uring or pread",
+		.choices = ios},
 	{"direct", schema_flag, offsetof(struct config, direct), .right = "true or false"},
 	{"allow_uids", take_allowed, 0, .right = "a list of user numbers, such as [1000]"},
 	{"admin_uids", take_admins, 0, .right = "a list of user numbers, such as [1000]"},
-	{"streams", take_streams, 0, .right = "a mapping of stream names to streams", .required = true},
+	{"streams", take_streams, 0, .right = "a mapping of stream names to streams",
+		.required = true},
 };
 
 _Static_assert(COUNT(config_keys) <= SCHEMA_KEYS && COUNT(stream_keys) <= SCHEMA_KEYS &&
@@ -736,16 +774,17 @@ static bool take_document(struct schema *s, struct config *config)
 	yaml_node_t *root = yaml_document_get_root_node(s->document);
 
 	if (!root)
-		return schema_refuse(
-			s, 1, "the file is empty; must have at least streams: (see config/tokend.yaml)");
-	return schema_mapping(
-		s, root, (int)root->start_mark.line + 1, config_keys, COUNT(config_keys), config, NULL);
+		return schema_refuse(s, 1,
+			"the file is empty; must have at least streams: (see config/tokend.yaml)");
+	return schema_mapping(s, root, (int)root->start_mark.line + 1, config_keys,
+		COUNT(config_keys), config, NULL);
 }
 
 static bool parse(FILE *file, struct config *config, char *why, size_t why_bytes)
 {
 	yaml_document_t document;
-	struct schema s = {.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
+	struct schema s = {
+		.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
 
 	if (!yaml_load(&s, file))
 		return false;
@@ -759,7 +798,8 @@ static bool parse(FILE *file, struct config *config, char *why, size_t why_bytes
 static char *directory_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	char *directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+	char *directory =
+		!slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	char *whole = directory ? realpath(directory, NULL) : NULL;
 
 	free(directory);
@@ -782,8 +822,8 @@ struct config *config_load(const char *path, char *why, size_t why_bytes)
 	struct config *config = NULL;
 
 	if (!file) {
-		snprintf(why, why_bytes, "%s: cannot be opened: %s; name the config file with -c", path,
-			strerror(errno));
+		snprintf(why, why_bytes, "%s: cannot be opened: %s; name the config file with -c",
+			path, strerror(errno));
 		return NULL;
 	}
 	config = calloc(1, sizeof(*config));
@@ -866,8 +906,8 @@ void config_free(struct config *config)
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes)
 {
 	bool below = written[0] != '/';
-	int n = snprintf(
-		path, path_bytes, "%s%s%s", below ? config->directory : "", below ? "/" : "", written);
+	int n = snprintf(path, path_bytes, "%s%s%s", below ? config->directory : "",
+		below ? "/" : "", written);
 
 	return n >= 0 && (size_t)n < path_bytes;
 }

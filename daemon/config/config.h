@@ -1,5 +1,6 @@
 /*
- * The configuration file: YAML to struct, nothing else. It touches no shard; see dataset.h for that.
+ * The configuration file: YAML to struct, nothing else. It touches no shard; see dataset.h for
+ * that.
  */
 #ifndef TOKEND_CONFIG_H
 #define TOKEND_CONFIG_H
@@ -27,10 +28,12 @@ struct config_dataset {
 	uint32_t block, group;
 	bool slide;
 	int line; /* of the dataset; also the others where their key is not given */
-	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line, label_mask_line;
+	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line,
+		label_mask_line;
 };
 
-/* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See proto/cursor.h.
+/* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See
+ * proto/cursor.h.
  */
 struct config_step {
 	uint64_t from, to;
@@ -75,18 +78,19 @@ struct config {
 };
 
 /*
- * NULL on any fault, with one line in @why: "FILE:LINE: FIELD: what is wrong; what would be right". Owned by
- * the caller. Defaults: socket WIRE_SOCKET, state_dir /var/lib/tokend, memory 1GiB, io auto, shuffle global,
- * weight 1, block and group 64, dtype u16, format auto, extra 1, stride seq_len.
+ * NULL on any fault, with one line in @why: "FILE:LINE: FIELD: what is wrong; what would be right".
+ * Owned by the caller. Defaults: socket WIRE_SOCKET, state_dir /var/lib/tokend, memory 1GiB, io
+ * auto, shuffle global, weight 1, block and group 64, dtype u16, format auto, extra 1, stride
+ * seq_len.
  */
 struct config *config_load(const char *path, char *why, size_t why_bytes);
 void config_free(struct config *config);
 /* @written is absolute, or relative to the config's directory. False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
 /*
- * What a private daemon (tokend --private) takes for state_dir where that is not its user's to write:
- * $XDG_STATE_HOME/tokend/CONFIG, else ~/.local/state/tokend/CONFIG, CONFIG being a number of the file's path.
- * NULL: there is no such place. Owned by the caller.
+ * What a private daemon (tokend --private) takes for state_dir where that is not its user's to
+ * write: $XDG_STATE_HOME/tokend/CONFIG, else ~/.local/state/tokend/CONFIG, CONFIG being a number of
+ * the file's path. NULL: there is no such place. Owned by the caller.
  */
 char *config_user_state_dir(const struct config *config);
 /* Could this user write into directory @path, which may have to be made? */

@@ -12,8 +12,8 @@
 
 bool schema_refuse(struct schema *s, int line, const char *text, ...)
 {
-	int n = snprintf(
-		s->why, s->why_bytes, "%s:%d: %s: ", s->file, line, s->field[0] ? s->field : "config");
+	int n = snprintf(s->why, s->why_bytes, "%s:%d: %s: ", s->file, line,
+		s->field[0] ? s->field : "config");
 	va_list args;
 
 	va_start(args, text);
@@ -46,8 +46,8 @@ const char *schema_show(const char *text, char shown[64])
 	for (; text[n] && n < 56; n++)
 		shown[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
 	if (text[n])
-		while (n > 0 &&
-			((unsigned char)text[n] & 0xc0) == 0x80) /* not in the middle of a character */
+		while (n > 0 && ((unsigned char)text[n] & 0xc0) ==
+					0x80) /* not in the middle of a character */
 			n--;
 	memcpy(shown + n, text[n] ? "…" : "", text[n] ? sizeof("…") : 1);
 	return shown;
@@ -124,7 +124,8 @@ yaml_node_t *schema_node(
 
 	if (node->type != type && node->type == YAML_SCALAR_NODE && node->data.scalar.length > 0)
 		schema_refuse(s, line, "'%s' is %s; must be %s",
-			schema_show((char *)node->data.scalar.value, shown), kinds[node->type], right);
+			schema_show((char *)node->data.scalar.value, shown), kinds[node->type],
+			right);
 	else if (node->type != type)
 		schema_refuse(s, line, "is %s; must be %s",
 			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
@@ -187,8 +188,8 @@ static bool refuse_unknown(
 }
 
 /* One "key: value" of a mapping. */
-static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const struct schema_key *keys, size_t n,
-	void *into, int *lines)
+static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const struct schema_key *keys,
+	size_t n, void *into, int *lines)
 {
 	yaml_node_t *key = yaml_document_get_node(s->document, pair->key);
 	yaml_node_t *value = yaml_document_get_node(s->document, pair->value);
@@ -215,8 +216,8 @@ static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const stru
 	return true;
 }
 
-bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys, size_t n,
-	void *into, int *lines)
+bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
+	size_t n, void *into, int *lines)
 {
 	int own[SCHEMA_KEYS] = {0};
 
@@ -224,14 +225,16 @@ bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct 
 	memset(lines, 0, n * sizeof(*lines));
 	if (!schema_node(s, node, YAML_MAPPING_NODE, line, "a mapping of keys to values"))
 		return false;
-	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+		p++)
 		if (!take_pair(s, p, keys, n, into, lines))
 			return false;
 	for (size_t i = 0; i < n; i++) {
 		if (!keys[i].required || lines[i])
 			continue;
 		schema_enter(s, "%s%s", s->field[0] ? "." : "", keys[i].name);
-		return schema_refuse(s, line, "is missing; add %s: %s", keys[i].name, keys[i].right);
+		return schema_refuse(
+			s, line, "is missing; add %s: %s", keys[i].name, keys[i].right);
 	}
 	return true;
 }
@@ -256,8 +259,8 @@ static const char *whole(const char *text, size_t n, uint64_t *value)
 	return n > 1 && text[0] == '0' ? "has a leading zero, which some read as octal" : NULL;
 }
 
-static bool refuse_number(
-	struct schema *s, int line, const struct schema_key *key, const char *text, const char *wrong)
+static bool refuse_number(struct schema *s, int line, const struct schema_key *key,
+	const char *text, const char *wrong)
 {
 	char shown[64];
 
@@ -265,11 +268,12 @@ static bool refuse_number(
 	if (key->right)
 		return schema_refuse(s, line, "'%s' %s; must be %s", shown, wrong, key->right);
 	return schema_refuse(s, line,
-		"'%s' %s; must be a whole number from %" PRIu64 " to %" PRIu64 " in plain digits", shown,
-		wrong, key->min, key->max);
+		"'%s' %s; must be a whole number from %" PRIu64 " to %" PRIu64 " in plain digits",
+		shown, wrong, key->min, key->max);
 }
 
-bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_number(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *text = bare_scalar(s, value, line, key->right ? key->right : "a whole number");
 	uint64_t number;
@@ -286,7 +290,8 @@ bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *
 	return true;
 }
 
-bool schema_number32(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_number32(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	uint64_t number = 0;
 
@@ -296,7 +301,8 @@ bool schema_number32(struct schema *s, const struct schema_key *key, yaml_node_t
 	return true;
 }
 
-bool schema_size(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_size(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	static const struct {
 		const char *name;
@@ -324,7 +330,8 @@ bool schema_size(struct schema *s, const struct schema_key *key, yaml_node_t *va
 	return true;
 }
 
-/* [+-]digits[.digits][e[+-]digits] with at least one digit before the exponent: no hex, no names. */
+/* [+-]digits[.digits][e[+-]digits] with at least one digit before the exponent: no hex, no names.
+ */
 static bool looks_real(const char *text)
 {
 	size_t sign = strspn(text, "+-"), whole_digits, digits;
@@ -352,7 +359,8 @@ static bool looks_real(const char *text)
 	return *p == 0;
 }
 
-bool schema_real(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_real(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *text = bare_scalar(s, value, line, key->right);
 
@@ -373,7 +381,8 @@ bool schema_real(struct schema *s, const struct schema_key *key, yaml_node_t *va
 	return true;
 }
 
-bool schema_flag(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_flag(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *text = bare_scalar(s, value, line, "true or false");
 	char shown[64];
@@ -382,13 +391,14 @@ bool schema_flag(struct schema *s, const struct schema_key *key, yaml_node_t *va
 	if (!text)
 		return false;
 	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-		return schema_refuse(
-			s, line, "'%s' is no truth value; must be true or false", schema_show(text, shown));
+		return schema_refuse(s, line, "'%s' is no truth value; must be true or false",
+			schema_show(text, shown));
 	*(bool *)to = text[0] == 't';
 	return true;
 }
 
-bool schema_choice(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_choice(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *text = schema_scalar(s, value, line, key->right), *near;
 	char shown[64];
@@ -410,7 +420,8 @@ bool schema_choice(struct schema *s, const struct schema_key *key, yaml_node_t *
 	return schema_refuse(s, line, "'%s' is unknown; must be %s", shown, key->right);
 }
 
-bool schema_text(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+bool schema_text(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	const char *text = schema_scalar(s, value, line, key->right);
 	char *copy;

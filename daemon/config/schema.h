@@ -1,7 +1,7 @@
 /*
- * Tables that say what a YAML mapping may hold, and one walker for all of them. YAML's own guesses (octal,
- * yes/no, "1e3" as text) play no part: a key says how its text is read, and everything else is refused with
- * the line it stands on.
+ * Tables that say what a YAML mapping may hold, and one walker for all of them. YAML's own guesses
+ * (octal, yes/no, "1e3" as text) play no part: a key says how its text is read, and everything else
+ * is refused with the line it stands on.
  */
 #ifndef TOKEND_SCHEMA_H
 #define TOKEND_SCHEMA_H
@@ -22,7 +22,8 @@ struct schema {
 struct schema_key {
 	const char *name;
 	/* Reads @value into @to, which is at @at in the mapping's struct. @line is the key's. */
-	bool (*take)(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
+	bool (*take)(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+		void *to);
 	size_t at;
 	const char *right; /* what would be right, for an error's second half */
 	bool required;
@@ -33,18 +34,19 @@ struct schema_key {
 enum { SCHEMA_KEYS = 16 }; /* in one table at most */
 
 /* Always false, with "FILE:LINE: FIELD: …" in why. */
-__attribute__((format(printf, 3, 4))) bool schema_refuse(struct schema *s, int line, const char *text, ...);
-/* Goes into a part of the current field (".name" or "[3]"); the answer is what schema_leave() needs to come
- * back. */
+__attribute__((format(printf, 3, 4))) bool schema_refuse(
+	struct schema *s, int line, const char *text, ...);
+/* Goes into a part of the current field (".name" or "[3]"); the answer is what schema_leave() needs
+ * to come back. */
 __attribute__((format(printf, 2, 3))) size_t schema_enter(struct schema *s, const char *part, ...);
 void schema_leave(struct schema *s, size_t field);
 
 /*
- * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not NULL, gets
- * each key's line, or 0 where it is not given. @line is where the mapping is announced.
+ * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not
+ * NULL, gets each key's line, or 0 where it is not given. @line is where the mapping is announced.
  */
-bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys, size_t n,
-	void *into, int *lines);
+bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
+	size_t n, void *into, int *lines);
 /* @node if it is of @type and has no tag, else NULL with why: @right says what would be right. */
 yaml_node_t *schema_node(
 	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right);
@@ -65,8 +67,8 @@ bool schema_size(struct schema *s, const struct schema_key *key, yaml_node_t *va
 	void *to); /* uint64_t */
 bool schema_real(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
 	void *to); /* double ≥ 0 */
-bool schema_flag(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to); /* bool */
+bool schema_flag(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
+	void *to); /* bool */
 bool schema_choice(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
 	void *to); /* unsigned */
 bool schema_text(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,

@@ -1,7 +1,8 @@
 /*
- * libyaml looks through all open flow sequences at every token, so a file of 200,000 "[" takes it most of a
- * minute. The text is therefore read into memory and parsed twice: a first pass over the events stops at the
- * first one that is nested too deeply, and only a text that passed is composed into a document.
+ * libyaml looks through all open flow sequences at every token, so a file of 200,000 "[" takes it
+ * most of a minute. The text is therefore read into memory and parsed twice: a first pass over the
+ * events stops at the first one that is nested too deeply, and only a text that passed is composed
+ * into a document.
  */
 #include "daemon/config/yaml_load.h"
 
@@ -34,8 +35,9 @@ static bool read_text(struct schema *s, FILE *file, struct text *text)
 		n = fread(bytes + text->n, 1, room - text->n, file);
 		text->n += n;
 		if (ferror(file)) {
-			snprintf(s->why, s->why_bytes, "%s: cannot be read: %s; name a config file with -c",
-				s->file, strerror(errno));
+			snprintf(s->why, s->why_bytes,
+				"%s: cannot be read: %s; name a config file with -c", s->file,
+				strerror(errno));
 			return false;
 		}
 		if (text->n < room)
@@ -57,8 +59,10 @@ static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
 		return schema_refuse(s, (int)parser->mark.line + 1,
 			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
 			parser->problem_offset);
-	return schema_refuse(s, (int)parser->problem_mark.line + 1, "%s (column %zu); must be valid YAML",
-		parser->problem ? parser->problem : "cannot be parsed", parser->problem_mark.column + 1);
+	return schema_refuse(s, (int)parser->problem_mark.line + 1,
+		"%s (column %zu); must be valid YAML",
+		parser->problem ? parser->problem : "cannot be parsed",
+		parser->problem_mark.column + 1);
 }
 
 static bool begin(struct schema *s, yaml_parser_t *parser, const struct text *text)
@@ -69,7 +73,8 @@ static bool begin(struct schema *s, yaml_parser_t *parser, const struct text *te
 	return true;
 }
 
-/* True too for a text that is not valid YAML: what is wrong with it is found when it is composed. */
+/* True too for a text that is not valid YAML: what is wrong with it is found when it is composed.
+ */
 static bool check_depth(struct schema *s, const struct text *text)
 {
 	yaml_parser_t parser;
@@ -81,8 +86,10 @@ static bool check_depth(struct schema *s, const struct text *text)
 		return false;
 	while (!end && depth <= DEPTH_MOST && yaml_parser_parse(&parser, &event)) {
 		line = (int)event.start_mark.line + 1;
-		depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
-		depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+		depth += event.type == YAML_SEQUENCE_START_EVENT ||
+			 event.type == YAML_MAPPING_START_EVENT;
+		depth -= event.type == YAML_SEQUENCE_END_EVENT ||
+			 event.type == YAML_MAPPING_END_EVENT;
 		end = event.type == YAML_STREAM_END_EVENT;
 		yaml_event_delete(&event);
 	}
@@ -90,8 +97,8 @@ static bool check_depth(struct schema *s, const struct text *text)
 	if (depth <= DEPTH_MOST)
 		return true;
 	snprintf(s->field, sizeof(s->field), "YAML");
-	return schema_refuse(
-		s, line, "lists and mappings are nested deeper than %d levels; a config has 7", DEPTH_MOST);
+	return schema_refuse(s, line,
+		"lists and mappings are nested deeper than %d levels; a config has 7", DEPTH_MOST);
 }
 
 /* Most programs would ignore a second document. */
@@ -105,7 +112,8 @@ static bool check_trailing(struct schema *s, yaml_parser_t *parser)
 	int line = (int)more.start_mark.line + 1;
 
 	yaml_document_delete(&more);
-	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one") : true;
+	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one")
+			: true;
 }
 
 static bool compose(struct schema *s, const struct text *text)

@@ -74,7 +74,8 @@ static void take_mount(struct cgroup *cgroup, const char *root, char *line)
 	char *tail = strstr(line, " - ");
 	struct hierarchy *h = &cgroup->hierarchy[cgroup->hierarchies];
 
-	if (!tail || cgroup->hierarchies == 2 || sscanf(line, "%*d %*d %*s %4095s %4095s", at, mount) != 2 ||
+	if (!tail || cgroup->hierarchies == 2 ||
+		sscanf(line, "%*d %*d %*s %4095s %4095s", at, mount) != 2 ||
 		sscanf(tail, " - %15s %*s %511s", type, options) != 2)
 		return;
 	h->two = strcmp(type, "cgroup2") == 0;
@@ -84,9 +85,11 @@ static void take_mount(struct cgroup *cgroup, const char *root, char *line)
 
 	/* A mount of a part shows that part; a path out of it is that of another name space. */
 	size_t n = strcmp(at, "/") == 0 ? 0 : strlen(at);
-	bool below = strncmp(path, at, n) == 0 && (path[n] == '/' || path[n] == 0) && !strstr(path, "/..");
+	bool below = strncmp(path, at, n) == 0 && (path[n] == '/' || path[n] == 0) &&
+		     !strstr(path, "/..");
 
-	snprintf(h->inside, sizeof(h->inside), "%s", below && strcmp(path + n, "/") != 0 ? path + n : "");
+	snprintf(h->inside, sizeof(h->inside), "%s",
+		below && strcmp(path + n, "/") != 0 ? path + n : "");
 	if (snprintf(h->mount, sizeof(h->mount), "%s%s", root, mount) < (int)sizeof(h->mount))
 		cgroup->hierarchies++;
 }

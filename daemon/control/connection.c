@@ -15,15 +15,16 @@
 #endif
 
 enum {
-	ACCEPTS_A_TURN = 16,   /* those to be refused hold a descriptor until its end */
-	ACCEPTS_LATE = 16,     /* a millisecond, of those who have no credit: others are in the queue, too */
+	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
+	ACCEPTS_LATE =
+		16, /* a millisecond, of those who have no credit: others are in the queue, too */
 	LAST_WORDS = 4,	       /* packets of a peer that is gone, */
 	LAST_WORDS_MOST = 512, /* and with credit more than a socket's queue holds */
 	MAX_FDS = 8,
 };
 
-static void fill(struct refusal *r, bool passing, const char *code, const char *field, const char *format,
-	va_list args)
+static void fill(struct refusal *r, bool passing, const char *code, const char *field,
+	const char *format, va_list args)
 {
 	r->code = code;
 	r->passing = passing;
@@ -128,12 +129,13 @@ void connection_send(struct connection *c, const struct wire *w, const int *fds,
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
 	if (errno == EAGAIN)
-		log_client(c->uid, LOG_WARNING, "pid %d does not read its replies: dropped", (int)c->pid);
+		log_client(c->uid, LOG_WARNING, "pid %d does not read its replies: dropped",
+			(int)c->pid);
 	connection_close(c);
 }
 
-/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in whatever
- * encoding. */
+/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in
+ * whatever encoding. */
 static const char *printable(char *to, size_t capacity, const char *text)
 {
 	size_t n = 0;
@@ -176,7 +178,8 @@ void connection_error(struct connection *c, const char *code, const char *field,
 static void close_with(
 	struct connection *c, bool passing, const char *code, const char *field, const char *text)
 {
-	log_client(c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
+	log_client(
+		c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
 	send_error(c, passing, code, field, text);
 	connection_close(c);
 }
@@ -255,7 +258,8 @@ static bool close_descriptors(struct msghdr *message)
 {
 	bool any = message->msg_flags & MSG_CTRUNC;
 
-	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head;
+		head = CMSG_NXTHDR(message, head)) {
 		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
 			continue;
 		size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -276,14 +280,16 @@ static bool receive(struct connection *c)
 	char *packet = c->server->incoming;
 	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
 	struct iovec part = {packet, LIMIT_PACKET_BYTES};
-	struct msghdr message = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct msghdr message = {.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
 	ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	const char *fault;
 	struct wire w;
 
-	/* A peer that closes with our bytes unread resets the connection; what it said before comes after
-	 * that. */
+	/* A peer that closes with our bytes unread resets the connection; what it said before comes
+	 * after that. */
 	if (n < 0 && errno == ECONNRESET)
 		n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -391,14 +397,15 @@ static bool may_stay(struct connection *c, struct refusal *why)
 	const struct server_options *o = c->server->options;
 
 	if (!allowed(o->catalog->config, c->uid))
-		return refuse(why, "uid", "allow_uids", "uid %u may not attach: add it to allow_uids",
-			(unsigned)c->uid);
+		return refuse(why, "uid", "allow_uids",
+			"uid %u may not attach: add it to allow_uids", (unsigned)c->uid);
 	c->quota = quota_of(c->server->quotas, c->uid);
 	if (!quota_connect(c->server->quotas, c->quota, c->server->connected, why))
 		return false;
 	if (c->server->connected > o->connections)
 		return refuse_passing(why, "descriptors", "connections",
-			"%u connections are all that the descriptors allow: raise LimitNOFILE (ulimit -n)",
+			"%u connections are all that the descriptors allow: raise LimitNOFILE "
+			"(ulimit -n)",
 			o->connections);
 	return true;
 }
@@ -423,7 +430,8 @@ static struct connection *connection_make(
 	c->poll.data = c->process.data = c;
 	c->since_ms = uv_now(&server->loop);
 	if (pace_join(c)) {
-		if ((pace_may(c) || !peer_left(fd)) && uv_poll_init(&server->loop, &c->poll, fd) == 0)
+		if ((pace_may(c) || !peer_left(fd)) &&
+			uv_poll_init(&server->loop, &c->poll, fd) == 0)
 			return c;
 		pace_charge(c, pace_clock() - begin_ns);
 		pace_leave(c);
@@ -482,7 +490,8 @@ static void turn_away(struct server *server, int fd)
 
 	wire_set_text(&w, WIRE_CODE, "descriptors");
 	wire_set_text(&w, WIRE_FIELD, "connections");
-	wire_set_text(&w, WIRE_TEXT, "the daemon is out of file descriptors: raise LimitNOFILE (ulimit -n)");
+	wire_set_text(&w, WIRE_TEXT,
+		"the daemon is out of file descriptors: raise LimitNOFILE (ulimit -n)");
 	wire_set(&w, WIRE_PASSING, 1);
 	send(fd, server->outgoing, wire_encode(&w, server->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
@@ -492,7 +501,8 @@ static void turn_away(struct server *server, int fd)
 static void refuse_for_descriptors(struct server *server)
 {
 	if (server->spare_fd < 0) {
-		/* Nothing to give up: leave the queue alone until on_second(), or the loop would spin on it.
+		/* Nothing to give up: leave the queue alone until on_second(), or the loop would
+		 * spin on it.
 		 */
 		uv_poll_stop(&server->accept);
 		return;
@@ -504,7 +514,8 @@ static void refuse_for_descriptors(struct server *server)
 	if (fd >= 0)
 		turn_away(server, fd);
 	server->spare_fd = dup(STDERR_FILENO); /* if somebody was faster: on_second() tries again */
-	log_client(0, LOG_WARNING, "out of file descriptors: a client was turned away; raise LimitNOFILE");
+	log_client(0, LOG_WARNING,
+		"out of file descriptors: a client was turned away; raise LimitNOFILE");
 }
 
 void connection_accept(struct server *server)

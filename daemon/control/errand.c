@@ -40,16 +40,18 @@ void errand_clock(struct connection *c)
 	errand_forget(c);
 	if (c->session && c->session->fed) {
 		log_client(c->uid, LOG_ERROR,
-			"pid %d: its snapshot is not saved: state_dir has not answered for %d s", (int)c->pid,
-			KEEPER_DEADLINE_MS / 1000);
+			"pid %d: its snapshot is not saved: state_dir has not answered for %d s",
+			(int)c->pid, KEEPER_DEADLINE_MS / 1000);
 		refuse(&why, "checkpoint", "state_dir",
-			"has not answered for %d s, nothing is known to be saved: save again once it does",
+			"has not answered for %d s, nothing is known to be saved: save again once "
+			"it does",
 			KEEPER_DEADLINE_MS / 1000);
 		connection_error(c, why.code, why.field, why.text);
 		return;
 	}
 	refuse_passing(&why, "state_dir", "tag",
-		"state_dir has not answered for %d s: look at its file system", KEEPER_DEADLINE_MS / 1000);
+		"state_dir has not answered for %d s: look at its file system",
+		KEEPER_DEADLINE_MS / 1000);
 	connection_refuse_with(c, &why);
 }
 
@@ -64,6 +66,7 @@ void errand_watch(struct server *server)
 			" s: saves fail, and mix logs are written later; training goes on",
 			server->options->catalog->config->state_dir, busy / 1000);
 	if (!stalled && server->state_stalled)
-		log_line(LOG_NOTE, "state_dir %s answers again", server->options->catalog->config->state_dir);
+		log_line(LOG_NOTE, "state_dir %s answers again",
+			server->options->catalog->config->state_dir);
 	server->state_stalled = stalled;
 }

@@ -1,6 +1,7 @@
 /*
- * An errand: a job of the keeper that a connection waits for. The connection may leave before it is done, and
- * is told after KEEPER_DEADLINE_MS that state_dir does not answer; the job goes on without it.
+ * An errand: a job of the keeper that a connection waits for. The connection may leave before it is
+ * done, and is told after KEEPER_DEADLINE_MS that state_dir does not answer; the job goes on
+ * without it.
  */
 #ifndef TOKEND_ERRAND_H
 #define TOKEND_ERRAND_H

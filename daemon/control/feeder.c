@@ -86,8 +86,8 @@ static void send_wake(int socket)
 {
 	char byte = 0;
 
-	/* A full socket means that wake-ups lie there unread already; a dead one is the control thread's to
-	 * see. */
+	/* A full socket means that wake-ups lie there unread already; a dead one is the control
+	 * thread's to see. */
 	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return;
 }
@@ -153,8 +153,9 @@ static void read_mail(struct feeder *f)
 
 	while (mailbox_take(&f->to_data, &id, &said)) {
 		if (said & SAY_ATTACH)
-			step(f, &(struct engine_event){
-					.type = ENGINE_ATTACH, .id = id, .feed = f->member[id].feed});
+			step(f, &(struct engine_event){.type = ENGINE_ATTACH,
+					.id = id,
+					.feed = f->member[id].feed});
 		if (said & SAY_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
 		if (said & SAY_DETACH)
@@ -231,7 +232,8 @@ static void tick_disk(struct feeder *f)
 		f->hang[stream] = hang;
 		pthread_mutex_unlock(&f->hangs);
 		if (was != is)
-			step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = is});
+			step(f, &(struct engine_event){
+					.type = ENGINE_SLOW, .id = stream, .slow = is});
 	}
 }
 
@@ -262,8 +264,8 @@ static void *run(void *argument)
 			note_disk(f);
 			tick = now + TICK_MS;
 		}
-		/* One step at a time: mail that came meanwhile is not kept waiting by a feed that has much to
-		 * do. */
+		/* One step at a time: mail that came meanwhile is not kept waiting by a feed that
+		 * has much to do. */
 		if (f->actions.more)
 			step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 	}
@@ -324,7 +326,8 @@ void feeder_stop(struct feeder *f)
 
 static void tell(struct feeder *f, uint32_t id, unsigned what)
 {
-	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there is. */
+	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there
+	 * is. */
 	if (mailbox_post(&f->to_data, id, what))
 		disk_kick(f->disk);
 }

@@ -1,7 +1,7 @@
 /*
- * The data thread: the one place where the engine meets the disk. It owns both; the control thread talks to
- * it through mailboxes of plain flags, one set a session, so that nothing can overflow and a kick said twice
- * is said once.
+ * The data thread: the one place where the engine meets the disk. It owns both; the control thread
+ * talks to it through mailboxes of plain flags, one set a session, so that nothing can overflow and
+ * a kick said twice is said once.
  */
 #ifndef TOKEND_FEEDER_H
 #define TOKEND_FEEDER_H
@@ -14,7 +14,7 @@ struct feeder;
 enum {
 	FEEDER_FAILED = 1,  /* the stream stopped: feeder_failure() says why */
 	FEEDER_HOSTILE = 2, /* the client wrote nonsense into its ring */
-	FEEDER_GONE = 4,    /* the feed is the caller's again, and its socket is not used any more */
+	FEEDER_GONE = 4, /* the feed is the caller's again, and its socket is not used any more */
 };
 
 struct feeder_failure {
@@ -25,14 +25,15 @@ struct feeder_failure {
 	char why[DISK_WHY_BYTES]; /* see struct disk_done */
 };
 
-/* Takes over @disk, which @streams share. @ring is called in the data thread when feeder_take() has news.
- * NULL with errno. */
+/* Takes over @disk, which @streams share. @ring is called in the data thread when feeder_take() has
+ * news. NULL with errno. */
 struct feeder *feeder_start(
 	struct disk *disk, unsigned depth, unsigned streams, void (*ring)(void *), void *context);
 /* Every feed must be gone. Closes the disk. */
 void feeder_stop(struct feeder *feeder);
 
-/* @socket gets the wake-up bytes until FEEDER_GONE. The feed's id names the session from here on. */
+/* @socket gets the wake-up bytes until FEEDER_GONE. The feed's id names the session from here on.
+ */
 void feeder_attach(struct feeder *feeder, uint32_t id, struct feed *feed, int socket);
 void feeder_kick(struct feeder *feeder, uint32_t id);
 void feeder_detach(struct feeder *feeder, uint32_t id);

@@ -1,4 +1,5 @@
-/* Storage that does not answer: said in the log when it begins and ends, and kept for status and metrics. */
+/* Storage that does not answer: said in the log when it begins and ends, and kept for status and
+ * metrics. */
 #include "daemon/control/log.h"
 #include "daemon/control/server.h"
 
@@ -11,14 +12,16 @@ static void name_shard(const struct disk_hang *hang, char *path, size_t path_byt
 		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
 }
 
-static void tell(const struct stream *stream, const struct disk_hang *was, const struct disk_hang *is)
+static void tell(
+	const struct stream *stream, const struct disk_hang *was, const struct disk_hang *is)
 {
 	char path[LIMIT_TEXT_BYTES];
 
 	if (is->ticks > 0 && was->ticks == 0) {
 		name_shard(is, path, sizeof(path));
 		log_line(LOG_WARNING,
-			"stream %s: %s: its storage has not answered for %u s; the stream waits for it, "
+			"stream %s: %s: its storage has not answered for %u s; the stream waits "
+			"for it, "
 			"others go on: look at the disk, or the server of the mount",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {

@@ -34,8 +34,9 @@ uint64_t keeper_clock(void)
 }
 
 /*
- * When the user of a new job had its last turn. One of whom nothing waits comes after all who wait, but
- * before the one who has the present turn: nobody gains by giving the next job only after the one before.
+ * When the user of a new job had its last turn. One of whom nothing waits comes after all who wait,
+ * but before the one who has the present turn: nobody gains by giving the next job only after the
+ * one before.
  */
 static uint64_t turn_of(const struct keeper *k, uid_t uid)
 {

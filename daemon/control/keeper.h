@@ -1,7 +1,8 @@
 /*
- * The keeper: one thread that makes every call on state_dir. If state_dir hangs, this thread hangs and
- * nothing else does: neither the loop, nor libuv's pool, nor an attach, nor a running trainer. Only whoever
- * asked for something in state_dir waits, and the loop ends that wait after KEEPER_DEADLINE_MS.
+ * The keeper: one thread that makes every call on state_dir. If state_dir hangs, this thread hangs
+ * and nothing else does: neither the loop, nor libuv's pool, nor an attach, nor a running trainer.
+ * Only whoever asked for something in state_dir waits, and the loop ends that wait after
+ * KEEPER_DEADLINE_MS.
  *
  * Jobs of one user are carried out in the order in which they were given; users take turns: the one
  * who was served least recently is next.
@@ -40,9 +41,9 @@ void keeper_give(struct keeper *keeper, struct keeper_job *job);
 /* On the loop: nobody waits for @job any more. Its done() is still called. */
 void keeper_drop(struct keeper *keeper, struct keeper_job *job);
 /*
- * In any thread: keeper_give(), and waits up to @patience_ms, but not at all if the keeper has been busy with
- * one job for so long. True: it has been carried out, and the caller has it until keeper_finish(). False: it
- * is the keeper's.
+ * In any thread: keeper_give(), and waits up to @patience_ms, but not at all if the keeper has been
+ * busy with one job for so long. True: it has been carried out, and the caller has it until
+ * keeper_finish(). False: it is the keeper's.
  */
 bool keeper_await(struct keeper *keeper, struct keeper_job *job, unsigned patience_ms);
 void keeper_finish(struct keeper *keeper, struct keeper_job *job);
@@ -50,14 +51,15 @@ void keeper_finish(struct keeper *keeper, struct keeper_job *job);
 unsigned keeper_jobs(struct keeper *keeper);
 /* For how long the job that is being carried out has been; 0: there is none. */
 uint64_t keeper_busy_ms(struct keeper *keeper);
-/* On the loop: waits up to @patience_ms until every job given has been carried out. False: some have not. */
+/* On the loop: waits up to @patience_ms until every job given has been carried out. False: some
+ * have not. */
 bool keeper_wait(struct keeper *keeper, unsigned patience_ms);
 
 /* The loop ends, what was given before is still carried out: keeper_stop() waits for that. */
 void keeper_close(struct keeper *keeper);
 /*
- * After the loop: carries out what waits, ends the thread and frees everything. False if that took longer
- * than
+ * After the loop: carries out what waits, ends the thread and frees everything. False if that took
+ * longer than
  * @patience_ms: then *@left jobs were not carried out, and the thread and its memory stay.
  */
 bool keeper_stop(struct keeper *keeper, unsigned patience_ms, unsigned *left);

@@ -26,7 +26,8 @@ static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
 		domain != AF_UNIX)
 		return log_why(why, why_bytes,
-			"the socket systemd passed is no unix SOCK_SEQPACKET: use ListenSequentialPacket=");
+			"the socket systemd passed is no unix SOCK_SEQPACKET: use "
+			"ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return log_why(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
 	l->fd = fd;
@@ -64,23 +65,26 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, char *why,
 	if (!is_file_at(lock_fd, l->lock) || flock(lock_fd, LOCK_EX | LOCK_NB) < 0 ||
 		fcntl(lock_fd, F_SETFD, FD_CLOEXEC) < 0)
 		return log_why(why, why_bytes,
-			"--private %d: is not the lock %s: who starts us takes that first", lock_fd, l->lock);
+			"--private %d: is not the lock %s: who starts us takes that first", lock_fd,
+			l->lock);
 	l->lock_fd = lock_fd;
 	return true;
 }
 
-/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then look again.
+/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then
+ * look again.
  */
 static bool take_lock(struct listener *l, char *why, size_t why_bytes)
 {
 	for (;;) {
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (l->lock_fd < 0)
-			return log_why(
-				why, why_bytes, "socket: cannot create %s: %s", l->lock, strerror(errno));
+			return log_why(why, why_bytes, "socket: cannot create %s: %s", l->lock,
+				strerror(errno));
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return log_why(why, why_bytes,
-				"socket: another tokend listens at %s: stop it, or take another --socket",
+				"socket: another tokend listens at %s: stop it, or take another "
+				"--socket",
 				l->path);
 		if (is_file_at(l->lock_fd, l->lock))
 			return true;
@@ -101,7 +105,8 @@ static bool is_live(const struct sockaddr_un *to)
 	return !dead;
 }
 
-/* A socket at which nobody listens goes; anything else is not ours to remove. False: somebody does. */
+/* A socket at which nobody listens goes; anything else is not ours to remove. False: somebody does.
+ */
 static bool clear(const struct sockaddr_un *to)
 {
 	struct stat st;
@@ -131,10 +136,12 @@ static bool bind_own(struct listener *l, char *why, size_t why_bytes)
 		return log_why(why, why_bytes, "socket: %s", strerror(errno));
 	if (!clear(&to))
 		return log_why(why, why_bytes,
-			"socket: another program listens at %s: stop it, or take another --socket", l->path);
+			"socket: another program listens at %s: stop it, or take another --socket",
+			l->path);
 	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
 	if (!l->bound || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
-		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path, strerror(errno));
+		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path,
+			strerror(errno));
 	return true;
 }
 
@@ -169,8 +176,8 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 }
 
 /*
- * The files beside the socket; while we have the lock, so that nobody else writes to them, too. Also in a
- * signal's handler. The log is what who started us has opened for us.
+ * The files beside the socket; while we have the lock, so that nobody else writes to them, too.
+ * Also in a signal's handler. The log is what who started us has opened for us.
  */
 static void remove_files(const struct listener *l)
 {

@@ -1,7 +1,7 @@
 /*
- * Lines are queued under a mutex that is never held during a write. The queue is the one piece of global
- * state in the daemon, as stderr is: there is one log, and it must also take the last words of a thread that
- * knows nothing but its own job.
+ * Lines are queued under a mutex that is never held during a write. The queue is the one piece of
+ * global state in the daemon, as stderr is: there is one log, and it must also take the last words
+ * of a thread that knows nothing but its own job.
  */
 #include "daemon/control/log.h"
 
@@ -29,7 +29,8 @@ struct line {
 	char text[LINE_BYTES];
 };
 
-/* What one user provoked: `credit` lines may still be written, and grows by one a second up to BURST. */
+/* What one user provoked: `credit` lines may still be written, and grows by one a second up to
+ * BURST. */
 struct cause {
 	const char *format; /* its address is its identity; NULL: unused */
 	uid_t uid;
@@ -62,8 +63,8 @@ static void write_line(const struct line *l)
 {
 	size_t done = 0;
 
-	/* One write a line where the kernel takes it whole, so that lines of several processes do not mix. A
-	 * log that cannot be written has nobody to tell. */
+	/* One write a line where the kernel takes it whole, so that lines of several processes do
+	 * not mix. A log that cannot be written has nobody to tell. */
 	while (done < l->n) {
 		ssize_t n = write(STDERR_FILENO, l->text + done, l->n - done);
 
@@ -107,7 +108,8 @@ static void queue_arguments(enum log_level level, const char *format, va_list ar
 	pthread_cond_signal(&news);
 }
 
-__attribute__((format(printf, 2, 3))) static void queue(enum log_level level, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void queue(
+	enum log_level level, const char *format, ...)
 {
 	va_list args;
 

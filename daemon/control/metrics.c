@@ -1,6 +1,6 @@
 /*
- * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a timer covers
- * the time-outs that it asks for.
+ * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a
+ * timer covers the time-outs that it asks for.
  */
 #include "daemon/control/metrics.h"
 
@@ -128,7 +128,8 @@ static unsigned unpinned(const struct server *server)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct session *s = server->session[id];
 
-		n += s && s->fed && !s->connection->closing && feed_counters(s->feed).pinned == RING_UNPINNED;
+		n += s && s->fed && !s->connection->closing &&
+		     feed_counters(s->feed).pinned == RING_UNPINNED;
 	}
 	return n;
 }
@@ -152,17 +153,19 @@ static void page(FILE *to, const struct server *server)
 		(double)server->memory_bytes);
 	plain(to, "tokend_memory_limit_bytes", "gauge", "What memory: allows",
 		(double)server->options->catalog->config->memory_bytes);
-	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost, of sessions that have ended",
-		(double)server->lost_wakes);
-	plain(to, "tokend_sessions_failed_total", "counter", "Sessions stopped by an unreadable shard",
-		(double)server->failures);
+	plain(to, "tokend_lost_wakes_total", "counter",
+		"Wake-ups lost, of sessions that have ended", (double)server->lost_wakes);
+	plain(to, "tokend_sessions_failed_total", "counter",
+		"Sessions stopped by an unreadable shard", (double)server->failures);
 	plain(to, "tokend_rereads_total", "counter",
-		"Damaged reads of compressed shards that were good when read again", (double)rereads_total());
+		"Damaged reads of compressed shards that were good when read again",
+		(double)rereads_total());
 	plain(to, "tokend_state_dir_jobs", "gauge",
 		"Snapshots and entries of mix logs that wait to be written to state_dir",
 		keeper_jobs(server->keeper));
 	plain(to, "tokend_state_dir_busy_seconds", "gauge",
-		"For how long state_dir has been at the current one: above 20 it hangs, and saves fail",
+		"For how long state_dir has been at the current one: above 20 it hangs, and saves "
+		"fail",
 		(double)keeper_busy_ms(server->keeper) / 1000);
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
@@ -184,12 +187,14 @@ static struct MHD_Response *make_page(const struct server *server)
 		free(text);
 		return NULL;
 	}
-	struct MHD_Response *response = MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE);
+	struct MHD_Response *response =
+		MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE);
 
 	if (!response)
 		free(text);
 	else
-		MHD_add_response_header(response, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+		MHD_add_response_header(
+			response, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
 	return response;
 }
 
@@ -206,7 +211,8 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 
 	(void)version, (void)body, (void)body_bytes, (void)state;
 	if (response) {
-		result = MHD_queue_response(connection, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, response);
+		result = MHD_queue_response(
+			connection, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, response);
 		MHD_destroy_response(response);
 	}
 	return result;
@@ -227,8 +233,8 @@ static void forget(struct metrics *m, const struct MHD_Connection *connection)
 }
 
 /*
- * A scrape takes a millisecond, so the oldest connection is the one that asks nothing. It gives way before
- * the limit is reached, at which no one else would be let in.
+ * A scrape takes a millisecond, so the oldest connection is the one that asks nothing. It gives way
+ * before the limit is reached, at which no one else would be let in.
  */
 static void notice(void *context, struct MHD_Connection *connection, void **unused,
 	enum MHD_ConnectionNotificationCode code)
@@ -284,14 +290,15 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 static bool resolve(const char *address, struct addrinfo **found, char *why, size_t why_bytes)
 {
-	const struct addrinfo hints = {
-		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+		.ai_socktype = SOCK_STREAM};
 	char host[64];
 	const char *colon = strrchr(address, ':');
 	size_t n = colon ? (size_t)(colon - address) : 0;
 
 	if (!colon || n >= sizeof(host)) {
-		snprintf(why, why_bytes, "metrics: %s: must be HOST:PORT with a numeric host", address);
+		snprintf(why, why_bytes, "metrics: %s: must be HOST:PORT with a numeric host",
+			address);
 		return false;
 	}
 	if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
@@ -301,12 +308,13 @@ static bool resolve(const char *address, struct addrinfo **found, char *why, siz
 	int error = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, found);
 
 	if (error)
-		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host", address,
-			gai_strerror(error));
+		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host",
+			address, gai_strerror(error));
 	return error == 0;
 }
 
-struct metrics *metrics_start(struct server *server, const char *address, char *why, size_t why_bytes)
+struct metrics *metrics_start(
+	struct server *server, const char *address, char *why, size_t why_bytes)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
 	struct addrinfo *found = NULL;
@@ -321,15 +329,17 @@ struct metrics *metrics_start(struct server *server, const char *address, char *
 		return NULL;
 	}
 	m->server = server;
-	m->http = MHD_start_daemon(MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL,
-		NULL, answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
+	m->http = MHD_start_daemon(
+		MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL,
+		answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
 		(unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
 		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_CONNECTION, notice, m,
 		MHD_OPTION_END);
 	freeaddrinfo(found);
 	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info) {
-		snprintf(why, why_bytes, "metrics: cannot listen at %s: %s", address, strerror(errno));
+		snprintf(why, why_bytes, "metrics: cannot listen at %s: %s", address,
+			strerror(errno));
 		if (m->http)
 			MHD_stop_daemon(m->http);
 		free(m);

@@ -16,12 +16,14 @@
 
 enum { RUNS = 16, DIGITS = 6 };
 
-/* The last file of a run's log as it was seen last: the ranks of a job attach one after the other. */
+/* The last file of a run's log as it was seen last: the ranks of a job attach one after the other.
+ */
 struct seen {
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
 	uint64_t number;    /* 0: not known */
 	uint64_t checksum;  /* of its mix */
-	uint64_t complaint; /* checksum of the mix that could not be written, so that it is said once */
+	uint64_t complaint; /* checksum of the mix that could not be written, so that it is said
+			       once */
 	uid_t owner;	    /* of the run */
 };
 
@@ -121,7 +123,8 @@ static bool holds(const struct log_of *log, uint64_t number)
 	return same;
 }
 
-/* False with errno; EEXIST where a daemon of an earlier version, which takes no lock, took the number. */
+/* False with errno; EEXIST where a daemon of an earlier version, which takes no lock, took the
+ * number. */
 static bool add(const struct log_of *log, uint64_t number, const void *bytes, size_t n)
 {
 	char beside[RUN_TEMPORARY_BYTES], name[32];
@@ -129,8 +132,8 @@ static bool add(const struct log_of *log, uint64_t number, const void *bytes, si
 	if (!run_dir_temporary(beside))
 		return false;
 	name_of(number, name);
-	bool done =
-		store_write_file(log->at, beside, bytes, n) && linkat(log->at, beside, log->at, name, 0) == 0;
+	bool done = store_write_file(log->at, beside, bytes, n) &&
+		    linkat(log->at, beside, log->at, name, 0) == 0;
 	int error = errno;
 
 	unlinkat(log->at, beside, 0);
@@ -161,8 +164,8 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mixes_n
 }
 
 /* In the directory of the run, which is locked. False with errno. */
-static bool open_and_note(
-	struct log_of *log, const struct run_dir *dir, const void *bytes, size_t n, struct mixes_noted *noted)
+static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
+	size_t n, struct mixes_noted *noted)
 {
 	if (mkdirat(dir->at, "mixes", 0755) == 0) {
 		if (fsync(dir->at) < 0)
@@ -187,7 +190,8 @@ static void complain(struct log_of *log, const struct run_place *place, const ch
 		return;
 	log->seen->complaint = log->checksum;
 	log_client(place->uid, LOG_WARNING,
-		"the mix of stream %s, run %s, is not in the log: %s; the run goes on, but `tokctl --run` "
+		"the mix of stream %s, run %s, is not in the log: %s; the run goes on, but `tokctl "
+		"--run` "
 		"will "
 		"not know of it",
 		log->seen->stream, log->seen->run, why);
@@ -199,20 +203,21 @@ static bool is_noted(const struct log_of *log, const struct run_place *place)
 	const struct seen *seen = log->seen;
 	bool may = place->privileged || seen->owner == place->uid;
 
-	return may && seen->number > 0 && seen->checksum == log->checksum && exists(log, seen->number) &&
-	       !exists(log, seen->number + 1);
+	return may && seen->number > 0 && seen->checksum == log->checksum &&
+	       exists(log, seen->number) && !exists(log, seen->number + 1);
 }
 
 bool mixes_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
 	struct mixes_noted *noted)
 {
-	struct log_of log = {.at = -1, .checksum = checksum, .seen = find_seen(place->stream, place->run)};
+	struct log_of log = {
+		.at = -1, .checksum = checksum, .seen = find_seen(place->stream, place->run)};
 	char why[LIMIT_TEXT_BYTES];
 	struct run_dir dir;
 
 	*noted = (struct mixes_noted){.owner = log.seen->owner};
-	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir, place->stream,
-		    place->run) >= (int)sizeof(log.directory)) {
+	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir,
+		    place->stream, place->run) >= (int)sizeof(log.directory)) {
 		complain(&log, place, "state_dir: the path is too long");
 		return false;
 	}

@@ -47,6 +47,7 @@ uint64_t notify_watchdog_ms(void)
 
 int notify_listen_fd(void)
 {
-	return getenv("LISTEN_PID") && variable_for_us("LISTEN_FDS", "LISTEN_PID") > 0 ? LISTEN_FDS_START
-										       : -1;
+	return getenv("LISTEN_PID") && variable_for_us("LISTEN_FDS", "LISTEN_PID") > 0
+		       ? LISTEN_FDS_START
+		       : -1;
 }

@@ -1,4 +1,5 @@
-/* What systemd says to a service and hears from it: one datagram each way is not worth a library. */
+/* What systemd says to a service and hears from it: one datagram each way is not worth a library.
+ */
 #ifndef TOKEND_NOTIFY_H
 #define TOKEND_NOTIFY_H
 

@@ -10,8 +10,8 @@
 enum {
 	SHARE = 8,	   /* one part of the time in so many */
 	MOST_NS = 2000000, /* of credit: this much may come at once after a pause */
-	/* Of debt. A large ring takes its maker hundreds of milliseconds; after that its trainer's wake-ups
-	 * must not wait for seconds. */
+	/* Of debt. A large ring takes its maker hundreds of milliseconds; after that its trainer's
+	 * wake-ups must not wait for seconds. */
 	DEBT_NS = 10000000,
 	MS_NS = 1000000,
 };
@@ -81,7 +81,8 @@ static struct pace *find(struct pace *parent, uint64_t key, uint64_t now_ms)
 	pace = calloc(1, sizeof(*pace));
 	if (!pace)
 		return NULL;
-	*pace = (struct pace){.parent = parent, .key = key, .credit_ns = MOST_NS, .filled_ms = now_ms};
+	*pace = (struct pace){
+		.parent = parent, .key = key, .credit_ns = MOST_NS, .filled_ms = now_ms};
 	LIST_INIT(&pace->children);
 	TAILQ_INIT(&pace->waiting);
 	LIST_INSERT_HEAD(&parent->children, pace, sibling);
@@ -185,8 +186,8 @@ void pace_forget(struct connection *c)
 
 void pace_run(struct connection *c, const char *run)
 {
-	struct pace *to =
-		find(c->pace->parent, order_name_hash(run, strlen(run)) | 1, uv_now(&c->server->loop));
+	struct pace *to = find(
+		c->pace->parent, order_name_hash(run, strlen(run)) | 1, uv_now(&c->server->loop));
 	bool waits = c->waiting;
 
 	if (!to) /* it stays where it is: a matter of fairness alone */

@@ -1,9 +1,9 @@
 /*
- * How much of the control thread one of several may take. Everybody is a user, and within it a run, or none:
- * connections that are not attached. Where there are others beside it, a user or a run has an eighth of the
- * thread's CPU time, and of what the pool and the keeper do for it. What it sends beyond that stays in its
- * sockets, and they fill; nobody is refused. A connection has one packet a turn, so that those of one run
- * wait for each other equally.
+ * How much of the control thread one of several may take. Everybody is a user, and within it a run,
+ * or none: connections that are not attached. Where there are others beside it, a user or a run has
+ * an eighth of the thread's CPU time, and of what the pool and the keeper do for it. What it sends
+ * beyond that stays in its sockets, and they fill; nobody is refused. A connection has one packet a
+ * turn, so that those of one run wait for each other equally.
  *
  * Time is charged as it was used, so nothing has to be known of what a message costs.
  */
@@ -17,8 +17,8 @@
 struct connection;
 struct server;
 
-/* A user or a run of it. Remembered after its last connection until its debt is paid: whoever comes again at
- * once finds it. */
+/* A user or a run of it. Remembered after its last connection until its debt is paid: whoever comes
+ * again at once finds it. */
 struct pace {
 	struct pace *parent; /* of a run: its user; of a user: the root */
 	LIST_HEAD(, pace) children;
@@ -60,12 +60,14 @@ void pace_charge(struct connection *c, uint64_t used_ns);
 
 /* May it be served now? */
 bool pace_may(struct connection *c);
-/* Puts it behind the others of its run, to be served by pace_serve(); it must not be listened to meanwhile.
+/* Puts it behind the others of its run, to be served by pace_serve(); it must not be listened to
+ * meanwhile.
  */
 void pace_wait(struct connection *c);
 /* It does not wait any more. */
 void pace_forget(struct connection *c);
-/* Every millisecond while some wait: serves these as far as their credit goes. False if none is left. */
+/* Every millisecond while some wait: serves these as far as their credit goes. False if none is
+ * left. */
 bool pace_serve(struct server *server);
 /* Once a second: forgets who is gone and owes nothing. */
 void pace_clean(struct paces *paces, uint64_t now_ms);

@@ -17,13 +17,15 @@ static bool take_directory(const char *path, char *why, size_t why_bytes)
 	memcpy(directory, path, strlen(path) + 1);
 	*strrchr(directory, '/') = 0;
 	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-		return log_why(why, why_bytes, "socket: cannot create %s: %s; name a socket with --socket",
-			directory, strerror(errno));
+		return log_why(why, why_bytes,
+			"socket: cannot create %s: %s; name a socket with --socket", directory,
+			strerror(errno));
 	if (lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
 		(st.st_mode & 077) == 0)
 		return true;
 	return log_why(why, why_bytes,
-		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a socket with "
+		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a "
+		"socket with "
 		"--socket",
 		directory, (unsigned)geteuid());
 }
@@ -41,7 +43,8 @@ const char *place_listen(
 	if (!take_directory(path, why, why_bytes))
 		return NULL;
 	log_line(LOG_NOTE,
-		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user find it "
+		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user "
+		"find it "
 		"there",
 		path, (unsigned)geteuid(), config->socket);
 	return path;
@@ -73,7 +76,7 @@ bool place_state_dir(struct config *config, bool private)
 		free(own); /* the keeper says that checkpoints will fail */
 		return true;
 	}
-	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own, (unsigned)geteuid(),
-		config->state_dir);
+	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
+		(unsigned)geteuid(), config->state_dir);
 	return set_state_dir(config, own);
 }

@@ -1,7 +1,8 @@
 /*
- * Where a daemon listens and keeps its state if its config does not say. A user without root may write to
- * neither /run/tokend nor /var/lib/tokend: such a daemon takes places of that user's own, where clients of
- * the same user look, too (client/lib/place.h, config_user_state_dir()), and logs them.
+ * Where a daemon listens and keeps its state if its config does not say. A user without root may
+ * write to neither /run/tokend nor /var/lib/tokend: such a daemon takes places of that user's own,
+ * where clients of the same user look, too (client/lib/place.h, config_user_state_dir()), and logs
+ * them.
  */
 #ifndef TOKEND_CONTROL_PLACE_H
 #define TOKEND_CONTROL_PLACE_H
@@ -10,16 +11,16 @@
 #include "proto/wire.h"
 
 /*
- * The socket to listen at, created directory included. Returns the config's, WIRE_SOCKET, or @path; NULL
- * with one line in @why.
+ * The socket to listen at, created directory included. Returns the config's, WIRE_SOCKET, or @path;
+ * NULL with one line in @why.
  */
 const char *place_listen(
 	const struct config *config, char path[WIRE_SOCKET_BYTES], char *why, size_t why_bytes);
 
 /*
- * Replaces config->state_dir where that is not to be used: by $STATE_DIRECTORY (systemd's) if the config
- * names none; by a directory of the user's own if this user may not write there and the config names none,
- * or if @private. Warns if checkpoints will fail. False: out of memory.
+ * Replaces config->state_dir where that is not to be used: by $STATE_DIRECTORY (systemd's) if the
+ * config names none; by a directory of the user's own if this user may not write there and the
+ * config names none, or if @private. Warns if checkpoints will fail. False: out of memory.
  */
 bool place_state_dir(struct config *config, bool private);
 

@@ -104,10 +104,12 @@ static uint64_t kept_connections(const struct quotas *q, const struct quota *quo
 			kept += missing(share, other->connected);
 		operators += other->unlimited ? other->connected : 0;
 	}
-	return kept + missing(q->connections / 16 < OPERATORS ? q->connections / 16 : OPERATORS, operators);
+	return kept + missing(q->connections / 16 < OPERATORS ? q->connections / 16 : OPERATORS,
+			      operators);
 }
 
-bool quota_connect(const struct quotas *q, struct quota *quota, unsigned connected, struct refusal *r)
+bool quota_connect(
+	const struct quotas *q, struct quota *quota, unsigned connected, struct refusal *r)
 {
 	quota->connected++;
 	if (quota->unlimited || connected + kept_connections(q, quota) <= q->connections)
@@ -115,7 +117,8 @@ bool quota_connect(const struct quotas *q, struct quota *quota, unsigned connect
 	if (quota->listed && quota->connected <= q->connections / CONNECTIONS_SHARED / q->listed)
 		return true;
 	return refuse_passing(r, "descriptors", "connections",
-		"uid %u has %u of %u connections, and those left are kept for other users: close some, or "
+		"uid %u has %u of %u connections, and those left are kept for other users: close "
+		"some, or "
 		"raise "
 		"LimitNOFILE (ulimit -n)",
 		(unsigned)quota->uid, quota->connected - 1, q->connections);
@@ -141,7 +144,8 @@ bool quota_memory(const struct quotas *q, const struct quota *quota, uint64_t ne
 	/* Once others have left it has all but their shares. */
 	most = total - share * (q->listed - quota->listed);
 	return (need <= most ? refuse_passing : refuse)(r, "memory", "slots",
-		"the ring needs %" PRIu64 " bytes, uid %u has %" PRIu64 " of %" PRIu64 ", and %" PRIu64
+		"the ring needs %" PRIu64 " bytes, uid %u has %" PRIu64 " of %" PRIu64
+		", and %" PRIu64
 		" of those left are kept for other users: raise memory:, or take fewer slots",
 		need, (unsigned)quota->uid, quota->bytes, total, kept);
 }
@@ -178,14 +182,16 @@ bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct refusal *r)
 		return true;
 	if (quota->runs >= RUNS_MOST)
 		return refuse(r, "attach", "run",
-			"uid %u has %u runs in state_dir, and may not have more: remove old ones there and "
+			"uid %u has %u runs in state_dir, and may not have more: remove old ones "
+			"there and "
 			"restart "
 			"tokend, or go on with one of them",
 			(unsigned)quota->uid, quota->runs);
 	if (has_left(&quota->begins, RUNS_AT_ONCE, RUN_MS, now_ms))
 		return true;
 	return refuse_passing(r, "attach", "run",
-		"uid %u has begun too many runs, and may begin one every %d s for now: use the name of one "
+		"uid %u has begun too many runs, and may begin one every %d s for now: use the "
+		"name of one "
 		"of them",
 		(unsigned)quota->uid, RUN_MS / 1000);
 }
@@ -205,7 +211,8 @@ bool quota_may_write(struct quota *quota, uint64_t now_ms, struct refusal *r)
 	if (quota->unlimited || has_left(&quota->files, FILES_AT_ONCE, FILE_MS, now_ms))
 		return true;
 	return refuse_passing(r, "checkpoint", "state_dir",
-		"uid %u has written too many files, and may write %d a second for now: save less often",
+		"uid %u has written too many files, and may write %d a second for now: save less "
+		"often",
 		(unsigned)quota->uid, 1000 / FILE_MS);
 }
 

@@ -1,13 +1,14 @@
 /*
  * What one user may take, so that something is left for others.
  *
- * Connections and ring memory: each user in allow_uids and admin_uids has a share that nobody else gets while
- * it is free: a quarter of all connections, and an eighth of all ring memory, are divided equally. Whatever
- * is not kept for somebody else is whoever's comes first; so one user alone may take all of it. A few
- * connections are kept for root and the daemon's own user, who have no limit themselves.
+ * Connections and ring memory: each user in allow_uids and admin_uids has a share that nobody else
+ * gets while it is free: a quarter of all connections, and an eighth of all ring memory, are
+ * divided equally. Whatever is not kept for somebody else is whoever's comes first; so one user
+ * alone may take all of it. A few connections are kept for root and the daemon's own user, who have
+ * no limit themselves.
  *
- * state_dir: a user may write 256 files at once and then 10 a second, and begin 64 runs at once and then
- * one every two seconds; 16,384 in all. A run has at most 16,384 snapshots (store.h).
+ * state_dir: a user may write 256 files at once and then 10 a second, and begin 64 runs at once and
+ * then one every two seconds; 16,384 in all. A run has at most 16,384 snapshots (store.h).
  */
 #ifndef TOKEND_QUOTA_H
 #define TOKEND_QUOTA_H
@@ -28,16 +29,18 @@ void quotas_free(struct quotas *quotas);
 struct quota *quota_of(struct quotas *quotas, uid_t uid);
 
 /* One connection more, of @connected with it, or less. Counted even if false: it is closed then. */
-bool quota_connect(const struct quotas *quotas, struct quota *quota, unsigned connected, struct refusal *r);
+bool quota_connect(
+	const struct quotas *quotas, struct quota *quota, unsigned connected, struct refusal *r);
 void quota_disconnect(struct quota *quota);
 
 /* May it take @need bytes more of @total, of which @used are in use? */
-bool quota_memory(const struct quotas *quotas, const struct quota *quota, uint64_t need, uint64_t used,
-	uint64_t total, struct refusal *r);
+bool quota_memory(const struct quotas *quotas, const struct quota *quota, uint64_t need,
+	uint64_t used, uint64_t total, struct refusal *r);
 void quota_take(struct quota *quota, uint64_t bytes);
 void quota_return(struct quota *quota, uint64_t bytes);
 
-/* May it begin another run, or write another file, at @now_ms? What was done is counted afterwards. */
+/* May it begin another run, or write another file, at @now_ms? What was done is counted afterwards.
+ */
 bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct refusal *r);
 void quota_begun(struct quota *quota);
 /* A run of this user's is known. */

@@ -1,11 +1,11 @@
 /*
- * Requests: an operator's word to the sessions of one run, which see its number in their rings and fetch the
- * rest. The daemon carries nothing out and reads no arguments; it knows who is to answer and passes answers
- * on. What it expects an answer from is a *party*: a rank and peer of the run, whatever ring and connection
- * it has by now, for carrying a request out may mean to seek.
+ * Requests: an operator's word to the sessions of one run, which see its number in their rings and
+ * fetch the rest. The daemon carries nothing out and reads no arguments; it knows who is to answer
+ * and passes answers on. What it expects an answer from is a *party*: a rank and peer of the run,
+ * whatever ring and connection it has by now, for carrying a request out may mean to seek.
  *
- * A request lives until every party has answered or is gone, or until it is taken back, which only goes as
- * long as nobody has fetched it. One a run at a time.
+ * A request lives until every party has answered or is gone, or until it is taken back, which only
+ * goes as long as nobody has fetched it. One a run at a time.
  */
 #include "daemon/control/log.h"
 #include "daemon/control/server.h"
@@ -100,7 +100,8 @@ uint64_t request_number(const struct session *s)
 
 static void show(struct session *s)
 {
-	atomic_store_explicit(&s->segment.ring.header->request, request_number(s), memory_order_release);
+	atomic_store_explicit(
+		&s->segment.ring.header->request, request_number(s), memory_order_release);
 }
 
 /* To all sessions of a run, whatever has become of its request. */
@@ -172,7 +173,8 @@ void requests_free(struct server *server)
 
 static const char *outcome_name(enum wire_outcome outcome)
 {
-	static const char *const names[] = {"", "has seen it", "done", "failed", "ended without an answer"};
+	static const char *const names[] = {
+		"", "has seen it", "done", "failed", "ended without an answer"};
 
 	return names[outcome];
 }
@@ -202,8 +204,10 @@ static uid_t uid_of(const struct request *r)
 	return r->asker ? r->asker->uid : 0;
 }
 
-/* Passes on what @p said in @w, or, if that is NULL, that it is gone; ends the request after the last. */
-static void pass_on(struct server *server, struct request *r, const struct party *p, const struct wire *w)
+/* Passes on what @p said in @w, or, if that is NULL, that it is gone; ends the request after the
+ * last. */
+static void pass_on(
+	struct server *server, struct request *r, const struct party *p, const struct wire *w)
 {
 	struct wire out = {.op = WIRE_ANSWER};
 	unsigned left = waiting(r);
@@ -211,8 +215,8 @@ static void pass_on(struct server *server, struct request *r, const struct party
 	bool same;
 
 	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s",
-		r->number, p->rank, r->run, outcome_name(p->outcome), text.n ? ": " : "", (int)text.n,
-		text.at);
+		r->number, p->rank, r->run, outcome_name(p->outcome), text.n ? ": " : "",
+		(int)text.n, text.at);
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_OUTCOME, p->outcome);
 	wire_set(&out, WIRE_WAITING, left);
@@ -259,15 +263,18 @@ void request_answer(struct connection *c, const struct wire *w)
 		connection_refuse(c, "request", "connection", "attach first");
 		return;
 	}
-	if (outcome < WIRE_NOTED || outcome > WIRE_FAILED || !wire_text(w, WIRE_TEXT, text, sizeof(text)) ||
+	if (outcome < WIRE_NOTED || outcome > WIRE_FAILED ||
+		!wire_text(w, WIRE_TEXT, text, sizeof(text)) ||
 		wire_bytes(w, WIRE_CURSOR).n > LIMIT_CURSOR_BYTES) {
-		connection_refuse(c, "request", "answer", "not an outcome, or longer than one may be");
+		connection_refuse(
+			c, "request", "answer", "not an outcome, or longer than one may be");
 		return;
 	}
 	if (!r || r->number != number) {
 		/* Of a daemon before this one, or taken back. */
 		log_client(c->uid, LOG_NOTE,
-			"request %" PRIu64 ": rank %" PRIu64 " of run %s answers, but it is not open here",
+			"request %" PRIu64 ": rank %" PRIu64
+			" of run %s answers, but it is not open here",
 			number, s->rank, s->run);
 		return;
 	}
@@ -289,7 +296,8 @@ void request_join(struct session *s)
 
 	if (r && !add_party(r, s))
 		log_client(s->connection->uid, LOG_WARNING,
-			"request %" PRIu64 ": no room for rank %" PRIu64 " of run %s, which is not asked",
+			"request %" PRIu64 ": no room for rank %" PRIu64
+			" of run %s, which is not asked",
 			r->number, s->rank, s->run);
 	show(s);
 }
@@ -323,7 +331,8 @@ void request_abandon(struct connection *c)
 	r->asker = NULL;
 	if (r->fetched)
 		return;
-	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": its operator left, it is taken back", r->number);
+	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": its operator left, it is taken back",
+		r->number);
 	request_end(c->server, r);
 }
 
@@ -355,7 +364,8 @@ void request_describe(struct connection *c)
 		connection_refuse(c, "request", "connection", "attach first");
 		return;
 	}
-	wire_set_bytes(&w, WIRE_CURSOR, c->session->stream->begin_bytes, c->session->stream->begin_length);
+	wire_set_bytes(
+		&w, WIRE_CURSOR, c->session->stream->begin_bytes, c->session->stream->begin_length);
 	connection_send(c, &w, NULL, 0);
 }
 
@@ -365,7 +375,8 @@ void request_cancel(struct connection *c, const struct wire *w)
 	struct request *r = c->request;
 
 	if (!r || r->number != wire_number(w, WIRE_NUMBER)) {
-		connection_error(c, "request", "number", "that request is over, or not of this connection");
+		connection_error(
+			c, "request", "number", "that request is over, or not of this connection");
 		return;
 	}
 	wire_set(&out, WIRE_NUMBER, r->number);
@@ -380,7 +391,8 @@ void request_cancel(struct connection *c, const struct wire *w)
 /* ---- a new one ---- */
 
 /* Names of the runs attached on @stream that @c may change, with commas; how many there are. */
-static unsigned name_runs(const struct connection *c, const struct stream *stream, char *to, size_t room)
+static unsigned name_runs(
+	const struct connection *c, const struct stream *stream, char *to, size_t room)
 {
 	const struct server *server = c->server;
 	const char *seen[RUNS_NAMED + 1];
@@ -399,8 +411,8 @@ static unsigned name_runs(const struct connection *c, const struct stream *strea
 		if (i < n)
 			continue;
 		seen[n++] = s->run;
-		length += (size_t)snprintf(
-			to + length, room - length, "%s%s", n > 1 ? ", " : "", n > RUNS_NAMED ? "…" : s->run);
+		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 1 ? ", " : "",
+			n > RUNS_NAMED ? "…" : s->run);
 	}
 	return n;
 }
@@ -415,8 +427,8 @@ static bool is_attached(const struct server *server, const struct stream *stream
 }
 
 /* Whom it is for: the run named in @w, */
-static bool find_named(const struct connection *c, struct request *r, const struct wire *w, const char *runs,
-	struct refusal *why)
+static bool find_named(const struct connection *c, struct request *r, const struct wire *w,
+	const char *runs, struct refusal *why)
 {
 	const char *stream = r->stream->config->name;
 
@@ -429,7 +441,8 @@ static bool find_named(const struct connection *c, struct request *r, const stru
 			runs[0] ? runs : "runs of other users");
 	if (!runs_may_change(c, r->stream, r->run))
 		return refuse(why, "request", "run",
-			"run %s belongs to someone else: only its owner, root and admin_uids may change it, "
+			"run %s belongs to someone else: only its owner, root and admin_uids may "
+			"change it, "
 			"not "
 			"uid %u",
 			r->run, (unsigned)c->uid);
@@ -437,25 +450,28 @@ static bool find_named(const struct connection *c, struct request *r, const stru
 }
 
 /* or the only one that the operator may change. */
-static bool find_run(const struct connection *c, struct request *r, const struct wire *w, struct refusal *why)
+static bool find_run(
+	const struct connection *c, struct request *r, const struct wire *w, struct refusal *why)
 {
 	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
 	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
 	const char *stream = r->stream->config->name;
 
 	if (!is_attached(c->server, r->stream, NULL))
-		return refuse(why, "request", "stream", "no session of stream %s is attached here", stream);
+		return refuse(why, "request", "stream", "no session of stream %s is attached here",
+			stream);
 	if (wire_has(w, WIRE_RUN))
 		return find_named(c, r, w, runs, why);
 	if (n == 0)
 		return refuse(why, "request", "run",
-			"only runs of other users are attached on stream %s: their owners, root and "
+			"only runs of other users are attached on stream %s: their owners, root "
+			"and "
 			"admin_uids "
 			"may change them, not uid %u",
 			stream, (unsigned)c->uid);
 	if (n > 1)
-		return refuse(why, "request", "run", "several runs are attached on stream %s: name one of %s",
-			stream, runs);
+		return refuse(why, "request", "run",
+			"several runs are attached on stream %s: name one of %s", stream, runs);
 	memcpy(r->run, runs, strlen(runs) + 1);
 	return true;
 }
@@ -474,8 +490,8 @@ static bool find_room(struct connection *c, const struct request *r, struct refu
 		while (!waits(p)) /* one does, or the request were over */
 			p++;
 		return refuse(why, "request", "run",
-			"run %s has an open request: %s, number %" PRIu64 ", for %" PRIu64 " s; rank %" PRIu64
-			" (pid %d on %s) has not answered it%s",
+			"run %s has an open request: %s, number %" PRIu64 ", for %" PRIu64
+			" s; rank %" PRIu64 " (pid %d on %s) has not answered it%s",
 			r->run, other->kind, other->number, (now - other->since_ms) / 1000, p->rank,
 			(int)p->pid, p->host[0] ? p->host : "?",
 			waiting(other) > 1 ? ", nor have others" : "");
@@ -485,7 +501,8 @@ static bool find_room(struct connection *c, const struct request *r, struct refu
 	return true;
 }
 
-static bool read_request(struct connection *c, struct request *r, const struct wire *w, struct refusal *why)
+static bool read_request(
+	struct connection *c, struct request *r, const struct wire *w, struct refusal *why)
 {
 	char name[LIMIT_NAME_BYTES + 1];
 	struct wire_bytes args = wire_bytes(w, WIRE_ARGS);
@@ -497,10 +514,11 @@ static bool read_request(struct connection *c, struct request *r, const struct w
 		return refuse(why, "request", "stream", "%s is not in %s", name,
 			c->server->options->catalog->config->path);
 	if (!wire_text(w, WIRE_KIND, r->kind, sizeof(r->kind)) || !wire_name_ok(r->kind))
-		return refuse(why, "request", "kind", "not a name of at most %zu bytes", sizeof(r->kind) - 1);
+		return refuse(why, "request", "kind", "not a name of at most %zu bytes",
+			sizeof(r->kind) - 1);
 	if (args.n >= WIRE_ARGS_BYTES)
-		return refuse(
-			why, "request", "args", "%u bytes, must be fewer than %d", args.n, WIRE_ARGS_BYTES);
+		return refuse(why, "request", "args", "%u bytes, must be fewer than %d", args.n,
+			WIRE_ARGS_BYTES);
 	r->args = malloc(args.n + 1);
 	if (!r->args)
 		return refuse(why, "memory", "args", "out of memory");
@@ -513,7 +531,8 @@ static bool read_request(struct connection *c, struct request *r, const struct w
 static bool invite(struct server *server, struct request *r, struct refusal *why)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (of_run(server->session[id], r->stream, r->run) && !add_party(r, server->session[id]))
+		if (of_run(server->session[id], r->stream, r->run) &&
+			!add_party(r, server->session[id]))
 			return refuse(why, "memory", "sessions", "out of memory");
 	return true;
 }
@@ -528,9 +547,10 @@ static void log_request(const struct connection *c, const struct request *r)
 		line[i] = r->args[i] == '\n' ? ' ' : r->args[i];
 	line[n] = 0;
 	log_client(c->uid, LOG_NOTE,
-		"request %" PRIu64 " of uid %u (pid %d) to %u sessions of run %s on stream %s: %s %s",
-		r->number, (unsigned)c->uid, (int)c->pid, r->parties, r->run, r->stream->config->name,
-		r->kind, line);
+		"request %" PRIu64
+		" of uid %u (pid %d) to %u sessions of run %s on stream %s: %s %s",
+		r->number, (unsigned)c->uid, (int)c->pid, r->parties, r->run,
+		r->stream->config->name, r->kind, line);
 }
 
 void request_new(struct connection *c, const struct wire *w)

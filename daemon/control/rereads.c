@@ -24,7 +24,8 @@ static void told(int fd, uint64_t at, uint64_t n, const char *why)
 	atomic_fetch_add(&total, 1);
 	log_client(getuid(), LOG_WARNING,
 		"shard %s: bytes %" PRIu64 " to %" PRIu64
-		" were damaged when read (%s) and good when read again; nothing was lost; check this node's "
+		" were damaged when read (%s) and good when read again; nothing was lost; check "
+		"this node's "
 		"memory and disk",
 		path, at, at + n, why);
 }

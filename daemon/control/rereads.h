@@ -1,4 +1,5 @@
-/* Says in the log which bytes were damaged when they were first read, and good when they were read again. */
+/* Says in the log which bytes were damaged when they were first read, and good when they were read
+ * again. */
 #ifndef TOKEND_REREADS_H
 #define TOKEND_REREADS_H
 

@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 enum {
-	LOCK_PATIENCE_MS = 3000, /* a save takes milliseconds: whoever holds a lock for so long hangs */
+	LOCK_PATIENCE_MS =
+		3000, /* a save takes milliseconds: whoever holds a lock for so long hangs */
 	LOCK_PAUSE_MS = 5,
 };
 
@@ -52,8 +53,9 @@ static bool is_temporary(const char *name)
 /* ---- locks ---- */
 
 /*
- * One file, STATE_DIR/.lock, whose first byte every daemon has locked for reading as long as it lives, and of
- * which every run has one more byte. Two runs that get the same byte take turns, no more.
+ * One file, STATE_DIR/.lock, whose first byte every daemon has locked for reading as long as it
+ * lives, and of which every run has one more byte. Two runs that get the same byte take turns, no
+ * more.
  */
 static int locks = -1;
 
@@ -64,7 +66,8 @@ static bool set_lock(short type, off_t byte)
 	return fcntl(locks, F_SETLK, &lock) == 0;
 }
 
-/* The process that keeps us from locking @byte; 0 if there is none, -1 if it is one we cannot see. */
+/* The process that keeps us from locking @byte; 0 if there is none, -1 if it is one we cannot see.
+ */
 static pid_t holder(off_t byte)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -95,27 +98,32 @@ static void tell_no_locks(const struct run_place *place)
 
 	if (!told)
 		log_line(LOG_WARNING,
-			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use this "
+			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use "
+			"this "
 			"state_dir "
-			"do not take turns, and left-over temporary files stay; let no other daemon use it",
+			"do not take turns, and left-over temporary files stay; let no other "
+			"daemon use it",
 			place->state_dir, strerror(errno));
 	told = true;
 }
 
 /*
- * Whoever may read the file may lock it and so hold up every save: it is the daemon's alone. A daemon that
- * runs as root gives a new one to state_dir's owner, so that one run as root does not lock the service out.
- * An old one is changed only if it is surely ours and not a link to some other file.
+ * Whoever may read the file may lock it and so hold up every save: it is the daemon's alone. A
+ * daemon that runs as root gives a new one to state_dir's owner, so that one run as root does not
+ * lock the service out. An old one is changed only if it is surely ours and not a link to some
+ * other file.
  */
 static int open_lock_file(const struct run_place *place, const char *path)
 {
-	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW, fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW,
+	    fd = open(path, flags | O_CREAT | O_EXCL, 0600);
 	struct stat it;
 
 	if (fd >= 0) {
 		if (geteuid() == 0 && stat(place->state_dir, &it) == 0 && it.st_uid != 0 &&
 			fchown(fd, it.st_uid, it.st_gid) < 0)
-			log_line(LOG_WARNING, "state_dir: %s: cannot give it to uid %u: %s: chown it", path,
+			log_line(LOG_WARNING,
+				"state_dir: %s: cannot give it to uid %u: %s: chown it", path,
 				(unsigned)it.st_uid, strerror(errno));
 		return fd;
 	}
@@ -169,7 +177,8 @@ static void tell_neighbour(const struct run_place *place)
 		return;
 	told = other;
 	log_line(LOG_WARNING,
-		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that serve "
+		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that "
+		"serve "
 		"other jobs "
 		"a state_dir of their own",
 		name_process(other, who, sizeof(who)), place->state_dir);
@@ -181,7 +190,8 @@ void run_dir_greet(const struct run_place *place)
 		tell_neighbour(place);
 }
 
-/* False with errno, ETIMEDOUT where another process has it. Where there are no locks it goes on without. */
+/* False with errno, ETIMEDOUT where another process has it. Where there are no locks it goes on
+ * without. */
 static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t *other)
 {
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
@@ -246,7 +256,8 @@ static bool write_owner(int at, uid_t uid)
 
 	if (!run_dir_temporary(beside))
 		return false;
-	if (store_write_file(at, beside, text, (size_t)n) && renameat(at, beside, at, ".owner") == 0)
+	if (store_write_file(at, beside, text, (size_t)n) &&
+		renameat(at, beside, at, ".owner") == 0)
 		return fsync(at) == 0;
 
 	int error = errno;
@@ -277,7 +288,8 @@ static bool check_owner(struct run_dir *dir, const struct run_place *place)
 
 /* ---- left-over files ---- */
 
-/* Removes temporary files in directory @at if @locked; counts them otherwise. *@others: files of other names.
+/* Removes temporary files in directory @at if @locked; counts them otherwise. *@others: files of
+ * other names.
  */
 static unsigned clean(int at, const char *name, bool locked, unsigned *others)
 {
@@ -301,12 +313,14 @@ static unsigned clean(int at, const char *name, bool locked, unsigned *others)
 
 static void clean_all(const struct run_dir *dir, const struct run_place *place)
 {
-	unsigned others = 0, n = clean(dir->at, ".", true, &others) + clean(dir->at, "mixes", true, &others);
+	unsigned others = 0,
+		 n = clean(dir->at, ".", true, &others) + clean(dir->at, "mixes", true, &others);
 
 	if (n > 0)
 		log_line(LOG_NOTE,
-			"state_dir: removed %u temporary files that a killed tokend left in %s/%s/%s", n,
-			place->state_dir, place->stream, place->run);
+			"state_dir: removed %u temporary files that a killed tokend left in "
+			"%s/%s/%s",
+			n, place->state_dir, place->stream, place->run);
 }
 
 unsigned run_dir_sweep(const struct run_place *place)
@@ -331,26 +345,29 @@ unsigned run_dir_sweep(const struct run_place *place)
 
 /* ---- */
 
-static void explain(const struct run_dir *dir, const struct run_place *place, const char *path, pid_t other,
-	char *why, size_t why_bytes)
+static void explain(const struct run_dir *dir, const struct run_place *place, const char *path,
+	pid_t other, char *why, size_t why_bytes)
 {
 	char who[64];
 	int error = errno;
 
 	if (dir->foreign)
 		log_why(why, why_bytes,
-			"run %s belongs to uid %u, not to uid %u: use another name for the run", place->run,
-			(unsigned)dir->owner, (unsigned)place->uid);
+			"run %s belongs to uid %u, not to uid %u: use another name for the run",
+			place->run, (unsigned)dir->owner, (unsigned)place->uid);
 	else if (error == ETIMEDOUT && other != 0)
 		log_why(why, why_bytes,
-			"%s: another tokend (%s) has had it locked for %d s: stop that one, or try again",
+			"%s: another tokend (%s) has had it locked for %d s: stop that one, or try "
+			"again",
 			path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
 	else if (error == EBADMSG)
 		log_why(why, why_bytes,
-			"%s/.owner: is not a user number: write the owner's there, or remove it", path);
+			"%s/.owner: is not a user number: write the owner's there, or remove it",
+			path);
 	else if (dir->at >= 0 && locks < 0)
 		log_why(why, why_bytes,
-			"%s/.lock: %s: a daemon of another user may have made it: give it to uid %u, or "
+			"%s/.lock: %s: a daemon of another user may have made it: give it to uid "
+			"%u, or "
 			"remove it",
 			place->state_dir, strerror(error), (unsigned)geteuid());
 	else

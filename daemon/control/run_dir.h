@@ -1,15 +1,17 @@
 /*
- * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and that one daemon writes at a time.
+ * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and that one daemon writes at
+ * a time.
  *
- *   .owner     the uid the run belongs to: the first one other than root and admin_uids for which anything
- * was written .HEX.new   a temporary file. Names are random; one that is there while we hold the lock is left
- * over from a daemon that was killed, and is removed
+ *   .owner     the uid the run belongs to: the first one other than root and admin_uids for which
+ * anything was written .HEX.new   a temporary file. Names are random; one that is there while we
+ * hold the lock is left over from a daemon that was killed, and is removed
  *
- * STATE_DIR/.lock is locked, a byte for each run, while a daemon writes in the run's directory: several
- * daemons may share a state_dir, because a new one starts while the old one drains.
+ * STATE_DIR/.lock is locked, a byte for each run, while a daemon writes in the run's directory:
+ * several daemons may share a state_dir, because a new one starts while the old one drains.
  *
- * All of this blocks: only the keeper calls it. The locks are of the kind that belongs to a process: they
- * also work over NFS, they end with the process, and the kernel says which process has them.
+ * All of this blocks: only the keeper calls it. The locks are of the kind that belongs to a
+ * process: they also work over NFS, they end with the process, and the kernel says which process
+ * has them.
  */
 #ifndef TOKEND_RUN_DIR_H
 #define TOKEND_RUN_DIR_H
@@ -42,8 +44,9 @@ struct run_dir {
 };
 
 /*
- * Creates the directory if it is not there, locks it, and makes @place's uid, unless privileged, the owner if
- * there is none. False with one line in @why and nothing to close; @dir says the owner as far as it is known.
+ * Creates the directory if it is not there, locks it, and makes @place's uid, unless privileged,
+ * the owner if there is none. False with one line in @why and nothing to close; @dir says the owner
+ * as far as it is known.
  */
 bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes);
 void run_dir_close(struct run_dir *dir);
@@ -51,7 +54,8 @@ void run_dir_close(struct run_dir *dir);
 void run_dir_greet(const struct run_place *place);
 /* The owner, without a lock. *@known is false if the file cannot be read or is damaged. */
 uid_t run_dir_owner(const char *path, bool *known);
-/* Removes left-over files where there are any and nobody writes. Returns the number of other files. */
+/* Removes left-over files where there are any and nobody writes. Returns the number of other files.
+ */
 unsigned run_dir_sweep(const struct run_place *place);
 /* STATE_DIR/STREAM/RUN in @path, of PATH_MAX bytes. False: too long. */
 bool run_dir_path(const struct run_place *place, char *path);

@@ -17,7 +17,8 @@ enum {
 	BUCKETS = 4096,
 	SCAN_MS = 2000,	   /* a start waits so long for the owners */
 	NOTES_MOST = 1024, /* entries of mix logs that wait to be written */
-	NOTE_MS = 250, /* an attach waits so long for its entry: logs of several daemons keep their order */
+	NOTE_MS = 250, /* an attach waits so long for its entry: logs of several daemons keep their
+			  order */
 };
 
 #define UNNAMED "default"
@@ -102,7 +103,8 @@ static bool may(const struct server *server, uid_t uid, const char *stream, cons
 {
 	uid_t owner = owner_of(server->runs, stream, name);
 
-	return owner == RUN_NOBODY || owner == uid || runs_privileged(server->options->catalog->config, uid);
+	return owner == RUN_NOBODY || owner == uid ||
+	       runs_privileged(server->options->catalog->config, uid);
 }
 
 /* The user whose unnamed run has this name, or RUN_NOBODY. */
@@ -128,9 +130,11 @@ bool runs_enter(struct session *s, struct refusal *r)
 	const char *stream = s->stream->config->name;
 	uid_t uid = s->connection->uid, kept = unnamed_of(s->run);
 
-	if (kept != RUN_NOBODY && kept != uid && !runs_privileged(server->options->catalog->config, uid))
-		return refuse(r, "attach", "run", "%s is the name of uid %u's unnamed run: use another one",
-			s->run, (unsigned)kept);
+	if (kept != RUN_NOBODY && kept != uid &&
+		!runs_privileged(server->options->catalog->config, uid))
+		return refuse(r, "attach", "run",
+			"%s is the name of uid %u's unnamed run: use another one", s->run,
+			(unsigned)kept);
 	/* Until the owners are known everybody goes on as before; runs_found() settles it. */
 	if (!server->runs->known)
 		return true;
@@ -159,7 +163,8 @@ bool runs_begin(struct session *s, struct refusal *r)
 	if (!quota_may_begin(quota, now, r))
 		return false;
 	quota_begun(quota);
-	return get(server->runs, stream, s->run) || refuse_passing(r, "memory", "run", "out of memory");
+	return get(server->runs, stream, s->run) ||
+	       refuse_passing(r, "memory", "run", "out of memory");
 }
 
 static void set_owner(struct server *server, struct run *run, uid_t owner)
@@ -191,15 +196,16 @@ bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refus
 
 static bool of_run(const struct session *s, const char *stream, const char *run)
 {
-	return s && s->fed && !s->connection->closing && strcmp(s->stream->config->name, stream) == 0 &&
-	       strcmp(s->run, run) == 0;
+	return s && s->fed && !s->connection->closing &&
+	       strcmp(s->stream->config->name, stream) == 0 && strcmp(s->run, run) == 0;
 }
 
 /* Before the owners are known: does everybody who is attached to the run have this uid? */
 static bool is_all_of(const struct server *server, uid_t uid, const char *stream, const char *run)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (of_run(server->session[id], stream, run) && server->session[id]->connection->uid != uid)
+		if (of_run(server->session[id], stream, run) &&
+			server->session[id]->connection->uid != uid)
 			return false;
 	return true;
 }
@@ -229,15 +235,16 @@ void runs_found(struct server *server, const char *stream, const char *name, uid
 			continue;
 		log_line(LOG_WARNING,
 			"pid %d (uid %u): its session ends: run %s of stream %s belongs to uid %u",
-			(int)s->connection->pid, (unsigned)s->connection->uid, name, stream, (unsigned)owner);
+			(int)s->connection->pid, (unsigned)s->connection->uid, name, stream,
+			(unsigned)owner);
 		connection_close(s->connection);
 	}
 }
 
 /* ---- places ---- */
 
-void runs_place(
-	struct server *server, uid_t uid, const char *stream, const char *name, struct run_place *place)
+void runs_place(struct server *server, uid_t uid, const char *stream, const char *name,
+	struct run_place *place)
 {
 	const struct config *config = server->options->catalog->config;
 	struct run *run = find(server->runs, stream, name);
@@ -293,8 +300,8 @@ static void note_done(struct keeper_job *job)
 }
 
 /* NULL: there is no room for it, which is logged. Any thread. */
-static struct note *note_new(
-	struct server *server, const struct run_place *place, uint64_t checksum, const void *bytes, size_t n)
+static struct note *note_new(struct server *server, const struct run_place *place,
+	uint64_t checksum, const void *bytes, size_t n)
 {
 	bool room = server->runs->notes++ < NOTES_MOST;
 	struct note *note = room ? calloc(1, sizeof(*note) + n) : NULL;
@@ -302,7 +309,8 @@ static struct note *note_new(
 	if (!note) {
 		server->runs->notes--;
 		log_client(place->uid, LOG_WARNING,
-			"the mix of stream %s, run %s, is not in the log: %u entries wait for state_dir; "
+			"the mix of stream %s, run %s, is not in the log: %u entries wait for "
+			"state_dir; "
 			"`tokctl "
 			"--run` will not know of it before the next attach",
 			place->stream, place->run, server->runs->notes);
@@ -318,8 +326,8 @@ static struct note *note_new(
 	return note;
 }
 
-struct mixes_noted runs_note(
-	struct server *server, const struct run_place *place, uint64_t checksum, const void *bytes, size_t n)
+struct mixes_noted runs_note(struct server *server, const struct run_place *place,
+	uint64_t checksum, const void *bytes, size_t n)
 {
 	struct mixes_noted noted = {.owner = RUN_NOBODY};
 	struct note *note = note_new(server, place, checksum, bytes, n);
@@ -353,7 +361,8 @@ struct found {
 	uid_t owner;
 };
 
-/* First the owners are read, then the directories are cleaned, one a job: others do not wait for all of it.
+/* First the owners are read, then the directories are cleaned, one a job: others do not wait for
+ * all of it.
  */
 struct scan {
 	struct keeper_job job;
@@ -404,7 +413,8 @@ static void scan_stream(struct scan *scan, const char *stream)
 		uid_t owner = run_dir_owner(path, &known);
 
 		if (!known && errno != ENOTDIR)
-			log_line(LOG_WARNING, "state_dir: %s/.owner: %s: who has the run is not known", path,
+			log_line(LOG_WARNING,
+				"state_dir: %s/.owner: %s: who has the run is not known", path,
 				errno == EBADMSG ? "not a user number" : strerror(errno));
 		if (!add_found(scan, stream, run, owner))
 			break;
@@ -418,7 +428,8 @@ static void scan_work(struct keeper_job *job)
 	struct scan *scan = (struct scan *)job;
 
 	if (!config_may_write(scan->place.state_dir))
-		log_line(LOG_WARNING, "state_dir: uid %u may not write to %s: checkpoints will fail",
+		log_line(LOG_WARNING,
+			"state_dir: uid %u may not write to %s: checkpoints will fail",
 			(unsigned)geteuid(), scan->place.state_dir);
 	run_dir_greet(&scan->place);
 	for (unsigned i = 0; i < scan->streams; i++)
@@ -478,7 +489,8 @@ static struct scan *scan_new(struct server *server)
 
 	if (!scan)
 		return NULL;
-	scan->job = (struct keeper_job){.uid = (uid_t)KEEPER_NOBODY, .work = scan_work, .done = scan_done};
+	scan->job = (struct keeper_job){
+		.uid = (uid_t)KEEPER_NOBODY, .work = scan_work, .done = scan_done};
 	scan->server = server;
 	scan->streams = config->streams;
 	snprintf(scan->place.state_dir, sizeof(scan->place.state_dir), "%s", config->state_dir);
@@ -500,7 +512,8 @@ struct runs *runs_start(struct server *server)
 	keeper_give(server->keeper, &scan->job);
 	if (!keeper_wait(server->keeper, SCAN_MS))
 		log_line(LOG_WARNING,
-			"state_dir %s has not answered for %d s: whose the runs are is not known yet; going "
+			"state_dir %s has not answered for %d s: whose the runs are is not known "
+			"yet; going "
 			"on",
 			server->options->catalog->config->state_dir, SCAN_MS / 1000);
 	return runs;

@@ -1,7 +1,7 @@
 /*
- * Snapshots asked for by a session. The bytes are the trainer's: they are checked against the stream, then
- * stored as they are, by the keeper. An error is answered and the session goes on: training does not stop
- * because a disk is full.
+ * Snapshots asked for by a session. The bytes are the trainer's: they are checked against the
+ * stream, then stored as they are, by the keeper. An error is answered and the session goes on:
+ * training does not stop because a disk is full.
  */
 #include "daemon/control/log.h"
 #include "daemon/control/server.h"
@@ -41,8 +41,8 @@ static void save(struct save_job *job)
 	if (job->ok)
 		job->ok = store_save(&job->place, job->tag, job->bytes, job->n, &job->saved, text,
 				  sizeof(text)) ||
-			  refuse(&job->refusal, "checkpoint", job->saved.foreign ? "run" : "state_dir", "%s",
-				  text);
+			  refuse(&job->refusal, "checkpoint",
+				  job->saved.foreign ? "run" : "state_dir", "%s", text);
 }
 
 static void save_work(struct keeper_job *work)
@@ -95,7 +95,8 @@ static bool check(const struct connection *c, const struct wire *w, struct refus
 			wire_bytes(w, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
 	if (keeper_busy_ms(c->server->keeper) >= KEEPER_DEADLINE_MS)
 		return refuse(why, "checkpoint", "state_dir",
-			"has not answered for %" PRIu64 " s, nothing is saved: save again once it does",
+			"has not answered for %" PRIu64
+			" s, nothing is saved: save again once it does",
 			keeper_busy_ms(c->server->keeper) / 1000);
 	return quota_may_write(c->quota, uv_now(&c->server->loop), why);
 }
@@ -111,7 +112,8 @@ void save_checkpoint(struct connection *c, const struct wire *w)
 		return;
 	}
 	if (c->errand) {
-		connection_refuse(c, "checkpoint", "connection", "wait for the answer to the one before");
+		connection_refuse(
+			c, "checkpoint", "connection", "wait for the answer to the one before");
 		return;
 	}
 	if (!check(c, w, &why)) {
@@ -119,10 +121,11 @@ void save_checkpoint(struct connection *c, const struct wire *w)
 		return;
 	}
 	job = calloc(1, sizeof(*job) + b.n);
-	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) || !wire_name_ok(job->tag)) {
+	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) ||
+		!wire_name_ok(job->tag)) {
 		free(job);
-		connection_error(
-			c, "checkpoint", "tag", "not a name: 1 to 64 bytes without '/' and leading dot");
+		connection_error(c, "checkpoint", "tag",
+			"not a name: 1 to 64 bytes without '/' and leading dot");
 		return;
 	}
 	job->errand.job = (struct keeper_job){.work = save_work, .done = save_done};

@@ -30,8 +30,8 @@ static bool populate(void *map, size_t bytes)
 }
 
 /*
- * The policy is the memfd's own, whoever touches its pages. One that is refused (no such node, or seccomp
- * forbids it) leaves things as they are without: slower on large machines, never wrong.
+ * The policy is the memfd's own, whoever touches its pages. One that is refused (no such node, or
+ * seccomp forbids it) leaves things as they are without: slower on large machines, never wrong.
  */
 static void prefer_node(struct segment *segment, void *map, size_t bytes)
 {
@@ -54,25 +54,27 @@ static void prefer_node(struct segment *segment, void *map, size_t bytes)
 /*
  * A memfd of @bytes, mapped, populated, sealed.
  *
- * A client may call mbind() on its mapping. It needs no permission, and the policy belongs to the memfd: it
- * holds for our page faults, too. That gives the client no power over us or over others.
+ * A client may call mbind() on its mapping. It needs no permission, and the policy belongs to the
+ * memfd: it holds for our page faults, too. That gives the client no power over us or over others.
  *
- * A policy is about pages that are allocated later. All pages exist before the client gets the descriptor,
- * and the seals keep the size. New pages are needed only after a swap-out, or where the client frees pages of
- * the data segment itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE forbids both in the meta segment).
- * Slots are written in full before they are published, so only its own batches come from elsewhere. The pages
- * stay within what `memory:` has counted, and are charged to us as before.
+ * A policy is about pages that are allocated later. All pages exist before the client gets the
+ * descriptor, and the seals keep the size. New pages are needed only after a swap-out, or where the
+ * client frees pages of the data segment itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE
+ * forbids both in the meta segment). Slots are written in full before they are published, so only
+ * its own batches come from elsewhere. The pages stay within what `memory:` has counted, and are
+ * charged to us as before.
  *
- * With MPOL_BIND to a full node our fault waits for reclaim there, as any process on that node does: a client
- * can fill a node with memory of its own as well. In a fault of ours the kernel ignores a policy for nodes
- * outside of our cpuset. MPOL_MF_MOVE moves only pages that no other process maps, and we map all of them;
- * MPOL_MF_MOVE_ALL takes CAP_SYS_NICE.
+ * With MPOL_BIND to a full node our fault waits for reclaim there, as any process on that node
+ * does: a client can fill a node with memory of its own as well. In a fault of ours the kernel
+ * ignores a policy for nodes outside of our cpuset. MPOL_MF_MOVE moves only pages that no other
+ * process maps, and we map all of them; MPOL_MF_MOVE_ALL takes CAP_SYS_NICE.
  *
- * Forbidding it would take a read-only descriptor. Clients write to the data segment (their control words),
- * and GPU drivers register it for writing. tests/system/test_ring_memory.py does what a hostile client can
- * do.
+ * Forbidding it would take a read-only descriptor. Clients write to the data segment (their control
+ * words), and GPU drivers register it for writing. tests/system/test_ring_memory.py does what a
+ * hostile client can do.
  */
-static bool make(struct segment *segment, const char *name, uint64_t bytes, int seals, int *fd, void **map)
+static bool make(
+	struct segment *segment, const char *name, uint64_t bytes, int seals, int *fd, void **map)
 {
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (*fd < 0 || ftruncate(*fd, (off_t)bytes) < 0)
@@ -94,7 +96,8 @@ bool segment_new(struct segment *segment, const struct ring_geometry *g, uint64_
 	segment->ring.geometry = *g;
 	if (!make(segment, "tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &segment->meta_fd,
 		    &segment->meta) ||
-		!make(segment, "tokend-data", g->data_bytes, 0, &segment->data_fd, &segment->data)) {
+		!make(segment, "tokend-data", g->data_bytes, 0, &segment->data_fd,
+			&segment->data)) {
 		int error = errno;
 
 		segment_free(segment);
@@ -116,7 +119,8 @@ void segment_close_fds(struct segment *segment)
 
 static void vacate(void *at, uint64_t bytes)
 {
-	/* At one stroke: a read that ends now finds the one or the other. If it fails, nothing has changed.
+	/* At one stroke: a read that ends now finds the one or the other. If it fails, nothing has
+	 * changed.
 	 */
 	(void)!mmap(at, bytes, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -17,10 +17,12 @@ enum {
 	STOP_MOST_S = 10, /* the units' TimeoutStopSec= is longer */
 	PACE_MS = 1,
 	KEEPER_PATIENCE_MS = 3000, /* a stop waits so long for state_dir */
-	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is dropped */
+	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is
+			       dropped */
 };
 
-/* Whatever the others wait for: none of it is worth more than the end, and nothing is lost by that. */
+/* Whatever the others wait for: none of it is worth more than the end, and nothing is lost by that.
+ */
 static void *leave_in_time(void *none)
 {
 	(void)none;
@@ -44,7 +46,8 @@ static void stop(struct server *server)
 	uv_close((uv_handle_t *)&server->accept, NULL);
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
-	/* Trainers look for us again; the sooner the path is free the sooner they find our successor. */
+	/* Trainers look for us again; the sooner the path is free the sooner they find our
+	 * successor. */
 	listener_close(server->listener);
 	for (struct connection *c = server->connections, *next; c; c = next) {
 		next = c->next;
@@ -71,8 +74,8 @@ static void on_signal(uv_signal_t *signal, int number)
 {
 	struct server *server = signal->data;
 
-	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", number == SIGTERM ? "SIGTERM" : "SIGINT",
-		server->sessions);
+	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
+		number == SIGTERM ? "SIGTERM" : "SIGINT", server->sessions);
 	stop(server);
 }
 
@@ -192,7 +195,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
-	server->feeder = feeder_start(o->disk, o->depth, o->catalog->config->streams, ring_news, server);
+	server->feeder =
+		feeder_start(o->disk, o->depth, o->catalog->config->streams, ring_news, server);
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		disk_close(o->disk);
@@ -200,7 +204,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		return false;
 	}
 	if (o->catalog->config->metrics) {
-		server->metrics = metrics_start(server, o->catalog->config->metrics, why, why_bytes);
+		server->metrics =
+			metrics_start(server, o->catalog->config->metrics, why, why_bytes);
 		if (!server->metrics && !server->listener->handed) {
 			give_up(server);
 			return false;
@@ -212,7 +217,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	server->quotas = quotas_new(o->catalog->config, o->connections);
 	server->keeper = server->quotas ? keeper_start(&server->loop) : NULL;
 	if (!server->keeper || !runs_start(server)) {
-		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s", strerror(errno));
+		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s",
+			strerror(errno));
 		give_up(server);
 		return false;
 	}
@@ -231,7 +237,8 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 	return true;
 }
 
-/* One turn of the loop at a time, so that the end of the last connection is seen wherever it came from. */
+/* One turn of the loop at a time, so that the end of the last connection is seen wherever it came
+ * from. */
 static void serve(struct server *server)
 {
 	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)
@@ -252,7 +259,8 @@ static void end_keeper(struct server *server)
 
 	if (!keeper_stop(server->keeper, KEEPER_PATIENCE_MS, &left))
 		log_line(LOG_WARNING,
-			"state_dir %s does not answer: leaving without %u entries of mix logs, which are "
+			"state_dir %s does not answer: leaving without %u entries of mix logs, "
+			"which are "
 			"written at "
 			"the next attach",
 			server->options->catalog->config->state_dir, left);

@@ -1,6 +1,6 @@
 /*
- * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every session is
- * what its client said at attach, and dies with its connection.
+ * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every
+ * session is what its client said at attach, and dies with its connection.
  *
  *   server.c      the loop: listening, signals, the clock, news from the data thread
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
@@ -14,7 +14,8 @@
  *   hang.c        storage that does not answer
  *   status.c      what goes on; metrics.c says the same to Prometheus
  *
- * The loop makes no file-system call: those on state_dir are the keeper's, others run in libuv's pool.
+ * The loop makes no file-system call: those on state_dir are the keeper's, others run in libuv's
+ * pool.
  */
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
@@ -52,7 +53,8 @@ int server_run(const struct server_options *options);
 /* Why something is refused, until it can be said. */
 struct refusal {
 	const char *code;
-	bool passing; /* the same attach may succeed later, once others leave: the client tries again */
+	bool passing; /* the same attach may succeed later, once others leave: the client tries
+			 again */
 	char field[96];
 	char text[LIMIT_TEXT_BYTES];
 };
@@ -61,8 +63,8 @@ struct refusal {
 __attribute__((format(printf, 4, 5))) bool refuse(
 	struct refusal *r, const char *code, const char *field, const char *format, ...);
 /*
- * The same, but passing: use it only for what ends by itself (memory, descriptors, connections, start-up),
- * and never for an attach that cannot fit: clients wait for their whole deadline.
+ * The same, but passing: use it only for what ends by itself (memory, descriptors, connections,
+ * start-up), and never for an attach that cannot fit: clients wait for their whole deadline.
  */
 __attribute__((format(printf, 4, 5))) bool refuse_passing(
 	struct refusal *r, const char *code, const char *field, const char *format, ...);
@@ -88,7 +90,8 @@ struct server {
 	int spare_fd;	    /* given up to be able to refuse when we run out of them */
 	bool stopping;
 	uint64_t memory_bytes; /* rings and staging, in use or promised */
-	uint64_t lent_bytes;   /* of those, of rings that replace another one: `memory:` counts a pair once */
+	uint64_t lent_bytes; /* of those, of rings that replace another one: `memory:` counts a pair
+				once */
 	uint64_t started_ms;
 	uint64_t lonely_since_ms;
 	uint64_t lost_wakes; /* of sessions gone */
@@ -136,11 +139,11 @@ struct session {
 	uint64_t rank, world, micro, peer, slots;
 	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
-	uint64_t bytes; /* of its ring, out of memory: */
-	struct session
-		*replaces;    /* the ring that its client leaves for this one, until that is gone; or NULL */
-	uint64_t lent;	      /* bytes that `memory:` does not count meanwhile */
-	uint64_t outlived_ms; /* when it last outlived a session that replaced it, or 0 */
+	uint64_t bytes;		  /* of its ring, out of memory: */
+	struct session *replaces; /* the ring that its client leaves for this one, until that is
+				     gone; or NULL */
+	uint64_t lent;		  /* bytes that `memory:` does not count meanwhile */
+	uint64_t outlived_ms;	  /* when it last outlived a session that replaced it, or 0 */
 	struct segment segment;
 	struct feed *feed;
 	bool fed;      /* the data thread has the feed */
@@ -158,7 +161,8 @@ struct session {
 };
 
 /* server.c */
-/* Connections wait for credit, or those that come do: pace_serve() is called until it has served them. */
+/* Connections wait for credit, or those that come do: pace_serve() is called until it has served
+ * them. */
 void server_pace(struct server *server);
 
 /* connection.c */
@@ -167,7 +171,8 @@ bool connection_receive(struct connection *c);
 /* Goes on looking for packets, unless it is closing. */
 void connection_listen(struct connection *c);
 void connection_accept(struct server *server);
-/* Sends a message, with @fds if there are any. A client that does not read its replies is dropped. */
+/* Sends a message, with @fds if there are any. A client that does not read its replies is dropped.
+ */
 void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n);
 /* Says why, in the log too, and closes. */
 void connection_refuse(struct connection *c, const char *code, const char *field, const char *text);
@@ -215,7 +220,8 @@ void twins_join(struct session *s);
 void twins_clock(struct session *s, uint64_t now_ms);
 
 /* request.c */
-/* A session has come: it sees an open request of its run, if it has not answered that on another ring. */
+/* A session has come: it sees an open request of its run, if it has not answered that on another
+ * ring. */
 void request_join(struct session *session);
 /* A session that was fed ends. */
 void request_leave(struct session *session);

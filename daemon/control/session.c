@@ -1,11 +1,11 @@
 /*
- * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs in three
- * steps: what needs no waiting is checked on the loop, cursor and ring are made in libuv's pool, and back on
- * the loop the data thread gets the feed and the client its two descriptors. Only an attach at a snapshot
- * waits for state_dir, before the second step.
+ * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs
+ * in three steps: what needs no waiting is checked on the loop, cursor and ring are made in libuv's
+ * pool, and back on the loop the data thread gets the feed and the client its two descriptors. Only
+ * an attach at a snapshot waits for state_dir, before the second step.
  *
- * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed and the
- * connection may close. A job in the pool holds its connection open until it is back.
+ * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed
+ * and the connection may close. A job in the pool holds its connection open until it is back.
  */
 #include "daemon/control/log.h"
 #include "daemon/control/mixes.h"
@@ -60,13 +60,13 @@ static void attach_job_free(struct attach_job *job)
 /* ---- the two rings of a seek ---- */
 
 /*
- * A client that seeks has its next ring before it closes this one, so that a refusal leaves it where it was.
- * For that moment `memory:` counts the two as the larger of them: a config that fits exactly serves an
- * operator's mix.
+ * A client that seeks has its next ring before it closes this one, so that a refusal leaves it
+ * where it was. For that moment `memory:` counts the two as the larger of them: a config that fits
+ * exactly serves an operator's mix.
  *
- * Only a session of the same process counts. It is believed for one successor that stays and one that is on
- * its way out, and not while it replaces another one that stays: who opens ring after ring and closes none
- * gets at most twice what `memory:` allows.
+ * Only a session of the same process counts. It is believed for one successor that stays and one
+ * that is on its way out, and not while it replaces another one that stays: who opens ring after
+ * ring and closes none gets at most twice what `memory:` allows.
  */
 static bool may_be_replaced(const struct server *server, const struct session *former)
 {
@@ -193,8 +193,8 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 		job->start = (enum start)i;
 	}
 	if (given != 1)
-		return refuse(
-			&job->refusal, "attach", "start", "name one of begin, position, tag and cursor");
+		return refuse(&job->refusal, "attach", "start",
+			"name one of begin, position, tag and cursor");
 	if (job->start == START_POSITION)
 		job->position = wire_number(w, WIRE_POSITION);
 	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
@@ -203,15 +203,16 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 
 		if (b.n > sizeof(job->bytes))
-			return refuse(&job->refusal, "attach", "cursor", "%u bytes, at most %d", b.n,
-				LIMIT_CURSOR_BYTES);
+			return refuse(&job->refusal, "attach", "cursor", "%u bytes, at most %d",
+				b.n, LIMIT_CURSOR_BYTES);
 		memcpy(job->bytes, b.at, b.n);
 		job->cursor_bytes = b.n;
 	}
 	return true;
 }
 
-static bool read_coordinates(struct attach_job *job, const struct wire *w, const struct catalog *catalog)
+static bool read_coordinates(
+	struct attach_job *job, const struct wire *w, const struct catalog *catalog)
 {
 	struct session *s = job->session;
 	struct refusal *r = &job->refusal;
@@ -226,18 +227,19 @@ static bool read_coordinates(struct attach_job *job, const struct wire *w, const
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
 	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : SEGMENT_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
-		return refuse(r, "attach", "run", "not a name: 1 to %d bytes without '/' and leading dot",
-			LIMIT_NAME_BYTES);
+		return refuse(r, "attach", "run",
+			"not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return refuse(r, "attach", "stream", "not a name");
 	s->stream = catalog_stream(catalog, name);
 	if (!s->stream)
-		return refuse(r, "attach", "stream", "%s is not in %s", name, catalog->config->path);
+		return refuse(
+			r, "attach", "stream", "%s is not in %s", name, catalog->config->path);
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return refuse(r, "attach", "world", "%" PRIu64 ", must be 1 to 2^32", s->world);
 	if (s->rank >= s->world)
-		return refuse(r, "attach", "rank", "%" PRIu64 ", must be below the world, %" PRIu64, s->rank,
-			s->world);
+		return refuse(r, "attach", "rank", "%" PRIu64 ", must be below the world, %" PRIu64,
+			s->rank, s->world);
 	return true;
 }
 
@@ -266,12 +268,12 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 	char why[300];
 
 	if (s->micro < 1 || s->micro > LIMIT_MICRO_BATCH)
-		return refuse(&job->refusal, "attach", "micro_batch", "%" PRIu64 ", must be 1 to %d",
-			s->micro, LIMIT_MICRO_BATCH);
+		return refuse(&job->refusal, "attach", "micro_batch",
+			"%" PRIu64 ", must be 1 to %d", s->micro, LIMIT_MICRO_BATCH);
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro);
-	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra, s->stream->token_bytes,
-		    ring_marks_of(c), why, sizeof(why)))
+	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra,
+		    s->stream->token_bytes, ring_marks_of(c), why, sizeof(why)))
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
@@ -284,8 +286,8 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 
 	if (need - lent > left)
 		return (passing ? refuse_passing : refuse)(&job->refusal, "memory", "slots",
-			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-			" are left: raise %s %s, or take fewer slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
+			" of %" PRIu64 " are left: raise %s %s, or take fewer slots",
 			s->slots, need, left, limit,
 			config->memory_capped ? "the cgroup's limit, which is below memory: in"
 					      : "memory: in",
@@ -313,8 +315,8 @@ static bool read_cursor(struct attach_job *job)
 		return true;
 	if (job->start != START_TAG)
 		return refuse(&job->refusal, "cursor", why.field, "%s", why.text);
-	return refuse(&job->refusal, "cursor", why.field, "%s (snapshot %s)%s%s", why.text, job->tag,
-		job->former[0] ? "; the one before it is kept as " : "", job->former);
+	return refuse(&job->refusal, "cursor", why.field, "%s (snapshot %s)%s%s", why.text,
+		job->tag, job->former[0] ? "; the one before it is kept as " : "", job->former);
 }
 
 static bool make_cursor(struct attach_job *job)
@@ -325,14 +327,15 @@ static bool make_cursor(struct attach_job *job)
 	if (job->start == START_BEGIN || job->start == START_POSITION) {
 		if (!cursor_copy(&job->cursor, &stream->begin))
 			return refuse_passing(&job->refusal, "memory", "cursor", "out of memory");
-		return cursor_seek(&job->cursor, job->start == START_BEGIN ? 0 : job->position, &why) ||
+		return cursor_seek(
+			       &job->cursor, job->start == START_BEGIN ? 0 : job->position, &why) ||
 		       refuse(&job->refusal, "cursor", why.field, "%s", why.text);
 	}
 	return read_cursor(job);
 }
 
-/* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills instead of
- * failing, so we look first. */
+/* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills
+ * instead of failing, so we look first. */
 static bool make_segment(struct attach_job *job)
 {
 	struct session *s = job->session;
@@ -347,8 +350,8 @@ static bool make_segment(struct attach_job *job)
 			s->slots, s->bytes, room.left, room.limit, room.path);
 
 	bool made = segment_new(&s->segment, &job->geometry, s->node) ||
-		    refuse_passing(&job->refusal, "memory", "ring", "%" PRIu64 " bytes of shared memory: %s",
-			    s->bytes, strerror(errno));
+		    refuse_passing(&job->refusal, "memory", "ring",
+			    "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
 
 	cgroup_used(cgroup, s->bytes);
 	return made;
@@ -366,7 +369,8 @@ static bool make_feed(struct attach_job *job)
 		return false;
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
-		source[d] = (struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
+		source[d] =
+			(struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
 						 .stream = (uint32_t)(stream - catalog->stream),
@@ -392,9 +396,10 @@ static void attach_work(uv_work_t *work)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
-	job->noted = runs_note(job->connection->server, &job->place, mixes_checksum(&job->cursor), job->bytes,
-		job->cursor_bytes);
-	job->fingerprint = cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
+	job->noted = runs_note(job->connection->server, &job->place, mixes_checksum(&job->cursor),
+		job->bytes, job->cursor_bytes);
+	job->fingerprint =
+		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
 	job->session->next = job->cursor.next;
 }
 
@@ -424,8 +429,10 @@ static void tell_node(struct session *s)
 	if (error == 0 || (error != EINVAL && server->nodes_forbidden))
 		return;
 	server->nodes_forbidden |= error != EINVAL;
-	log_client(s->connection->uid, LOG_NOTE, "pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
-		(int)s->connection->pid, s->node, error == EINVAL ? "we have no such node" : strerror(error),
+	log_client(s->connection->uid, LOG_NOTE,
+		"pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
+		(int)s->connection->pid, s->node,
+		error == EINVAL ? "we have no such node" : strerror(error),
 		error == EINVAL ? "" : "; not said again");
 }
 
@@ -461,8 +468,8 @@ static void load_work(struct keeper_job *work)
 	struct attach_job *job = (struct attach_job *)work;
 	char text[600];
 
-	job->cursor_bytes = store_load(job->place.state_dir, job->place.stream, job->place.run, job->tag,
-		job->bytes, job->former, text, sizeof(text));
+	job->cursor_bytes = store_load(job->place.state_dir, job->place.stream, job->place.run,
+		job->tag, job->bytes, job->former, text, sizeof(text));
 	job->ok = job->cursor_bytes > 0 ||
 		  refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
 			  job->former[0] ? "; the one before it is kept as " : "", job->former);
@@ -541,8 +548,8 @@ void session_attach(struct connection *c, const struct wire *w)
 	job->session = s;
 	job->work.data = job;
 	if (!read_coordinates(job, w, server->options->catalog) || !runs_enter(s, &job->refusal) ||
-		!read_start(job, w) || !twins_refuse(s, &job->refusal) || !reserve(job, w, server) ||
-		!runs_begin(s, &job->refusal)) {
+		!read_start(job, w) || !twins_refuse(s, &job->refusal) ||
+		!reserve(job, w, server) || !runs_begin(s, &job->refusal)) {
 		session_free(s);
 		connection_refuse_with(c, &job->refusal);
 		attach_job_free(job);
@@ -571,7 +578,8 @@ void session_leave(struct session *s)
 /* The first position of the session's rank that was not handed out. */
 static uint64_t sound_until(const struct session *s)
 {
-	return order_rank_position(s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro);
+	return order_rank_position(
+		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro);
 }
 
 static void say_failure(struct session *s, const struct feeder_failure *f)
@@ -585,30 +593,33 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	switch (f->fault) {
 	case DISK_SHORT:
 		snprintf(text, sizeof(text),
-			"shard %s at token %" PRIu64
-			": the file ends before that, it was truncated; stream %s stops here, nothing was "
+			"shard %s at token %" PRIu64 ": the file ends before that, it was "
+						     "truncated; stream %s stops here, nothing was "
 			"skipped: restore it, then attach at the cursor",
 			shard, f->token, stream);
 		break;
 	case DISK_REPLACED:
 		snprintf(text, sizeof(text),
-			"shard %s at token %" PRIu64
-			": not the file that was there when tokend started: %s; stream %s stops here, "
+			"shard %s at token %" PRIu64 ": not the file that was there when tokend "
+						     "started: %s; stream %s stops here, "
 			"nothing was skipped: restore it, or restart tokend",
 			shard, f->token, f->why, stream);
 		break;
 	case DISK_CHANGED:
 		snprintf(text, sizeof(text),
-			"shard %s at token %" PRIu64 ": not the file that it was, it was written to while it "
+			"shard %s at token %" PRIu64
+			": not the file that it was, it was written to while it "
 			"was open: %s; stream %s stops "
 			"here, nothing was skipped: positions of rank %" PRIu64 " before %" PRIu64
-			" are sound, none after was handed out; restore the shard, then attach at the cursor",
+			" are sound, none after was handed out; restore the shard, then attach at "
+			"the cursor",
 			shard, f->token, f->why, stream, s->rank, sound_until(s));
 		break;
 	default:
 		snprintf(text, sizeof(text),
-			"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped", shard,
-			f->token, f->why[0] ? f->why : strerror(f->error), stream);
+			"shard %s at token %" PRIu64
+			": %s; stream %s stops here, nothing was skipped",
+			shard, f->token, f->why[0] ? f->why : strerror(f->error), stream);
 	}
 	s->connection->server->failures++;
 	connection_refuse(s->connection, "data", field, text);
@@ -640,7 +651,8 @@ static void tell_unpinned(struct session *s, bool unpinned)
 {
 	if (unpinned && !s->unpinned)
 		log_client(s->connection->uid, LOG_WARNING,
-			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to register "
+			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to "
+			"register "
 			"it; its copies are slower",
 			(int)s->connection->pid, s->stream->config->name);
 	s->unpinned = unpinned;
@@ -685,9 +697,9 @@ static void give_back(struct session *s)
 }
 
 /*
- * A client that takes an edit back goes on with the ring it had before, and does not attach again. The log of
- * mixes then ends with a mix that never acted, so the session's own is added once more. Not at once: the
- * sessions of a process that is killed end in any order, and its edit may stand.
+ * A client that takes an edit back goes on with the ring it had before, and does not attach again.
+ * The log of mixes then ends with a mix that never acted, so the session's own is added once more.
+ * Not at once: the sessions of a process that is killed end in any order, and its edit may stand.
  */
 static void note_outlived(struct session *s, uint64_t now_ms)
 {

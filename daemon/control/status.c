@@ -43,7 +43,8 @@ static void name_config(const struct config *config, char *path, size_t path_byt
 {
 	const char *slash = strrchr(config->path, '/');
 
-	snprintf(path, path_bytes, "%s/%s", strcmp(config->directory, "/") == 0 ? "" : config->directory,
+	snprintf(path, path_bytes, "%s/%s",
+		strcmp(config->directory, "/") == 0 ? "" : config->directory,
 		slash ? slash + 1 : config->path);
 }
 

@@ -122,7 +122,8 @@ static bool keep_former(int at, const char *name, const char *former)
 	bool kept = renameat(at, beside, at, former) == 0;
 	int error = errno;
 
-	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right here. */
+	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right
+	 * here. */
 	unlinkat(at, beside, 0);
 	errno = error;
 	return kept;
@@ -156,9 +157,10 @@ static bool is_full(int at)
 	return n > STORE_RUN_MOST;
 }
 
-/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno, or because it is full. */
-static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n, bool limited,
-	struct store_saved *saved)
+/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno, or because it
+ * is full. */
+static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n,
+	bool limited, struct store_saved *saved)
 {
 	char beside[RUN_TEMPORARY_BYTES], now[LIMIT_CURSOR_BYTES];
 	ssize_t have = store_read_file(at, name, now, sizeof(now));
@@ -199,12 +201,15 @@ bool store_save(const struct run_place *place, const char *tag, const void *byte
 	*saved = (struct store_saved){.owner = RUN_NOBODY};
 	if (!run_dir_path(place, directory))
 		return log_why(why, why_bytes, "state_dir: the path is too long");
-	if (strlen(tag) >= strlen(FORMER) && strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
+	if (strlen(tag) >= strlen(FORMER) &&
+		strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
 		return log_why(why, why_bytes,
-			"tag: %s: names that end in " FORMER " are kept for what a tag held before", tag);
+			"tag: %s: names that end in " FORMER " are kept for what a tag held before",
+			tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
-	if (snprintf(saved->path, sizeof(saved->path), "%s/%s", directory, name) >= (int)sizeof(saved->path))
+	if (snprintf(saved->path, sizeof(saved->path), "%s/%s", directory, name) >=
+		(int)sizeof(saved->path))
 		return log_why(why, why_bytes, "state_dir: the path is too long");
 
 	bool ok = run_dir_open(&dir, place, why, why_bytes);
@@ -217,23 +222,26 @@ bool store_save(const struct run_place *place, const char *tag, const void *byte
 	ok = replace(dir.at, name, former, bytes, n, place->uid != 0, saved);
 	if (!ok && saved->full)
 		log_why(why, why_bytes,
-			"%s: the run has %d snapshots, and may not have more: remove old ones", directory,
-			STORE_RUN_MOST);
+			"%s: the run has %d snapshots, and may not have more: remove old ones",
+			directory, STORE_RUN_MOST);
 	else if (!ok)
-		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was", saved->path,
-			strerror(errno));
+		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was",
+			saved->path, strerror(errno));
 	run_dir_close(&dir);
 	if (ok && saved->replaced)
 		log_client(place->uid, LOG_NOTE,
-			"snapshot %s of stream %s, run %s, saved again: the former one is now %s" FORMER, tag,
-			place->stream, place->run, tag);
+			"snapshot %s of stream %s, run %s, saved again: the former one is now "
+			"%s" FORMER,
+			tag, place->stream, place->run, tag);
 	return ok;
 }
 
 /* ---- reading ---- */
 
-/* Runs of @stream that have @tag: their number, the last one's name in @found, all of them in @list. */
-static int find_runs(const char *stream_dir, const char *file, char *found, char *list, size_t list_bytes)
+/* Runs of @stream that have @tag: their number, the last one's name in @found, all of them in
+ * @list. */
+static int find_runs(
+	const char *stream_dir, const char *file, char *found, char *list, size_t list_bytes)
 {
 	DIR *dir = opendir(stream_dir);
 	struct dirent *e;
@@ -270,7 +278,8 @@ static bool tag_ok(const char *tag)
 }
 
 /* Splits "RUN/TAG"; a plain TAG leaves @run as it is. */
-static bool split_tag(const char *text, char *run, size_t run_bytes, char *tag, size_t tag_bytes, bool *named)
+static bool split_tag(
+	const char *text, char *run, size_t run_bytes, char *tag, size_t tag_bytes, bool *named)
 {
 	const char *slash = strchr(text, '/');
 
@@ -292,8 +301,8 @@ static void offer_former(const char *path, const char *tag, char *former)
 		snprintf(former, STORE_TAG_BYTES, "%s" FORMER, tag);
 }
 
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes,
-	char *former, char *why, size_t why_bytes)
+size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag,
+	void *bytes, char *former, char *why, size_t why_bytes)
 {
 	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
 	char in_run[STORE_TAG_BYTES], name[STORE_TAG_BYTES], file[STORE_TAG_BYTES + 16];
@@ -319,7 +328,8 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 
 		if (runs > 1) {
 			log_why(why, why_bytes,
-				"run %s has no snapshot %s, but several others have: %s; name one as RUN/%s",
+				"run %s has no snapshot %s, but several others have: %s; name one "
+				"as RUN/%s",
 				run, name, list, name);
 			return 0;
 		}

@@ -1,11 +1,12 @@
 /*
- * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the trainer
- * holds.
+ * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the
+ * trainer holds.
  *
- * A snapshot is acknowledged when file and directory are on disk: written to a temporary file, fsynced,
- * renamed, directory fsynced, all of it while the run's directory is locked (run_dir.h). A power cut leaves
- * the old one or the new one. If a tag is saved again, the former snapshot is kept as TAG.former, a tag like
- * any other except that it cannot be saved. All of this blocks: only the keeper calls it.
+ * A snapshot is acknowledged when file and directory are on disk: written to a temporary file,
+ * fsynced, renamed, directory fsynced, all of it while the run's directory is locked (run_dir.h). A
+ * power cut leaves the old one or the new one. If a tag is saved again, the former snapshot is kept
+ * as TAG.former, a tag like any other except that it cannot be saved. All of this blocks: only the
+ * keeper calls it.
  */
 #ifndef TOKEND_STORE_H
 #define TOKEND_STORE_H
@@ -29,29 +30,31 @@ struct store_saved {
 	bool foreign;	     /* refused: the run is that owner's */
 };
 
-/* Names must satisfy wire_name_ok(). False: one line in @why; what was there before stays. @saved is filled
- * either way. */
+/* Names must satisfy wire_name_ok(). False: one line in @why; what was there before stays. @saved
+ * is filled either way. */
 bool store_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
 	struct store_saved *saved, char *why, size_t why_bytes);
 
 /*
- * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG" names the
- * run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in @why. Contents are not
- * checked here; whoever finds them damaged offers *@former, the tag of the one before ("": there is none),
- * which has STORE_TAG_BYTES of room.
+ * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG"
+ * names the run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in
+ * @why. Contents are not checked here; whoever finds them damaged offers *@former, the tag of the
+ * one before ("": there is none), which has STORE_TAG_BYTES of room.
  */
 enum { STORE_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag, void *bytes,
-	char *former, char *why, size_t why_bytes);
+size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag,
+	void *bytes, char *former, char *why, size_t why_bytes);
 
 /* ---- what the log of mixes (mixes.h) does in the same way; on false errno is set ---- */
 
 /* Creates @path and everything above it, durably. */
 bool store_make_directories(const char *path);
-/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer than
+/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer
+ * than
  * @capacity. */
 ssize_t store_read_file(int at, const char *name, void *bytes, size_t capacity);
-/* Creates file NAME in directory @at, or empties it, and fsyncs it; the directory is left to the caller. */
+/* Creates file NAME in directory @at, or empties it, and fsyncs it; the directory is left to the
+ * caller. */
 bool store_write_file(int at, const char *name, const void *bytes, size_t n);
 
 #endif

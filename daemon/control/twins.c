@@ -1,10 +1,10 @@
 /*
- * Twins: sessions of one rank, run and peer from two processes. Each would take the rank's rows, so rows are
- * taken twice. That is what comes of two plain processes that both are rank 0 of 1, or of a trainer that is
- * started again while the old one lives.
+ * Twins: sessions of one rank, run and peer from two processes. Each would take the rank's rows, so
+ * rows are taken twice. That is what comes of two plain processes that both are rank 0 of 1, or of
+ * a trainer that is started again while the old one lives.
  *
- * Both are warned, once they have been there together for a while: ranks that change places meet for a
- * moment. A strict one is refused, as long as the other one lives.
+ * Both are warned, once they have been there together for a while: ranks that change places meet
+ * for a moment. A strict one is refused, as long as the other one lives.
  */
 #include "daemon/control/log.h"
 #include "daemon/control/server.h"
@@ -15,7 +15,8 @@
 
 enum { SETTLED_MS = 2000 };
 
-/* A process that sends no token, or is in another PID namespace, is known by the other of the two. */
+/* A process that sends no token, or is in another PID namespace, is known by the other of the two.
+ */
 static bool same_process(const struct connection *a, const struct connection *b)
 {
 	if (a->pid > 0 && a->pid == b->pid)
@@ -27,9 +28,9 @@ static bool same_process(const struct connection *a, const struct connection *b)
 
 static bool same_rank(const struct session *a, const struct session *b)
 {
-	return a->stream == b->stream && a->rank == b->rank && a->world == b->world && a->peer == b->peer &&
-	       !a->helper && !b->helper && !a->connection->closing && !b->connection->closing &&
-	       strcmp(a->run, b->run) == 0;
+	return a->stream == b->stream && a->rank == b->rank && a->world == b->world &&
+	       a->peer == b->peer && !a->helper && !b->helper && !a->connection->closing &&
+	       !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
 
 /* Another session for the rank of @s, of the same process or of another one; or NULL. */
@@ -68,8 +69,10 @@ bool twins_refuse(const struct session *s, struct refusal *why)
 	name_process(there, sizeof(there), other->connection);
 	name_process(here, sizeof(here), s->connection);
 	return refuse_passing(why, "attach", "rank",
-		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64 ", is read by %s; this is %s: end "
-		"that one, give this job another run, or, if both are tensor- or pipeline-parallel peers, "
+		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
+		", is read by %s; this is %s: end "
+		"that one, give this job another run, or, if both are tensor- or pipeline-parallel "
+		"peers, "
 		"each its own peer",
 		s->rank, s->world, s->run, s->peer, there, here);
 }
@@ -98,8 +101,10 @@ static void tell(struct session *s, const struct session *other)
 	name_process(here, sizeof(here), s->connection);
 	snprintf(text, sizeof(text),
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", of stream %s is read twice, by this process (%s) and by %s: both take the same samples; "
-		"end one, or give each its rank and world, its own run, or, if they are peers, its own peer",
+		", of stream %s is read twice, by this process (%s) and by %s: both take the same "
+		"samples; "
+		"end one, or give each its rank and world, its own run, or, if they are peers, its "
+		"own peer",
 		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
 	if (!other->twin_told)
 		log_client(s->connection->uid, LOG_WARNING,

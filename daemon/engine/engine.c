@@ -54,7 +54,8 @@ static struct feed *feed_of(struct turn *leaf)
 	return (struct feed *)((char *)leaf - offsetof(struct feed, turn));
 }
 
-/* Where a feed of this user, or of this run as well, has its place already; otherwise a place of its own. */
+/* Where a feed of this user, or of this run as well, has its place already; otherwise a place of
+ * its own. */
 static struct turn *find_user(struct engine *engine, const struct feed_options *o)
 {
 	struct turn *user = engine->user;
@@ -105,7 +106,8 @@ static struct share *share_of(struct engine *engine, const struct feed *feed)
 /* Reads that the stream may have in flight now. */
 static unsigned share_most(const struct engine *engine, const struct share *share)
 {
-	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1, left = engine->depth - engine->stuck;
+	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1,
+		 left = engine->depth - engine->stuck;
 
 	if (!share->slow)
 		return left - left / 4;
@@ -205,7 +207,8 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 }
 
 /* All feeds of the stream stop. Each says so as soon as there is room for it in the list. */
-static void fail_stream(struct engine *engine, uint32_t stream, const struct engine_action *read, int fault)
+static void fail_stream(
+	struct engine *engine, uint32_t stream, const struct engine_action *read, int fault)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
@@ -254,7 +257,8 @@ static void detach(struct engine *engine, struct feed *feed, struct engine_actio
 	leave_if_idle(engine, feed, out);
 }
 
-static void done(struct engine *engine, const struct engine_event *event, struct engine_actions *out)
+static void done(
+	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
 	struct feed *feed = engine->feed[event->tag >> 32];
 	uint32_t index = (uint32_t)event->tag;
@@ -292,10 +296,11 @@ static void tick(struct engine *engine)
 		bool late = feed_late(feed);
 		uint64_t released = feed->released;
 
-		/* A byte may be on its way at this tick; still not here at the next one it was lost. Liars
-		 * send none. */
+		/* A byte may be on its way at this tick; still not here at the next one it was
+		 * lost. Liars send none. */
 		if (late && feed->late && feed_awake(feed)) {
-			feed->lost_wakes += ring_released(&feed->options.ring, feed->published, &released);
+			feed->lost_wakes +=
+				ring_released(&feed->options.ring, feed->published, &released);
 			turn_ready(&feed->turn, true);
 		}
 		feed->late = late;
@@ -330,12 +335,14 @@ static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_act
 		share_begin(engine, feed);
 		emit(out, read);
 	}
-	if (feed->row == 0) /* it may have been padding alone, or its reads were done before its last row */
+	if (feed->row ==
+		0) /* it may have been padding alone, or its reads were done before its last row */
 		publish(feed, out);
 	return wanted ? 0 : feed->cost;
 }
 
-/* A row of each feed in its turn. Whoever must not read for a while is not ready meanwhile (turn_ready()). */
+/* A row of each feed in its turn. Whoever must not read for a while is not ready meanwhile
+ * (turn_ready()). */
 static void pump(struct engine *engine, struct engine_actions *out)
 {
 	struct turn *leaf;
@@ -368,7 +375,8 @@ static void pump(struct engine *engine, struct engine_actions *out)
 	}
 }
 
-void engine_step(struct engine *engine, const struct engine_event *event, struct engine_actions *out)
+void engine_step(
+	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
 	assert(out->count <= ENGINE_ACTIONS - ENGINE_RESERVE);
 	out->more = false;

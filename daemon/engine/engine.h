@@ -1,7 +1,7 @@
 /*
- * The core: which window goes into which slot of which ring, when. It does no I/O and knows no clock: events
- * go in, actions come out, and between them it writes only to its own values and to the ring memory it was
- * handed.
+ * The core: which window goes into which slot of which ring, when. It does no I/O and knows no
+ * clock: events go in, actions come out, and between them it writes only to its own values and to
+ * the ring memory it was handed.
  *
  *   ATTACH ┐                              ┌ READ    tokens of a shard into a slot
  *   DETACH │                              │ WAKE    the client waits: send it a byte
@@ -10,13 +10,13 @@
  *   TICK   │                              └ GONE    nothing touches this feed's memory any more
  *   SLOW   ┘
  *
- * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but share the
- * reads in flight: users equally, the runs of one user equally, and the feeds of one run equally, counted in
- * bytes (turns.h). One stream may have three quarters of the reads in flight, so that storage that stops to
- * answer leaves some for the other streams; streams that are slow share one quarter. Everything a feed needs
- * is allocated when it is made; a step allocates nothing. It never looks at tokens: whoever reads a row's
- * also writes its marks, where documents begin in it and what may be a label, and is DONE when both are
- * there.
+ * One *feed* is one session's ring and its place in the order. Feeds know nothing of each other but
+ * share the reads in flight: users equally, the runs of one user equally, and the feeds of one run
+ * equally, counted in bytes (turns.h). One stream may have three quarters of the reads in flight,
+ * so that storage that stops to answer leaves some for the other streams; streams that are slow
+ * share one quarter. Everything a feed needs is allocated when it is made; a step allocates
+ * nothing. It never looks at tokens: whoever reads a row's also writes its marks, where documents
+ * begin in it and what may be a label, and is DONE when both are there.
  */
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
@@ -28,8 +28,8 @@
 struct engine;
 struct feed;
 
-/* One dataset of a feed's cursor. table is NULL where the cursor keeps a dataset that is never served any
- * more. */
+/* One dataset of a feed's cursor. table is NULL where the cursor keeps a dataset that is never
+ * served any more. */
 struct feed_source {
 	const struct table *table;
 	const void *owner; /* handed back in ENGINE_READ; the engine does not look into it */
@@ -38,7 +38,8 @@ struct feed_source {
 struct feed_options {
 	uint32_t id;	    /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
 	uint32_t stream;    /* < LIMIT_STREAMS; feeds of one stream fail together */
-	uint64_t user, run; /* whose share of the reads it takes part in; runs are told apart within a user */
+	uint64_t user, run; /* whose share of the reads it takes part in; runs are told apart within
+			       a user */
 	uint64_t rank, world;
 	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
 	const struct feed_source *source; /* [cursor->datasets], copied */
@@ -59,7 +60,8 @@ struct engine_event {
 		ENGINE_DONE,   /* tag, fault */
 		ENGINE_TICK,   /* once a second: looks for wake-ups that were lost */
 		ENGINE_PUMP,   /* nothing happened; go on where the action list was full */
-		ENGINE_SLOW,   /* id is a stream's: reads of it do not come back (slow), or do again */
+		ENGINE_SLOW,   /* id is a stream's: reads of it do not come back (slow), or do again
+				*/
 	} type;
 	uint32_t id;
 	struct feed *feed;
@@ -90,16 +92,18 @@ enum {
 
 struct engine_actions {
 	unsigned count;
-	bool more; /* there is more to do: step again with ENGINE_PUMP, after other events if there are any */
+	bool more; /* there is more to do: step again with ENGINE_PUMP, after other events if there
+		      are any */
 	struct engine_action action[ENGINE_ACTIONS];
 };
 
 /* NULL when out of memory. At most @depth reads are in flight. */
 struct engine *engine_new(unsigned depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
-/* Appends to @out, which must have room for ENGINE_RESERVE more; the caller resets its count when it has
- * carried them out. */
-void engine_step(struct engine *engine, const struct engine_event *event, struct engine_actions *out);
+/* Appends to @out, which must have room for ENGINE_RESERVE more; the caller resets its count when
+ * it has carried them out. */
+void engine_step(
+	struct engine *engine, const struct engine_event *event, struct engine_actions *out);
 
 /* What the feed began at; does not change while the feed lives. Any thread. */
 const struct cursor *feed_cursor(const struct feed *feed);
@@ -107,7 +111,8 @@ const struct cursor *feed_cursor(const struct feed *feed);
 struct feed_counters {
 	uint64_t published, released, lost_wakes;
 	bool full;	 /* every slot is published and none released: the trainer is behind */
-	uint64_t pinned; /* bytes of the ring, as the client says; RING_UNPINNED: refused; 0: nobody asked */
+	uint64_t pinned; /* bytes of the ring, as the client says; RING_UNPINNED: refused; 0: nobody
+			    asked */
 };
 /* A snapshot for status and metrics, from any thread while the feed lives. */
 struct feed_counters feed_counters(const struct feed *feed);

@@ -35,8 +35,8 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 		return NULL;
 	}
 	feed->order = cursor_order(&feed->cursor);
-	feed->cost = TURN_ROW +
-		     (uint64_t)options->ring.geometry.window_tokens * options->ring.geometry.token_bytes;
+	feed->cost = TURN_ROW + (uint64_t)options->ring.geometry.window_tokens *
+					options->ring.geometry.token_bytes;
 	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
 	atomic_store(&options->ring.header->end, feed->batches);
 	return feed;
@@ -80,16 +80,18 @@ struct feed_counters feed_counters(const struct feed *feed)
 
 /* ---- sleeping and waking ---- */
 
-/* Is there a reason to go on? Half the ring; or one slot, if the client waits for it and holds all others. */
+/* Is there a reason to go on? Half the ring; or one slot, if the client waits for it and holds all
+ * others. */
 static bool feed_wanted(const struct feed *feed, uint64_t released)
 {
 	const struct ring *ring = &feed->options.ring;
 
-	return released >= feed->wake_at ||
-	       (feed->planned - released < ring->geometry.slots && ring_client_waits(ring, feed->planned));
+	return released >= feed->wake_at || (feed->planned - released < ring->geometry.slots &&
+						    ring_client_waits(ring, feed->planned));
 }
 
-/* Full: sleep until half the ring is free, so that the client makes one system call for many batches. */
+/* Full: sleep until half the ring is free, so that the client makes one system call for many
+ * batches. */
 static enum feed_room feed_sleep(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -130,7 +132,8 @@ bool feed_awake(struct feed *feed)
 
 	if (feed->wake_at == 0)
 		return false;
-	if (ring_released(ring, feed->published, &feed->released) && !feed_wanted(feed, feed->released))
+	if (ring_released(ring, feed->published, &feed->released) &&
+		!feed_wanted(feed, feed->released))
 		return false;
 	/* Wanted, or nonsense, which feed_room() will find. */
 	feed->wake_at = 0;
@@ -142,8 +145,9 @@ bool feed_late(const struct feed *feed)
 {
 	uint64_t released = feed->released;
 
-	return feed->wake_at != 0 && (!ring_released(&feed->options.ring, feed->published, &released) ||
-					     feed_wanted(feed, released));
+	return feed->wake_at != 0 &&
+	       (!ring_released(&feed->options.ring, feed->published, &released) ||
+		       feed_wanted(feed, released));
 }
 
 /* ---- planning ---- */
@@ -157,8 +161,8 @@ static void *row_tokens(const struct feed *feed, uint32_t index)
 	return slot + (uint64_t)(index % g->rows) * g->window_tokens * g->token_bytes;
 }
 
-static void describe_read(
-	const struct feed *feed, uint32_t index, const struct ring_row *row, struct engine_action *read)
+static void describe_read(const struct feed *feed, uint32_t index, const struct ring_row *row,
+	struct engine_action *read)
 {
 	const struct ring_geometry *g = &feed->options.ring.geometry;
 
@@ -209,8 +213,8 @@ static bool locate(const struct feed *feed, uint64_t position, struct ring_row *
 	const struct table *table = feed->source[place.dataset].table;
 
 	assert(table);
-	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch, place.window,
-		&shard, &offset);
+	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch,
+		place.window, &shard, &offset);
 	*row = (struct ring_row){
 		.position = position,
 		.epoch = place.epoch,
@@ -262,7 +266,8 @@ bool feed_publish(struct feed *feed)
 	const struct ring *ring = &feed->options.ring;
 	uint64_t before = feed->published, waits;
 
-	while (feed->published < feed->planned && feed->left[feed->published % ring->geometry.slots] == 0)
+	while (feed->published < feed->planned &&
+		feed->left[feed->published % ring->geometry.slots] == 0)
 		feed->published++;
 	if (feed->published == before)
 		return false;

@@ -3,8 +3,8 @@
  *
  *   released ≤ published ≤ planned ≤ released + slots
  *
- * A slot is planned row by row, each row becoming a read (or zeros, behind the end), and published when its
- * last read is done and all slots before it are published.
+ * A slot is planned row by row, each row becoming a read (or zeros, behind the end), and published
+ * when its last read is done and all slots before it are published.
  */
 #ifndef TOKEND_FEED_H
 #define TOKEND_FEED_H
@@ -41,8 +41,9 @@ struct feed {
 	uint8_t *retries; /* [slots × rows] */
 
 	struct turn turn;
-	uint64_t cost;		  /* of a row, when turns are counted */
-	STAILQ_ENTRY(feed) waits; /* for its stream's share of the reads, while waiting: not ready then */
+	uint64_t cost; /* of a row, when turns are counted */
+	STAILQ_ENTRY(feed)
+	waits; /* for its stream's share of the reads, while waiting: not ready then */
 	bool waiting;
 	bool failing; /* ENGINE_FAILED is still to be said */
 	struct engine_action failure;
@@ -50,8 +51,8 @@ struct feed {
 	struct feed_source source[];
 };
 
-/* May the next row be planned? Puts the feed to sleep (wake_at) when the ring is full. HOSTILE: nonsense in
- * released. */
+/* May the next row be planned? Puts the feed to sleep (wake_at) when the ring is full. HOSTILE:
+ * nonsense in released. */
 enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
 /* Plans the next row. True if it wants a read, which @read describes. */

@@ -1,7 +1,8 @@
 /*
- * What a way of reading has to do: open a path and look at it, read bytes, be woken. Everything that can be
- * said once for all of them (which shards are open, what is the right file, short reads, O_DIRECT's
- * alignment) is in disk.c, so two backends cannot differ in it, and a test can put one of its own between.
+ * What a way of reading has to do: open a path and look at it, read bytes, be woken. Everything
+ * that can be said once for all of them (which shards are open, what is the right file, short
+ * reads, O_DIRECT's alignment) is in disk.c, so two backends cannot differ in it, and a test can
+ * put one of its own between.
  */
 #ifndef TOKEND_DISK_OPS_H
 #define TOKEND_DISK_OPS_H
@@ -13,8 +14,8 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-/* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a network
- * file system. */
+/* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a
+ * network file system. */
 struct disk_opening {
 	const char *path;
 	int flags;
@@ -31,8 +32,10 @@ struct disk_work {
 	struct pool_share *share; /* whose threads it may use */
 	_Atomic bool begun;	  /* the backend is at it; cleared by the caller when it is back */
 	unsigned ticks;		  /* the caller's: since then */
-	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to repeat */
-	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false then). */
+	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to
+			   repeat */
+	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false
+	 * then). */
 	int64_t (*call)(struct disk_work *work);
 	struct disk_opening *opening; /* NULL: it is a read, or a look */
 	struct file *look;	      /* with a call that looks at it; else NULL */
@@ -70,15 +73,17 @@ static inline void work_begun(struct disk_work *work, bool begun)
 
 struct disk_ops {
 	const char *name;
-	/* At most @works are submitted and not reaped. NULL: *@error is an errno, and @what failed. */
+	/* At most @works are submitted and not reaped. NULL: *@error is an errno, and @what failed.
+	 */
 	void *(*open)(unsigned works, const char **what, int *error);
 	void (*close)(void *backend); /* only when every work is back */
 	void (*submit)(void *backend, struct disk_work *work);
-	void (*commit)(void *backend); /* starts what was submitted; is called after each reap(), too */
-	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0: not at all)
-	 * or a kick. */
-	unsigned (*reap)(
-		void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked);
+	void (*commit)(
+		void *backend); /* starts what was submitted; is called after each reap(), too */
+	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0:
+	 * not at all) or a kick. */
+	unsigned (*reap)(void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns,
+		bool *kicked);
 	void (*kick)(void *backend); /* any thread */
 	/* Works of @share take long from now on, or no longer. */
 	void (*slow)(void *backend, struct pool_share *share, bool slow);
@@ -87,11 +92,12 @@ struct disk_ops {
 extern const struct disk_ops disk_uring;
 extern const struct disk_ops disk_pread;
 
-/* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that matters. */
+/* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that
+ * matters. */
 enum { DISK_ALIGN = 4096 };
 
 /* disk_open() with a backend of the caller's. */
-struct disk *disk_open_with(
-	const struct disk_ops *ops, const struct disk_options *options, char *why, size_t why_bytes);
+struct disk *disk_open_with(const struct disk_ops *ops, const struct disk_options *options,
+	char *why, size_t why_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Where io_uring is forbidden. What the page cache holds is read by the data thread itself, with RWF_NOWAIT,
- * which for shards of a few GB is nearly everything; the rest goes to the pool. A read that RWF_NOWAIT
- * refuses has started its read-ahead all the same.
+ * Where io_uring is forbidden. What the page cache holds is read by the data thread itself, with
+ * RWF_NOWAIT, which for shards of a few GB is nearly everything; the rest goes to the pool. A read
+ * that RWF_NOWAIT refuses has started its read-ahead all the same.
  */
 #include "daemon/io/pool.h"
 

@@ -1,16 +1,17 @@
 /*
- * io_uring for the reads of file systems that can read without waiting (those that know RWF_NOWAIT: ext4,
- * xfs, btrfs, …). A read of what the page cache holds ends inside the submit, and its completion is found
- * without another system call.
+ * io_uring for the reads of file systems that can read without waiting (those that know RWF_NOWAIT:
+ * ext4, xfs, btrfs, …). A read of what the page cache holds ends inside the submit, and its
+ * completion is found without another system call.
  *
- * All else goes to the pool, because the kernel's own threads do not keep the data thread out of it: it opens
- * a FUSE file inside the submit when the name is cached, and, since FUSE files can be polled and always seem
- * readable, reads it there too (Linux 6.9 and later). What is more, for a short answer under FOPEN_DIRECT_IO
- * it reads the same offset again as if it were the rest (seen on 6.18): wrong bytes without an error.
+ * All else goes to the pool, because the kernel's own threads do not keep the data thread out of
+ * it: it opens a FUSE file inside the submit when the name is cached, and, since FUSE files can be
+ * polled and always seem readable, reads it there too (Linux 6.9 and later). What is more, for a
+ * short answer under FOPEN_DIRECT_IO it reads the same offset again as if it were the rest (seen
+ * on 6.18): wrong bytes without an error.
  *
- * The ring is set up without SINGLE_ISSUER and DEFER_TASKRUN: it is made in one thread, used in a second, and
- * closed by the first when that has ended, and neither gains anything measurable where nearly all reads end
- * inline.
+ * The ring is set up without SINGLE_ISSUER and DEFER_TASKRUN: it is made in one thread, used in a
+ * second, and closed by the first when that has ended, and neither gains anything measurable where
+ * nearly all reads end inline.
  */
 #include "daemon/io/pool.h"
 
@@ -48,7 +49,8 @@ static int ring_init(struct io_uring *ring, unsigned entries)
 	return error;
 }
 
-/* A wait with a timeout came with 5.11, long after the read; without it there is no point in going on. */
+/* A wait with a timeout came with 5.11, long after the read; without it there is no point in going
+ * on. */
 static bool ring_can(struct io_uring *ring)
 {
 	struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -121,8 +123,8 @@ static struct io_uring_sqe *ring_entry(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
-	/* There is an entry for each work and the news: only a submit that the kernel put off can fill the
-	 * ring. */
+	/* There is an entry for each work and the news: only a submit that the kernel put off can
+	 * fill the ring. */
 	while (!sqe) {
 		ring_commit(ring);
 		sqe = io_uring_get_sqe(ring);
@@ -199,7 +201,8 @@ static void uring_wait(struct uring *u, int64_t deadline_ns)
 
 	if (left_ns <= 0)
 		return;
-	struct __kernel_timespec wait = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+	struct __kernel_timespec wait = {
+		.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
 	struct io_uring_cqe *cqe;
 	int n = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &wait, NULL);
 
@@ -215,7 +218,8 @@ static unsigned uring_reap(
 
 	if (count > 0 || *kicked || deadline_ns == 0)
 		return count;
-	/* What was just harvested may have been news already taken: then nobody would hear the next. */
+	/* What was just harvested may have been news already taken: then nobody would hear the
+	 * next. */
 	uring_arm(u);
 	uring_wait(u, deadline_ns);
 	return uring_harvest(u, done, max, kicked);

@@ -16,8 +16,9 @@ struct pool {
 	pthread_cond_t work;
 	TAILQ_HEAD(, pool_share) turns; /* shares with something to do */
 	struct works done;
-	unsigned busy, slow_busy; /* threads at work, for shares that are not slow and for slow ones */
-	unsigned idle;		  /* threads that wait for work */
+	unsigned busy,
+		slow_busy; /* threads at work, for shares that are not slow and for slow ones */
+	unsigned idle;	   /* threads that wait for work */
 	bool kicked, stop;
 	unsigned threads; /* only the data thread adds to them */
 	pthread_t thread[POOL_MOST];
@@ -228,7 +229,8 @@ static int pool_add_thread(struct pool *pool)
 	return error;
 }
 
-/* Threads are added the first time that there is more to do than they can; the first is enough to go on with.
+/* Threads are added the first time that there is more to do than they can; the first is enough to
+ * go on with.
  */
 static void pool_grow(struct pool *pool, unsigned lacking)
 {

@@ -1,12 +1,12 @@
 /*
- * The threads that may hang: each takes one work after the other and does it with plain system calls. What is
- * done lies ready for the data thread, which is told through a descriptor, so it can wait for this and for
- * other things at once.
+ * The threads that may hang: each takes one work after the other and does it with plain system
+ * calls. What is done lies ready for the data thread, which is told through a descriptor, so it can
+ * wait for this and for other things at once.
  *
- * The works of each stream are a share, and shares take turns. A share has POOL_THREADS at most, and
- * POOL_SPARE more than that are there, so one whose storage stops to answer leaves some to others. Once it is
- * known to be slow, its threads count no more: others get as many as if it were not there, and slow shares
- * together POOL_SLOW.
+ * The works of each stream are a share, and shares take turns. A share has POOL_THREADS at most,
+ * and POOL_SPARE more than that are there, so one whose storage stops to answer leaves some to
+ * others. Once it is known to be slow, its threads count no more: others get as many as if it were
+ * not there, and slow shares together POOL_SLOW.
  */
 #ifndef TOKEND_POOL_H
 #define TOKEND_POOL_H
@@ -16,7 +16,8 @@
 #include <sys/queue.h>
 
 enum {
-	/* A file system with the latency of an object store, 50 ms, then still gives 640 windows a second. */
+	/* A file system with the latency of an object store, 50 ms, then still gives 640 windows a
+	   second. */
 	POOL_THREADS = 32,
 	POOL_SPARE = 8,
 	POOL_SLOW = POOL_THREADS / 4,
@@ -50,7 +51,8 @@ struct pool;
 
 struct pool *pool_open(const char **what, int *error);
 void pool_close(struct pool *pool); /* every work must have been taken */
-/* An eventfd, written to when pool_take() has something new. Whoever waits on it reads it, then takes. */
+/* An eventfd, written to when pool_take() has something new. Whoever waits on it reads it, then
+ * takes. */
 int pool_news_fd(const struct pool *pool);
 /* Each to its share. */
 void pool_give(struct pool *pool, struct works *works);

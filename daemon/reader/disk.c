@@ -1,15 +1,16 @@
 /*
- * What is the same whatever way bytes are read: a request finds its file, waits until that is open and known
- * to be the one that was listed, reads until it has all, and ends exactly once.
+ * What is the same whatever way bytes are read: a request finds its file, waits until that is open
+ * and known to be the one that was listed, reads until it has all, and ends exactly once.
  *
- *   queue → [parked: its stream may use no more entries of the table] → [waiting: the file is being opened] →
- * reading → finished
+ *   queue → [parked: its stream may use no more entries of the table] → [waiting: the file is being
+ * opened] → reading → finished
  *
- * What is no plain shard is read at the next commit if it lies in memory, else in the backend's pool.
+ * What is no plain shard is read at the next commit if it lies in memory, else in the backend's
+ * pool.
  *
- * Each request stands for at most one operation of the backend: its own read, or a share in the opening it
- * waits for, or in a look at the file that it has read. So depth of them are enough, and everything is
- * allocated when the disk is opened.
+ * Each request stands for at most one operation of the backend: its own read, or a share in the
+ * opening it waits for, or in a look at the file that it has read. So depth of them are enough, and
+ * everything is allocated when the disk is opened.
  */
 #include "daemon/reader/files.h"
 #include "daemon/reader/marks.h"
@@ -41,9 +42,9 @@ struct request {
 	struct file *file;
 	struct shard_place place; /* of what is no plain shard */
 	char *staging;		  /* O_DIRECT's, own; NULL where the disk is not direct */
-	uint64_t start;		  /* where in the file the first byte of `have` lies: aligned where direct */
-	uint64_t have;		  /* bytes read from there on */
-	unsigned skip;		  /* of these, bytes before the window */
+	uint64_t start; /* where in the file the first byte of `have` lies: aligned where direct */
+	uint64_t have;	/* bytes read from there on */
+	unsigned skip;	/* of these, bytes before the window */
 	unsigned tries;
 	bool staged;
 	bool reopened; /* ESTALE gets one chance */
@@ -83,9 +84,10 @@ static uint64_t staging_each(const struct disk_options *options)
 
 uint64_t disk_memory(const struct disk_options *options)
 {
-	return sizeof(struct disk) + options->depth * (sizeof(struct request) + staging_each(options)) +
-	       files_memory(options->files) + shares_memory(options->streams) + options->frames_bytes +
-	       options->indexes_bytes;
+	return sizeof(struct disk) +
+	       options->depth * (sizeof(struct request) + staging_each(options)) +
+	       files_memory(options->files) + shares_memory(options->streams) +
+	       options->frames_bytes + options->indexes_bytes;
 }
 
 static bool disk_allocate(struct disk *disk, const struct disk_options *options)
@@ -128,8 +130,8 @@ static void disk_release(struct disk *disk)
 	free(disk);
 }
 
-static struct disk *disk_make(
-	const struct disk_ops *ops, const struct disk_options *options, const char **what, int *error)
+static struct disk *disk_make(const struct disk_ops *ops, const struct disk_options *options,
+	const char **what, int *error)
 {
 	assert(options->depth >= 1 && options->depth <= LIMIT_READS);
 	struct disk *disk = calloc(1, sizeof(*disk));
@@ -201,8 +203,9 @@ struct disk *disk_open(const struct disk_options *options, char *note, char *why
 			strerrorname_np(error), POOL_THREADS);
 	else
 		snprintf(note, text_bytes,
-			"io_uring does not work here (%s: %s): reading with a pool of %d pread threads", what,
-			strerrorname_np(error), POOL_THREADS);
+			"io_uring does not work here (%s: %s): reading with a pool of %d pread "
+			"threads",
+			what, strerrorname_np(error), POOL_THREADS);
 	return disk_open_with(&disk_pread, options, why, text_bytes);
 }
 
@@ -255,7 +258,8 @@ static void disk_submit(struct disk *disk, struct disk_work *work, struct share 
 	disk->ops->submit(disk->backend, work);
 }
 
-static void request_finish(struct disk *disk, struct request *request, enum disk_fault fault, int error)
+static void request_finish(
+	struct disk *disk, struct request *request, enum disk_fault fault, int error)
 {
 	request->done = (struct disk_done){
 		.tag = request->read.tag,
@@ -267,10 +271,11 @@ static void request_finish(struct disk *disk, struct request *request, enum disk
 }
 
 /*
- * It ended: well, or with a fault of what was read. Whether that was the shard's, the next look at its file
- * says.
+ * It ended: well, or with a fault of what was read. Whether that was the shard's, the next look at
+ * its file says.
  */
-static void request_hold(struct disk *disk, struct request *request, enum disk_fault fault, int error)
+static void request_hold(
+	struct disk *disk, struct request *request, enum disk_fault fault, int error)
 {
 	struct file *file = request->file;
 	bool straight = !file->source || file->straight;
@@ -295,8 +300,8 @@ static uint64_t request_end(const struct request *request)
 }
 
 /*
- * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: stopped at the end of
- * the file, it gets no further; at a bad sector, it is told so.
+ * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: stopped at
+ * the end of the file, it gets no further; at a bad sector, it is told so.
  */
 static void request_continue(struct disk *disk, struct request *request)
 {
@@ -319,14 +324,15 @@ static void request_continue(struct disk *disk, struct request *request)
 	disk_submit(disk, work, share_of(disk, request));
 }
 
-/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has a source.
+/* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has
+ * a source.
  */
 static bool request_mark(struct request *request, int *error)
 {
 	const struct disk_read *read = &request->read;
 
-	return marks_write(read->dataset, request->file->source, read->token, read->tokens, read->to,
-		&read->marks, error, request->why, sizeof(request->why));
+	return marks_write(read->dataset, request->file->source, read->token, read->tokens,
+		read->to, &read->marks, error, request->why, sizeof(request->why));
 }
 
 /* In the pool, the tokens are there: may they be served? */
@@ -344,8 +350,8 @@ static int64_t request_decode(struct disk_work *work)
 	const struct disk_read *read = &request->read;
 	int error = EIO;
 
-	return shard_read(request->file->source, read->token, read->tokens, read->to, &error, request->why,
-		       sizeof(request->why)) &&
+	return shard_read(request->file->source, read->token, read->tokens, read->to, &error,
+		       request->why, sizeof(request->why)) &&
 			       request_check(request, &error)
 		       ? 0
 		       : -error;
@@ -356,12 +362,14 @@ static int64_t request_check_call(struct disk_work *work)
 {
 	int error = EIO;
 
-	return request_check((struct request *)((char *)work - offsetof(struct request, work)), &error)
+	return request_check(
+		       (struct request *)((char *)work - offsetof(struct request, work)), &error)
 		       ? 0
 		       : -error;
 }
 
-static void request_call(struct disk *disk, struct request *request, int64_t (*call)(struct disk_work *work))
+static void request_call(
+	struct disk *disk, struct request *request, int64_t (*call)(struct disk_work *work))
 {
 	request->tries = 0;
 	request->work = (struct disk_work){.call = call, .fd = request->file->fd};
@@ -406,7 +414,8 @@ static void request_start(struct disk *disk, struct request *request)
 	request_continue(disk, request);
 }
 
-/* All that were found. A system call between two searches would keep them from waiting for memory together.
+/* All that were found. A system call between two searches would keep them from waiting for memory
+ * together.
  */
 static void disk_try(struct disk *disk)
 {
@@ -455,8 +464,10 @@ static void file_begin(struct disk *disk, struct file *file)
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
 	file->direct = disk->direct && !has_source(file);
 	file->opening.path = file->path;
-	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a writer. */
-	file->opening.flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
+	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a
+	 * writer. */
+	file->opening.flags =
+		O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
 	file->data_at = dataset_data_at(file->dataset, file->shard);
 	file->opening.source = source_leaves(disk, file->source);
 	file->source = NULL;
@@ -468,8 +479,8 @@ static void file_begin(struct disk *disk, struct file *file)
 static bool request_place(struct disk *disk, struct request *request)
 {
 	struct share *share = share_of(disk, request);
-	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard, &share->files,
-		share_files_most(&disk->shares, share, disk->files.count));
+	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard,
+		&share->files, share_files_most(&disk->shares, share, disk->files.count));
 
 	if (!file)
 		return false;
@@ -486,8 +497,8 @@ static bool request_place(struct disk *disk, struct request *request)
 }
 
 /*
- * Nobody overtakes who is parked of the same stream: a file that is always in use would keep them out for
- * ever.
+ * Nobody overtakes who is parked of the same stream: a file that is always in use would keep them
+ * out for ever.
  */
 static void request_admit(struct disk *disk, struct request *request)
 {
@@ -560,7 +571,8 @@ static void disk_note_buffered(struct disk *disk, struct file *file)
 	file->direct = false;
 	if (!disk->notes[0])
 		snprintf(disk->notes, sizeof(disk->notes),
-			"direct: %.900s: its file system refuses O_DIRECT: such shards are read through the "
+			"direct: %.900s: its file system refuses O_DIRECT: such shards are read "
+			"through the "
 			"page cache",
 			file->path);
 }
@@ -571,10 +583,11 @@ static bool may_repeat(int error, unsigned *tries)
 }
 
 /*
- * The request has left its file. An NFS server that forgot the file may still know the path, and whether that
- * leads to the same file shows when it is opened again.
+ * The request has left its file. An NFS server that forgot the file may still know the path, and
+ * whether that leads to the same file shows when it is opened again.
  */
-static void request_fail(struct disk *disk, struct request *request, enum disk_fault fault, int error)
+static void request_fail(
+	struct disk *disk, struct request *request, enum disk_fault fault, int error)
 {
 	if (error != ESTALE || request->reopened) {
 		request_finish(disk, request, fault, error);
@@ -653,7 +666,8 @@ static void read_done(struct disk *disk, struct request *request)
 }
 
 /* Nobody finds the file any more, and all who wait for it learn @why. */
-static void file_fail(struct disk *disk, struct file *file, enum disk_fault fault, int error, const char *why)
+static void file_fail(
+	struct disk *disk, struct file *file, enum disk_fault fault, int error, const char *why)
 {
 	struct requests waiting = STAILQ_HEAD_INITIALIZER(waiting);
 	struct request *request;
@@ -716,8 +730,8 @@ static void file_ready(struct disk *disk, struct file *file)
 }
 
 /*
- * In the pool. A shard may turn out to be plain only once its index was looked through; then that is not
- * kept, but for marks.
+ * In the pool. A shard may turn out to be plain only once its index was looked through; then that
+ * is not kept, but for marks.
  */
 static int64_t source_open(struct disk_work *work)
 {
@@ -728,8 +742,8 @@ static int64_t source_open(struct disk_work *work)
 		file->stripped = stripped->next;
 		shard_close(stripped);
 	}
-	struct shard *source = dataset_open_shard(
-		file->dataset, file->shard, file->path, file->fd, file->frames, file->why, sizeof(file->why));
+	struct shard *source = dataset_open_shard(file->dataset, file->shard, file->path, file->fd,
+		file->frames, file->why, sizeof(file->why));
 
 	if (!source)
 		return errno ? -errno : -EBADMSG;
@@ -752,7 +766,8 @@ static int64_t source_open(struct disk_work *work)
 
 static void source_begin(struct disk *disk, struct file *file)
 {
-	/* Neither a single large one nor many openings at once must cost all others their places. */
+	/* Neither a single large one nor many openings at once must cost all others their places.
+	 */
 	uint64_t most = disk->indexes_most / 4 - disk->reserved;
 	struct shard *stripped;
 
@@ -824,7 +839,8 @@ static void disk_warn(struct disk *disk, const struct file *file)
 	if (disk->warnings++ > 0)
 		return;
 	snprintf(disk->warning, sizeof(disk->warning),
-		"%.800s: its ctime changed while it was open (mode, owner, links or name), the sampled bytes "
+		"%.800s: its ctime changed while it was open (mode, owner, links or name), the "
+		"sampled bytes "
 		"did not: going on",
 		file->path);
 }
@@ -882,7 +898,8 @@ static void work_done(struct disk *disk, struct disk_work *work)
 		read_done(disk, (struct request *)((char *)work - offsetof(struct request, work)));
 }
 
-/* A fault is handed up alone: the next read that is queued may take its request, and its text with that. */
+/* A fault is handed up alone: the next read that is queued may take its request, and its text with
+ * that. */
 static unsigned take_finished(struct disk *disk, struct disk_done *done, unsigned max)
 {
 	unsigned count = 0;
@@ -954,7 +971,8 @@ void disk_tick(struct disk *disk)
 		share_tick(file->share, &file->watch.work, file);
 	}
 	shares_ticked(&disk->shares, disk->ops, disk->backend);
-	disk_unpark(disk); /* where a stream is slow no longer, nothing else may come back to do it */
+	disk_unpark(
+		disk); /* where a stream is slow no longer, nothing else may come back to do it */
 }
 
 struct disk_hang disk_hang(const struct disk *disk, uint32_t stream)

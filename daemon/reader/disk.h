@@ -1,14 +1,15 @@
 /*
- * Reading shards. One small interface, two ways of doing it: io_uring, and a pool of threads that pread where
- * io_uring is forbidden (most containers). Same bytes, same errors. The data thread owns a disk; only
- * disk_kick() may be called from others.
+ * Reading shards. One small interface, two ways of doing it: io_uring, and a pool of threads that
+ * pread where io_uring is forbidden (most containers). Same bytes, same errors. The data thread
+ * owns a disk; only disk_kick() may be called from others.
  *
- * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened with what
- * the dataset listed (size, inode, mtime). Plain shards are read by the backend straight to where the tokens
- * belong; all others by the data thread if they are in memory, else in the backend's pool. Before a read is
- * handed up, its file is looked at again (watch.h): a shard that was written to meanwhile is a fault. Short
- * reads are continued. Marks follow the tokens, in the pool where they come from files (marks_write()). A
- * read is done exactly once: every tag that was queued comes back from disk_reap(), with 0 or an error.
+ * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened
+ * with what the dataset listed (size, inode, mtime). Plain shards are read by the backend straight
+ * to where the tokens belong; all others by the data thread if they are in memory, else in the
+ * backend's pool. Before a read is handed up, its file is looked at again (watch.h): a shard that
+ * was written to meanwhile is a fault. Short reads are continued. Marks follow the tokens, in the
+ * pool where they come from files (marks_write()). A read is done exactly once: every tag that was
+ * queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
@@ -25,7 +26,7 @@ struct disk_read {
 	uint64_t shard;
 	uint64_t token; /* first token */
 	uint64_t tokens;
-	void *to;	    /* tokens × token_bytes bytes; untouched by others until the tag comes back */
+	void *to; /* tokens × token_bytes bytes; untouched by others until the tag comes back */
 	struct marks marks; /* of these tokens: what is not NULL is written, too */
 };
 
@@ -34,16 +35,16 @@ enum disk_fault {
 	DISK_ERRNO,    /* open or read failed; see error */
 	DISK_SHORT,    /* the file ends before the window does */
 	DISK_REPLACED, /* it is not the file that was listed at start */
-	DISK_CHANGED,  /* it was written to while it was open; nothing that was read since its last look is
-			  handed up as read */
+	DISK_CHANGED,  /* it was written to while it was open; nothing that was read since its last
+			  look is  handed up as read */
 };
 
 struct disk_done {
 	uint64_t tag;
 	enum disk_fault fault;
 	int error; /* errno of DISK_ERRNO */
-	/* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or "". Valid until the next
-	 * disk_queue() or disk_reap(), which is why a fault is handed up alone. */
+	/* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or "". Valid until
+	 * the next disk_queue() or disk_reap(), which is why a fault is handed up alone. */
 	const char *why;
 };
 
@@ -53,36 +54,41 @@ struct disk_options {
 	enum config_io io;
 	bool direct;	/* O_DIRECT through staging of our own */
 	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
-	unsigned
-		files; /* shards held open, ≥ 1; more reads than that many shards at a time wait their turn */
+	unsigned files; /* shards held open, ≥ 1; more reads than that many shards at a time wait
+			   their turn */
 	uint64_t frames_bytes; /* decoded frames that are kept; 0: nothing is compressed */
-	/* Of shards that are not plain, or marked, and held open; beyond it only those in use. Room is made
-	 * before one is opened, up to a quarter for all that are opened at a time. */
+	/* Of shards that are not plain, or marked, and held open; beyond it only those in use. Room
+	 * is made before one is opened, up to a quarter for all that are opened at a time. */
 	uint64_t indexes_bytes;
 	unsigned streams;	       /* that share it; 0: one */
 	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
 };
 
 /*
- * NULL with one line in @why. CONFIG_IO_AUTO takes io_uring and falls back to pread if the kernel forbids it;
+ * NULL with one line in @why. CONFIG_IO_AUTO takes io_uring and falls back to pread if the kernel
+ * forbids it;
  * *@note then says so in one line (else ""). CONFIG_IO_URING fails instead.
  */
-struct disk *disk_open(const struct disk_options *options, char *note, char *why, size_t text_bytes);
+struct disk *disk_open(
+	const struct disk_options *options, char *note, char *why, size_t text_bytes);
 /* Waits for what is in flight; its completions are lost. */
 void disk_close(struct disk *disk);
 const char *disk_name(const struct disk *disk); /* "uring" or "pread" */
-/* What a disk of these options keeps for itself, to be counted in `memory:`: all of it is allocated when it
- * is opened. */
+/* What a disk of these options keeps for itself, to be counted in `memory:`: all of it is allocated
+ * when it is opened. */
 uint64_t disk_memory(const struct disk_options *options);
-/* "", or one line once a file system refused O_DIRECT and its shards are read through the page cache. */
+/* "", or one line once a file system refused O_DIRECT and its shards are read through the page
+ * cache. */
 const char *disk_notes(const struct disk *disk);
 
 /*
- * What happened to open shards since the last call and is no fault, one line for all of it; false: nothing.
+ * What happened to open shards since the last call and is no fault, one line for all of it; false:
+ * nothing.
  */
 bool disk_warning(struct disk *disk, char *text, size_t text_bytes);
 
-/* Copies @read. At most depth may be in flight, that is, queued and not yet reaped: the caller counts. */
+/* Copies @read. At most depth may be in flight, that is, queued and not yet reaped: the caller
+ * counts. */
 void disk_queue(struct disk *disk, const struct disk_read *read);
 /* Starts everything queued. */
 void disk_commit(struct disk *disk);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static struct files_chain *files_chain(struct files *files, const struct dataset *dataset, uint64_t shard)
+static struct files_chain *files_chain(
+	struct files *files, const struct dataset *dataset, uint64_t shard)
 {
 	uint64_t key = order_mix64((uintptr_t)dataset ^ shard * UINT64_C(0x9e3779b97f4a7c15));
 
@@ -76,7 +77,8 @@ void files_forget(struct file *file)
 	file->known = false;
 }
 
-static struct file *files_find(struct files_chain *chain, const struct dataset *dataset, uint64_t shard)
+static struct file *files_find(
+	struct files_chain *chain, const struct dataset *dataset, uint64_t shard)
 {
 	struct file *file;
 
@@ -86,8 +88,8 @@ static struct file *files_find(struct files_chain *chain, const struct dataset *
 	return NULL;
 }
 
-struct file *files_get(
-	struct files *files, const struct dataset *dataset, uint64_t shard, unsigned *in_use, unsigned most)
+struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
+	unsigned *in_use, unsigned most)
 {
 	struct files_chain *chain = files_chain(files, dataset, shard);
 	struct file *file = files_find(chain, dataset, shard);

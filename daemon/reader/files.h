@@ -1,8 +1,8 @@
 /*
- * The shards that are open: a table of fixed size, found by (dataset, shard), the least recently used given
- * up first. A file with users is never given up. No I/O is done here: a descriptor of the former owner stays
- * in the entry until whoever opens it anew closes it (closing can hang, too, so it is left to those that
- * may).
+ * The shards that are open: a table of fixed size, found by (dataset, shard), the least recently
+ * used given up first. A file with users is never given up. No I/O is done here: a descriptor of
+ * the former owner stays in the entry until whoever opens it anew closes it (closing can hang, too,
+ * so it is left to those that may).
  */
 #ifndef TOKEND_FILES_H
 #define TOKEND_FILES_H
@@ -19,11 +19,12 @@ STAILQ_HEAD(requests, request);
 struct watch {
 	struct look look[1 + SHARD_SIDES]; /* its own, then those of what is beside it */
 	unsigned looks;
-	bool without_waiting;	     /* a look may be a system call of the data thread */
-	bool queued, in_flight;	     /* to be looked at; in the pool */
-	uint64_t at;		     /* queued: where bytes lie that were just read */
-	STAILQ_ENTRY(file) link;     /* while queued */
-	struct requests ended, held; /* reads that ended since the last look; those that wait for this one */
+	bool without_waiting;	 /* a look may be a system call of the data thread */
+	bool queued, in_flight;	 /* to be looked at; in the pool */
+	uint64_t at;		 /* queued: where bytes lie that were just read */
+	STAILQ_ENTRY(file) link; /* while queued */
+	struct requests ended,
+		held; /* reads that ended since the last look; those that wait for this one */
 	struct disk_work work;
 	enum disk_fault fault; /* of the last look: OK, CHANGED with why, or ERRNO with error */
 	int error;
@@ -37,16 +38,18 @@ struct file {
 	const struct dataset *dataset;
 	uint64_t shard;
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
-	bool known;	  /* can be found; a file that failed cannot, and leaves when its last user does */
-	bool direct;	  /* opened with O_DIRECT */
-	bool nowait;	  /* as in struct disk_work */
-	int fd;		  /* of whatever state; -1: none */
-	uint64_t data_at; /* of its first token, where it is plain */
+	bool known;  /* can be found; a file that failed cannot, and leaves when its last user does
+		      */
+	bool direct; /* opened with O_DIRECT */
+	bool nowait; /* as in struct disk_work */
+	int fd;	     /* of whatever state; -1: none */
+	uint64_t data_at;     /* of its first token, where it is plain */
 	struct shard *source; /* reads it where it is not, and has its marks; else NULL */
-	bool straight;	      /* with a source: it is plain all the same, its tokens are read from data_at */
-	unsigned users;	      /* requests that read or wait */
-	struct share *share;  /* of the stream that its dataset is of */
-	unsigned *in_use;     /* counts the entries with users, this one too */
+	bool straight;	/* with a source: it is plain all the same, its tokens are read from data_at
+			 */
+	unsigned users; /* requests that read or wait */
+	struct share *share;	 /* of the stream that its dataset is of */
+	unsigned *in_use;	 /* counts the entries with users, this one too */
 	struct requests waiting; /* for the opening */
 	unsigned tries;
 	struct disk_work work; /* the opening */
@@ -76,20 +79,20 @@ void files_free(struct files *files); /* closes all */
 uint64_t files_memory(unsigned count);
 
 /*
- * The shard's file with one user more, CLOSED if it was not there. @in_use counts the entries that have users
- * among those that were got with it. NULL if that would be more than @most of them, or if every entry has
- * users.
+ * The shard's file with one user more, CLOSED if it was not there. @in_use counts the entries that
+ * have users among those that were got with it. NULL if that would be more than @most of them, or
+ * if every entry has users.
  */
-struct file *files_get(
-	struct files *files, const struct dataset *dataset, uint64_t shard, unsigned *in_use, unsigned most);
+struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
+	unsigned *in_use, unsigned most);
 /* One user less. */
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard begins anew. */
 void files_forget(struct file *file);
 /* Takes the index of the file that would be given up next of those that have one. NULL: none. */
 struct shard *files_strip(struct files *files);
-/* Takes the descriptor, and *@source, of the file that would be given up next, for want of descriptors. -1:
- * none. */
+/* Takes the descriptor, and *@source, of the file that would be given up next, for want of
+ * descriptors. -1: none. */
 int files_rob(struct files *files, struct shard **source);
 
 #endif

@@ -69,7 +69,8 @@ static int read_sample(const struct look *look, uint64_t at, bool wait, uint64_t
 /* Of the @n-th sample: the ends first, then halves, quarters, … */
 static uint64_t place_of(const struct look *look, unsigned n)
 {
-	static const uint8_t sixteenth[LOOK_SAMPLES] = {8, 0, 16, 4, 12, 2, 6, 10, 14, 1, 3, 5, 7, 9, 11, 13};
+	static const uint8_t sixteenth[LOOK_SAMPLES] = {
+		8, 0, 16, 4, 12, 2, 6, 10, 14, 1, 3, 5, 7, 9, 11, 13};
 	uint64_t last = look->was.bytes > 0 ? (look->was.bytes - 1) / BLOCK : 0;
 
 	return (last / 16 * sixteenth[n] + last % 16 * sixteenth[n] / 16) * BLOCK;
@@ -92,7 +93,8 @@ void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n)
 {
 	if (look->taken > 0 || n < LOOK_SAMPLE_BYTES)
 		return;
-	uint64_t from = (n - LOOK_SAMPLE_BYTES) / BLOCK * BLOCK; /* a header may be at the beginning */
+	uint64_t from =
+		(n - LOOK_SAMPLE_BYTES) / BLOCK * BLOCK; /* a header may be at the beginning */
 
 	look->sample[0].at = at + from;
 	look->sample[0].hash = hash_of(bytes + from);
@@ -116,9 +118,10 @@ static enum look_result differs(
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		if (facts[i].was == facts[i].is)
 			continue;
-		snprintf(why, why_bytes, "%s%s%s was %" PRIu64 " when it was opened and is %" PRIu64 " now",
-			look->what, now->bytes < look->was.bytes ? "it was truncated: " : "", facts[i].what,
-			facts[i].was, facts[i].is);
+		snprintf(why, why_bytes,
+			"%s%s%s was %" PRIu64 " when it was opened and is %" PRIu64 " now",
+			look->what, now->bytes < look->was.bytes ? "it was truncated: " : "",
+			facts[i].what, facts[i].was, facts[i].is);
 		return LOOK_CHANGED;
 	}
 	return LOOK_TOUCHED;
@@ -139,7 +142,8 @@ enum look_result look_again(struct look *look, struct look_state *now, char *why
 	return differs(look, now, why, why_bytes);
 }
 
-enum look_result look_compare(struct look *look, const struct look_state *now, char *why, size_t why_bytes)
+enum look_result look_compare(
+	struct look *look, const struct look_state *now, char *why, size_t why_bytes)
 {
 	errno = ESTALE;
 	if (look->samples == 0)
@@ -153,7 +157,8 @@ enum look_result look_compare(struct look *look, const struct look_state *now, c
 		if (hash == look->sample[i].hash)
 			continue;
 		snprintf(why, why_bytes,
-			"%sit was overwritten at byte %" PRIu64 ", though its size and mtime are the same",
+			"%sit was overwritten at byte %" PRIu64
+			", though its size and mtime are the same",
 			look->what, at);
 		return LOOK_CHANGED;
 	}

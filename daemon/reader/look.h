@@ -1,17 +1,18 @@
 /*
- * Is an open file still what it was when it was opened? A file may be overwritten in place, or cut and
- * written again, while its descriptor stays valid. So the daemon looks once more after bytes were read and
- * before anybody gets them: inode, size, mtime and ctime must be the same. Every write changes the ctime
- * before it changes a byte, and nobody can set it back.
+ * Is an open file still what it was when it was opened? A file may be overwritten in place, or cut
+ * and written again, while its descriptor stays valid. So the daemon looks once more after bytes
+ * were read and before anybody gets them: inode, size, mtime and ctime must be the same. Every
+ * write changes the ctime before it changes a byte, and nobody can set it back.
  *
- * The ctime also changes with the mode, the owner, the number of links and the name. If it alone differs,
- * blocks that were sampled before are compared: equal, the new ctime is taken. What this cannot see: writers
- * through a mapping, which change times when the kernel likes to; what a network file system's cache hides; a
- * part that was overwritten between the sampled blocks and whose mtime was then set back.
+ * The ctime also changes with the mode, the owner, the number of links and the name. If it alone
+ * differs, blocks that were sampled before are compared: equal, the new ctime is taken. What this
+ * cannot see: writers through a mapping, which change times when the kernel likes to; what a
+ * network file system's cache hides; a part that was overwritten between the sampled blocks and
+ * whose mtime was then set back.
  *
- * A sample counts once a look that began after it found the file unchanged. The first one costs no wait for a
- * disk, it is of bytes that were just read; every further look adds one until there are LOOK_SAMPLES. So
- * opening a file costs no reads of its own.
+ * A sample counts once a look that began after it found the file unchanged. The first one costs no
+ * wait for a disk, it is of bytes that were just read; every further look adds one until there are
+ * LOOK_SAMPLES. So opening a file costs no reads of its own.
  */
 #ifndef TOKEND_IO_LOOK_H
 #define TOKEND_IO_LOOK_H
@@ -48,17 +49,20 @@ enum look_result {
 };
 
 void look_begin(struct look *look, int fd, const char *what, const struct statx *found);
-/* Samples @at, or where the next one should be: SIZE_MAX. @wait: may block, otherwise EAGAIN. 0 or an errno.
+/* Samples @at, or where the next one should be: SIZE_MAX. @wait: may block, otherwise EAGAIN. 0 or
+ * an errno.
  */
 int look_sample(struct look *look, uint64_t at, bool wait);
-/* The same from @n bytes of the file that are at hand and begin @at, a multiple of 4096: the first sample. */
+/* The same from @n bytes of the file that are at hand and begin @at, a multiple of 4096: the first
+ * sample. */
 void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n);
 /* Looks again, with one statx(). TOUCHED: look_compare() decides. */
 enum look_result look_again(struct look *look, struct look_state *now, char *why, size_t why_bytes);
 /*
- * Reads the samples anew, and takes the state @now if they are equal: TOUCHED. FAILED with ESTALE: there is
- * no sample to tell by. Blocks.
+ * Reads the samples anew, and takes the state @now if they are equal: TOUCHED. FAILED with ESTALE:
+ * there is no sample to tell by. Blocks.
  */
-enum look_result look_compare(struct look *look, const struct look_state *now, char *why, size_t why_bytes);
+enum look_result look_compare(
+	struct look *look, const struct look_state *now, char *why, size_t why_bytes);
 
 #endif

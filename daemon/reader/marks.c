@@ -12,8 +12,8 @@ bool marks_in_files(const struct dataset *d, const struct shard *source)
 }
 
 /* Windows that are samples hold no boundary but what an eos shows. */
-static bool write_documents(const struct dataset *d, const struct shard *source, uint64_t token, uint64_t n,
-	const void *tokens, const struct marks *to, char *why, size_t why_bytes)
+static bool write_documents(const struct dataset *d, const struct shard *source, uint64_t token,
+	uint64_t n, const void *tokens, const struct marks *to, char *why, size_t why_bytes)
 {
 	int64_t count = 0;
 
@@ -23,7 +23,8 @@ static bool write_documents(const struct dataset *d, const struct shard *source,
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
 	else if (d->sample_tokens == 0)
 		return bytes_why(why, why_bytes,
-			"nothing says where its documents end: it has no index of them, and the stream no "
+			"nothing says where its documents end: it has no index of them, and the "
+			"stream no "
 			"eos");
 	if (count >= 0)
 		*to->count = (uint32_t)count;

@@ -19,15 +19,18 @@ bool recheck_passes(const struct disk_read *read)
 }
 
 /* @n bytes from byte @at of the file to the begin of @some. */
-static bool read_plain(const struct file *file, uint64_t at, uint64_t n, struct some *some, int *error)
+static bool read_plain(
+	const struct file *file, uint64_t at, uint64_t n, struct some *some, int *error)
 {
 	uint64_t skip = file->direct ? at % DISK_ALIGN : 0, have = 0;
 	uint64_t want = file->direct ? (skip + n + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN : n;
 
 	while (have < skip + n) {
-		/* O_DIRECT goes on where a block begins; stopped within one, it is at the end of the file. */
+		/* O_DIRECT goes on where a block begins; stopped within one, it is at the end of
+		 * the file. */
 		uint64_t from = file->direct ? have / DISK_ALIGN * DISK_ALIGN : have;
-		ssize_t got = pread(file->fd, some->bytes + from, want - from, (off_t)(at - skip + from));
+		ssize_t got =
+			pread(file->fd, some->bytes + from, want - from, (off_t)(at - skip + from));
 
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -40,8 +43,8 @@ static bool read_plain(const struct file *file, uint64_t at, uint64_t n, struct 
 	return true;
 }
 
-static bool read_some(const struct file *file, const struct disk_read *read, uint64_t done, uint64_t n,
-	struct some *some, int *error, char *why, size_t why_bytes)
+static bool read_some(const struct file *file, const struct disk_read *read, uint64_t done,
+	uint64_t n, struct some *some, int *error, char *why, size_t why_bytes)
 {
 	uint32_t width = read->dataset->token_bytes;
 	uint64_t token = read->token + done;
@@ -51,22 +54,24 @@ static bool read_some(const struct file *file, const struct disk_read *read, uin
 	return read_plain(file, file->data_at + token * width, n * width, some, error);
 }
 
-bool recheck_read(
-	const struct file *file, const struct disk_read *read, int *error, char *why, size_t why_bytes)
+bool recheck_read(const struct file *file, const struct disk_read *read, int *error, char *why,
+	size_t why_bytes)
 {
 	const struct dataset *d = read->dataset;
 	uint32_t width = d->token_bytes;
 	struct some some;
 
 	for (uint64_t done = 0, n; done < read->tokens; done += n) {
-		n = read->tokens - done < SOME_BYTES / width ? read->tokens - done : SOME_BYTES / width;
+		n = read->tokens - done < SOME_BYTES / width ? read->tokens - done
+							     : SOME_BYTES / width;
 		if (!read_some(file, read, done, n, &some, error, why, why_bytes))
 			return false;
 		uint64_t i = vocab_first_refused(d, some.bytes, n);
 
 		if (i < n) {
 			*error = ERANGE;
-			return vocab_refuse(d, read->token + done + i, some.bytes, i, why, why_bytes);
+			return vocab_refuse(
+				d, read->token + done + i, some.bytes, i, why, why_bytes);
 		}
 		memcpy((char *)read->to + done * width, some.bytes, n * width);
 	}

@@ -65,8 +65,8 @@ void share_tick(struct share *share, struct disk_work *work, const struct file *
 {
 	if (!work->begun || ++work->ticks <= SHARE_TICKS || work->ticks <= share->hang.ticks)
 		return;
-	share->hang =
-		(struct disk_hang){.ticks = work->ticks, .dataset = file->dataset, .shard = file->shard};
+	share->hang = (struct disk_hang){
+		.ticks = work->ticks, .dataset = file->dataset, .shard = file->shard};
 }
 
 void shares_ticked(struct shares *shares, const struct disk_ops *ops, void *backend)

@@ -1,9 +1,10 @@
 /*
- * What each stream may have of the disk, so that storage of one that does not answer leaves something to the
- * others. A stream with a read or an opening that was begun more than two ticks ago is slow. Of the entries
- * of the table of open shards, one stream may use three quarters of what slow streams leave, and slow streams
- * together one quarter; of the pool's threads see pool.h, of decoded frames bytes.h. Reads that would need
- * more wait here, and each stream has its own queue: nobody waits for another stream's reads.
+ * What each stream may have of the disk, so that storage of one that does not answer leaves
+ * something to the others. A stream with a read or an opening that was begun more than two ticks
+ * ago is slow. Of the entries of the table of open shards, one stream may use three quarters of
+ * what slow streams leave, and slow streams together one quarter; of the pool's threads see pool.h,
+ * of decoded frames bytes.h. Reads that would need more wait here, and each stream has its own
+ * queue: nobody waits for another stream's reads.
  */
 #ifndef TOKEND_SHARE_H
 #define TOKEND_SHARE_H

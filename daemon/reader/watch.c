@@ -28,8 +28,8 @@ static bool side_begin(struct file *file, const struct shard_side *side)
 
 	errno = 0;
 	if (bytes_id(&st) != side->id)
-		return bytes_why(file->why, sizeof(file->why), "%sit was changed while the shard was opened",
-			side->what);
+		return bytes_why(file->why, sizeof(file->why),
+			"%sit was changed while the shard was opened", side->what);
 	look_begin(&w->look[w->looks++], side->fd, side->what, &found);
 	return true;
 }
@@ -90,11 +90,14 @@ struct file *watch_next(struct watched *watched)
 
 static void verdict(struct watch *w, enum look_result result, int error)
 {
-	w->fault = result == LOOK_FAILED ? DISK_ERRNO : result == LOOK_CHANGED ? DISK_CHANGED : DISK_OK;
+	w->fault = result == LOOK_FAILED    ? DISK_ERRNO
+		   : result == LOOK_CHANGED ? DISK_CHANGED
+					    : DISK_OK;
 	w->error = result == LOOK_FAILED ? error : 0;
 }
 
-/* One more, before the look that makes it count. False: there is none yet, and to take it means to wait. */
+/* One more, before the look that makes it count. False: there is none yet, and to take it means to
+ * wait. */
 static bool add_sample(struct watch *w, unsigned i, bool wait)
 {
 	struct look *look = &w->look[i];

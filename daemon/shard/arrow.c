@@ -1,8 +1,9 @@
 /*
- * Arrow IPC files as IBM's fms-fsdp writes them: a column of integers, a record batch a document. The file
- * ends in a footer (a flatbuffer) that has the schema and where each batch lies; each batch begins with its
- * own metadata (another) that says how many rows it has and where in its body each column's buffers lie. So
- * the number of tokens is known when the metadata of all batches has been read: a small read a batch.
+ * Arrow IPC files as IBM's fms-fsdp writes them: a column of integers, a record batch a document.
+ * The file ends in a footer (a flatbuffer) that has the schema and where each batch lies; each
+ * batch begins with its own metadata (another) that says how many rows it has and where in its body
+ * each column's buffers lie. So the number of tokens is known when the metadata of all batches has
+ * been read: a small read a batch.
  */
 #include "daemon/shard/flatbuffer.h"
 #include "daemon/shard/pieces.h"
@@ -22,8 +23,9 @@ enum {
 	BLOCK_BYTES = 24,
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
-	BATCH_LEAST = 96,    /* no batch's metadata is so short */
-	FIELDS_MOST = 65536, /* nested ones counted: a forged schema may name one field many times */
+	BATCH_LEAST = 96, /* no batch's metadata is so short */
+	FIELDS_MOST =
+		65536, /* nested ones counted: a forged schema may name one field many times */
 	DEPTH_MOST = 64,
 	NAME_MOST = 1024,
 	RECORD_BATCH = 3,
@@ -161,12 +163,14 @@ static bool field_type(struct arrow *a, const struct fb_table *field, unsigned *
 	if (*type < TYPES && types[*type].name)
 		return true;
 	read_name(a, field, a->name, sizeof(a->name), &(uint32_t){0});
-	return refuse(
-		a, "Arrow footer: type of column '%s' is %u; must be 1 to %d", a->name, *type, TYPES - 1);
+	return refuse(a, "Arrow footer: type of column '%s' is %u; must be 1 to %d", a->name, *type,
+		TYPES - 1);
 }
 
-/* Integers of any width are served; *@fits says whether the column is of such, flat and not encoded. */
-static bool token_type(struct arrow *a, const struct fb_table *field, bool *fits, enum shard_type *to)
+/* Integers of any width are served; *@fits says whether the column is of such, flat and not
+ * encoded. */
+static bool token_type(
+	struct arrow *a, const struct fb_table *field, bool *fits, enum shard_type *to)
 {
 	static const struct {
 		int64_t bits;
@@ -182,15 +186,16 @@ static bool token_type(struct arrow *a, const struct fb_table *field, bool *fits
 	unsigned type;
 
 	*fits = false;
-	if (!field_type(a, field, &type) ||
-		!fb_table(&a->footer, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
 		return false;
 	if (type != TYPE_INT || dictionary.at)
 		return true;
 	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &integer))
 		return false;
 	if (!integer.at)
-		return refuse(a, "Arrow footer: a column's type is absent; an int must say its bitWidth");
+		return refuse(
+			a, "Arrow footer: a column's type is absent; an int must say its bitWidth");
 	if (!fb_integer(&a->footer, &integer, INT_BITS, 4, "an int's bitWidth", &bits) ||
 		!fb_integer(&a->footer, &integer, INT_SIGNED, 1, "an int's is_signed", &sign))
 		return false;
@@ -200,10 +205,12 @@ static bool token_type(struct arrow *a, const struct fb_table *field, bool *fits
 			*to = widths[i].type[sign != 0];
 		}
 	return *fits ||
-	       refuse(a, "Arrow footer: bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64", bits);
+	       refuse(a, "Arrow footer: bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64",
+		       bits);
 }
 
-static bool add_buffers(struct arrow *a, const struct fb_table *field, unsigned type, struct layout *l)
+static bool add_buffers(
+	struct arrow *a, const struct fb_table *field, unsigned type, struct layout *l)
 {
 	struct fb_table body;
 	int64_t mode = 0;
@@ -220,7 +227,8 @@ static bool add_buffers(struct arrow *a, const struct fb_table *field, unsigned 
 	return true;
 }
 
-static bool add_field(struct arrow *a, const struct fb_table *field, unsigned depth, struct layout *l)
+static bool add_field(
+	struct arrow *a, const struct fb_table *field, unsigned depth, struct layout *l)
 {
 	struct fb_table dictionary, child;
 	struct fb_vector children;
@@ -231,8 +239,8 @@ static bool add_field(struct arrow *a, const struct fb_table *field, unsigned de
 			depth > DEPTH_MOST ? DEPTH_MOST : FIELDS_MOST,
 			depth > DEPTH_MOST ? "levels" : "columns, nested ones counted");
 	l->fields++;
-	if (!field_type(a, field, &type) ||
-		!fb_table(&a->footer, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
 		return false;
 	if (dictionary.at) { /* what a batch has are indices, whatever the type of the values */
 		l->buffers += types[TYPE_INT].buffers;
@@ -277,7 +285,8 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 	bool fits;
 
 	if (!fb_item(&a->footer, fields, i, "a column", &field) ||
-		!read_name(a, &field, name, sizeof(name), &length) || !token_type(a, &field, &fits, &type))
+		!read_name(a, &field, name, sizeof(name), &length) ||
+		!token_type(a, &field, &fits, &type))
 		return false;
 	for (unsigned k = 0; k < 3; k++)
 		if (names[k] && strlen(names[k]) == length && length < sizeof(name) &&
@@ -292,14 +301,15 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 	return true;
 }
 
-static bool choose(
-	struct arrow *a, const struct fb_vector *fields, const struct shard_hint *hint, uint32_t *column)
+static bool choose(struct arrow *a, const struct fb_vector *fields, const struct shard_hint *hint,
+	uint32_t *column)
 {
 	struct choice c = {.wanted = hint->column};
 	unsigned k;
 
 	if (fields->count > FIELDS_MOST)
-		return refuse(a, "Arrow footer: its schema has %" PRIu32 " columns; must be at most %d",
+		return refuse(a,
+			"Arrow footer: its schema has %" PRIu32 " columns; must be at most %d",
 			fields->count, FIELDS_MOST);
 	for (uint32_t i = 0; i < fields->count; i++)
 		if (!look_at(a, fields, i, &c))
@@ -309,7 +319,8 @@ static bool choose(
 	if (k < (hint->column ? 1 : 3)) {
 		*column = c.at[k];
 		return c.named[k] == 1 ||
-		       refuse(a, "Arrow footer: %" PRIu32 " columns are called '%.64s'; must be one",
+		       refuse(a,
+			       "Arrow footer: %" PRIu32 " columns are called '%.64s'; must be one",
 			       c.named[k],
 			       k == 0	? hint->column
 			       : k == 1 ? "tokens"
@@ -322,7 +333,8 @@ static bool choose(
 	return c.fitting == 1 ||
 	       refuse(a,
 		       "Arrow footer: no column is called tokens or input_ids, and %" PRIu32
-		       " are of integers; say which holds the tokens with `column:`; its columns are: %s",
+		       " are of integers; say which holds the tokens with `column:`; its columns "
+		       "are: %s",
 		       c.fitting, c.names);
 }
 
@@ -331,11 +343,12 @@ static bool refuse_type(struct arrow *a, const struct fb_table *field)
 	struct fb_table dictionary;
 	unsigned type;
 
-	if (!field_type(a, field, &type) ||
-		!fb_table(&a->footer, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
 		return false;
 	return refuse(a,
-		"Arrow footer: column '%s' is of type %s%s; tokens must be a flat column of integers, a "
+		"Arrow footer: column '%s' is of type %s%s; tokens must be a flat column of "
+		"integers, a "
 		"record batch "
 		"a document",
 		a->name, types[type].name, dictionary.at ? ", dictionary-encoded" : "");
@@ -357,8 +370,8 @@ static bool read_schema(struct arrow *a, const struct fb_table *root, const stru
 		!fb_vector(&a->footer, &schema, SCHEMA_FIELDS, 4, "fields", &fields))
 		return false;
 	if (endianness != 0)
-		return refuse(a, "Arrow footer: endianness is %" PRId64 "%s; must be 0, little", endianness,
-			endianness == 1 ? ", big" : "");
+		return refuse(a, "Arrow footer: endianness is %" PRId64 "%s; must be 0, little",
+			endianness, endianness == 1 ? ", big" : "");
 	if (!choose(a, &fields, hint, &column))
 		return false;
 	for (uint32_t i = 0; i < fields.count; i++) {
@@ -385,7 +398,8 @@ static bool read_schema(struct arrow *a, const struct fb_table *root, const stru
 static const char *other_kind(const uint8_t *head, size_t n)
 {
 	if (n >= 4 && bytes_u32(head) == UINT32_MAX)
-		return "an Arrow IPC stream (as Hugging Face's datasets keep), no file: write it again with "
+		return "an Arrow IPC stream (as Hugging Face's datasets keep), no file: write it "
+		       "again with "
 		       "pyarrow.ipc.new_file";
 	if (n >= 4 && memcmp(head, "FEA1", 4) == 0)
 		return "a Feather file of version 1: write it again with pyarrow.ipc.new_file";
@@ -405,20 +419,23 @@ static bool find_footer(struct arrow *a)
 			bytes_shown(head, n, text, sizeof(text)), other_kind(head, n));
 	if (b->size < BEGIN_BYTES + END_BYTES)
 		return refuse(a,
-			"its size is %" PRIu64 " bytes; an Arrow IPC file has at least %d: it is cut short",
+			"its size is %" PRIu64
+			" bytes; an Arrow IPC file has at least %d: it is cut short",
 			b->size, BEGIN_BYTES + END_BYTES);
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, &error, a->why, a->why_bytes))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
 		return refuse(a,
-			"magic at its end is not ARROW1 but '%s': it is cut short, or its writer was not "
+			"magic at its end is not ARROW1 but '%s': it is cut short, or its writer "
+			"was not "
 			"closed",
 			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
 	int32_t length = (int32_t)bytes_u32(end);
 	uint64_t most = b->size - BEGIN_BYTES - END_BYTES;
 
 	if (length <= 0 || (uint64_t)length > most)
-		return refuse(a, "Arrow footer length is %" PRId32 "; must be 1 to %" PRIu64, length, most);
+		return refuse(a, "Arrow footer length is %" PRId32 "; must be 1 to %" PRIu64,
+			length, most);
 	a->end = b->size - END_BYTES - (uint64_t)length;
 	fb_init(&a->footer, b, a->end, (uint64_t)length, "Arrow footer", a->why, a->why_bytes);
 	return true;
@@ -428,12 +445,12 @@ static bool find_footer(struct arrow *a)
 static bool check_version(struct arrow *a, const char *what, int64_t version)
 {
 	return version == VERSION_4 || version == VERSION_5 ||
-	       refuse(a, "%s: version is %" PRId64 "; must be %d or %d (V4 or V5)", what, version, VERSION_4,
-		       VERSION_5);
+	       refuse(a, "%s: version is %" PRId64 "; must be %d or %d (V4 or V5)", what, version,
+		       VERSION_4, VERSION_5);
 }
 
-static bool arrow_begin(
-	struct arrow *a, const struct bytes *b, const struct shard_hint *hint, char *why, size_t why_bytes)
+static bool arrow_begin(struct arrow *a, const struct bytes *b, const struct shard_hint *hint,
+	char *why, size_t why_bytes)
 {
 	struct fb_table root;
 	int64_t version;
@@ -450,11 +467,12 @@ static bool arrow_begin(
 		return false;
 	struct fb_vector dictionaries;
 
-	if (!fb_vector(&a->footer, &root, FOOTER_DICTIONARIES, BLOCK_BYTES, "dictionaries", &dictionaries))
+	if (!fb_vector(&a->footer, &root, FOOTER_DICTIONARIES, BLOCK_BYTES, "dictionaries",
+		    &dictionaries))
 		return false;
 	a->dictionaries = dictionaries.count > 0;
-	return read_schema(a, &root, hint) &&
-	       fb_vector(&a->footer, &root, FOOTER_BATCHES, BLOCK_BYTES, "recordBatches", &a->batches);
+	return read_schema(a, &root, hint) && fb_vector(&a->footer, &root, FOOTER_BATCHES,
+						      BLOCK_BYTES, "recordBatches", &a->batches);
 }
 
 /* ---- batches ---- */
@@ -468,8 +486,8 @@ static bool read_block(struct arrow *a, uint32_t i, struct block *block)
 {
 	const uint8_t *p;
 
-	if (!fb_bytes(
-		    &a->footer, a->batches.at + (uint64_t)i * BLOCK_BYTES, BLOCK_BYTES, "recordBatches", &p))
+	if (!fb_bytes(&a->footer, a->batches.at + (uint64_t)i * BLOCK_BYTES, BLOCK_BYTES,
+		    "recordBatches", &p))
 		return false;
 	int64_t begin = (int64_t)bytes_u64(p), body = (int64_t)bytes_u64(p + 16);
 	int32_t metadata = (int32_t)bytes_u32(p + 8);
@@ -485,7 +503,8 @@ static bool read_block(struct arrow *a, uint32_t i, struct block *block)
 	if (metadata <= 8 || (uint64_t)metadata > most || metadata % 8 != 0)
 		return refuse(a,
 			"Arrow footer: metaDataLength of batch %" PRIu32 " is %" PRId32
-			"; must be a multiple of 8, more than 8 and at most %" PRIu64 " (up to the footer)",
+			"; must be a multiple of 8, more than 8 and at most %" PRIu64
+			" (up to the footer)",
 			i, metadata, most);
 	most -= (uint64_t)metadata;
 	if (body < 0 || (uint64_t)body > most || body % 8 != 0)
@@ -519,8 +538,8 @@ static bool read_message(struct arrow *a, const struct block *block, struct fb_t
 	return fb_root(m, prefix, to);
 }
 
-static bool check_message(
-	struct arrow *a, const struct block *block, const struct fb_table *message, struct fb_table *batch)
+static bool check_message(struct arrow *a, const struct block *block,
+	const struct fb_table *message, struct fb_table *batch)
 {
 	struct fb *m = &a->message;
 	int64_t version, type, body;
@@ -533,11 +552,11 @@ static bool check_message(
 		return false;
 	a->version_4 = version == VERSION_4;
 	if (type != RECORD_BATCH)
-		return refuse(a, "%s: header_type is %" PRId64 "; must be %d, a record batch", a->batch, type,
-			RECORD_BATCH);
+		return refuse(a, "%s: header_type is %" PRId64 "; must be %d, a record batch",
+			a->batch, type, RECORD_BATCH);
 	if ((uint64_t)body != block->body)
-		return refuse(a, "%s: bodyLength is %" PRId64 "; must be %" PRIu64 ", the footer's", a->batch,
-			body, block->body);
+		return refuse(a, "%s: bodyLength is %" PRId64 "; must be %" PRIu64 ", the footer's",
+			a->batch, body, block->body);
 	if (!fb_table(m, message, MESSAGE_HEADER, "header", batch))
 		return false;
 	return batch->at || refuse(a, "%s: header is absent; must be a record batch", a->batch);
@@ -550,7 +569,8 @@ static bool refuse_compressed(struct arrow *a, const struct fb_table *compressio
 	if (!fb_integer(&a->message, compression, COMPRESSION_CODEC, 1, "codec", &codec))
 		return false;
 	return refuse(a,
-		"%s: its body is compressed (%s); must not be: write it again without, or put the whole file "
+		"%s: its body is compressed (%s); must not be: write it again without, or put the "
+		"whole file "
 		"into "
 		"seekable zstd",
 		a->batch,
@@ -559,9 +579,10 @@ static bool refuse_compressed(struct arrow *a, const struct fb_table *compressio
 			     : "an unknown codec");
 }
 
-/* Buffers ahead of our column's, and in all: what the layout says, and of views as many more as the batch
- * says. */
-static bool count_buffers(struct arrow *a, const struct fb_table *batch, uint64_t *before, uint64_t *all)
+/* Buffers ahead of our column's, and in all: what the layout says, and of views as many more as the
+ * batch says. */
+static bool count_buffers(
+	struct arrow *a, const struct fb_table *batch, uint64_t *before, uint64_t *all)
 {
 	struct fb_vector counts;
 	const uint8_t *p;
@@ -571,16 +592,19 @@ static bool count_buffers(struct arrow *a, const struct fb_table *batch, uint64_
 	if (!fb_vector(&a->message, batch, BATCH_VARIADIC, 8, "variadicBufferCounts", &counts))
 		return false;
 	if (counts.count != a->all.views)
-		return refuse(a, "%s: variadicBufferCounts has %" PRIu32 " items; its columns need %" PRIu32,
+		return refuse(a,
+			"%s: variadicBufferCounts has %" PRIu32 " items; its columns need %" PRIu32,
 			a->batch, counts.count, a->all.views);
 	for (uint32_t i = 0; i < counts.count; i++) {
-		if (!fb_bytes(&a->message, counts.at + 8 * (uint64_t)i, 8, "variadicBufferCounts", &p))
+		if (!fb_bytes(&a->message, counts.at + 8 * (uint64_t)i, 8, "variadicBufferCounts",
+			    &p))
 			return false;
 		uint64_t n = bytes_u64(p);
 
 		if (n > INT32_MAX)
 			return refuse(a,
-				"%s: variadicBufferCounts item %" PRIu32 " is %" PRId64 "; must be 0 to %d",
+				"%s: variadicBufferCounts item %" PRIu32 " is %" PRId64
+				"; must be 0 to %d",
 				a->batch, i, (int64_t)n, INT32_MAX);
 		*all += n;
 		*before += i < a->before.views ? n : 0;
@@ -597,24 +621,27 @@ static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t ro
 	if (!fb_vector(&a->message, batch, BATCH_NODES, NODE_BYTES, "nodes", &nodes))
 		return false;
 	if (nodes.count != a->all.fields)
-		return refuse(a, "%s: nodes has %" PRIu32 " items; its columns need %" PRIu32, a->batch,
-			nodes.count, a->all.fields);
-	if (!fb_bytes(
-		    &a->message, nodes.at + (uint64_t)a->before.fields * NODE_BYTES, NODE_BYTES, "nodes", &p))
+		return refuse(a, "%s: nodes has %" PRIu32 " items; its columns need %" PRIu32,
+			a->batch, nodes.count, a->all.fields);
+	if (!fb_bytes(&a->message, nodes.at + (uint64_t)a->before.fields * NODE_BYTES, NODE_BYTES,
+		    "nodes", &p))
 		return false;
 	int64_t length = (int64_t)bytes_u64(p), nulls = (int64_t)bytes_u64(p + 8);
 
 	if (length != rows)
-		return refuse(a, "%s: length of column '%s' is %" PRId64 "; must be %" PRId64 ", the batch's",
+		return refuse(a,
+			"%s: length of column '%s' is %" PRId64 "; must be %" PRId64
+			", the batch's",
 			a->batch, a->name, length, rows);
-	return nulls == 0 ||
-	       refuse(a, "%s: null_count of column '%s' is %" PRId64 "; must be 0: every row is a token",
-		       a->batch, a->name, nulls);
+	return nulls == 0 || refuse(a,
+				     "%s: null_count of column '%s' is %" PRId64
+				     "; must be 0: every row is a token",
+				     a->batch, a->name, nulls);
 }
 
 /*
- * A column without nulls need not say so row by row; where it does, all its bits must be set, or what is
- * served are values that nobody wrote.
+ * A column without nulls need not say so row by row; where it does, all its bits must be set, or
+ * what is served are values that nobody wrote.
  */
 static bool check_validity(
 	struct arrow *a, const struct block *block, uint64_t offset, uint64_t length, uint64_t rows)
@@ -628,7 +655,8 @@ static bool check_validity(
 	if (offset > block->body || length > block->body - offset || length < bytes)
 		return refuse(a,
 			"%s: validity of column '%s' is %" PRId64 " bytes from byte %" PRId64
-			" of the body on; must be %" PRIu64 " or more and stay within its %" PRIu64 " bytes",
+			" of the body on; must be %" PRIu64 " or more and stay within its %" PRIu64
+			" bytes",
 			a->batch, a->name, (int64_t)length, (int64_t)offset, bytes, block->body);
 	for (uint64_t at = 0, n; at < bytes; at += n) {
 		n = bytes - at < sizeof(bits) ? bytes - at : sizeof(bits);
@@ -637,7 +665,8 @@ static bool check_validity(
 		for (uint64_t row = 8 * at; row < 8 * (at + n) && row < rows; row++)
 			if (!(bits[row / 8 - at] >> row % 8 & 1))
 				return refuse(a,
-					"%s: null_count of column '%s' is 0, but its validity says that row "
+					"%s: null_count of column '%s' is 0, but its validity says "
+					"that row "
 					"%" PRIu64 " is null; every row must be a token",
 					a->batch, a->name, row);
 	}
@@ -645,8 +674,8 @@ static bool check_validity(
 }
 
 /* *@at: where our column's values begin in the file. */
-static bool find_values(
-	struct arrow *a, const struct block *block, const struct fb_table *batch, uint64_t rows, uint64_t *at)
+static bool find_values(struct arrow *a, const struct block *block, const struct fb_table *batch,
+	uint64_t rows, uint64_t *at)
 {
 	uint64_t before, all;
 	struct fb_vector buffers;
@@ -656,10 +685,11 @@ static bool find_values(
 		!fb_vector(&a->message, batch, BATCH_BUFFERS, BUFFER_BYTES, "buffers", &buffers))
 		return false;
 	if (buffers.count != all)
-		return refuse(a, "%s: buffers has %" PRIu32 " items; its columns need %" PRIu64, a->batch,
-			buffers.count, all);
+		return refuse(a, "%s: buffers has %" PRIu32 " items; its columns need %" PRIu64,
+			a->batch, buffers.count, all);
 	/* The first of a column of integers is validity, the second the values. */
-	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, 2 * BUFFER_BYTES, "buffers", &p))
+	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, 2 * BUFFER_BYTES, "buffers",
+		    &p))
 		return false;
 	uint64_t valid_at = bytes_u64(p), valid = bytes_u64(p + 8);
 	uint64_t offset = bytes_u64(p + BUFFER_BYTES), length = bytes_u64(p + BUFFER_BYTES + 8);
@@ -667,8 +697,8 @@ static bool find_values(
 	if (offset > block->body || length > block->body - offset || offset % 8 != 0)
 		return refuse(a,
 			"%s: values of column '%s' are %" PRId64 " bytes from byte %" PRId64
-			" of the body on; must begin at a multiple of 8 and stay within its %" PRIu64
-			" bytes",
+			" of the body on; must begin at a multiple of 8 and stay within its "
+			"%" PRIu64 " bytes",
 			a->batch, a->name, (int64_t)length, (int64_t)offset, block->body);
 	if (rows > length / shard_type_bytes(a->type))
 		return refuse(a,
@@ -702,8 +732,8 @@ static bool next_batch(struct arrow *a, uint32_t i, uint64_t *rows, uint64_t *at
 	return check_node(a, &batch, length) && find_values(a, &block, &batch, *rows, at);
 }
 
-static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct arrow a;
 	uint64_t rows, at, pieces = 0;
@@ -715,15 +745,18 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 			return false;
 		if (rows == 0)
 			continue;
-		facts->plain = ++pieces == 1; /* the whole of it is a single batch: they lie in a row */
+		facts->plain =
+			++pieces == 1; /* the whole of it is a single batch: they lie in a row */
 		facts->data_at = facts->plain ? at : 0;
 		facts->tokens += rows;
 	}
-	/* Behind the last batch there is the mark of the end, and no room for a batch that was left out. */
+	/* Behind the last batch there is the mark of the end, and no room for a batch that was left
+	 * out. */
 	if (a.batches.count > 0 && !a.dictionaries && a.end - a.at >= BATCH_LEAST)
 		return refuse(&a,
-			"Arrow footer: recordBatches has %" PRIu32 " items, which end at byte %" PRIu64
-			"; the footer begins at %" PRIu64 ": what lies between is in no batch",
+			"Arrow footer: recordBatches has %" PRIu32
+			" items, which end at byte %" PRIu64 "; the footer begins at %" PRIu64
+			": what lies between is in no batch",
 			a.batches.count, a.at, a.end);
 	facts->type = a.type;
 	facts->documents = a.batches.count;
@@ -758,9 +791,10 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);
 	return (tokens == facts->tokens && a->type == facts->type) ||
 	       refuse(a,
-		       "Arrow footer: its batches have %" PRIu64 " tokens of %s in all; they had %" PRIu64
-		       " of %s before: it was changed",
-		       tokens, shard_type_name(a->type), facts->tokens, shard_type_name(facts->type));
+		       "Arrow footer: its batches have %" PRIu64
+		       " tokens of %s in all; they had %" PRIu64 " of %s before: it was changed",
+		       tokens, shard_type_name(a->type), facts->tokens,
+		       shard_type_name(facts->type));
 }
 
 static struct shard_index *arrow_open(const struct bytes *b, const struct shard_hint *hint,
@@ -778,14 +812,15 @@ static struct shard_index *arrow_open(const struct bytes *b, const struct shard_
 	return index;
 }
 
-static uint64_t arrow_extent(
-	const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+static uint64_t arrow_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
+	char *why, size_t why_bytes)
 {
 	(void)why, (void)why_bytes;
 	return pieces_extent(&index->pieces, index->width, token, byte);
 }
 
-static uint64_t arrow_document(const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+static uint64_t arrow_document(
+	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
 {
 	(void)why, (void)why_bytes;
 	return pieces_document(&index->pieces, token);

@@ -25,9 +25,10 @@ struct reading {
 	char *why;
 	size_t why_bytes;
 	z_stream z;
-	bool cr;	    /* the last byte was a CR, whose LF is to be passed over */
-	bool quoted, quote; /* inside quotes; and the last byte was one, which may have ended them */
-	bool any;	    /* of the row */
+	bool cr; /* the last byte was a CR, whose LF is to be passed over */
+	bool quoted,
+		quote; /* inside quotes; and the last byte was one, which may have ended them */
+	bool any;      /* of the row */
 	unsigned field, length;
 	bool open;		      /* the field may begin with a quote */
 	char text[2][FIELD_MOST + 1]; /* of the first two fields */
@@ -119,8 +120,9 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 /* ---- rows ---- */
 
 /* refuse(r, text, …): one line about the row that is being read. */
-#define refuse(r, text, ...)                                                                                 \
-	bytes_why((r)->why, (r)->why_bytes, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row, __VA_ARGS__)
+#define refuse(r, text, ...)                                                                       \
+	bytes_why((r)->why, (r)->why_bytes, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,      \
+		__VA_ARGS__)
 
 static bool number(struct reading *r, unsigned field, const char *name, uint64_t *value)
 {
@@ -147,9 +149,11 @@ static bool end_row(struct reading *r)
 			", the end of the row before it: documents ascend and do not overlap",
 			start, r->before);
 	if (end < start)
-		return refuse(r, "end is %" PRIu64 "; must be at least %" PRIu64 ", its start", end, start);
+		return refuse(r, "end is %" PRIu64 "; must be at least %" PRIu64 ", its start", end,
+			start);
 	if (end > b->tokens)
-		return refuse(r, "end is %" PRIu64 "; must be at most %" PRIu64 ", the shard's tokens", end,
+		return refuse(r,
+			"end is %" PRIu64 "; must be at most %" PRIu64 ", the shard's tokens", end,
 			b->tokens);
 	if (!add_document(b, start, end))
 		return refuse(r, "%s", strerror(ENOMEM));
@@ -176,16 +180,17 @@ static void begin_row(struct reading *r)
 }
 
 /*
- * What cannot be shown is shown as '?'. A third field and those behind it are nobody's. A number that goes on
- * and on is none, and need not be read to its end, which may be far in a file that is small.
+ * What cannot be shown is shown as '?'. A third field and those behind it are nobody's. A number
+ * that goes on and on is none, and need not be read to its end, which may be far in a file that is
+ * small.
  */
 static bool keep(struct reading *r, char c)
 {
 	if (r->field >= 2)
 		return true;
 	if (r->length == FIELD_MOST)
-		return refuse(r, "%s is '%s'; must be a whole number below 2^64", r->field ? "end" : "start",
-			r->text[r->field]);
+		return refuse(r, "%s is '%s'; must be a whole number below 2^64",
+			r->field ? "end" : "start", r->text[r->field]);
 	r->text[r->field][r->length++] = c >= ' ' && c <= '~' ? c : '?';
 	r->text[r->field][r->length] = 0;
 	return true;
@@ -239,7 +244,8 @@ static bool refuse_file(const struct reading *r, const char *what)
 	return bytes_why(r->why, r->why_bytes, "%.200s: %s", r->name, what);
 }
 
-/* All that the next bytes of the file decode to. *@ended: they end a member, as gzip calls its parts. */
+/* All that the next bytes of the file decode to. *@ended: they end a member, as gzip calls its
+ * parts. */
 static bool inflate_chunk(struct reading *r, bool *ended)
 {
 	unsigned char text[CHUNK];
@@ -252,8 +258,9 @@ static bool inflate_chunk(struct reading *r, bool *ended)
 		if (done == Z_MEM_ERROR)
 			return refuse_file(r, strerror(ENOMEM));
 		if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
-			return bytes_why(r->why, r->why_bytes, "%.200s: is no gzip file, or damaged: %s",
-				r->name, r->z.msg ? r->z.msg : "bad data");
+			return bytes_why(r->why, r->why_bytes,
+				"%.200s: is no gzip file, or damaged: %s", r->name,
+				r->z.msg ? r->z.msg : "bad data");
 		for (unsigned char *c = text; c < r->z.next_out; c++)
 			if (!take(r, (char)*c))
 				return false;
@@ -283,7 +290,8 @@ static bool read_all(struct reading *r, const struct bytes *file)
 			       : refuse_file(r, why);
 	}
 	free(packed);
-	return fine && (ended || refuse_file(r, "ends within its gzip data: it is cut short")) && end_text(r);
+	return fine && (ended || refuse_file(r, "ends within its gzip data: it is cut short")) &&
+	       end_text(r);
 }
 
 static bool read_file(struct reading *r, const struct bytes *file)
@@ -297,7 +305,8 @@ static bool read_file(struct reading *r, const struct bytes *file)
 	return fine;
 }
 
-bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes)
+bool bounds_open(
+	const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes)
 {
 	char path[PATH_MAX];
 	int error;

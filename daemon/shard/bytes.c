@@ -47,8 +47,8 @@ const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 
 /* ---- as it lies ---- */
 
-static bool plain_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
+	char *why, size_t why_bytes)
 {
 	char *byte = to;
 
@@ -59,7 +59,8 @@ static bool plain_read(
 			continue;
 		if (got < 0) {
 			*error = errno;
-			return bytes_why(why, why_bytes, "%s at byte %" PRIu64, strerror(*error), at);
+			return bytes_why(
+				why, why_bytes, "%s at byte %" PRIu64, strerror(*error), at);
 		}
 		if (got == 0) {
 			*error = EIO;
@@ -99,8 +100,10 @@ static void plain_forget(const struct bytes *b)
 	reread_forget(b->fd, 0, 0);
 }
 
-static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL, plain_forget},
-			      own_ops = {plain_read, own_close, NULL, plain_try, NULL, plain_forget};
+static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL,
+				      plain_forget},
+			      own_ops = {
+				      plain_read, own_close, NULL, plain_try, NULL, plain_forget};
 
 uint32_t bytes_id(const struct stat *st)
 {
@@ -171,11 +174,13 @@ struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t wh
 	if (fd < 0) {
 		*error = errno;
 		bytes_why(why, why_bytes, "%.200s: %s", name, bytes_open_fault(*error));
-		/* A link that leads nowhere is a file that is lost, not one that was never there. */
+		/* A link that leads nowhere is a file that is lost, not one that was never there.
+		 */
 		if (*error == ENOENT && lstat(path, &st) == 0) {
 			*error = EINVAL;
 			bytes_why(why, why_bytes,
-				"%.200s: is a link to a file that is not there; add that, or remove the link",
+				"%.200s: is a link to a file that is not there; add that, or "
+				"remove the link",
 				name);
 		}
 		return NULL;
@@ -194,12 +199,13 @@ struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t wh
 
 /* ---- either ---- */
 
-struct bytes *bytes_open(
-	int fd, const char *path, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes)
+struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
+	char *why, size_t why_bytes)
 {
 	struct bytes *file = bytes_open_plain(fd, path, why, why_bytes);
 
-	return file && zstd_recognise(file) ? zstd_open(file, frames, budget_bytes, why, why_bytes) : file;
+	return file && zstd_recognise(file) ? zstd_open(file, frames, budget_bytes, why, why_bytes)
+					    : file;
 }
 
 void bytes_close(struct bytes *b)
@@ -208,14 +214,14 @@ void bytes_close(struct bytes *b)
 		b->ops->close(b);
 }
 
-bool bytes_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
+	size_t why_bytes)
 {
 	if (at > b->size || n > b->size - at) {
 		*error = EIO;
 		return bytes_why(why, why_bytes,
-			"bytes %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, at, at + n,
-			b->size);
+			"bytes %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, at,
+			at + n, b->size);
 	}
 	return n == 0 || b->ops->read(b, at, to, n, error, why, why_bytes);
 }
@@ -266,7 +272,8 @@ const char *bytes_ending(const char *path, const char *ending)
 	return ends(path, n, ending) ? path + n - m : NULL;
 }
 
-bool bytes_beside(const char *path, const char *ending, const char *other, char *to, size_t to_bytes)
+bool bytes_beside(
+	const char *path, const char *ending, const char *other, char *to, size_t to_bytes)
 {
 	const char *at = bytes_ending(path, ending);
 

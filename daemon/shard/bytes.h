@@ -1,9 +1,9 @@
 /*
- * Where a shard's bytes come from: a file as it lies, or what a compressed file decodes to. Formats read
- * through this and never know which it is.
+ * Where a shard's bytes come from: a file as it lies, or what a compressed file decodes to. Formats
+ * read through this and never know which it is.
  *
- * All of it blocks: it runs in pool threads and in tools, never on the loop or the data thread. A source may
- * be read by several threads at once.
+ * All of it blocks: it runs in pool threads and in tools, never on the loop or the data thread. A
+ * source may be read by several threads at once.
  */
 #ifndef TOKEND_BYTES_H
 #define TOKEND_BYTES_H
@@ -15,11 +15,13 @@
 struct bytes;
 
 struct bytes_ops {
-	/* Reads exactly @n > 0 bytes from @at; bytes_read() has checked the range. As bytes_read() says. */
+	/* Reads exactly @n > 0 bytes from @at; bytes_read() has checked the range. As bytes_read()
+	 * says. */
 	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
 		size_t why_bytes);
 	void (*close)(struct bytes *b); /* frees it */
-	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little. */
+	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little.
+	 */
 	bool (*head)(const struct bytes *b, void *to, size_t n);
 	/* As bytes_try() says, of a range that it has checked. NULL: never. */
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
@@ -31,11 +33,12 @@ struct bytes_ops {
 
 struct bytes {
 	const struct bytes_ops *ops;
-	const char
-		*path; /* borrowed: tells formats what lies beside it, while they recognise, describe, open */
-	uint64_t size; /* of what read() addresses */
-	bool plain;    /* read() is pread(fd): bytes lie in the file as they are addressed */
-	uint64_t frames;      /* compressed: how many there are, and what the largest decodes to; else 0 */
+	const char *path; /* borrowed: tells formats what lies beside it, while they recognise,
+			     describe, open */
+	uint64_t size;	  /* of what read() addresses */
+	bool plain;	  /* read() is pread(fd): bytes lie in the file as they are addressed */
+	uint64_t frames;  /* compressed: how many there are, and what the largest decodes to; else 0
+			   */
 	uint64_t frame_bytes; /* what reading a single byte may cost */
 	uint64_t index_bytes; /* what is kept of where they lie */
 	int fd;
@@ -44,48 +47,50 @@ struct bytes {
 };
 
 /*
- * Where decoded frames are kept and what they may cost: one for a daemon, shared by all sessions and threads.
- * A frame is decoded once however many wait for it; the one used longest ago makes room. The budget is for
- * all that is held: frames, what is known of them, and decoders with what they read in. With all that in use
- * and no room, a reader waits for another to finish: the budget holds, but for a single larger frame with its
- * decoder.
+ * Where decoded frames are kept and what they may cost: one for a daemon, shared by all sessions
+ * and threads. A frame is decoded once however many wait for it; the one used longest ago makes
+ * room. The budget is for all that is held: frames, what is known of them, and decoders with what
+ * they read in. With all that in use and no room, a reader waits for another to finish: the budget
+ * holds, but for a single larger frame with its decoder.
  */
 struct frames;
 struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
 void frames_free(struct frames *frames);	  /* after every source that uses it */
 uint64_t frames_bytes(struct frames *frames);	  /* held now */
 /*
- * The same cache for the sources of one stream, which are given this instead: it may decode into three
- * quarters of the budget at a time, and all slow shares together into one quarter; what slow ones hold is not
- * counted for others. Freed before the cache. NULL: out of memory.
+ * The same cache for the sources of one stream, which are given this instead: it may decode into
+ * three quarters of the budget at a time, and all slow shares together into one quarter; what slow
+ * ones hold is not counted for others. Freed before the cache. NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
 void frames_slow(struct frames *share, bool slow);
 
 /*
- * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd, else as it
- * lies. @frames may be NULL: a cache of its own, of about one frame. @budget_bytes: what one frame may decode
- * to; 0: 256 MiB. Refuses, naming field, value and limit: what is no regular file, a seek table that lies, a
- * frame above the budget, damaged frames. @fd stays the caller's and must outlive it. NULL: @why, one line
- * without the path.
+ * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd,
+ * else as it lies. @frames may be NULL: a cache of its own, of about one frame. @budget_bytes: what
+ * one frame may decode to; 0: 256 MiB. Refuses, naming field, value and limit: what is no regular
+ * file, a seek table that lies, a frame above the budget, damaged frames. @fd stays the caller's
+ * and must outlive it. NULL: @why, one line without the path.
  */
-struct bytes *bytes_open(
-	int fd, const char *path, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes);
+struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
+	char *why, size_t why_bytes);
 /* Always as it lies, and no seek table is looked for. */
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes);
 /*
- * What lies beside a shard (an index, say), as it lies: opened by name, closed with the source. NULL: *@error
- * is an errno (ENOENT: there is none) and @why one line that names the file's last part.
+ * What lies beside a shard (an index, say), as it lies: opened by name, closed with the source.
+ * NULL: *@error is an errno (ENOENT: there is none) and @why one line that names the file's last
+ * part.
  */
 struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes);
 void bytes_close(struct bytes *b);
 /*
- * Of a file that bytes_open_path() opened: was nothing written to it since? For whoever keeps what was read,
- * and not the file. False: @why, and errno is ESTALE: open it again.
+ * Of a file that bytes_open_path() opened: was nothing written to it since? For whoever keeps what
+ * was read, and not the file. False: @why, and errno is ESTALE: open it again.
  */
 bool bytes_settled(const struct bytes *b, char *why, size_t why_bytes);
 /*
- * What tells a file from another in its place, in short: of inode, size and time of change; never 0.
+ * What tells a file from another in its place, in short: of inode, size and time of change; never
+ * 0.
  */
 struct stat;
 uint32_t bytes_id(const struct stat *st);
@@ -93,42 +98,49 @@ uint32_t bytes_id(const struct stat *st);
 const char *bytes_open_fault(int error);
 
 /*
- * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has got
- * shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @why one line without the path. Any thread;
- * several at once.
+ * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has
+ * got shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @why one line without the path. Any
+ * thread; several at once.
  */
-bool bytes_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes);
+bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
+	size_t why_bytes);
 /*
- * The same if it takes no waiting: what the page cache holds, or decoded frames. False: it is not at hand, or
- * anything else, which bytes_read() will tell; @to may be written to. For files that know RWF_NOWAIT.
+ * The same if it takes no waiting: what the page cache holds, or decoded frames. False: it is not
+ * at hand, or anything else, which bytes_read() will tell; @to may be written to. For files that
+ * know RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /*
- * What can be known of it only by decoding, where that costs little: a small compressed file is decoded
- * whole, so that a damaged one is refused before any of it is served. False: @why, one line without the path.
+ * What can be known of it only by decoding, where that costs little: a small compressed file is
+ * decoded whole, so that a damaged one is refused before any of it is served. False: @why, one line
+ * without the path.
  */
 bool bytes_check(const struct bytes *b, char *why, size_t why_bytes);
 /* Drops what is cached of it, so that what is read next comes from the disk. */
 void bytes_forget(const struct bytes *b);
-/* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by. */
+/* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by.
+ */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
 /* ---- names ---- */
 
-/* Does the name end in @ending, or, compressed, in @ending and .zst or .zstd? Says where it begins, or NULL.
+/* Does the name end in @ending, or, compressed, in @ending and .zst or .zstd? Says where it begins,
+ * or NULL.
  */
 const char *bytes_ending(const char *path, const char *ending);
 /*
- * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it does not end
- * so, or does not fit, or no file can have so long a name.
+ * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it
+ * does not end so, or does not fit, or no file can have so long a name.
  */
-bool bytes_beside(const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
+bool bytes_beside(
+	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 
 /* ---- what all formats need ---- */
 
-/* bytes_why(why, why_bytes, text, …): one line into @why; is false, and every compiler can see that. */
-__attribute__((format(printf, 3, 4))) void bytes_say(char *why, size_t why_bytes, const char *text, ...);
+/* bytes_why(why, why_bytes, text, …): one line into @why; is false, and every compiler can see
+ * that. */
+__attribute__((format(printf, 3, 4))) void bytes_say(
+	char *why, size_t why_bytes, const char *text, ...);
 
 static inline bool bytes_false(void)
 {
@@ -137,9 +149,11 @@ static inline bool bytes_false(void)
 
 #define bytes_why(...) (bytes_say(__VA_ARGS__), bytes_false())
 
-/* @text, in which names of files may be: they get no say in where its line ends, what would is a '?'. */
+/* @text, in which names of files may be: they get no say in where its line ends, what would is a
+ * '?'. */
 char *bytes_line(char *text);
-/* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a '?'. */
+/* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a
+ * '?'. */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
 /* Little-endian integers that lie anywhere. */

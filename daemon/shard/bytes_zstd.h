@@ -8,7 +8,7 @@
 
 bool zstd_recognise(const struct bytes *file);
 /* Owns @file, which it closes too where it returns NULL. */
-struct bytes *zstd_open(
-	struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes);
+struct bytes *zstd_open(struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why,
+	size_t why_bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * datatrove's .ds (nanotron): tokens in a row, u16 or u32. Beside them, if it was asked to write them,
- * X.ds.index: where each document ends, u64, in tokens; and X.ds.metadata: text, whose first line ends in the
- * width of a token and whose second is how many there are. Older ones leave out the width, and any of them
- * may be missing: what is there must agree with the size of the file, and what is not said follows from what
- * is.
+ * datatrove's .ds (nanotron): tokens in a row, u16 or u32. Beside them, if it was asked to write
+ * them, X.ds.index: where each document ends, u64, in tokens; and X.ds.metadata: text, whose first
+ * line ends in the width of a token and whose second is how many there are. Older ones leave out
+ * the width, and any of them may be missing: what is there must agree with the size of the file,
+ * and what is not said follows from what is.
  */
 #include "daemon/shard/shard.h"
 #include "daemon/shard/spans.h"
@@ -16,8 +16,9 @@
 
 enum {
 	METADATA_MOST = 64 * 1024,
-	AT_ONCE = 4096,	 /* ends */
-	SMALL = 1 << 16, /* indexes up to here are looked at whole when their shards are described */
+	AT_ONCE = 4096, /* ends */
+	SMALL = 1
+		<< 16, /* indexes up to here are looked at whole when their shards are described */
 };
 
 struct shard_index {
@@ -36,8 +37,8 @@ static bool datatrove_recognise(const struct bytes *b)
 }
 
 /* The file called like the shard with @ending after its .ds; *@b is NULL where there is none. */
-static bool open_beside(
-	const struct bytes *shard, const char *ending, struct bytes **b, char *why, size_t why_bytes)
+static bool open_beside(const struct bytes *shard, const char *ending, struct bytes **b, char *why,
+	size_t why_bytes)
 {
 	char path[PATH_MAX];
 	int error;
@@ -67,8 +68,8 @@ static bool number(const char *text, const char *end, uint64_t *value)
 }
 
 /* "token size, line 1, is 'x'": @n bytes of it, as far as they can be shown. */
-static bool refuse_line(
-	const char *field, const char *text, size_t n, const char *wanted, char *why, size_t why_bytes)
+static bool refuse_line(const char *field, const char *text, size_t n, const char *wanted,
+	char *why, size_t why_bytes)
 {
 	char shown[41];
 
@@ -77,10 +78,11 @@ static bool refuse_line(
 }
 
 /*
- * @text is @n bytes. The name of the tokenizer may itself have bars in it; one without any is that of an
- * older file, which states no width.
+ * @text is @n bytes. The name of the tokenizer may itself have bars in it; one without any is that
+ * of an older file, which states no width.
  */
-static bool parse_metadata(const char *text, size_t n, struct metadata *m, char *why, size_t why_bytes)
+static bool parse_metadata(
+	const char *text, size_t n, struct metadata *m, char *why, size_t why_bytes)
 {
 	const char *end = text + n, *first = memchr(text, '\n', n);
 
@@ -90,14 +92,17 @@ static bool parse_metadata(const char *text, size_t n, struct metadata *m, char 
 
 	m->has_width = bar && number(bar + 1, first, &m->width);
 	if (bar && !m->has_width && (bar + 1 == first || strchr("+-0123456789", bar[1])))
-		return refuse_line(
-			"token size, line 1", bar + 1, (size_t)(first - bar) - 1, "2 or 4", why, why_bytes);
+		return refuse_line("token size, line 1", bar + 1, (size_t)(first - bar) - 1,
+			"2 or 4", why, why_bytes);
 	if (m->has_width && m->width != 2 && m->width != 4)
 		return bytes_why(why, why_bytes,
-			".ds.metadata: token size, line 1, is %" PRIu64 "; must be 2 or 4", m->width);
+			".ds.metadata: token size, line 1, is %" PRIu64 "; must be 2 or 4",
+			m->width);
 	if (first == end)
 		return bytes_why(why, why_bytes,
-			".ds.metadata: its %zu bytes have no line 2, the token count: it is cut short", n);
+			".ds.metadata: its %zu bytes have no line 2, the token count: it is cut "
+			"short",
+			n);
 	const char *line = first + 1, *second = memchr(line, '\n', (size_t)(end - line));
 
 	if (!second)
@@ -121,7 +126,8 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 	bool fine = false;
 
 	if (file->size > METADATA_MOST) {
-		bytes_why(why, why_bytes, ".ds.metadata: its size is %" PRIu64 " bytes; must be at most %d",
+		bytes_why(why, why_bytes,
+			".ds.metadata: its size is %" PRIu64 " bytes; must be at most %d",
 			file->size, METADATA_MOST);
 	} else {
 		text = malloc(file->size + 1);
@@ -137,8 +143,8 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 /* ---- what is in it ---- */
 
 /* The number of documents and where the last one ends. @index may be NULL. */
-static bool read_ends(
-	const struct bytes *index, struct shard_facts *facts, uint64_t *last, char *why, size_t why_bytes)
+static bool read_ends(const struct bytes *index, struct shard_facts *facts, uint64_t *last,
+	char *why, size_t why_bytes)
 {
 	uint8_t end[8];
 	int error;
@@ -148,7 +154,8 @@ static bool read_ends(
 		return true;
 	if (index->size % 8 != 0)
 		return bytes_why(why, why_bytes,
-			".ds.index: its size, %" PRIu64 " bytes, is no multiple of 8: it is cut short",
+			".ds.index: its size, %" PRIu64
+			" bytes, is no multiple of 8: it is cut short",
 			index->size);
 	facts->index = index->id;
 	facts->documents = index->size / 8;
@@ -161,11 +168,11 @@ static bool read_ends(
 }
 
 /*
- * The width that the metadata states, else that with which the number of tokens that the metadata or the
- * index states makes up the file, else the config's.
+ * The width that the metadata states, else that with which the number of tokens that the metadata
+ * or the index states makes up the file, else the config's.
  */
-static uint64_t width_of(
-	const struct bytes *b, const struct shard_hint *hint, const struct metadata *m, uint64_t last)
+static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
+	const struct metadata *m, uint64_t last)
 {
 	uint64_t count = m->has_count ? m->count : last;
 
@@ -176,22 +183,25 @@ static uint64_t width_of(
 	return shard_type_bytes(hint->type);
 }
 
-static bool describe(const struct bytes *b, const struct bytes *index, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+static bool describe(const struct bytes *b, const struct bytes *index,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct metadata m;
 	uint64_t last;
 
 	facts->plain = true;
-	if (!read_metadata(b, &m, why, why_bytes) || !read_ends(index, facts, &last, why, why_bytes))
+	if (!read_metadata(b, &m, why, why_bytes) ||
+		!read_ends(index, facts, &last, why, why_bytes))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
 	if (b->size % width != 0)
 		return bytes_why(why, why_bytes,
-			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu64 ", the size of a token%s",
+			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu64
+			", the size of a token%s",
 			b->size, width,
-			m.has_width ? " in .ds.metadata" : "; it is cut short, or `dtype` is wrong");
+			m.has_width ? " in .ds.metadata"
+				    : "; it is cut short, or `dtype` is wrong");
 	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
 	facts->tokens = b->size / width;
 	if (m.has_count && m.count != facts->tokens)
@@ -201,9 +211,10 @@ static bool describe(const struct bytes *b, const struct bytes *index, const str
 			m.count, facts->tokens, width);
 	if (facts->documents != SHARD_UNKNOWN && last != facts->tokens)
 		return bytes_why(why, why_bytes,
-			".ds.index: the last document%s ends at token %" PRIu64 "; the file has %" PRIu64
-			" tokens of %" PRIu64 " bytes",
-			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens, width);
+			".ds.index: the last document%s ends at token %" PRIu64
+			"; the file has %" PRIu64 " tokens of %" PRIu64 " bytes",
+			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens,
+			width);
 	return true;
 }
 
@@ -220,12 +231,14 @@ static bool take_end(
 			i, end, spans->end);
 	if (end > tokens)
 		return bytes_why(why, why_bytes,
-			".ds.index: document %" PRIu64 " ends at token %" PRIu64 "; the file has %" PRIu64, i,
-			end, tokens);
+			".ds.index: document %" PRIu64 " ends at token %" PRIu64
+			"; the file has %" PRIu64,
+			i, end, tokens);
 	return spans_add(spans, end, false) || bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 }
 
-static bool load(struct spans *spans, const struct bytes *file, uint64_t tokens, char *why, size_t why_bytes)
+static bool load(
+	struct spans *spans, const struct bytes *file, uint64_t tokens, char *why, size_t why_bytes)
 {
 	uint64_t count = file->size / 8;
 	uint8_t ends[8 * AT_ONCE];
@@ -234,9 +247,11 @@ static bool load(struct spans *spans, const struct bytes *file, uint64_t tokens,
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t left = count - i, n = left < AT_ONCE ? left : AT_ONCE;
 
-		if (i % AT_ONCE == 0 && !bytes_read(file, 8 * i, ends, 8 * n, &error, why, why_bytes))
+		if (i % AT_ONCE == 0 &&
+			!bytes_read(file, 8 * i, ends, 8 * n, &error, why, why_bytes))
 			return false;
-		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, why, why_bytes))
+		if (!take_end(
+			    spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, why, why_bytes))
 			return false;
 	}
 	if (!spans_add(spans, tokens, false)) /* what lies behind them */
@@ -246,7 +261,8 @@ static bool load(struct spans *spans, const struct bytes *file, uint64_t tokens,
 }
 
 /* As described? */
-static bool same_index(const struct bytes *file, const struct shard_facts *facts, char *why, size_t why_bytes)
+static bool same_index(
+	const struct bytes *file, const struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	return (file ? file->id : 0) == facts->index ||
 	       bytes_why(why, why_bytes, ".ds.index: was changed while the shard was opened");
@@ -293,7 +309,8 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 		return NULL;
 	}
-	if (!open_beside(b, ".ds.index", &file, why, why_bytes) || !same_index(file, facts, why, why_bytes) ||
+	if (!open_beside(b, ".ds.index", &file, why, why_bytes) ||
+		!same_index(file, facts, why, why_bytes) ||
 		(file && !(load(&index->spans, file, facts->tokens, why, why_bytes) &&
 				 bytes_settled(file, why, why_bytes)))) {
 		datatrove_close(index);

@@ -1,7 +1,7 @@
 /*
- * Flat shards: tokens from the first byte to the last, nothing else (nanoGPT's .bin, OLMo-core's .npy). The
- * file says nothing of itself, so its width is the config's word, and all that can be checked is that the
- * size agrees with it.
+ * Flat shards: tokens from the first byte to the last, nothing else (nanoGPT's .bin, OLMo-core's
+ * .npy). The file says nothing of itself, so its width is the config's word, and all that can be
+ * checked is that the size agrees with it.
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/shard.h"
@@ -26,8 +26,8 @@ static bool flat_recognise(const struct bytes *b)
 	       (!b->plain && is_bare(b->path));
 }
 
-static bool flat_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool flat_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	uint32_t width = shard_type_bytes(hint->type);
 

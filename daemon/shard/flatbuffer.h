@@ -1,10 +1,11 @@
 /*
- * Reading flatbuffers that lie in a file and may be damaged or forged. Every offset is checked against the
- * buffer's own bytes before it is followed; nothing need be aligned; nothing is loaded but a window of
- * FB_WINDOW bytes, whatever the buffer's size, so a lie costs no memory.
+ * Reading flatbuffers that lie in a file and may be damaged or forged. Every offset is checked
+ * against the buffer's own bytes before it is followed; nothing need be aligned; nothing is loaded
+ * but a window of FB_WINDOW bytes, whatever the buffer's size, so a lie costs no memory.
  *
- * A table's fields are named by their numbers in its schema. One that is absent is 0, empty or not there, as
- * its schema says. All functions return false with one line in why, which begins with `what`.
+ * A table's fields are named by their numbers in its schema. One that is absent is 0, empty or not
+ * there, as its schema says. All functions return false with one line in why, which begins with
+ * `what`.
  */
 #ifndef TOKEND_SHARD_FLATBUFFER_H
 #define TOKEND_SHARD_FLATBUFFER_H
@@ -16,7 +17,8 @@
 
 enum {
 	FB_WINDOW = 4096,
-	FB_STEP = 1024, /* windows begin at multiples of it: vtables mostly lie shortly before their tables */
+	FB_STEP = 1024, /* windows begin at multiples of it: vtables mostly lie shortly before their
+			   tables */
 };
 
 struct fb {
@@ -57,19 +59,22 @@ static inline void fb_init(struct fb *fb, const struct bytes *b, uint64_t begin,
 }
 
 /* *@to: @n bytes (up to FB_STEP) from @at on, until the next call. */
-static inline bool fb_bytes(struct fb *fb, uint64_t at, uint32_t n, const char *field, const uint8_t **to)
+static inline bool fb_bytes(
+	struct fb *fb, uint64_t at, uint32_t n, const char *field, const uint8_t **to)
 {
 	int error;
 
 	if (at > fb->size || n > fb->size - at)
-		return fb_refuse(fb, "%s: %s is at byte %" PRIu64 " of it; it has %" PRIu64 " bytes",
-			fb->what, field, at, fb->size);
+		return fb_refuse(fb,
+			"%s: %s is at byte %" PRIu64 " of it; it has %" PRIu64 " bytes", fb->what,
+			field, at, fb->size);
 	if (at < fb->window_at || at + n > fb->window_at + fb->window_bytes) {
 		uint64_t begin = at - at % FB_STEP, left = fb->size - begin;
 		uint32_t load = left < FB_WINDOW ? (uint32_t)left : FB_WINDOW;
 
 		fb->window_bytes = 0;
-		if (!bytes_read(fb->b, fb->begin + begin, fb->window, load, &error, fb->why, fb->why_bytes))
+		if (!bytes_read(fb->b, fb->begin + begin, fb->window, load, &error, fb->why,
+			    fb->why_bytes))
 			return false;
 		fb->window_at = begin;
 		fb->window_bytes = load;
@@ -78,7 +83,8 @@ static inline bool fb_bytes(struct fb *fb, uint64_t at, uint32_t n, const char *
 	return true;
 }
 
-/* What the offset at @at points to, which has at least 4 bytes. Offsets count from where they stand. */
+/* What the offset at @at points to, which has at least 4 bytes. Offsets count from where they
+ * stand. */
 static inline bool fb_follow(struct fb *fb, uint64_t at, const char *field, uint64_t *to)
 {
 	const uint8_t *p;
@@ -105,7 +111,8 @@ static inline bool fb_table_at(struct fb *fb, uint64_t at, const char *field, st
 	int64_t back = (int32_t)bytes_u32(p), vtable = (int64_t)at - back;
 
 	if (vtable < 0 || (uint64_t)vtable > fb->size || fb->size - (uint64_t)vtable < 4)
-		return fb_refuse(fb, "%s: vtable of %s is at byte %" PRId64 "; it has %" PRIu64 " bytes",
+		return fb_refuse(fb,
+			"%s: vtable of %s is at byte %" PRId64 "; it has %" PRIu64 " bytes",
 			fb->what, field, vtable, fb->size);
 	if (!fb_bytes(fb, (uint64_t)vtable, 4, field, &p))
 		return false;
@@ -123,15 +130,16 @@ static inline bool fb_table_at(struct fb *fb, uint64_t at, const char *field, st
 	return true;
 }
 
-/* @at: where the offset of the root stands: at the buffer's begin, but for what may be before it. */
+/* @at: where the offset of the root stands: at the buffer's begin, but for what may be before it.
+ */
 static inline bool fb_root(struct fb *fb, uint64_t at, struct fb_table *to)
 {
 	return fb_follow(fb, at, "its root", &at) && fb_table_at(fb, at, "its root", to);
 }
 
 /* *@at: where field @id, of @n bytes, lies; 0: it is absent. */
-static inline bool fb_field(
-	struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n, const char *field, uint64_t *at)
+static inline bool fb_field(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n,
+	const char *field, uint64_t *at)
 {
 	unsigned slot = 4 + 2 * id;
 	const uint8_t *p;
@@ -148,8 +156,8 @@ static inline bool fb_field(
 	*at = table->at + offset;
 	if (offset >= 4 && offset + n <= table->bytes)
 		return true;
-	return fb_refuse(fb, "%s: %s is at byte %u of its table; must be within 4 to %u", fb->what, field,
-		offset, table->bytes);
+	return fb_refuse(fb, "%s: %s is at byte %u of its table; must be within 4 to %u", fb->what,
+		field, offset, table->bytes);
 }
 
 /* A signed integer of @n bytes: 1, 2, 4 or 8. */
@@ -174,8 +182,8 @@ static inline bool fb_integer(struct fb *fb, const struct fb_table *table, unsig
 }
 
 /* to->at is 0 if the table is absent. */
-static inline bool fb_table(
-	struct fb *fb, const struct fb_table *table, unsigned id, const char *field, struct fb_table *to)
+static inline bool fb_table(struct fb *fb, const struct fb_table *table, unsigned id,
+	const char *field, struct fb_table *to)
 {
 	uint64_t at;
 
@@ -186,8 +194,8 @@ static inline bool fb_table(
 }
 
 /* A vector of items of @item bytes, or a string (1), or of tables (4). Absent: empty. */
-static inline bool fb_vector(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t item,
-	const char *field, struct fb_vector *to)
+static inline bool fb_vector(struct fb *fb, const struct fb_table *table, unsigned id,
+	uint32_t item, const char *field, struct fb_vector *to)
 {
 	uint64_t at;
 	const uint8_t *p;
@@ -209,12 +217,13 @@ static inline bool fb_vector(struct fb *fb, const struct fb_table *table, unsign
 }
 
 /* Item @i (< count) of a vector of tables. */
-static inline bool fb_item(
-	struct fb *fb, const struct fb_vector *vector, uint32_t i, const char *field, struct fb_table *to)
+static inline bool fb_item(struct fb *fb, const struct fb_vector *vector, uint32_t i,
+	const char *field, struct fb_table *to)
 {
 	uint64_t at;
 
-	return fb_follow(fb, vector->at + 4 * (uint64_t)i, field, &at) && fb_table_at(fb, at, field, to);
+	return fb_follow(fb, vector->at + 4 * (uint64_t)i, field, &at) &&
+	       fb_table_at(fb, at, field, to);
 }
 
 #endif

@@ -62,8 +62,8 @@ static json_t *take_value(struct text *t)
 	if (value)
 		t->at = at;
 	else if (json_error_code(&error) == json_error_premature_end_of_input && most < left)
-		bytes_why(t->why, t->why_bytes, "its JSON has a value at byte %zu of over %d bytes", t->at,
-			VALUE_MOST);
+		bytes_why(t->why, t->why_bytes, "its JSON has a value at byte %zu of over %d bytes",
+			t->at, VALUE_MOST);
 	else
 		refuse(t, at, error.text);
 	return value;
@@ -140,8 +140,8 @@ static bool keep(struct text *t, const char *key, json_t *rest)
 	return json_object_set_new(rest, key, value) == 0 || refuse(t, t->at, "out of memory");
 }
 
-bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context, json_t **rest,
-	char *why, size_t why_bytes)
+bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context,
+	json_t **rest, char *why, size_t why_bytes)
 {
 	struct text t = {text, 0, n, why, why_bytes};
 	bool seen = false, fine = true;
@@ -179,18 +179,18 @@ bool json_each(const char *text, size_t n, const char *array, json_visit *visit,
 
 /* ---- members ---- */
 
-bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most, uint64_t *value,
-	char *why, size_t why_bytes)
+bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,
+	uint64_t *value, char *why, size_t why_bytes)
 {
 	const json_t *number = json_object_get(object, key);
 
 	if (!json_is_integer(number))
-		return bytes_why(
-			why, why_bytes, "%s%s is %s; must be a whole number", where, key, json_kind(number));
+		return bytes_why(why, why_bytes, "%s%s is %s; must be a whole number", where, key,
+			json_kind(number));
 	*value = (uint64_t)json_integer_value(number);
 	return (json_integer_value(number) >= 0 && *value <= most) ||
-	       bytes_why(why, why_bytes, "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64, where,
-		       key, json_integer_value(number), most);
+	       bytes_why(why, why_bytes, "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64,
+		       where, key, json_integer_value(number), most);
 }
 
 const char *json_string_in(
@@ -199,6 +199,7 @@ const char *json_string_in(
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_string(value))
-		bytes_why(why, why_bytes, "%s%s is %s; must be a string", where, key, json_kind(value));
+		bytes_why(why, why_bytes, "%s%s is %s; must be a string", where, key,
+			json_kind(value));
 	return json_string_value(value);
 }

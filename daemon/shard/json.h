@@ -1,6 +1,7 @@
 /*
- * JSON that others wrote, by jansson: no key twice, no NUL, at most 2,048 levels and 1 MiB a value, so that
- * no text takes memory out of proportion. Faults are one printable line with the byte at which they are.
+ * JSON that others wrote, by jansson: no key twice, no NUL, at most 2,048 levels and 1 MiB a value,
+ * so that no text takes memory out of proportion. Faults are one printable line with the byte at
+ * which they are.
  */
 #ifndef TOKEND_SHARD_JSON_H
 #define TOKEND_SHARD_JSON_H
@@ -16,16 +17,16 @@ json_t *json_object_of(const char *text, size_t n, char *why, size_t why_bytes);
 /* Member @number of the array; it is freed afterwards. False: @why. */
 typedef bool json_visit(void *context, uint64_t number, json_t *value, char *why, size_t why_bytes);
 /*
- * An object whose member @array is an array that may be long: @visit sees its values one by one, none of them
- * is kept. What else is in it comes in *@rest, to be freed with json_decref() whatever is returned; long
- * values are left out. False: @why.
+ * An object whose member @array is an array that may be long: @visit sees its values one by one,
+ * none of them is kept. What else is in it comes in *@rest, to be freed with json_decref() whatever
+ * is returned; long values are left out. False: @why.
  */
-bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context, json_t **rest,
-	char *why, size_t why_bytes);
+bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context,
+	json_t **rest, char *why, size_t why_bytes);
 
 /* A whole number from 0 to @most. False: @why, which calls it @where and @key. */
-bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most, uint64_t *value,
-	char *why, size_t why_bytes);
+bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,
+	uint64_t *value, char *why, size_t why_bytes);
 /* A string; lives as long as @object. NULL: @why. */
 const char *json_string_in(
 	const json_t *object, const char *where, const char *key, char *why, size_t why_bytes);

@@ -1,6 +1,6 @@
 /*
- * One walk serves directories and patterns: a directory is a pattern that matches everything below it.
- * (glob(3) would keep all names twice, and leaves out silently what it cannot read.)
+ * One walk serves directories and patterns: a directory is a pattern that matches everything below
+ * it. (glob(3) would keep all names twice, and leaves out silently what it cannot read.)
  */
 #include "daemon/shard/list.h"
 
@@ -58,7 +58,8 @@ const char *shard_list_add(struct shard_list *list, const char *name)
 	size_t n = strlen(name) + 1;
 
 	if (list->bytes + n > UINT32_MAX)
-		return "the names of this dataset's shards are over 4 GiB in all; use fewer, larger shards";
+		return "the names of this dataset's shards are over 4 GiB in all; use fewer, "
+		       "larger shards";
 	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
 		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
 		return "out of memory";
@@ -87,8 +88,8 @@ static const char *next_part(const char *pattern)
 	return slash && *slash ? slash : NULL;
 }
 
-/* w->path is an entry that matched: a file is taken, a directory entered. @pattern: what its entries must
- * match. */
+/* w->path is an entry that matched: a file is taken, a directory entered. @pattern: what its
+ * entries must match. */
 static bool walk_entry(
 	struct walk *w, unsigned char type, bool last, const char *pattern, const struct inside *up)
 {
@@ -97,8 +98,9 @@ static bool walk_entry(
 	if (type != DT_REG && type != DT_DIR) {
 		if (stat(w->path, &st) != 0)
 			return refuse(w, strerror(errno));
-		type = S_ISDIR(st.st_mode) ? DT_DIR
-					   : DT_REG; /* what is neither is refused when it is described */
+		type = S_ISDIR(st.st_mode)
+			       ? DT_DIR
+			       : DT_REG; /* what is neither is refused when it is described */
 	}
 	if (type == DT_DIR)
 		return walk_directory(w, last ? NULL : pattern, up);
@@ -228,7 +230,8 @@ static bool walk_path(struct walk *w, const char *path)
 
 /* ---- companions ---- */
 
-/* Is the file called @name without its last @cut bytes, and @ending instead, in the list, compressed or not?
+/* Is the file called @name without its last @cut bytes, and @ending instead, in the list,
+ * compressed or not?
  */
 static bool has_twin(
 	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
@@ -237,8 +240,8 @@ static bool has_twin(
 	char twin[PATH_MAX];
 
 	for (unsigned i = 0; i < (raw ? 1 : sizeof(packed) / sizeof(packed[0])); i++) {
-		int n = snprintf(
-			twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name, ending, packed[i]);
+		int n = snprintf(twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name,
+			ending, packed[i]);
 
 		if (n > 0 && (size_t)n < sizeof(twin) && shard_list_find(list, twin) >= 0)
 			return true;
@@ -246,8 +249,8 @@ static bool has_twin(
 	return false;
 }
 
-/* Is there a file that ends in @ending in or below the directory of @name, or, with "../" before it, the one
- * above? */
+/* Is there a file that ends in @ending in or below the directory of @name, or, with "../" before
+ * it, the one above? */
 static bool has_sibling(const struct shard_list *list, const char *name, const char *ending)
 {
 	size_t n = parent_bytes(name, strlen(name));
@@ -293,7 +296,8 @@ static bool is_accompanied(
 	return *kind == NULL;
 }
 
-/* Passes over what belongs to shards and is none. One that belongs to none would be data that is missing. */
+/* Passes over what belongs to shards and is none. One that belongs to none would be data that is
+ * missing. */
 static bool drop_companions(struct walk *w)
 {
 	struct shard_list *list = w->list;
@@ -308,11 +312,12 @@ static bool drop_companions(struct walk *w)
 
 		if (!is_accompanied(list, name, &kind)) {
 			snprintf(w->why, w->why_bytes,
-				"%s%s%s: is %s, but no shard that it belongs to (%s) is among the files; add "
+				"%s%s%s: is %s, but no shard that it belongs to (%s) is among the "
+				"files; add "
 				"that, or move "
 				"this away",
-				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name, kind->kind,
-				kind->shard);
+				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name,
+				kind->kind, kind->shard);
 			free(drop);
 			return false;
 		}
@@ -341,7 +346,8 @@ static bool refuse_twins(struct walk *w)
 				shard_list_find(list, other) < 0)
 				continue;
 			snprintf(w->why, w->why_bytes,
-				"%s%s%s: lies beside %s: the same tokens would be served twice; move one of "
+				"%s%s%s: lies beside %s: the same tokens would be served twice; "
+				"move one of "
 				"them away, or name a pattern that only one matches",
 				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name, other);
 			return false;
@@ -429,7 +435,8 @@ bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, s
 {
 	size_t n = strlen(list->root);
 	const char *slash = n > 0 && list->root[n - 1] != '/' ? "/" : "";
-	int length = snprintf(path, path_bytes, "%s%s%s", list->root, slash, shard_list_name(list, file));
+	int length = snprintf(
+		path, path_bytes, "%s%s%s", list->root, slash, shard_list_name(list, file));
 
 	return length >= 0 && (size_t)length < path_bytes;
 }

@@ -1,8 +1,8 @@
 /*
- * From a path in the config to a sorted list of files. The path is a file, a directory (read recursively) or
- * a pattern. Nothing is skipped but names that begin with a dot, and companions of shards that are in the
- * list (an index, a mask, …): whatever cannot be read is an error that names it, and so is a companion whose
- * shard is not there.
+ * From a path in the config to a sorted list of files. The path is a file, a directory (read
+ * recursively) or a pattern. Nothing is skipped but names that begin with a dot, and companions of
+ * shards that are in the list (an index, a mask, …): whatever cannot be read is an error that names
+ * it, and so is a companion whose shard is not there.
  */
 #ifndef TOKEND_SHARD_LIST_H
 #define TOKEND_SHARD_LIST_H
@@ -13,8 +13,8 @@
 
 /* Four bytes a file besides the text of the names: a dataset may have millions. */
 struct shard_list {
-	char *root;   /* absolute; the directory, a file's parent, or what stands before a pattern's first
-			 wildcard */
+	char *root;   /* absolute; the directory, a file's parent, or what stands before a pattern's
+			 first   wildcard */
 	char *paths;  /* relative to root, each with its 0 */
 	uint32_t *at; /* [count] offsets into paths, so that the names ascend byte by byte */
 	uint64_t count;
@@ -23,9 +23,9 @@ struct shard_list {
 };
 
 /*
- * @path is absolute. A path that exists is taken as it stands, whatever characters it has; otherwise `*`, `?`
- * and `[…]` make it a pattern, whose matches may be files and directories. Links are followed. An empty list
- * is no fault here. On false one line is in @why and @list is empty.
+ * @path is absolute. A path that exists is taken as it stands, whatever characters it has;
+ * otherwise `*`, `?` and `[…]` make it a pattern, whose matches may be files and directories. Links
+ * are followed. An empty list is no fault here. On false one line is in @why and @list is empty.
  */
 bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes);
 /* One name more, behind the others. NULL, or what is wrong, in words. */

@@ -1,6 +1,7 @@
 /*
- * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the tokens. GPT-2's
- * are u16, Llama-3's u32. Its evaluation files look alike, but are questions and answers and no stream.
+ * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the
+ * tokens. GPT-2's are u16, Llama-3's u32. Its evaluation files look alike, but are questions and
+ * answers and no stream.
  */
 #include "daemon/shard/shard.h"
 
@@ -32,8 +33,8 @@ static bool is_known(uint32_t magic)
 }
 
 /*
- * A header whose magic is damaged must not be served as tokens: behind it stand a count that makes up the
- * file and nothing but zeros, which no file of tokens begins with.
+ * A header whose magic is damaged must not be served as tokens: behind it stand a count that makes
+ * up the file and nothing but zeros, which no file of tokens begins with.
  */
 static bool is_damaged(const struct bytes *b, const uint8_t *start)
 {
@@ -53,20 +54,22 @@ static bool llmc_recognise(const struct bytes *b)
 	uint8_t head[12];
 	size_t n = bytes_head(b, head, sizeof(head));
 
-	return (n >= 4 && (is_known(bytes_u32(head)) || is_known(__builtin_bswap32(bytes_u32(head))))) ||
+	return (n >= 4 && (is_known(bytes_u32(head)) ||
+				  is_known(__builtin_bswap32(bytes_u32(head))))) ||
 	       (n == sizeof(head) && is_damaged(b, head));
 }
 
-static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	uint8_t head[HEADER_BYTES];
 	int error;
 
 	(void)hint;
 	if (b->size < sizeof(head))
-		return bytes_why(why, why_bytes, "its size is %" PRIu64 " bytes; llm.c's header alone is %zu",
-			b->size, sizeof(head));
+		return bytes_why(why, why_bytes,
+			"its size is %" PRIu64 " bytes; llm.c's header alone is %zu", b->size,
+			sizeof(head));
 	if (!bytes_read(b, 0, head, sizeof(head), &error, why, why_bytes))
 		return false;
 	const struct kind *kind = kind_of(bytes_u32(head));
@@ -74,19 +77,21 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint, 
 
 	if (bytes_u32(head) == EVALUATION)
 		return bytes_why(why, why_bytes,
-			"is an llm.c evaluation file (magic %d), which holds questions and no stream of "
+			"is an llm.c evaluation file (magic %d), which holds questions and no "
+			"stream of "
 			"tokens; move it away",
 			EVALUATION);
 	if (!kind)
 		return bytes_why(why, why_bytes,
-			"magic is %" PRIu32 "%s; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32 " (Llama-3)",
+			"magic is %" PRIu32 "%s; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32
+			" (Llama-3)",
 			bytes_u32(head),
 			is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian" : "",
 			kinds[0].magic, kinds[1].magic);
 	if (version != kind->version)
 		return bytes_why(why, why_bytes,
-			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic", version,
-			kind->version, kind->name);
+			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic",
+			version, kind->version, kind->name);
 	if (count > INT32_MAX)
 		return bytes_why(why, why_bytes, "token count is %" PRId32 "; must be 0 to %d",
 			(int32_t)count, INT32_MAX);

@@ -17,8 +17,8 @@ struct mask {
 };
 
 /* "" where there can be none. */
-static bool mask_path(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	char *to, size_t to_bytes, char *why, size_t why_bytes)
+static bool mask_path(const struct shard_format *format, const char *path,
+	const struct shard_hint *hint, char *to, size_t to_bytes, char *why, size_t why_bytes)
 {
 	to[0] = 0;
 	if (!hint->label_mask) {
@@ -31,7 +31,8 @@ static bool mask_path(const struct shard_format *format, const char *path, const
 	int n = snprintf(to, to_bytes, "%s/%.*s", hint->label_mask,
 		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
 
-	return (n >= 0 && (size_t)n < to_bytes) || bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+	return (n >= 0 && (size_t)n < to_bytes) ||
+	       bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
 }
 
 uint32_t mask_beside(const struct shard_format *format, const char *shard)
@@ -90,7 +91,8 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 	mask_close(m);
 	if (error == ENOENT && hint->label_mask)
 		return bytes_why(why, why_bytes,
-			"has no loss mask: %.300s is not there; must be one for each shard of the dataset",
+			"has no loss mask: %.300s is not there; must be one for each shard of the "
+			"dataset",
 			at);
 	return error == ENOENT;
 }
@@ -118,8 +120,8 @@ uint64_t mask_bytes(const struct mask *mask)
 	return sizeof(*mask) + sizeof(*mask->file);
 }
 
-bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error, char *why,
-	size_t why_bytes)
+bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error,
+	char *why, size_t why_bytes)
 {
 	uint8_t bits = 0;
 	uint64_t i = 0;

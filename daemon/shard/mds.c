@@ -1,16 +1,17 @@
 /*
- * Mosaic's MDS: u32 n, u32 offsets[n + 1], a JSON config, then n samples. The config names the columns, how
- * each is encoded and how long it is, where that is always the same. A sample is a u32 length for each of the
- * other columns, then all columns' values, one after the other. One column holds the tokens: raw, or after a
- * few bytes that give their type and shape.
+ * Mosaic's MDS: u32 n, u32 offsets[n + 1], a JSON config, then n samples. The config names the
+ * columns, how each is encoded and how long it is, where that is always the same. A sample is a u32
+ * length for each of the other columns, then all columns' values, one after the other. One column
+ * holds the tokens: raw, or after a few bytes that give their type and shape.
  *
- * Each sample is a training sequence: a window is a sample, and all samples must be of one length. Where they
- * are, their offsets are arithmetic and nothing is kept of them.
+ * Each sample is a training sequence: a window is a sample, and all samples must be of one length.
+ * Where they are, their offsets are arithmetic and nothing is kept of them.
  *
- * index.json, in the directory or the one above, lists the shards. What it says is held against the files and
- * the other way round, so that a lost or a stray file is not found out by a training that went differently.
- * Of its `hashes` only xxh64 is looked at: of a compressed shard when that is about to be decoded whole, and
- * of a small one; no other is read whole, and sha1 would cost more than the decoding.
+ * index.json, in the directory or the one above, lists the shards. What it says is held against the
+ * files and the other way round, so that a lost or a stray file is not found out by a training that
+ * went differently. Of its `hashes` only xxh64 is looked at: of a compressed shard when that is
+ * about to be decoded whole, and of a small one; no other is read whole, and sha1 would cost more
+ * than the decoding.
  */
 #include "daemon/shard/json.h"
 #include "daemon/shard/memo.h"
@@ -31,7 +32,8 @@ enum {
 	CONFIG_MOST = 1 << 20,
 	COLUMNS_MOST = 256,
 	DIMENSIONS_MOST = 63,
-	LEAD_BYTES = SHARD_LEAD_MOST, /* of a sample are read at once: the lengths and the shape, mostly */
+	LEAD_BYTES = SHARD_LEAD_MOST, /* of a sample are read at once: the lengths and the shape,
+					 mostly */
 	TABLE_AT_ONCE = 16 * 1024,
 	SPREAD = 16,	 /* samples that are looked at to describe a shard of odd offsets */
 	SMALL = 1 << 20, /* shards of which every sample is looked at when they are opened, */
@@ -140,8 +142,9 @@ static enum rank encoding(const char *text, const struct shard_hint *hint, struc
 	if (strncmp(text, array, n) != 0 || (text[n] && text[n] != ':')) {
 		l->count = 1;
 		l->type = SHARD_I64;
-		return strcmp(text, "int") == 0 || type_named(text, strlen(text), &l->type) ? A_NUMBER
-											    : NO_TOKENS;
+		return strcmp(text, "int") == 0 || type_named(text, strlen(text), &l->type)
+			       ? A_NUMBER
+			       : NO_TOKENS;
 	}
 	l->has_type = text[n] == ':';
 	l->has_shape = false;
@@ -166,7 +169,8 @@ static const char *text_item(const json_t *config, const char *key, size_t i)
 	return json_string_value(item(config, key, i));
 }
 
-/* The three arrays: of one length and of the right types, names ascending, as the writer sorts them. */
+/* The three arrays: of one length and of the right types, names ascending, as the writer sorts
+ * them. */
 static bool check_columns(const json_t *config, const char *where, char *why, size_t why_bytes)
 {
 	static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
@@ -177,30 +181,35 @@ static bool check_columns(const json_t *config, const char *where, char *why, si
 		const json_t *array = json_object_get(config, keys[k]);
 
 		if (!json_is_array(array))
-			return bytes_why(why, why_bytes, "%s%s is %s; must be an array", where, keys[k],
-				json_kind(array));
+			return bytes_why(why, why_bytes, "%s%s is %s; must be an array", where,
+				keys[k], json_kind(array));
 		if (json_array_size(array) != n || n == 0 || n > COLUMNS_MOST)
 			return bytes_why(why, why_bytes,
-				"%s%s has %zu entries, column_names %zu; must be one number, 1 to %d", where,
-				keys[k], json_array_size(array), n, COLUMNS_MOST);
+				"%s%s has %zu entries, column_names %zu; must be one number, 1 to "
+				"%d",
+				where, keys[k], json_array_size(array), n, COLUMNS_MOST);
 	}
 	for (size_t i = 0; i < n; i++) {
 		const json_t *size = item(config, keys[2], i);
 
 		for (int k = 0; k < 2; k++)
 			if (!text_item(config, keys[k], i))
-				return bytes_why(why, why_bytes, "%s%s[%zu] is %s; must be a string", where,
-					keys[k], i, json_kind(item(config, keys[k], i)));
+				return bytes_why(why, why_bytes,
+					"%s%s[%zu] is %s; must be a string", where, keys[k], i,
+					json_kind(item(config, keys[k], i)));
 		if (!json_is_null(size) && !json_is_integer(size))
-			return bytes_why(why, why_bytes, "%s%s[%zu] is %s; must be null or a whole number",
-				where, keys[2], i, json_kind(size));
+			return bytes_why(why, why_bytes,
+				"%s%s[%zu] is %s; must be null or a whole number", where, keys[2],
+				i, json_kind(size));
 		if (json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX)
 			return bytes_why(why, why_bytes,
-				"%s%s[%zu] is %" JSON_INTEGER_FORMAT "; must be null or 0 to %u", where,
-				keys[2], i, json_integer_value(size), UINT32_MAX);
-		if (i > 0 && strcmp(text_item(config, keys[0], i), text_item(config, keys[0], i - 1)) <= 0)
+				"%s%s[%zu] is %" JSON_INTEGER_FORMAT "; must be null or 0 to %u",
+				where, keys[2], i, json_integer_value(size), UINT32_MAX);
+		if (i > 0 && strcmp(text_item(config, keys[0], i),
+				     text_item(config, keys[0], i - 1)) <= 0)
 			return bytes_why(why, why_bytes,
-				"%s%s[%zu] is '%s'; must come after the one before it: names are sorted, "
+				"%s%s[%zu] is '%s'; must come after the one before it: names are "
+				"sorted, "
 				"each is there once",
 				where, keys[0], i,
 				json_shown(text_item(config, keys[0], i), shown, sizeof(shown)));
@@ -208,7 +217,8 @@ static bool check_columns(const json_t *config, const char *where, char *why, si
 	return true;
 }
 
-/* "ids: ndarray:int32, text: str (12 bytes)": what a shard and an index must agree on. NULL: out of memory.
+/* "ids: ndarray:int32, text: str (12 bytes)": what a shard and an index must agree on. NULL: out of
+ * memory.
  */
 static char *columns_text(const json_t *config)
 {
@@ -236,16 +246,16 @@ static bool refuse_column(
 {
 	char *all = columns_text(config), shown[160], shown_name[SHOWN];
 
-	bytes_why(why, why_bytes, "%s%s; say which column holds tokens (`column:`); it has %s", what,
-		json_shown(name, shown_name, sizeof(shown_name)),
+	bytes_why(why, why_bytes, "%s%s; say which column holds tokens (`column:`); it has %s",
+		what, json_shown(name, shown_name, sizeof(shown_name)),
 		all ? json_shown(all, shown, sizeof(shown)) : "?");
 	free(all);
 	return false;
 }
 
 /* Which column: the config's, else one called as llm-foundry calls it, else the only likely one. */
-static bool choose(
-	const json_t *config, const struct shard_hint *hint, unsigned *column, char *why, size_t why_bytes)
+static bool choose(const json_t *config, const struct shard_hint *hint, unsigned *column, char *why,
+	size_t why_bytes)
 {
 	const char *const names[] = {hint->column, "tokens", "input_ids"};
 	unsigned n = (unsigned)json_array_size(json_object_get(config, "column_names")), same = 0;
@@ -270,11 +280,12 @@ static bool choose(
 	}
 	if (best == NO_TOKENS)
 		return refuse_column(config, "no column holds tokens", "", why, why_bytes);
-	return same == 1 || refuse_column(config, "several columns may hold tokens", "", why, why_bytes);
+	return same == 1 ||
+	       refuse_column(config, "several columns may hold tokens", "", why, why_bytes);
 }
 
-static bool lay_out(
-	const json_t *config, const struct shard_hint *hint, struct layout *l, char *why, size_t why_bytes)
+static bool lay_out(const json_t *config, const struct shard_hint *hint, struct layout *l,
+	char *why, size_t why_bytes)
 {
 	char shown[SHOWN];
 
@@ -317,16 +328,16 @@ static bool read_offsets(const struct bytes *b, struct front *f, char *why, size
 
 	if (b->size < sizeof(head))
 		return bytes_why(why, why_bytes,
-			"its size is %" PRIu64 " bytes; a shard of one sample has at least %zu", b->size,
-			sizeof(head));
+			"its size is %" PRIu64 " bytes; a shard of one sample has at least %zu",
+			b->size, sizeof(head));
 	if (!bytes_read(b, 0, head, sizeof(head), &error, why, why_bytes))
 		return false;
 	f->samples = bytes_u32(head);
 	uint64_t table = 4 + 4 * ((uint64_t)f->samples + 1);
 
 	if (f->samples == 0)
-		return bytes_why(
-			why, why_bytes, "number of samples is 0: there is no token in it; remove it");
+		return bytes_why(why, why_bytes,
+			"number of samples is 0: there is no token in it; remove it");
 	if (table > b->size)
 		return bytes_why(why, why_bytes,
 			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
@@ -339,16 +350,18 @@ static bool read_offsets(const struct bytes *b, struct front *f, char *why, size
 	f->end = bytes_u32(last);
 	if (f->end != b->size)
 		return bytes_why(why, why_bytes,
-			"the last sample ends at byte %" PRIu32 " (offset %" PRIu32 "); it is %" PRIu64
-			" bytes long",
+			"the last sample ends at byte %" PRIu32 " (offset %" PRIu32
+			"); it is %" PRIu64 " bytes long",
 			f->end, f->samples, b->size);
 	if (f->first < table || f->first > f->end)
 		return bytes_why(why, why_bytes,
-			"offset 0 is %" PRIu32 "; must be %" PRIu64 ", where the offsets end, to %" PRIu32,
+			"offset 0 is %" PRIu32 "; must be %" PRIu64
+			", where the offsets end, to %" PRIu32,
 			f->first, table, f->end);
 	if (f->second < f->first || f->second > f->end)
-		return bytes_why(why, why_bytes, "offset 1 is %" PRIu32 "; must be %" PRIu32 " to %" PRIu32,
-			f->second, f->first, f->end);
+		return bytes_why(why, why_bytes,
+			"offset 1 is %" PRIu32 "; must be %" PRIu32 " to %" PRIu32, f->second,
+			f->first, f->end);
 	return true;
 }
 
@@ -357,7 +370,8 @@ static bool check_two(const json_t *object, const char *where, char *why, size_t
 	const json_t *version = json_object_get(object, "version");
 
 	if (!json_is_integer(version))
-		return bytes_why(why, why_bytes, "%sversion is %s; must be 2", where, json_kind(version));
+		return bytes_why(
+			why, why_bytes, "%sversion is %s; must be 2", where, json_kind(version));
 	return json_integer_value(version) == 2 ||
 	       bytes_why(why, why_bytes, "%sversion is %" JSON_INTEGER_FORMAT "; must be 2", where,
 		       json_integer_value(version));
@@ -371,9 +385,9 @@ static bool check_version(const json_t *config, const char *where, char *why, si
 		return false;
 	const char *format = json_string_in(config, where, "format", why, why_bytes);
 
-	return format &&
-	       (strcmp(format, "mds") == 0 || bytes_why(why, why_bytes, "%sformat is '%s'; must be mds",
-						      where, json_shown(format, shown, sizeof(shown))));
+	return format && (strcmp(format, "mds") == 0 ||
+				 bytes_why(why, why_bytes, "%sformat is '%s'; must be mds", where,
+					 json_shown(format, shown, sizeof(shown))));
 }
 
 static bool parse_config(const char *text, size_t n, const struct shard_hint *hint, struct front *f,
@@ -393,8 +407,8 @@ static bool parse_config(const char *text, size_t n, const struct shard_hint *hi
 	return fine && (f->columns || bytes_why(why, why_bytes, "%s", strerror(ENOMEM)));
 }
 
-static bool read_front(
-	const struct bytes *b, const struct shard_hint *hint, struct front *f, char *why, size_t why_bytes)
+static bool read_front(const struct bytes *b, const struct shard_hint *hint, struct front *f,
+	char *why, size_t why_bytes)
 {
 	int error;
 
@@ -406,8 +420,9 @@ static bool read_front(
 
 	if (n > CONFIG_MOST)
 		return bytes_why(why, why_bytes,
-			"config is %" PRIu64 " bytes long (offset 0 is %" PRIu32 "); must be at most %d", n,
-			f->first, CONFIG_MOST);
+			"config is %" PRIu64 " bytes long (offset 0 is %" PRIu32
+			"); must be at most %d",
+			n, f->first, CONFIG_MOST);
 	char *text = malloc(n + 1);
 
 	if (!text)
@@ -432,8 +447,8 @@ struct sample {
 };
 
 /* Bytes [at, at + n) of it, where they are at hand or, n ≤ @to's size, read. NULL: @why. */
-static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64_t at, size_t n, uint8_t *to,
-	char *why, size_t why_bytes)
+static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64_t at, size_t n,
+	uint8_t *to, char *why, size_t why_bytes)
 {
 	int error;
 
@@ -443,8 +458,8 @@ static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64
 }
 
 /* Where the column is: the lengths must make up the sample. */
-static bool find_column(const struct bytes *b, const struct layout *l, struct sample *s, uint64_t *size,
-	char *why, size_t why_bytes)
+static bool find_column(const struct bytes *b, const struct layout *l, struct sample *s,
+	uint64_t *size, char *why, size_t why_bytes)
 {
 	uint8_t lengths[4 * COLUMNS_MOST];
 	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)l->variable, sum = head + l->fixed;
@@ -463,10 +478,11 @@ static bool find_column(const struct bytes *b, const struct layout *l, struct sa
 		s->tokens_at += i < l->column ? column : 0;
 		*size = i == l->column ? column : *size;
 	}
-	return sum == bytes || bytes_why(why, why_bytes,
-				       "sample %" PRIu32 ": its lengths and columns make up %" PRIu64
-				       " bytes; its offsets leave it %" PRIu64,
-				       s->number, sum, bytes);
+	return sum == bytes ||
+	       bytes_why(why, why_bytes,
+		       "sample %" PRIu32 ": its lengths and columns make up %" PRIu64
+		       " bytes; its offsets leave it %" PRIu64,
+		       s->number, sum, bytes);
 }
 
 static bool take_type(const uint8_t *value, struct sample *s, char *why, size_t why_bytes)
@@ -477,13 +493,14 @@ static bool take_type(const uint8_t *value, struct sample *s, char *why, size_t 
 			return true;
 		}
 	return bytes_why(why, why_bytes,
-		"sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65", s->number, *value,
+		"sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65",
+		s->number, *value,
 		*value == 18 || *value == 34 || *value == 66 ? ", which is a fraction" : "");
 }
 
 /* The type and the shape that a value of @size bytes begins with; *@n: how long they are. */
-static bool take_array(const struct bytes *b, const struct layout *l, struct sample *s, uint64_t size,
-	size_t *n, uint64_t *count, char *why, size_t why_bytes)
+static bool take_array(const struct bytes *b, const struct layout *l, struct sample *s,
+	uint64_t size, size_t *n, uint64_t *count, char *why, size_t why_bytes)
 {
 	uint8_t more[2 + 8 * DIMENSIONS_MOST];
 	size_t head = (size_t)!l->has_type + 1;
@@ -502,7 +519,8 @@ static bool take_array(const struct bytes *b, const struct layout *l, struct sam
 	*n = head + (size_t)dimensions * width;
 	if (dimensions == 0 || *n > size)
 		return bytes_why(why, why_bytes,
-			"sample %" PRIu32 ": shape has %u dimensions of %u bytes; must have 1 to %d, and "
+			"sample %" PRIu32
+			": shape has %u dimensions of %u bytes; must have 1 to %d, and "
 			"column `%s` is %" PRIu64 " bytes long",
 			s->number, dimensions, width, DIMENSIONS_MOST, l->name, size);
 	value = part(b, s, s->tokens_at, *n, more, why, why_bytes);
@@ -517,14 +535,16 @@ static bool take_array(const struct bytes *b, const struct layout *l, struct sam
 
 		if (__builtin_mul_overflow(*count, dimension, count))
 			return bytes_why(why, why_bytes,
-				"sample %" PRIu32 ": shape makes over 2^64 tokens; column `%s` is %" PRIu64
+				"sample %" PRIu32
+				": shape makes over 2^64 tokens; column `%s` is %" PRIu64
 				" bytes long",
 				s->number, l->name, size);
 	}
 	return true;
 }
 
-/* Looks into sample @number, [begin, end) of the file: where its tokens are, how many and of what type. */
+/* Looks into sample @number, [begin, end) of the file: where its tokens are, how many and of what
+ * type. */
 static bool look(const struct bytes *b, const struct layout *l, struct sample *s, uint32_t number,
 	uint64_t begin, uint64_t end, char *why, size_t why_bytes)
 {
@@ -560,16 +580,18 @@ static bool look(const struct bytes *b, const struct layout *l, struct sample *s
 			number, count, width, l->name, size - n);
 	s->tokens = count;
 	return count > 0 ||
-	       bytes_why(why, why_bytes, "sample %" PRIu32 ": column `%s` has no tokens", number, l->name);
+	       bytes_why(why, why_bytes, "sample %" PRIu32 ": column `%s` has no tokens", number,
+		       l->name);
 }
 
 /* All samples are like the first. */
-static bool alike(const struct sample *s, uint64_t tokens, enum shard_type type, char *why, size_t why_bytes)
+static bool alike(
+	const struct sample *s, uint64_t tokens, enum shard_type type, char *why, size_t why_bytes)
 {
 	if (s->type != type)
 		return bytes_why(why, why_bytes,
-			"sample %" PRIu32 " has tokens of %s, sample 0 of %s; must be one type", s->number,
-			shard_type_name(s->type), shard_type_name(type));
+			"sample %" PRIu32 " has tokens of %s, sample 0 of %s; must be one type",
+			s->number, shard_type_name(s->type), shard_type_name(type));
 	return s->tokens == tokens ||
 	       bytes_why(why, why_bytes,
 		       "sample %" PRIu32 " has %" PRIu64 " tokens, sample 0 has %" PRIu64
@@ -599,7 +621,8 @@ static void bounds(const struct shard_index *x, uint32_t i, uint64_t *begin, uin
 	*end = x->offsets ? x->offsets[i + 1] : *begin + x->stride;
 }
 
-/* Reads the offsets, a few at a time: they must ascend, and are kept only if they are not arithmetic. */
+/* Reads the offsets, a few at a time: they must ascend, and are kept only if they are not
+ * arithmetic. */
 static bool read_table(struct shard_index *x, char *why, size_t why_bytes)
 {
 	uint64_t count = (uint64_t)x->samples + 1;
@@ -610,9 +633,9 @@ static bool read_table(struct shard_index *x, char *why, size_t why_bytes)
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t in = i % (sizeof(some) / 4), left = count - i;
 
-		if (in == 0 &&
-			!bytes_read(x->b, 4 + 4 * i, some, 4 * left < sizeof(some) ? 4 * left : sizeof(some),
-				&error, why, why_bytes))
+		if (in == 0 && !bytes_read(x->b, 4 + 4 * i, some,
+				       4 * left < sizeof(some) ? 4 * left : sizeof(some), &error,
+				       why, why_bytes))
 			return false;
 		uint32_t offset = bytes_u32(some + 4 * in);
 
@@ -661,7 +684,8 @@ static void mds_close(struct shard_index *x)
 }
 
 /* The index without what only a walk tells. */
-static struct shard_index *begin(const struct bytes *b, const struct front *f, char *why, size_t why_bytes)
+static struct shard_index *begin(
+	const struct bytes *b, const struct front *f, char *why, size_t why_bytes)
 {
 	struct shard_index *x = calloc(1, sizeof(*x));
 	struct sample s;
@@ -707,11 +731,11 @@ static bool hash_bytes(const struct bytes *b, uint64_t *hash, char *why, size_t 
 }
 
 /*
- * Is that of @b what index.json says of its @data ("zip_data")? @cached: that or what is made of it, to be
- * forgotten before it is read again: a bit may have flipped on its way from the disk.
+ * Is that of @b what index.json says of its @data ("zip_data")? @cached: that or what is made of
+ * it, to be forgotten before it is read again: a bit may have flipped on its way from the disk.
  */
-static bool check_bytes(const struct bytes *b, const struct bytes *cached, const char *data, uint64_t hash,
-	char *why, size_t why_bytes)
+static bool check_bytes(const struct bytes *b, const struct bytes *cached, const char *data,
+	uint64_t hash, char *why, size_t why_bytes)
 {
 	uint64_t found;
 
@@ -778,7 +802,8 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 }
 
 /* A sample that is not known to be like the first: where its tokens are. */
-static bool look_at(const struct shard_index *x, uint32_t i, uint64_t *tokens_at, char *why, size_t why_bytes)
+static bool look_at(
+	const struct shard_index *x, uint32_t i, uint64_t *tokens_at, char *why, size_t why_bytes)
 {
 	struct sample s;
 	uint64_t from, end;
@@ -808,8 +833,8 @@ static uint64_t mds_extent(
 }
 
 /* The lengths and the shape are the first sample's, or are at least as good. */
-static bool mds_check(
-	const struct shard_index *x, uint64_t token, const uint8_t *lead, char *why, size_t why_bytes)
+static bool mds_check(const struct shard_index *x, uint64_t token, const uint8_t *lead, char *why,
+	size_t why_bytes)
 {
 	uint32_t i = (uint32_t)(token / x->sample_tokens);
 	uint64_t at, begin, end;
@@ -868,38 +893,41 @@ static bool check_basename(const char *where, const char *name, char *why, size_
 	if (!*file || slash == name || strchr(file, '/') || name[0] == '.' || file[0] == '.' ||
 		strlen(name) > NAME_MAX)
 		return bytes_why(why, why_bytes,
-			"%sbasename is '%s'; must be a file's name, or DIRECTORY/NAME below the index's own "
+			"%sbasename is '%s'; must be a file's name, or DIRECTORY/NAME below the "
+			"index's own "
 			"directory",
 			where, json_shown(name, shown, sizeof(shown)));
 	return true;
 }
 
 /* The xxh64 of `hashes`, if there is one. Others are passed over. */
-static bool take_hash(
-	const json_t *data, const char *where, uint64_t *hash, bool *has_hash, char *why, size_t why_bytes)
+static bool take_hash(const json_t *data, const char *where, uint64_t *hash, bool *has_hash,
+	char *why, size_t why_bytes)
 {
-	const json_t *hashes = json_object_get(data, "hashes"), *xxh64 = json_object_get(hashes, "xxh64");
+	const json_t *hashes = json_object_get(data, "hashes"),
+		     *xxh64 = json_object_get(hashes, "xxh64");
 	const char *text = json_string_value(xxh64);
 	char shown[SHOWN];
 
 	if (hashes && !json_is_null(hashes) && !json_is_object(hashes))
-		return bytes_why(
-			why, why_bytes, "%shashes is %s; must be an object", where, json_kind(hashes));
+		return bytes_why(why, why_bytes, "%shashes is %s; must be an object", where,
+			json_kind(hashes));
 	if (!xxh64)
 		return true;
 	if (!text)
-		return bytes_why(why, why_bytes, "%shashes.xxh64 is %s; must be 16 hex digits", where,
-			json_kind(xxh64));
+		return bytes_why(why, why_bytes, "%shashes.xxh64 is %s; must be 16 hex digits",
+			where, json_kind(xxh64));
 	if (strlen(text) != 16 || strspn(text, "0123456789abcdefABCDEF") != 16)
-		return bytes_why(why, why_bytes, "%shashes.xxh64 is '%s'; must be 16 hex digits", where,
-			json_shown(text, shown, sizeof(shown)));
+		return bytes_why(why, why_bytes, "%shashes.xxh64 is '%s'; must be 16 hex digits",
+			where, json_shown(text, shown, sizeof(shown)));
 	*hash = strtoull(text, NULL, 16);
 	*has_hash = true;
 	return true;
 }
 
 /* `zip_data`: the compressed twin, if there is one. */
-static bool take_zip(const json_t *shard, const char *where, struct entry *e, char *why, size_t why_bytes)
+static bool take_zip(
+	const json_t *shard, const char *where, struct entry *e, char *why, size_t why_bytes)
 {
 	const json_t *zip = json_object_get(shard, "zip_data");
 	char inner[64], shown[SHOWN];
@@ -911,8 +939,8 @@ static bool take_zip(const json_t *shard, const char *where, struct entry *e, ch
 	}
 	snprintf(inner, sizeof(inner), "%szip_data.", where);
 	if (!json_is_object(zip))
-		return bytes_why(
-			why, why_bytes, "%szip_data is %s; must be an object or null", where, json_kind(zip));
+		return bytes_why(why, why_bytes, "%szip_data is %s; must be an object or null",
+			where, json_kind(zip));
 	const char *name = json_string_in(zip, inner, "basename", why, why_bytes);
 
 	if (!name || !check_basename(inner, name, why, why_bytes) ||
@@ -920,15 +948,16 @@ static bool take_zip(const json_t *shard, const char *where, struct entry *e, ch
 		return false;
 	if (strncmp(name, e->name, n) != 0 || name[n] != '.' || strchr(name + n, '/'))
 		return bytes_why(why, why_bytes,
-			"%sbasename is '%s'; must be raw_data.basename and an ending like .zstd", inner,
-			json_shown(name, shown, sizeof(shown)));
+			"%sbasename is '%s'; must be raw_data.basename and an ending like .zstd",
+			inner, json_shown(name, shown, sizeof(shown)));
 	e->zip = strdup(name + n);
 	if (!e->zip)
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 	return take_hash(zip, inner, &e->zip_hash, &e->has_hash, why, why_bytes);
 }
 
-static bool take_entry(const json_t *shard, const char *where, struct list *list, char *why, size_t why_bytes)
+static bool take_entry(
+	const json_t *shard, const char *where, struct list *list, char *why, size_t why_bytes)
 {
 	struct entry *e = &list->entry[list->count];
 	const json_t *raw = json_object_get(shard, "raw_data");
@@ -936,12 +965,13 @@ static bool take_entry(const json_t *shard, const char *where, struct list *list
 	const char *name;
 
 	snprintf(inner, sizeof(inner), "%sraw_data.", where);
-	if (!check_version(shard, where, why, why_bytes) || !check_columns(shard, where, why, why_bytes) ||
+	if (!check_version(shard, where, why, why_bytes) ||
+		!check_columns(shard, where, why, why_bytes) ||
 		!json_number_in(shard, where, "samples", UINT32_MAX, &e->samples, why, why_bytes))
 		return false;
 	if (!json_is_object(raw))
-		return bytes_why(
-			why, why_bytes, "%sraw_data is %s; must be an object", where, json_kind(raw));
+		return bytes_why(why, why_bytes, "%sraw_data is %s; must be an object", where,
+			json_kind(raw));
 	name = json_string_in(raw, inner, "basename", why, why_bytes);
 	if (!name || !check_basename(inner, name, why, why_bytes) ||
 		!json_number_in(raw, inner, "bytes", INT64_MAX, &e->bytes, why, why_bytes) ||
@@ -968,8 +998,8 @@ static bool visit(void *context, uint64_t number, json_t *shard, char *why, size
 
 	snprintf(where, sizeof(where), "shards[%" PRIu64 "].", number);
 	if (!json_is_object(shard))
-		return bytes_why(why, why_bytes, "shards[%" PRIu64 "] is %s; must be an object", number,
-			json_kind(shard));
+		return bytes_why(why, why_bytes, "shards[%" PRIu64 "] is %s; must be an object",
+			number, json_kind(shard));
 	if (list->count == list->room) {
 		uint64_t room = list->room ? 2 * list->room : 64;
 		struct entry *entry = realloc(list->entry, room * sizeof(*entry));
@@ -992,7 +1022,8 @@ static bool is_file(const struct list *list, const char *name, const char *endin
 {
 	char path[PATH_MAX];
 	struct stat st;
-	int n = snprintf(path, sizeof(path), "%.*s%s%s", (int)list->directory, list->path, name, ending);
+	int n = snprintf(
+		path, sizeof(path), "%.*s%s%s", (int)list->directory, list->path, name, ending);
 
 	return n >= 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
@@ -1007,17 +1038,20 @@ static bool check_list(const struct list *list, char *why, size_t why_bytes)
 
 		if (i > 0 && strcmp(e->name, e[-1].name) == 0)
 			return bytes_why(why, why_bytes,
-				"shards[%" PRIu64 "] and shards[%" PRIu64 "] are both '%s'; must be one",
+				"shards[%" PRIu64 "] and shards[%" PRIu64
+				"] are both '%s'; must be one",
 				e[-1].number < e->number ? e[-1].number : e->number,
 				e[-1].number < e->number ? e->number : e[-1].number,
 				json_shown(e->name, shown, sizeof(shown)));
 		if (!is_file(list, e->name, "") && !is_file(list, e->name, e->zip) &&
 			!is_file(list, e->name, ".zstd") && !is_file(list, e->name, ".zst"))
 			return bytes_why(why, why_bytes,
-				"shards[%" PRIu64 "] is '%s'%s%s%s, and no such file is there; add it, or "
+				"shards[%" PRIu64
+				"] is '%s'%s%s%s, and no such file is there; add it, or "
 				"write the index anew",
 				e->number, json_shown(e->name, shown, sizeof(shown)),
-				*e->zip ? " (or with " : "", *e->zip ? e->zip : "", *e->zip ? ")" : "");
+				*e->zip ? " (or with " : "", *e->zip ? e->zip : "",
+				*e->zip ? ")" : "");
 	}
 	return true;
 }
@@ -1042,8 +1076,9 @@ static bool load_list(const struct bytes *b, struct list *list, char *why, size_
 	int error;
 
 	if (b->size > INDEX_MOST)
-		return bytes_why(why, why_bytes, "its size is %" PRIu64 " bytes; must be at most %" PRIu64,
-			b->size, INDEX_MOST);
+		return bytes_why(why, why_bytes,
+			"its size is %" PRIu64 " bytes; must be at most %" PRIu64, b->size,
+			INDEX_MOST);
 	char *text = malloc(b->size + 1);
 
 	if (!text)
@@ -1070,8 +1105,8 @@ static void *list_read(const char *path, char *why, size_t why_bytes)
 	struct bytes *b = bytes_open_path(path, &error, why, why_bytes);
 
 	list->absent = !b && error == ENOENT;
-	bool fine = list->absent ||
-		    (b && load_list(b, list, inner, sizeof(inner)) && bytes_settled(b, inner, sizeof(inner)));
+	bool fine = list->absent || (b && load_list(b, list, inner, sizeof(inner)) &&
+					    bytes_settled(b, inner, sizeof(inner)));
 
 	if (b && !fine)
 		bytes_why(why, why_bytes, "index.json: %s", inner);
@@ -1094,7 +1129,8 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 	       (size_t)snprintf(to, to_bytes, "%s", name) < to_bytes;
 }
 
-/* The compressed file itself, if it is the one that the index knows; its hash is looked at by open(). */
+/* The compressed file itself, if it is the one that the index knows; its hash is looked at by
+ * open(). */
 static bool check_zip(
 	const struct bytes *b, struct front *f, const struct entry *e, char *why, size_t why_bytes)
 {
@@ -1106,7 +1142,8 @@ static bool check_zip(
 		return bytes_why(why, why_bytes, "%s", strerror(errno));
 	if ((uint64_t)st.st_size != e->zip_bytes)
 		return bytes_why(why, why_bytes,
-			"it is %lld bytes long; index.json: shards[%" PRIu64 "].zip_data.bytes is %" PRIu64,
+			"it is %lld bytes long; index.json: shards[%" PRIu64
+			"].zip_data.bytes is %" PRIu64,
 			(long long)st.st_size, e->number, e->zip_bytes);
 	f->has_hash = e->has_hash;
 	f->hash = e->zip_hash;
@@ -1125,7 +1162,8 @@ static bool check_entry(
 			f->samples, e->number, e->samples);
 	if (e->bytes != b->size)
 		return bytes_why(why, why_bytes,
-			"%s %" PRIu64 " bytes; index.json: shards[%" PRIu64 "].raw_data.bytes is %" PRIu64,
+			"%s %" PRIu64 " bytes; index.json: shards[%" PRIu64
+			"].raw_data.bytes is %" PRIu64,
 			b->plain ? "its size is" : "it decodes to", b->size, e->number, e->bytes);
 	if (strcmp(e->columns, f->columns) != 0)
 		return bytes_why(why, why_bytes,
@@ -1133,14 +1171,15 @@ static bool check_entry(
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
 	/* A large one is not read whole for it. */
-	if (e->has_raw_hash && b->size <= TINY && !check_bytes(b, b, "raw_data", e->raw_hash, why, why_bytes))
+	if (e->has_raw_hash && b->size <= TINY &&
+		!check_bytes(b, b, "raw_data", e->raw_hash, why, why_bytes))
 		return false;
 	return check_zip(b, f, e, why, why_bytes);
 }
 
 /* @directory/index.json against the shard, which it knows as @name. *@absent: there is none. */
-static bool check_index(const struct bytes *b, struct front *f, struct memo *memo, const char *directory,
-	const char *name, bool *absent, char *why, size_t why_bytes)
+static bool check_index(const struct bytes *b, struct front *f, struct memo *memo,
+	const char *directory, const char *name, bool *absent, char *why, size_t why_bytes)
 {
 	char path[PATH_MAX];
 	struct entry wanted = {.name = (char *)name};
@@ -1155,11 +1194,13 @@ static bool check_index(const struct bytes *b, struct front *f, struct memo *mem
 	if (list->absent)
 		return true;
 	const struct entry *e =
-		list->count ? bsearch(&wanted, list->entry, list->count, sizeof(*e), by_name) : NULL;
+		list->count ? bsearch(&wanted, list->entry, list->count, sizeof(*e), by_name)
+			    : NULL;
 
 	return e ? check_entry(b, f, e, why, why_bytes)
 		 : bytes_why(why, why_bytes,
-			   "it is not among the %" PRIu64 " shards of %.200s; move it away, or write the "
+			   "it is not among the %" PRIu64
+			   " shards of %.200s; move it away, or write the "
 			   "index anew",
 			   list->count, path);
 }
@@ -1175,11 +1216,11 @@ static bool is_below(const char *directory, const char *root)
 }
 
 /*
- * The index of its directory; and the one above where that is part of the dataset, or where there is no
- * other: it is a merged one, then.
+ * The index of its directory; and the one above where that is part of the dataset, or where there
+ * is no other: it is a merged one, then.
  */
-static bool check_indexes(const struct bytes *b, struct front *f, struct memo *memo, char *directory,
-	const char *name, char *why, size_t why_bytes)
+static bool check_indexes(const struct bytes *b, struct front *f, struct memo *memo,
+	char *directory, const char *name, char *why, size_t why_bytes)
 {
 	size_t n = strlen(directory) - 1; /* without the slash */
 	char merged[PATH_MAX];
@@ -1198,21 +1239,24 @@ static bool check_indexes(const struct bytes *b, struct front *f, struct memo *m
 }
 
 /* Whatever index.json there is must list the shard, and as it is. */
-static bool check_listed(
-	const struct bytes *b, const struct shard_hint *hint, struct front *f, char *why, size_t why_bytes)
+static bool check_listed(const struct bytes *b, const struct shard_hint *hint, struct front *f,
+	char *why, size_t why_bytes)
 {
 	char directory[PATH_MAX + 1], name[NAME_MAX + 1];
 	const char *slash = strrchr(b->path, '/');
 
-	snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - b->path) : 1, slash ? b->path : ".");
+	snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - b->path) : 1,
+		slash ? b->path : ".");
 	/* The names of the directory and of the one above are needed: none may be dots. */
-	bool named = !directory[0] ||
-		     (directory[0] == '/' && !strstr(directory, "/./") && !strstr(directory, "/../") &&
-			     !ends_in(directory, "/.") && !ends_in(directory, "/.."));
+	bool named =
+		!directory[0] ||
+		(directory[0] == '/' && !strstr(directory, "/./") && !strstr(directory, "/../") &&
+			!ends_in(directory, "/.") && !ends_in(directory, "/.."));
 	char *real = named ? strdup(directory) : realpath(directory, NULL);
 
 	if (!real || !raw_name(b->path, name, sizeof(name)))
-		return free(real), bytes_why(why, why_bytes, "%s", strerror(real ? ENAMETOOLONG : errno));
+		return free(real),
+		       bytes_why(why, why_bytes, "%s", strerror(real ? ENAMETOOLONG : errno));
 	snprintf(directory, sizeof(directory), "%s/", strcmp(real, "/") == 0 ? "" : real);
 	free(real);
 	struct memo *memo = hint->memo ? hint->memo : memo_new(directory);
@@ -1231,15 +1275,17 @@ static bool refuse_packed(const struct bytes *b, char *why, size_t why_bytes)
 	for (unsigned i = 0; i < sizeof(packed) / sizeof(packed[0]); i++)
 		if (ends_in(b->path, packed[i]))
 			return bytes_why(why, why_bytes,
-				"is compressed in a way that is not read here (%s); must be raw or zstd: "
+				"is compressed in a way that is not read here (%s); must be raw or "
+				"zstd: "
 				"unpack it, index.json may stay",
 				packed[i] + 4);
 	return true;
 }
 
 /*
- * Samples of several lengths are to be refused before a training starts with them. If the tokens are all that
- * can vary, the length of the whole shard shows it; else the offsets and a few samples do.
+ * Samples of several lengths are to be refused before a training starts with them. If the tokens
+ * are all that can vary, the length of the whole shard shows it; else the offsets and a few samples
+ * do.
  */
 static bool check_spread(struct shard_index *x, const struct front *f, char *why, size_t why_bytes)
 {
@@ -1258,14 +1304,15 @@ static bool check_window(
 {
 	return hint->window_tokens == 0 || hint->window_tokens == x->sample_tokens ||
 	       bytes_why(why, why_bytes,
-		       "its samples have %" PRIu64 " tokens each, and a window is a sample; seq_len + extra "
+		       "its samples have %" PRIu64
+		       " tokens each, and a window is a sample; seq_len + extra "
 		       "is %" PRIu64 ": say `seq_len: %" PRIu64 "` and `extra: 0`",
 		       x->sample_tokens, hint->window_tokens, x->sample_tokens);
 }
 
 /*
- * What describes a shard lies at its begin, so a large compressed one need not be decoded whole for that: a
- * source of those bytes, which asks the whole one for others.
+ * What describes a shard lies at its begin, so a large compressed one need not be decoded whole for
+ * that: a source of those bytes, which asks the whole one for others.
  */
 struct front_source {
 	struct bytes bytes;
@@ -1274,8 +1321,8 @@ struct front_source {
 	uint64_t n;
 };
 
-static bool front_source_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+static bool front_source_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
+	char *why, size_t why_bytes)
 {
 	const struct front_source *s = (const struct front_source *)b;
 
@@ -1290,7 +1337,8 @@ static void front_source_forget(const struct bytes *b)
 	bytes_forget(((const struct front_source *)b)->whole);
 }
 
-static const struct bytes_ops front_source_ops = {.read = front_source_read, .forget = front_source_forget};
+static const struct bytes_ops front_source_ops = {
+	.read = front_source_read, .forget = front_source_forget};
 
 static void front_source_make(struct front_source *s, const struct bytes *b)
 {
@@ -1301,7 +1349,8 @@ static void front_source_make(struct front_source *s, const struct bytes *b)
 	if (b->plain || bytes_head(b, head, sizeof(head)) < sizeof(head))
 		return;
 	/* To offset 0, and of the first sample what is looked at. */
-	uint64_t n = (uint64_t)bytes_u32(head + 4) + LEAD_BYTES, most = 4 * (uint64_t)bytes_u32(head);
+	uint64_t n = (uint64_t)bytes_u32(head + 4) + LEAD_BYTES,
+		 most = 4 * (uint64_t)bytes_u32(head);
 
 	if (n > b->size || n > most + CONFIG_MOST)
 		return;
@@ -1310,8 +1359,8 @@ static void front_source_make(struct front_source *s, const struct bytes *b)
 		s->n = bytes_head(b, s->data, n);
 }
 
-static bool mds_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct front f = {.columns = NULL};
 	struct front_source front = {.data = NULL};
@@ -1327,7 +1376,8 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint, s
 	if (fine) {
 		facts->type = x->type;
 		facts->sample_tokens = x->sample_tokens;
-		facts->tokens = x->samples * x->sample_tokens; /* both lie in a file of under 4 GiB */
+		facts->tokens =
+			x->samples * x->sample_tokens; /* both lie in a file of under 4 GiB */
 		facts->has_hash = f.has_hash;
 		facts->hash = f.hash;
 	}

@@ -1,10 +1,11 @@
 /*
- * Megatron's X.bin and X.idx. The .bin is tokens and nothing else; the .idx says their type, and of each
- * sequence its length and the byte where it begins. Training takes each sequence as a document, so that is
- * what one is here; what the index calls documents are runs of sequences, and only checked.
+ * Megatron's X.bin and X.idx. The .bin is tokens and nothing else; the .idx says their type, and of
+ * each sequence its length and the byte where it begins. Training takes each sequence as a
+ * document, so that is what one is here; what the index calls documents are runs of sequences, and
+ * only checked.
  *
- * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens are those
- * of the sequences, in the order of the index; bytes that no sequence covers are none.
+ * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens
+ * are those of the sequences, in the order of the index; bytes that no sequence covers are none.
  */
 #include "daemon/shard/pieces.h"
 #include "daemon/shard/shard.h"
@@ -17,8 +18,8 @@
 #include <string.h>
 
 /*
- * The arrays follow the header without a gap: lengths i32[N], pointers i64[N], documents i64[D], and, in
- * multimodal files, modes i8[N].
+ * The arrays follow the header without a gap: lengths i32[N], pointers i64[N], documents i64[D],
+ * and, in multimodal files, modes i8[N].
  */
 enum {
 	VERSION_AT = 9,
@@ -76,7 +77,8 @@ static bool idx_path(const struct bytes *b, char *path, size_t path_bytes)
 }
 
 /*
- * By the .idx beside it, whatever that begins with: a damaged one must not turn its tokens into a flat file.
+ * By the .idx beside it, whatever that begins with: a damaged one must not turn its tokens into a
+ * flat file.
  */
 static bool megatron_recognise(const struct bytes *b)
 {
@@ -116,22 +118,26 @@ static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why
 
 	if (size == 0)
 		return bytes_why(why, why_bytes,
-			".idx: its size is 0 bytes; the header alone has %d: its writer was not closed",
+			".idx: its size is 0 bytes; the header alone has %d: its writer was not "
+			"closed",
 			HEADER_BYTES);
 
 	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
 		return bytes_why(why, why_bytes,
-			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; must be "
+			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; "
+			"must be "
 			"MMIDIDX: write it again with a Megatron of 2020 or later");
 	if (memcmp(head, magic, n) != 0)
 		return bytes_why(why, why_bytes,
-			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; if the "
+			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; "
+			"if the "
 			".bin is plain tokens, say `format: flat` and move the .idx away",
 			bytes_shown(head, n, text, sizeof(text)));
 	if (size < HEADER_BYTES)
 		return bytes_why(why, why_bytes,
-			".idx: its size is %" PRIu64 " bytes; the header alone has %d: it is cut short", size,
-			HEADER_BYTES);
+			".idx: its size is %" PRIu64
+			" bytes; the header alone has %d: it is cut short",
+			size, HEADER_BYTES);
 	return true;
 }
 
@@ -142,7 +148,8 @@ static bool check_counts(struct idx *idx, char *why, size_t why_bytes)
 
 	if (idx->documents == 0)
 		return bytes_why(why, why_bytes,
-			".idx: document count is 0; must be at least 1 (the boundary before the first)");
+			".idx: document count is 0; must be at least 1 (the boundary before the "
+			"first)");
 	if (idx->sequences > rest / 12)
 		return bytes_why(why, why_bytes,
 			".idx: sequence count is %" PRIu64 "; its %" PRIu64
@@ -151,14 +158,14 @@ static bool check_counts(struct idx *idx, char *why, size_t why_bytes)
 	rest -= 12 * idx->sequences;
 	if (idx->documents > rest / 8)
 		return bytes_why(why, why_bytes,
-			".idx: document count is %" PRIu64 "; its %" PRIu64 " bytes after the %" PRIu64
-			" sequences hold at most %" PRIu64,
+			".idx: document count is %" PRIu64 "; its %" PRIu64
+			" bytes after the %" PRIu64 " sequences hold at most %" PRIu64,
 			idx->documents, rest, idx->sequences, rest / 8);
 	rest -= 8 * idx->documents;
 	if (idx->sequences == 0 && rest > 0)
 		return bytes_why(why, why_bytes,
-			".idx: sequence count is 0, and there are %" PRIu64 " bytes after the %" PRIu64
-			" document boundaries; must be none",
+			".idx: sequence count is 0, and there are %" PRIu64
+			" bytes after the %" PRIu64 " document boundaries; must be none",
 			rest, idx->documents);
 	idx->modes = rest > 0;
 	return rest == 0 || rest == idx->sequences ||
@@ -181,12 +188,14 @@ static bool read_header(struct idx *idx, char *why, size_t why_bytes)
 	unsigned type = head[TYPE_AT];
 
 	if (version != 1)
-		return bytes_why(why, why_bytes, ".idx: version is %" PRIu64 "; must be 1", version);
+		return bytes_why(
+			why, why_bytes, ".idx: version is %" PRIu64 "; must be 1", version);
 	if (type >= TYPES || !types[type].name)
 		return bytes_why(why, why_bytes, ".idx: dtype is %u; must be 1 to 5 or 8", type);
 	if (!types[type].integer)
 		return bytes_why(why, why_bytes,
-			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, i32, i64 "
+			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, "
+			"i32, i64 "
 			"or u16",
 			type, types[type].name);
 	idx->type = types[type].type;
@@ -205,15 +214,16 @@ static bool open_idx(struct idx *idx, const struct bytes *b, char *why, size_t w
 	*idx = (struct idx){0};
 	if (!idx_path(b, path, sizeof(path)))
 		return bytes_why(why, why_bytes,
-			"its name does not end in .bin: a Megatron shard is X.bin with X.idx beside it; name "
+			"its name does not end in .bin: a Megatron shard is X.bin with X.idx "
+			"beside it; name "
 			"the .bin");
 	idx->file = bytes_open_path(path, &error, why, why_bytes);
 	if (!idx->file)
-		return error == ENOENT
-			       ? bytes_why(why, why_bytes,
-					 "has no .idx beside it: a Megatron shard needs both (`format: "
-					 "flat` reads plain tokens)")
-			       : false;
+		return error == ENOENT ? bytes_why(why, why_bytes,
+						 "has no .idx beside it: a Megatron shard needs "
+						 "both (`format: "
+						 "flat` reads plain tokens)")
+				       : false;
 	idx->file->path = NULL; /* it was ours */
 	return read_header(idx, why, why_bytes);
 }
@@ -222,15 +232,16 @@ static bool open_idx(struct idx *idx, const struct bytes *b, char *why, size_t w
 
 static bool check_length(uint64_t i, int32_t length, char *why, size_t why_bytes)
 {
-	return length >= 0 || bytes_why(why, why_bytes,
-				      ".idx: length of sequence %" PRIu64 " is %" PRId32 "; must be 0 to %d",
-				      i, length, INT32_MAX);
+	return length >= 0 ||
+	       bytes_why(why, why_bytes,
+		       ".idx: length of sequence %" PRIu64 " is %" PRId32 "; must be 0 to %d", i,
+		       length, INT32_MAX);
 }
 
 /*
- * The number of tokens: the sum of all lengths, 4 bytes a sequence to read. That the first and the last
- * sequence lie where the .bin begins and ends does not say that there is no gap between them, so nothing
- * cheaper is sure.
+ * The number of tokens: the sum of all lengths, 4 bytes a sequence to read. That the first and the
+ * last sequence lie where the .bin begins and ends does not say that there is no gap between them,
+ * so nothing cheaper is sure.
  */
 static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size_t why_bytes)
 {
@@ -241,7 +252,8 @@ static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size
 	*tokens = 0;
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes))
+		if (!bytes_read(
+			    idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			int32_t length = (int32_t)bytes_u32(lengths + 4 * j);
@@ -256,7 +268,8 @@ static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size
 	return true;
 }
 
-/* Sequences may leave bytes out, but not claim more than there are: that would be an index of another .bin.
+/* Sequences may leave bytes out, but not claim more than there are: that would be an index of
+ * another .bin.
  */
 static bool check_total(
 	const struct bytes *b, const struct idx *idx, uint64_t tokens, char *why, size_t why_bytes)
@@ -266,14 +279,16 @@ static bool check_total(
 		       ".idx: its %" PRIu64 " sequences have %" PRIu64
 		       " tokens of %s in all; the .bin has %" PRIu64 " bytes, which is %" PRIu64
 		       ": it is cut short, or sequences overlap",
-		       idx->sequences, tokens, shard_type_name(idx->type), b->size, b->size / idx->width);
+		       idx->sequences, tokens, shard_type_name(idx->type), b->size,
+		       b->size / idx->width);
 }
 
-static bool megatron_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool megatron_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct idx idx;
-	bool fine = open_idx(&idx, b, why, why_bytes) && sum_lengths(&idx, &facts->tokens, why, why_bytes) &&
+	bool fine = open_idx(&idx, b, why, why_bytes) &&
+		    sum_lengths(&idx, &facts->tokens, why, why_bytes) &&
 		    check_total(b, &idx, facts->tokens, why, why_bytes);
 
 	(void)hint;
@@ -287,7 +302,8 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 	facts->documents = idx.sequences;
 	if (idx.modes)
 		bytes_why(facts->note, sizeof(facts->note),
-			"is multimodal: the modes of its sequences are ignored, all are served as tokens");
+			"is multimodal: the modes of its sequences are ignored, all are served as "
+			"tokens");
 	else if (spare > 0)
 		bytes_why(facts->note, sizeof(facts->note),
 			"%" PRIu64 " of the .bin's %" PRIu64
@@ -361,8 +377,10 @@ static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
 
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes) ||
-			!bytes_read(idx->file, pointers_at(idx, i), pointers, 8 * n, &error, why, why_bytes))
+		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why,
+			    why_bytes) ||
+			!bytes_read(idx->file, pointers_at(idx, i), pointers, 8 * n, &error, why,
+				why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++)
 			if (!take_sequence(w, i + j, (int32_t)bytes_u32(lengths + 4 * j),
@@ -373,8 +391,8 @@ static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
 }
 
 /*
- * Sequences need not follow one another. But where they do so exactly, and make up the .bin, for tokens of
- * another width, it is the dtype that is wrong, and what it makes of the tokens is none.
+ * Sequences need not follow one another. But where they do so exactly, and make up the .bin, for
+ * tokens of another width, it is the dtype that is wrong, and what it makes of the tokens is none.
  */
 static bool check_width(const struct walk *w, char *why, size_t why_bytes)
 {
@@ -396,13 +414,15 @@ static bool check_documents(const struct idx *idx, char *why, size_t why_bytes)
 
 	for (uint64_t i = 0; i < idx->documents; i += n) {
 		n = idx->documents - i < AT_ONCE ? idx->documents - i : AT_ONCE;
-		if (!bytes_read(idx->file, documents_at(idx, i), documents, 8 * n, &error, why, why_bytes))
+		if (!bytes_read(idx->file, documents_at(idx, i), documents, 8 * n, &error, why,
+			    why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			uint64_t boundary = bytes_u64(documents + 8 * j);
 			bool first = i + j == 0;
 
-			if (boundary < last || boundary > idx->sequences || (first && boundary != 0))
+			if (boundary < last || boundary > idx->sequences ||
+				(first && boundary != 0))
 				return bytes_why(why, why_bytes,
 					".idx: document boundary %" PRIu64 " is sequence %" PRId64
 					"; must be %" PRIu64 " to %" PRIu64,
@@ -447,8 +467,8 @@ static bool load_pieces(struct shard_index *index, struct walk *w, char *why, si
 	return true;
 }
 
-static bool load(struct shard_index *index, const struct bytes *b, const struct shard_facts *facts, char *why,
-	size_t why_bytes)
+static bool load(struct shard_index *index, const struct bytes *b, const struct shard_facts *facts,
+	char *why, size_t why_bytes)
 {
 	struct idx *idx = &index->idx;
 
@@ -458,8 +478,11 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
 	if (!index->pointers)
 		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	struct walk w = {
-		.idx = idx, .bin_bytes = b->size, .row = true, .rows = ~0u, .pointers = index->pointers};
+	struct walk w = {.idx = idx,
+		.bin_bytes = b->size,
+		.row = true,
+		.rows = ~0u,
+		.pointers = index->pointers};
 
 	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes) ||
 		!check_width(&w, why, why_bytes))
@@ -498,8 +521,8 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 
 /* ---- where ---- */
 
-static uint64_t megatron_extent(
-	const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+static uint64_t megatron_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
+	char *why, size_t why_bytes)
 {
 	(void)why, (void)why_bytes;
 	if (!index->row)
@@ -536,8 +559,8 @@ static const uint8_t *read_pointers(
 
 	if (last.number != index->number || last.first != first) {
 		last.number = 0;
-		if (!bytes_read(index->idx.file, pointers_at(&index->idx, first), last.pointers, 8 * n,
-			    &error, why, why_bytes))
+		if (!bytes_read(index->idx.file, pointers_at(&index->idx, first), last.pointers,
+			    8 * n, &error, why, why_bytes))
 			return NULL;
 		last.number = index->number;
 		last.first = first;
@@ -552,7 +575,8 @@ static uint64_t megatron_document(
 
 	if (!index->row)
 		return pieces_document(&index->pieces, token);
-	uint64_t byte = index->data_at + token * index->width, lo = 0, hi = (idx->sequences - 1) / STRIDE + 1;
+	uint64_t byte = index->data_at + token * index->width, lo = 0,
+		 hi = (idx->sequences - 1) / STRIDE + 1;
 
 	while (hi - lo > 1) { /* the last kept pointer that is not above; the first one never is */
 		uint64_t mid = lo + (hi - lo) / 2;
@@ -562,7 +586,8 @@ static uint64_t megatron_document(
 		else
 			lo = mid;
 	}
-	uint64_t first = lo * STRIDE + 1, left = idx->sequences - first, n = left < STRIDE ? left : STRIDE;
+	uint64_t first = lo * STRIDE + 1, left = idx->sequences - first,
+		 n = left < STRIDE ? left : STRIDE;
 
 	const uint8_t *pointers = read_pointers(index, first, n, why, why_bytes);
 
@@ -572,11 +597,13 @@ static uint64_t megatron_document(
 
 	if (i == n && n == left)
 		return index->tokens;
-	uint64_t boundary = i < n ? (bytes_u64(pointers + 8 * i) - index->data_at) / index->width : 0;
+	uint64_t boundary =
+		i < n ? (bytes_u64(pointers + 8 * i) - index->data_at) / index->width : 0;
 
 	if (boundary <= token || boundary > index->tokens) {
 		bytes_why(why, why_bytes,
-			".idx: pointer of sequence %" PRIu64 " was changed since it was opened", first + i);
+			".idx: pointer of sequence %" PRIu64 " was changed since it was opened",
+			first + i);
 		return 0;
 	}
 	return boundary;

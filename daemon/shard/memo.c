@@ -16,7 +16,8 @@ struct item {
 
 struct memo {
 	pthread_mutex_t lock;
-	struct item *items; /* the one asked for last comes first: shards of a directory stand together */
+	struct item *items; /* the one asked for last comes first: shards of a directory stand
+			       together */
 	char root[];
 };
 
@@ -53,16 +54,19 @@ const char *memo_root(const struct memo *memo)
 	return memo->root;
 }
 
-static struct item *item_new(const char *path, void *(*make)(const char *path, char *why, size_t why_bytes),
-	void (*drop)(void *made), char *why, size_t why_bytes)
+static struct item *item_new(const char *path,
+	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made),
+	char *why, size_t why_bytes)
 {
 	struct item *item = calloc(1, sizeof(*item));
 	char *copy = strdup(path), text[256];
 
 	snprintf(text, sizeof(text), "%s", strerror(ENOMEM));
 	if (item && copy)
-		*item = (struct item){
-			.make = make, .drop = drop, .made = make(path, text, sizeof(text)), .path = copy};
+		*item = (struct item){.make = make,
+			.drop = drop,
+			.made = make(path, text, sizeof(text)),
+			.path = copy};
 	if (item && item->made)
 		return item;
 	snprintf(why, why_bytes, "%s", text);
@@ -72,8 +76,8 @@ static struct item *item_new(const char *path, void *(*make)(const char *path, c
 }
 
 const void *memo_of(struct memo *memo, const char *path,
-	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made), char *why,
-	size_t why_bytes)
+	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made),
+	char *why, size_t why_bytes)
 {
 	pthread_mutex_lock(&memo->lock);
 	struct item **at = &memo->items, *item;

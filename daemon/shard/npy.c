@@ -1,7 +1,7 @@
 /*
- * NumPy's .npy: a magic, a version, the length of a header, and the header: a Python dict with three entries,
- * written as a literal. Then the values. It may have one dimension, or two: rows that are a window long are
- * samples, others are a stream.
+ * NumPy's .npy: a magic, a version, the length of a header, and the header: a Python dict with
+ * three entries, written as a literal. Then the values. It may have one dimension, or two: rows
+ * that are a window long are samples, others are a stream.
  */
 #include "daemon/shard/npy.h"
 
@@ -22,19 +22,21 @@ bool npy_recognise(const struct bytes *b)
 {
 	uint8_t head[sizeof(magic) - 1];
 
-	return bytes_head(b, head, sizeof(head)) == sizeof(head) && memcmp(head, magic, sizeof(head)) == 0;
+	return bytes_head(b, head, sizeof(head)) == sizeof(head) &&
+	       memcmp(head, magic, sizeof(head)) == 0;
 }
 
-/* Also where the magic is damaged: the header behind it, where NumPy begins it, is not to be served as
- * tokens. */
+/* Also where the magic is damaged: the header behind it, where NumPy begins it, is not to be served
+ * as tokens. */
 static bool is_npy(const struct bytes *b)
 {
 	static const char begin[] = "{'descr':";
 	uint8_t head[12 + sizeof(begin) - 1];
 
-	return npy_recognise(b) || (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-					   (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
-						   memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
+	return npy_recognise(b) ||
+	       (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
+		       (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
+			       memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
 }
 
 /* ---- the literal ---- */
@@ -76,7 +78,8 @@ static bool take_string(struct text *t, char *to, size_t to_bytes)
 	const char *begin = t->at + 1, *end = memchr(begin, *t->at, (size_t)(t->end - begin));
 	size_t n = end ? (size_t)(end - begin) : to_bytes;
 
-	if (n >= to_bytes || memchr(begin, '\\', n) || memchr(begin, '\n', n) || memchr(begin, 0, n))
+	if (n >= to_bytes || memchr(begin, '\\', n) || memchr(begin, '\n', n) ||
+		memchr(begin, 0, n))
 		return false;
 	memcpy(to, begin, n);
 	to[n] = 0;
@@ -142,8 +145,8 @@ static bool take_descr(struct text *t, struct header *h, char *why, size_t why_b
 	before = *t;
 	if (t->at < t->end && (*t->at == '[' || *t->at == '('))
 		return refuse_text(&before, "descr",
-			"one integer type (this one is structured, which holds more than tokens)", why,
-			why_bytes);
+			"one integer type (this one is structured, which holds more than tokens)",
+			why, why_bytes);
 	return take_string(t, h->descr, sizeof(h->descr)) ||
 	       refuse_text(&before, "descr", "a type like '<u2'", why, why_bytes);
 }
@@ -190,8 +193,8 @@ static bool take_entry(struct text *t, struct header *h, char *why, size_t why_b
 	skip_space(t);
 	before = *t;
 	if (!take_string(t, key, sizeof(key)) || !take(t, ':'))
-		return refuse_text(
-			&before, "a key", "'descr', 'fortran_order' or 'shape' and a colon", why, why_bytes);
+		return refuse_text(&before, "a key",
+			"'descr', 'fortran_order' or 'shape' and a colon", why, why_bytes);
 	bool *seen = strcmp(key, "descr") == 0		 ? &h->has_descr
 		     : strcmp(key, "fortran_order") == 0 ? &h->has_order
 		     : strcmp(key, "shape") == 0	 ? &h->has_shape
@@ -199,7 +202,8 @@ static bool take_entry(struct text *t, struct header *h, char *why, size_t why_b
 
 	if (!seen || *seen)
 		return bytes_why(why, why_bytes,
-			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, once each",
+			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, "
+			"once each",
 			shown(key), seen ? "there twice" : "unknown");
 	*seen = true;
 	return seen == &h->has_descr   ? take_descr(t, h, why, why_bytes)
@@ -215,7 +219,8 @@ static bool parse(struct text t, struct header *h, char *why, size_t why_bytes)
 		return refuse_text(&t, "its begin", "a Python dict: {", why, why_bytes);
 	while (!take(&t, '}')) {
 		if (!comma)
-			return refuse_text(&t, "between entries", "a comma, or } at the end", why, why_bytes);
+			return refuse_text(
+				&t, "between entries", "a comma, or } at the end", why, why_bytes);
 		if (!take_entry(&t, h, why, why_bytes))
 			return false;
 		comma = take(&t, ',');
@@ -247,18 +252,20 @@ static bool read_header(
 			"does not begin with NumPy's magic \\x93NUMPY, a version and a length: is "
 			"no .npy file, or cut short (`format: flat` reads plain tokens)");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
-		return bytes_why(
-			why, why_bytes, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
+		return bytes_why(why, why_bytes, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0",
+			head[6], head[7]);
 	uint64_t begin = head[6] == 1 ? 10 : 12,
 		 length = head[6] == 1 ? bytes_u16(head + 8) : bytes_u32(head + 8);
 
 	if (length > b->size - begin)
 		return bytes_why(why, why_bytes,
-			"NumPy header length is %" PRIu64 "; the file has %" PRIu64 " bytes after it", length,
-			b->size - begin);
+			"NumPy header length is %" PRIu64 "; the file has %" PRIu64
+			" bytes after it",
+			length, b->size - begin);
 	if (length > HEADER_MOST)
-		return bytes_why(why, why_bytes, "NumPy header length is %" PRIu64 "; must be at most %d",
-			length, HEADER_MOST);
+		return bytes_why(why, why_bytes,
+			"NumPy header length is %" PRIu64 "; must be at most %d", length,
+			HEADER_MOST);
 	char *text = malloc(length + 1);
 
 	if (!text)
@@ -289,7 +296,8 @@ static bool type_of(struct header *h, enum shard_type *type, char *why, size_t w
 	const char *code = h->descr;
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		bool byte = strcmp(code + (*code != 0), names[i] + 1) == 0 && strchr("|<>=", *code) && *code;
+		bool byte = strcmp(code + (*code != 0), names[i] + 1) == 0 &&
+			    strchr("|<>=", *code) && *code;
 
 		if (strcmp(code, names[i]) == 0 || (byte && names[i][0] == '|')) {
 			*type = (enum shard_type)i;
@@ -312,8 +320,8 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, 
 	if (!read_header(b, &h, data_at, why, why_bytes))
 		return false;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
-		return bytes_why(
-			why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool", shown(h.descr));
+		return bytes_why(why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool",
+			shown(h.descr));
 	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
 		return bytes_why(why, why_bytes,
 			"NumPy header: shape is (%" PRIu64 ", …) of %u dimensions with %" PRIu64
@@ -322,8 +330,8 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, 
 	return true;
 }
 
-static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool npy_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct header h;
 	uint64_t bytes;
@@ -338,16 +346,17 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint, s
 			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
 		return bytes_why(why, why_bytes,
-			"NumPy header: fortran_order is True: rows do not lie in a row; write it in C order");
+			"NumPy header: fortran_order is True: rows do not lie in a row; write it "
+			"in C order");
 	facts->tokens = h.shape[0];
 	if ((h.dimensions == 2 && __builtin_mul_overflow(h.shape[0], h.shape[1], &facts->tokens)) ||
 		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
 		bytes != b->size - facts->data_at)
 		return bytes_why(why, why_bytes,
-			"NumPy header: shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
-			" bytes after the header",
-			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, shard_type_name(facts->type),
-			b->size - facts->data_at);
+			"NumPy header: shape is (%" PRIu64 ", %" PRIu64
+			") of %s; the file has %" PRIu64 " bytes after the header",
+			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1,
+			shard_type_name(facts->type), b->size - facts->data_at);
 	if (h.dimensions == 2)
 		facts->row_tokens = h.shape[1];
 	return true;

@@ -1,6 +1,6 @@
 /*
- * Where tokens lie that do not lie in a row: pieces in their order, each of whole tokens in a row and each a
- * document. 17 bytes a piece. For formats' own indexes.
+ * Where tokens lie that do not lie in a row: pieces in their order, each of whole tokens in a row
+ * and each a document. 17 bytes a piece. For formats' own indexes.
  */
 #ifndef TOKEND_SHARD_PIECES_H
 #define TOKEND_SHARD_PIECES_H
@@ -105,7 +105,8 @@ static inline uint64_t pieces_find(const struct pieces *p, uint64_t token)
 }
 
 /* As shard_format's extent() and document() say. */
-static inline uint64_t pieces_extent(const struct pieces *p, uint32_t width, uint64_t token, uint64_t *byte)
+static inline uint64_t pieces_extent(
+	const struct pieces *p, uint32_t width, uint64_t token, uint64_t *byte)
 {
 	const struct piece_end *piece = p->end + pieces_find(p, token);
 	uint64_t begin = piece == p->end ? 0 : piece[-1].tokens;

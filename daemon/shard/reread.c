@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <stddef.h>
 
-/* Pages are dropped only if they lie in the range as a whole, and so are the large ones that some file
- * systems keep. */
+/* Pages are dropped only if they lie in the range as a whole, and so are the large ones that some
+ * file systems keep. */
 enum { PAGE_MOST = 2 << 20 };
 
 static void (*told_of)(int fd, uint64_t at, uint64_t n, const char *why);

@@ -1,20 +1,23 @@
 /*
- * Bytes that turn out to be damaged, by a checksum, are read again once: a bit may have flipped on their way
- * from the disk. The page cache would hand out the same bytes again, so it has to drop them first.
+ * Bytes that turn out to be damaged, by a checksum, are read again once: a bit may have flipped on
+ * their way from the disk. The page cache would hand out the same bytes again, so it has to drop
+ * them first.
  */
 #ifndef TOKEND_SHARD_REREAD_H
 #define TOKEND_SHARD_REREAD_H
 
 #include <stdint.h>
 
-/* The next read of bytes [at, at + n) of the file, or of all after @at where @n is 0, comes from the disk. */
+/* The next read of bytes [at, at + n) of the file, or of all after @at where @n is 0, comes from
+ * the disk. */
 void reread_forget(int fd, uint64_t at, uint64_t n);
-/* Tells whoever wants to know that these bytes were damaged (@why) when first read, and good when read again.
+/* Tells whoever wants to know that these bytes were damaged (@why) when first read, and good when
+ * read again.
  */
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
 /*
- * From now on @told is called by reread_was_good(), in any thread, several at once. Call it before there are
- * other threads. NULL, as at first: nobody wants to know.
+ * From now on @told is called by reread_was_good(), in any thread, several at once. Call it before
+ * there are other threads. NULL, as at first: nobody wants to know.
  */
 void reread_tell(void (*told)(int fd, uint64_t at, uint64_t n, const char *why));
 

@@ -1,7 +1,8 @@
 #include "daemon/shard/sample.h"
 
 enum {
-	ALIGN = 4,    /* tokens: a place begins with the low half of the first of them, if that it is */
+	ALIGN = 4, /* tokens: a place begins with the low half of the first of them, if that it is
+		    */
 	CHANGES = 32, /* that others than small tokens must show */
 	SMALL = 3,    /* the high half of ids below 2^18 */
 	LARGE_FRAME = 1 << 20,
@@ -15,7 +16,8 @@ unsigned sample_places(const struct shard *shard, struct sample_place *place)
 	bool all = n <= each * SAMPLE_PLACES, begin = facts->frame_bytes > LARGE_FRAME;
 
 	for (; places < SAMPLE_PLACES; places++) {
-		uint64_t at = all || begin ? places * each : (n - each) / (SAMPLE_PLACES - 1) * places;
+		uint64_t at =
+			all || begin ? places * each : (n - each) / (SAMPLE_PLACES - 1) * places;
 
 		at -= at % ALIGN;
 		if (at >= n)
@@ -55,14 +57,17 @@ const char *sample_looks(const struct sample_guess *g, uint32_t token_bytes)
 		return NULL;
 	if (token_bytes == 4)
 		return odd > 0 ? NULL
-			       : "looks like int64 (every second u32 is 0); write it as u32, or as .npy, "
+			       : "looks like int64 (every second u32 is 0); write it as u32, or as "
+				 ".npy, "
 				 "which "
 				 "says what it is";
 	if (high == 0)
-		return "looks like int64 (three of four u16 are 0 or small); write it as u32 and set dtype: "
+		return "looks like int64 (three of four u16 are 0 or small); write it as u32 and "
+		       "set dtype: "
 		       "u32, or write .npy, which says what it is";
 	return odd == 0 ? "looks like u32 (every second u16 is 0); set dtype: u32"
-			: "looks like u32 (every second u16 is at most 3, as of ids below 262144); set "
+			: "looks like u32 (every second u16 is at most 3, as of ids below 262144); "
+			  "set "
 			  "dtype: u32";
 }
 
@@ -77,7 +82,8 @@ const char *sample_shard(const struct shard *shard)
 	if (shard->format != &shard_flat)
 		return NULL;
 	for (unsigned i = 0, n = sample_places(shard, place); i < n; i++) {
-		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &error, why, sizeof(why)))
+		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &error, why,
+			    sizeof(why)))
 			return NULL;
 		sample_add(&guess, tokens, place[i].tokens, shard->facts.token_bytes);
 	}

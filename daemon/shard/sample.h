@@ -1,10 +1,11 @@
 /*
- * What a sample of a shard's tokens says: 64 KiB, in eight places from its beginning to its end; all of a
- * smaller one. Of a shard whose compressed frames are large, its beginning.
+ * What a sample of a shard's tokens says: 64 KiB, in eight places from its beginning to its end;
+ * all of a smaller one. Of a shard whose compressed frames are large, its beginning.
  *
- * A flat file does not say what type its tokens are. Read as u16, tokens of u32 are twice as many, and every
- * second one is 0, or at most 3 where ids are below 2^18. The evidence must be complete (not one token says
- * otherwise) and rich (the others vary), so zeros, padding and a few tokens prove nothing.
+ * A flat file does not say what type its tokens are. Read as u16, tokens of u32 are twice as many,
+ * and every second one is 0, or at most 3 where ids are below 2^18. The evidence must be complete
+ * (not one token says otherwise) and rich (the others vary), so zeros, padding and a few tokens
+ * prove nothing.
  */
 #ifndef TOKEND_SHARD_SAMPLE_H
 #define TOKEND_SHARD_SAMPLE_H
@@ -17,7 +18,8 @@ struct sample_place {
 	uint64_t token, tokens;
 };
 
-/* Where to read the shard. Returns how many places; token and tokens are multiples of 4, but at its end. */
+/* Where to read the shard. Returns how many places; token and tokens are multiples of 4, but at its
+ * end. */
 unsigned sample_places(const struct shard *shard, struct sample_place *place);
 
 /* Of tokens of a flat shard, in the width that the config says. All 0 at the beginning. */
@@ -32,8 +34,8 @@ void sample_add(struct sample_guess *guess, const void *tokens, uint64_t n, uint
 /* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: like what the config says. */
 const char *sample_looks(const struct sample_guess *guess, uint32_t token_bytes);
 /*
- * The two in one, for whoever wants nothing else of an open shard. NULL also for formats that say what type
- * their tokens are, and for what cannot be read: whoever reads it will be told.
+ * The two in one, for whoever wants nothing else of an open shard. NULL also for formats that say
+ * what type their tokens are, and for what cannot be read: whoever reads it will be told.
  */
 const char *sample_shard(const struct shard *shard);
 

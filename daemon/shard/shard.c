@@ -1,10 +1,11 @@
 /*
- * The table of formats; what is the same in all of them: to recognise, to gather, to convert; and what to say
- * of a file that is none of them.
+ * The table of formats; what is the same in all of them: to recognise, to gather, to convert; and
+ * what to say of a file that is none of them.
  *
- * A ninth format is one file (recognise() and describe(); open(), close(), extent() and document() if its
- * tokens do not lie in a row or it knows its documents) and one line in `formats`, above flat, with its name
- * in the list at the end of shard.h. Compression, companions, widths, config, inspect and pack follow.
+ * A ninth format is one file (recognise() and describe(); open(), close(), extent() and document()
+ * if its tokens do not lie in a row or it knows its documents) and one line in `formats`, above
+ * flat, with its name in the list at the end of shard.h. Compression, companions, widths, config,
+ * inspect and pack follow.
  */
 #include "daemon/shard/shard.h"
 
@@ -51,7 +52,8 @@ const char *shard_format_names(void)
 	size_t n = 0;
 
 	for (int i = 0; i < FORMATS && n < sizeof(names); i++)
-		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "", formats[i]->name);
+		n += (size_t)snprintf(
+			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", formats[i]->name);
 	return names;
 }
 
@@ -108,8 +110,8 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 /* ---- files that are no shards ---- */
 
 /*
- * Known by their marks, so that nobody trains on a header read as tokens. Of a mark's bytes few enough files
- * of tokens can begin so that nobody will meet one; `format: flat` still reads it.
+ * Known by their marks, so that nobody trains on a header read as tokens. Of a mark's bytes few
+ * enough files of tokens can begin so that nobody will meet one; `format: flat` still reads it.
  */
 static const struct {
 	const char *bytes;
@@ -126,11 +128,13 @@ static const struct {
 	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
 	{"GGUF", 4, "a GGUF file"},
 	{"SQLite format 3\0", 16, "an SQLite database"},
-	{"version https://", 16, "a pointer of Git LFS, whose file was not fetched (`git lfs pull`)"},
+	{"version https://", 16,
+		"a pointer of Git LFS, whose file was not fetched (`git lfs pull`)"},
 	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
 };
 
-/* Protocol 4 frames what follows and says how long that is; 2 and 3 are known by their ends alone. */
+/* Protocol 4 frames what follows and says how long that is; 2 and 3 are known by their ends alone.
+ */
 static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 {
 	int error;
@@ -157,7 +161,8 @@ static bool is_text(const uint8_t *head, size_t n)
 {
 	size_t i = 0;
 
-	while (i < n && ((head[i] >= ' ' && head[i] <= '~') || strchr("\t\r\n", head[i])) && head[i])
+	while (i < n && ((head[i] >= ' ' && head[i] <= '~') || strchr("\t\r\n", head[i])) &&
+		head[i])
 		i++;
 	return n >= TEXT_LEAST && i == n;
 }
@@ -186,7 +191,8 @@ const struct shard_companion *shard_companion(const char *path, unsigned *next)
 	unsigned at = 0;
 
 	for (int i = 0; i < FORMATS; i++)
-		for (const struct shard_companion *c = formats[i]->companions; c && c->ending; c++) {
+		for (const struct shard_companion *c = formats[i]->companions; c && c->ending;
+			c++) {
 			size_t n = strlen(path), m = strlen(c->ending);
 
 			if (at++ < *next)
@@ -214,7 +220,8 @@ static const struct shard_format *recognise(const struct bytes *b, char *why, si
 			kind = foreign(b);
 			if (kind) {
 				bytes_why(why, why_bytes,
-					"is %s, which is no shard of tokens; move it away, or say `format: "
+					"is %s, which is no shard of tokens; move it away, or say "
+					"`format: "
 					"flat` if "
 					"it is plain tokens",
 					kind);
@@ -231,7 +238,8 @@ static const struct shard_format *recognise(const struct bytes *b, char *why, si
 			companion->kind, companion->shard);
 	else
 		bytes_why(why, why_bytes,
-			"is of no known format (%s; flat ones have names that end in .bin or .npy); move it "
+			"is of no known format (%s; flat ones have names that end in .bin or "
+			".npy); move it "
 			"away, or "
 			"say `format: flat` if it is plain tokens",
 			shard_format_names());
@@ -241,13 +249,15 @@ static const struct shard_format *recognise(const struct bytes *b, char *why, si
 /* What the format cannot know of: what its bytes come from, and what is served. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
-	bool type = facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32;
+	bool type =
+		facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32;
 
 	if (facts->token_bytes == 0)
 		facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
-	facts->plain = facts->plain && b->plain && type && facts->token_bytes == types[facts->type].bytes;
+	facts->plain =
+		facts->plain && b->plain && type && facts->token_bytes == types[facts->type].bytes;
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
@@ -258,7 +268,8 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 }
 
 /* The tokens must lie in the source, whatever the format thinks of it. */
-static bool within(const struct bytes *b, const struct shard_facts *facts, char *why, size_t why_bytes)
+static bool within(
+	const struct bytes *b, const struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	uint64_t width = types[facts->type].bytes;
 
@@ -266,13 +277,14 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, char 
 		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
 		return true;
 	return bytes_why(why, why_bytes,
-		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64 " bytes long",
+		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64
+		" bytes long",
 		facts->tokens, types[facts->type].name, facts->data_at, b->size);
 }
 
 /* What lies beside it, for whoever asks. */
-static bool describe_marks(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+static bool describe_marks(const struct shard_format *format, const char *path,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct mask *mask = NULL;
 
@@ -285,8 +297,9 @@ static bool describe_marks(const struct shard_format *format, const char *path, 
 	return true;
 }
 
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
+	int fd, const struct shard_hint *hint, struct shard_facts *facts, char *why,
+	size_t why_bytes)
 {
 	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, why, why_bytes);
 
@@ -296,7 +309,8 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 		format = recognise(b, why, why_bytes);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-		if (!bytes_check(b, why, why_bytes) || !format->describe(b, hint, facts, why, why_bytes) ||
+		if (!bytes_check(b, why, why_bytes) ||
+			!format->describe(b, hint, facts, why, why_bytes) ||
 			!within(b, facts, why, why_bytes) ||
 			!describe_marks(format, path, hint, facts, why, why_bytes))
 			format = NULL;
@@ -309,8 +323,8 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 
 /* ---- open shards ---- */
 
-static bool open_marks(
-	struct shard *shard, const char *path, const struct shard_hint *hint, char *why, size_t why_bytes)
+static bool open_marks(struct shard *shard, const char *path, const struct shard_hint *hint,
+	char *why, size_t why_bytes)
 {
 	struct shard_facts *facts = &shard->facts;
 
@@ -319,7 +333,8 @@ static bool open_marks(
 			return false;
 		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
 			return bytes_why(why, why_bytes,
-				"the list of its documents' bounds was changed while the shard was opened");
+				"the list of its documents' bounds was changed while the shard was "
+				"opened");
 		facts->documents = bounds_documents(shard->bounds);
 	}
 	if (!facts->mask)
@@ -394,22 +409,22 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 /* ---- reading ---- */
 
 /*
- * Converts @n tokens at @from (wherever that is) to the served width. False: some do not fit it. The bits are
- * gathered in the stored width and looked at once, so that the loops vectorise.
+ * Converts @n tokens at @from (wherever that is) to the served width. False: some do not fit it.
+ * The bits are gathered in the stored width and looked at once, so that the loops vectorise.
  */
-#define CONVERT(stored, served)                                                                              \
-	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                             \
-	{                                                                                                    \
-		typedef stored##_t anywhere __attribute__((aligned(1), may_alias));                          \
-		const anywhere *in = from;                                                                   \
-		served##_t *out = to;                                                                        \
-		stored##_t bits = 0;                                                                         \
-                                                                                                             \
-		for (uint64_t i = 0; i < n; i++) {                                                           \
-			bits = (stored##_t)(bits | in[i]);                                                   \
-			out[i] = (served##_t)in[i];                                                          \
-		}                                                                                            \
-		return ((uint64_t)(int64_t)bits & ~(uint64_t)(served##_t) - 1) == 0;                         \
+#define CONVERT(stored, served)                                                                    \
+	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                   \
+	{                                                                                          \
+		typedef stored##_t anywhere __attribute__((aligned(1), may_alias));                \
+		const anywhere *in = from;                                                         \
+		served##_t *out = to;                                                              \
+		stored##_t bits = 0;                                                               \
+                                                                                                   \
+		for (uint64_t i = 0; i < n; i++) {                                                 \
+			bits = (stored##_t)(bits | in[i]);                                         \
+			out[i] = (served##_t)in[i];                                                \
+		}                                                                                  \
+		return ((uint64_t)(int64_t)bits & ~(uint64_t)(served##_t) - 1) == 0;               \
 	}
 
 CONVERT(uint8, uint16)
@@ -441,8 +456,8 @@ static bool (*const conversions[][2])(const void *from, uint64_t n, void *to) = 
 };
 
 /* Names the first of @n tokens, which @token is the first of, that does not fit. */
-static bool refuse_token(
-	const struct shard *shard, const char *from, uint64_t token, uint64_t n, char *why, size_t why_bytes)
+static bool refuse_token(const struct shard *shard, const char *from, uint64_t token, uint64_t n,
+	char *why, size_t why_bytes)
 {
 	enum shard_type type = shard->facts.type;
 	uint64_t most = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
@@ -452,17 +467,20 @@ static bool refuse_token(
 		value = 0;
 		memcpy(&value, from + i * width, width);
 		if (types[type].sign) /* by way of the top bits */
-			value = (uint64_t)((int64_t)(value << (64 - 8 * width)) >> (64 - 8 * width));
+			value = (uint64_t)((int64_t)(value << (64 - 8 * width)) >>
+					   (64 - 8 * width));
 		if (value > most) {
 			token += i;
 			break;
 		}
 	}
 	if (types[type].sign && (int64_t)value < 0)
-		return bytes_why(why, why_bytes, "token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64,
-			token, (int64_t)value, most);
-	return bytes_why(why, why_bytes, "token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s",
-		token, value, most, most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
+		return bytes_why(why, why_bytes,
+			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64, token,
+			(int64_t)value, most);
+	return bytes_why(why, why_bytes,
+		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token, value, most,
+		most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
 }
 
 /* What is asked for, and how it is told that it cannot be had. */
@@ -509,7 +527,8 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 	if (tokens > 0 && token == r->place.token)
 		row->byte = r->place.byte;
 	else
-		tokens = shard->format->extent(shard->index, token, &row->byte, r->why, r->why_bytes);
+		tokens = shard->format->extent(
+			shard->index, token, &row->byte, r->why, r->why_bytes);
 	if (tokens == 0)
 		return fail(r, EBADMSG);
 	row->tokens = tokens < most ? tokens : most;
@@ -530,7 +549,8 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 	const struct shard_facts *facts = &shard->facts;
 	const uint8_t *lead = (const uint8_t *)from - row->lead;
 
-	if (row->lead > 0 && !shard->format->check(shard->index, row->token, lead, r->why, r->why_bytes))
+	if (row->lead > 0 &&
+		!shard->format->check(shard->index, row->token, lead, r->why, r->why_bytes))
 		return fail(r, EBADMSG);
 	if (as_is(facts)) {
 		memcpy(to, from, row->tokens * facts->token_bytes);
@@ -543,8 +563,8 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 }
 
 /*
- * Reads @row, and the rows after it as far as they lie close behind it in the source, in one go. Returns the
- * tokens that have been read; 0: @r says why.
+ * Reads @row, and the rows after it as far as they lie close behind it in the source, in one go.
+ * Returns the tokens that have been read; 0: @r says why.
  */
 static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, char *to)
 {
@@ -608,16 +628,16 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 	return token <= shard->facts.tokens && n <= shard->facts.tokens - token;
 }
 
-bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error, char *why,
-	size_t why_bytes)
+bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error,
+	char *why, size_t why_bytes)
 {
 	const struct reading r = {shard, {.tokens = 0}, true, error, why, why_bytes};
 
 	if (!within_shard(shard, token, n)) {
 		*error = EINVAL;
 		return bytes_why(why, why_bytes,
-			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token, token + n,
-			shard->facts.tokens);
+			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token,
+			token + n, shard->facts.tokens);
 	}
 	return read_tokens(&r, token, n, to);
 }
@@ -629,7 +649,8 @@ struct shard_place shard_find(const struct shard *shard, uint64_t token)
 	char why[1];
 
 	if (shard->format->extent && !facts->plain && !facts->looks && token < facts->tokens)
-		place.tokens = shard->format->extent(shard->index, token, &place.byte, why, sizeof(why));
+		place.tokens =
+			shard->format->extent(shard->index, token, &place.byte, why, sizeof(why));
 	return place;
 }
 
@@ -649,8 +670,8 @@ uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, si
 			     : shard->format->document(shard->index, token, why, why_bytes);
 }
 
-int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max,
-	char *why, size_t why_bytes)
+int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at,
+	uint32_t max, char *why, size_t why_bytes)
 {
 	uint64_t end = shard->facts.tokens, boundary = token;
 	uint32_t count = 0;
@@ -667,7 +688,8 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 			break;
 		if (next <= boundary) /* would never end */
 			return bytes_why(why, why_bytes,
-				       "its document index has no boundary after token %" PRIu64, boundary),
+				       "its document index has no boundary after token %" PRIu64,
+				       boundary),
 			       -1;
 		boundary = next;
 		if (boundary - token > UINT32_MAX)

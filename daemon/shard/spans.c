@@ -1,6 +1,6 @@
 /*
- * Of each span there is its length, twice, and one more for a gap, in seven bits a byte, the low ones first;
- * and a mark for every so-manieth span, to begin at.
+ * Of each span there is its length, twice, and one more for a gap, in seven bits a byte, the low
+ * ones first; and a mark for every so-manieth span, to begin at.
  */
 #include "daemon/shard/spans.h"
 
@@ -36,7 +36,8 @@ bool spans_add(struct spans *s, uint64_t end, bool gap)
 	if (end == s->end)
 		return true;
 	if ((s->bytes_room - s->bytes < LENGTH_MOST || mark >= s->marks_room) &&
-		!resize(s, s->bytes_room + s->bytes_room / 2 + 64, s->marks_room + s->marks_room / 2 + 1))
+		!resize(s, s->bytes_room + s->bytes_room / 2 + 64,
+			s->marks_room + s->marks_room / 2 + 1))
 		return false;
 	if (s->count++ % STRIDE == 0)
 		s->marks[mark] = (struct spans_mark){s->end, s->bytes};

@@ -1,6 +1,6 @@
 /*
- * A shard's tokens in a row of spans, each a document or a gap between two, none of them empty: two or three
- * bytes each in memory, for what formats and lists say of documents.
+ * A shard's tokens in a row of spans, each a document or a gap between two, none of them empty: two
+ * or three bytes each in memory, for what formats and lists say of documents.
  */
 #ifndef TOKEND_SHARD_SPANS_H
 #define TOKEND_SHARD_SPANS_H
@@ -19,8 +19,8 @@ struct spans {
 	uint64_t end; /* of the last one */
 };
 
-/* One more, up to @end, which is above the last one's, if that is not the same: then it is none. False: out
- * of memory. */
+/* One more, up to @end, which is above the last one's, if that is not the same: then it is none.
+ * False: out of memory. */
 bool spans_add(struct spans *spans, uint64_t end, bool gap);
 /* Gives back what adding left over. */
 void spans_trim(struct spans *spans);

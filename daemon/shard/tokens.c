@@ -6,28 +6,29 @@
 enum { BLOCK_TOKENS = 4096 };
 
 /* Columns of maxima that do not wait for one another: one alone would take twice as long. */
-#define MOST(name, type, how)                                                                                \
-	how static uint32_t name(const type *token, size_t n)                                                \
-	{                                                                                                    \
-		enum { COLUMNS = 128 / sizeof(type) };                                                       \
-		type most[COLUMNS] = {0};                                                                    \
-		size_t i = 0;                                                                                \
-                                                                                                             \
-		for (; n - i >= COLUMNS; i += COLUMNS)                                                       \
-			for (size_t c = 0; c < COLUMNS; c++)                                                 \
-				most[c] = token[i + c] > most[c] ? token[i + c] : most[c];                   \
-		for (; i < n; i++)                                                                           \
-			most[0] = token[i] > most[0] ? token[i] : most[0];                                   \
-		for (size_t c = 1; c < COLUMNS; c++)                                                         \
-			most[0] = most[c] > most[0] ? most[c] : most[0];                                     \
-		return most[0];                                                                              \
+#define MOST(name, type, how)                                                                      \
+	how static uint32_t name(const type *token, size_t n)                                      \
+	{                                                                                          \
+		enum { COLUMNS = 128 / sizeof(type) };                                             \
+		type most[COLUMNS] = {0};                                                          \
+		size_t i = 0;                                                                      \
+                                                                                                   \
+		for (; n - i >= COLUMNS; i += COLUMNS)                                             \
+			for (size_t c = 0; c < COLUMNS; c++)                                       \
+				most[c] = token[i + c] > most[c] ? token[i + c] : most[c];         \
+		for (; i < n; i++)                                                                 \
+			most[0] = token[i] > most[0] ? token[i] : most[0];                         \
+		for (size_t c = 1; c < COLUMNS; c++)                                               \
+			most[0] = most[c] > most[0] ? most[c] : most[0];                           \
+		return most[0];                                                                    \
 	}
 
 MOST(most16, uint16_t, )
 MOST(most32, uint32_t, )
 
 #ifdef __x86_64__
-/* Baseline x86-64 has no maximum of unsigned numbers of these widths, and takes three times as long. */
+/* Baseline x86-64 has no maximum of unsigned numbers of these widths, and takes three times as
+ * long. */
 MOST(most16_avx2, uint16_t, __attribute__((target("avx2"))))
 MOST(most32_avx2, uint32_t, __attribute__((target("avx2"))))
 #endif
@@ -50,7 +51,8 @@ uint64_t tokens_first_above(const void *tokens, uint64_t n, uint32_t token_bytes
 {
 	for (uint64_t at = 0, end; at < n; at = end) {
 		end = n - at < BLOCK_TOKENS ? n : at + BLOCK_TOKENS;
-		if (tokens_most((const char *)tokens + at * token_bytes, end - at, token_bytes) <= most)
+		if (tokens_most((const char *)tokens + at * token_bytes, end - at, token_bytes) <=
+			most)
 			continue;
 		for (uint64_t i = at; i < end; i++)
 			if (tokens_value(tokens, i, token_bytes) > most)

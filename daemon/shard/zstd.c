@@ -1,11 +1,11 @@
 /*
- * Compressed files. Where frames lie is read from the seek table at the end (zstd's contrib/seekable_format),
- * or without one by walking from block to block. A read decodes the frames that it touches, whole, into a
- * cache that all sources may share.
+ * Compressed files. Where frames lie is read from the seek table at the end (zstd's
+ * contrib/seekable_format), or without one by walking from block to block. A read decodes the
+ * frames that it touches, whole, into a cache that all sources may share.
  *
- * Nothing a file says of itself is believed: the table must make up the file, a frame's blocks must be able
- * to hold what it claims before memory is taken for it, and what it decodes to must have the length and the
- * checksum that are on record.
+ * Nothing a file says of itself is believed: the table must make up the file, a frame's blocks must
+ * be able to hold what it claims before memory is taken for it, and what it decodes to must have
+ * the length and the checksum that are on record.
  */
 #include "daemon/shard/bytes_zstd.h"
 
@@ -27,21 +27,23 @@ enum {
 	BLOCK_MOST = 128 * 1024, /* what a block decodes to at most, by zstd's format */
 	BLOCK_LEAST = 4,	 /* and what such a block takes at least */
 	HEADER_MOST = 18,
-	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise or describe a file */
+	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise or describe a
+				file */
 	PEEK_BYTES = 4096,
-	SAMPLED = 16,		 /* headers that are held against the seek table when a file is opened */
-	SMALL = 1 << 16,	 /* files up to here are decoded whole when they are described, */
-	SMALL_CONTENT = 1 << 20, /* if that makes no more than this: no more than a frame to recognise by */
-	EMPTY_MOST = 1 << 16,	 /* blocks in a row that hold nothing: a file's zeros look like them */
-	KEPT_INPUT = 1 << 20,	 /* larger buffers are not kept for the next frame */
-	OWN_ROOM = 2 << 20,	 /* in a cache of one frame, for the decoder */
-	BUDGET = 256 << 20,	 /* where none is given */
+	SAMPLED = 16,	 /* headers that are held against the seek table when a file is opened */
+	SMALL = 1 << 16, /* files up to here are decoded whole when they are described, */
+	SMALL_CONTENT =
+		1 << 20, /* if that makes no more than this: no more than a frame to recognise by */
+	EMPTY_MOST = 1 << 16, /* blocks in a row that hold nothing: a file's zeros look like them */
+	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
+	OWN_ROOM = 2 << 20,   /* in a cache of one frame, for the decoder */
+	BUDGET = 256 << 20,   /* where none is given */
 	FOOTER_BYTES = 9,
 	SKIPPABLE_BYTES = 8, /* magic and length */
 };
 
-static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50, table_magic = 0x184d2a5e,
-		      seekable_magic = 0x8f92eab1;
+static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
+		      table_magic = 0x184d2a5e, seekable_magic = 0x8f92eab1;
 
 /* ---- the shape of a frame ---- */
 
@@ -114,8 +116,10 @@ static const uint8_t *peek(struct walk *w, size_t *n)
 		*n = (size_t)(w->end - w->at);
 	if (w->at < w->peek_at || w->at + *n > w->peek_at + w->peeked) {
 		w->peek_at = w->at;
-		w->peeked = w->end - w->at < sizeof(w->peek) ? (size_t)(w->end - w->at) : sizeof(w->peek);
-		if (!bytes_read(w->file, w->at, w->peek, w->peeked, &w->error, w->why, w->why_bytes)) {
+		w->peeked = w->end - w->at < sizeof(w->peek) ? (size_t)(w->end - w->at)
+							     : sizeof(w->peek);
+		if (!bytes_read(
+			    w->file, w->at, w->peek, w->peeked, &w->error, w->why, w->why_bytes)) {
 			w->peeked = 0;
 			return NULL;
 		}
@@ -126,8 +130,9 @@ static const uint8_t *peek(struct walk *w, size_t *n)
 static bool damaged(struct walk *w, uint64_t frame, const char *what)
 {
 	w->error = EBADMSG;
-	return bytes_why(w->why, w->why_bytes, "zstd frame %" PRIu64 ": %s at byte %" PRIu64 " of %" PRIu64,
-		frame, what, w->at, w->end);
+	return bytes_why(w->why, w->why_bytes,
+		"zstd frame %" PRIu64 ": %s at byte %" PRIu64 " of %" PRIu64, frame, what, w->at,
+		w->end);
 }
 
 /* From block to block to the end of a frame. @most: what they can decode to. */
@@ -151,7 +156,8 @@ static bool walk_blocks(struct walk *w, uint64_t frame, struct header *h, uint64
 		last = block & 1;
 		if (type == 3 || size > h->block_most)
 			return damaged(w, frame,
-				type == 3 ? "a block of reserved type" : "a block that is too large");
+				type == 3 ? "a block of reserved type"
+					  : "a block that is too large");
 		*most += type == 2 ? h->block_most : size;
 		h->least += type == 2 ? 0 : size;
 		empty = size > 0 ? 0 : empty + 1;
@@ -166,8 +172,8 @@ static bool walk_blocks(struct walk *w, uint64_t frame, struct header *h, uint64
 }
 
 /* What stands at byte @at of @end, where a frame should begin. */
-static bool no_frame(
-	const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end, char *why, size_t why_bytes)
+static bool no_frame(const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end,
+	char *why, size_t why_bytes)
 {
 	if (n >= 5 && bytes_u32(p) == frame_magic && p[4] & 8)
 		return bytes_why(why, why_bytes,
@@ -181,14 +187,16 @@ static bool no_frame(
 }
 
 /* A frame whose header is @n bytes at @p; without the dictionary it would only look damaged. */
-static bool needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, char *why, size_t why_bytes)
+static bool needs_dictionary(
+	const uint8_t *p, size_t n, uint64_t frame, char *why, size_t why_bytes)
 {
 	unsigned dictionary = ZSTD_getDictID_fromFrame(p, n);
 
 	if (dictionary == 0)
 		return false;
 	bytes_why(why, why_bytes,
-		"zstd frame %" PRIu64 ": was compressed with dictionary %u; must be without one: compress it "
+		"zstd frame %" PRIu64
+		": was compressed with dictionary %u; must be without one: compress it "
 		"again without",
 		frame, dictionary);
 	return true;
@@ -234,8 +242,8 @@ struct memory {
 	const uint8_t *data;
 };
 
-static bool memory_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+static bool memory_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
+	char *why, size_t why_bytes)
 {
 	(void)error, (void)why, (void)why_bytes;
 	memcpy(to, ((const struct memory *)b)->data + at, n);
@@ -319,7 +327,8 @@ static bool no_memory(int *error, char *why, size_t why_bytes)
 	return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
 }
 
-/* A frame's bytes as they lie in the file, and proof that they are one frame that can be so large. */
+/* A frame's bytes as they lie in the file, and proof that they are one frame that can be so large.
+ */
 static bool load_frame(struct decoder *d, const struct source *s, uint64_t frame, struct header *h,
 	uint64_t *most, int *error, char *why, size_t why_bytes)
 {
@@ -330,26 +339,31 @@ static bool load_frame(struct decoder *d, const struct source *s, uint64_t frame
 	if (!bytes_read(s->file, f->from, d->input, f->length, error, why, why_bytes))
 		return false;
 	const struct memory memory = {{.ops = &memory_ops, .size = f->length}, d->input};
-	struct walk w = {.file = &memory.bytes, .end = f->length, .why = why, .why_bytes = why_bytes};
+	struct walk w = {
+		.file = &memory.bytes, .end = f->length, .why = why, .why_bytes = why_bytes};
 
 	*error = EBADMSG;
 	if (!walk_frame(&w, frame, h, most))
 		return false;
 	return (w.at == w.end && !h->skippable) ||
 	       bytes_why(why, why_bytes,
-		       "zstd frame %" PRIu64 ": is %" PRIu64 " bytes long%s; the seek table says %" PRIu32,
+		       "zstd frame %" PRIu64 ": is %" PRIu64
+		       " bytes long%s; the seek table says %" PRIu32,
 		       frame, w.at, h->skippable ? " and holds nothing" : "", f->length);
 }
 
-/* Both checksums are the low half of the content's XXH64: where they agree, the decoder looks at ours. */
+/* Both checksums are the low half of the content's XXH64: where they agree, the decoder looks at
+ * ours. */
 static bool is_checked(const struct decoder *d, const struct frame *f, const struct header *h)
 {
-	return h->has_checksum && f->length >= 4 && bytes_u32(d->input + f->length - 4) == f->checksum;
+	return h->has_checksum && f->length >= 4 &&
+	       bytes_u32(d->input + f->length - 4) == f->checksum;
 }
 
-/* Decodes frame @frame to @size bytes, into *@data or, where that is NULL, memory that it allocates. */
-static bool decode(struct decoder *d, const struct source *s, uint64_t frame, uint64_t size, char **data,
-	int *error, char *why, size_t why_bytes)
+/* Decodes frame @frame to @size bytes, into *@data or, where that is NULL, memory that it
+ * allocates. */
+static bool decode(struct decoder *d, const struct source *s, uint64_t frame, uint64_t size,
+	char **data, int *error, char *why, size_t why_bytes)
 {
 	const struct frame *f = &s->frame[frame];
 	struct header h;
@@ -372,9 +386,10 @@ static bool decode(struct decoder *d, const struct source *s, uint64_t frame, ui
 			ZSTD_getErrorName(got));
 	if (got != size)
 		return bytes_why(why, why_bytes,
-			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64, frame,
-			got, size);
-	return !s->has_checksums || is_checked(d, f, &h) || (uint32_t)XXH64(*data, size, 0) == f->checksum ||
+			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
+			frame, got, size);
+	return !s->has_checksums || is_checked(d, f, &h) ||
+	       (uint32_t)XXH64(*data, size, 0) == f->checksum ||
 	       bytes_why(why, why_bytes,
 		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
 		       "; the seek table says %08" PRIx32,
@@ -399,8 +414,10 @@ struct slot {
 };
 
 struct frames {
-	struct frames *cache; /* itself; or, of a share, which has only this and the next two, the cache */
-	uint64_t filling; /* a share's, of what is used: frames that it decodes now, with their decoders */
+	struct frames *
+		cache; /* itself; or, of a share, which has only this and the next two, the cache */
+	uint64_t filling; /* a share's, of what is used: frames that it decodes now, with their
+			     decoders */
 	bool slow;
 	uint64_t stuck; /* filling of the slow shares */
 	pthread_mutex_t lock;
@@ -483,7 +500,8 @@ static void grow(struct frames *frames)
 		return;
 	for (uint64_t i = 0; i < frames->buckets; i++)
 		for (struct slot *slot = frames->bucket[i], *next; slot; slot = next) {
-			struct slot **at = &bucket[hash(&slot->identity, slot->frame) & (buckets - 1)];
+			struct slot **at =
+				&bucket[hash(&slot->identity, slot->frame) & (buckets - 1)];
 
 			next = slot->next;
 			slot->next = *at;
@@ -626,9 +644,9 @@ static void put_decoder(struct frames *frames, struct decoder *d)
 }
 
 /*
- * Makes room for @size bytes. False: all that is there is in use, and somebody may have let go since: look
- * again. A cache without a budget never waits. *@spare: a slot that was given up for it; frames are mostly of
- * one size, and memory that was written to before costs less than new one.
+ * Makes room for @size bytes. False: all that is there is in use, and somebody may have let go
+ * since: look again. A cache without a budget never waits. *@spare: a slot that was given up for
+ * it; frames are mostly of one size, and memory that was written to before costs less than new one.
  */
 static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 {
@@ -648,9 +666,9 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 }
 
 /*
- * May the share decode @bytes more now? One may have three quarters of the budget, so that storage that hangs
- * in the middle of its frames leaves room to others; slow ones have one quarter together, and what they hold
- * beyond that is no longer counted. A single frame is always let in.
+ * May the share decode @bytes more now? One may have three quarters of the budget, so that storage
+ * that hangs in the middle of its frames leaves room to others; slow ones have one quarter
+ * together, and what they hold beyond that is no longer counted. A single frame is always let in.
  */
 static bool may_fill(const struct frames *share, uint64_t bytes)
 {
@@ -672,7 +690,8 @@ static void count_filling(struct frames *share, int64_t bytes)
 }
 
 /* With the spare's memory, if that is of the right size. */
-static struct slot *slot_new(const struct source *s, uint64_t frame, uint64_t size, struct slot *spare)
+static struct slot *slot_new(
+	const struct source *s, uint64_t frame, uint64_t size, struct slot *spare)
 {
 	struct slot *slot = calloc(1, sizeof(*slot));
 
@@ -700,8 +719,8 @@ static void put_in(struct frames *frames, struct slot *slot)
 	use(slot);
 }
 
-/* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the slot says
- * so. */
+/* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the
+ * slot says so. */
 static bool decode_again(struct decoder *d, const struct source *s, struct slot *slot)
 {
 	const struct frame *f = &s->frame[slot->frame];
@@ -709,26 +728,28 @@ static bool decode_again(struct decoder *d, const struct source *s, struct slot 
 
 	memcpy(first, slot->why, sizeof(first));
 	reread_forget(s->file->fd, f->from, f->length);
-	if (decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why))) {
+	if (decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
+		    sizeof(slot->why))) {
 		reread_was_good(s->file->fd, f->from, f->length, first);
 		return true;
 	}
 	size_t n = strlen(slot->why);
 
-	bytes_why(slot->why + n, sizeof(slot->why) - n, " (bytes %" PRIu64 " to %" PRIu64 ", read twice)",
-		f->from, f->from + f->length);
+	bytes_why(slot->why + n, sizeof(slot->why) - n,
+		" (bytes %" PRIu64 " to %" PRIu64 ", read twice)", f->from, f->from + f->length);
 	return false;
 }
 
 /* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
-static void fill(struct frames *frames, const struct source *s, struct slot *slot, struct decoder *d)
+static void fill(
+	struct frames *frames, const struct source *s, struct slot *slot, struct decoder *d)
 {
 	int64_t filling = (int64_t)(cost_of(slot->size) + d->counted);
 
 	count_filling(s->share, filling);
 	pthread_mutex_unlock(&frames->lock);
-	bool fine = decode(
-		d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why, sizeof(slot->why));
+	bool fine = decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
+		sizeof(slot->why));
 
 	if (!fine && slot->error == EBADMSG)
 		fine = decode_again(d, s, slot);
@@ -740,7 +761,8 @@ static void fill(struct frames *frames, const struct source *s, struct slot *slo
 }
 
 /* With the lock: the frame's slot, found or made and filled. NULL: out of memory. */
-static struct slot *slot_of(struct frames *frames, const struct source *s, uint64_t frame, uint64_t size)
+static struct slot *slot_of(
+	struct frames *frames, const struct source *s, uint64_t frame, uint64_t size)
 {
 	for (;;) {
 		struct slot *slot = *place(frames, &s->identity, frame, size), *spare = NULL;
@@ -755,7 +777,8 @@ static struct slot *slot_of(struct frames *frames, const struct source *s, uint6
 
 		if (!d)
 			return NULL;
-		if (!may_fill(s->share, cost_of(size) + d->counted) || !make_room(frames, size, &spare)) {
+		if (!may_fill(s->share, cost_of(size) + d->counted) ||
+			!make_room(frames, size, &spare)) {
 			slot_free(spare);
 			put_decoder(frames, d);
 			shrink(frames);
@@ -820,8 +843,8 @@ static uint64_t frame_at(const struct source *s, uint64_t at)
 }
 
 /* Bytes [from, from + n) of a frame. */
-static bool read_frame(const struct source *s, uint64_t frame, uint64_t from, void *to, size_t n, int *error,
-	char *why, size_t why_bytes)
+static bool read_frame(const struct source *s, uint64_t frame, uint64_t from, void *to, size_t n,
+	int *error, char *why, size_t why_bytes)
 {
 	struct frames *frames = s->frames;
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
@@ -889,8 +912,8 @@ static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 	return true;
 }
 
-static bool source_read(
-	const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why, size_t why_bytes)
+static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
+	char *why, size_t why_bytes)
 {
 	const struct source *s = (const struct source *)b;
 	char *out = to;
@@ -899,7 +922,8 @@ static bool source_read(
 		uint64_t left = s->frame[i + 1].begin - at;
 		size_t some = n < left ? n : (size_t)left;
 
-		if (some > 0 && !read_frame(s, i, at - s->frame[i].begin, out, some, error, why, why_bytes))
+		if (some > 0 &&
+			!read_frame(s, i, at - s->frame[i].begin, out, some, error, why, why_bytes))
 			return false;
 		out += some;
 		at += some;
@@ -938,7 +962,8 @@ static void source_forget(const struct bytes *b)
 	bytes_forget(s->file);
 }
 
-/* Only the first blocks of a large frame: nothing of it is kept, and its checksum is not looked at. */
+/* Only the first blocks of a large frame: nothing of it is kept, and its checksum is not looked at.
+ */
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
 	const struct source *s = (const struct source *)b;
@@ -970,7 +995,8 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine && out.pos == n;
 }
 
-/* A small file is decoded whole, but for large frames: there is nothing in it then that is found out later.
+/* A small file is decoded whole, but for large frames: there is nothing in it then that is found
+ * out later.
  */
 static bool source_check(const struct bytes *b, char *why, size_t why_bytes)
 {
@@ -993,20 +1019,23 @@ static const struct bytes_ops source_ops = {
 
 /* ---- where frames lie ---- */
 
-static bool refuse_large(const struct source *s, uint64_t frame, uint64_t size, char *why, size_t why_bytes)
+static bool refuse_large(
+	const struct source *s, uint64_t frame, uint64_t size, char *why, size_t why_bytes)
 {
 	return bytes_why(why, why_bytes,
-		"zstd frame %" PRIu64 " decodes to %s%" PRIu64 " bytes; the decode budget is %" PRIu64
-		": compress the file in frames of 256 KiB (`tokctl pack --format zstd`), or raise `memory:`, "
+		"zstd frame %" PRIu64 " decodes to %s%" PRIu64
+		" bytes; the decode budget is %" PRIu64
+		": compress the file in frames of 256 KiB (`tokctl pack --format zstd`), or raise "
+		"`memory:`, "
 		"of "
 		"which it is a quarter",
-		frame, size == UINT64_MAX ? "more than " : "", size == UINT64_MAX ? s->budget : size,
-		s->budget);
+		frame, size == UINT64_MAX ? "more than " : "",
+		size == UINT64_MAX ? s->budget : size, s->budget);
 }
 
 /* Notes the next frame: [from, from + length) of the file, @size bytes decoded. */
-static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t size, uint32_t checksum,
-	char *why, size_t why_bytes)
+static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t size,
+	uint32_t checksum, char *why, size_t why_bytes)
 {
 	struct frame *last = &s->frame[s->count];
 
@@ -1061,7 +1090,8 @@ static bool read_footer(const struct source *s, struct table *t, char *why, size
 		return bytes_why(why, why_bytes,
 			"seek table: the file has %" PRIu64 " bytes; a table alone has %d", size,
 			SKIPPABLE_BYTES + FOOTER_BYTES);
-	if (!bytes_read(s->file, size - sizeof(footer), footer, sizeof(footer), &error, why, why_bytes))
+	if (!bytes_read(
+		    s->file, size - sizeof(footer), footer, sizeof(footer), &error, why, why_bytes))
 		return false;
 	if (footer[4] & 0x7c)
 		return bytes_why(why, why_bytes,
@@ -1099,8 +1129,8 @@ static bool add_entries(struct source *s, const struct table *t, char *why, size
 	for (uint64_t i = 0; i < t->count; i++) {
 		uint64_t in = i % 128, left = t->count - i < 128 ? t->count - i : 128;
 
-		if (in == 0 && !bytes_read(s->file, t->at + SKIPPABLE_BYTES + i * t->entry_bytes, some,
-				       left * t->entry_bytes, &error, why, why_bytes))
+		if (in == 0 && !bytes_read(s->file, t->at + SKIPPABLE_BYTES + i * t->entry_bytes,
+				       some, left * t->entry_bytes, &error, why, why_bytes))
 			return false;
 		const uint8_t *entry = some + in * t->entry_bytes;
 		uint32_t length = bytes_u32(entry);
@@ -1116,8 +1146,8 @@ static bool add_entries(struct source *s, const struct table *t, char *why, size
 		from += length;
 	}
 	return from == t->at || bytes_why(why, why_bytes,
-					"seek table: its frames make up %" PRIu64 " bytes; there are %" PRIu64
-					" before the table",
+					"seek table: its frames make up %" PRIu64
+					" bytes; there are %" PRIu64 " before the table",
 					from, t->at);
 }
 
@@ -1141,7 +1171,8 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 		if (!parse_header(head, n, &h) || h.skippable)
 			return bytes_why(why, why_bytes,
 				"seek table: frame %" PRIu64 " is at byte %" PRIu64
-				", where no zstd frame begins (magic %08" PRIx32 "; must be %08" PRIx32 ")",
+				", where no zstd frame begins (magic %08" PRIx32
+				"; must be %08" PRIx32 ")",
 				i, f->from, n >= 4 ? bytes_u32(head) : 0, frame_magic);
 		if (needs_dictionary(head, n, i, why, why_bytes))
 			return false;
@@ -1154,7 +1185,8 @@ static bool check_headers(const struct source *s, char *why, size_t why_bytes)
 	return true;
 }
 
-/* What the table says is empty is never read: it must be, or tokens would be lost without a word. */
+/* What the table says is empty is never read: it must be, or tokens would be lost without a word.
+ */
 static bool check_empty(const struct source *s, char *why, size_t why_bytes)
 {
 	struct walk w = {.file = s->file, .why = why, .why_bytes = why_bytes};
@@ -1172,7 +1204,8 @@ static bool check_empty(const struct source *s, char *why, size_t why_bytes)
 			return false;
 		if (most > 0 || w.at < w.end)
 			return bytes_why(why, why_bytes,
-				"seek table: frame %" PRIu64 " has a decompressed size of 0; its %" PRIu32
+				"seek table: frame %" PRIu64
+				" has a decompressed size of 0; its %" PRIu32
 				" compressed bytes hold up to %" PRIu64,
 				i, f->length, most);
 	}
@@ -1215,7 +1248,8 @@ static bool count_content(struct source *s, const struct walk *w, uint64_t from,
 			fine = refuse_large(s, s->count, UINT64_MAX, why, why_bytes);
 		else if (ZSTD_isError(*size))
 			fine = bytes_why(why, why_bytes,
-				"zstd frame %" PRIu64 " is damaged: %s (bytes %" PRIu64 " to %" PRIu64 ")",
+				"zstd frame %" PRIu64 " is damaged: %s (bytes %" PRIu64
+				" to %" PRIu64 ")",
 				s->count, ZSTD_getErrorName(*size), from, from + length);
 	}
 	free(data);
@@ -1229,12 +1263,14 @@ static bool walk_file(struct source *s, char *why, size_t why_bytes)
 	struct walk w = {.file = s->file, .end = s->file->size, .why = why, .why_bytes = why_bytes};
 
 	if (w.end == 0)
-		return bytes_why(why, why_bytes, "its size is 0 bytes; a zstd file has at least one frame");
+		return bytes_why(
+			why, why_bytes, "its size is 0 bytes; a zstd file has at least one frame");
 	while (w.at < w.end) {
 		uint64_t from = w.at, most = 0, size;
 		struct header h;
 
-		if (s->count >= s->room && !make_frames(s, s->room ? 2 * s->room : 4, why, why_bytes))
+		if (s->count >= s->room &&
+			!make_frames(s, s->room ? 2 * s->room : 4, why, why_bytes))
 			return false;
 		if (!walk_frame(&w, s->count, &h, &most))
 			return false;
@@ -1262,7 +1298,8 @@ static bool has_table(const struct bytes *file)
 	char why[256];
 
 	return file->size >= sizeof(end) &&
-	       bytes_read(file, file->size - sizeof(end), end, sizeof(end), &error, why, sizeof(why)) &&
+	       bytes_read(file, file->size - sizeof(end), end, sizeof(end), &error, why,
+		       sizeof(why)) &&
 	       bytes_u32(end) == seekable_magic;
 }
 
@@ -1285,8 +1322,10 @@ static bool identify(struct source *s, char *why, size_t why_bytes)
 	if (fstat(s->file->fd, &st) != 0)
 		return bytes_why(why, why_bytes, "%s", strerror(errno));
 	s->identity = (struct identity){st.st_dev, st.st_ino,
-		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec, (uint64_t)st.st_size,
-		/* What was decoded while it was overwritten must not pass for what it was before. */
+		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
+		(uint64_t)st.st_size,
+		/* What was decoded while it was overwritten must not pass for what it was before.
+		 */
 		(uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec};
 	return true;
 }
@@ -1313,8 +1352,8 @@ static bool find_frames_twice(struct source *s, char *why, size_t why_bytes)
 	return true;
 }
 
-struct bytes *zstd_open(
-	struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why, size_t why_bytes)
+struct bytes *zstd_open(struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why,
+	size_t why_bytes)
 {
 	struct source *s = calloc(1, sizeof(*s));
 

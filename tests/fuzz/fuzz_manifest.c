@@ -1,6 +1,6 @@
 /*
- * A libFuzzer target: the input becomes a manifest. What is read of it leads nowhere but below its root, in
- * order, and adds up; what is refused is refused in one line.
+ * A libFuzzer target: the input becomes a manifest. What is read of it leads nowhere but below its
+ * root, in order, and adds up; what is refused is refused in one line.
  */
 #include "daemon/catalog/manifest.h"
 
@@ -38,7 +38,8 @@ static void check(const struct manifest *m)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	const struct shard_hint hint = {.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20};
+	const struct shard_hint hint = {
+		.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20};
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
 	char path[64], why[512] = "";
 	struct manifest m;

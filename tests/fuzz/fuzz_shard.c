@@ -1,10 +1,11 @@
 /*
- * A libFuzzer target for the format that the environment's FORMAT names: the input becomes a shard and what
- * lies beside it, and is described, opened and read. Whatever it says, nothing is read that is not there, and
- * reading the same tokens in one piece or in many is the same.
+ * A libFuzzer target for the format that the environment's FORMAT names: the input becomes a shard
+ * and what lies beside it, and is described, opened and read. Whatever it says, nothing is read
+ * that is not there, and reading the same tokens in one piece or in many is the same.
  *
- * An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; the rest
- * is the shard. A .csv.gz is in it as it unpacks, but where that begins as gzip does.
+ * An input is, for each file beside the shard, its length (u16; 65535: there is none) and its
+ * bytes; the rest is the shard. A .csv.gz is in it as it unpacks, but where that begins as gzip
+ * does.
  */
 #include "daemon/shard/shard.h"
 
@@ -74,7 +75,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 	snprintf(masks, sizeof(masks), "%s/" MASKS, directory);
 	if (!fine || mkdir(masks, 0700) != 0) {
-		fprintf(stderr, "fuzz-shard: FORMAT must name a target, and /dev/shm be writable\n");
+		fprintf(stderr,
+			"fuzz-shard: FORMAT must name a target, and /dev/shm be writable\n");
 		exit(2);
 	}
 	atexit(remove_all);
@@ -147,7 +149,8 @@ static void read_documents(const struct shard *shard)
 	for (int64_t i = 0; i < n; i++) {
 		assert(all[i] > at && all[i] < tokens);
 		if (i < 64)
-			assert(shard_documents(shard, at, tokens - at, one, 1, why, sizeof(why)) == 1 &&
+			assert(shard_documents(shard, at, tokens - at, one, 1, why, sizeof(why)) ==
+					1 &&
 				at + one[0] == all[i]);
 		at = all[i];
 	}
@@ -199,7 +202,8 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct shard_hint hint = {.type = size % 2 ? SHARD_U32 : SHARD_U16, .has_type = size % 3 == 0};
+	struct shard_hint hint = {
+		.type = size % 2 ? SHARD_U32 : SHARD_U16, .has_type = size % 3 == 0};
 	const struct shard_format *format = target->format ? shard_format(target->format) : NULL;
 	struct shard_facts facts;
 	char path[PATH_MAX], why[512] = "";

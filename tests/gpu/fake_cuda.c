@@ -1,9 +1,10 @@
 /*
- * A libcuda.so.1 without a GPU, for tests of the protocol: which calls are made, in which order, in which
- * state. It is stricter than a driver: contexts, page alignment, regions that overlap, streams and events of
- * other contexts, memory unmapped while it is registered, calls in a child after fork(), calls that would
- * spoil a capture elsewhere. What is queued on a stream is done late, when something asks about it: a slot
- * that was given back too early has other tokens by then, and shows as wrong bytes.
+ * A libcuda.so.1 without a GPU, for tests of the protocol: which calls are made, in which order, in
+ * which state. It is stricter than a driver: contexts, page alignment, regions that overlap,
+ * streams and events of other contexts, memory unmapped while it is registered, calls in a child
+ * after fork(), calls that would spoil a capture elsewhere. What is queued on a stream is done
+ * late, when something asks about it: a slot that was given back too early has other tokens by
+ * then, and shows as wrong bytes.
  *
  * "Device memory" is memory of the process. Nothing here is evidence of how a GPU behaves.
  */
@@ -120,7 +121,8 @@ static int64_t now_ns(void)
 
 /* ---- what is mapped ---- */
 
-/* The inode of the one file that all of the range shows, 1 if it is anonymous, 0 if it is not all mapped. */
+/* The inode of the one file that all of the range shows, 1 if it is anonymous, 0 if it is not all
+ * mapped. */
 static unsigned long mapped(uintptr_t at, size_t bytes, bool writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -160,7 +162,8 @@ static void check_regions(const char *when)
 {
 	for (int i = 0; i < hosts; i++)
 		if (mapped(host[i].at, host[i].bytes, true) != host[i].inode) {
-			fault("%zu bytes at %#" PRIxPTR " were unmapped while registered (seen at %s)",
+			fault("%zu bytes at %#" PRIxPTR
+			      " were unmapped while registered (seen at %s)",
 				host[i].bytes, host[i].at, when);
 			host[i] = host[--hosts];
 			i--;
@@ -235,9 +238,11 @@ static void copy_now(const struct op *op)
 	if (op->staged)
 		memcpy((void *)op->to, op->staged, op->bytes);
 	else if (!within(host, hosts, from, op->bytes))
-		fault("a copy from %#" PRIxPTR ", which was unregistered while the copy was queued", from);
+		fault("a copy from %#" PRIxPTR ", which was unregistered while the copy was queued",
+			from);
 	else if (!mapped(from, op->bytes, false))
-		fault("a copy from %#" PRIxPTR ", which was unmapped while the copy was queued", from);
+		fault("a copy from %#" PRIxPTR ", which was unmapped while the copy was queued",
+			from);
 	else
 		memcpy((void *)op->to, op->from, op->bytes);
 }
@@ -295,8 +300,8 @@ API int cuInit(unsigned flags)
 		process = getpid();
 		for (int d = 0; d < DEVICES; d++)
 			for (int i = 0; i < STREAMS; i++)
-				primary[d].stream[i] = (struct stream){
-					&primary[d], NULL, &primary[d].stream[i].first, i == 0, false, false};
+				primary[d].stream[i] = (struct stream){&primary[d], NULL,
+					&primary[d].stream[i].first, i == 0, false, false};
 		for (int d = 0; d < DEVICES; d++)
 			primary[d].device = d;
 	}
@@ -315,7 +320,8 @@ API int cuGetErrorName(int error, const char **name)
 	static const struct {
 		int error;
 		const char *name;
-	} names[] = {{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+	} names[] = {{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+		{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
 		{NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"}, {34, "CUDA_ERROR_STUB_LIBRARY"},
 		{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
 		{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
@@ -442,7 +448,8 @@ API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 	if (fails && ++registrations >= fails)
 		return end(OUT_OF_MEMORY);
 	if (begin_at % PAGE || bytes % PAGE || bytes == 0 || bytes > CHUNK || flags != 3) {
-		fault("cuMemHostRegister(%p, %zu, %u): not in whole pages, of 1 GiB at most, PORTABLE and "
+		fault("cuMemHostRegister(%p, %zu, %u): not in whole pages, of 1 GiB at most, "
+		      "PORTABLE and "
 		      "DEVICEMAP",
 			at, bytes, flags);
 		return end(INVALID_VALUE);
@@ -597,7 +604,8 @@ API int cuStreamSynchronize(void *stream)
 	return end(s ? OK : INVALID_HANDLE);
 }
 
-/* What takes in the whole context conflicts with any capture in it, in whatever mode, and ends it. */
+/* What takes in the whole context conflicts with any capture in it, in whatever mode, and ends it.
+ */
 static bool conflicts(void)
 {
 	if (captures > 0)

@@ -12,14 +12,14 @@
  *   FAKE_CUDA_ANY_MEMORY=1       copies may go to memory that cuMemAlloc() did not give
  */
 
-int fakeFaults(void);	  /* rules broken so far; each is a line on stderr. Any at exit: status 99 */
+int fakeFaults(void); /* rules broken so far; each is a line on stderr. Any at exit: status 99 */
 int fakeRegistered(void); /* regions */
 int fakeIsRegistered(const void *at);
 void fakeHold(int on); /* while on, no queued work is done but in a synchronize */
 void fakeRush(void);   /* what is queued is due now */
 int fakePending(void); /* operations queued and not done */
-/* Begins or ends a capture on @stream in global mode: calls that could disturb it are refused with 900, and
- * spoil it. */
+/* Begins or ends a capture on @stream in global mode: calls that could disturb it are refused with
+ * 900, and spoil it. */
 void fakeCapture(void *stream, int on);
 int fakeCaptureSpoiled(void);
 int fakePrimaryRefs(int device);

@@ -1,7 +1,7 @@
 /*
- * pin-trainer SOCKET SCENARIO: a trainer whose GPU is the fake libcuda.so.1. What arrived "on the device"
- * goes to stdout, batch by batch, for test_pin.py to compare with the shards; what it says of itself goes to
- * stderr. Exit status 0: all it checked by itself was so.
+ * pin-trainer SOCKET SCENARIO: a trainer whose GPU is the fake libcuda.so.1. What arrived "on the
+ * device" goes to stdout, batch by batch, for test_pin.py to compare with the shards; what it says
+ * of itself goes to stderr. Exit status 0: all it checked by itself was so.
  */
 #include "client/lib/tokend.h"
 #include "tests/gpu/fake_cuda.h"
@@ -18,10 +18,11 @@
 
 enum { BATCHES = 40, MICRO = 4 };
 
-#define CHECK(true_thing)                                                                                    \
-	do {                                                                                                 \
-		if (!(true_thing))                                                                           \
-			errx(1, "line %d: not so: %s (%s)", __LINE__, #true_thing, t ? tokend_why(t) : "");  \
+#define CHECK(true_thing)                                                                          \
+	do {                                                                                       \
+		if (!(true_thing))                                                                 \
+			errx(1, "line %d: not so: %s (%s)", __LINE__, #true_thing,                 \
+				t ? tokend_why(t) : "");                                           \
 	} while (0)
 
 static struct tokend *t;
@@ -64,7 +65,8 @@ static void make_context(void)
 	library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library)
 		errx(1, "%s", dlerror());
-	if (CU(cuInit, unsigned)(0) != 0 || CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 0) != 0 ||
+	if (CU(cuInit, unsigned)(0) != 0 ||
+		CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 0) != 0 ||
 		CU(cuCtxSetCurrent, void *)(context) != 0 ||
 		CU(cuStreamCreate, void **, unsigned)(&stream, 1) != 0)
 		errx(1, "no context");
@@ -233,7 +235,8 @@ static void ahead(const char *socket)
 	finish();
 }
 
-/* The negative control: copies as others would make them, the slot given back at once. Must arrive wrong. */
+/* The negative control: copies as others would make them, the slot given back at once. Must arrive
+ * wrong. */
 static void early(const char *socket)
 {
 	struct tokend_batch batch;
@@ -337,7 +340,8 @@ static void detach(const char *socket)
 
 	tokend_detach(t);
 	t = NULL;
-	CHECK(pending() <= 1 && seconds() - from > 0.1); /* FAKE_CUDA_DELAY_MS; the last keep() may be left */
+	CHECK(pending() <= 1 &&
+		seconds() - from > 0.1); /* FAKE_CUDA_DELAY_MS; the last keep() may be left */
 	CHECK(registered() == 0);
 	synchronize();
 	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
@@ -493,17 +497,21 @@ static void refusals(const char *socket)
 	CHECK(tokend_copy(t, &batch, 4096, stream) == TOKEND_EARGUMENT &&
 		strstr(tokend_why(t), "INVALID_VALUE"));
 	uint64_t to = copy_next(&batch);
-	CHECK(tokend_copy(t, &batch, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "already"));
+	CHECK(tokend_copy(t, &batch, to, stream) == TOKEND_EARGUMENT &&
+		strstr(tokend_why(t), "already"));
 	tokend_release(t, &batch);
 	CHECK(strstr(tokend_why(t), "by itself"));
 	train(to);
 	CHECK(tokend_next(t, &other) == 1);
 	tokend_release(t, &other);
-	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "not held"));
+	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT &&
+		strstr(tokend_why(t), "not held"));
 	CHECK(tokend_peek(t, &other, 1) == 1);
 	other.handle++;
-	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT && strstr(tokend_why(t), "not held"));
-	/* All others are held by the caller: to wait for the copy would be for nothing once it is over. */
+	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT &&
+		strstr(tokend_why(t), "not held"));
+	/* All others are held by the caller: to wait for the copy would be for nothing once it is
+	 * over. */
 	for (int i = 0; i < 2; i++)
 		CHECK(tokend_next(t, &other) == 1);
 	CHECK(tokend_try_next(t, &other) == TOKEND_EAGAIN);
@@ -536,8 +544,8 @@ int main(int argc, char **argv)
 	} scenarios[] = {{"simple", simple}, {"small", small}, {"ahead", ahead}, {"early", early},
 		{"killed", killed}, {"seek", seek}, {"seek_ahead", seek_ahead}, {"detach", detach},
 		{"stuck", stuck}, {"unpinned", unpinned}, {"never_pinned", never_pinned},
-		{"driverless", driverless}, {"contexts", contexts}, {"forked", forked}, {"capture", capture},
-		{"refusals", refusals}, {"turn", turn}};
+		{"driverless", driverless}, {"contexts", contexts}, {"forked", forked},
+		{"capture", capture}, {"refusals", refusals}, {"turn", turn}};
 
 	for (size_t i = 0; argc == 3 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
 		if (strcmp(argv[2], scenarios[i].name) == 0) {

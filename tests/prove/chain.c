@@ -1,4 +1,5 @@
-/* A run as operators treat it: mixes, new and removed datasets, schedules, skips, rewinds, restarts. */
+/* A run as operators treat it: mixes, new and removed datasets, schedules, skips, rewinds,
+ * restarts. */
 #include "tests/prove/prove.h"
 
 enum { DATASETS = 8 };
@@ -21,7 +22,8 @@ void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
 		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &why), why);
 	else
 		ACCEPTED(c, cursor_seek(&c->cursor, next, &why), why);
-	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " and not %" PRIu64, c->cursor.next, next);
+	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " and not %" PRIu64, c->cursor.next,
+		next);
 }
 
 /* The run goes on from @next, before where it was: what came behind that never was. */
@@ -94,8 +96,8 @@ static bool take_away(struct prove_chain *c, struct fault *why)
 {
 	uint32_t d = (uint32_t)rng_below(&c->p->rng, c->cursor.datasets);
 
-	return cursor_remove(
-		&c->cursor, d, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2), why);
+	return cursor_remove(&c->cursor, d,
+		cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2), why);
 }
 
 /* A step and a ramp. */
@@ -105,7 +107,8 @@ static bool schedule(struct prove_chain *c, struct fault *why)
 	uint64_t at = cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2);
 	uint64_t from = at + LIMIT_BLOCK * (1 + rng_below(&c->p->rng, 2));
 	uint32_t steps = 1 + (uint32_t)rng_below(&c->p->rng, 4);
-	struct cursor_step step[] = {{at, at, 1, first}, {from, from + steps * LIMIT_BLOCK, steps, second}};
+	struct cursor_step step[] = {
+		{at, at, 1, first}, {from, from + steps * LIMIT_BLOCK, steps, second}};
 
 	prove_weights(&c->p->rng, &c->cursor, first);
 	prove_weights(&c->p->rng, &c->cursor, second);
@@ -114,7 +117,8 @@ static bool schedule(struct prove_chain *c, struct fault *why)
 
 	bool beyond = from + steps * LIMIT_BLOCK >= cursor_end(&c->cursor);
 
-	PROVE(c->p, ok || c->cursor.epochs || c->limited || beyond, "%s: %s", why->field, why->text);
+	PROVE(c->p, ok || c->cursor.epochs || c->limited || beyond, "%s: %s", why->field,
+		why->text);
 	return ok;
 }
 
@@ -168,7 +172,8 @@ void prove_chain_edit(struct prove_chain *c, bool back)
 	/* Adding is two edits: the first may be the only one. */
 	if (!edits[edit](c, &why) && c->cursor.datasets == datasets)
 		PROVE(c->p, cursor_fingerprint(&c->cursor, 1, 1) == before,
-			"an edit was refused (%s: %s) and has changed the cursor", why.field, why.text);
+			"an edit was refused (%s: %s) and has changed the cursor", why.field,
+			why.text);
 	prove_bytes(c->p, &c->cursor);
 	prove_remember(c->p, &c->history, &c->cursor);
 }

@@ -1,10 +1,11 @@
 /*
- * Random chains of at least six rescales, worlds up to 32,768, with edits, skips, rewinds and restarts from
- * older cursors between them.
+ * Random chains of at least six rescales, worlds up to 32,768, with edits, skips, rewinds and
+ * restarts from older cursors between them.
  *
- * Of every leg each micro-batch of each rank is looked at: they lie one behind the other from where the
- * cursor stood to where it stands now, none apart and none on top of another. Some positions of it are asked
- * for by what they hold, and once more at the end of the chain, by the whole history of its mixes.
+ * Of every leg each micro-batch of each rank is looked at: they lie one behind the other from where
+ * the cursor stood to where it stands now, none apart and none on top of another. Some positions of
+ * it are asked for by what they hold, and once more at the end of the chain, by the whole history
+ * of its mixes.
  */
 #include "tests/prove/prove.h"
 
@@ -31,7 +32,8 @@ static uint64_t tile(struct run *run, uint64_t world, uint64_t micro, uint64_t b
 	for (uint64_t m = 0; m < batches && taken < end; m++) {
 		for (uint64_t r = 0; r < world; r++) {
 			uint64_t first = order_rank_position(c->next, m, r, world, micro);
-			uint64_t left = first < end ? end - first : 0, valid = left < micro ? left : micro;
+			uint64_t left = first < end ? end - first : 0,
+				 valid = left < micro ? left : micro;
 
 			PROVE(run->chain.p, valid == 0 || first == expected,
 				"rank %" PRIu64 " of %" PRIu64 ", batch %" PRIu64 " of %" PRIu64
@@ -41,7 +43,8 @@ static uint64_t tile(struct run *run, uint64_t world, uint64_t micro, uint64_t b
 		}
 		taken = order_rank_next(taken, world * micro, end);
 		PROVE(run->chain.p, taken == expected,
-			"%" PRIu64 " ranks have [%" PRIu64 ", %" PRIu64 "), the cursor goes to %" PRIu64,
+			"%" PRIu64 " ranks have [%" PRIu64 ", %" PRIu64
+			"), the cursor goes to %" PRIu64,
 			world, c->next, expected, taken);
 		run->slices += world;
 	}
@@ -64,10 +67,12 @@ static void record(struct run *run, uint64_t from, uint64_t to)
 				       : from + rng_below(&run->chain.p->rng, to - from);
 		PROVE(run->chain.p, order_at(&now, r->position, &r->place), "nothing at %" PRIu64,
 			r->position);
-		PROVE(run->chain.p, order_at(&history, r->position, &again) && prove_same(&again, &r->place),
+		PROVE(run->chain.p,
+			order_at(&history, r->position, &again) && prove_same(&again, &r->place),
 			"history and cursor differ at %" PRIu64, r->position);
 		PROVE(run->chain.p, order_when(&now, &r->place, &back) && back == r->position,
-			"what is served at %" PRIu64 " is said to be served at %" PRIu64, r->position, back);
+			"what is served at %" PRIu64 " is said to be served at %" PRIu64,
+			r->position, back);
 	}
 }
 
@@ -76,7 +81,8 @@ static void leg(struct run *run)
 	struct prove_chain *c = &run->chain;
 	struct rng *rng = &c->p->rng;
 	/* Few are very large, or they would be all that there is time for. */
-	uint64_t world = prove_log(rng, rng_below(rng, 8) == 0 ? 15 : 10), micro = prove_log(rng, 5);
+	uint64_t world = prove_log(rng, rng_below(rng, 8) == 0 ? 15 : 10),
+		 micro = prove_log(rng, 5);
 	uint64_t from, to;
 
 	if (rng_below(rng, 256) == 0)
@@ -104,7 +110,8 @@ static void forget_undone(struct run *run)
 	run->records = kept;
 }
 
-/* Everything from the first position to the last was served once or skipped, and holds what it held. */
+/* Everything from the first position to the last was served once or skipped, and holds what it
+ * held. */
 static void look_back(struct run *run, uint64_t first)
 {
 	const struct prove_chain *c = &run->chain;
@@ -116,17 +123,19 @@ static void look_back(struct run *run, uint64_t first)
 			c->stretch[i].to, first);
 		first = c->stretch[i].to;
 	}
-	PROVE(c->p, first == c->cursor.next, "served up to %" PRIu64 ", the cursor is at %" PRIu64, first,
-		c->cursor.next);
+	PROVE(c->p, first == c->cursor.next, "served up to %" PRIu64 ", the cursor is at %" PRIu64,
+		first, c->cursor.next);
 	for (unsigned i = 0; i < run->records; i++) {
 		const struct record *r = &run->record[i];
 		struct order_place place;
 		uint64_t back = 0;
 
-		PROVE(c->p, order_at(&history, r->position, &place) && prove_same(&place, &r->place),
+		PROVE(c->p,
+			order_at(&history, r->position, &place) && prove_same(&place, &r->place),
 			"position %" PRIu64 " changed after it was served", r->position);
 		PROVE(c->p, order_when(&history, &r->place, &back) && back == r->position,
-			"what was served at %" PRIu64 " is said to be served at %" PRIu64, r->position, back);
+			"what was served at %" PRIu64 " is said to be served at %" PRIu64,
+			r->position, back);
 	}
 }
 
@@ -181,7 +190,8 @@ static void tell_chains(const struct prove_sums *sums)
 
 const struct prove_part prove_chains = {
 	.name = "chains",
-	.what = "six and more rescales up to 32,768 ranks, edits, skips and restarts between: the union is "
+	.what = "six and more rescales up to 32,768 ranks, edits, skips and restarts between: the "
+		"union is "
 		"exactly once",
 	.units = UINT64_MAX,
 	.brief_units = 40,

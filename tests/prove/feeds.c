@@ -13,7 +13,8 @@ struct prove_feeds {
 	struct feed_source *source; /* [datasets] */
 };
 
-struct prove_feeds *prove_feeds_new(const struct prove *p, const struct cursor *cursor, uint32_t micro)
+struct prove_feeds *prove_feeds_new(
+	const struct prove *p, const struct cursor *cursor, uint32_t micro)
 {
 	struct prove_feeds *f = prove_memory(p, 1, sizeof(*f));
 	struct ring_geometry g;
@@ -65,12 +66,14 @@ static void tell_slot(
 
 	for (uint32_t r = 0; r < f->ring.geometry.rows; r++) {
 		bool valid = r < slot->rows_valid;
-		struct order_place place = {
-			.dataset = rows[r].dataset, .epoch = rows[r].epoch, .window = rows[r].window};
+		struct order_place place = {.dataset = rows[r].dataset,
+			.epoch = rows[r].epoch,
+			.window = rows[r].window};
 
 		PROVE(f->p, valid == (rows[r].position != RING_PADDING),
-			"row %u of slot %" PRIu64 " of rank %" PRIu64 ": %u rows are said to be valid", r, s,
-			feed->options.rank, slot->rows_valid);
+			"row %u of slot %" PRIu64 " of rank %" PRIu64
+			": %u rows are said to be valid",
+			r, s, feed->options.rank, slot->rows_valid);
 		PROVE(f->p, !valid || rows[r].position == slot->position + r,
 			"row %u of slot %" PRIu64 " of rank %" PRIu64 " is at %" PRIu64
 			", its slot at %" PRIu64,
@@ -80,10 +83,11 @@ static void tell_slot(
 	}
 }
 
-uint64_t prove_feed(struct prove_feeds *f, const struct cursor *cursor, uint64_t rank, uint64_t world,
-	uint64_t batches, prove_row *seen, void *context)
+uint64_t prove_feed(struct prove_feeds *f, const struct cursor *cursor, uint64_t rank,
+	uint64_t world, uint64_t batches, prove_row *seen, void *context)
 {
-	struct feed_options options = {.rank = rank, .world = world, .ring = f->ring, .source = f->source};
+	struct feed_options options = {
+		.rank = rank, .world = world, .ring = f->ring, .source = f->source};
 	struct feed *feed = feed_new(cursor, &options);
 	struct engine_action read;
 	uint64_t planned;

@@ -1,13 +1,14 @@
 /*
- * A run of 10⁹ samples with another mix from every block of 1024 on (sometimes after two or three), among 2
- * to 1000 datasets. At each mix, of the segment that ends there:
+ * A run of 10⁹ samples with another mix from every block of 1024 on (sometimes after two or three),
+ * among 2 to 1000 datasets. At each mix, of the segment that ends there:
  *
- *   - each dataset's count is within ⌈log2 D⌉ samples of its share, ½·⌈log2 D⌉ in the first segment; D counts
- *     the padded list
+ *   - each dataset's count is within ⌈log2 D⌉ samples of its share, ½·⌈log2 D⌉ in the first
+ * segment; D counts the padded list
  *   - ordinals go on where they were, and all of them together are the positions
  *   - the cursor, announcing the next mix, has at most LIMIT_CURSOR_BYTES
  *
- * and of some segments every position: its ordinal lies in that segment's range, and it is found again by it.
+ * and of some segments every position: its ordinal lies in that segment's range, and it is found
+ * again by it.
  */
 #include "tests/prove/prove.h"
 
@@ -50,7 +51,8 @@ static unsigned log2_of(uint32_t padded)
 }
 
 /* Segment @now served [now->start, then->start): has each dataset its share? */
-static void check_counts(struct run *run, const struct order_segment *now, const struct order_segment *then)
+static void check_counts(
+	struct run *run, const struct order_segment *now, const struct order_segment *then)
 {
 	uint64_t length = then->start - now->start, whole = now->prefix[now->padded], sum = 0;
 	unsigned bits = log2_of(now->padded);
@@ -62,13 +64,15 @@ static void check_counts(struct run *run, const struct order_segment *now, const
 		u128 off = served > share ? served - share : share - served;
 
 		PROVE(run->p, then->base[d] >= now->base[d] && n <= length,
-			"dataset %u of %u: its ordinals go back from %" PRIu64 " to %" PRIu64 " at %" PRIu64,
+			"dataset %u of %u: its ordinals go back from %" PRIu64 " to %" PRIu64
+			" at %" PRIu64,
 			d, now->datasets, now->base[d], then->base[d], then->start);
 		PROVE(run->p, (first ? 2 * off : off) <= (u128)bits * whole,
 			"dataset %u of %u has %" PRIu64 " of %" PRIu64 " samples from %" PRIu64
 			" on, with %" PRIu64 " of %" PRIu64 " units",
 			d, now->datasets, n, length, now->start, now->units[d], whole);
-		PROVE(run->p, now->units[d] > 0 || n == 0, "dataset %u has no weight and is served", d);
+		PROVE(run->p, now->units[d] > 0 || n == 0, "dataset %u has no weight and is served",
+			d);
 		if (bits > 0)
 			prove_most(run->p, first ? FACT_FIRST : FACT_LATER,
 				(uint64_t)(off * 1000 / bits / whole));
@@ -78,9 +82,10 @@ static void check_counts(struct run *run, const struct order_segment *now, const
 	PROVE(run->p, sum == then->start, "%" PRIu64 " samples before %" PRIu64, sum, then->start);
 }
 
-/* Does what is served at @position belong to its segment, the cursor's current one, and lie there? */
-static uint64_t ordinal_at(
-	struct run *run, const struct order_segment *then, uint64_t position, struct order_place *place)
+/* Does what is served at @position belong to its segment, the cursor's current one, and lie there?
+ */
+static uint64_t ordinal_at(struct run *run, const struct order_segment *then, uint64_t position,
+	struct order_place *place)
 {
 	const struct cursor *c = &run->cursor;
 	const struct order_segment *now = c->segment[0];
@@ -92,11 +97,13 @@ static uint64_t ordinal_at(
 		"what is served at %" PRIu64 " is said to be served at %" PRIu64, position, back);
 
 	const struct order_dataset *d = &c->order[place->dataset];
-	uint64_t k = place->epoch * d->windows + order_unwindow(d, c->seed, place->epoch, place->window);
+	uint64_t k =
+		place->epoch * d->windows + order_unwindow(d, c->seed, place->epoch, place->window);
 
 	PROVE(run->p, k >= now->base[place->dataset] && k < then->base[place->dataset],
-		"ordinal %" PRIu64 " of dataset %u at %" PRIu64 " is not in [%" PRIu64 ", %" PRIu64 ")", k,
-		place->dataset, position, now->base[place->dataset], then->base[place->dataset]);
+		"ordinal %" PRIu64 " of dataset %u at %" PRIu64 " is not in [%" PRIu64 ", %" PRIu64
+		")",
+		k, place->dataset, position, now->base[place->dataset], then->base[place->dataset]);
 	run->positions++;
 	return k;
 }
@@ -113,9 +120,11 @@ static void look_at_segment(struct run *run, const struct order_segment *then)
 	}
 	for (uint64_t i = 0; i < length; i++) {
 		struct order_place place;
-		uint64_t k = ordinal_at(run, then, now->start + i, &place) - now->base[place.dataset];
+		uint64_t k =
+			ordinal_at(run, then, now->start + i, &place) - now->base[place.dataset];
 
-		PROVE(run->p, !seen[at[place.dataset] + k], "dataset %u repeats %" PRIu64, place.dataset, k);
+		PROVE(run->p, !seen[at[place.dataset] + k], "dataset %u repeats %" PRIu64,
+			place.dataset, k);
 		seen[at[place.dataset] + k] = 1;
 	}
 	free(seen);
@@ -137,15 +146,15 @@ static void change_weights(struct run *run, struct rng *rng)
 static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 {
 	struct cursor *c = &run->cursor;
-	uint64_t at =
-		cursor_mix_at(c) + (rng_below(rng, 16) == 0 ? LIMIT_BLOCK * (1 + rng_below(rng, 2)) : 0);
+	uint64_t at = cursor_mix_at(c) +
+		      (rng_below(rng, 16) == 0 ? LIMIT_BLOCK * (1 + rng_below(rng, 2)) : 0);
 	struct order_place place;
 	struct fault why;
 
 	change_weights(run, rng);
 	PROVE(run->p, cursor_mix(c, at, run->weights, &why), "%s: %s", why.field, why.text);
-	PROVE(run->p, c->segments == 2 && c->segment[1]->start == at, "the mix is not from %" PRIu64 " on",
-		at);
+	PROVE(run->p, c->segments == 2 && c->segment[1]->start == at,
+		"the mix is not from %" PRIu64 " on", at);
 	if (number % 16 == 0 || c->datasets <= 8)
 		prove_most(run->p, FACT_BYTES, prove_bytes(run->p, c));
 	check_counts(run, c->segment[0], c->segment[1]);
@@ -171,8 +180,8 @@ static void begin(struct run *run, struct prove *p, uint32_t datasets)
 		sources[d] = prove_source(&p->rng, d, UINT64_C(1) << 40, names[d]);
 		sources[d].weight = run->weights[d] = 1 + (double)rng_below(&p->rng, 1000);
 	}
-	PROVE(p, cursor_begin(&run->cursor, &identity, sources, datasets, NULL, 0, &why), "%s: %s", why.field,
-		why.text);
+	PROVE(p, cursor_begin(&run->cursor, &identity, sources, datasets, NULL, 0, &why), "%s: %s",
+		why.field, why.text);
 	free(sources);
 	free(names);
 }
@@ -186,8 +195,8 @@ static void run_mixes(struct prove *p)
 	while (run.cursor.next < samples)
 		next_mix(&run, &p->rng, number++);
 	for (uint32_t d = 0; d < run.cursor.datasets; d++)
-		prove_most(
-			p, FACT_TOTAL, (uint64_t)(1000 * (run.drift[d] < 0 ? -run.drift[d] : run.drift[d])));
+		prove_most(p, FACT_TOTAL,
+			(uint64_t)(1000 * (run.drift[d] < 0 ? -run.drift[d] : run.drift[d])));
 	atomic_fetch_add(&p->sums->cases, number);
 	atomic_fetch_add(&p->sums->positions, run.positions);
 	cursor_free(&run.cursor);
@@ -197,17 +206,20 @@ static void run_mixes(struct prove *p)
 
 static void tell_mixes(const struct prove_sums *sums)
 {
-	printf("        furthest from its share: %.3f of the ⌈log2 D⌉ allowed, %.3f of it in a first segment "
+	printf("        furthest from its share: %.3f of the ⌈log2 D⌉ allowed, %.3f of it in a "
+	       "first segment "
 	       "(½ allowed), "
 	       "%.3f samples at the end of a run;\n"
-	       "        largest cursor %" PRIu64 " bytes of %d (1024 datasets, another mix announced)\n",
+	       "        largest cursor %" PRIu64
+	       " bytes of %d (1024 datasets, another mix announced)\n",
 		(double)sums->most[FACT_LATER] / 1e3, (double)sums->most[FACT_FIRST] / 1e3,
 		(double)sums->most[FACT_TOTAL] / 1e3, sums->most[FACT_BYTES], LIMIT_CURSOR_BYTES);
 }
 
 const struct prove_part prove_mixes = {
 	.name = "mixes",
-	.what = "10⁹ samples of 2, 3, 7 and 64 datasets, fewer of 1000, another mix in every block: counts "
+	.what = "10⁹ samples of 2, 3, 7 and 64 datasets, fewer of 1000, another mix in every "
+		"block: counts "
 		"as promised",
 	.units = SIZES,
 	.brief_units = SIZES,

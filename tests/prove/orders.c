@@ -1,12 +1,13 @@
 /*
- * Whole orders: every position of a short run with many edits. Each is found again by what it holds, and each
- * dataset's ordinals are handed out without gap or repeat, over all segments.
+ * Whole orders: every position of a short run with many edits. Each is found again by what it
+ * holds, and each dataset's ordinals are handed out without gap or repeat, over all segments.
  */
 #include "tests/prove/prove.h"
 
 enum { BLOCKS = 8, SMALL = 400, ASKED = 500 };
 
-/* Samples of each dataset before @total, a multiple of LIMIT_BLOCK, by the segment that begins there. */
+/* Samples of each dataset before @total, a multiple of LIMIT_BLOCK, by the segment that begins
+ * there. */
 static void counts_at(const struct prove_chain *c, uint64_t total, uint64_t *counts)
 {
 	struct order_segment *const *list = c->history.segment;
@@ -33,8 +34,8 @@ static void look_at_all(const struct prove_chain *c, uint64_t total, const uint6
 	for (uint32_t d = 0; d < c->cursor.datasets; d++) {
 		uint64_t limit = c->cursor.order[d].windows * c->cursor.dataset[d].max_epochs;
 
-		PROVE(c->p, limit == 0 || counts[d] <= limit, "dataset %u serves %" PRIu64 " of %" PRIu64, d,
-			counts[d], limit);
+		PROVE(c->p, limit == 0 || counts[d] <= limit,
+			"dataset %u serves %" PRIu64 " of %" PRIu64, d, counts[d], limit);
 		at[d] = sum;
 		sum += counts[d];
 	}
@@ -55,22 +56,23 @@ static void look_at_all(const struct prove_chain *c, uint64_t total, const uint6
 			     order_unwindow(d, c->cursor.seed, place.epoch, place.window);
 
 		PROVE(c->p, k < counts[place.dataset] && !seen[at[place.dataset] + k],
-			"ordinal %" PRIu64 " of dataset %u, of %" PRIu64 ", at %" PRIu64, k, place.dataset,
-			counts[place.dataset], i);
+			"ordinal %" PRIu64 " of dataset %u, of %" PRIu64 ", at %" PRIu64, k,
+			place.dataset, counts[place.dataset], i);
 		seen[at[place.dataset] + k] = 1;
 	}
 	free(seen);
 	atomic_fetch_add(&c->p->sums->positions, total);
 }
 
-/* Asked the other way round, also for what this run never serves: only what is served before @total is found
- * there. */
+/* Asked the other way round, also for what this run never serves: only what is served before @total
+ * is found there. */
 static void look_for_some(const struct prove_chain *c, uint64_t total, const uint64_t *counts)
 {
 	struct order order = prove_order(&c->history, &c->cursor);
 
 	for (unsigned i = 0; i < ASKED; i++) {
-		struct order_place place = {.dataset = (uint32_t)rng_below(&c->p->rng, c->cursor.datasets)},
+		struct order_place place = {.dataset = (uint32_t)rng_below(
+						    &c->p->rng, c->cursor.datasets)},
 				   found;
 		const struct order_dataset *d = &c->cursor.order[place.dataset];
 		uint64_t k = rng_below(&c->p->rng, counts[place.dataset] + 2 * LIMIT_BLOCK), at = 0;
@@ -81,11 +83,12 @@ static void look_for_some(const struct prove_chain *c, uint64_t total, const uin
 		bool served = order_when(&order, &place, &at);
 
 		PROVE(c->p, (served && at < total) == (k < counts[place.dataset]),
-			"ordinal %" PRIu64 " of dataset %u, which serves %" PRIu64 " before %" PRIu64
-			", is said to be served %s, at %" PRIu64,
+			"ordinal %" PRIu64 " of dataset %u, which serves %" PRIu64
+			" before %" PRIu64 ", is said to be served %s, at %" PRIu64,
 			k, place.dataset, counts[place.dataset], total, served ? "" : "never", at);
 		PROVE(c->p, !served || (order_at(&order, at, &found) && prove_same(&found, &place)),
-			"ordinal %" PRIu64 " of dataset %u is not at %" PRIu64, k, place.dataset, at);
+			"ordinal %" PRIu64 " of dataset %u is not at %" PRIu64, k, place.dataset,
+			at);
 	}
 }
 

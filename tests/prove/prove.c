@@ -31,7 +31,8 @@ void prove_most(const struct prove *p, unsigned fact, uint64_t value)
 {
 	uint64_t before = atomic_load(&p->sums->most[fact]);
 
-	while (value > before && !atomic_compare_exchange_weak(&p->sums->most[fact], &before, value))
+	while (value > before &&
+		!atomic_compare_exchange_weak(&p->sums->most[fact], &before, value))
 		;
 }
 
@@ -62,7 +63,8 @@ void prove_weights(struct rng *rng, const struct cursor *cursor, double *weights
 	uint32_t sure = (uint32_t)rng_below(rng, cursor->datasets);
 
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
-		weights[d] = rng_below(rng, 4) == 0 ? 0 : 1e-3 + (double)(rng_next(rng) >> 40) / 1e6;
+		weights[d] =
+			rng_below(rng, 4) == 0 ? 0 : 1e-3 + (double)(rng_next(rng) >> 40) / 1e6;
 		if (d == sure && weights[d] == 0)
 			weights[d] = 1;
 	}
@@ -135,16 +137,17 @@ static double now_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void run_unit(
-	const struct settings *s, const struct prove_part *part, struct prove_sums *sums, uint64_t number)
+static void run_unit(const struct settings *s, const struct prove_part *part,
+	struct prove_sums *sums, uint64_t number)
 {
 	struct prove p = {
 		.part = part->name,
 		.seed = s->seed,
 		.number = number,
 		.brief = s->brief,
-		.rng.state =
-			order_derive(s->seed, order_name_hash(part->name, strlen(part->name)), number) | 1,
+		.rng.state = order_derive(s->seed, order_name_hash(part->name, strlen(part->name)),
+				     number) |
+			     1,
 		.sums = sums,
 		.program = s->program,
 	};
@@ -158,8 +161,8 @@ static uint64_t units_of(const struct settings *s, const struct prove_part *part
 }
 
 /* Takes units until there are none, or no time. */
-static void work(
-	const struct settings *s, const struct prove_part *part, struct prove_sums *sums, double until)
+static void work(const struct settings *s, const struct prove_part *part, struct prove_sums *sums,
+	double until)
 {
 	bool timed = part->timed && !s->brief;
 
@@ -187,8 +190,8 @@ static bool all_fine(uint64_t jobs)
 
 static bool run_part(const struct settings *s, const struct prove_part *part)
 {
-	struct prove_sums *sums =
-		mmap(NULL, sizeof(*sums), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct prove_sums *sums = mmap(
+		NULL, sizeof(*sums), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double begin = now_s();
 
 	if (sums == MAP_FAILED) {
@@ -217,9 +220,10 @@ static bool run_part(const struct settings *s, const struct prove_part *part)
 		fprintf(stderr, "prove: %s: no case was run\n", part->name);
 		return false;
 	}
-	printf("%-7s %10" PRIu64 " cases, %8.2f million a minute, %11" PRIu64 " positions, %5.1f s: %s\n",
-		part->name, sums->cases, (double)sums->cases / seconds * 60e-6, sums->positions, seconds,
-		part->what);
+	printf("%-7s %10" PRIu64 " cases, %8.2f million a minute, %11" PRIu64
+	       " positions, %5.1f s: %s\n",
+		part->name, sums->cases, (double)sums->cases / seconds * 60e-6, sums->positions,
+		seconds, part->what);
 	if (part->tell)
 		part->tell(sums);
 	munmap(sums, sizeof(*sums));
@@ -231,15 +235,15 @@ static bool run_one(const struct settings *s, const struct prove_part *part)
 	struct prove_sums sums = {0};
 
 	run_unit(s, part, &sums, s->number);
-	printf("%s: unit %" PRIu64 " of seed %" PRIu64 " holds: %" PRIu64 " cases\n", part->name, s->number,
-		s->seed, sums.cases);
+	printf("%s: unit %" PRIu64 " of seed %" PRIu64 " holds: %" PRIu64 " cases\n", part->name,
+		s->number, s->seed, sums.cases);
 	return true;
 }
 
 __attribute__((noreturn)) static void usage(void)
 {
-	fprintf(stderr,
-		"usage: prove [--brief] [--seed S] [--jobs J] [--seconds T] [--number N] [PART…]\nparts:");
+	fprintf(stderr, "usage: prove [--brief] [--seed S] [--jobs J] [--seconds T] [--number N] "
+			"[PART…]\nparts:");
 	for (unsigned i = 0; i < PARTS; i++)
 		fprintf(stderr, " %s", parts[i]->name);
 	fprintf(stderr, "\n");

@@ -4,9 +4,9 @@
  *   prove [--brief] [--seed S] [--jobs J] [--seconds T] [PART…]
  *   prove --seed S --number N PART        one unit again, in this process
  *
- * A part is a list of units, numbered from 0; a unit holds one case or many, and what it does depends on the
- * seed and its number alone. Units are shared out among processes, so a failure, which ends the process that
- * met it, names both numbers.
+ * A part is a list of units, numbered from 0; a unit holds one case or many, and what it does
+ * depends on the seed and its number alone. Units are shared out among processes, so a failure,
+ * which ends the process that met it, names both numbers.
  *
  *   worlds   all W1→W2→W3 ≤ 16 with every micro-batch ≤ 4: real feeds, their rows against the order
  *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them
@@ -91,13 +91,15 @@ size_t prove_bytes(const struct prove *p, struct cursor *cursor);
 
 /* ---- history ---- */
 
-/* All segments of a run: what the cursors that it had say together. A later cursor's word counts. */
+/* All segments of a run: what the cursors that it had say together. A later cursor's word counts.
+ */
 struct prove_history {
 	struct order_segment **segment;
 	uint32_t segments, room;
 };
 
-void prove_remember(const struct prove *p, struct prove_history *history, const struct cursor *cursor);
+void prove_remember(
+	const struct prove *p, struct prove_history *history, const struct cursor *cursor);
 struct order prove_order(const struct prove_history *history, const struct cursor *cursor);
 void prove_forget(struct prove_history *history);
 
@@ -129,8 +131,8 @@ struct prove_chain {
 };
 
 /* Begins at 0: @identity gives epochs or samples. */
-void prove_chain_begin(
-	struct prove_chain *chain, struct prove *p, const struct cursor *identity, uint64_t windows);
+void prove_chain_begin(struct prove_chain *chain, struct prove *p, const struct cursor *identity,
+	uint64_t windows);
 void prove_chain_free(struct prove_chain *chain);
 /* All ranks are at @next now. */
 void prove_chain_move(struct prove_chain *chain, uint64_t next, bool skipped);
@@ -140,21 +142,22 @@ void prove_chain_save(struct prove_chain *chain);
 
 /* ---- feeds: the engine's own planning, without an engine ---- */
 
-/* Rings of a few slots of @micro rows, one feed at a time; and tables for the datasets of @cursor, whose
- * windows are single tokens. */
+/* Rings of a few slots of @micro rows, one feed at a time; and tables for the datasets of @cursor,
+ * whose windows are single tokens. */
 struct prove_feeds;
-struct prove_feeds *prove_feeds_new(const struct prove *p, const struct cursor *cursor, uint32_t micro);
+struct prove_feeds *prove_feeds_new(
+	const struct prove *p, const struct cursor *cursor, uint32_t micro);
 void prove_feeds_free(struct prove_feeds *feeds);
 
 enum { PROVE_SLOTS = 4 };
 
 /* Where a row went: @place is NULL for padding. */
-typedef void prove_row(void *context, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
-	const struct order_place *place);
+typedef void prove_row(void *context, uint64_t rank, uint64_t batch, uint32_t row,
+	uint64_t position, const struct order_place *place);
 
-/* Lets rank @rank of @world plan from @cursor on, at most @batches (≤ PROVE_SLOTS) micro-batches. Returns how
- * many there were. */
-uint64_t prove_feed(struct prove_feeds *feeds, const struct cursor *cursor, uint64_t rank, uint64_t world,
-	uint64_t batches, prove_row *seen, void *context);
+/* Lets rank @rank of @world plan from @cursor on, at most @batches (≤ PROVE_SLOTS) micro-batches.
+ * Returns how many there were. */
+uint64_t prove_feed(struct prove_feeds *feeds, const struct cursor *cursor, uint64_t rank,
+	uint64_t world, uint64_t batches, prove_row *seen, void *context);
 
 #endif

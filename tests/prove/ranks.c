@@ -1,7 +1,7 @@
 /*
- * Three rescales to as many as 32,768 ranks, with another mix on the way: the first three micro-batches of
- * every rank, planned by a feed of its own, are all there is from where the cursor stood to where it stands
- * then, and no window is served twice.
+ * Three rescales to as many as 32,768 ranks, with another mix on the way: the first three
+ * micro-batches of every rank, planned by a feed of its own, are all there is from where the cursor
+ * stood to where it stands then, and no window is served twice.
  */
 #include "tests/prove/prove.h"
 
@@ -24,14 +24,15 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	uint64_t at = position - run->cursor.next;
 
 	PROVE(run->p, place && position >= run->cursor.next && at < run->room && !run->seen[at],
-		"rank %" PRIu64 ", micro-batch %" PRIu64 ", row %u: position %" PRIu64, rank, batch, row,
-		position);
+		"rank %" PRIu64 ", micro-batch %" PRIu64 ", row %u: position %" PRIu64, rank, batch,
+		row, position);
 	run->seen[at] = 1;
 
 	uint64_t bit = ((uint64_t)place->dataset * 2 + place->epoch % 2) * WINDOWS + place->window;
 
 	PROVE(run->p, !(run->window[bit / 8] >> bit % 8 & 1),
-		"window %" PRIu64 " of dataset %u is served twice, at %" PRIu64 " for the second time",
+		"window %" PRIu64 " of dataset %u is served twice, at %" PRIu64
+		" for the second time",
 		place->window, place->dataset, position);
 	run->window[bit / 8] |= (uint8_t)(1u << bit % 8);
 }
@@ -50,8 +51,8 @@ static void leg(struct run *run, uint64_t world, uint32_t micro)
 		PROVE(run->p, run->seen[i], "nobody had %" PRIu64, run->cursor.next + i);
 	for (unsigned m = 0; m < BATCHES; m++)
 		next = order_rank_next(next, step, UINT64_MAX);
-	PROVE(run->p, next == run->cursor.next + run->room && cursor_seek(&run->cursor, next, &why), "%s",
-		why.text);
+	PROVE(run->p, next == run->cursor.next + run->room && cursor_seek(&run->cursor, next, &why),
+		"%s", why.text);
 	run->positions += run->room;
 	free(run->seen);
 	prove_feeds_free(feeds);
@@ -67,9 +68,10 @@ static void begin(struct run *run, struct prove *p)
 	};
 	struct fault why;
 
-	PROVE(p, cursor_begin(&run->cursor, &identity, sources, 3, NULL, 0, &why), "%s: %s", why.field,
+	PROVE(p, cursor_begin(&run->cursor, &identity, sources, 3, NULL, 0, &why), "%s: %s",
+		why.field, why.text);
+	PROVE(p, cursor_seek(&run->cursor, rng_wide(&p->rng) >> 4, &why), "%s: %s", why.field,
 		why.text);
-	PROVE(p, cursor_seek(&run->cursor, rng_wide(&p->rng) >> 4, &why), "%s: %s", why.field, why.text);
 	run->p = p;
 	run->window = prove_memory(p, 3 * 2 * WINDOWS / 8, 1);
 }
@@ -87,7 +89,8 @@ static void run_ranks(struct prove *p)
 		leg(&run, i == legs ? most : 1 + rng_below(&p->rng, most),
 			1 + (uint32_t)rng_below(&p->rng, MICRO));
 		prove_weights(&p->rng, &run.cursor, weights);
-		PROVE(p, cursor_mix(&run.cursor, cursor_mix_at(&run.cursor), weights, &why), "%s", why.text);
+		PROVE(p, cursor_mix(&run.cursor, cursor_mix_at(&run.cursor), weights, &why), "%s",
+			why.text);
 		prove_bytes(p, &run.cursor);
 	}
 	atomic_fetch_add(&p->sums->cases, LEGS);
@@ -98,7 +101,8 @@ static void run_ranks(struct prove *p)
 
 const struct prove_part prove_ranks = {
 	.name = "ranks",
-	.what = "32,768 ranks after a rescale: the first three micro-batches of all, distinct and covering",
+	.what = "32,768 ranks after a rescale: the first three micro-batches of all, distinct and "
+		"covering",
 	.units = 20,
 	.brief_units = 3,
 	.run = run_ranks,

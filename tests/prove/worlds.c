@@ -1,11 +1,12 @@
 /*
- * All rescales W1→W2→W3 with worlds up to 16 and micro-batches up to 4, one or two micro-batches in the first
- * two phases, the third up to the end of the stream, which lies anywhere in its last step.
+ * All rescales W1→W2→W3 with worlds up to 16 and micro-batches up to 4, one or two micro-batches in
+ * the first two phases, the third up to the end of the stream, which lies anywhere in its last
+ * step.
  *
- * A phase is proved by itself, and the next one begins where the cursor then stands: it has covered exactly
- * the positions from where the cursor stood to where it stands now, each once, step by step; and what it
- * found there is what the order says, whatever the world. So it is the same set of samples wherever steps end
- * at the same place.
+ * A phase is proved by itself, and the next one begins where the cursor then stands: it has covered
+ * exactly the positions from where the cursor stood to where it stands now, each once, step by
+ * step; and what it found there is what the order says, whatever the world. So it is the same set
+ * of samples wherever steps end at the same place.
  */
 #include "tests/prove/prove.h"
 
@@ -50,14 +51,14 @@ static void say(const struct walk *w, char *text, size_t n)
 			i ? " → " : "", w->leg[i].world, w->leg[i].micro, w->leg[i].batches);
 }
 
-#define WALK(w, what, ...)                                                                                   \
-	do {                                                                                                 \
-		if (!(what)) {                                                                               \
-			char walk_text[200], walk_what[200];                                                 \
-			say(w, walk_text, sizeof(walk_text));                                                \
-			snprintf(walk_what, sizeof(walk_what), __VA_ARGS__);                                 \
-			prove_broken((w)->p, #what, "%s: %s", walk_text, walk_what);                         \
-		}                                                                                            \
+#define WALK(w, what, ...)                                                                         \
+	do {                                                                                       \
+		if (!(what)) {                                                                     \
+			char walk_text[200], walk_what[200];                                       \
+			say(w, walk_text, sizeof(walk_text));                                      \
+			snprintf(walk_what, sizeof(walk_what), __VA_ARGS__);                       \
+			prove_broken((w)->p, #what, "%s: %s", walk_text, walk_what);               \
+		}                                                                                  \
 	} while (0)
 
 static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
@@ -69,16 +70,16 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 		/* Padding stands only where the step is over. */
 		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro + row;
 
-		WALK(w, would_be >= w->from[batch + 1], "rank %" PRIu64 " has padding for %" PRIu64, rank,
-			would_be);
+		WALK(w, would_be >= w->from[batch + 1], "rank %" PRIu64 " has padding for %" PRIu64,
+			rank, would_be);
 		return;
 	}
 	WALK(w, position >= w->from[batch] && position < w->from[batch + 1],
-		"rank %" PRIu64 " has %" PRIu64 " in step [%" PRIu64 ", %" PRIu64 ")", rank, position,
-		w->from[batch], w->from[batch + 1]);
+		"rank %" PRIu64 " has %" PRIu64 " in step [%" PRIu64 ", %" PRIu64 ")", rank,
+		position, w->from[batch], w->from[batch + 1]);
 	WALK(w, !w->seen[position], "rank %" PRIu64 " repeats %" PRIu64, rank, position);
-	WALK(w, prove_same(place, &w->truth[position]), "rank %" PRIu64 " has another window at %" PRIu64,
-		rank, position);
+	WALK(w, prove_same(place, &w->truth[position]),
+		"rank %" PRIu64 " has another window at %" PRIu64, rank, position);
 	w->seen[position] = 1;
 	w->left[batch]--;
 }
@@ -97,16 +98,17 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 		w->steps++;
 	}
 	for (uint64_t r = 0; r < leg->world; r++) {
-		uint64_t batches =
-			prove_feed(w->feeds[leg->micro], cursor, r, leg->world, leg->batches, row_seen, w);
+		uint64_t batches = prove_feed(
+			w->feeds[leg->micro], cursor, r, leg->world, leg->batches, row_seen, w);
 
-		WALK(w, batches == w->steps, "rank %" PRIu64 " has %" PRIu64 " micro-batches of %" PRIu64, r,
-			batches, w->steps);
+		WALK(w, batches == w->steps,
+			"rank %" PRIu64 " has %" PRIu64 " micro-batches of %" PRIu64, r, batches,
+			w->steps);
 	}
 	for (uint64_t s = 0; s < w->steps; s++)
 		WALK(w, w->left[s] == 0,
-			"step %" PRIu64 " from %" PRIu64 ": %" PRIu64 " positions nobody had", s, w->from[s],
-			w->left[s]);
+			"step %" PRIu64 " from %" PRIu64 ": %" PRIu64 " positions nobody had", s,
+			w->from[s], w->left[s]);
 	memset(w->seen + cursor->next, 0, w->from[w->steps] - cursor->next);
 	w->positions += w->from[w->steps] - cursor->next;
 	return w->from[w->steps];
@@ -161,7 +163,8 @@ static void begin(const struct prove *p, struct cursor *c)
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
 	struct fault why;
 
-	PROVE(p, cursor_begin(c, &identity, sources, 2, NULL, 0, &why), "%s: %s", why.field, why.text);
+	PROVE(p, cursor_begin(c, &identity, sources, 2, NULL, 0, &why), "%s: %s", why.field,
+		why.text);
 }
 
 /* A unit is a first leg: world, micro-batch and number of batches. */
@@ -196,7 +199,8 @@ static void run_worlds(struct prove *p)
 
 const struct prove_part prove_worlds = {
 	.name = "worlds",
-	.what = "every W1→W2→W3 ≤ 16, micro-batch ≤ 4: each position exactly once, by the engine's own feeds",
+	.what = "every W1→W2→W3 ≤ 16, micro-batch ≤ 4: each position exactly once, by the engine's "
+		"own feeds",
 	.units = WORLD * MICRO * BATCHES,
 	.brief_units = BRIEF_WORLD * BRIEF_MICRO * BATCHES,
 	.run = run_worlds,

@@ -3,21 +3,23 @@
  *
  *   sim [--seed S] [--events N]
  *
- * Around one engine there are a few streams (pure tables, no files), a disk that finishes reads in any order
- * and sometimes not at all, and clients that take, hold, release, stall, crash, lie and come back at other
- * cursors with other ranks. A byte between client and daemon takes its time. One random event happens at a
- * time; after each the world is checked:
+ * Around one engine there are a few streams (pure tables, no files), a disk that finishes reads in
+ * any order and sometimes not at all, and clients that take, hold, release, stall, crash, lie and
+ * come back at other cursors with other ranks. A byte between client and daemon takes its time. One
+ * random event happens at a time; after each the world is checked:
  *
  *   - a slot the client may look at is never written, and holds what the order says, byte for byte
  *   - a client that waits for something that is there has a byte on its way, and so has the daemon
- *   - of two users, of two runs of one user, and of two feeds of one run that both could go on, none gets
- * more than two turns ahead of the other, counted in bytes
+ *   - of two users, of two runs of one user, and of two feeds of one run that both could go on,
+ * none gets more than two turns ahead of the other, counted in bytes
  *   - a stream keeps to its share of the reads in flight, slow ones together to theirs, and uses it
- *   - a read is tried three times and no more, a failed stream says so once to each of its feeds, to no other
+ *   - a read is tried three times and no more, a failed stream says so once to each of its feeds,
+ * to no other
  *   - a stream ends at the very batch where it has to, for every rank
  *   - memory is left alone after GONE: it is made inaccessible
  *
- * What happens depends on the seed alone: the same seed gives the same trace, whose hash is printed.
+ * What happens depends on the seed alone: the same seed gives the same trace, whose hash is
+ * printed.
  */
 #include "daemon/engine/engine.h"
 #include "daemon/engine/turns.h"
@@ -85,10 +87,11 @@ struct client {
 	bool wake;	     /* a byte from the daemon is on its way */
 	bool told;	     /* FAILED or HOSTILE came */
 	uint64_t found;	     /* lost bytes that the engine found */
-	uint64_t overdue; /* the wake_at that had been reached at the last tick already, no byte sent; 0: none
-			   */
-	uint64_t requested; /* reads begun, retries aside */
-	uint32_t user, run; /* nodes */
+	uint64_t overdue;    /* the wake_at that had been reached at the last tick already, no byte
+			      * sent; 0: none
+			      */
+	uint64_t requested;  /* reads begun, retries aside */
+	uint32_t user, run;  /* nodes */
 };
 
 struct read {
@@ -102,8 +105,8 @@ struct grave {
 };
 
 struct counts {
-	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures, hostile,
-		ticks, lost, crashes, documents, labels, shared, slow;
+	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures,
+		hostile, ticks, lost, crashes, documents, labels, shared, slow;
 };
 
 struct sim {
@@ -130,8 +133,8 @@ struct sim {
 __attribute__((noreturn)) static void broken(const struct sim *sim, const char *what, int line)
 {
 	fflush(stdout);
-	fprintf(stderr, "sim: seed %" PRIu64 ", event %" PRIu64 ": line %d: not true: %s\n", sim->seed,
-		sim->counts.events, line, what);
+	fprintf(stderr, "sim: seed %" PRIu64 ", event %" PRIu64 ": line %d: not true: %s\n",
+		sim->seed, sim->counts.events, line, what);
 	abort();
 }
 
@@ -193,8 +196,9 @@ static struct cursor_source source_of(struct sim *sim, const struct dataset *d, 
 static void stream_make(struct sim *sim, struct stream *s)
 {
 	static const char *const names[DATASETS] = {"a", "b", "c", "d", "e"};
-	struct cursor identity = {
-		.stream = "sim", .seed = rng_next(&sim->rng), .seq_len = 1 + below(sim, WINDOW_MAX - 2)};
+	struct cursor identity = {.stream = "sim",
+		.seed = rng_next(&sim->rng),
+		.seq_len = 1 + below(sim, WINDOW_MAX - 2)};
 	struct cursor_source source[DATASETS];
 	uint32_t n = 1 + (uint32_t)below(sim, DATASETS);
 	struct fault why;
@@ -205,11 +209,13 @@ static void stream_make(struct sim *sim, struct stream *s)
 	s->marks = s == sim->stream ? RING_DOCUMENTS | RING_LOSS_MASK : (unsigned)below(sim, 4);
 	for (uint32_t d = 0; d < n; d++) {
 		do
-			dataset_make(sim, &s->dataset[d], identity.seq_len + identity.extra, identity.stride);
+			dataset_make(sim, &s->dataset[d], identity.seq_len + identity.extra,
+				identity.stride);
 		while (d == 0 && s->dataset[d].table.windows == 0);
 		s->dataset[d].often = s->marks & RING_DOCUMENTS ? (uint32_t)below(sim, 12) : 0;
 		source[d] = source_of(sim, &s->dataset[d], names[d]);
-		s->source[d] = (struct feed_source){.table = &s->dataset[d].table, .owner = &s->dataset[d]};
+		s->source[d] = (struct feed_source){
+			.table = &s->dataset[d].table, .owner = &s->dataset[d]};
 	}
 	if (one_in(sim, 3))
 		identity.epochs = 1 + below(sim, 3);
@@ -223,18 +229,21 @@ static struct cursor random_cursor(struct sim *sim, const struct stream *s)
 {
 	struct cursor c;
 	struct fault why;
-	uint64_t end = cursor_end(&s->begin), near = end == UINT64_MAX || one_in(sim, 2) ? 5000 : 30;
+	uint64_t end = cursor_end(&s->begin),
+		 near = end == UINT64_MAX || one_in(sim, 2) ? 5000 : 30;
 	double weights[DATASETS];
 
 	CHECK(sim, cursor_copy(&c, &s->begin));
-	uint64_t to = end == UINT64_MAX && one_in(sim, 3) ? rng_wide(&sim->rng) >> 1 : below(sim, 5000);
+	uint64_t to =
+		end == UINT64_MAX && one_in(sim, 3) ? rng_wide(&sim->rng) >> 1 : below(sim, 5000);
 
 	if (end != UINT64_MAX)
 		to = end - below(sim, near < end ? near : end + 1);
 	CHECK(sim, cursor_seek(&c, to, &why));
 	for (uint32_t d = 0; d < c.datasets; d++)
-		weights[d] =
-			c.order[d].windows == 0 || (d > 0 && one_in(sim, 3)) ? 0 : 1 + (double)below(sim, 9);
+		weights[d] = c.order[d].windows == 0 || (d > 0 && one_in(sim, 3))
+				     ? 0
+				     : 1 + (double)below(sim, 9);
 	if (!c.epochs && one_in(sim, 2))
 		CHECK(sim, cursor_mix(&c, cursor_mix_at(&c), weights, &why));
 	return c;
@@ -249,8 +258,8 @@ static uint32_t token_at(const struct dataset *d, uint64_t shard, uint64_t token
 	return d->often && (mixed >> 32) % d->often == 0 ? EOS : (uint32_t)mixed;
 }
 
-static void write_tokens(
-	const struct dataset *d, uint64_t shard, uint64_t token, uint64_t n, uint32_t bytes, uint8_t *to)
+static void write_tokens(const struct dataset *d, uint64_t shard, uint64_t token, uint64_t n,
+	uint32_t bytes, uint8_t *to)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t value = token_at(d, shard, token + i);
@@ -263,9 +272,9 @@ static void write_tokens(
 static void write_marks(const struct engine_action *a, uint32_t bytes, bool bad)
 {
 	if (a->marks.count)
-		*a->marks.count =
-			bad ? UINT32_MAX
-			    : documents_find(a->marks.start, a->to, (uint32_t)a->tokens, bytes, EOS);
+		*a->marks.count = bad ? UINT32_MAX
+				      : documents_find(a->marks.start, a->to, (uint32_t)a->tokens,
+						bytes, EOS);
 	for (uint64_t i = 0; a->marks.loss_mask && i < a->tokens; i++)
 		a->marks.loss_mask[i] = bad ? 0xee : ((const uint8_t *)a->to)[i * bytes] & 1;
 }
@@ -277,7 +286,8 @@ static void locate(const struct dataset *d, const struct order_dataset *o, uint6
 	const struct table *t = &d->table;
 	uint64_t window = p->window;
 
-	for (*shard = 0; window >= order_shard_windows(t->tokens[*shard], t->window_tokens, t->stride);
+	for (*shard = 0;
+		window >= order_shard_windows(t->tokens[*shard], t->window_tokens, t->stride);
 		++*shard)
 		window -= order_shard_windows(t->tokens[*shard], t->window_tokens, t->stride);
 	*offset = window * t->stride +
@@ -330,8 +340,8 @@ static void client_make(struct sim *sim, struct client *c)
 	c->rank = below(sim, c->world);
 	c->user = (uint32_t)below(sim, USERS);
 	c->run = USERS + c->user * RUNS + (uint32_t)below(sim, RUNS);
-	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, s->marks,
-			   why, sizeof(why)));
+	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes,
+			   s->marks, why, sizeof(why)));
 	c->meta = map(sim, g.meta_bytes);
 	c->data = map(sim, g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
@@ -374,7 +384,8 @@ static uint64_t slot_hash(const struct client *c, uint64_t s)
 		hash = hash * 31 + order_checksum(ring_document_start(&c->ring, i),
 					   *ring_document_count(&c->ring, i) * sizeof(uint32_t));
 	if (g->loss_mask)
-		hash += order_checksum(ring_loss_mask(&c->ring, index), (size_t)g->rows * g->window_tokens);
+		hash += order_checksum(
+			ring_loss_mask(&c->ring, index), (size_t)g->rows * g->window_tokens);
 	return hash ^ order_checksum(ring_slot_data(&c->ring, s), g->slot_bytes) ^
 	       order_checksum(ring_rows(&c->ring, s), g->rows * sizeof(struct ring_row)) * 3 ^
 	       order_checksum(ring_slot(&c->ring, s), sizeof(struct ring_slot)) * 5;
@@ -387,7 +398,8 @@ static bool all_zero(const uint8_t *bytes, uint64_t n)
 	return n == 0;
 }
 
-static void check_padding(struct sim *sim, const struct ring_row *row, const uint8_t *bytes, uint64_t n)
+static void check_padding(
+	struct sim *sim, const struct ring_row *row, const uint8_t *bytes, uint64_t n)
 {
 	CHECK(sim, row->position == RING_PADDING);
 	CHECK(sim, row->epoch == 0 && row->window == 0 && row->offset == 0 && row->dataset == 0 &&
@@ -396,8 +408,8 @@ static void check_padding(struct sim *sim, const struct ring_row *row, const uin
 	sim->counts.padding++;
 }
 
-static void check_row(struct sim *sim, const struct client *c, uint64_t position, const struct ring_row *row,
-	const uint8_t *bytes)
+static void check_row(struct sim *sim, const struct client *c, uint64_t position,
+	const struct ring_row *row, const uint8_t *bytes)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
 	struct order order = cursor_order(&c->cursor);
@@ -418,7 +430,8 @@ static void check_row(struct sim *sim, const struct client *c, uint64_t position
 }
 
 /* Of ring row @index, in which are the tokens @bytes: zeros, if it is padding. */
-static void check_documents(struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
+static void check_documents(
+	struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
 	uint32_t n = 0, token;
@@ -436,7 +449,8 @@ static void check_documents(struct sim *sim, const struct client *c, uint32_t in
 }
 
 /* Padding's tokens are 0, and no labels. */
-static void check_loss_mask(struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
+static void check_loss_mask(
+	struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
 
@@ -449,8 +463,8 @@ static void check_loss_mask(struct sim *sim, const struct client *c, uint32_t in
 static void check_slot(struct sim *sim, const struct client *c, uint64_t s)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
-	uint64_t first = c->cursor.next + (s * c->world + c->rank) * g->rows, end = cursor_end(&c->cursor),
-		 valid = 0;
+	uint64_t first = c->cursor.next + (s * c->world + c->rank) * g->rows,
+		 end = cursor_end(&c->cursor), valid = 0;
 	uint64_t row_bytes = (uint64_t)g->window_tokens * g->token_bytes;
 
 	for (uint32_t r = 0; r < g->rows; r++) {
@@ -477,7 +491,8 @@ static struct client *client_of(struct sim *sim, uint32_t id)
 	return &sim->client[id];
 }
 
-/* Reads that this client's ranks still need, in all; a slot of an endless stream is never padding here. */
+/* Reads that this client's ranks still need, in all; a slot of an endless stream is never padding
+ * here. */
 static bool wants_more(const struct client *c)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
@@ -486,7 +501,8 @@ static bool wants_more(const struct client *c)
 	if (c->end == RING_ENDLESS)
 		return true;
 
-	uint64_t first = c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
+	uint64_t first =
+		c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
 
 	return slots < c->end && first < cursor_end(&c->cursor);
 }
@@ -494,7 +510,8 @@ static bool wants_more(const struct client *c)
 /* It has room and the daemon knows: a sleeping feed shows a wake_at. */
 static bool hungry(const struct client *c)
 {
-	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 && wants_more(c);
+	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 &&
+	       wants_more(c);
 }
 
 static unsigned reads_of(const struct sim *sim, const struct stream *s)
@@ -595,8 +612,8 @@ static void charge(struct sim *sim, const struct client *by, int64_t cost)
 	close_accounts(sim);
 }
 
-/* @by has begun a read. Wakes are paid for, too, but do not wait for their turn: there may be one for each
- * client. */
+/* @by has begun a read. Wakes are paid for, too, but do not wait for their turn: there may be one
+ * for each client. */
 static void check_shares(struct sim *sim, const struct client *by)
 {
 	uint32_t node[] = {by->user, by->run, node_of(sim, by)};
@@ -609,7 +626,8 @@ static void check_shares(struct sim *sim, const struct client *by)
 		}
 }
 
-/* Number of the slot that a row of the ring belongs to: it must be one the client cannot look at. */
+/* Number of the slot that a row of the ring belongs to: it must be one the client cannot look at.
+ */
 static void check_target(struct sim *sim, const struct client *c, const struct engine_action *a)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
@@ -617,7 +635,8 @@ static void check_target(struct sim *sim, const struct client *c, const struct e
 	uint64_t row_bytes = (uint64_t)g->window_tokens * g->token_bytes;
 
 	CHECK(sim, a->tag >> 32 == a->id && slot < g->slots);
-	CHECK(sim, a->to == (uint8_t *)ring_slot_data(&c->ring, slot) + index % g->rows * row_bytes);
+	CHECK(sim,
+		a->to == (uint8_t *)ring_slot_data(&c->ring, slot) + index % g->rows * row_bytes);
 	CHECK(sim, a->tokens == g->window_tokens);
 	for (uint64_t s = c->released; s < published(c); s++)
 		CHECK(sim, c->hostile || s % g->slots != slot);
@@ -641,8 +660,10 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 	sim->counts.retries += again;
 	if (again) {
 		CHECK(sim, sim->retried->tries < TRIES);
-		CHECK(sim, a->owner == sim->retried->action.owner && a->shard == sim->retried->action.shard);
-		CHECK(sim, a->token == sim->retried->action.token && a->to == sim->retried->action.to);
+		CHECK(sim, a->owner == sim->retried->action.owner &&
+				   a->shard == sim->retried->action.shard);
+		CHECK(sim,
+			a->token == sim->retried->action.token && a->to == sim->retried->action.to);
 		return;
 	}
 	c->requested++;
@@ -709,7 +730,8 @@ static void attach(struct sim *sim, struct client *c)
 {
 	client_make(sim, c);
 	sim->counts.attached++;
-	step(sim, (struct engine_event){.type = ENGINE_ATTACH, .id = id_of(sim, c), .feed = c->feed});
+	step(sim,
+		(struct engine_event){.type = ENGINE_ATTACH, .id = id_of(sim, c), .feed = c->feed});
 }
 
 static void detach(struct sim *sim, struct client *c)
@@ -722,7 +744,8 @@ static void detach(struct sim *sim, struct client *c)
 static void fail_stream(struct sim *sim, const struct stream *s)
 {
 	for (unsigned i = 0; i < CLIENTS; i++)
-		if (sim->client[i].state == RUNNING && sim->client[i].stream == s && !sim->client[i].told)
+		if (sim->client[i].state == RUNNING && sim->client[i].stream == s &&
+			!sim->client[i].told)
 			sim->client[i].state = FAILED;
 }
 
@@ -789,8 +812,8 @@ static void release(struct sim *sim, struct client *c, uint64_t n)
 	c->lost_kick |= !c->kick;
 }
 
-/* Announces its wait; a daemon that sleeps meanwhile is told, for what it sleeps for may never come while
- * slots are held. */
+/* Announces its wait; a daemon that sleeps meanwhile is told, for what it sleeps for may never come
+ * while slots are held. */
 static void await(struct sim *sim, struct client *c)
 {
 	sim->counts.waits++;
@@ -843,7 +866,8 @@ static void deliver_wake(struct client *c)
 static void tick(struct sim *sim)
 {
 	for (unsigned i = 0; i < CLIENTS; i++)
-		if (sim->client[i].state != ABSENT && sim->client[i].kick && sim->client[i].old_kick)
+		if (sim->client[i].state != ABSENT && sim->client[i].kick &&
+			sim->client[i].old_kick)
 			deliver_kick(sim, &sim->client[i]);
 	step(sim, (struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 	sim->counts.ticks++;
@@ -856,7 +880,8 @@ static void tick(struct sim *sim)
 		uint64_t lost = feed_counters(c->feed).lost_wakes,
 			 wake_at = atomic_load(&c->ring.header->wake_at);
 
-		CHECK(sim, wake_at == 0 || wake_at != c->overdue || c->state != RUNNING || c->hostile);
+		CHECK(sim,
+			wake_at == 0 || wake_at != c->overdue || c->state != RUNNING || c->hostile);
 		c->overdue = wake_at != 0 && c->released >= wake_at && !c->kick ? wake_at : 0;
 		CHECK(sim, lost == 0 || c->lost_kick || c->hostile);
 		sim->counts.lost += lost - c->found;
@@ -866,8 +891,8 @@ static void tick(struct sim *sim)
 
 static void lie(struct sim *sim, struct client *c)
 {
-	uint64_t lies[] = {
-		published(c) + 1, c->released - 1, UINT64_MAX, 0, rng_wide(&sim->rng), published(c)};
+	uint64_t lies[] = {published(c) + 1, c->released - 1, UINT64_MAX, 0, rng_wide(&sim->rng),
+		published(c)};
 
 	c->hostile = true;
 	c->asleep = false;
@@ -878,7 +903,8 @@ static void lie(struct sim *sim, struct client *c)
 
 /* ---- invariants between events ---- */
 
-/* Who waits for what is there, or could be, has a byte on its way; unless the sim itself dropped it. */
+/* Who waits for what is there, or could be, has a byte on its way; unless the sim itself dropped
+ * it. */
 static void check_waits(struct sim *sim, const struct client *c)
 {
 	uint64_t wake_at = atomic_load(&c->ring.header->wake_at);
@@ -1092,7 +1118,8 @@ int main(int argc, char **argv)
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	uint64_t seed = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000 + (uint64_t)getpid(),
+	uint64_t seed = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000 +
+			(uint64_t)getpid(),
 		 events = 100000;
 
 	if (!read_arguments(argc, argv, &seed, &events))

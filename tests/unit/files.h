@@ -1,5 +1,6 @@
 /*
- * For tests of shards: small files in a directory of their own, made and taken apart by a table of bytes.
+ * For tests of shards: small files in a directory of their own, made and taken apart by a table of
+ * bytes.
  */
 #ifndef TEST_FILES_H
 #define TEST_FILES_H

@@ -1,7 +1,8 @@
 /*
- * shard-cat [-f FORMAT] [-t u16|u32] [-w WINDOW_TOKENS] [-c COLUMN] [-b BUDGET] [-s] FILE…: what tokend sees
- * in files. A line of JSON each: facts, all document boundaries, and the tokens' width; with -s then all
- * tokens raw, in the served width. What cannot be read has an "error" instead, and exit status 1.
+ * shard-cat [-f FORMAT] [-t u16|u32] [-w WINDOW_TOKENS] [-c COLUMN] [-b BUDGET] [-s] FILE…: what
+ * tokend sees in files. A line of JSON each: facts, all document boundaries, and the tokens' width;
+ * with -s then all tokens raw, in the served width. What cannot be read has an "error" instead, and
+ * exit status 1.
  */
 #include "daemon/shard/shard.h"
 
@@ -65,7 +66,8 @@ static bool put_tokens(const struct shard *shard, bool show, char *why, size_t w
 	return fine;
 }
 
-static bool cat(const struct shard_format *format, const struct shard_hint *hint, const char *path, bool show)
+static bool cat(const struct shard_format *format, const struct shard_hint *hint, const char *path,
+	bool show)
 {
 	char why[512] = "";
 	struct shard_facts facts;
@@ -86,8 +88,8 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 		       ", \"tokens\": %" PRIu64 ", \"sample_tokens\": %" PRIu64
 		       ", \"plain\": %s, \"data_at\": %" PRIu64 ", \"frame_bytes\": %" PRIu64
 		       ", \"documents\": ",
-			format->name, shard_type_name(f->type), f->token_bytes, f->tokens, f->sample_tokens,
-			f->plain ? "true" : "false", f->data_at, f->frame_bytes);
+			format->name, shard_type_name(f->type), f->token_bytes, f->tokens,
+			f->sample_tokens, f->plain ? "true" : "false", f->data_at, f->frame_bytes);
 		f->documents == SHARD_UNKNOWN ? (void)printf("null, ")
 					      : (void)printf("%" PRIu64 ", ", f->documents);
 		put_string("note", f->note);

@@ -1,6 +1,6 @@
 /*
- * For tests of the disk: a dataset of real files in a directory of its own, and a reader that compares every
- * byte it gets.
+ * For tests of the disk: a dataset of real files in a directory of its own, and a reader that
+ * compares every byte it gets.
  */
 #ifndef TEST_SHELF_H
 #define TEST_SHELF_H
@@ -193,7 +193,8 @@ static inline void reader_open(struct reader *reader, const struct mode *mode, u
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
 	reader_use(reader, disk_open(&options, note, why, sizeof(why)));
-	assert_string_equal(disk_name(reader->disk), mode->io == CONFIG_IO_URING ? "uring" : "pread");
+	assert_string_equal(
+		disk_name(reader->disk), mode->io == CONFIG_IO_URING ? "uring" : "pread");
 	assert_string_equal(note, "");
 }
 
@@ -208,8 +209,8 @@ static inline char *reader_to(const struct reader *reader, uint64_t tag)
 	return reader->to + tag * LARGEST_BYTES;
 }
 
-static inline void reader_queue(
-	struct reader *reader, const struct shelf *shelf, uint64_t shard, uint64_t token, uint64_t tokens)
+static inline void reader_queue(struct reader *reader, const struct shelf *shelf, uint64_t shard,
+	uint64_t token, uint64_t tokens)
 {
 	uint64_t tag = 0;
 
@@ -230,11 +231,13 @@ static inline void reader_queue(
 	disk_queue(reader->disk, &reader->read[tag]);
 }
 
-static inline void assert_right_bytes(const struct reader *reader, const struct shelf *shelf, uint64_t tag)
+static inline void assert_right_bytes(
+	const struct reader *reader, const struct shelf *shelf, uint64_t tag)
 {
 	const struct disk_read *read = &reader->read[tag];
 
-	assert_memory_equal(read->to, shelf->bytes[read->shard] + read->token * 2, read->tokens * 2);
+	assert_memory_equal(
+		read->to, shelf->bytes[read->shard] + read->token * 2, read->tokens * 2);
 }
 
 /* Each tag comes back once: busy says so. */
@@ -270,7 +273,8 @@ static inline void queue_random(
 {
 	uint64_t shard = rng_below(rng, shelf->dataset.table.shards);
 
-	reader_queue(reader, shelf, shard, rng_below(rng, shelf->tokens[shard] - tokens + 1), tokens);
+	reader_queue(
+		reader, shelf, shard, rng_below(rng, shelf->tokens[shard] - tokens + 1), tokens);
 }
 
 static inline void read_random(
@@ -288,8 +292,8 @@ static inline void read_random(
 	assert_int_equal(reader->in_flight, 0);
 }
 
-static inline struct disk_done read_once(
-	struct reader *reader, const struct shelf *shelf, uint64_t shard, uint64_t token, uint64_t tokens)
+static inline struct disk_done read_once(struct reader *reader, const struct shelf *shelf,
+	uint64_t shard, uint64_t token, uint64_t tokens)
 {
 	struct disk_done done;
 
@@ -327,7 +331,8 @@ static inline void assert_changed(
 	assert_memory_equal(done.why, what, strlen(what));
 }
 
-static inline void assert_errno(struct reader *reader, const struct shelf *shelf, uint64_t shard, int error)
+static inline void assert_errno(
+	struct reader *reader, const struct shelf *shelf, uint64_t shard, int error)
 {
 	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
 
@@ -343,7 +348,8 @@ static inline unsigned open_below(const char *root)
 		char link[64], path[256] = "";
 
 		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-		if (readlink(link, path, sizeof(path) - 1) > 0 && strncmp(path, root, strlen(root)) == 0)
+		if (readlink(link, path, sizeof(path) - 1) > 0 &&
+			strncmp(path, root, strlen(root)) == 0)
 			count++;
 	}
 	return count;
@@ -362,9 +368,9 @@ struct test_case {
 	void (*run)(void **state); /* a const struct mode */
 	int (*teardown)(void **state);
 };
-#define CASE(function)                                                                                       \
-	{                                                                                                    \
-#function, function, NULL                                                                    \
+#define CASE(function)                                                                             \
+	{                                                                                          \
+#function, function, NULL                                                          \
 	}
 
 /* Every case in every mode. */

@@ -1,7 +1,7 @@
 /*
- * Arrow IPC files: what is read from a good one, and the line that each of many broken ones gets. The files
- * are put together here byte by byte, so that each field can be made wrong; what pyarrow writes is read in
- * tests/python.
+ * Arrow IPC files: what is read from a good one, and the line that each of many broken ones gets.
+ * The files are put together here byte by byte, so that each field can be made wrong; what pyarrow
+ * writes is read in tests/python.
  */
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
@@ -90,7 +90,8 @@ static void set(struct piece *p, size_t at, uint64_t value, size_t n)
 		p->at[at + i] = (uint8_t)value;
 }
 
-/* A table of @count fields of so many bytes (0: absent), all 0, after its vtable. Where it and they begin. */
+/* A table of @count fields of so many bytes (0: absent), all 0, after its vtable. Where it and they
+ * begin. */
 static size_t put_table(struct piece *p, const uint8_t *bytes, size_t count, size_t *at)
 {
 	size_t offset = 4, vtable;
@@ -139,8 +140,10 @@ static size_t put_vector(struct piece *p, const uint64_t *numbers, size_t items,
 static void put_batch(struct made *m, uint64_t n, uint64_t first, uint64_t *block, bool noted)
 {
 	struct piece *p = &m->p;
-	uint64_t values_at = n ? 8 * ((4 * (n + 1) + 7) / 8) : 0, body = values_at + 8 * ((4 * n + 7) / 8);
-	size_t begin = p->n, message[4], batch[5], codec[1], spare[SPOTS], *spot = noted ? m->spot : spare;
+	uint64_t values_at = n ? 8 * ((4 * (n + 1) + 7) / 8) : 0,
+		 body = values_at + 8 * ((4 * n + 7) / 8);
+	size_t begin = p->n, message[4], batch[5], codec[1], spare[SPOTS],
+	       *spot = noted ? m->spot : spare;
 
 	piece_number(p, UINT32_MAX, 4);
 	piece_number(p, 0, 8);
@@ -177,7 +180,9 @@ static void put_batch(struct made *m, uint64_t n, uint64_t first, uint64_t *bloc
 	spot[NODE_LENGTH] = vector + 4 + 16;
 	spot[NODE_NULLS] = vector + 4 + 24;
 	vector = put_vector(p,
-		(const uint64_t[]){0, 0, 0, n ? 4 * (n + 1) : 0, 0, 0, values_at, 0, values_at, 4 * n}, 5, 2);
+		(const uint64_t[]){
+			0, 0, 0, n ? 4 * (n + 1) : 0, 0, 0, values_at, 0, values_at, 4 * n},
+		5, 2);
 	point(p, batch[2], vector);
 	spot[BUFFERS] = batch[2];
 	spot[BUFFERS_COUNT] = vector;
@@ -293,7 +298,8 @@ static void make(struct made *m)
 }
 
 /* NULL: @why. */
-static struct shard *try_open(const char *path, const char *column, int *fd, char *why, size_t why_bytes)
+static struct shard *try_open(
+	const char *path, const char *column, int *fd, char *why, size_t why_bytes)
 {
 	const struct shard_hint hint = {.type = SHARD_U16, .column = column};
 	struct shard_facts facts;
@@ -344,12 +350,14 @@ static void test_good(void **state)
 		assert_int_equal(shard->facts.type, SHARD_U32);
 		assert_false(shard->facts.plain);
 		for (uint64_t from = 0; from <= TOKENS; from++) {
-			const struct shard_place place[] = {{.token = from}, shard_find(shard, from)};
+			const struct shard_place place[] = {
+				{.token = from}, shard_find(shard, from)};
 
 			assert_int_equal(place[1].token, from);
 			assert_int_equal(place[1].tokens, from < 3 ? 3 - from : TOKENS - from);
 			for (uint64_t n = 0; from + n <= TOKENS; n++) {
-				assert_true(shard_read(shard, from, n, out, &error, why, sizeof(why)));
+				assert_true(
+					shard_read(shard, from, n, out, &error, why, sizeof(why)));
 				for (uint64_t i = 0; i < n; i++)
 					assert_int_equal(out[i], 10 + from + i);
 				for (int found = 0; found < 2 && files_try(fd); found++) {
@@ -361,7 +369,8 @@ static void test_good(void **state)
 				bool crosses = from < 3 && from + n > 3;
 
 				assert_int_equal(
-					shard_documents(shard, from, n, at, 16, why, sizeof(why)), crosses);
+					shard_documents(shard, from, n, at, 16, why, sizeof(why)),
+					crosses);
 				if (crosses)
 					assert_int_equal(at[0], 3 - from);
 			}
@@ -379,7 +388,8 @@ static void test_old_messages(void **state)
 	int fd;
 
 	make(&m);
-	/* The length moves up; what points at the root stays, so the first 4 bytes are the length alone. */
+	/* The length moves up; what points at the root stays, so the first 4 bytes are the length
+	 * alone. */
 	uint32_t length = bytes_u32(m.p.at + m.spot[PREFIX_LENGTH]),
 		 root = bytes_u32(m.p.at + m.spot[MESSAGE_ROOT]);
 
@@ -412,7 +422,8 @@ static const struct {
 	{FOOTER_ROOT, 4, 0, "footer: offset of its root is 0 at byte 0; must be 4 or more"},
 	{FOOTER_ROOT, 4, UINT32_MAX, "footer: offset of its root is 4294967295"},
 	{FOOTER_ROOT, 4, 100000,
-		"footer: offset of its root is 100000 at byte 0; must be 4 or more and stay within"},
+		"footer: offset of its root is 100000 at byte 0; must be 4 or more and stay "
+		"within"},
 	{FOOTER_VTABLE, 4, INT32_MAX, "footer: vtable of its root is at byte -"},
 	{FOOTER_VTABLE, 4, 0x80000000, "footer: vtable of its root is at byte 21474836"},
 	{FOOTER_VTABLE_BYTES, 2, 3, "footer: vtable size of its root is 3"},
@@ -429,7 +440,8 @@ static const struct {
 	{FOOTER_VERSION, 2, 0xffff, "footer: version is -1"},
 	{FOOTER_BATCHES, 4, UINT32_MAX, "footer: offset of recordBatches is 4294967295"},
 	{BATCHES_COUNT, 4, UINT32_MAX,
-		"footer: recordBatches has 4294967295 items of 24 bytes; the bytes after it hold at most 3"},
+		"footer: recordBatches has 4294967295 items of 24 bytes; the bytes after it hold "
+		"at most 3"},
 	{BATCHES_COUNT, 4, 4, "footer: recordBatches has 4 items of 24 bytes"},
 	{BLOCK_OFFSET, 8, 0, "footer: offset of batch 0 is 0; must be a multiple of 8, 8 (where"},
 	{BLOCK_OFFSET, 8, 12, "footer: offset of batch 0 is 12; must be a multiple of 8"},
@@ -453,16 +465,19 @@ static const struct {
 	{SCHEMA_ENDIANNESS, 2, 1, "footer: endianness is 1, big; must be 0, little"},
 	{SCHEMA_ENDIANNESS, 2, 2, "footer: endianness is 2; must be 0, little"},
 	{SCHEMA_FIELDS, 4, 3, "footer: offset of fields is 3"},
-	{SCHEMA_FIELDS_SLOT, 2, 0, "no column is called tokens or input_ids, and 0 are of integers"},
+	{SCHEMA_FIELDS_SLOT, 2, 0,
+		"no column is called tokens or input_ids, and 0 are of integers"},
 	{FIELDS_COUNT, 4, 1,
-		"and 0 are of integers; say which holds the tokens with `column:`; its columns are: text"},
+		"and 0 are of integers; say which holds the tokens with `column:`; its columns "
+		"are: text"},
 	{FIELDS_COUNT, 4, UINT32_MAX, "footer: fields has 4294967295 items of 4 bytes"},
 	{FIELDS_0, 4, 0, "footer: offset of a column is 0"},
 	{FIELDS_1, 4, UINT32_MAX, "footer: offset of a column is 4294967295"},
 	{NAME, 4, UINT32_MAX, "footer: offset of a column's name is 4294967295"},
 	{NAME_COUNT, 4, UINT32_MAX, "footer: a column's name has 4294967295 items of 1 bytes"},
 	{TYPE_TYPE, 1, 5,
-		"footer: column 'tokens' is of type string; tokens must be a flat column of integers"},
+		"footer: column 'tokens' is of type string; tokens must be a flat column of "
+		"integers"},
 	{TYPE_TYPE, 1, 3, "footer: column 'tokens' is of type float"},
 	{TYPE_TYPE, 1, 12, "footer: column 'tokens' is of type list"},
 	{TYPE_TYPE, 1, 0, "footer: type of column 'tokens' is 0; must be 1 to 26"},
@@ -477,7 +492,8 @@ static const struct {
 	{BITS, 4, 24, "footer: bitWidth of an int is 24"},
 	{BITS, 4, UINT32_MAX, "footer: bitWidth of an int is -1"},
 	{BITS, 4, 64,
-		"batch 0: length is 3 rows; the values of column 'tokens' have 12 bytes, which is 1 of u64"},
+		"batch 0: length is 3 rows; the values of column 'tokens' have 12 bytes, which is "
+		"1 of u64"},
 	{PREFIX, 4, 0, "batch 0: its metadata's length is 0"},
 	{PREFIX, 4, 0xfffffffe, "batch 0: its metadata's length is -2; must be 1 to"},
 	{PREFIX_LENGTH, 4, 0, "batch 0: its metadata's length is 0"},
@@ -495,10 +511,12 @@ static const struct {
 	{BATCH_LENGTH, 8, UINT64_MAX, "batch 0: length is -1; must be 0 or more"},
 	{BATCH_LENGTH, 8, 4, "batch 0: length of column 'tokens' is 3; must be 4, the batch's"},
 	{BATCH_LENGTH, 8, INT64_MAX, "batch 0: length of column 'tokens' is 3"},
-	{BATCH_LENGTH_SLOT, 2, 0, "batch 0: length of column 'tokens' is 3; must be 0, the batch's"},
+	{BATCH_LENGTH_SLOT, 2, 0,
+		"batch 0: length of column 'tokens' is 3; must be 0, the batch's"},
 	{NODES, 4, 1 << 16, "batch 0: offset of nodes is 65536"},
 	{NODES_COUNT, 4, 1, "batch 0: nodes has 1 items; its columns need 2"},
-	{NODES_COUNT, 4, 1 << 28, "batch 0: nodes has 268435456 items of 16 bytes"}, /* times 16 is 2^32 */
+	{NODES_COUNT, 4, 1 << 28,
+		"batch 0: nodes has 268435456 items of 16 bytes"}, /* times 16 is 2^32 */
 	{NODES_SLOT, 2, 0, "batch 0: nodes has 0 items; its columns need 2"},
 	{NODE_LENGTH, 8, 2, "batch 0: length of column 'tokens' is 2; must be 3"},
 	{NODE_LENGTH, 8, UINT64_MAX, "batch 0: length of column 'tokens' is -1; must be 3"},
@@ -507,14 +525,17 @@ static const struct {
 	{BUFFERS, 4, UINT32_MAX - 3, "batch 0: offset of buffers is 4294967292"},
 	{BUFFERS_COUNT, 4, 4, "batch 0: buffers has 4 items; its columns need 5"},
 	{BUFFERS_COUNT, 4, UINT32_MAX, "batch 0: buffers has 4294967295 items of 16 bytes"},
-	{VALUES_OFFSET, 8, UINT64_MAX - 7, "batch 0: values of column 'tokens' are 12 bytes from byte -8"},
+	{VALUES_OFFSET, 8, UINT64_MAX - 7,
+		"batch 0: values of column 'tokens' are 12 bytes from byte -8"},
 	{VALUES_OFFSET, 8, 24, "batch 0: values of column 'tokens' are 12 bytes from byte 24"},
 	{VALUES_OFFSET, 8, 20, "batch 0: values of column 'tokens' are 12 bytes from byte 20"},
 	{VALUES_LENGTH, 8, 17, "batch 0: values of column 'tokens' are 17 bytes from byte 16"},
 	{VALUES_LENGTH, 8, UINT64_MAX, "batch 0: values of column 'tokens' are -1 bytes"},
 	{VALUES_LENGTH, 8, 11,
-		"batch 0: length is 3 rows; the values of column 'tokens' have 11 bytes, which is 2 of u32"},
-	{VALUES_LENGTH, 8, 0, "batch 0: length is 3 rows; the values of column 'tokens' have 0 bytes"},
+		"batch 0: length is 3 rows; the values of column 'tokens' have 11 bytes, which is "
+		"2 of u32"},
+	{VALUES_LENGTH, 8, 0,
+		"batch 0: length is 3 rows; the values of column 'tokens' have 0 bytes"},
 	{COMPRESSION_SLOT, 2, 20, "batch 0: its body is compressed (LZ4_FRAME)"},
 	{VARIADIC_SLOT, 2, 24, "batch 0: variadicBufferCounts has 1 items; its columns need 0"},
 };
@@ -534,10 +555,12 @@ static void test_broken(void **state)
 	assert_refused(((struct files *)*state)->path, "text", "column 'text' is of type string");
 	set(&m.p, m.spot[COMPRESSION_SLOT], 20, 2);
 	set(&m.p, m.spot[COMPRESSION_CODEC], 1, 1);
-	assert_refused(files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, "its body is compressed (ZSTD)");
+	assert_refused(
+		files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, "its body is compressed (ZSTD)");
 }
 
-/* Columns nest in columns, @levels deep; each has the next one @wide times, which costs a forger nothing. */
+/* Columns nest in columns, @levels deep; each has the next one @wide times, which costs a forger
+ * nothing. */
 static void put_nested(struct piece *p, size_t levels, size_t wide)
 {
 	size_t footer[4], schema[2], field[6], integer[1], begin, top, at;
@@ -556,7 +579,8 @@ static void put_nested(struct piece *p, size_t levels, size_t wide)
 	piece_number(p, 0, 8);
 	at = top + 4;
 	for (size_t n = 1; levels-- > 0; n = wide) {
-		size_t table = put_table(p, (const uint8_t[]){0, 0, 1, 0, 0, levels ? 4 : 0}, 6, field);
+		size_t table =
+			put_table(p, (const uint8_t[]){0, 0, 1, 0, 0, levels ? 4 : 0}, 6, field);
 
 		for (size_t i = 0; i < n; i++)
 			point(p, at + 4 * i, table);
@@ -586,14 +610,16 @@ static void test_nested_schemas(void **state)
 	int fd;
 
 	put_nested(&p, 64, 1);
-	struct shard *shard = try_open(files_put(*state, "a.arrow", p.at, p.n), NULL, &fd, why, sizeof(why));
+	struct shard *shard =
+		try_open(files_put(*state, "a.arrow", p.at, p.n), NULL, &fd, why, sizeof(why));
 
 	if (!shard)
 		fail_msg("%s", why);
 	shard_close(shard);
 	close(fd);
 	put_nested(&p, 65, 1);
-	assert_refused(files_put(*state, "a.arrow", p.at, p.n), NULL, "its schema has more than 64 levels");
+	assert_refused(files_put(*state, "a.arrow", p.at, p.n), NULL,
+		"its schema has more than 64 levels");
 	put_nested(&p, 60, 2); /* 2^60 of them */
 	assert_refused(files_put(*state, "a.arrow", p.at, p.n), NULL,
 		"its schema has more than 65536 columns, nested ones counted");
@@ -607,7 +633,8 @@ static void test_sizes(void **state)
 
 	make(&m);
 	for (size_t n = 0; n < m.p.n; n++)
-		assert_null(try_open(files_put(*state, "a.arrow", m.p.at, n), NULL, &fd, why, sizeof(why)));
+		assert_null(try_open(
+			files_put(*state, "a.arrow", m.p.at, n), NULL, &fd, why, sizeof(why)));
 }
 
 /* With any bit another, it is refused, or its tokens are all in the file. */
@@ -623,25 +650,27 @@ static void test_any_bit(void **state)
 		int fd, error;
 
 		m.p.at[i / 8] ^= (uint8_t)(1 << i % 8);
-		struct shard *shard =
-			try_open(files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, why, sizeof(why));
+		struct shard *shard = try_open(
+			files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, why, sizeof(why));
 
 		m.p.at[i / 8] ^= (uint8_t)(1 << i % 8);
 		if (!shard)
 			continue;
 		opened++;
 		assert_true(shard->facts.tokens <= TOKENS);
-		assert_true(shard_read(shard, 0, shard->facts.tokens, out, &error, why, sizeof(why)) ||
-			    error == ERANGE);
 		assert_true(
-			shard_documents(shard, 0, shard->facts.tokens, at, COUNT(at), why, sizeof(why)) >= 0);
+			shard_read(shard, 0, shard->facts.tokens, out, &error, why, sizeof(why)) ||
+			error == ERANGE);
+		assert_true(shard_documents(shard, 0, shard->facts.tokens, at, COUNT(at), why,
+				    sizeof(why)) >= 0);
 		shard_close(shard);
 		close(fd);
 	}
 	assert_true(opened > 0); /* padding, other columns' buffers, and tokens themselves */
 }
 
-/* IBM's table of counts is passed over beside the directories of shards, but not where there are none. */
+/* IBM's table of counts is passed over beside the directories of shards, but not where there are
+ * none. */
 static void test_directory(void **state)
 {
 	struct files *f = *state;

@@ -1,7 +1,7 @@
 /*
- * What cgroups leave, by files as the kernel writes them: version 2 has no memory controller on many machines
- * that run tests, so its files are made up here. The kernel's own, of whichever version there is:
- * system/test_cgroup.py.
+ * What cgroups leave, by files as the kernel writes them: version 2 has no memory controller on
+ * many machines that run tests, so its files are made up here. The kernel's own, of whichever
+ * version there is: system/test_cgroup.py.
  */
 #include "daemon/control/cgroup.h"
 #include "tests/unit/files.h"
@@ -105,7 +105,8 @@ static void test_one(void **state)
 	struct cgroup_room room;
 
 	put(*state, "proc/self/mountinfo",
-		"30 20 0:26 / /sys rw - cgroup cgroup rw,cpu\n31 20 0:27 / /sys/m rw - cgroup cgroup "
+		"30 20 0:26 / /sys rw - cgroup cgroup rw,cpu\n31 20 0:27 / /sys/m rw - cgroup "
+		"cgroup "
 		"rw,memory\n");
 	put(*state, "proc/self/cgroup", "5:cpu:/other\n4:hugetlb,memory:/job\n0::/\n");
 	put(*state, "sys/m/memory.limit_in_bytes", "9223372036854771712\n");

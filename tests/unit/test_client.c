@@ -1,7 +1,7 @@
 /*
- * The parts of the client that need no daemon: slots that come back in any order, tokens that become int64,
- * and the reading of an operator's arguments. Everything else of it is tested against a real daemon
- * (tests/python/, tests/system/test_requests.py).
+ * The parts of the client that need no daemon: slots that come back in any order, tokens that
+ * become int64, and the reading of an operator's arguments. Everything else of it is tested against
+ * a real daemon (tests/python/, tests/system/test_requests.py).
  */
 #include "client/lib/giveback.h"
 #include "client/lib/handle.h"
@@ -77,7 +77,8 @@ static void like_a_list_of_what_is_out(void **state)
 	struct rng random = {20261101};
 
 	(void)state;
-	for (uint32_t slots = 1; slots <= SLOTS_MOST; slots += 1 + (uint32_t)rng_below(&random, 7)) {
+	for (uint32_t slots = 1; slots <= SLOTS_MOST;
+		slots += 1 + (uint32_t)rng_below(&random, 7)) {
 		uint64_t bits[(SLOTS_MOST + 63) / 64] = {0};
 		struct giveback g = {.slots = slots, .bits = bits};
 		uint64_t out[SLOTS_MOST];
@@ -137,7 +138,8 @@ static void lengths_and_edges(void **state)
 			for (size_t i = 0; i < COUNT(to); i++)
 				assert_true(to[i] ==
 					    (i >= at && i < at + n ? (int64_t)from[i]
-								   : (int64_t)UINT64_C(0xeeeeeeeeeeeeeeee)));
+								   : (int64_t)UINT64_C(
+									     0xeeeeeeeeeeeeeeee)));
 			memcpy(halves, from, sizeof(from));
 			tokend_widen(to + at, halves + at, n, 2);
 			for (size_t i = 0; i < n; i++)
@@ -179,7 +181,8 @@ static void arguments_are_read_to_the_end(void **state)
 	assert_says(obey("rescale", ""), "world: 0");
 	assert_says(obey("rescale", "world 4294967297\n"), "world: 4294967297");
 	assert_says(obey("rescale", "world 3\nmicro 65537\n"), "micro: 65537");
-	assert_says(obey("rescale", "world 18446744073709551616\n"), "world: '18446744073709551616'");
+	assert_says(
+		obey("rescale", "world 18446744073709551616\n"), "world: '18446744073709551616'");
 	assert_says(obey("drain", "tag a/b\n"), "is no tag");
 	assert_says(obey("drain", "tag"), "KEY VALUE");
 	assert_says(obey("drain", "\n"), "KEY VALUE");
@@ -188,7 +191,8 @@ static void arguments_are_read_to_the_end(void **state)
 	assert_says(obey("skip", ""), "how many samples");
 	assert_says(obey("skip", "samples -1\n"), "samples: '-1'");
 	assert_says(obey("mix", ""), "names no dataset");
-	assert_says(obey("mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n"), "short is finite");
+	assert_says(obey("mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n"),
+		"short is finite");
 	assert_says(obey("mix", "weight 0,5 web\n"), "must be a decimal number");
 	assert_says(obey("mix", "weight 0x1 web\n"), "must be a decimal number");
 	assert_says(obey("mix", "weight nan web\n"), "must be a decimal number");
@@ -199,8 +203,9 @@ static void arguments_are_read_to_the_end(void **state)
 /* Any text at all: refused in one line, or taken. */
 static void any_arguments(void **state)
 {
-	static const char *const pieces[] = {"weight ", "0.5 ", "web", "\n", "at ", "1024", "samples ",
-		"tag ", "world ", "micro ", " ", "-", "1e999 ", "18446744073709551616", "\xff", "nan ", "x"};
+	static const char *const pieces[] = {"weight ", "0.5 ", "web", "\n", "at ", "1024",
+		"samples ", "tag ", "world ", "micro ", " ", "-", "1e999 ", "18446744073709551616",
+		"\xff", "nan ", "x"};
 	static const char *const kinds[] = {"mix", "skip", "checkpoint", "drain", "rescale", ""};
 	struct rng random = {4};
 	unsigned taken = 0, refused = 0;

@@ -1,6 +1,6 @@
 /*
- * Registering in chunks, and the order in which slots come back, against the fake driver that lies beside
- * this program. All that takes a daemon is in tests/system/test_pin.py.
+ * Registering in chunks, and the order in which slots come back, against the fake driver that lies
+ * beside this program. All that takes a daemon is in tests/system/test_pin.py.
  */
 #include "client/lib/pin.h"
 #include "tests/gpu/fake_cuda.h"
@@ -36,10 +36,12 @@ static void make(struct place *p, uint64_t slots, uint64_t bytes)
 	int fd = memfd_create("ring", MFD_CLOEXEC);
 
 	memset(p, 0, sizeof(*p));
-	assert_true(ring_geometry(&p->ring.geometry, slots, 1, bytes / 2, 2, false, text, sizeof(text)));
+	assert_true(ring_geometry(
+		&p->ring.geometry, slots, 1, bytes / 2, 2, false, text, sizeof(text)));
 	p->bytes = p->ring.geometry.data_bytes;
 	assert_int_equal(ftruncate(fd, (off_t)p->bytes), 0);
-	p->ring.data = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	p->ring.data =
+		mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	assert_ptr_not_equal(p->ring.data, MAP_FAILED);
 	close(fd);
 	p->pin = pin_open(0, why, sizeof(why));
@@ -157,7 +159,8 @@ static void in_the_order_they_were_begun(void **state)
 	unmake(&p);
 }
 
-/* A driver without cuCtxRecordEvent(): what others may have queued is over after a synchronize alone. */
+/* A driver without cuCtxRecordEvent(): what others may have queued is over after a synchronize
+ * alone. */
 static void settled_by_a_sync(void **state)
 {
 	struct place p;

@@ -198,8 +198,8 @@ static void begin_refuses_an_identity(void **state)
 	bool ok;
 
 	(void)state;
-#define WITH(change, field)                                                                                  \
-	(id = identity(0, 0), id.change, ok = cursor_begin(&c, &id, three, 3, NULL, 0, &why),                \
+#define WITH(change, field)                                                                        \
+	(id = identity(0, 0), id.change, ok = cursor_begin(&c, &id, three, 3, NULL, 0, &why),      \
 		assert_refused(&c, ok, &why, field, ""))
 	WITH(seq_len = 0, "seq_len");
 	WITH(stride = 0, "stride");
@@ -276,19 +276,24 @@ static unsigned shapes(struct cursor *c)
 	c[n] = begin();
 	assert_true(cursor_schedule(&c[n++],
 		(const struct cursor_step[]){{2048, 2048, 1, (double[]){1, 2, 3}},
-			{4096, 8192, 3, (double[]){0, 1, 0}}, {10240, 10240, 1, (double[]){3, 0, 1}}},
+			{4096, 8192, 3, (double[]){0, 1, 0}},
+			{10240, 10240, 1, (double[]){3, 0, 1}}},
 		3, NULL, &why));
 	return n;
 }
 
 /* What an older tokend wrote means the same for ever, and is still written where it can be. */
-static const char version_1[] =
-	"746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616da5747261696ea4736565642aa77365"
-	"715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d706c657300a8646174617365747393"
-	"97a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b64183fa5596cf0208030097a46d6174"
-	"682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb3333333ce40000000ce0ccccccda4626173"
-	"6593000000a570686173659400ce79999999ce80000000ce06666666ad70656e64696e675f7374617274cd1000ad7065"
-	"6e64696e675f756e69747393ce80000000ce4ccccccdce33333333";
+static const char version_1[] = "746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616d"
+				"a5747261696ea4736565642aa77365"
+				"715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d"
+				"706c657300a8646174617365747393"
+				"97a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b6"
+				"4183fa5596cf0208030097a46d6174"
+				"682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb33333"
+				"33ce40000000ce0ccccccda4626173"
+				"6593000000a570686173659400ce79999999ce80000000ce06666666ad70656e64"
+				"696e675f7374617274cd1000ad7065"
+				"6e64696e675f756e69747393ce80000000ce4ccccccdce33333333";
 
 static void version_1_is_unchanged(void **state)
 {
@@ -311,8 +316,8 @@ static void version_1_is_unchanged(void **state)
 	free(b);
 	/* Only what needs it is of version 2. */
 	assert_true(cursor_schedule(&c,
-		(const struct cursor_step[]){
-			{4096, 4096, 1, (double[]){.5, .3, .2}}, {5120, 5120, 1, (double[]){1, 1, 1}}},
+		(const struct cursor_step[]){{4096, 4096, 1, (double[]){.5, .3, .2}},
+			{5120, 5120, 1, (double[]){1, 1, 1}}},
 		2, NULL, &why));
 	b = encode(&c);
 	assert_int_equal(b->at[4], 2);
@@ -374,7 +379,8 @@ static void equal_cursors_have_equal_bytes(void **state)
 	assert_false(equal_bytes(&a, &b));
 	assert_true(cursor_seek(&a, 0, &why));
 	assert_true(equal_bytes(&a, &b));
-	assert_true(cursor_seek(&a, 2048, &why)); /* there it is the current one, as if mixed just then */
+	assert_true(cursor_seek(
+		&a, 2048, &why)); /* there it is the current one, as if mixed just then */
 	cursor_free(&b);
 	b = begin();
 	assert_true(cursor_seek(&b, 2048, &why));
@@ -538,7 +544,8 @@ static void another_file_is_refused(void **state)
 	assert_refused(&out, ok, &why, "cursor", "not a cursor");
 }
 
-/* Whatever was decoded must be safe to use: no assert, no division by 0, no overflow in the order. */
+/* Whatever was decoded must be safe to use: no assert, no division by 0, no overflow in the order.
+ */
 static void exercise(struct cursor *c, struct rng *rng)
 {
 	struct order o = cursor_order(c);
@@ -629,8 +636,8 @@ static void mutations_with_a_good_checksum(void **state)
 /* Version 2 with every byte at its edges, one at a time: a sound cursor, or a refusal. */
 static void every_byte_of_version_2(void **state)
 {
-	static const uint8_t edges[] = {
-		0, 1, 2, 3, 0x7f, 0x80, 0x90, 0x91, 0x92, 0x9f, 0xa0, 0xc0, 0xcd, 0xce, 0xcf, 0xdf, 0xff};
+	static const uint8_t edges[] = {0, 1, 2, 3, 0x7f, 0x80, 0x90, 0x91, 0x92, 0x9f, 0xa0, 0xc0,
+		0xcd, 0xce, 0xcf, 0xdf, 0xff};
 	struct cursor c[16];
 	struct rng rng = {14};
 	unsigned n = shapes(c), accepted = 0, tries = 0;
@@ -643,7 +650,8 @@ static void every_byte_of_version_2(void **state)
 			uint8_t was = b->at[at];
 
 			for (unsigned k = 0; k < COUNT(edges) + 8; k++, tries++) {
-				b->at[at] = k < COUNT(edges) ? edges[k] : was ^ 1 << (k - COUNT(edges));
+				b->at[at] =
+					k < COUNT(edges) ? edges[k] : was ^ 1 << (k - COUNT(edges));
 				seal(b);
 				decoded_is_sound(b, &rng, &accepted);
 			}
@@ -679,15 +687,16 @@ static void version_2_refuses(void **state)
 	bool ok;
 
 	(void)state;
-#define WITH(key, old, value, field)                                                                         \
-	(b = with_value(&c, key, old, value, sizeof(value) - 1), ok = decode(&out, b->at, b->n, &why),       \
-		assert_refused(&out, ok, &why, field, ""), free(b))
+#define WITH(key, old, value, field)                                                               \
+	(b = with_value(&c, key, old, value, sizeof(value) - 1),                                   \
+		ok = decode(&out, b->at, b->n, &why), assert_refused(&out, ok, &why, field, ""),   \
+		free(b))
 	WITH("\xa6limits", 4, "\x92\x00\x02", "limits");	 /* of two datasets */
 	WITH("\xa6limits", 4, "\x94\x00\x02\x03\x04", "limits"); /* of four */
 	WITH("\xa6limits", 4, "\x93\x00\x02\xc0", "limits");	 /* nil */
 	WITH("\xa6limits", 4, "\x93\x00\x02\xff", "limits");	 /* -1 */
 	WITH("\xa6limits", 4, "\x00", "limits");		 /* no list */
-	WITH("\xa7pending", 1, "\x93", "cursor");		 /* fewer than it says: not MessagePack */
+	WITH("\xa7pending", 1, "\x93", "cursor"); /* fewer than it says: not MessagePack */
 	WITH("\xa6"
 	     "epochs",
 		1, "\x01", "dataset code: max_epochs"); /* limits in a stream with epochs */
@@ -697,16 +706,19 @@ static void version_2_refuses(void **state)
 	WITH("\xa7pending", 1, "\x91\x00", "pending");
 	WITH("\xa7pending", 1, "\x92\x00\x00", "pending");
 	WITH("\xa7pending", 1, "\x92\x00\x91\xcf\x00\x00\x00\x01\x00\x00\x00\x00", "pending");
-	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x00\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01",
+	WITH("\xa7pending", 1,
+		"\x92\xce\x00\x04\x00\x00\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01",
 		"pending");
 #define ALONE "\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"
 	WITH("\xa7pending", 1, "\x92\xce\x00\x02\x00\x00" ALONE, "pending"); /* not ahead */
 	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x01" ALONE, "pending"); /* on no block */
-	WITH("\xa7pending", 1, "\x94\xce\x00\x04\x00\x00" ALONE "\xce\x00\x04\x00\x00" ALONE, "pending");
+	WITH("\xa7pending", 1, "\x94\xce\x00\x04\x00\x00" ALONE "\xce\x00\x04\x00\x00" ALONE,
+		"pending");
 	WITH("\xa7pending", 1, "\xc0", "pending");
 #undef WITH
 	/* And one that is fine, so that the others are refused for what they are. */
-	b = with_value(&c, "\xa7pending", 1, "\x92\xce\x00\x04\x00\x00" ALONE, 6 + sizeof(ALONE) - 1);
+	b = with_value(
+		&c, "\xa7pending", 1, "\x92\xce\x00\x04\x00\x00" ALONE, 6 + sizeof(ALONE) - 1);
 #undef ALONE
 	assert_true(decode(&out, b->at, b->n, &why));
 	assert_int_equal(out.segments, 2);
@@ -856,7 +868,8 @@ static void where_a_mix_acts(void **state)
 	assert_true(cursor_seek(&c, UINT64_MAX - 1023, &why));
 	assert_int_equal(cursor_mix_at(&c), UINT64_MAX - 1023);
 	assert_true(cursor_seek(&c, UINT64_MAX - 1022, &why));
-	assert_false(cursor_mix(&c, cursor_mix_at(&c), (double[]){1, 1, 1}, &why)); /* no block is left */
+	assert_false(cursor_mix(
+		&c, cursor_mix_at(&c), (double[]){1, 1, 1}, &why)); /* no block is left */
 	cursor_free(&c);
 }
 
@@ -997,7 +1010,8 @@ static void other_streams_are_named(void **state)
 	struct cursor c = begin(), now;
 
 	(void)state;
-#define DIFFERS(change, name) (now = begin(), now.change, check_foreign(&c, &now, name), cursor_free(&now))
+#define DIFFERS(change, name)                                                                      \
+	(now = begin(), now.change, check_foreign(&c, &now, name), cursor_free(&now))
 	DIFFERS(stream[0] = 'b', "stream");
 	DIFFERS(seed++, "seed");
 	DIFFERS(seq_len++, "seq_len");
@@ -1028,7 +1042,7 @@ static void what_may_differ(void **state)
 	assert_true(cursor_add(&now, &late, &why));
 	assert_true(cursor_belongs(&c, &now, &why));
 	assert_true(cursor_belongs(&now, &c, &why)); /* what has no weight need not be there */
-	sources[0].weight = 3;			     /* weights and order of the list are no identity */
+	sources[0].weight = 3; /* weights and order of the list are no identity */
 	assert_true(cursor_begin(&turned, &id, sources, 3, NULL, 0, &why));
 	assert_true(cursor_belongs(&c, &turned, &why));
 	turned.dataset[1].max_epochs =
@@ -1040,7 +1054,8 @@ static void what_may_differ(void **state)
 	cursor_free(&c);
 }
 
-/* A dataset that the config dropped: fine once its weight is 0, refused while it is served or will be. */
+/* A dataset that the config dropped: fine once its weight is 0, refused while it is served or will
+ * be. */
 static void a_dropped_dataset(void **state)
 {
 	struct cursor c = begin(), now;
@@ -1085,8 +1100,9 @@ static void fingerprints_differ(void **state)
 	seen[n++] = cursor_fingerprint(&c, 3, 8);
 	seen[n++] = cursor_fingerprint(&c, 2, 9);
 	seen[n++] = cursor_fingerprint(&c, 8, 2);
-#define WITH(change)                                                                                         \
-	(other = begin(), (void)(change), seen[n++] = cursor_fingerprint(&other, 2, 8), cursor_free(&other))
+#define WITH(change)                                                                               \
+	(other = begin(), (void)(change), seen[n++] = cursor_fingerprint(&other, 2, 8),            \
+		cursor_free(&other))
 	WITH(other.stream[0] = 'b');
 	WITH(other.seed++);
 	WITH(other.seq_len++);
@@ -1133,8 +1149,8 @@ static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMI
 
 		memset(names[d], '0', (size_t)name_bytes);
 		memcpy(names[d] + name_bytes - length, digits, (size_t)length + 1);
-		sources[d] = (struct cursor_source){names[d], 1 + d % 7, UINT64_MAX - d, UINT64_MAX - d,
-			UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0};
+		sources[d] = (struct cursor_source){names[d], 1 + d % 7, UINT64_MAX - d,
+			UINT64_MAX - d, UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0};
 	}
 	return sources;
 }

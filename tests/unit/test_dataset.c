@@ -1,6 +1,6 @@
 /*
- * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that each fault
- * gets.
+ * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that
+ * each fault gets.
  */
 #include "daemon/catalog/dataset.h"
 #include "daemon/shard/list.h"
@@ -103,8 +103,9 @@ static void write_file(const struct place *p, const char *name, const void *byte
 static bool open_datasets(struct place *p, const char *stream_keys, const char *datasets)
 {
 	char text[4096];
-	int n = snprintf(text, sizeof(text), "streams:\n  train:\n    seed: 42\n    %s\n    datasets:\n%s\n",
-		stream_keys, datasets);
+	int n = snprintf(text, sizeof(text),
+		"streams:\n  train:\n    seed: 42\n    %s\n    datasets:\n%s\n", stream_keys,
+		datasets);
 
 	close_catalog(p);
 	write_file(p, "t.yaml", text, (size_t)n);
@@ -116,7 +117,8 @@ static bool open_datasets(struct place *p, const char *stream_keys, const char *
 	return p->catalog;
 }
 
-static const struct stream *open_good(struct place *p, const char *stream_keys, const char *datasets)
+static const struct stream *open_good(
+	struct place *p, const char *stream_keys, const char *datasets)
 {
 	if (!open_datasets(p, stream_keys, datasets))
 		fail_msg("%s", p->why);
@@ -159,8 +161,8 @@ static void assert_shards(const struct dataset *d, const char *const *names, uin
 		assert_string_equal(dataset_shard_name(d, s), names[s]);
 }
 
-#define ASSERT_SHARDS(d, ...)                                                                                \
-	assert_shards(d, (const char *const[]){__VA_ARGS__},                                                 \
+#define ASSERT_SHARDS(d, ...)                                                                      \
+	assert_shards(d, (const char *const[]){__VA_ARGS__},                                       \
 		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
 static void assert_root(const struct place *p, const struct dataset *d, const char *root)
@@ -190,8 +192,10 @@ static void test_vectors(void **state)
 	make_vectors(p);
 	const struct stream *s = open_good(p, "seq_len: 64",
 		"      - {name: web, path: web, weight: 0.7}\n"
-		"      - {name: code, path: 'code/*.bin', weight: 0.25, shuffle: block, block: 8, group: 3}\n"
-		"      - {name: math, path: math/z.bin, weight: 0.05, shuffle: none, slide: true}\n");
+		"      - {name: code, path: 'code/*.bin', weight: 0.25, shuffle: block, block: 8, "
+		"group: 3}\n"
+		"      - {name: math, path: math/z.bin, weight: 0.05, shuffle: none, slide: "
+		"true}\n");
 
 	assert_int_equal(s->dataset[0].table.windows, 1249);
 	assert_int_equal(s->dataset[1].table.windows, 332);
@@ -215,8 +219,8 @@ static void test_vectors(void **state)
 
 	assert_true(order_at(&order, 1024, &place));
 	assert_int_equal(place.dataset, 0);
-	table_locate(
-		&s->dataset[0].table, &s->begin.order[0], 42, place.epoch, place.window, &shard, &offset);
+	table_locate(&s->dataset[0].table, &s->begin.order[0], 42, place.epoch, place.window,
+		&shard, &offset);
 	assert_string_equal(dataset_shard_name(&s->dataset[0], shard), "a.bin");
 	assert_int_equal(offset, 32768);
 }
@@ -234,7 +238,8 @@ static void test_epochs(void **state)
 	assert_int_equal(s->dataset[1].table.windows, 0);
 	assert_int_equal(cursor_end(&s->begin), 2 * 1249);
 	assert_refused(p, "seq_len: 64\n    epochs: 2", "      - {name: short, path: short.bin}",
-		"2: streams.train: epochs: no dataset has a single window: the stream would be empty");
+		"2: streams.train: epochs: no dataset has a single window: the stream would be "
+		"empty");
 }
 
 /* ---- what a path means ---- */
@@ -257,13 +262,15 @@ static void test_sorted_by_bytes(void **state)
 	const struct dataset *d = open_good(p, LEN8, "      - {name: d, path: d/}")->dataset;
 
 	assert_root(p, d, "d");
-	ASSERT_SHARDS(d, "B.bin", "a-b.bin", "a.bin", "a/b.bin", "a/c/d.npy", "a0.bin", "\xc3\xa9.bin");
+	ASSERT_SHARDS(
+		d, "B.bin", "a-b.bin", "a.bin", "a/b.bin", "a/c/d.npy", "a0.bin", "\xc3\xa9.bin");
 	for (uint64_t s = 0; s < d->table.shards; s++) {
 		char path[4096], expected[4200];
 
 		assert_int_equal(dataset_find_shard(d, dataset_shard_name(d, s)), s);
 		dataset_shard_path(d, s, path, sizeof(path));
-		snprintf(expected, sizeof(expected), "%s/d/%s", p->directory, dataset_shard_name(d, s));
+		snprintf(expected, sizeof(expected), "%s/d/%s", p->directory,
+			dataset_shard_name(d, s));
 		assert_string_equal(path, expected);
 		assert_int_equal(access(path, R_OK), 0);
 	}
@@ -309,7 +316,8 @@ static void test_literal(void **state)
 
 	make(p, "d/a[1]*.bin", 100);
 	make(p, "d/a1.bin", 100);
-	snprintf(datasets, sizeof(datasets), "      - {name: d, path: '%s/d/a[1]*.bin'}", p->directory);
+	snprintf(datasets, sizeof(datasets), "      - {name: d, path: '%s/d/a[1]*.bin'}",
+		p->directory);
 	const struct dataset *d = open_good(p, LEN8, datasets)->dataset;
 
 	assert_root(p, d, "d");
@@ -333,13 +341,15 @@ static void test_links(void **state)
 
 	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
-		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link back to a directory that it "
+		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link back to a directory "
+		"that it "
 		"lies in; remove it; must be "
 		"a file, a directory or a glob that can be read");
 	unlink(in(p, "far/deep/back"));
 	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
-		"6: streams.train.datasets[0].path: DIR/d/gone.bin: No such file or directory; must be a "
+		"6: streams.train.datasets[0].path: DIR/d/gone.bin: No such file or directory; "
+		"must be a "
 		"file, a directory or a glob "
 		"that can be read");
 }
@@ -351,18 +361,22 @@ static void test_missing(void **state)
 	struct place *p = *state;
 
 	assert_refused(p, LEN8, "      - {name: a, path: nix}",
-		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a file, a "
+		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
+		"file, a "
 		"directory or a glob that "
 		"can be read");
 	assert_refused(p, LEN8, "      - {name: a, path: 'nix/*.bin'}",
-		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a file, a "
+		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
+		"file, a "
 		"directory or a glob that "
 		"can be read");
 	assert_refused(p, LEN8, "      - {name: a, path: '*.bin'}",
-		"6: streams.train.datasets[0].path: DIR/*.bin: no file there; must be at least one shard");
+		"6: streams.train.datasets[0].path: DIR/*.bin: no file there; must be at least one "
+		"shard");
 	assert_int_equal(mkdir(in(p, "empty"), 0755), 0);
 	assert_refused(p, LEN8, "      - name: a\n        path: empty",
-		"7: streams.train.datasets[0].path: DIR/empty: no file there; must be at least one shard");
+		"7: streams.train.datasets[0].path: DIR/empty: no file there; must be at least one "
+		"shard");
 }
 
 static void test_short(void **state)
@@ -374,11 +388,12 @@ static void test_short(void **state)
 	make(p, "d/c.bin", 0);
 	make(p, "e.bin", 2 * 9);
 	assert_refused(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d}",
-		"7: streams.train.datasets[1].path: no shard holds a window: the largest, b.bin, has 8 "
+		"7: streams.train.datasets[1].path: no shard holds a window: the largest, b.bin, "
+		"has 8 "
 		"tokens, a window is 9 (seq_len "
 		"8 + extra 1); must have a longer shard, a smaller seq_len or weight 0");
-	const struct stream *s =
-		open_good(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d, weight: 0}");
+	const struct stream *s = open_good(
+		p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d, weight: 0}");
 
 	assert_int_equal(s->dataset[0].table.windows, 1);
 	assert_int_equal(s->dataset[1].table.windows, 0);
@@ -393,19 +408,25 @@ static void test_widths(void **state)
 	make(p, "b.bin", 40);
 	make(p, "c.bin", 41);
 	make(p, "d.bin", 42);
-	assert_refused(p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}",
-		"7: streams.train.datasets[1].dtype: u32 tokens, but those of dataset a are u16; a stream "
+	assert_refused(p, LEN8,
+		"      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}",
+		"7: streams.train.datasets[1].dtype: u32 tokens, but those of dataset a are u16; a "
+		"stream "
 		"must have one width");
 	assert_refused(p, LEN8, "      - {name: c, path: c.bin}",
-		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple of 2 (a "
+		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple "
+		"of 2 (a "
 		"token of u16): it is cut "
 		"short, or `dtype` is wrong");
 	assert_refused(p, LEN8, "      - {name: d, path: d.bin, dtype: u32}",
-		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple of 4 (a "
+		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple "
+		"of 4 (a "
 		"token of u32): it is cut "
 		"short, or `dtype` is wrong");
-	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true", "      - {name: a, path: a.bin}",
-		"5: streams.train.eos: 65536 is no u16 token, so no document would end; must be at most "
+	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true",
+		"      - {name: a, path: a.bin}",
+		"5: streams.train.eos: 65536 is no u16 token, so no document would end; must be at "
+		"most "
 		"65535");
 	const struct stream *s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin, dtype: u32}");
@@ -427,14 +448,17 @@ static void test_marks(void **state)
 	make(p, "c/a.csv.gz", 0);
 	make(p, "c/b.npy", 40);
 	assert_refused(p, LEN8 "\n    documents: true", "      - {name: a, path: a.bin}",
-		"5: streams.train.documents: nothing says where a document ends in dataset a: a.bin, a shard "
+		"5: streams.train.documents: nothing says where a document ends in dataset a: "
+		"a.bin, a shard "
 		"of "
 		"format flat, has no index; must have eos, the token that ends one, beside it");
 	assert_refused(p, LEN8 "\n    documents: true",
 		"      - {name: i, path: i/a.ds}\n      - {name: j, path: i}",
-		"5: streams.train.documents: nothing says where a document ends in dataset j: b.ds, a shard "
+		"5: streams.train.documents: nothing says where a document ends in dataset j: "
+		"b.ds, a shard "
 		"of "
-		"format datatrove, has no index; must have eos, the token that ends one, beside it");
+		"format datatrove, has no index; must have eos, the token that ends one, beside "
+		"it");
 	const struct stream *s =
 		open_good(p, LEN8 "\n    documents: true", "      - {name: i, path: i/a.ds}");
 
@@ -447,7 +471,8 @@ static void test_marks(void **state)
 	s = open_good(p, LEN8 "\n    eos: 3", "      - {name: i, path: i}");
 	assert_false(s->dataset[0].marked);
 	s = open_good(p, LEN8 "\n    loss_mask: true",
-		"      - {name: i, path: i}\n      - {name: c, path: c/a.npy}\n      - {name: a, path: "
+		"      - {name: i, path: i}\n      - {name: c, path: c/a.npy}\n      - {name: a, "
+		"path: "
 		"a.bin}");
 	assert_true(!s->dataset[0].marked && s->dataset[1].marked && !s->dataset[2].marked);
 }
@@ -464,15 +489,18 @@ static void test_many_bounds(void **state)
 		snprintf(name, sizeof(name), "b/%03d.csv.gz", i);
 		make(p, name, 0);
 	}
-	const struct stream *s = open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b}");
+	const struct stream *s =
+		open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b}");
 
 	assert_true(dataset_note(s->dataset, 1, note, sizeof(note)));
-	assert_string_equal(note, "shuffle: global takes windows from any of its 501 shards, and of their "
-				  "lists of document bounds "
-				  "(.csv.gz) some 500 are kept at a time: most windows have a whole list "
-				  "unpacked; write shuffle: "
-				  "block");
-	s = open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
+	assert_string_equal(note,
+		"shuffle: global takes windows from any of its 501 shards, and of their "
+		"lists of document bounds "
+		"(.csv.gz) some 500 are kept at a time: most windows have a whole list "
+		"unpacked; write shuffle: "
+		"block");
+	s = open_good(
+		p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
 	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
 	s = open_good(p, LEN8, "      - {name: b, path: b}");
 	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
@@ -495,28 +523,36 @@ static void test_loss_masks(void **state)
 	make(p, "masks/a.npy", 20);
 	make(p, "masks/x/b.npy", 20);
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i}",
-		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask beside it, the first shard, "
+		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask beside it, the "
+		"first shard, "
 		"a.ds, "
 		"has one; all or none must");
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: c, path: c}",
-		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds beside it, "
+		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds "
+		"beside it, "
 		"the first "
 		"shard, a.npy, has none; all or none must");
-	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i/a.ds, label_mask: masks}",
-		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds is not "
+	assert_refused(p, LEN8 "\n    loss_mask: true",
+		"      - {name: i, path: i/a.ds, label_mask: masks}",
+		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds "
+		"is not "
 		"there; must "
 		"be one for each shard of the dataset");
-	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: d/x/}",
-		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among the shards; "
+	assert_refused(p, LEN8 "\n    loss_mask: true",
+		"      - {name: d, path: d, label_mask: d/x/}",
+		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among "
+		"the shards; "
 		"must be "
 		"a directory that path does not reach");
-	const struct stream *s =
-		open_good(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks//}");
+	const struct stream *s = open_good(
+		p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks//}");
 
 	assert_true(s->dataset[0].marked);
 	make(p, "masks/x/b.npy", 21);
-	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks}",
-		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: its loss mask b.npy: its size is 21 "
+	assert_refused(p, LEN8 "\n    loss_mask: true",
+		"      - {name: d, path: d, label_mask: masks}",
+		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: its loss mask b.npy: its size "
+		"is 21 "
 		"bytes; must be 20, "
 		"one for "
 		"each token of the shard");
@@ -529,18 +565,22 @@ static void test_format(void **state)
 
 	make(p, "a.tokens", 40);
 	assert_refused(p, LEN8, "      - {name: a, path: a.tokens}",
-		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (megatron, npy, "
-		"llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or .npy); "
+		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (megatron, "
+		"npy, "
+		"llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or "
+		".npy); "
 		"move it away, or say `format: flat` if it is plain tokens");
 	assert_int_equal(open_good(p, LEN8, "      - {name: a, path: a.tokens, format: flat}")
 				 ->dataset->table.tokens[0],
 		20);
 	assert_refused(p, LEN8, "      - name: a\n        path: a.tokens\n        format: parquet",
-		"8: streams.train.datasets[0].format: 'parquet' is unknown; must be auto or one of: "
+		"8: streams.train.datasets[0].format: 'parquet' is unknown; must be auto or one "
+		"of: "
 		"megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_int_equal(mkfifo(in(p, "pipe.bin"), 0644), 0);
 	assert_refused(p, LEN8, "      - {name: a, path: pipe.bin}",
-		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must be one");
+		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must "
+		"be one");
 }
 
 /* Files of other formats are not read as tokens, unless the config insists. */
@@ -563,7 +603,8 @@ static void test_foreign(void **state)
 		write_file(p, files[i].file, bytes, sizeof(bytes));
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s}", files[i].file);
 		snprintf(expected, sizeof(expected),
-			"6: streams.train.datasets[0].path: DIR/%s: is %s, which is no shard of tokens; move "
+			"6: streams.train.datasets[0].path: DIR/%s: is %s, which is no shard of "
+			"tokens; move "
 			"it "
 			"away, or say `format: flat` if it is plain tokens",
 			files[i].file, files[i].kind);
@@ -607,8 +648,8 @@ static void test_same_shard(void **state)
 	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
 	snprintf(expected, sizeof(expected),
 		"mtime (ns) was %lld%09ld when the shard was listed and is %lld%09ld now",
-		(long long)listed.st_mtim.tv_sec, listed.st_mtim.tv_nsec, (long long)st.st_mtim.tv_sec,
-		st.st_mtim.tv_nsec);
+		(long long)listed.st_mtim.tv_sec, listed.st_mtim.tv_nsec,
+		(long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 	assert_string_equal(why, expected);
 }
 
@@ -655,11 +696,11 @@ static void test_manifest(void **state)
 /* Widths, samples and frames come from the lines alone. */
 static void test_manifest_facts(void **state)
 {
-	static const char rows[] =
-		"{\"path\":\"a.npy\",\"format\":\"npy\",\"dtype\":\"i32\",\"tokens\":90,\"size\":488" DIGEST
-		",\"row_tokens\":9}\n";
-	static const char packed[] = "{\"path\":\"a.bin.zst\"" FLAT ",\"tokens\":900000,\"size\":7" DIGEST
-				     ",\"frame_bytes\":1800000}\n";
+	static const char rows[] = "{\"path\":\"a.npy\",\"format\":\"npy\",\"dtype\":\"i32\","
+				   "\"tokens\":90,\"size\":488" DIGEST ",\"row_tokens\":9}\n";
+	static const char packed[] =
+		"{\"path\":\"a.bin.zst\"" FLAT ",\"tokens\":900000,\"size\":7" DIGEST
+		",\"frame_bytes\":1800000}\n";
 	struct place *p = *state;
 	char note[512];
 
@@ -684,46 +725,50 @@ static void test_manifest_faults(void **state)
 {
 #define TOKENS(n) "{\"path\":\"a.bin\"" FLAT ",\"tokens\":" n ",\"size\":40" DIGEST "}\n"
 #define NAME(n)	  "{\"path\":\"" n "\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
-#define NAMED(n, what)                                                                                       \
-	{                                                                                                    \
-		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                                 \
-			 "; must lead to a file below the dataset's directory"                               \
+#define NAMED(n, what)                                                                             \
+	{                                                                                          \
+		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                       \
+			 "; must lead to a file below the dataset's directory"                     \
 	}
 	static const struct {
 		const char *text, *expected;
 	} faults[] = {
-		{A_LINE "{\"path\":\n",
-			"DIR/m.jsonl:2: its JSON is broken at byte 9: unexpected token near end of file"},
-		{A_LINE "\n",
-			"DIR/m.jsonl:2: its JSON is broken at byte 1: unexpected token near end of file"},
+		{A_LINE "{\"path\":\n", "DIR/m.jsonl:2: its JSON is broken at byte 9: unexpected "
+					"token near end of file"},
+		{A_LINE "\n", "DIR/m.jsonl:2: its JSON is broken at byte 1: unexpected token near "
+			      "end of file"},
 		{"[]\n", "DIR/m.jsonl:1: its JSON is an array; must be an object"},
-		{A_LINE "{}",
-			"DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and a newline, at "
-			"most 32767 bytes"},
-		{"{\"path\":\"a\",\"path\":\"b\"}\n",
-			"DIR/m.jsonl:1: its JSON is broken at byte 18: duplicate object key near '\"path\"'"},
+		{A_LINE "{}", "DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and "
+			      "a newline, at "
+			      "most 32767 bytes"},
+		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: its JSON is broken at byte "
+						      "18: duplicate object key near '\"path\"'"},
 		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
 		{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
 			"DIR/m.jsonl:1: digest is missing; must be a string"},
 		{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
 		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be a whole number"},
 		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be a whole number"},
-		{TOKENS("9223372036854775807"),
-			"DIR/m.jsonl:1: tokens is 9223372036854775807; must be 0 to 1152921504606846976"},
+		{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
+						"must be 0 to 1152921504606846976"},
 		{TOKENS("9223372036854775808"),
 			"DIR/m.jsonl:1: its JSON is broken at byte 74: too big integer near "
 			"'9223372036854775808'"},
 		{TOKENS("20,\"sha\":1"),
-			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, digest, "
+			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, "
+			"digest, "
 			"sample_tokens, row_tokens and frame_bytes; must have no others"},
 		{TOKENS("20,\"sample_tokens\":9"),
 			"DIR/m.jsonl:1: tokens is 20, no multiple of sample_tokens, 9"},
-		{TOKENS("20,\"row_tokens\":9"), "DIR/m.jsonl:1: tokens is 20, no multiple of row_tokens, 9"},
+		{TOKENS("20,\"row_tokens\":9"),
+			"DIR/m.jsonl:1: tokens is 20, no multiple of row_tokens, 9"},
 		{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
-			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of them"},
-		{TOKENS("20,\"frame_bytes\":1099511627776"), "DIR/m.jsonl:1: frame_bytes is 1099511627776; "
-							     "must be at most 268435456, a quarter of "
-							     "`memory`"},
+			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of "
+			"them"},
+		{TOKENS("20,\"frame_bytes\":1099511627776"),
+			"DIR/m.jsonl:1: frame_bytes is 1099511627776; "
+			"must be at most 268435456, a quarter of "
+			"`memory`"},
 		NAMED("../a.bin", "has a part that is empty, . or .."),
 		NAMED("x/../../a.bin", "has a part that is empty, . or .."),
 		NAMED("./a.bin", "has a part that is empty, . or .."),
@@ -731,35 +776,46 @@ static void test_manifest_faults(void **state)
 		NAMED("x/", "has a part that is empty, . or .."),
 		NAMED("", "has a part that is empty, . or .."),
 		NAMED("/etc/passwd", "is absolute"),
-		{NAME("a\\u0000b"), "DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not allowed "
-				    "without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
+		{NAME("a\\u0000b"),
+			"DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not allowed "
+			"without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
 		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
-		{TWO_LINE A_LINE,
-			"DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines must ascend by "
-			"it, byte by byte (LC_ALL=C sort)"},
-		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":2" DIGEST
-		 "}\n",
-			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, npy, llmc, "
+		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
+				  "must ascend by "
+				  "it, byte by byte (LC_ALL=C sort)"},
+		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
+		 "2" DIGEST "}\n",
+			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
+			"npy, llmc, "
 			"arrow, datatrove, mds, flat"},
-		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":2" DIGEST "}\n",
-			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or "
+		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":"
+		 "2" DIGEST "}\n",
+			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, "
+			"u64 or "
 			"i64"},
-		{"{\"path\":\"a\"" FLAT ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
-			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal digits"},
-		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,\"size\":2" DIGEST
-			"}\n",
-			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; must be one "
+		{"{\"path\":\"a\"" FLAT
+		 ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
+			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
+			"digits"},
+		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
+			"\"size\":2" DIGEST "}\n",
+			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; "
+			"must be one "
 			"format"},
-		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,\"size\":4" DIGEST
-			"}\n",
-			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, a.bin, in "
+		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
+			"\"size\":4" DIGEST "}\n",
+			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, "
+			"a.bin, in "
 			"2; "
 			"must be one width"},
-		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST ",\"sample_tokens\":9}\n",
-			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, a.bin, is 0; "
+		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST
+			",\"sample_tokens\":9}\n",
+			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, "
+			"a.bin, is 0; "
 			"must "
 			"be alike"},
-		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; must list a "
+		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
+		     "must list a "
 		     "shard; must be a file that `tokctl inspect --manifest` wrote"},
 	};
 	struct place *p = *state;
@@ -772,48 +828,57 @@ static void test_manifest_faults(void **state)
 	memset(text, 'x', sizeof(text));
 	write_file(p, "m.jsonl", text, sizeof(text));
 	assert_refused_whole(p, LEN8, LISTED,
-		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, at most "
+		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, "
+		"at most "
 		"32767 bytes");
 	write_file(p, "m.jsonl", A_LINE "\0\n", sizeof(A_LINE "\0"));
 	assert_refused_whole(p, LEN8, LISTED,
-		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at most 32767 "
+		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at "
+		"most 32767 "
 		"bytes");
 	text[0] = 0;
 	for (int i = 0; i < 17; i++) /* 2^60 each */
 		snprintf(text + strlen(text), sizeof(text) - strlen(text),
-			"{\"path\":\"%02d.bin\"" FLAT ",\"tokens\":1152921504606846976,\"size\":40" DIGEST
-			"}\n",
+			"{\"path\":\"%02d.bin\"" FLAT
+			",\"tokens\":1152921504606846976,\"size\":40" DIGEST "}\n",
 			i);
 	write_manifest(p, text);
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].path: more than 2^64 tokens in all; must be fewer");
 	unlink(in(p, "m.jsonl"));
 	assert_refused(p, LEN8, LISTED,
-		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; must be a "
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; "
+		"must be a "
 		"file "
 		"that `tokctl inspect --manifest` wrote");
 	assert_int_equal(mkfifo(in(p, "m.jsonl"), 0644), 0);
 	assert_refused(p, LEN8, LISTED,
-		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a file that "
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a "
+		"file that "
 		"`tokctl inspect --manifest` wrote");
 	unlink(in(p, "m.jsonl"));
 	write_manifest(p, A_LINE);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
-		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names in "
+		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names "
+		"in "
 		"DIR/m.jsonl start at");
 	make(p, "d/a.bin", 40);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d/a.bin}",
-		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names in "
+		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names "
+		"in "
 		"DIR/m.jsonl start at");
 	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
 		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
-		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: megatron, "
+		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: "
+		"megatron, "
 		"npy, "
 		"llmc, arrow, datatrove, mds, flat");
 	assert_refused(p, "seq_len: 40", LISTED,
-		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, has 20 "
-		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a smaller seq_len "
+		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, "
+		"has 20 "
+		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a "
+		"smaller seq_len "
 		"or weight 0");
 }
 
@@ -825,7 +890,8 @@ static const char *manifest_note(const struct dataset *d)
 	return text;
 }
 
-/* Where its names start: a directory by its name, whatever characters it has; that it is away is said. */
+/* Where its names start: a directory by its name, whatever characters it has; that it is away is
+ * said. */
 static void test_manifest_directory(void **state)
 {
 	struct place *p = *state;
@@ -835,7 +901,8 @@ static void test_manifest_directory(void **state)
 		"/d, which cannot be read now: No such file or directory"));
 	make(p, "d/a.bin", 40);
 	assert_string_equal(manifest_note(open_good(p, LEN8, LISTED)->dataset),
-		"its shards are as m.jsonl says; none was looked at, each is compared when it is read first");
+		"its shards are as m.jsonl says; none was looked at, each is compared when it is "
+		"read first");
 	make(p, "[d]*/a.bin", 40);
 	open_good(p, LEN8, "      - {name: d, manifest: m.jsonl, path: '[d]*'}");
 }
@@ -860,7 +927,8 @@ static const char *open_first(const struct place *p, const struct dataset *d)
 	return why;
 }
 
-/* Whether it has an index of its documents is as it was when it was looked at first, whoever looked. */
+/* Whether it has an index of its documents is as it was when it was looked at first, whoever
+ * looked. */
 static void test_index_that_comes_and_goes(void **state)
 {
 	static const char *const sources[] = {LISTED, "      - {name: d, path: d}"};
@@ -874,8 +942,8 @@ static void test_index_that_comes_and_goes(void **state)
 
 		assert_string_equal(open_first(p, d), "");
 		make(p, "d/a.csv.gz", 10);
-		assert_string_equal(
-			open_first(p, d), "had no index of documents when it was listed and has one now");
+		assert_string_equal(open_first(p, d),
+			"had no index of documents when it was listed and has one now");
 		unlink(in(p, "d/a.csv.gz"));
 		assert_string_equal(open_first(p, d), "");
 	}
@@ -892,17 +960,18 @@ static void change(const struct place *p, const char *name)
 	close(fd);
 }
 
-/* What lies beside a shard is held to what it was when the shard was listed, or, of a manifest, first opened.
+/* What lies beside a shard is held to what it was when the shard was listed, or, of a manifest,
+ * first opened.
  */
 static void test_files_beside(void **state)
 {
 #define PLAIN "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
 	/* One sequence of 20 tokens, one document. */
-	static const uint8_t idx[34 + 12 + 16] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0,
-		0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 20, [54] = 1};
+	static const uint8_t idx[34 + 12 + 16] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0,
+		0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 20, [54] = 1};
 	static const uint8_t ends[8] = {20}, mask[20] = {1};
-	static const uint8_t list[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0x33, 0xd0, 0x31, 0x32, 0xe0, 2, 0,
-		0x0e, 0xb1, 0x9b, 0x95, 5, 0, 0, 0}; /* 0,20 */
+	static const uint8_t list[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0x33, 0xd0, 0x31, 0x32,
+		0xe0, 2, 0, 0x0e, 0xb1, 0x9b, 0x95, 5, 0, 0, 0}; /* 0,20 */
 	static const struct {
 		const char *shard, *beside;
 		const void *bytes;
@@ -910,19 +979,23 @@ static void test_files_beside(void **state)
 		const char *keys, *manifest, *what;
 	} cases[] = {
 		{"d/a.bin", "d/a.idx", idx, sizeof(idx), "",
-			"{\"path\":\"a.bin\",\"format\":\"megatron\",\"dtype\":\"u16\",\"tokens\":20,"
+			"{\"path\":\"a.bin\",\"format\":\"megatron\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
 			"\"size\":40" DIGEST "}\n",
 			"index"},
 		{"d/a.ds", "d/a.ds.index", ends, sizeof(ends), "",
-			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":20,"
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
 			"\"size\":40" DIGEST "}\n",
 			"index"},
 		{"d/a.ds", "d/a.ds.loss", mask, sizeof(mask), "",
-			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":20,"
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
 			"\"size\":40" DIGEST "}\n",
 			"loss mask"},
 		{"d/a.bin", "d/a.csv.gz", list, sizeof(list), "", PLAIN, "list of document bounds"},
-		{"d/a.bin", "masks/a.bin", mask, sizeof(mask), ", label_mask: masks", PLAIN, "loss mask"},
+		{"d/a.bin", "masks/a.bin", mask, sizeof(mask), ", label_mask: masks", PLAIN,
+			"loss mask"},
 	};
 	struct place *p = *state;
 
@@ -936,18 +1009,20 @@ static void test_files_beside(void **state)
 		snprintf(dataset, sizeof(dataset), "      - {name: d, path: d%s%s}", c->keys,
 			i % 2 ? ", manifest: m.jsonl" : "");
 		snprintf(expected, sizeof(expected),
-			"its %s is not the file that it was when the shard was listed, by inode, size or "
+			"its %s is not the file that it was when the shard was listed, by inode, "
+			"size or "
 			"mtime",
 			c->what);
-		const struct dataset *d =
-			open_good(p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
-				->dataset;
+		const struct dataset *d = open_good(
+			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+						  ->dataset;
 
 		assert_string_equal(open_first(p, d), "");
 		change(p, c->beside);
 		assert_string_equal(open_first(p, d), expected);
 		/* Who lists it anew takes it as it is. */
-		d = open_good(p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+		d = open_good(
+			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
 			    ->dataset;
 		assert_string_equal(open_first(p, d), "");
 		close_catalog(p);
@@ -956,7 +1031,8 @@ static void test_files_beside(void **state)
 	}
 }
 
-/* Its shards are compared with it when they are opened first, and with what was found then ever after. */
+/* Its shards are compared with it when they are opened first, and with what was found then ever
+ * after. */
 static void test_manifest_compared(void **state)
 {
 	static const uint8_t llmc[2048] = {0x28, 0xdf, 0x34, 0x01, 1, 0, 0, 0, 0x00, 0x02};
@@ -981,15 +1057,16 @@ static void test_manifest_compared(void **state)
 	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
 	assert_non_null(strstr(why, "inode was "));
 
-	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")->dataset;
-	assert_string_equal(open_first(p, d),
-		"dtype is u16 in the manifest and u32 in the file, as `dtype` of the config has it");
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")
+		    ->dataset;
+	assert_string_equal(open_first(p, d), "dtype is u16 in the manifest and u32 in the file, "
+					      "as `dtype` of the config has it");
 
 	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":19,\"size\":40" DIGEST "}\n");
 	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
 		"tokens is 19 in the manifest and 20 in the file");
-	write_manifest(
-		p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST ",\"sample_tokens\":10}\n");
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST
+			  ",\"sample_tokens\":10}\n");
 	assert_string_equal(open_first(p, open_good(p, "seq_len: 9", LISTED)->dataset),
 		"sample_tokens is 10 in the manifest and 0 in the file");
 
@@ -1000,7 +1077,8 @@ static void test_manifest_compared(void **state)
 	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":1024,\"size\":2048" DIGEST "}\n");
 	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
 		"format is flat in the manifest and llmc in the file");
-	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")->dataset;
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")
+		    ->dataset;
 	assert_string_equal(open_first(p, d), "");
 }
 
@@ -1008,9 +1086,10 @@ static void test_manifest_compared(void **state)
 
 static void test_one_stream(void **state)
 {
-	static const char text[] = "streams:\n"
-				   "  a: {seed: 1, seq_len: 8, datasets: [{name: x, path: a.bin}]}\n"
-				   "  b: {seed: 1, seq_len: 8, datasets: [{name: x, path: nowhere}]}\n";
+	static const char text[] =
+		"streams:\n"
+		"  a: {seed: 1, seq_len: 8, datasets: [{name: x, path: a.bin}]}\n"
+		"  b: {seed: 1, seq_len: 8, datasets: [{name: x, path: nowhere}]}\n";
 	struct place *p = *state;
 	char expected[256];
 
@@ -1024,8 +1103,8 @@ static void test_one_stream(void **state)
 	assert_non_null(catalog_stream(p->catalog, "a"));
 	assert_null(catalog_stream(p->catalog, "b"));
 	assert_null(catalog_open_stream(p->config, "c", p->why, sizeof(p->why)));
-	snprintf(expected, sizeof(expected), "%s/t.yaml:2: streams: none is called c; there are: a, b",
-		p->directory);
+	snprintf(expected, sizeof(expected),
+		"%s/t.yaml:2: streams: none is called c; there are: a, b", p->directory);
 	assert_string_equal(p->why, expected);
 }
 
@@ -1043,8 +1122,8 @@ static void test_map(void **state)
 	struct fault why;
 
 	make(p, "a.bin", 2 * 17);
-	const struct stream *s =
-		open_good(p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: a.bin}");
+	const struct stream *s = open_good(
+		p, LEN8, "      - {name: a, path: a.bin}\n      - {name: b, path: a.bin}");
 
 	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, NULL, 0, &why));
 	stream_map(s, &cursor, map);
@@ -1056,8 +1135,8 @@ static void test_map(void **state)
 
 /* ---- planned mixes ---- */
 
-#define TWO                                                                                                  \
-	"      - {name: a, path: a.bin}\n" /* line 6 */                                                      \
+#define TWO                                                                                        \
+	"      - {name: a, path: a.bin}\n" /* line 6 */                                            \
 	"      - {name: b, path: b.bin, weight: 0, max_epochs: 2}\n"
 
 static void make_two(const struct place *p)
@@ -1110,18 +1189,22 @@ static void test_schedule_faults(void **state)
 		"      - {name: a,\n         path: tiny.bin, weight: 0}\n"
 		"      - {name: b, path: b.bin}\n"
 		"    schedule:\n      - {at: 1024, weights: {a: 1}}",
-		"7: streams.train.datasets[0].path: no shard holds a window: the largest, tiny.bin, has 1 "
-		"tokens, a window is 9 (seq_len 8 + extra 1); must have a longer shard, a smaller seq_len or "
+		"7: streams.train.datasets[0].path: no shard holds a window: the largest, "
+		"tiny.bin, has 1 "
+		"tokens, a window is 9 (seq_len 8 + extra 1); must have a longer shard, a smaller "
+		"seq_len or "
 		"weight 0");
 	assert_refused(p, LEN8,
 		"      - {name: a, path: a.bin, max_epochs: 1}\n"
 		"      - name: b\n        path: b.bin\n        max_epochs: 2",
-		"6: streams.train: max_epochs: from position 19456 on no dataset is left to serve: leave one "
+		"6: streams.train: max_epochs: from position 19456 on no dataset is left to serve: "
+		"leave one "
 		"of weight above 0 without max_epochs, or use epochs: for a stream that ends");
 	assert_refused(p, LEN8,
 		TWO "    schedule:\n"
 		    "      - {from: 1024, to: 102401024, steps: 19000, weights: {b: 1, a: 1}}",
-		"8: streams.train: schedule: 19001 mixes are to come, of 2 datasets, and a cursor of at most "
+		"8: streams.train: schedule: 19001 mixes are to come, of 2 datasets, and a cursor "
+		"of at most "
 		"98304 bytes has no room for that many: take fewer steps");
 }
 
@@ -1143,8 +1226,8 @@ static void test_schedule_of_cursor(void **state)
 		    "      - {at: 102400, weights: {a: 3, b: 1}}");
 
 	/* The cursor has them the other way round, and one that the config no longer has. */
-	sources[0] =
-		(struct cursor_source){.name = "gone", .windows = 9, .block = 1, .group = 1, .max_epochs = 7};
+	sources[0] = (struct cursor_source){
+		.name = "gone", .windows = 9, .block = 1, .group = 1, .max_epochs = 7};
 	dataset_source(&s->dataset[1], &sources[1]);
 	dataset_source(&s->dataset[0], &sources[2]);
 	sources[1].max_epochs = 5;
@@ -1191,14 +1274,16 @@ static void test_schedule_of_cursor_faults(void **state)
 	assert_true(cursor_begin(&cursor, &s->begin, &source, 1, NULL, 0, &fault));
 	assert_false(stream_schedule(s, &cursor, why, sizeof(why)));
 	snprintf(expected, sizeof(expected),
-		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it some, and the cursor "
+		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it some, and "
+		"the cursor "
 		"does not have it yet; add it first (tokctl cursor add)",
 		p->directory);
 	assert_string_equal(why, expected);
 	assert_int_equal(cursor.segments, 1);
 	cursor_free(&cursor);
 
-	/* The cursor of a stream that ends before a step: its entry is named, though the ramp has begun. */
+	/* The cursor of a stream that ends before a step: its entry is named, though the ramp has
+	 * begun. */
 	struct cursor identity = s->begin;
 	struct cursor_source both[2];
 
@@ -1213,7 +1298,8 @@ static void test_schedule_of_cursor_faults(void **state)
 	cursor_free(&cursor);
 }
 
-/* Besides the names, 64 bytes a shard. (A sanitizer's allocator counts nothing; the plain build does.) */
+/* Besides the names, 64 bytes a shard. (A sanitizer's allocator counts nothing; the plain build
+ * does.) */
 static void test_memory(void **state)
 {
 	enum { SHARDS = 3000 };
@@ -1239,7 +1325,8 @@ static void test_memory(void **state)
 
 	assert_non_null(file);
 	for (int i = 0; i < SHARDS; i++)
-		fprintf(file, "{\"path\":\"%05d.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n", i);
+		fprintf(file,
+			"{\"path\":\"%05d.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n", i);
 	assert_int_equal(fclose(file), 0);
 	before = mallinfo2().uordblks + mallinfo2().hblkhd;
 	d = open_good(p, LEN8, LISTED)->dataset;

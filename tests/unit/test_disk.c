@@ -1,5 +1,5 @@
-/* Reading shards, with real files on a real file system; every test runs with each backend, buffered and
- * direct. */
+/* Reading shards, with real files on a real file system; every test runs with each backend,
+ * buffered and direct. */
 #include "tests/unit/shelf.h"
 
 #include <linux/filter.h>
@@ -155,8 +155,8 @@ static atomic_uint opened, held, held_most;
 
 enum { LARGE_TOKENS = 4000 }; /* the index of a shard of so many is a large one */
 
-static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	(void)hint, (void)why, (void)why_bytes;
 	facts->type = SHARD_U16;
@@ -186,8 +186,8 @@ static void swapped_close(struct shard_index *index)
 	free(index);
 }
 
-static uint64_t swapped_extent(
-	const struct shard_index *index, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+static uint64_t swapped_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
+	char *why, size_t why_bytes)
 {
 	uint64_t half = index->half, rest = index->tokens - half;
 
@@ -259,7 +259,8 @@ static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 		assert_reads(&reader, shelf, i % 8);
 	/* One after another: never more than fit, not even while the next is opened. */
 	if (indexes_bytes > 0)
-		assert_in_range(atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
+		assert_in_range(
+			atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
 	read_random(&reader, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
 	reader_close(&reader);
 	shelf_free(shelf);
@@ -273,7 +274,8 @@ static void indexes_keep_to_their_share(void **state)
 	assert_true(indexes_made(*state, 0) >= 24);
 }
 
-/* Where all of them fit, a large one among them or many that are opened at once cost none its place. */
+/* Where all of them fit, a large one among them or many that are opened at once cost none its
+ * place. */
 static void indexes_that_fit_stay(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGE_TOKENS);
@@ -332,7 +334,8 @@ static void truncated_before_open(void **state)
 	shelf_free(shelf);
 }
 
-/* Another file of the same size, put there by rename: the open one goes on being read, a fresh open refuses.
+/* Another file of the same size, put there by rename: the open one goes on being read, a fresh open
+ * refuses.
  */
 static void replaced_by_rename(void **state)
 {
@@ -369,7 +372,8 @@ static void rewritten_in_place(void **state)
 }
 
 /* The shard at @path was moved to @aside; @other has been put in its place. */
-static void check_other(struct reader *reader, const struct shelf *shelf, const char *aside, int error)
+static void check_other(
+	struct reader *reader, const struct shelf *shelf, const char *aside, int error)
 {
 	char path[256];
 
@@ -466,7 +470,8 @@ static void file_system_without_direct(void **state)
 			(off_t)(shelf->dataset.data_at + n));
 	shelf->identity[0].inode = st.st_ino;
 	shelf->identity[0].bytes = (uint64_t)st.st_size;
-	shelf->identity[0].mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
+	shelf->identity[0].mtime_ns =
+		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
 	reader_open(&reader, mode, 4);
 	read_random(&reader, shelf, 2000, WINDOW_BYTES / 2);
 	read_random(&reader, shelf, 20, LARGEST_BYTES / 2);
@@ -611,7 +616,8 @@ static void *queue_and_leave(void *argument)
 	return NULL;
 }
 
-/* As the daemon does: opened by one thread, used by a second, closed by the first when that has ended. */
+/* As the daemon does: opened by one thread, used by a second, closed by the first when that has
+ * ended. */
 static void close_after_the_reading_thread(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
@@ -636,16 +642,16 @@ static void close_after_the_reading_thread(void **state)
 /* ---- in a child: what holds for a whole process ---- */
 
 /* Runs @body in a child, whose exit status tells; asserts of cmocka do not work there. */
-#define CHECK(condition)                                                                                     \
-	do {                                                                                                 \
-		if (!(condition)) {                                                                          \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);              \
-			_exit(1);                                                                            \
-		}                                                                                            \
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
+			_exit(1);                                                                  \
+		}                                                                                  \
 	} while (0)
 
-static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf), const struct mode *mode,
-	struct shelf *shelf)
+static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf),
+	const struct mode *mode, struct shelf *shelf)
 {
 	int status;
 	pid_t child = fork();
@@ -660,7 +666,8 @@ static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf),
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* Reads each shard as a whole; the errno of the first that failed, -1 if something else is wrong. */
+/* Reads each shard as a whole; the errno of the first that failed, -1 if something else is wrong.
+ */
 static int read_all(struct disk *disk, const struct shelf *shelf)
 {
 	static char to[LARGEST_BYTES];
@@ -669,8 +676,10 @@ static int read_all(struct disk *disk, const struct shelf *shelf)
 	for (uint64_t s = 0; s < shelf->dataset.table.shards; s++) {
 		uint64_t tokens = shelf->tokens[s];
 
-		disk_queue(disk, &(struct disk_read){
-					 .dataset = &shelf->dataset, .shard = s, .tokens = tokens, .to = to});
+		disk_queue(disk, &(struct disk_read){.dataset = &shelf->dataset,
+					 .shard = s,
+					 .tokens = tokens,
+					 .to = to});
 		disk_commit(disk);
 		if (disk_reap(disk, &done, 1, 10000) != 1)
 			return -1;
@@ -696,7 +705,8 @@ static void forbid_uring(int error)
 	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-static void forbidden(const struct mode *mode, struct shelf *shelf, int error, const char *expected_note)
+static void forbidden(
+	const struct mode *mode, struct shelf *shelf, int error, const char *expected_note)
 {
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
 	struct disk_options options = options_of(mode, 4);
@@ -732,7 +742,8 @@ static void forbidden_enosys(const struct mode *mode, struct shelf *shelf)
 static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOMEM,
-		"io_uring does not work here (io_uring_setup: ENOMEM): reading with a pool of 32 pread "
+		"io_uring does not work here (io_uring_setup: ENOMEM): reading with a pool of 32 "
+		"pread "
 		"threads");
 }
 
@@ -846,7 +857,8 @@ static void count_calls(void *backend, struct disk_work *work)
 	pool_use.real->submit(backend, work);
 }
 
-/* Flat files from their first byte on; somebody wants documents, and a manifest cannot say who has an index.
+/* Flat files from their first byte on; somebody wants documents, and a manifest cannot say who has
+ * an index.
  */
 static void flat_shelf(struct shelf *shelf, enum shard_type type)
 {
@@ -883,7 +895,8 @@ static void read_documents(struct reader *reader, const struct shelf *shelf, uin
 	assert_int_equal(count, found);
 }
 
-/* What the tokens say is said at once, even if other shards of the dataset had an index to be looked into. */
+/* What the tokens say is said at once, even if other shards of the dataset had an index to be
+ * looked into. */
 static bool knows_nowait(const char *path)
 {
 	char byte;
@@ -913,7 +926,8 @@ static void marks_of_tokens(const struct mode *mode, enum shard_type type)
 	reader_use(&reader, disk_open_with(&ops, &options, why, sizeof(why)));
 	for (uint64_t token = 0; token < 20; token++)
 		read_documents(&reader, shelf, DATA_AT / 2 - token);
-	if (knows_nowait(shelf_path(shelf, 0))) /* the shard was opened; with O_DIRECT it was sampled once */
+	if (knows_nowait(shelf_path(
+		    shelf, 0))) /* the shard was opened; with O_DIRECT it was sampled once */
 		assert_in_range(pool_use.calls, 1, 1 + mode->direct);
 	reader_close(&reader);
 	shelf_free(shelf);

@@ -1,6 +1,6 @@
 /*
- * What no file system does on command comes from a backend laid over the real one: the n-th operation fails,
- * for every n.
+ * What no file system does on command comes from a backend laid over the real one: the n-th
+ * operation fails, for every n.
  */
 #include "tests/unit/shelf.h"
 
@@ -9,7 +9,8 @@
 static struct injection {
 	const struct disk_ops *real;
 	bool direct;
-	/* What to do to the @nth work of its kind that comes back, and to those after it while @times lasts.
+	/* What to do to the @nth work of its kind that comes back, and to those after it while
+	 * @times lasts.
 	 */
 	enum { FAULT_READ, FAULT_OPEN, FAULT_SHORT } kind;
 	int error;
@@ -159,7 +160,8 @@ static void direct_refused_at_the_read(void **state)
 	if (mode->direct) {
 		read_random(&reader, shelf, 500, 3000);
 		assert_int_equal(fault.injected, 1);
-		assert_non_null(strstr(disk_notes(reader.disk), "its file system refuses O_DIRECT"));
+		assert_non_null(
+			strstr(disk_notes(reader.disk), "its file system refuses O_DIRECT"));
 	} else {
 		fault.nth = 0;
 		assert_errno(&reader, shelf, 0, EINVAL);

@@ -1,6 +1,7 @@
 /*
- * A file system that hangs, fails and forgets: a FUSE server of one file, spoken to without a library, since
- * a dozen of its messages are enough. It stands for NFS. Skipped where a process may not mount.
+ * A file system that hangs, fails and forgets: a FUSE server of one file, spoken to without a
+ * library, since a dozen of its messages are enough. It stands for NFS. Skipped where a process may
+ * not mount.
  */
 #include "tests/unit/shelf.h"
 
@@ -51,8 +52,8 @@ struct server {
 	char held[HELD_MOST][512];
 };
 
-static void answer(
-	const struct server *s, const struct fuse_in_header *in, int error, const void *body, size_t n)
+static void answer(const struct server *s, const struct fuse_in_header *in, int error,
+	const void *body, size_t n)
 {
 	struct fuse_out_header out = {
 		.len = (uint32_t)(sizeof(out) + n), .error = -error, .unique = in->unique};
@@ -103,8 +104,9 @@ static void serve_read(
 
 static void serve(const struct server *s, const struct fuse_in_header *in)
 {
-	struct fuse_init_out init = {
-		.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .max_write = 4096};
+	struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION,
+		.minor = FUSE_KERNEL_MINOR_VERSION,
+		.max_write = 4096};
 	struct fuse_open_out opened = {.open_flags = FOPEN_DIRECT_IO};
 	struct fuse_attr_out attr = {.attr = attr_of(s, in->nodeid)};
 	struct fuse_entry_out entry = {.nodeid = FILE_NODE, .attr = attr_of(s, FILE_NODE)};
@@ -200,7 +202,8 @@ static void mount_over(struct shelf *shelf, int fd)
 	char options[80];
 
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
-	if (mount("tokend-test", shelf->root, "fuse.tokend-test", MS_NOSUID | MS_NODEV, options) < 0) {
+	if (mount("tokend-test", shelf->root, "fuse.tokend-test", MS_NOSUID | MS_NODEV, options) <
+		0) {
 		close(fd);
 		shelf_free(shelf);
 		skip();
@@ -219,8 +222,8 @@ static struct shelf *mounted_new(void)
 	mount_over(shelf, fd);
 	shelf->identity[0].inode = FILE_NODE;
 	mounted.shelf = shelf;
-	mounted.orders = mmap(
-		NULL, sizeof(*mounted.orders), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	mounted.orders = mmap(NULL, sizeof(*mounted.orders), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(mounted.orders, MAP_FAILED);
 	mounted.orders->read_most = UINT32_MAX;
 	mounted.process = fork();
@@ -302,7 +305,8 @@ static void assert_wait_ends(struct reader *reader)
 	assert_in_range(now_ms() - begin, 49, 5000);
 }
 
-/* Whatever hangs: other reads are done, a wait ends in time, and in the end the late ones come, too. */
+/* Whatever hangs: other reads are done, a wait ends in time, and in the end the late ones come,
+ * too. */
 static void check_hang(
 	struct reader *reader, const struct shelf *fuse, const struct shelf *local, unsigned opcode)
 {
@@ -331,7 +335,8 @@ static void a_hang_holds_up_nobody_else(void **state)
 	shelf_free(local);
 }
 
-/* With two entries, a third shard closes the FUSE file, which hangs; the other local shard goes on. */
+/* With two entries, a third shard closes the FUSE file, which hangs; the other local shard goes on.
+ */
 static void a_hanging_close_holds_up_nobody_else(void **state)
 {
 	struct shelf *fuse = mounted_new(), *local = shelf_new(2, 5000);
@@ -388,7 +393,8 @@ static void estale_opens_again(void **state)
 	reader_close(&reader);
 }
 
-/* Every read is followed by a look, in the pool, which many of them share; what it finds is for all. */
+/* Every read is followed by a look, in the pool, which many of them share; what it finds is for
+ * all. */
 static void looks_at_it(void **state)
 {
 	struct shelf *shelf = mounted_new();
@@ -469,7 +475,8 @@ static void the_server_dies(void **state)
 static const struct test_case cases[] = {
 	{"reads_through_it", reads_through_it, mounted_free},
 	{"a_hang_holds_up_nobody_else", a_hang_holds_up_nobody_else, mounted_free},
-	{"a_hanging_close_holds_up_nobody_else", a_hanging_close_holds_up_nobody_else, mounted_free},
+	{"a_hanging_close_holds_up_nobody_else", a_hanging_close_holds_up_nobody_else,
+		mounted_free},
 	{"eio_comes_out_and_passes", eio_comes_out_and_passes, mounted_free},
 	{"estale_opens_again", estale_opens_again, mounted_free},
 	{"looks_at_it", looks_at_it, mounted_free},

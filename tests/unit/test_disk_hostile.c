@@ -1,6 +1,6 @@
 /*
- * Where the tokens land, somebody else writes, too: always after a read is done and before the disk looks at
- * it. A second reading decides, and nothing of it depends on what was written.
+ * Where the tokens land, somebody else writes, too: always after a read is done and before the disk
+ * looks at it. A second reading decides, and nothing of it depends on what was written.
  */
 #include "tests/unit/shelf.h"
 
@@ -105,7 +105,8 @@ static struct shelf *shelf_of(uint32_t bytes, uint64_t bad, uint32_t value)
 static struct disk_done read_one(
 	struct disk *disk, const struct shelf *shelf, uint64_t token, uint64_t n, char *to)
 {
-	struct disk_read read = {.tag = 5, .dataset = &shelf->dataset, .token = token, .tokens = n, .to = to};
+	struct disk_read read = {
+		.tag = 5, .dataset = &shelf->dataset, .token = token, .tokens = n, .to = to};
 	struct disk_done done;
 
 	disk_queue(disk, &read);
@@ -137,7 +138,8 @@ static void what_is_written_meanwhile_stops_nothing(void **state)
 	}
 }
 
-static void refuses(const struct mode *mode, uint32_t bytes, uint64_t bad, uint32_t value, const char *why)
+static void refuses(
+	const struct mode *mode, uint32_t bytes, uint64_t bad, uint32_t value, const char *why)
 {
 	struct shelf *shelf = shelf_of(bytes, bad, value);
 	struct disk *disk = scribbler_disk(mode);
@@ -162,8 +164,10 @@ static void refuses(const struct mode *mode, uint32_t bytes, uint64_t bad, uint3
 static void tokens_that_may_not_be_served(void **state)
 {
 	refuses(*state, 4, TOKENS - 1, (uint32_t)-7, "token 19999 is -7; must be 0 or more");
-	refuses(*state, 4, 8200, LIMIT, "token 8200 is 30000; must be below the stream's vocab, 30000");
-	refuses(*state, 2, 101, LIMIT, "token 101 is 30000; must be below the stream's vocab, 30000");
+	refuses(*state, 4, 8200, LIMIT,
+		"token 8200 is 30000; must be below the stream's vocab, 30000");
+	refuses(*state, 2, 101, LIMIT,
+		"token 101 is 30000; must be below the stream's vocab, 30000");
 	refuses(*state, 2, 16500, UINT16_MAX,
 		"token 16500 is 65535; must be below the stream's vocab, 30000");
 }

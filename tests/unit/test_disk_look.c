@@ -1,6 +1,6 @@
 /*
- * Open shards that are written to: not one byte of what they are then may come back as read. On a file
- * system that answers at once; test_disk_fuse.c has one that does not.
+ * Open shards that are written to: not one byte of what they are then may come back as read. On a
+ * file system that answers at once; test_disk_fuse.c has one that does not.
  */
 #include "tests/unit/shelf.h"
 
@@ -140,7 +140,8 @@ static void touched(void **state)
 	assert_return_code(link(shelf_path(shelf, 0), other), errno);
 	read_random(&reader, shelf, 200, 1000);
 	assert_warned(&reader);
-	assert_return_code(rename(other, shelf_path(shelf, 0)), errno); /* the same file: nothing happens */
+	assert_return_code(
+		rename(other, shelf_path(shelf, 0)), errno); /* the same file: nothing happens */
 	assert_return_code(unlink(other), errno);
 	assert_reads(&reader, shelf, 0);
 	assert_warned(&reader);

@@ -29,8 +29,12 @@ static const struct cursor_source sources[] = {
 
 static size_t begin(uint8_t *to, uint32_t n, uint64_t samples)
 {
-	struct cursor id = {
-		.stream = "train", .seed = 42, .seq_len = 64, .extra = 1, .stride = 64, .samples = samples};
+	struct cursor id = {.stream = "train",
+		.seed = 42,
+		.seq_len = 64,
+		.extra = 1,
+		.stride = 64,
+		.samples = samples};
 	struct fault reason;
 	struct cursor c;
 
@@ -100,7 +104,8 @@ static void moving(void **state)
 
 static void mixing(void **state)
 {
-	static const char *const names[] = {"math", "web", "web"}, *const unknown[] = {"web", "wet"};
+	static const char *const names[] = {"math", "web", "web"}, *const unknown[] = {
+									   "web", "wet"};
 	struct tokend_edit e = edit();
 	struct cursor c = decoded(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, 3}, 2));
 
@@ -115,8 +120,10 @@ static void mixing(void **state)
 	assert_int_equal(c.segment[c.segments - 1]->start, 4096);
 	cursor_free(&c);
 	refused(tokend_cursor_mix(&e, 4097, names, (double[]){1, 3}, 2), "position: 4097");
-	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, NAN}, 2), "dataset web: weight: nan");
-	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, -3}, 2), "dataset web: weight: -3");
+	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, NAN}, 2),
+		"dataset web: weight: nan");
+	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, -3}, 2),
+		"dataset web: weight: -3");
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){0, 0}, 2), "weights: ");
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, NULL, NULL, 0), "weights: ");
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, 3, 1}, 3),
@@ -136,8 +143,10 @@ static void adding_and_removing(void **state)
 	assert_int_equal(c.datasets, 4);
 	assert_int_equal(c.order[3].windows, 1000);
 	cursor_free(&c);
-	refused(tokend_cursor_add(&e, other, n, "web"), "dataset web: name: is in the cursor already");
-	refused(tokend_cursor_add(&e, other, n, "wet"), "it has web, a \"b\\c\" é, math, late, … (6 in all)");
+	refused(tokend_cursor_add(&e, other, n, "web"),
+		"dataset web: name: is in the cursor already");
+	refused(tokend_cursor_add(&e, other, n, "wet"),
+		"it has web, a \"b\\c\" é, math, late, … (6 in all)");
 	refused(tokend_cursor_add(&e, other, n - 1, "late"), "checksum: ");
 	n = begin(other, 6, 77);
 	refused(tokend_cursor_add(&e, other, n, "late"), "samples: ");
@@ -174,15 +183,20 @@ static void too_little_room(void **state)
 static void as_text(void **state)
 {
 	static const char expected[] =
-		"{\"stream\":\"train\",\"seed\":42,\"seq_len\":64,\"extra\":1,\"stride\":64,\"epochs\":0,"
+		"{\"stream\":\"train\",\"seed\":42,\"seq_len\":64,\"extra\":1,\"stride\":64,"
+		"\"epochs\":0,"
 		"\"samples\":0,\"next\":0,\"end\":null,\"datasets\":["
-		"{\"name\":\"web\",\"windows\":1249,\"digest\":18446744073709551615,\"shuffle\":\"global\","
-		"\"block\":64,\"group\":64,\"slide\":false,\"max_epochs\":null,\"ends_at\":null,\"unserved\":"
+		"{\"name\":\"web\",\"windows\":1249,\"digest\":18446744073709551615,\"shuffle\":"
+		"\"global\","
+		"\"block\":64,\"group\":64,\"slide\":false,\"max_epochs\":null,\"ends_at\":null,"
+		"\"unserved\":"
 		"null},"
 		"{\"name\":\"a \\u0022b\\u005cc\\u0022 "
 		"é\",\"windows\":332,\"digest\":5,\"shuffle\":\"block\","
-		"\"block\":8,\"group\":3,\"slide\":true,\"max_epochs\":4,\"ends_at\":5120,\"unserved\":48}],"
-		"\"segments\":[{\"start\":0,\"pending\":false,\"units\":[3221225472,1073741824],\"base\":[0,"
+		"\"block\":8,\"group\":3,\"slide\":true,\"max_epochs\":4,\"ends_at\":5120,"
+		"\"unserved\":48}],"
+		"\"segments\":[{\"start\":0,\"pending\":false,\"units\":[3221225472,1073741824],"
+		"\"base\":[0,"
 		"0]},"
 		"{\"start\":5120,\"pending\":true,\"units\":[4294967296,0],\"base\":[3840,1280]}]}";
 	int64_t n;
@@ -197,23 +211,27 @@ static void as_text(void **state)
 		char *exact = malloc(capacity ? capacity : 1);
 
 		assert_int_equal(
-			tokend_cursor_show(bytes, length, exact, capacity, why, sizeof(why)), TOKEND_EMEMORY);
+			tokend_cursor_show(bytes, length, exact, capacity, why, sizeof(why)),
+			TOKEND_EMEMORY);
 		free(exact);
 	}
-	assert_int_equal(tokend_cursor_show(bytes, length, text, (size_t)n + 1, why, sizeof(why)), n);
+	assert_int_equal(
+		tokend_cursor_show(bytes, length, text, (size_t)n + 1, why, sizeof(why)), n);
 	length = begin(bytes, 2, 3000);
 	tokend_cursor_show(bytes, length, text, sizeof(text), why, sizeof(why));
 	assert_non_null(strstr(text, "\"samples\":3000,\"next\":0,\"end\":3000,"));
 	assert_non_null(strstr(text, "\"max_epochs\":4,\"ends_at\":null,\"unserved\":null"));
 	bytes[20] ^= 1;
-	refused(tokend_cursor_show(bytes, length, text, sizeof(text), why, sizeof(why)), "checksum: ");
+	refused(tokend_cursor_show(bytes, length, text, sizeof(text), why, sizeof(why)),
+		"checksum: ");
 }
 
 /* The longest there are: many pending mixes of many datasets. */
 static void four_mebibytes_hold_any(void **state)
 {
 	static const uint32_t counts[] = {1, 2, 16, 100, 500, 1024};
-	struct cursor id = {.stream = "train", .seed = UINT64_MAX, .seq_len = 64, .extra = 1, .stride = 64};
+	struct cursor id = {
+		.stream = "train", .seed = UINT64_MAX, .seq_len = 64, .extra = 1, .stride = 64};
 	static struct cursor_source many[LIMIT_DATASETS];
 	static char names[LIMIT_DATASETS][LIMIT_NAME_BYTES + 1];
 	static double one[LIMIT_DATASETS], another[LIMIT_DATASETS];
@@ -227,7 +245,8 @@ static void four_mebibytes_hold_any(void **state)
 
 		for (uint32_t d = 0; d < n; d++) {
 			snprintf(names[d], sizeof(names[d]), "%.*s%u", n > 500 ? 10 : 54,
-				"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\""
+				"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\""
+				"\"\"\"\"\""
 				"\"\"\"\""
 				"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"",
 				d);
@@ -254,9 +273,10 @@ static void four_mebibytes_hold_any(void **state)
 			*(ok ? &low : &high) = middle;
 			cursor_free(&c);
 		}
-		assert_true(tokend_cursor_show(bytes, length, text, sizeof(text), why, sizeof(why)) > 0);
-		print_message("%u datasets, %u mixes to come: %zu bytes, %zu of text\n", n, low, length,
-			strlen(text));
+		assert_true(tokend_cursor_show(
+				    bytes, length, text, sizeof(text), why, sizeof(why)) > 0);
+		print_message("%u datasets, %u mixes to come: %zu bytes, %zu of text\n", n, low,
+			length, strlen(text));
 	}
 }
 

@@ -67,7 +67,8 @@ static struct session session_make(const struct shape *shape)
 	struct cursor cursor = begin(shape->samples, shape->next);
 	char why[256];
 
-	assert_true(ring_geometry(&g, shape->slots, shape->rows, WINDOW, 4, shape->marks, why, sizeof(why)));
+	assert_true(ring_geometry(
+		&g, shape->slots, shape->rows, WINDOW, 4, shape->marks, why, sizeof(why)));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);
@@ -212,8 +213,8 @@ static void leave(struct rig *r, struct session *s, uint32_t id)
 static void an_attach_fills_the_ring(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
-	struct session s =
-		session_make(&(struct shape){.id = 7, .slots = 3, .rows = 2, .rank = 1, .world = 4});
+	struct session s = session_make(
+		&(struct shape){.id = 7, .slots = 3, .rows = 2, .rank = 1, .world = 4});
 
 	(void)state;
 	assert_int_equal(attach(r, &s, 7), 6);
@@ -227,9 +228,10 @@ static void an_attach_fills_the_ring(void **state)
 		assert_int_equal(a->shard, 0);
 		assert_int_equal(a->token, position * 4);
 		assert_int_equal(a->tokens, WINDOW);
-		assert_ptr_equal(a->to, (uint8_t *)ring_slot_data(&s.ring, i / 2) + i % 2 * WINDOW * 4);
-		assert_true(
-			row->position == position && row->window == position && row->offset == position * 4);
+		assert_ptr_equal(
+			a->to, (uint8_t *)ring_slot_data(&s.ring, i / 2) + i % 2 * WINDOW * 4);
+		assert_true(row->position == position && row->window == position &&
+			    row->offset == position * 4);
 	}
 	assert_int_equal(published(&s), 0);
 	leave(r, &s, 7);
@@ -277,7 +279,8 @@ static void two_feeds_take_turns(void **state)
 	struct rig *r = rig_make(5); /* of which one stream may have 4 */
 	struct session a = session_make(&(struct shape){.id = 1, .slots = 64, .rows = 4});
 	struct session b = session_make(&(struct shape){.id = 2, .slots = 64, .rows = 4});
-	unsigned turn = (TURN_QUANTUM + TURN_ROW + WINDOW * 4 - 1) / (TURN_ROW + WINDOW * 4), begun[3] = {0};
+	unsigned turn = (TURN_QUANTUM + TURN_ROW + WINDOW * 4 - 1) / (TURN_ROW + WINDOW * 4),
+		 begun[3] = {0};
 
 	(void)state;
 	assert_int_equal(attach(r, &a, 1), 4);
@@ -287,7 +290,8 @@ static void two_feeds_take_turns(void **state)
 		uint32_t id = r->out.action[0].id;
 
 		begun[id]++;
-		assert_true(begun[1] + 4 <= begun[2] + turn + 1 && begun[2] <= begun[1] + 4 + turn + 1);
+		assert_true(
+			begun[1] + 4 <= begun[2] + turn + 1 && begun[2] <= begun[1] + 4 + turn + 1);
 	}
 	assert_true(begun[1] > 2 * turn && begun[2] > 2 * turn);
 	read_all(r);
@@ -340,8 +344,8 @@ static void a_full_ring_sleeps_until_half_is_free(void **state)
 }
 
 /*
- * A client may wait for a slot while it still holds others: then half of the ring never gets free, and one
- * free slot must do. It sends the byte when it begins to wait.
+ * A client may wait for a slot while it still holds others: then half of the ring never gets free,
+ * and one free slot must do. It sends the byte when it begins to wait.
  */
 static void a_waiting_client_gets_the_one_slot_there_is(void **state)
 {
@@ -417,20 +421,22 @@ static void batches(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct cursor c = begin(cases[i].end, cases[i].next);
 
-		assert_int_equal(feed_batches(&c, cases[i].world, cases[i].micro), cases[i].batches);
+		assert_int_equal(
+			feed_batches(&c, cases[i].world, cases[i].micro), cases[i].batches);
 		cursor_free(&c);
 	}
 }
 
-/* Thirteen samples over two ranks of three: rank 0 ends with one, rank 1 with none, after three batches each.
+/* Thirteen samples over two ranks of three: rank 0 ends with one, rank 1 with none, after three
+ * batches each.
  */
 static void padding_at_the_end(void **state)
 {
 	(void)state;
 	for (uint64_t rank = 0; rank < 2; rank++) {
 		struct rig *r = rig_make(DEPTH);
-		struct session s = session_make(
-			&(struct shape){.slots = 8, .rows = 3, .rank = rank, .world = 2, .samples = 13});
+		struct session s = session_make(&(struct shape){
+			.slots = 8, .rows = 3, .rank = rank, .world = 2, .samples = 13});
 		const struct ring_row *row = ring_rows(&s.ring, 2);
 
 		memset(s.data, 0xee, s.ring.geometry.control_at);
@@ -440,7 +446,8 @@ static void padding_at_the_end(void **state)
 		assert_int_equal(atomic_load(&s.ring.header->end), 3);
 		assert_int_equal(ring_slot(&s.ring, 2)->rows_valid, rank ? 0 : 1);
 		for (unsigned i = rank ? 0 : 1; i < 3; i++) {
-			const uint8_t *bytes = (uint8_t *)ring_slot_data(&s.ring, 2) + i * WINDOW * 4;
+			const uint8_t *bytes =
+				(uint8_t *)ring_slot_data(&s.ring, 2) + i * WINDOW * 4;
 
 			assert_true(row[i].position == RING_PADDING);
 			assert_true(row[i].window == 0 && row[i].offset == 0 && row[i].epoch == 0);
@@ -455,7 +462,8 @@ static void padding_at_the_end(void **state)
 static void nothing_behind_the_end(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
-	struct session s = session_make(&(struct shape){.slots = 4, .rows = 2, .samples = 10, .next = 10});
+	struct session s =
+		session_make(&(struct shape){.slots = 4, .rows = 2, .samples = 10, .next = 10});
 
 	(void)state;
 	assert_int_equal(attach(r, &s, 0), 0);
@@ -479,7 +487,8 @@ static uint32_t find_slowly(uint32_t *start, const uint32_t *tokens, uint32_t n,
 
 static void check_find(const uint32_t *tokens, uint32_t n, uint32_t eos)
 {
-	uint32_t expected[MANY], *start = malloc(n * sizeof(*start)); /* so that sanitizers see the edges */
+	uint32_t expected[MANY],
+		*start = malloc(n * sizeof(*start)); /* so that sanitizers see the edges */
 	uint32_t *wide = malloc(n * sizeof(*wide));
 	uint16_t *narrow = malloc(n * sizeof(*narrow));
 
@@ -506,11 +515,14 @@ static void documents_begin_behind_each_eos(void **state)
 
 	(void)state;
 	for (unsigned round = 0; round < 3000; round++) {
-		uint32_t n = 1 + (uint32_t)rng_below(&rng, MANY), eos = (uint32_t)rng_below(&rng, 65536);
-		uint64_t rare = round % 5 == 0 ? 1 : 1 + rng_below(&rng, 2 * n); /* 1: nothing but eos */
+		uint32_t n = 1 + (uint32_t)rng_below(&rng, MANY),
+			 eos = (uint32_t)rng_below(&rng, 65536);
+		uint64_t rare =
+			round % 5 == 0 ? 1 : 1 + rng_below(&rng, 2 * n); /* 1: nothing but eos */
 
 		for (uint32_t i = 0; i < n; i++)
-			tokens[i] = rng_below(&rng, rare) == 0 ? eos : (uint32_t)rng_below(&rng, 65536);
+			tokens[i] =
+				rng_below(&rng, rare) == 0 ? eos : (uint32_t)rng_below(&rng, 65536);
 		tokens[0] = round & 1 ? eos : tokens[0];
 		tokens[n - 1] = round & 2 ? eos : tokens[n - 1];
 		check_find(tokens, n, eos);
@@ -519,16 +531,21 @@ static void documents_begin_behind_each_eos(void **state)
 	assert_int_equal(start[0], 1);
 	assert_int_equal(documents_find(start, u32, 3, 4, 0xffffffff), 1);
 	assert_int_equal(start[0], 2);
-	assert_int_equal(documents_find(start, u32, 3, 2, 65536), 0); /* no u16 is that, 0 neither */
+	assert_int_equal(
+		documents_find(start, u32, 3, 2, 65536), 0); /* no u16 is that, 0 neither */
 	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
 }
 
-/* A read is asked for a row's marks where the ring has them, into the row's own place; padding has none. */
+/* A read is asked for a row's marks where the ring has them, into the row's own place; padding has
+ * none. */
 static void reads_bring_marks(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
-	struct session s = session_make(&(struct shape){
-		.id = 3, .slots = 2, .rows = 3, .samples = 5, .marks = RING_DOCUMENTS | RING_LOSS_MASK});
+	struct session s = session_make(&(struct shape){.id = 3,
+		.slots = 2,
+		.rows = 3,
+		.samples = 5,
+		.marks = RING_DOCUMENTS | RING_LOSS_MASK});
 
 	(void)state;
 	memset(ring_document_count(&s.ring, 0), 0xee, 6 * sizeof(uint32_t));
@@ -568,8 +585,8 @@ static void who_has_no_room_asks_for_no_marks(void **state)
 
 	(void)state;
 	for (unsigned marks = 0; marks < 4; marks++) {
-		struct session s = session_make(
-			&(struct shape){.id = marks, .slots = 1, .rows = 1, .samples = 1, .marks = marks});
+		struct session s = session_make(&(struct shape){
+			.id = marks, .slots = 1, .rows = 1, .samples = 1, .marks = marks});
 
 		attach(r, &s, marks);
 		assert_int_equal(r->reads, 1);
@@ -588,8 +605,8 @@ static void who_has_no_room_asks_for_no_marks(void **state)
 static void padding_alone_wakes(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
-	struct session s =
-		session_make(&(struct shape){.slots = 1, .rows = 2, .rank = 1, .world = 2, .samples = 6});
+	struct session s = session_make(
+		&(struct shape){.slots = 1, .rows = 2, .rank = 1, .world = 2, .samples = 6});
 
 	(void)state;
 	attach(r, &s, 0);
@@ -646,9 +663,9 @@ static void events_for_nobody_are_ignored(void **state)
 
 static bool same_read(const struct engine_action *a, const struct engine_action *b)
 {
-	return a->type == ENGINE_READ && b->type == ENGINE_READ && a->id == b->id && a->tag == b->tag &&
-	       a->owner == b->owner && a->shard == b->shard && a->token == b->token &&
-	       a->tokens == b->tokens && a->to == b->to;
+	return a->type == ENGINE_READ && b->type == ENGINE_READ && a->id == b->id &&
+	       a->tag == b->tag && a->owner == b->owner && a->shard == b->shard &&
+	       a->token == b->token && a->tokens == b->tokens && a->to == b->to;
 }
 
 static void a_fault_that_may_pass_is_tried_three_times(void **state)
@@ -727,7 +744,8 @@ static void a_fault_stops_its_stream_only(void **state)
 
 	(void)state;
 	for (uint32_t id = 0; id <= MANY; id++) {
-		s[id] = session_make(&(struct shape){.id = id, .stream = id == MANY, .slots = 1, .rows = 1});
+		s[id] = session_make(
+			&(struct shape){.id = id, .stream = id == MANY, .slots = 1, .rows = 1});
 		attach(r, &s[id], id);
 	}
 	assert_true(done(r, 0, 5, false) > 0);

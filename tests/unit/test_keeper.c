@@ -1,5 +1,6 @@
 /*
- * Users take turns at the keeper. The first job waits until all others are queued, so their order is exact.
+ * Users take turns at the keeper. The first job waits until all others are queued, so their order
+ * is exact.
  */
 #include "daemon/control/keeper.h"
 
@@ -50,7 +51,8 @@ static void give(char name, bool again)
 {
 	struct test_job *test = &jobs[given++];
 
-	*test = (struct test_job){.job = {.uid = (uid_t)name, .work = work, .done = done}, .name = name};
+	*test = (struct test_job){
+		.job = {.uid = (uid_t)name, .work = work, .done = done}, .name = name};
 	test->again = again;
 	keeper_give(keeper, &test->job);
 }

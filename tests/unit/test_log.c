@@ -1,5 +1,5 @@
-/* The log: it never waits for its reader, it counts what it does not write, and one user's lines do not hide
- * another's. */
+/* The log: it never waits for its reader, it counts what it does not write, and one user's lines do
+ * not hide another's. */
 #include "daemon/control/log.h"
 
 #include <fcntl.h>
@@ -73,7 +73,8 @@ static unsigned count(const char *text, const char *words)
 	return n;
 }
 
-/* Nobody reads: 1,000 calls return, and when somebody does, the lines written and those lost are 1,000. */
+/* Nobody reads: 1,000 calls return, and when somebody does, the lines written and those lost are
+ * 1,000. */
 static void test_slow_reader(void **state)
 {
 	enum { LINES = 1000 };
@@ -108,7 +109,8 @@ static void test_causes(void **state)
 	assert_non_null(strstr(p->text, "noise 4711\n"));
 	assert_non_null(strstr(p->text, "other 4712\n"));
 	assert_int_equal(count(p->text, "noise ") - 1, 20 + 1); /* the count names its format */
-	assert_non_null(strstr(p->text, "80 more lines like \"noise %d\" by uid 1000 were suppressed\n"));
+	assert_non_null(
+		strstr(p->text, "80 more lines like \"noise %d\" by uid 1000 were suppressed\n"));
 }
 
 /* A client gets no say in where a line ends. */

@@ -1,6 +1,7 @@
 /*
- * What lies beside shards: bounds of documents (.csv.gz) and loss masks. What good ones say, and the line
- * that each of many broken ones gets. The daemon with files of their own writers: tests/system/test_marks.py.
+ * What lies beside shards: bounds of documents (.csv.gz) and loss masks. What good ones say, and
+ * the line that each of many broken ones gets. The daemon with files of their own writers:
+ * tests/system/test_marks.py.
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"
@@ -25,7 +26,8 @@ static size_t pack(const void *text, size_t n, uint8_t *to, size_t room)
 		.next_out = to,
 		.avail_out = (unsigned)room};
 
-	assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+	assert_int_equal(
+		deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
 	assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
 	deflateEnd(&z);
 	return z.total_out;
@@ -101,11 +103,13 @@ static void bounds_are_what_the_rows_say(void **state)
 		{"0,100\n", 1, {100}, {0}, 0},
 		{"0,100", 1, {100}, {0}, 0},
 		{"0,40\r\n40,41\r\n41,100\r\n", 3, {40, 41, 100}, {0}, 0},
-		{"10,20\n20,30\n50,99\n", 3, {10, 20, 30, 50, 99, 100}, {0, 10, 30, 50, 99, 100}, 3},
+		{"10,20\n20,30\n50,99\n", 3, {10, 20, 30, 50, 99, 100}, {0, 10, 30, 50, 99, 100},
+			3},
 		/* empty ones bound nothing, wherever they lie */
 		{"0,0\n0,5\n5,5\n5,5\n7,7\n9,100\n100,100\n", 7, {5, 9, 100}, {5, 9}, 1},
 		{"", 0, {100}, {0, 100}, 1},
-		/* dolma's: an id, where from, and where there; quotes hold commas, quotes and ends of lines
+		/* dolma's: an id, where from, and where there; quotes hold commas, quotes and ends
+		 * of lines
 		 */
 		{"0,7,\"a, \"\"b\"\"\r\n1,2\",s3://x,3\r\n7,100,,,\r\n", 2, {7, 100}, {0}, 0},
 		{"\"0\",\"7\",x\"y,z\n7,100,\"\"\n", 2, {7, 100}, {0}, 0},
@@ -177,15 +181,18 @@ static const struct {
 	{"9223372036854775809,9223372036854775809\n",
 		ROW(1) "end is 9223372036854775809; must be at most 100, the shard's tokens"},
 	{"0,5\n5,4\n", ROW(2) "end is 4; must be at least 5, its start"},
-	{"0,5\n4,9\n", ROW(2) "start is 4; must be at least 5, the end of the row before it: documents "
-			      "ascend and do not "
-			      "overlap"},
-	{"50,60\n0,50\n", ROW(2) "start is 0; must be at least 60, the end of the row before it: documents "
-				 "ascend and do "
-				 "not overlap"},
-	{"7,7\n6,9\n", ROW(2) "start is 6; must be at least 7, the end of the row before it: documents "
-			      "ascend and do not "
-			      "overlap"},
+	{"0,5\n4,9\n",
+		ROW(2) "start is 4; must be at least 5, the end of the row before it: documents "
+		       "ascend and do not "
+		       "overlap"},
+	{"50,60\n0,50\n",
+		ROW(2) "start is 0; must be at least 60, the end of the row before it: documents "
+		       "ascend and do "
+		       "not overlap"},
+	{"7,7\n6,9\n",
+		ROW(2) "start is 6; must be at least 7, the end of the row before it: documents "
+		       "ascend and do not "
+		       "overlap"},
 	{"start,end\n0,5\n", ROW(1) "start is 'start'; must be a whole number below 2^64"},
 	{"0,5\n\n5,9\n", ROW(2) "start is ''; must be a whole number below 2^64"},
 	{"0,5\n9\n", ROW(2) "end is ''; must be a whole number below 2^64"},
@@ -270,8 +277,8 @@ static void memory_is_in_proportion_to_the_shard(void **state)
 
 /* ---- by way of a shard ---- */
 
-static struct shard *open_shard(struct files *f, const char *name, const struct shard_hint *hint, int *fd,
-	char *why, size_t why_bytes)
+static struct shard *open_shard(struct files *f, const char *name, const struct shard_hint *hint,
+	int *fd, char *why, size_t why_bytes)
 {
 	char path[128];
 	struct shard_facts facts;
@@ -279,8 +286,10 @@ static struct shard *open_shard(struct files *f, const char *name, const struct 
 	snprintf(path, sizeof(path), "%s", files_path(f, name));
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	const struct shard_format *format = shard_describe(NULL, path, *fd, hint, &facts, why, why_bytes);
-	struct shard *shard = format ? shard_open(format, path, *fd, hint, &facts, why, why_bytes) : NULL;
+	const struct shard_format *format =
+		shard_describe(NULL, path, *fd, hint, &facts, why, why_bytes);
+	struct shard *shard =
+		format ? shard_open(format, path, *fd, hint, &facts, why, why_bytes) : NULL;
 
 	if (!shard)
 		close(*fd);
@@ -311,11 +320,13 @@ static void bounds_belong_to_flat_shards(void **state)
 		assert_non_null(s);
 		assert_int_equal(s->facts.bounds > 0, i < 2);
 		assert_int_equal(s->facts.documents, i < 2 ? 2 : SHARD_UNKNOWN);
-		assert_int_equal(shard_documents(s, 0, TOKENS, at, 8, why, sizeof(why)), i < 2 ? 3 : 0);
+		assert_int_equal(
+			shard_documents(s, 0, TOKENS, at, 8, why, sizeof(why)), i < 2 ? 3 : 0);
 		assert_true(i == 2 || (at[0] == 3 && at[1] == 40 && at[2] == 80));
 		assert_int_equal(shard_documents(s, 40, 40, at, 8, why, sizeof(why)), 0);
 		assert_true(shard_loss_mask(s, 1, 82, mask, &error, why, sizeof(why)));
-		assert_true(mask[0] == (i == 2) && mask[1] == (i == 2) && mask[2] == 1 && mask[78] == 1);
+		assert_true(mask[0] == (i == 2) && mask[1] == (i == 2) && mask[2] == 1 &&
+			    mask[78] == 1);
 		assert_true(mask[79] == (i == 2) && mask[81] == (i == 2));
 		shard_close(s);
 		close(fd);
@@ -331,7 +342,8 @@ static void bounds_belong_to_flat_shards(void **state)
 static void bounds_count_as_memory(void **state)
 {
 	enum { ROWS = 5000, GOES_WITH_IT = 2048 };
-	struct shard_hint asks = {.type = SHARD_U16, .documents = true}, asks_not = {.type = SHARD_U16};
+	struct shard_hint asks = {.type = SHARD_U16, .documents = true},
+			  asks_not = {.type = SHARD_U16};
 	static uint16_t long_tokens[2 * ROWS];
 	static char text[ROWS * 16];
 	struct files *f = *state;
@@ -377,8 +389,9 @@ static void an_index_counts_as_memory(void **state)
 	assert_int_equal(s->facts.documents, ROWS);
 	assert_in_range(s->facts.index_bytes, 2 * ROWS, 9 * ROWS / 4 + GOES_WITH_IT);
 	for (uint64_t i = 0; i + 1 < ROWS; i++) {
-		assert_int_equal(
-			shard_documents(s, i * TOKENS_EACH + 3, TOKENS_EACH, at, 2, why, sizeof(why)), 1);
+		assert_int_equal(shard_documents(s, i * TOKENS_EACH + 3, TOKENS_EACH, at, 2, why,
+					 sizeof(why)),
+			1);
 		assert_int_equal(at[0], TOKENS_EACH - 3);
 	}
 	shard_close(s);
@@ -390,8 +403,8 @@ static void an_index_counts_as_memory(void **state)
 static void npy_head(uint8_t *to, const char *descr, const char *shape)
 {
 	int n = snprintf((char *)to, HEAD,
-		"\x93NUMPY\1%c\x76%c{'descr': '%s', 'fortran_order': False, 'shape': %s, }", 0, 0, descr,
-		shape);
+		"\x93NUMPY\1%c\x76%c{'descr': '%s', 'fortran_order': False, 'shape': %s, }", 0, 0,
+		descr, shape);
 
 	memset(to + n, ' ', (size_t)(HEAD - n));
 	to[HEAD - 1] = '\n';
@@ -475,34 +488,41 @@ static void broken_masks_are_refused(void **state)
 
 	files_put(f, "a.bin", tokens, sizeof(tokens));
 	mask_refused(f, &hint,
-		"has no loss mask: %s/masks/a.bin is not there; must be one for each shard of the dataset");
+		"has no loss mask: %s/masks/a.bin is not there; must be one for each shard of the "
+		"dataset");
 	files_put(f, "masks/a.bin", whole, TOKENS - 1);
 	mask_refused(f, &hint,
-		"its loss mask a.bin: its size is 99 bytes; must be 100, one for each token of the shard");
+		"its loss mask a.bin: its size is 99 bytes; must be 100, one for each token of the "
+		"shard");
 	files_put(f, "masks/a.bin", whole, TOKENS + 1);
 	mask_refused(f, &hint,
-		"its loss mask a.bin: its size is 101 bytes; must be 100, one for each token of the shard");
+		"its loss mask a.bin: its size is 101 bytes; must be 100, one for each token of "
+		"the shard");
 	npy_head(whole, "<u2", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
-	mask_refused(f, &hint, "its loss mask a.bin: NumPy header: descr is '<u2'; must be |b1, bool");
+	mask_refused(
+		f, &hint, "its loss mask a.bin: NumPy header: descr is '<u2'; must be |b1, bool");
 	npy_head(whole, "|b1", "(101,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (101, …) of 1 dimensions with 100 bytes after "
+		"its loss mask a.bin: NumPy header: shape is (101, …) of 1 dimensions with 100 "
+		"bytes after "
 		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
 	npy_head(whole, "|b1", "(10, 10)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (10, …) of 2 dimensions with 100 bytes after "
+		"its loss mask a.bin: NumPy header: shape is (10, …) of 2 dimensions with 100 "
+		"bytes after "
 		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
 	npy_head(whole, "|b1", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole) - 1);
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (100, …) of 1 dimensions with 99 bytes after "
+		"its loss mask a.bin: NumPy header: shape is (100, …) of 1 dimensions with 99 "
+		"bytes after "
 		"it; must be "
 		"(100,), "
 		"one for each token of the shard");
@@ -522,8 +542,9 @@ static void broken_masks_are_refused(void **state)
 	assert_int_equal(truncate(files_path(f, "masks/a.bin"), 50), 0);
 	assert_false(shard_loss_mask(s, 0, 60, mask, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
-	assert_string_equal(why, "its loss mask a.bin: ends at byte 50 but was 100 bytes long when it was "
-				 "opened: it was truncated");
+	assert_string_equal(why,
+		"its loss mask a.bin: ends at byte 50 but was 100 bytes long when it was "
+		"opened: it was truncated");
 	shard_close(s);
 	close(fd);
 }
@@ -531,16 +552,23 @@ static void broken_masks_are_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(bounds_are_what_the_rows_say, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(gzip_may_lie_in_pieces, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(broken_bounds_are_refused, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			bounds_are_what_the_rows_say, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			gzip_may_lie_in_pieces, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			broken_bounds_are_refused, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(
 			memory_is_in_proportion_to_the_shard, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(bounds_belong_to_flat_shards, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(bounds_count_as_memory, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(an_index_counts_as_memory, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			bounds_belong_to_flat_shards, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			bounds_count_as_memory, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			an_index_counts_as_memory, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(masks_are_read, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(broken_masks_are_refused, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			broken_masks_are_refused, files_set_up, files_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

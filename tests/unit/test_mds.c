@@ -1,6 +1,7 @@
 /*
- * MDS: what is read from good shards, the line that each of many broken ones and of broken indexes gets, and
- * what counts where several files are one shard. What Mosaic's own writer writes is read in tests/python.
+ * MDS: what is read from good shards, the line that each of many broken ones and of broken indexes
+ * gets, and what counts where several files are one shard. What Mosaic's own writer writes is read
+ * in tests/python.
  */
 #include "daemon/shard/list.h"
 #include "daemon/shard/memo.h"
@@ -14,9 +15,10 @@
 
 /* ---- shards ---- */
 
-#define CONFIG(names, encodings, sizes)                                                                      \
-	"{\"column_encodings\": [" encodings "], \"column_names\": [" names "], \"column_sizes\": [" sizes   \
-	"], \"compression\": null, \"format\": \"mds\", \"hashes\": [], \"size_limit\": 67108864, "          \
+#define CONFIG(names, encodings, sizes)                                                            \
+	"{\"column_encodings\": [" encodings "], \"column_names\": [" names                        \
+	"], \"column_sizes\": [" sizes "], \"compression\": null, \"format\": \"mds\", "           \
+				       "\"hashes\": [], \"size_limit\": 67108864, "                \
 	"\"version\": 2}"
 
 static const char usual_config[] = CONFIG("\"tokens\"", "\"ndarray:int32\"", "null");
@@ -70,8 +72,8 @@ static const char *whole(const char *path, const struct shard_hint *hint, struct
 		shard = shard_open(format, path, fd, hint, facts, why, sizeof(why));
 	}
 	for (uint64_t i = 0; shard && !why[0] && i < facts->tokens; i += 64)
-		if (!shard_read(shard, i, facts->tokens - i < 64 ? facts->tokens - i : 64, tokens, &error,
-			    why, sizeof(why)))
+		if (!shard_read(shard, i, facts->tokens - i < 64 ? facts->tokens - i : 64, tokens,
+			    &error, why, sizeof(why)))
 			break;
 	shard_close(shard);
 	close(fd);
@@ -106,7 +108,8 @@ static void test_good(void **state)
 			{.has_type = true, .type = SHARD_U16}},
 		{CONFIG("\"x\"", "\"uint32\"", "4"), SAMPLE("\1\0\0\0"), 1, {0}},
 		{CONFIG("\"x\"", "\"int\"", "8"), SAMPLE("\1\0\0\0\0\0\0\0"), 1, {0}},
-		{CONFIG("\"a\", \"b\", \"c\"", "\"str\", \"ndarray:int32\", \"pkl\"", "null, null, 2"),
+		{CONFIG("\"a\", \"b\", \"c\"", "\"str\", \"ndarray:int32\", \"pkl\"",
+			 "null, null, 2"),
 			SAMPLE("\3\0\0\0\22\0\0\0xyz\4\4" FOUR "pp"), 4, {0}},
 		{CONFIG("\"a\", \"b\"", "\"ndarray:int8:3\", \"ndarray:int32:4\"", "3, 16"),
 			SAMPLE("abc" FOUR), 4, {.column = "b"}},
@@ -116,9 +119,10 @@ static void test_good(void **state)
 	for (size_t i = 0; i < COUNT(good); i++) {
 		struct shard_facts facts;
 
-		put_shard(&p, good[i].config, good[i].sample, good[i].bytes, good[i].sample, good[i].bytes);
-		assert_line(
-			whole(files_put(*state, "x.mds", p.at, p.n), &good[i].hint, &facts), "", "good", i);
+		put_shard(&p, good[i].config, good[i].sample, good[i].bytes, good[i].sample,
+			good[i].bytes);
+		assert_line(whole(files_put(*state, "x.mds", p.at, p.n), &good[i].hint, &facts), "",
+			"good", i);
 		assert_int_equal(facts.tokens, 3 * good[i].tokens);
 		assert_int_equal(facts.sample_tokens, good[i].tokens);
 		assert_int_equal(facts.documents, SHARD_UNKNOWN);
@@ -139,7 +143,8 @@ static void test_tokens(void **state)
 	put_usual(&p);
 	const char *path = files_put(*state, "x.mds", p.at, p.n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format =
+		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_non_null(format);
 	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
@@ -151,7 +156,8 @@ static void test_tokens(void **state)
 			for (uint64_t i = 0; i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 			memset(tokens, 0, sizeof(tokens));
-			assert_true(!files_try(fd) || shard_try(shard, shard_find(shard, from), n, tokens));
+			assert_true(!files_try(fd) ||
+				    shard_try(shard, shard_find(shard, from), n, tokens));
 			for (uint64_t i = 0; files_try(fd) && i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 		}
@@ -200,37 +206,48 @@ static const struct broken broken[] = {
 	/* counts and offsets: n at 0, offsets at 4, 8, 12, 16 */
 	{.cut = 1000, .why = "its size is 0 bytes; a shard of one sample has at least 12"},
 	{PATCH(0, 0), .why = "number of samples is 0: there is no token in it; remove it"},
-	{PATCH(0, 4), .why = "the last sample ends at byte 1868767867 (offset 4); it is 267 bytes long"},
+	{PATCH(0, 4),
+		.why = "the last sample ends at byte 1868767867 (offset 4); it is 267 bytes long"},
 	{PATCH(0, 2), .why = "the last sample ends at byte 245 (offset 2); it is 267 bytes long"},
 	{PATCH(0, 0xffffffff), .why = "number of samples is 4294967295, whose offsets end at byte "
 				      "17179869188; it is 267 bytes long"},
-	{PATCH(0, 1u) << 30, .why = "number of samples is 1073741824, whose offsets end at byte 4294967304; "
-				    "it is 267 bytes long"},
+	{PATCH(0, 1u) << 30,
+		.why = "number of samples is 1073741824, whose offsets end at byte 4294967304; "
+		       "it is 267 bytes long"},
 	{PATCH(4, 0), .why = "offset 0 is 0; must be 20, where the offsets end, to 267"},
-	{PATCH(4, 0xffffffff), .why = "offset 0 is 4294967295; must be 20, where the offsets end, to 267"},
-	{PATCH(4, 20), .why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
+	{PATCH(4, 0xffffffff),
+		.why = "offset 0 is 4294967295; must be 20, where the offsets end, to 267"},
+	{PATCH(4, 20),
+		.why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
 	{PATCH(8, 20), .why = "offset 1 is 20; must be 201 to 267"},
 	{PATCH(8, 5000), .why = "offset 1 is 5000; must be 201 to 267"},
-	{PATCH(12, 20), .why = "offset 2 is 20; must be 223 to 267: offsets ascend and end with the file"},
-	{PATCH(12, 0x7fffffff),
-		.why = "offset 2 is 2147483647; must be 223 to 267: offsets ascend and end with the file"},
+	{PATCH(12, 20),
+		.why = "offset 2 is 20; must be 223 to 267: offsets ascend and end with the file"},
+	{PATCH(12, 0x7fffffff), .why = "offset 2 is 2147483647; must be 223 to 267: offsets ascend "
+				       "and end with the file"},
 	{PATCH(16, 20), .why = "the last sample ends at byte 20 (offset 3); it is 267 bytes long"},
 	{.cut = 1, .why = "the last sample ends at byte 267 (offset 3); it is 266 bytes long"},
 	{.added = 1, .why = "the last sample ends at byte 267 (offset 3); it is 268 bytes long"},
 	/* the config */
-	{.config = "", .why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
+	{.config = "",
+		.why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
 	{.config = "{",
-		.why = "config: its JSON is broken at byte 1: string or '}' expected near end of file"},
+		.why = "config: its JSON is broken at byte 1: string or '}' expected near end of "
+		       "file"},
 	{.config = "[]", .why = "config: its JSON is an array; must be an object"},
 	{.config = "null", .why = "config: its JSON is null; must be an object"},
-	{.config = "{} x", .why = "config: its JSON is broken at byte 3: something follows its end"},
+	{.config = "{} x",
+		.why = "config: its JSON is broken at byte 3: something follows its end"},
 	{.config = "{\"version\": 2, \"version\": 2}",
-		.why = "config: its JSON is broken at byte 24: duplicate object key near '\"version\"'"},
+		.why = "config: its JSON is broken at byte 24: duplicate object key near "
+		       "'\"version\"'"},
 	{.config = "{\"version\": \"2\\u0000\"}",
-		.why = "config: its JSON is broken at byte 21: \\u0000 is not allowed without JSON_ALLOW_NUL "
+		.why = "config: its JSON is broken at byte 21: \\u0000 is not allowed without "
+		       "JSON_ALLOW_NUL "
 		       "near '\"2\\u0000\"'"},
 	{.config = "{\"version\": 99999999999999999999}",
-		.why = "config: its JSON is broken at byte 32: too big integer near '99999999999999999999'"},
+		.why = "config: its JSON is broken at byte 32: too big integer near "
+		       "'99999999999999999999'"},
 	{.config = "{\"version\": \xff\xfe}",
 		.why = "config: its JSON is broken at byte 12: unable to decode byte 0xff"},
 	{.config = "{}", .why = "config: version is missing; must be 2"},
@@ -238,18 +255,22 @@ static const struct broken broken[] = {
 	{.config = "{\"version\": 2.0}", .why = "config: version is a fraction; must be 2"},
 	{.config = "{\"version\": -1}", .why = "config: version is -1; must be 2"},
 	{.config = "{\"version\": 2}", .why = "config: format is missing; must be a string"},
-	{.config = "{\"version\": 2, \"format\": \"json\"}", .why = "config: format is 'json'; must be mds"},
+	{.config = "{\"version\": 2, \"format\": \"json\"}",
+		.why = "config: format is 'json'; must be mds"},
 	{.config = "{\"version\": 2, \"format\": [\"mds\"]}",
 		.why = "config: format is an array; must be a string"},
 	{.config = "{\"version\": 2, \"format\": \"mds\"}",
 		.why = "config: column_names is missing; must be an array"},
 	{.config = CONFIG("", "", ""),
-		.why = "config: column_names has 0 entries, column_names 0; must be one number, 1 to 256"},
+		.why = "config: column_names has 0 entries, column_names 0; must be one number, 1 "
+		       "to 256"},
 	{.config = CONFIG("\"a\"", "\"int\", \"int\"", "8"),
-		.why = "config: column_encodings has 2 entries, column_names 1; must be one number, 1 to "
+		.why = "config: column_encodings has 2 entries, column_names 1; must be one "
+		       "number, 1 to "
 		       "256"},
 	{.config = CONFIG("\"a\"", "\"int\"", ""),
-		.why = "config: column_sizes has 0 entries, column_names 1; must be one number, 1 to 256"},
+		.why = "config: column_sizes has 0 entries, column_names 1; must be one number, 1 "
+		       "to 256"},
 	{.config = CONFIG("1", "\"int\"", "8"),
 		.why = "config: column_names[0] is a whole number; must be a string"},
 	{.config = CONFIG("\"a\"", "null", "8"),
@@ -265,83 +286,115 @@ static const struct broken broken[] = {
 	{.config = CONFIG("\"a\"", "\"int\"", "4294967296"),
 		.why = "config: column_sizes[0] is 4294967296; must be null or 0 to 4294967295"},
 	{.config = CONFIG("\"a\", \"a\"", "\"int\", \"int\"", "8, 8"),
-		.why = "config: column_names[1] is 'a'; must come after the one before it: names are sorted, "
+		.why = "config: column_names[1] is 'a'; must come after the one before it: names "
+		       "are sorted, "
 		       "each is there once"},
 	{.config = CONFIG("\"b\", \"a\"", "\"int\", \"int\"", "8, 8"),
-		.why = "config: column_names[1] is 'a'; must come after the one before it: names are sorted, "
+		.why = "config: column_names[1] is 'a'; must come after the one before it: names "
+		       "are sorted, "
 		       "each is there once"},
 	/* which column */
 	{.column = "labels",
-		.why = "there is no column labels; say which column holds tokens (`column:`); it has tokens: "
+		.why = "there is no column labels; say which column holds tokens (`column:`); it "
+		       "has tokens: "
 		       "ndarray:int32"},
 	{.config = TOKENS("pkl", "null"),
 		.why = "column `tokens` is encoded as `pkl`, which is a pickle; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("str", "null"),
 		.why = "column `tokens` is encoded as `str`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("json", "null"),
 		.why = "column `tokens` is encoded as `json`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("ndarray:float32", "null"),
-		.why = "column `tokens` is encoded as `ndarray:float32`, which is no tokens; must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		.why = "column `tokens` is encoded as `ndarray:float32`, which is no tokens; must "
+		       "be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
+		       "bytes, or a "
 		       "whole number"},
 	{.config = TOKENS("ndarray:", "null"),
-		.why = "column `tokens` is encoded as `ndarray:`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		.why = "column `tokens` is encoded as `ndarray:`, which is no tokens; must be "
+		       "ndarray, "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("ndarray:int32:", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		.why = "column `tokens` is encoded as `ndarray:int32:`, which is no tokens; must "
+		       "be ndarray, "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("ndarray:int32:0", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:0`, which is no tokens; must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		.why = "column `tokens` is encoded as `ndarray:int32:0`, which is no tokens; must "
+		       "be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
+		       "bytes, or a "
 		       "whole number"},
 	{.config = TOKENS("ndarray:int32:-4", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:-4`, which is no tokens; must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		.why = "column `tokens` is encoded as `ndarray:int32:-4`, which is no tokens; must "
+		       "be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
+		       "bytes, or a "
 		       "whole number"},
 	{.config = TOKENS("ndarray:int32:4,", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:4,`, which is no tokens; must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		.why = "column `tokens` is encoded as `ndarray:int32:4,`, which is no tokens; must "
+		       "be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
+		       "bytes, or a "
 		       "whole number"},
 	{.config = TOKENS("ndarray:int32:4:4", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:4:4`, which is no tokens; must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		.why = "column `tokens` is encoded as `ndarray:int32:4:4`, which is no tokens; "
+		       "must be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
+		       "bytes, or a "
 		       "whole number"},
 	{.config = TOKENS("ndarray:int32:99999999999999999999", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:99999999999999999999`, which is no "
-		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number "
+		.why = "column `tokens` is encoded as `ndarray:int32:99999999999999999999`, which "
+		       "is no "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a "
+		       "whole-number "
 		       "type, bytes, or a whole number"},
 	{.config = TOKENS("ndarray:int32:65536,65536,65536,65536", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:65536,65536,65536,65536`, which is no "
-		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number "
+		.why = "column `tokens` is encoded as `ndarray:int32:65536,65536,65536,65536`, "
+		       "which is no "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a "
+		       "whole-number "
 		       "type, bytes, or a whole number"},
 	{.config = TOKENS("ndarrays", "null"),
-		.why = "column `tokens` is encoded as `ndarrays`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		.why = "column `tokens` is encoded as `ndarrays`, which is no tokens; must be "
+		       "ndarray, "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("uint128", "16"),
-		.why = "column `tokens` is encoded as `uint128`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		.why = "column `tokens` is encoded as `uint128`, which is no tokens; must be "
+		       "ndarray, "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = TOKENS("a\\u000ab", "null"),
 		.why = "column `tokens` is encoded as `a?b`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole "
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
+		       "whole "
 		       "number"},
 	{.config = CONFIG("\"x\", \"y\"", "\"str\", \"pkl\"", "null, null"),
-		.why = "no column holds tokens; say which column holds tokens (`column:`); it has x: str, y: "
+		.why = "no column holds tokens; say which column holds tokens (`column:`); it has "
+		       "x: str, y: "
 		       "pkl"},
 	{.config = CONFIG("\"id\", \"text\"", "\"int\", \"str\"", "8, null"),
-		.why = "no column holds tokens; say which column holds tokens (`column:`); it has id: int (8 "
+		.why = "no column holds tokens; say which column holds tokens (`column:`); it has "
+		       "id: int (8 "
 		       "bytes), text: str"},
 	{.config = CONFIG("\"x\", \"y\"", "\"ndarray\", \"ndarray:int32\"", "null, null"),
-		.why = "several columns may hold tokens; say which column holds tokens (`column:`); it has "
+		.why = "several columns may hold tokens; say which column holds tokens "
+		       "(`column:`); it has "
 		       "x: ndarray, y: ndarray:int32"},
 	/* samples */
 	{.sample = "",
@@ -350,34 +403,46 @@ static const struct broken broken[] = {
 	{.sample = SAMPLE("\22\0\0"),
 		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it 3"},
 	{.sample = SAMPLE("\23\0\0\0\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 23 bytes; its offsets leave it 22"},
+		.why = "sample 1: its lengths and columns make up 23 bytes; its offsets leave it "
+		       "22"},
 	{.sample = SAMPLE("\377\377\377\377\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 4294967299 bytes; its offsets leave it 22"},
+		.why = "sample 1: its lengths and columns make up 4294967299 bytes; its offsets "
+		       "leave it 22"},
 	{.sample = SAMPLE("\0\0\0\0\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it 22"},
+		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it "
+		       "22"},
 	{.sample = SAMPLE("\21\0\0\0\4\4\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0"),
-		.why = "sample 1: shape makes 4 tokens of 4 bytes; column `tokens` has 15 bytes for them"},
+		.why = "sample 1: shape makes 4 tokens of 4 bytes; column `tokens` has 15 bytes "
+		       "for them"},
 	{.sample = SAMPLE("\16\0\0\0\4\3\1\0\0\0\2\0\0\0\3\0\0\0"),
-		.why = "sample 1 has 3 tokens, sample 0 has 4; all must have the same number: a window is a "
+		.why = "sample 1 has 3 tokens, sample 0 has 4; all must have the same number: a "
+		       "window is a "
 		       "sample"},
 	{.sample = SAMPLE("\22\0\0\0\4\3" FOUR),
-		.why = "sample 1: shape makes 3 tokens of 4 bytes; column `tokens` has 16 bytes for them"},
+		.why = "sample 1: shape makes 3 tokens of 4 bytes; column `tokens` has 16 bytes "
+		       "for them"},
 	{.sample = SAMPLE("\22\0\0\0\4\5" FOUR),
-		.why = "sample 1: shape makes 5 tokens of 4 bytes; column `tokens` has 16 bytes for them"},
+		.why = "sample 1: shape makes 5 tokens of 4 bytes; column `tokens` has 16 bytes "
+		       "for them"},
 	{.sample = SAMPLE("\22\0\0\0\1\4" FOUR),
-		.why = "sample 1: shape has 0 dimensions of 2 bytes; must have 1 to 63, and column `tokens` "
+		.why = "sample 1: shape has 0 dimensions of 2 bytes; must have 1 to 63, and column "
+		       "`tokens` "
 		       "is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\374\4" FOUR),
-		.why = "sample 1: shape has 63 dimensions of 1 bytes; must have 1 to 63, and column `tokens` "
+		.why = "sample 1: shape has 63 dimensions of 1 bytes; must have 1 to 63, and "
+		       "column `tokens` "
 		       "is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\377\4" FOUR),
-		.why = "sample 1: shape has 63 dimensions of 8 bytes; must have 1 to 63, and column `tokens` "
+		.why = "sample 1: shape has 63 dimensions of 8 bytes; must have 1 to 63, and "
+		       "column `tokens` "
 		       "is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\7\4" FOUR),
-		.why = "sample 1: shape makes 2199023255812 tokens of 4 bytes; column `tokens` has 9 bytes "
+		.why = "sample 1: shape makes 2199023255812 tokens of 4 bytes; column `tokens` has "
+		       "9 bytes "
 		       "for them"},
 	{.sample = SAMPLE("\31\0\0\0\7\4\0\0\0\0\0\0\200" FOUR),
-		.why = "sample 1: shape makes 9223372036854775812 tokens of 4 bytes; column `tokens` has 16 "
+		.why = "sample 1: shape makes 9223372036854775812 tokens of 4 bytes; column "
+		       "`tokens` has 16 "
 		       "bytes for them"},
 	{.sample = SAMPLE("\21\0\0\0\13\4\0\0\0\0\0\0\200\4\0\0\0\0\0\0\0"),
 		.why = "sample 1: shape makes over 2^64 tokens; column `tokens` is 17 bytes long"},
@@ -390,32 +455,39 @@ static const struct broken broken[] = {
 		.why = "sample 0: column `tokens` is 0 bytes long; its shape alone takes 1"},
 	{.config = ARRAYS("17"),
 		.sample = SAMPLE("\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 17 bytes; its offsets leave it 18"},
+		.why = "sample 0: its lengths and columns make up 17 bytes; its offsets leave it "
+		       "18"},
 	{.config = TOKENS("ndarray:int32:4", "15"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: its lengths and columns make up 15 bytes; its offsets leave it 16"},
+		.why = "sample 0: its lengths and columns make up 15 bytes; its offsets leave it "
+		       "16"},
 	{.config = TOKENS("ndarray:int32:5", "16"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: shape makes 5 tokens of 4 bytes; column `tokens` has 16 bytes for them"},
+		.why = "sample 0: shape makes 5 tokens of 4 bytes; column `tokens` has 16 bytes "
+		       "for them"},
 	{.config = TOKENS("ndarray:int32:4", "null"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: its lengths and columns make up 5 bytes; its offsets leave it 16"},
+		.why = "sample 0: its lengths and columns make up 5 bytes; its offsets leave it "
+		       "16"},
 	{.config = TOKENS("ndarray:int32:4294967295", "16"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: shape makes 4294967295 tokens of 4 bytes; column `tokens` has 16 bytes for "
+		.why = "sample 0: shape makes 4294967295 tokens of 4 bytes; column `tokens` has 16 "
+		       "bytes for "
 		       "them"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\23\0\0\0\100\4\2" FOUR),
 		.why = "token 0 is 8589934593; must be 0 to 4294967295"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\23\0\0\0\42\4\4" FOUR),
-		.why = "sample 0: type is 34, which is a fraction; must be 8, 9, 16, 17, 32, 33, 64 or 65"},
+		.why = "sample 0: type is 34, which is a fraction; must be 8, 9, 16, 17, 32, 33, "
+		       "64 or 65"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\1\0\0\0\41"),
 		.why = "sample 0: column `tokens` is 1 bytes long; its shape alone takes 2"},
 	{.config = TOKENS("bytes", "null"),
 		.sample = SAMPLE("\14\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"),
-		.why = "sample 0: column `tokens` is 12 bytes long, no multiple of 8, the size of a token: "
+		.why = "sample 0: column `tokens` is 12 bytes long, no multiple of 8, the size of "
+		       "a token: "
 		       "it is cut short, or `dtype` is wrong"},
 	{.config = TOKENS("bytes", "null"),
 		.sample = SAMPLE("\0\0\0\0"),
@@ -425,10 +497,12 @@ static const struct broken broken[] = {
 		.why = "token 0 is -1; must be 0 to 4294967295"},
 	{.config = CONFIG("\"a\", \"tokens\"", "\"str\", \"ndarray:int32\"", "null, null"),
 		.sample = SAMPLE("\377\377\377\377\22\0\0\0xyz\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 4294967321 bytes; its offsets leave it 29"},
+		.why = "sample 0: its lengths and columns make up 4294967321 bytes; its offsets "
+		       "leave it 29"},
 	{.config = CONFIG("\"a\", \"tokens\"", "\"str\", \"ndarray:int32\"", "4294967295, null"),
 		.sample = SAMPLE("\22\0\0\0xyz\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 4294967317 bytes; its offsets leave it 25"},
+		.why = "sample 0: its lengths and columns make up 4294967317 bytes; its offsets "
+		       "leave it 25"},
 };
 
 static void test_broken(void **state)
@@ -440,8 +514,8 @@ static void test_broken(void **state)
 		struct shard_facts facts;
 
 		put_broken(&p, &broken[i]);
-		assert_line(whole(files_put(*state, "x.mds", p.at, p.n), &hint, &facts), broken[i].why,
-			"broken", i);
+		assert_line(whole(files_put(*state, "x.mds", p.at, p.n), &hint, &facts),
+			broken[i].why, "broken", i);
 	}
 }
 
@@ -449,12 +523,14 @@ static void test_broken(void **state)
 
 enum { SAMPLES = 100, SAMPLE_TOKENS = 4000 };
 
-static uint8_t large[4 + 4 * (SAMPLES + 1) + sizeof(usual_config) + SAMPLES * (8 + 4 * SAMPLE_TOKENS)];
+static uint8_t
+	large[4 + 4 * (SAMPLES + 1) + sizeof(usual_config) + SAMPLES * (8 + 4 * SAMPLE_TOKENS)];
 
 /* All tokens are 0. Each shape is honest but that of sample @odd. Its bytes. */
 static size_t make_large(size_t odd)
 {
-	size_t begin = 4 + 4 * (SAMPLES + 1) + strlen(usual_config), sample = 4 + 3 + 4 * SAMPLE_TOKENS, n;
+	size_t begin = 4 + 4 * (SAMPLES + 1) + strlen(usual_config),
+	       sample = 4 + 3 + 4 * SAMPLE_TOKENS, n;
 	struct piece p = {.n = 0};
 
 	memset(large, 0, sizeof(large));
@@ -485,24 +561,25 @@ static void test_late(void **state)
 	size_t n = make_large(60);
 	const char *path = files_put(*state, "x.mds", large, n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format =
+		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_string_equal(why, "");
 	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_string_equal(why, "");
 	for (uint64_t i = 0; i < SAMPLES; i++) {
-		bool fine =
-			shard_read(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &error, why, sizeof(why));
+		bool fine = shard_read(
+			shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &error, why, sizeof(why));
 
 		assert_int_equal(fine, i != 60);
-		assert_int_equal(
-			shard_try(shard, shard_find(shard, i * SAMPLE_TOKENS), SAMPLE_TOKENS, tokens),
+		assert_int_equal(shard_try(shard, shard_find(shard, i * SAMPLE_TOKENS),
+					 SAMPLE_TOKENS, tokens),
 			fine && files_try(fd));
 	}
 	assert_int_equal(error, EBADMSG);
-	assert_string_equal(why,
-		"sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` has 16000 bytes for them");
+	assert_string_equal(why, "sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` "
+				 "has 16000 bytes for them");
 	shard_close(shard);
 	close(fd);
 }
@@ -522,7 +599,8 @@ static void test_compressed(void **state)
 	assert_false(ZSTD_isError(n));
 	const char *path = files_put(*state, "x.mds.zstd", packed, n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format =
+		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_string_equal(why, "");
 	assert_int_equal(facts.tokens, SAMPLES * SAMPLE_TOKENS);
@@ -548,7 +626,8 @@ static void test_changed(void **state)
 	put_usual(&p);
 	const char *path = files_put(*state, "x.mds", p.at, p.n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format =
+		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 	assert_non_null(format);
 	put_shard(&p, usual_config, SAMPLE("\12\0\0\0\4\2\1\0\0\0\2\0\0\0"),
@@ -565,20 +644,22 @@ static void test_changed(void **state)
 
 /* ---- index.json ---- */
 
-#define COLUMNS                                                                                              \
-	"\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], \"column_sizes\": "      \
+#define COLUMNS                                                                                    \
+	"\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "              \
+	"\"column_sizes\": "                                                                       \
 	"[null], "
 #define FILE_INFO(name, bytes) "{\"basename\": " name ", \"bytes\": " bytes ", \"hashes\": {}}"
-#define ENTRY_OF(columns, raw, samples, zip, version, format)                                                \
-	"{" columns "\"compression\": null, \"format\": " format ", \"hashes\": [], \"raw_data\": " raw      \
-	", \"samples\": " samples ", \"size_limit\": 67108864, \"version\": " version ", \"zip_data\": " zip \
-	"}"
+#define ENTRY_OF(columns, raw, samples, zip, version, format)                                      \
+	"{" columns "\"compression\": null, \"format\": " format                                   \
+	", \"hashes\": [], \"raw_data\": " raw ", \"samples\": " samples                           \
+	", \"size_limit\": 67108864, \"version\": " version ", \"zip_data\": " zip "}"
 #define ENTRY(name, bytes) ENTRY_OF(COLUMNS, FILE_INFO(name, bytes), "3", "null", "2", "\"mds\"")
 #define RAW(raw)	   INDEX(ENTRY_OF(COLUMNS, raw, "3", "null", "2", "\"mds\""))
 #define NAME(name)	   INDEX(ENTRY(name, "@"))
-#define ZIP(zip)	   INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", zip, "2", "\"mds\""))
-#define INDEX(entries)	   "{\"shards\": [" entries "], \"version\": 2}"
-#define GOOD		   ENTRY("\"shard.00000.mds\"", "@")
+#define ZIP(zip)                                                                                   \
+	INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", zip, "2", "\"mds\""))
+#define INDEX(entries) "{\"shards\": [" entries "], \"version\": 2}"
+#define GOOD	       ENTRY("\"shard.00000.mds\"", "@")
 
 /* With '@' for the size of the shard. */
 static const char *put_index(struct files *f, const char *name, const char *text, size_t size)
@@ -612,7 +693,8 @@ static const struct {
 	const char *index, *why;
 } indexes[] = {
 	{INDEX(GOOD), ""},
-	{" { \"other\": {\"deep\": [1]}, \"version\" : 2 , \"shards\" : [ " GOOD " ] , \"more\": null } \n",
+	{" { \"other\": {\"deep\": [1]}, \"version\" : 2 , \"shards\" : [ " GOOD
+	 " ] , \"more\": null } \n",
 		""},
 	{NAME("\"shard.00000.mds\""), ""},
 	{ZIP(FILE_INFO("\"shard.00000.mds.zstd\"", "5")), ""},
@@ -624,8 +706,10 @@ static const struct {
 	{"{", "index.json: its JSON is broken at byte 1: unexpected token near end of file"},
 	{"{}", "index.json: `shards` is missing; must be an array"},
 	{"{\"shards\": 5}", "index.json: its JSON is broken at byte 11: '[' is missing"},
-	{"{\"shards\": [", "index.json: its JSON is broken at byte 12: unexpected token near end of file"},
-	{"{\"shards\": [5], \"version\": 2}", "index.json: shards[0] is a whole number; must be an object"},
+	{"{\"shards\": [",
+		"index.json: its JSON is broken at byte 12: unexpected token near end of file"},
+	{"{\"shards\": [5], \"version\": 2}",
+		"index.json: shards[0] is a whole number; must be an object"},
 	{"{\"shards\": [" GOOD "], \"version\": 2",
 		"index.json: its JSON is broken at byte 313: ',' is missing"},
 	{"{\"shards\": [" GOOD "], \"version\": 2} {}",
@@ -641,31 +725,39 @@ static const struct {
 	{"{5: 6}", "index.json: its JSON is broken at byte 1: a key that is no string"},
 	{"{\"shards\": [" GOOD "]}", "index.json: version is missing; must be 2"},
 	{"{\"shards\": [" GOOD "], \"version\": 1}", "index.json: version is 1; must be 2"},
-	{"{\"shards\": [" GOOD "], \"version\": \"2\"}", "index.json: version is a string; must be 2"},
-	{"{\"shards\": [], \"version\": 2}",
-		"it is not among the 0 shards of index.json; move it away, or write the index anew"},
+	{"{\"shards\": [" GOOD "], \"version\": \"2\"}",
+		"index.json: version is a string; must be 2"},
+	{"{\"shards\": [], \"version\": 2}", "it is not among the 0 shards of index.json; move it "
+					     "away, or write the index anew"},
 	{INDEX("{}"), "index.json: shards[0].version is missing; must be 2"},
-	{INDEX("{\"version\": 2, \"version\": 2}"),
-		"index.json: its JSON is broken at byte 36: duplicate object key near '\"version\"'"},
-	{INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "1", "\"mds\"")),
+	{INDEX("{\"version\": 2, \"version\": 2}"), "index.json: its JSON is broken at byte 36: "
+						    "duplicate object key near '\"version\"'"},
+	{INDEX(ENTRY_OF(
+		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "1", "\"mds\"")),
 		"index.json: shards[0].version is 1; must be 2"},
-	{INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"csv\"")),
+	{INDEX(ENTRY_OF(
+		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"csv\"")),
 		"index.json: shards[0].format is 'csv'; must be mds"},
-	{INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "4", "null", "2", "\"mds\"")),
+	{INDEX(ENTRY_OF(
+		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "4", "null", "2", "\"mds\"")),
 		"number of samples is 3; index.json: shards[0].samples is 4"},
-	{INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "-3", "null", "2", "\"mds\"")),
+	{INDEX(ENTRY_OF(
+		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "-3", "null", "2", "\"mds\"")),
 		"index.json: shards[0].samples is -3; must be 0 to 4294967295"},
-	{INDEX(ENTRY_OF(COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3.0", "null", "2", "\"mds\"")),
+	{INDEX(ENTRY_OF(
+		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3.0", "null", "2", "\"mds\"")),
 		"index.json: shards[0].samples is a fraction; must be a whole number"},
 	{INDEX(ENTRY_OF("", FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"index.json: shards[0].column_names is missing; must be an array"},
-	{INDEX(ENTRY_OF("\"column_encodings\": [\"ndarray:uint32\"], \"column_names\": [\"tokens\"], "
-			"\"column_sizes\": [null], ",
+	{INDEX(ENTRY_OF(
+		 "\"column_encodings\": [\"ndarray:uint32\"], \"column_names\": [\"tokens\"], "
+		 "\"column_sizes\": [null], ",
 		 FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"its columns are tokens: ndarray:int32; index.json: those of shards[0] are tokens: "
 		"ndarray:uint32"},
-	{INDEX(ENTRY_OF("\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
-			"\"column_sizes\": [18], ",
+	{INDEX(ENTRY_OF(
+		 "\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
+		 "\"column_sizes\": [18], ",
 		 FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"its columns are tokens: ndarray:int32; index.json: those of shards[0] are tokens: "
 		"ndarray:int32 (18 bytes)"},
@@ -674,62 +766,75 @@ static const struct {
 	{INDEX(ENTRY("\"shard.00000.mds\"", "\"@\"")),
 		"index.json: shards[0].raw_data.bytes is a string; must be a whole number"},
 	{INDEX(ENTRY("\"shard.00000.mds\"", "99999999999999999999")),
-		"index.json: its JSON is broken at byte 229: too big integer near '99999999999999999999'"},
+		"index.json: its JSON is broken at byte 229: too big integer near "
+		"'99999999999999999999'"},
 	{RAW("null"), "index.json: shards[0].raw_data is null; must be an object"},
 	{RAW("{}"), "index.json: shards[0].raw_data.basename is missing; must be a string"},
-	{RAW("\"shard.00000.mds\""), "index.json: shards[0].raw_data is a string; must be an object"},
+	{RAW("\"shard.00000.mds\""),
+		"index.json: shards[0].raw_data is a string; must be an object"},
 	{NAME("7"), "index.json: shards[0].raw_data.basename is a whole number; must be a string"},
 	{NAME("\"\""), "index.json: shards[0].raw_data.basename is ''; must be a file's name, or "
 		       "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"../shard.00000.mds\""),
-		"index.json: shards[0].raw_data.basename is '../shard.00000.mds'; must be a file's name, or "
+	{NAME("\"../shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
+					 "'../shard.00000.mds'; must be a file's name, or "
+					 "DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"a/../shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
+					   "'a/../shard.00000.mds'; must be a file's name, "
+					   "or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"./shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
+					"'./shard.00000.mds'; must be a file's name, or "
+					"DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"/shard.00000.mds\""),
+		"index.json: shards[0].raw_data.basename is '/shard.00000.mds'; must "
+		"be a file's name, or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"/etc/passwd\""),
+		"index.json: shards[0].raw_data.basename is '/etc/passwd'; must be a "
+		"file's name, or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"a/b/shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
+					  "'a/b/shard.00000.mds'; must be a file's name, or "
+					  "DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"a/\""),
+		"index.json: shards[0].raw_data.basename is 'a/'; must be a file's name, or "
 		"DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/../shard.00000.mds\""),
-		"index.json: shards[0].raw_data.basename is 'a/../shard.00000.mds'; must be a file's name, "
-		"or DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"./shard.00000.mds\""),
-		"index.json: shards[0].raw_data.basename is './shard.00000.mds'; must be a file's name, or "
+	{NAME("\"..\""),
+		"index.json: shards[0].raw_data.basename is '..'; must be a file's name, or "
 		"DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"/shard.00000.mds\""), "index.json: shards[0].raw_data.basename is '/shard.00000.mds'; must "
-				       "be a file's name, or DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"/etc/passwd\""), "index.json: shards[0].raw_data.basename is '/etc/passwd'; must be a "
-				  "file's name, or DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/b/shard.00000.mds\""),
-		"index.json: shards[0].raw_data.basename is 'a/b/shard.00000.mds'; must be a file's name, or "
-		"DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/\""), "index.json: shards[0].raw_data.basename is 'a/'; must be a file's name, or "
-			 "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"..\""), "index.json: shards[0].raw_data.basename is '..'; must be a file's name, or "
-			 "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"shard.00000.mds\\u0000\""),
-		"index.json: its JSON is broken at byte 204: \\u0000 is not allowed without JSON_ALLOW_NUL"},
-	{NAME("\"shard.\\u000a.mds\""), "index.json: shards[0] is 'shard.?.mds', and no such file is there; "
-					"add it, or write the index anew"},
-	{NAME("\"shard.00001.mds\""), "index.json: shards[0] is 'shard.00001.mds', and no such file is "
-				      "there; add it, or write the index anew"},
-	{NAME("\"d.mds\""), "index.json: shards[0] is 'd.mds', and no such file is there; add it, or write "
-			    "the index anew"},
-	{NAME("\"other.mds\""),
-		"it is not among the 1 shards of index.json; move it away, or write the index anew"},
+	{NAME("\"shard.00000.mds\\u0000\""), "index.json: its JSON is broken at byte 204: \\u0000 "
+					     "is not allowed without JSON_ALLOW_NUL"},
+	{NAME("\"shard.\\u000a.mds\""),
+		"index.json: shards[0] is 'shard.?.mds', and no such file is there; "
+		"add it, or write the index anew"},
+	{NAME("\"shard.00001.mds\""),
+		"index.json: shards[0] is 'shard.00001.mds', and no such file is "
+		"there; add it, or write the index anew"},
+	{NAME("\"d.mds\""),
+		"index.json: shards[0] is 'd.mds', and no such file is there; add it, or write "
+		"the index anew"},
+	{NAME("\"other.mds\""), "it is not among the 1 shards of index.json; move it away, or "
+				"write the index anew"},
 	{INDEX(GOOD ", " GOOD),
 		"index.json: shards[0] and shards[1] are both 'shard.00000.mds'; must be one"},
 	{INDEX(GOOD ", " ENTRY("\"shard.00001.mds\"", "9")),
-		"index.json: shards[1] is 'shard.00001.mds', and no such file is there; add it, or write the "
+		"index.json: shards[1] is 'shard.00001.mds', and no such file is there; add it, or "
+		"write the "
 		"index anew"},
 	{ZIP("5"), "index.json: shards[0].zip_data is a whole number; must be an object or null"},
 	{ZIP("{}"), "index.json: shards[0].zip_data.basename is missing; must be a string"},
 	{ZIP(FILE_INFO("\"../shard.00000.mds.zstd\"", "5")),
-		"index.json: shards[0].zip_data.basename is '../shard.00000.mds.zstd'; must be a file's "
+		"index.json: shards[0].zip_data.basename is '../shard.00000.mds.zstd'; must be a "
+		"file's "
 		"name, or DIRECTORY/NAME below the index's own directory"},
 	{ZIP(FILE_INFO("\"shard.00001.mds.zstd\"", "5")),
 		"index.json: shards[0].zip_data.basename is 'shard.00001.mds.zstd'; must be "
 		"raw_data.basename and an ending like .zstd"},
 	{ZIP(FILE_INFO("\"shard.00000.mds\"", "5")),
-		"index.json: shards[0].zip_data.basename is 'shard.00000.mds'; must be raw_data.basename and "
+		"index.json: shards[0].zip_data.basename is 'shard.00000.mds'; must be "
+		"raw_data.basename and "
 		"an ending like .zstd"},
 	{ZIP(FILE_INFO("\"shard.00000.mds.zstd\"", "null")),
 		"index.json: shards[0].zip_data.bytes is null; must be a whole number"},
-	{ZIP("{\"basename\": \"shard.00000.mds.zstd\", \"bytes\": 5, \"hashes\": {\"xxh64\": \"12\"}}"),
+	{ZIP("{\"basename\": \"shard.00000.mds.zstd\", \"bytes\": 5, \"hashes\": {\"xxh64\": "
+	     "\"12\"}}"),
 		"index.json: shards[0].zip_data.hashes.xxh64 is '12'; must be 16 hex digits"},
 };
 
@@ -755,13 +860,14 @@ static void test_indexes(void **state)
 	}
 	assert_int_equal(unlink(files_path(*state, "index.json")), 0);
 	make_directory(*state, "index.json");
-	assert_line(whole(path, &hint, &facts), "index.json: is no regular file; a shard must be one",
-		"directory", 0);
+	assert_line(whole(path, &hint, &facts),
+		"index.json: is no regular file; a shard must be one", "directory", 0);
 	remove(files_path(*state, "index.json"));
 	files_put(*state, "index.json", "", 0);
 	assert_int_equal(truncate(files_path(*state, "index.json"), (off_t)1 << 40), 0);
 	assert_line(whole(path, &hint, &facts),
-		"index.json: its size is 1099511627776 bytes; must be at most 268435456", "huge", 0);
+		"index.json: its size is 1099511627776 bytes; must be at most 268435456", "huge",
+		0);
 }
 
 /* Text that would take memory out of proportion, or the stack. */
@@ -779,8 +885,9 @@ static void test_large_json(void **state)
 	memcpy(text, "{\"shards\": [", 12);
 	files_put(*state, "index.json", text, BYTES);
 	assert_line(whole(path, &hint, &facts),
-		"index.json: its JSON is broken at byte 2061: maximum parsing depth reached near '['", "deep",
-		0);
+		"index.json: its JSON is broken at byte 2061: maximum parsing depth reached near "
+		"'['",
+		"deep", 0);
 	memset(text, '"', BYTES);
 	memcpy(text, "{\"shards\": [\"", 13);
 	memset(text + 13, 'x', BYTES - 13);
@@ -795,7 +902,8 @@ static void test_large_json(void **state)
 	memcpy(text, front, sizeof(front));
 	files_put(*state, "shard.00000.mds", text, front[2]);
 	assert_line(whole(path, &hint, &facts),
-		"config is 3145728 bytes long (offset 0 is 3145740); must be at most 1048576", "config", 0);
+		"config is 3145728 bytes long (offset 0 is 3145740); must be at most 1048576",
+		"config", 0);
 }
 
 /* ---- directories ---- */
@@ -827,12 +935,15 @@ static void test_merged(void **state)
 	assert_non_null(strstr(whole(path, &hint, &facts), "it is not among the 1 shards of "));
 	memo_free(hint.memo);
 	put_index(*state, "index.json",
-		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY("\"b/shard.00000.mds\"", "@")), size);
+		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY("\"b/shard.00000.mds\"", "@")),
+		size);
 	hint.memo = memo_new(root);
 	assert_line(whole(path, &hint, &facts), "", "merged", 2);
 	memo_free(hint.memo);
 	put_index(*state, "index.json",
-		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY("\"b/shard.00000.mds\"", "@1")), size);
+		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY(
+			"\"b/shard.00000.mds\"", "@1")),
+		size);
 	hint.memo = memo_new(root);
 	assert_non_null(strstr(whole(path, &hint, &facts), "shards[1].raw_data.bytes is "));
 	memo_free(hint.memo);
@@ -846,7 +957,8 @@ static void assert_list(struct files *f, const char *wanted)
 	if (!shard_list_read(&list, f->directory, why, sizeof(why)))
 		snprintf(got, sizeof(got), "%s", why + strlen(f->directory) + 1);
 	for (uint64_t i = 0; i < list.count; i++)
-		snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ", shard_list_name(&list, i));
+		snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ",
+			shard_list_name(&list, i));
 	shard_list_free(&list);
 	assert_string_equal(got, wanted);
 }
@@ -855,16 +967,18 @@ static void assert_list(struct files *f, const char *wanted)
 static void test_lists(void **state)
 {
 	files_put(*state, "index.json", "{}", 2);
-	assert_list(*state, "index.json: is a Mosaic index, but no shard that it belongs to (*.mds) "
-			    "is among the files; "
-			    "add that, or move this away");
+	assert_list(*state,
+		"index.json: is a Mosaic index, but no shard that it belongs to (*.mds) "
+		"is among the files; "
+		"add that, or move this away");
 	put_file(*state, "shard.00000.mds.zstd");
 	assert_list(*state, "shard.00000.mds.zstd ");
 	put_file(*state, "shard.00001.mds.zstd");
 	put_file(*state, "shard.00001.mds");
 	put_file(*state, "shard.00002.mds.zst");
 	put_file(*state, "shard.00003.mds.br");
-	assert_list(*state, "shard.00000.mds.zstd shard.00001.mds shard.00002.mds.zst shard.00003.mds.br ");
+	assert_list(*state,
+		"shard.00000.mds.zstd shard.00001.mds shard.00002.mds.zst shard.00003.mds.br ");
 	put_file(*state, "shard.00000.mds");
 	put_file(*state, "shard.00003.mds");
 	assert_list(*state, "shard.00000.mds shard.00001.mds shard.00002.mds.zst shard.00003.mds ");
@@ -911,7 +1025,8 @@ static void test_many(void **state)
 		snprintf(name, sizeof(name), "shard.%05d.mds", i);
 		size = put_file(f, name);
 		fprintf(out,
-			"%s{" COLUMNS "\"format\": \"mds\", \"raw_data\": {\"basename\": \"%s\", \"bytes\": "
+			"%s{" COLUMNS
+			"\"format\": \"mds\", \"raw_data\": {\"basename\": \"%s\", \"bytes\": "
 			"%zu}, \"samples\": 3, \"version\": 2}",
 			i ? ", " : "", name, size);
 	}
@@ -928,8 +1043,8 @@ static void test_many(void **state)
 	}
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
-	assert_non_null(strstr(
-		whole(files_path(f, "stray.mds"), &hint, &facts), "it is not among the 10000 shards of "));
+	assert_non_null(strstr(whole(files_path(f, "stray.mds"), &hint, &facts),
+		"it is not among the 10000 shards of "));
 	memo_free(hint.memo);
 }
 

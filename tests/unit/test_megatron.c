@@ -1,6 +1,6 @@
 /*
- * Megatron's .bin and .idx: what is read from good ones, and the line that each of many broken ones gets.
- * Files of Megatron's own builder are read in tests/python.
+ * Megatron's .bin and .idx: what is read from good ones, and the line that each of many broken ones
+ * gets. Files of Megatron's own builder are read in tests/python.
  */
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
@@ -52,7 +52,8 @@ static const char *put_bin(struct files *f, unsigned width, size_t bytes)
 }
 
 /* NULL: @why. */
-static struct shard *try_open(const char *path, const char *format, int *fd, char *why, size_t why_bytes)
+static struct shard *try_open(
+	const char *path, const char *format, int *fd, char *why, size_t why_bytes)
 {
 	const struct shard_hint hint = {.type = SHARD_U16};
 	const struct shard_format *f = format ? shard_format(format) : NULL;
@@ -109,7 +110,8 @@ static void assert_content(
 			for (uint64_t i = 0; i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
 			memset(out, 0, sizeof(out));
-			assert_true(!files_try(fd) || shard_try(shard, shard_find(shard, from), some, out));
+			assert_true(!files_try(fd) ||
+				    shard_try(shard, shard_find(shard, from), some, out));
 			for (uint64_t i = 0; files_try(fd) && i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
 			n = shard_documents(shard, from, some, at, COUNT(at), why, sizeof(why));
@@ -143,20 +145,23 @@ static void test_types(void **state)
 	}
 }
 
-/* In another order than they lie in; and with bytes before, between and after that are no tokens. */
+/* In another order than they lie in; and with bytes before, between and after that are no tokens.
+ */
 static void test_not_in_a_row(void **state)
 {
 	struct piece p;
 
 	put_idx(&p, 8, 2, (const uint64_t[]){12, 2, 0, 4});
 	files_put(*state, "a.idx", p.at, p.n);
-	assert_content(put_bin(*state, 2, SIZE_MAX), (const uint64_t[]){16, 17, 18, 10, 11, 12, 13, 14, 15},
-		TOKENS, (const uint32_t[]){3, 5, 9}, false);
+	assert_content(put_bin(*state, 2, SIZE_MAX),
+		(const uint64_t[]){16, 17, 18, 10, 11, 12, 13, 14, 15}, TOKENS,
+		(const uint32_t[]){3, 5, 9}, false);
 	put_idx(&p, 1, 1, (const uint64_t[]){1, 9, 6, 2});
 	files_put(*state, "a.idx", p.at, p.n);
 	put_bin(*state, 1, SIZE_MAX);
-	assert_content(((struct files *)*state)->path, (const uint64_t[]){11, 12, 13, 16, 17, 12, 13, 14, 15},
-		TOKENS, (const uint32_t[]){3, 5, 9}, false);
+	assert_content(((struct files *)*state)->path,
+		(const uint64_t[]){11, 12, 13, 16, 17, 12, 13, 14, 15}, TOKENS,
+		(const uint32_t[]){3, 5, 9}, false);
 }
 
 /* ---- broken ones ---- */
@@ -178,13 +183,15 @@ static const struct {
 	{17, 1, 9, "dtype is 9; must be"},
 	{17, 1, 255, "dtype is 255; must be"},
 	{17, 1, 1,
-		"dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes are those of tokens of 2 "
+		"dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes are those of tokens "
+		"of 2 "
 		"bytes"},
 	{17, 1, 2, "dtype is i8, of 1 bytes; its pointers"},
 	{17, 1, 4, "4 sequences have 9 tokens of i32 in all; the .bin has 18 bytes, which is 4"},
 	{18, 8, N + 1, "document count is 3; its 12 bytes after the 5 sequences hold at most 1"},
 	{18, 8, N - 1,
-		"has 12 bytes after its 3 sequences and 3 document boundaries; must have 0, or 3 (modes)"},
+		"has 12 bytes after its 3 sequences and 3 document boundaries; must have 0, or 3 "
+		"(modes)"},
 	{18, 8, 0, "sequence count is 0, and there are 48 bytes after the 3 document boundaries"},
 	{18, 8, 7, "sequence count is 7; its 72 bytes after the header hold at most 6"},
 	{18, 8, UINT64_MAX, "sequence count is 18446744073709551615"},
@@ -197,14 +204,17 @@ static const struct {
 	{26, 8, UINT64_C(1) << 61, "document count is 2305843009213693952"}, /* times 8 is 2^64 */
 	{LENGTHS, 4, UINT32_MAX, "length of sequence 0 is -1; must be 0 to 2147483647"},
 	{LENGTHS + 12, 4, 0x80000000, "length of sequence 3 is -2147483648"},
-	{LENGTHS, 4, 0x7fffffff, "2147483653 tokens of u16 in all; the .bin has 18 bytes, which is 9"},
+	{LENGTHS, 4, 0x7fffffff,
+		"2147483653 tokens of u16 in all; the .bin has 18 bytes, which is 9"},
 	{LENGTHS, 4, 4, "10 tokens of u16 in all; the .bin has 18 bytes, which is 9"},
 	{POINTERS, 8, UINT64_MAX,
 		"sequence 0 begins at byte -1 and has 3 tokens of u16; the .bin has 18 bytes"},
 	{POINTERS, 8, UINT64_MAX - 5, "sequence 0 begins at byte -6 and has 3"}, /* and ends at 0 */
-	{POINTERS, 8, 14, "sequence 0 begins at byte 14 and has 3 tokens of u16; the .bin has 18 bytes"},
+	{POINTERS, 8, 14,
+		"sequence 0 begins at byte 14 and has 3 tokens of u16; the .bin has 18 bytes"},
 	{POINTERS, 8, 1, "sequence 0 begins at byte 1; must be a multiple of 2"},
-	{POINTERS + 16, 8, 4, "sequence 2 begins at byte 4, within the one before it, bytes 0 to 6"},
+	{POINTERS + 16, 8, 4,
+		"sequence 2 begins at byte 4, within the one before it, bytes 0 to 6"},
 	{POINTERS + 8, 8, 20, "sequence 1 begins at byte 20 and has 0 tokens"},
 	{POINTERS + 24, 8, 12, "sequence 3 begins at byte 12 and has 4"},
 	{POINTERS + 24, 8, INT64_MAX, "sequence 3 begins at byte 9223372036854775807"},
@@ -242,8 +252,8 @@ static void test_sizes(void **state)
 	}
 	piece_number(&p, 0, 3);
 	files_put(*state, "a.idx", p.at, p.n);
-	assert_refused(
-		put_bin(*state, 2, SIZE_MAX), NULL, "has 3 bytes after its 4 sequences and 3 document");
+	assert_refused(put_bin(*state, 2, SIZE_MAX), NULL,
+		"has 3 bytes after its 4 sequences and 3 document");
 	files_put(*state, "a.idx", p.at, p.n - 3);
 	for (size_t n = 0; n < 18; n++)
 		assert_refused(put_bin(*state, 2, n), NULL, "9 tokens of u16 in all; the .bin has");
@@ -270,14 +280,16 @@ static void test_any_byte(void **state)
 
 		p.at[i / COUNT(flips)] ^= flips[i % COUNT(flips)];
 		files_put(*state, "a.idx", p.at, p.n);
-		struct shard *shard = try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, why, sizeof(why));
+		struct shard *shard =
+			try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, why, sizeof(why));
 
 		p.at[i / COUNT(flips)] ^= flips[i % COUNT(flips)];
 		if (!shard)
 			continue;
 		opened++;
 		assert_true(shard->facts.tokens <= 2 * TOKENS);
-		assert_true(shard->facts.tokens * shard_type_bytes(shard->facts.type) <= 2 * TOKENS);
+		assert_true(
+			shard->facts.tokens * shard_type_bytes(shard->facts.type) <= 2 * TOKENS);
 		uint64_t most = shard->facts.tokens < 16 ? shard->facts.tokens : 16;
 
 		assert_true(shard_read(shard, 0, most, out, &error, why, sizeof(why)));
@@ -285,7 +297,8 @@ static void test_any_byte(void **state)
 		shard_close(shard);
 		close(fd);
 	}
-	assert_in_range(opened, 1, 200); /* other pointers and types may be right, and shorter lengths */
+	assert_in_range(
+		opened, 1, 200); /* other pointers and types may be right, and shorter lengths */
 }
 
 /* Its index is passed over in a directory, but not where it has lost its .bin. */

@@ -1,6 +1,6 @@
 /*
- * The order against the vectors of its text, and against what it promises beyond them: bijections, exact
- * shares, and an inverse for every step.
+ * The order against the vectors of its text, and against what it promises beyond them: bijections,
+ * exact shares, and an inverse for every step.
  */
 #include "proto/order.h"
 #include "tests/unit/rng.h"
@@ -61,7 +61,8 @@ static void permute_vectors(void **state)
 		{10, 10, {0, 7, 9, 8, 5, 3, 4, 1, 2, 6}},
 		{65537, 5, {40482, 6588, 63700, 63687, 26586}},
 		{1000003, 5, {126770, 273815, 323932, 242574, 507617}},
-		{UINT64_C(1000000000000), 4, {452799140793, 480236514164, 581263406330, 351288628086}},
+		{UINT64_C(1000000000000), 4,
+			{452799140793, 480236514164, 581263406330, 351288628086}},
 	};
 	uint64_t key = order_derive(1);
 
@@ -120,16 +121,16 @@ static void permute_inverse_at_any_size(void **state)
 		check_there_and_back(UINT64_MAX, 7, x);
 }
 
-/* Squares and their neighbours above 2^52, where the root of a double is off by one: the digits would not
- * fit. */
+/* Squares and their neighbours above 2^52, where the root of a double is off by one: the digits
+ * would not fit. */
 static void permute_where_doubles_round(void **state)
 {
 	struct rng rng = {2};
 
 	(void)state;
 	for (unsigned i = 0; i < 20000; i++) {
-		uint64_t root =
-			(UINT64_C(1) << 26) + rng_below(&rng, (UINT64_C(1) << 32) - (UINT64_C(1) << 26));
+		uint64_t root = (UINT64_C(1) << 26) +
+				rng_below(&rng, (UINT64_C(1) << 32) - (UINT64_C(1) << 26));
 
 		for (int off = -1; off <= 1; off++) {
 			uint64_t n = root * root + (uint64_t)off;
@@ -140,7 +141,8 @@ static void permute_where_doubles_round(void **state)
 	}
 }
 
-/* As permute, with the least a that has a·a ≥ n found by bisection: agrees only if the root is exact. */
+/* As permute, with the least a that has a·a ≥ n found by bisection: agrees only if the root is
+ * exact. */
 static uint64_t exact_root(uint64_t n)
 {
 	uint64_t lo = 0, hi = UINT64_C(1) << 32;
@@ -186,7 +188,8 @@ static uint64_t plain_permute(uint64_t n, uint64_t key, uint64_t x)
 static void permute_takes_the_exact_root(void **state)
 {
 	/* n = r² + 1 needs a = r + 1, n = r² needs r; a double makes them the same. */
-	static const uint64_t roots[] = {94906267, 94906266, 134217729, 1000000007, 3037000500, 4294967295};
+	static const uint64_t roots[] = {
+		94906267, 94906266, 134217729, 1000000007, 3037000500, 4294967295};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(roots); i++)
@@ -243,7 +246,8 @@ static void units_sum_up(void **state)
 		uint32_t n = 1 + (uint32_t)rng_below(&rng, LIMIT_DATASETS);
 
 		for (uint32_t d = 0; d < n; d++)
-			weights[d] = (double)(1 + rng_below(&rng, 1000000)) * pow(10, (double)(i % 40) - 20);
+			weights[d] = (double)(1 + rng_below(&rng, 1000000)) *
+				     pow(10, (double)(i % 40) - 20);
 		assert_int_equal(order_units(weights, n, units), -1);
 		for (uint32_t d = 0; d < n; d++)
 			sum += units[d];
@@ -263,9 +267,9 @@ static void chain_add(struct chain *c, uint64_t start, const double *weights, ui
 	uint64_t units[LIMIT_DATASETS];
 
 	assert_int_equal(order_units(weights, n, units), -1);
-	struct order_segment *s = c->segments == 0
-					  ? order_segment_first(units, n)
-					  : order_segment_next(c->segment[c->segments - 1], start, units, n);
+	struct order_segment *s =
+		c->segments == 0 ? order_segment_first(units, n)
+				 : order_segment_next(c->segment[c->segments - 1], start, units, n);
 
 	assert_non_null(s);
 	assert_int_equal(s->start, start);
@@ -307,14 +311,16 @@ static void second_segment_vectors(void **state)
 	chain_add(&c, 0, (double[]){.7, .25, .05}, 3);
 	chain_add(&c, 2048, (double[]){.5, .3, .2}, 3);
 	assert_memory_equal(c.segment[1]->base, ((uint64_t[]){1434, 512, 102}), 24);
-	assert_memory_equal(c.segment[1]->phase + 1, ((uint64_t[]){1356305375, 429496320, 429496727}), 24);
+	assert_memory_equal(
+		c.segment[1]->phase + 1, ((uint64_t[]){1356305375, 429496320, 429496727}), 24);
 	chain_free(&c);
 
 	/* With a fourth dataset at weight 0 its base is the vector's (0). */
 	chain_add(&c, 0, (double[]){.7, .25, .05}, 3);
 	chain_add(&c, 2048, (double[]){.5, .3, .2, 0}, 4);
 	assert_memory_equal(c.segment[1]->base, ((uint64_t[]){1434, 512, 102, 0}), 32);
-	assert_memory_equal(c.segment[1]->phase + 1, ((uint64_t[]){1356305375, 429496320, 429496727}), 24);
+	assert_memory_equal(
+		c.segment[1]->phase + 1, ((uint64_t[]){1356305375, 429496320, 429496727}), 24);
 	chain_free(&c);
 }
 
@@ -325,7 +331,8 @@ static void random_weights(struct rng *rng, double *weights, uint32_t n)
 	weights[rng_below(rng, n)] = 1 + (double)rng_below(rng, 1000);
 }
 
-/* A chain with random weights, datasets appended on the way. Returns how many datasets there are in the end.
+/* A chain with random weights, datasets appended on the way. Returns how many datasets there are in
+ * the end.
  */
 static uint32_t random_chain(struct rng *rng, struct chain *c, uint32_t n, uint32_t segments)
 {
@@ -363,7 +370,8 @@ static void split_and_join(void **state)
 		struct chain c = {0};
 		const struct order_segment *s;
 
-		random_chain(&rng, &c, 1 + (uint32_t)rng_below(&rng, 40), 1 + (uint32_t)rng_below(&rng, 5));
+		random_chain(&rng, &c, 1 + (uint32_t)rng_below(&rng, 40),
+			1 + (uint32_t)rng_below(&rng, 5));
 		s = c.segment[c.segments - 1];
 		for (uint64_t j = 0; j < 200; j++) {
 			check_round_trip(s, j);
@@ -404,7 +412,8 @@ static void check_shares(const struct order_segment *s, const uint64_t *count, u
 	uint64_t levels = (uint64_t)__builtin_ctz(s->padded);
 
 	for (uint32_t d = 0; d < s->datasets; d++)
-		assert_true(within_share(count[d], j, s->units[d], s->start == 0 ? levels : 2 * levels));
+		assert_true(within_share(
+			count[d], j, s->units[d], s->start == 0 ? levels : 2 * levels));
 }
 
 /* Runs through a segment: ordinals without gap or repeat, shares at every block prefix. */
@@ -503,7 +512,8 @@ static void same_weights_again_change_nothing(void **state)
 static void segments_refused(void **state)
 {
 	struct chain c = {0};
-	uint64_t units[] = {ORDER_UNITS / 2, ORDER_UNITS / 2}, none[] = {0, 0}, over[] = {UINT64_MAX, 1};
+	uint64_t units[] = {ORDER_UNITS / 2, ORDER_UNITS / 2}, none[] = {0, 0},
+		 over[] = {UINT64_MAX, 1};
 	uint64_t base[] = {0, 0}, phase[] = {0, ORDER_UNITS};
 
 	(void)state;
@@ -532,8 +542,8 @@ static void copies_are_equal(void **state)
 	chain_add(&c, 0, (double[]){3, 2, 1, 7, 1}, 5);
 	chain_add(&c, 5120, (double[]){3, 0, 1, 5, 1}, 5);
 	struct order_segment *copy = order_segment_copy(c.segment[1]);
-	struct order_segment *loaded =
-		order_segment_load(5120, c.segment[1]->units, c.segment[1]->base, c.segment[1]->phase, 5);
+	struct order_segment *loaded = order_segment_load(
+		5120, c.segment[1]->units, c.segment[1]->base, c.segment[1]->phase, 5);
 
 	assert_non_null(copy);
 	assert_non_null(loaded);
@@ -562,7 +572,8 @@ struct example {
 enum { WEB, CODE, MATH };
 
 static const uint64_t example_tokens[3][3] = {{50001, 30000, 5}, {9000, 12345}, {3000}};
-static const char *const example_shard[3][3] = {{"a.bin", "b.bin", "c.bin"}, {"x.bin", "y.bin"}, {"z.bin"}};
+static const char *const example_shard[3][3] = {
+	{"a.bin", "b.bin", "c.bin"}, {"x.bin", "y.bin"}, {"z.bin"}};
 
 static void example_make(struct example *e)
 {
@@ -684,7 +695,8 @@ static void place_vectors(void **state)
 
 static void block_vectors(void **state)
 {
-	static const uint64_t x[] = {0, 23, 24, 311, 312, 331}, window[] = {316, 91, 89, 14, 15, 56};
+	static const uint64_t x[] = {0, 23, 24, 311, 312, 331},
+			      window[] = {316, 91, 89, 14, 15, 56};
 	static const uint64_t tail[] = {167, 177, 180, 182}, wide[] = {104, 389, 575, 527};
 	struct example e;
 	unsigned tails = 0;
@@ -815,7 +827,8 @@ static void check_position(const struct order *o, uint64_t position)
 
 static void check_random_place(struct rng *rng, const struct order *o)
 {
-	struct order_place p = {.dataset = (uint32_t)rng_below(rng, o->datasets), .epoch = rng_wide(rng)},
+	struct order_place p = {.dataset = (uint32_t)rng_below(rng, o->datasets),
+				   .epoch = rng_wide(rng)},
 			   there;
 	uint64_t position;
 
@@ -823,7 +836,8 @@ static void check_random_place(struct rng *rng, const struct order *o)
 	if (!order_when(o, &p, &position))
 		return;
 	assert_true(order_at(o, position, &there));
-	assert_true(there.dataset == p.dataset && there.epoch == p.epoch && there.window == p.window);
+	assert_true(
+		there.dataset == p.dataset && there.epoch == p.epoch && there.window == p.window);
 }
 
 static void at_and_when(void **state)
@@ -869,7 +883,8 @@ static void appending_moves_nothing(void **state)
 			struct order_place a = {0}, b = {0};
 
 			assert_int_equal(order_at(&before, at, &a), order_at(&w.order, at, &b));
-			assert_true(a.dataset == b.dataset && a.epoch == b.epoch && a.window == b.window);
+			assert_true(a.dataset == b.dataset && a.epoch == b.epoch &&
+				    a.window == b.window);
 		}
 		chain_free(&w.chain);
 	}
@@ -942,7 +957,8 @@ static void samples_end_without_touching_the_scramble(void **state)
 		assert_int_equal(order_at(&finite, i, &q), i < 1500);
 		assert_int_equal(order_when(&finite, &p, &position), i < 1500);
 		if (i < 1500)
-			assert_true(p.dataset == q.dataset && p.window == q.window && position == i);
+			assert_true(
+				p.dataset == q.dataset && p.window == q.window && position == i);
 	}
 	chain_free(&e.chain);
 }
@@ -991,8 +1007,8 @@ static void check_exhaustively(const struct order *o, uint64_t epochs)
 				seen[at] = 1;
 				served++;
 				assert_true(order_at(o, at, &back));
-				assert_true(
-					back.dataset == d && back.epoch == epoch && back.window == window);
+				assert_true(back.dataset == d && back.epoch == epoch &&
+					    back.window == window);
 			}
 	assert_int_equal(served, o->end);
 	free(seen);
@@ -1051,7 +1067,8 @@ static void ranks_partition(void **state)
 			for (uint64_t m = 0; m < 6; m++)
 				for (uint64_t rank = 0; rank < world; rank++) {
 					uint64_t first =
-						order_rank_position(1000, m, rank, world, micro) - 1000;
+						order_rank_position(1000, m, rank, world, micro) -
+						1000;
 
 					for (uint64_t row = 0; row < micro; row++)
 						assert_int_equal(seen[first + row]++, 0);
@@ -1067,7 +1084,8 @@ static void ranks_saturate(void **state)
 	assert_int_equal(order_rank_position(UINT64_MAX, 0, 0, 1, 1), UINT64_MAX);
 	assert_int_equal(order_rank_position(UINT64_MAX - 1, 0, 1, 2, 1), UINT64_MAX);
 	assert_int_equal(order_rank_position(UINT64_MAX - 1, 1, 1, 2, 1), UINT64_MAX);
-	assert_int_equal(order_rank_position(5, UINT64_MAX, LIMIT_WORLD - 1, LIMIT_WORLD, LIMIT_MICRO_BATCH),
+	assert_int_equal(
+		order_rank_position(5, UINT64_MAX, LIMIT_WORLD - 1, LIMIT_WORLD, LIMIT_MICRO_BATCH),
 		UINT64_MAX);
 }
 

@@ -40,8 +40,8 @@ static struct value number(const char *bytes, size_t n)
 
 static void unsigned_widths(void **state)
 {
-	static const uint64_t edges[] = {0, 127, 128, 255, 256, 65535, 65536, UINT32_MAX, UINT64_C(1) << 32,
-		INT64_MAX, UINT64_C(1) << 63, UINT64_MAX};
+	static const uint64_t edges[] = {0, 127, 128, 255, 256, 65535, 65536, UINT32_MAX,
+		UINT64_C(1) << 32, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX};
 	static const size_t lengths[] = {1, 1, 2, 2, 3, 3, 5, 5, 9, 9, 9, 9};
 
 	(void)state;
@@ -51,7 +51,8 @@ static void unsigned_widths(void **state)
 
 		pack_uint(&p, edges[i]);
 		assert_false(p.full);
-		assert_int_equal(p.length, lengths[i]); /* the shortest form: equal values, equal bytes */
+		assert_int_equal(
+			p.length, lengths[i]); /* the shortest form: equal values, equal bytes */
 		struct value v = number(bytes, p.length);
 
 		assert_int_equal(v.type, VALUE_UINT);
@@ -126,8 +127,8 @@ static size_t sample(char *bytes, size_t capacity)
 
 static void nested_in_document_order(void **state)
 {
-	static const enum value_type types[] = {VALUE_MAP, VALUE_TEXT, VALUE_ARRAY, VALUE_UINT, VALUE_UINT,
-		VALUE_TEXT, VALUE_BYTES, VALUE_TEXT, VALUE_MAP};
+	static const enum value_type types[] = {VALUE_MAP, VALUE_TEXT, VALUE_ARRAY, VALUE_UINT,
+		VALUE_UINT, VALUE_TEXT, VALUE_BYTES, VALUE_TEXT, VALUE_MAP};
 	char bytes[64];
 	struct value v[16];
 	size_t n = sample(bytes, sizeof(bytes));
@@ -342,12 +343,14 @@ static void extensions_and_reserved(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(refused); i++)
-		assert_int_equal(unpack_exact(refused[i].bytes, refused[i].n, v, COUNT(v)), UNPACK_MALFORMED);
+		assert_int_equal(unpack_exact(refused[i].bytes, refused[i].n, v, COUNT(v)),
+			UNPACK_MALFORMED);
 }
 
 static bool borrowed_inside(const struct value *v, const char *bytes, size_t n)
 {
-	return v->count == 0 || (v->bytes >= bytes && v->count <= n && v->bytes + v->count <= bytes + n);
+	return v->count == 0 ||
+	       (v->bytes >= bytes && v->count <= n && v->bytes + v->count <= bytes + n);
 }
 
 static void random_bytes(void **state)

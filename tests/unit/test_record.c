@@ -1,6 +1,6 @@
 /*
- * Records: the checksum, the bytes in the file, and a writer whose disk, limits and life end at any moment.
- * The handle here has no daemon: the writer asks it only where it is.
+ * Records: the checksum, the bytes in the file, and a writer whose disk, limits and life end at any
+ * moment. The handle here has no daemon: the writer asks it only where it is.
  */
 #include "client/lib/handle.h"
 #include "client/lib/record.h"
@@ -100,7 +100,8 @@ static struct tokend handle(uint64_t rank, uint64_t world, uint64_t taken)
 		.end = UINT64_MAX,
 		.peer = 3};
 
-	t.origin = (struct cursor){.stream = "train", .seed = 42, .seq_len = 32, .extra = 1, .stride = 32};
+	t.origin = (struct cursor){
+		.stream = "train", .seed = 42, .seq_len = 32, .extra = 1, .stride = 32};
 	return t;
 }
 
@@ -290,7 +291,8 @@ static void no_row_no_mark(void **state)
 	assert_int_equal(load(), 0);
 }
 
-/* Where the first row is taken the process began; only what was skipped by request is told before it. */
+/* Where the first row is taken the process began; only what was skipped by request is told before
+ * it. */
 static void moves_before_the_first_row(void **state)
 {
 	static const struct {
@@ -322,7 +324,8 @@ static void moves_before_the_first_row(void **state)
 	}
 }
 
-/* After rows: what goes forwards is written at once, what goes backwards with the next row, as their sum. */
+/* After rows: what goes forwards is written at once, what goes backwards with the next row, as
+ * their sum. */
 static void moves_after_rows(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
@@ -359,7 +362,8 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	(void)state;
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
-	assert_int_equal(handle_record_place(&t), 0); /* the same place: as after a mere change of the mix */
+	assert_int_equal(
+		handle_record_place(&t), 0); /* the same place: as after a mere change of the mix */
 	assert_int_equal(load(), 5 + MICRO);
 
 	go(&t, 100);
@@ -407,7 +411,8 @@ static void appended_to_and_switched(void **state)
 	assert_int_equal(begin_at(18).position, 40);
 }
 
-/* A skip that no batch followed is kept, also if the disk was full at first: a skip before a drain. */
+/* A skip that no batch followed is kept, also if the disk was full at first: a skip before a drain.
+ */
 static void the_last_skip_is_kept(void **state)
 {
 	(void)state;
@@ -440,7 +445,8 @@ static int commit(struct tokend *t, uint64_t next)
 	return status;
 }
 
-/* Batches, and skips between them, are written once they are committed, in the order they came in. */
+/* Batches, and skips between them, are written once they are committed, in the order they came in.
+ */
 static void committed_before_it_is_written(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
@@ -564,7 +570,8 @@ static void the_old_record_goes_on(void **state)
 
 /* ---- disks that are full ---- */
 
-/* The limit falls on every byte of a batch: nothing of it is taken or stays, and it all comes in the end. */
+/* The limit falls on every byte of a batch: nothing of it is taken or stays, and it all comes in
+ * the end. */
 static void nothing_is_taken_that_cannot_be_recorded(void **state)
 {
 	const size_t batch = MICRO * RECORD_ENTRY_BYTES;
@@ -649,8 +656,8 @@ static void a_child_cannot_record(void **state)
 }
 
 /*
- * Killed at any moment, a writer leaves whole entries (the kernel ends a write at a page then, so not always
- * whole batches); the next one goes on behind them.
+ * Killed at any moment, a writer leaves whole entries (the kernel ends a write at a page then, so
+ * not always whole batches); the next one goes on behind them.
  */
 static void killed_writers(void **state)
 {
@@ -711,7 +718,8 @@ int main(void)
 		cmocka_unit_test(checksum_sees_every_bit_the_length_and_the_position),
 		cmocka_unit_test(identity_is_of_what_a_stream_shares),
 		cmocka_unit_test_setup_teardown(a_beginning_then_rows, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_beginning_where_it_goes_elsewhere, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_beginning_where_it_goes_elsewhere, setup, teardown),
 		cmocka_unit_test_setup_teardown(appended_to_and_switched, setup, teardown),
 		cmocka_unit_test_setup_teardown(no_row_no_mark, setup, teardown),
 		cmocka_unit_test_setup_teardown(moves_before_the_first_row, setup, teardown),
@@ -721,7 +729,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(torn_ends_are_cut_off, setup, teardown),
 		cmocka_unit_test_setup_teardown(other_files_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_old_record_goes_on, setup, teardown),
-		cmocka_unit_test_setup_teardown(nothing_is_taken_that_cannot_be_recorded, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			nothing_is_taken_that_cannot_be_recorded, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_beginning_that_cannot_be_written_is_tried_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_child_cannot_record, setup, teardown),

@@ -1,5 +1,5 @@
-/* What is to be read again comes from the disk: the page cache has dropped it, wherever in a page it begins
- * and ends. */
+/* What is to be read again comes from the disk: the page cache has dropped it, wherever in a page
+ * it begins and ends. */
 #include "daemon/shard/reread.h"
 #include "tests/unit/files.h"
 

@@ -1,9 +1,9 @@
 /*
- * The ring: its layout, and its protocol between two threads over one mapping (a sanitizer sees nothing
- * across two).
+ * The ring: its layout, and its protocol between two threads over one mapping (a sanitizer sees
+ * nothing across two).
  *
- * The payload is written and read with plain accesses: if the protocol did not order them, ThreadSanitizer
- * would say so.
+ * The payload is written and read with plain accesses: if the protocol did not order them,
+ * ThreadSanitizer would say so.
  */
 #include "proto/ring.h"
 
@@ -28,7 +28,8 @@
 
 /* ---- geometry ---- */
 
-static bool fits(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes)
+static bool fits(
+	struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes)
 {
 	struct ring_geometry more;
 	char why[256] = "";
@@ -36,16 +37,20 @@ static bool fits(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_
 
 	assert_int_equal(ok, why[0] == 0);
 	/* Documents cost room in the meta segment, no other bound. */
-	assert_int_equal(ring_geometry(&more, slots, rows, window, bytes, true, why, sizeof(why)), ok);
+	assert_int_equal(
+		ring_geometry(&more, slots, rows, window, bytes, true, why, sizeof(why)), ok);
 	if (ok) {
 		assert_int_equal(more.data_bytes, g->data_bytes);
-		assert_true(more.meta_bytes >= g->meta_bytes - RING_PAGE + slots * rows * (1 + window) * 4);
-		assert_true(more.meta_bytes <= g->meta_bytes + RING_PAGE + slots * rows * (1 + window) * 4);
+		assert_true(more.meta_bytes >=
+			    g->meta_bytes - RING_PAGE + slots * rows * (1 + window) * 4);
+		assert_true(more.meta_bytes <=
+			    g->meta_bytes + RING_PAGE + slots * rows * (1 + window) * 4);
 	}
 	return ok;
 }
 
-/* Slots lie one behind the other, aligned, none across a chunk, the control page behind them all. */
+/* Slots lie one behind the other, aligned, none across a chunk, the control page behind them all.
+ */
 static void check_layout(const struct ring_geometry *g)
 {
 	uint64_t end = 0;
@@ -61,8 +66,9 @@ static void check_layout(const struct ring_geometry *g)
 	assert_true(g->control_at >= end && g->control_at % RING_PAGE == 0);
 	assert_int_equal(g->data_bytes, g->control_at + RING_PAGE);
 	assert_true(g->meta_bytes % RING_PAGE == 0);
-	assert_true(g->meta_bytes >=
-		    RING_PAGE + g->slots * (sizeof(struct ring_slot) + g->rows * sizeof(struct ring_row)));
+	assert_true(
+		g->meta_bytes >= RING_PAGE + g->slots * (sizeof(struct ring_slot) +
+								g->rows * sizeof(struct ring_row)));
 }
 
 static void layouts(void **state)
@@ -75,7 +81,8 @@ static void layouts(void **state)
 	for (unsigned i = 0; i < 3000; i++) {
 		uint64_t slots = 1 + rng_below(&rng, i % 4 ? 40 : LIMIT_SLOTS),
 			 rows = 1 + (rng_wide(&rng) & 0xffff);
-		uint64_t window = 1 + (rng_wide(&rng) & (GIB - 1)), bytes = 2 + 2 * rng_below(&rng, 2);
+		uint64_t window = 1 + (rng_wide(&rng) & (GIB - 1)),
+			 bytes = 2 + 2 * rng_below(&rng, 2);
 
 		if (!fits(&g, slots, rows, window, bytes))
 			continue;
@@ -115,7 +122,8 @@ static void refuse(uint64_t slots, uint64_t rows, uint64_t window, uint64_t byte
 static void geometries_refused(void **state)
 {
 	(void)state;
-	refuse(2, 8, GIB / 32 + 1, 4, "8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB");
+	refuse(2, 8, GIB / 32 + 1, 4,
+		"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB");
 	refuse(2, LIMIT_MICRO_BATCH, GIB, 8, "over 1 GiB");
 	refuse(LIMIT_SLOTS, 1025, 1, 2, "4096 slots × 1025 rows = 4198400 rows");
 	refuse(0, 1, 1, 2, "slots is 0");
@@ -143,7 +151,8 @@ static void *map(uint64_t bytes)
 	return at;
 }
 
-static void maps_make_with(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned marks)
+static void maps_make_with(
+	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned marks)
 {
 	char why[256];
 
@@ -179,12 +188,14 @@ static void both_sides_see_the_same(void **state)
 		assert_ptr_equal(ring_rows(&m.daemon, s), ring_rows(&m.daemon, s + 3));
 	}
 	assert_true((char *)(ring_rows(&m.daemon, 2) + 4) <= (char *)m.meta + m.g.meta_bytes);
-	assert_true((char *)ring_slot_data(&m.daemon, 2) + m.g.slot_bytes <= (char *)m.daemon.control);
+	assert_true(
+		(char *)ring_slot_data(&m.daemon, 2) + m.g.slot_bytes <= (char *)m.daemon.control);
 	assert_ptr_equal(m.client.control, (char *)m.data + m.g.data_bytes - RING_PAGE);
 	maps_free(&m);
 }
 
-/* Room for each row's marks, between the rows and the end of the meta segment, none of it shared. */
+/* Room for each row's marks, between the rows and the end of the meta segment, none of it shared.
+ */
 static void marks_have_a_place(unsigned marks)
 {
 	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
@@ -206,7 +217,8 @@ static void marks_have_a_place(unsigned marks)
 		struct marks daemon = ring_marks(&m.daemon, i), client = ring_marks(&m.client, i);
 
 		assert_memory_equal(&daemon, &client, sizeof(client));
-		assert_true(!client.count == !(marks & RING_DOCUMENTS) && !client.count == !client.start);
+		assert_true(!client.count == !(marks & RING_DOCUMENTS) &&
+			    !client.count == !client.start);
 		assert_true(!client.loss_mask == !(marks & RING_LOSS_MASK));
 	}
 	maps_free(&m);
@@ -230,11 +242,13 @@ static void mangled_headers(unsigned marks)
 {
 	struct maps m;
 
-	maps_make_with(&m, 3, 128, 33, marks); /* so many rows that another number of slots has other sizes */
+	maps_make_with(&m, 3, 128, 33,
+		marks); /* so many rows that another number of slots has other sizes */
 	uint8_t *header = m.meta;
 	size_t reserved = offsetof(struct ring_header, reserved);
 
-	for (size_t bit = 0; bit < 8 * (offsetof(struct ring_header, geometry) + sizeof(m.g)); bit++) {
+	for (size_t bit = 0; bit < 8 * (offsetof(struct ring_header, geometry) + sizeof(m.g));
+		bit++) {
 		if (bit / 8 >= reserved && bit / 8 < reserved + 4)
 			continue; /* for later versions */
 		header[bit / 8] ^= 1 << bit % 8;
@@ -419,7 +433,8 @@ static void *produce(void *arg)
 			tokens[i] = (uint32_t)(s * 31 + i);
 		*ring_slot(ring, s) = (struct ring_slot){.position = s * ROWS, .rows_valid = ROWS};
 		for (unsigned row = 0; row < ROWS; row++)
-			ring_rows(ring, s)[row] = (struct ring_row){.position = s * ROWS + row, .window = ~s};
+			ring_rows(ring, s)[row] =
+				(struct ring_row){.position = s * ROWS + row, .window = ~s};
 		dawdle(&r->daemon, r->pauses);
 		uint64_t waits = ring_publish(ring, s + 1);
 
@@ -447,7 +462,8 @@ static bool slot_is_right(const struct ring *ring, uint64_t s)
 {
 	const uint32_t *tokens = ring_slot_data(ring, s);
 	const struct ring_row *row = ring_rows(ring, s);
-	bool right = ring_slot(ring, s)->position == s * ROWS && ring_slot(ring, s)->rows_valid == ROWS;
+	bool right =
+		ring_slot(ring, s)->position == s * ROWS && ring_slot(ring, s)->rows_valid == ROWS;
 
 	for (unsigned i = 0; i < ROWS * WINDOW; i++)
 		right &= tokens[i] == (uint32_t)(s * 31 + i);

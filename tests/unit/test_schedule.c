@@ -1,6 +1,6 @@
 /*
- * Mixes to come: schedules, ramps, and datasets that end by max_epochs. And chains of all edits at random,
- * over which every dataset's samples must run on without gap or repeat.
+ * Mixes to come: schedules, ramps, and datasets that end by max_epochs. And chains of all edits at
+ * random, over which every dataset's samples must run on without gap or repeat.
  */
 #include "proto/cursor.h"
 
@@ -17,26 +17,29 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define W(...)	     ((const double[]){__VA_ARGS__})
-#define AT(at, ...)                                                                                          \
-	(struct cursor_step)                                                                                 \
-	{                                                                                                    \
-		at, at, 1, W(__VA_ARGS__)                                                                    \
+#define AT(at, ...)                                                                                \
+	(struct cursor_step)                                                                       \
+	{                                                                                          \
+		at, at, 1, W(__VA_ARGS__)                                                          \
 	}
-#define RAMP(from, to, steps, ...)                                                                           \
-	(struct cursor_step)                                                                                 \
-	{                                                                                                    \
-		from, to, steps, W(__VA_ARGS__)                                                              \
+#define RAMP(from, to, steps, ...)                                                                 \
+	(struct cursor_step)                                                                       \
+	{                                                                                          \
+		from, to, steps, W(__VA_ARGS__)                                                    \
 	}
 
 typedef unsigned __int128 u128;
 
-static struct cursor_source source(const char *name, double weight, uint64_t windows, uint64_t max_epochs)
+static struct cursor_source source(
+	const char *name, double weight, uint64_t windows, uint64_t max_epochs)
 {
-	return (struct cursor_source){name, weight, windows, 7, 64, 64, ORDER_GLOBAL, false, max_epochs};
+	return (struct cursor_source){
+		name, weight, windows, 7, 64, 64, ORDER_GLOBAL, false, max_epochs};
 }
 
-static bool begin_as(struct cursor *c, const struct cursor_source *sources, uint32_t n, uint64_t epochs,
-	uint64_t samples, const struct cursor_step *steps, uint32_t step_count, struct fault *why)
+static bool begin_as(struct cursor *c, const struct cursor_source *sources, uint32_t n,
+	uint64_t epochs, uint64_t samples, const struct cursor_step *steps, uint32_t step_count,
+	struct fault *why)
 {
 	struct cursor id = {.stream = "train",
 		.seed = 42,
@@ -54,8 +57,8 @@ static bool begin_as(struct cursor *c, const struct cursor_source *sources, uint
 static struct cursor begin(
 	uint64_t web, uint64_t code, uint64_t math, const struct cursor_step *steps, uint32_t n)
 {
-	struct cursor_source sources[] = {source("web", .7, 12490, web), source("code", .25, 3320, code),
-		source("math", .05, 460, math)};
+	struct cursor_source sources[] = {source("web", .7, 12490, web),
+		source("code", .25, 3320, code), source("math", .05, 460, math)};
 	struct fault why;
 	struct cursor c;
 
@@ -112,7 +115,8 @@ static void check_units(const struct order_segment *s, uint64_t start, const dou
 
 static void steps_become_segments(void **state)
 {
-	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, 0, 0, 1), AT(1 << 20, 1, 1, 1)};
+	const struct cursor_step steps[] = {
+		AT(2048, .5, .5, 0), AT(4096, 0, 0, 1), AT(1 << 20, 1, 1, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), now = begin(0, 0, 0, NULL, 0);
 	struct fault why;
 
@@ -138,8 +142,8 @@ static void steps_become_segments(void **state)
 }
 
 /* A ramp as the text has it, written down in the plainest way. */
-static void check_ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k, uint32_t steps,
-	const uint64_t *units)
+static void check_ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k,
+	uint32_t steps, const uint64_t *units)
 {
 	uint64_t expected[LIMIT_DATASETS], left = ORDER_UNITS, rest[LIMIT_DATASETS];
 
@@ -178,8 +182,8 @@ static void ramps(void **state)
 		for (uint32_t k = 1; k <= steps; k++) {
 			const struct order_segment *s = c.segment[k];
 
-			assert_int_equal(
-				s->start, (2048 + (51200 - 2048) * (uint64_t)k / steps) / 1024 * 1024);
+			assert_int_equal(s->start,
+				(2048 + (51200 - 2048) * (uint64_t)k / steps) / 1024 * 1024);
 			check_ramp(before, after, 3, k, steps, s->units);
 		}
 		assert_memory_equal(c.segment[steps]->units, after, sizeof(after));
@@ -197,9 +201,12 @@ static void a_ramp_in_numbers(void **state)
 	assert_int_equal(c.segment[1]->start, 1024);
 	assert_int_equal(c.segment[2]->start, 2048);
 	assert_int_equal(c.segment[3]->start, 4096);
-	assert_memory_equal(c.segment[0]->units, ((uint64_t[]){3006477107, 1073741824, 214748365}), 24);
-	assert_memory_equal(c.segment[1]->units, ((uint64_t[]){2004318071, 715827883, 1574821342}), 24);
-	assert_memory_equal(c.segment[2]->units, ((uint64_t[]){1002159036, 357913941, 2934894319}), 24);
+	assert_memory_equal(
+		c.segment[0]->units, ((uint64_t[]){3006477107, 1073741824, 214748365}), 24);
+	assert_memory_equal(
+		c.segment[1]->units, ((uint64_t[]){2004318071, 715827883, 1574821342}), 24);
+	assert_memory_equal(
+		c.segment[2]->units, ((uint64_t[]){1002159036, 357913941, 2934894319}), 24);
 	assert_memory_equal(c.segment[3]->units, ((uint64_t[]){0, 0, 4294967296}), 24);
 	cursor_free(&c);
 }
@@ -231,11 +238,11 @@ static void what_changes_nothing_is_no_segment(void **state)
 	cursor_free(&c);
 }
 
-static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_step *steps, uint32_t n,
-	const char *field, const char *text)
+static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_step *steps,
+	uint32_t n, const char *field, const char *text)
 {
-	struct cursor_source sources[] = {
-		source("web", .7, 12490, 0), source("code", .25, 3320, 0), source("empty", 0, 0, 0)};
+	struct cursor_source sources[] = {source("web", .7, 12490, 0), source("code", .25, 3320, 0),
+		source("empty", 0, 0, 0)};
 	struct fault why;
 	struct cursor c;
 	bool ok = begin_as(&c, sources, 3, epochs, samples, steps, n, &why);
@@ -258,9 +265,10 @@ static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_
 static void schedules_refused(void **state)
 {
 	(void)state;
-#define REFUSED(field, text, ...)                                                                            \
-	refuse_steps(0, 0, (const struct cursor_step[]){__VA_ARGS__},                                        \
-		sizeof((const struct cursor_step[]){__VA_ARGS__}) / sizeof(struct cursor_step), field, text)
+#define REFUSED(field, text, ...)                                                                  \
+	refuse_steps(0, 0, (const struct cursor_step[]){__VA_ARGS__},                              \
+		sizeof((const struct cursor_step[]){__VA_ARGS__}) / sizeof(struct cursor_step),    \
+		field, text)
 	REFUSED("schedule[0]: at", "instead", AT(0, 1, 1, 0));
 	REFUSED("schedule[0]: at", "take 2048", AT(1025, 1, 1, 0));
 	REFUSED("schedule[0]: at", "take 18446744073709550592", AT(UINT64_MAX, 1, 1, 0));
@@ -272,8 +280,10 @@ static void schedules_refused(void **state)
 	REFUSED("schedule[0]: steps", "must be 1 to 1", RAMP(1024, 1024, 2, 1, 0, 0));
 	REFUSED("schedule[1]: at", "ascending", AT(2048, 1, 1, 0), AT(2048, 1, 0, 0));
 	REFUSED("schedule[1]: at", "ascending", AT(2048, 1, 1, 0), AT(1024, 1, 0, 0));
-	REFUSED("schedule[1]: from", "4096", RAMP(1024, 4096, 2, 1, 1, 0), RAMP(3072, 8192, 2, 1, 0, 0));
-	REFUSED("schedule[1]: dataset code: weight", "nan", AT(1024, 1, 1, 0), AT(2048, 1, (double)NAN, 0));
+	REFUSED("schedule[1]: from", "4096", RAMP(1024, 4096, 2, 1, 1, 0),
+		RAMP(3072, 8192, 2, 1, 0, 0));
+	REFUSED("schedule[1]: dataset code: weight", "nan", AT(1024, 1, 1, 0),
+		AT(2048, 1, (double)NAN, 0));
 	REFUSED("schedule[0]: dataset web: weight", "-1", AT(1024, -1, 1, 0));
 	REFUSED("schedule[0]: dataset web: weight", "inf", AT(1024, (double)INFINITY, 1, 0));
 	REFUSED("schedule[0]: dataset code: weight", "small", AT(1024, 1, 1e-12, 0));
@@ -326,7 +336,8 @@ static void a_schedule_with_no_block_left(void **state)
 
 	(void)state;
 	assert_true(cursor_seek(&c, UINT64_MAX - 5, &why));
-	check_why(cursor_schedule(&c, &AT(1024, 1, 1, 1), 1, NULL, &why), &why, "schedule", "no block");
+	check_why(cursor_schedule(&c, &AT(1024, 1, 1, 1), 1, NULL, &why), &why, "schedule",
+		"no block");
 	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){1, 0, 0}, &why));
 	cursor_free(&c);
 }
@@ -348,7 +359,8 @@ static uint64_t served_in_block(const struct order_segment *s, uint64_t at, uint
 
 static uint64_t limit_of(const struct cursor *c, uint32_t d)
 {
-	return c->dataset[d].max_epochs ? c->order[d].windows * c->dataset[d].max_epochs : UINT64_MAX;
+	return c->dataset[d].max_epochs ? c->order[d].windows * c->dataset[d].max_epochs
+					: UINT64_MAX;
 }
 
 /* What is served of @d before @at, a multiple of 1024. */
@@ -369,8 +381,8 @@ static uint64_t served_before(const struct cursor *c, uint64_t at, uint32_t d)
 	return served;
 }
 
-/* Each segment is the least change that the limits ask for, at the last block where it could come: checked by
- * counting, not by the inverse that placed it. @asked: starts that were asked for. */
+/* Each segment is the least change that the limits ask for, at the last block where it could come:
+ * checked by counting, not by the inverse that placed it. @asked: starts that were asked for. */
 static void check_limits(const struct cursor *c, const uint64_t *asked, uint32_t n)
 {
 	for (uint32_t i = 1; i < c->segments; i++) {
@@ -380,7 +392,8 @@ static void check_limits(const struct cursor *c, const uint64_t *asked, uint32_t
 		for (uint32_t k = 0; k < n; k++)
 			wanted |= asked[k] == s->start;
 		for (uint32_t d = 0; d < c->datasets && !wanted; d++) {
-			bool beyond = served_before(c, s->start, d) + served_in_block(before, s->start, d) >
+			bool beyond = served_before(c, s->start, d) +
+					      served_in_block(before, s->start, d) >
 				      limit_of(c, d);
 
 			if (units_of(before, d) > 0)
@@ -394,7 +407,8 @@ static void check_limits(const struct cursor *c, const uint64_t *asked, uint32_t
 	for (uint32_t d = 0; d < c->datasets; d++)
 		for (uint32_t i = 0; i < c->segments; i++)
 			assert_true(base_of(c->segment[i], d) <= limit_of(c, d));
-	/* The last one has no end: nobody with a limit is left in it, or it never comes that far. */
+	/* The last one has no end: nobody with a limit is left in it, or it never comes that far.
+	 */
 	if (!c->samples)
 		for (uint32_t d = 0; d < c->datasets; d++)
 			assert_true(units_of(c->segment[c->segments - 1], d) == 0 ||
@@ -459,9 +473,10 @@ static void datasets_end_together(void **state)
 
 static void steps_and_limits(void **state)
 {
-	/* code ends in the first mix, and the second one names it again, in vain; math ends in the second. */
-	const struct cursor_step steps[] = {
-		AT(40960, .5, .4, .1), AT(51200, 1, 0, 0), AT(102400, 1, 0, 1), AT(204800, .999, 0, .001)};
+	/* code ends in the first mix, and the second one names it again, in vain; math ends in the
+	 * second. */
+	const struct cursor_step steps[] = {AT(40960, .5, .4, .1), AT(51200, 1, 0, 0),
+		AT(102400, 1, 0, 1), AT(204800, .999, 0, .001)};
 	struct cursor c = begin(0, 2, 8, steps, 4);
 	uint64_t position, unserved;
 
@@ -470,8 +485,8 @@ static void steps_and_limits(void **state)
 	check_units(c.segment[1], 25600, W(.7, 0, .05));
 	check_units(c.segment[2], 40960, W(.5, 0, .1));
 	check_units(c.segment[3], 40960 + 8 * 1024, W(1, 0, 0));
-	/* The two mixes behind it change nothing then: what is left of math is no half of a block. For a
-	 * thousandth of many it will do. */
+	/* The two mixes behind it change nothing then: what is left of math is no half of a block.
+	 * For a thousandth of many it will do. */
 	assert_int_equal(c.segments, 6);
 	check_units(c.segment[4], 204800, W(.999, 0, .001));
 	check_units(c.segment[5], c.segment[5]->start, W(1, 0, 0));
@@ -567,9 +582,11 @@ static void mixes_know_the_limits(void **state)
 	struct cursor before;
 
 	assert_true(cursor_copy(&before, &c));
-	check_why(cursor_mix(&c, 81920, W(1, 1, 1), &why), &why, "dataset code: weight", "max_epochs (2)");
+	check_why(cursor_mix(&c, 81920, W(1, 1, 1), &why), &why, "dataset code: weight",
+		"max_epochs (2)");
 	assert_true(equal_bytes(&c, &before));
-	check_why(cursor_mix(&c, 81920, W(0, 1, 0), &why), &why, "dataset code: weight", "leave it out");
+	check_why(cursor_mix(&c, 81920, W(0, 1, 0), &why), &why, "dataset code: weight",
+		"leave it out");
 	/* The limit may be raised. */
 	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){0, 3, 0}, &why));
 	assert_true(cursor_mix(&c, 81920, W(1, 1, 1), &why));
@@ -598,8 +615,8 @@ static void limits_that_act_at_once(void **state)
 	assert_int_equal(c.segments, 1);
 	assert_int_equal(c.segment[0]->start, 30720);
 	assert_int_equal(c.segment[0]->units[1], 0);
-	check_why(
-		cursor_schedule(&c, NULL, 0, (const uint64_t[]){1, 1, 1}, &why), &why, "max_epochs", "31744");
+	check_why(cursor_schedule(&c, NULL, 0, (const uint64_t[]){1, 1, 1}, &why), &why,
+		"max_epochs", "31744");
 	cursor_free(&c);
 }
 
@@ -625,7 +642,8 @@ static void limits_of_newcomers(void **state)
 
 static void removing(void **state)
 {
-	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, .25, .5, .25), AT(8192, 1, 0, 1)};
+	const struct cursor_step steps[] = {
+		AT(2048, .5, .5, 0), AT(4096, .25, .5, .25), AT(8192, 1, 0, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), plain;
 	struct fault why;
 
@@ -648,8 +666,9 @@ static void removing(void **state)
 	check_units(c.segment[3], 8192, W(0, 0, 1));
 	/* And where it has weight only there. */
 	assert_true(cursor_schedule(&c,
-		(const struct cursor_step[]){AT(2048, 1, 1, 0), AT(4096, 1, 1, 2), AT(8192, 2, 1, 0)}, 3,
-		NULL, &why));
+		(const struct cursor_step[]){
+			AT(2048, 1, 1, 0), AT(4096, 1, 1, 2), AT(8192, 2, 1, 0)},
+		3, NULL, &why));
 	assert_true(cursor_remove(&c, 2, 4096, &why));
 	assert_int_equal(c.segments, 3);
 	check_units(c.segment[1], 2048, W(1, 1, 0));
@@ -660,7 +679,8 @@ static void removing(void **state)
 
 static void removals_refused(void **state)
 {
-	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), AT(4096, 0, 1, 0), AT(8192, 1, 0, 1)};
+	const struct cursor_step steps[] = {
+		AT(2048, .5, .5, 0), AT(4096, 0, 1, 0), AT(8192, 1, 0, 1)};
 	struct cursor c = begin(0, 0, 0, steps, 3), before, f;
 	struct cursor_source two[] = {source("web", 1, 100, 0), source("code", 1, 100, 0)};
 	struct fault why;
@@ -668,7 +688,8 @@ static void removals_refused(void **state)
 	(void)state;
 	assert_true(cursor_copy(&before, &c));
 	check_why(cursor_remove(&c, 1, 1024, &why), &why, "dataset code: weight", "position 4096");
-	check_why(cursor_remove(&c, 1, 8192, &why), &why, "dataset code: weight", "none from position 8192");
+	check_why(cursor_remove(&c, 1, 8192, &why), &why, "dataset code: weight",
+		"none from position 8192");
 	check_why(cursor_remove(&c, 1, 5120, &why), &why, "dataset code: weight", "position 5120");
 	check_why(cursor_remove(&c, 2, 1000, &why), &why, "position", "take 1024");
 	check_why(cursor_remove(&c, 2, 0, &why), &why, "position", "take 1024");
@@ -757,8 +778,8 @@ static void a_thousand_datasets(void **state)
 static void the_bound_of_schedules(void **state)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES];
-	struct cursor_source sources[] = {
-		source("web", .7, 12490, 0), source("code", .25, 3320, 0), source("math", .05, 460, 0)};
+	struct cursor_source sources[] = {source("web", .7, 12490, 0), source("code", .25, 3320, 0),
+		source("math", .05, 460, 0)};
 	uint32_t low = 1, high = 1 << 20;
 	struct fault why;
 	struct cursor c;
@@ -769,7 +790,8 @@ static void the_bound_of_schedules(void **state)
 		uint32_t middle = low + (high - low) / 2;
 
 		if (begin_as(&c, sources, 3, 0, 0,
-			    &RAMP(UINT64_C(1) << 60, UINT64_C(1) << 61, middle, 0, 1, 2), 1, &why)) {
+			    &RAMP(UINT64_C(1) << 60, UINT64_C(1) << 61, middle, 0, 1, 2), 1,
+			    &why)) {
 			n = encode(&c, bytes);
 			assert_int_equal(c.segments, 1 + middle);
 			low = middle;
@@ -822,7 +844,8 @@ static void random_weights(const struct chain *h, double *weights)
 	uint64_t position, unserved;
 
 	for (uint32_t d = 0; d < h->now.datasets; d++) {
-		bool ended = cursor_unserved(&h->now, d, &position, &unserved) && unserved < LIMIT_BLOCK;
+		bool ended =
+			cursor_unserved(&h->now, d, &position, &unserved) && unserved < LIMIT_BLOCK;
 
 		weights[d] = rng_below(h->rng, ended ? 20 : 3) > (ended ? 18 : 0)
 				     ? (double)(1 + rng_below(h->rng, 9))
@@ -844,7 +867,8 @@ static bool random_schedule(struct chain *h, struct fault *why)
 		steps[i] = (struct cursor_step){at, at, 1, weights[i]};
 		if (rng_below(h->rng, 2)) {
 			at = steps[i].to += 1024 * (1 + rng_below(h->rng, 6));
-			steps[i].steps = 1 + (uint32_t)rng_below(h->rng, (at - steps[i].from) / 1024);
+			steps[i].steps =
+				1 + (uint32_t)rng_below(h->rng, (at - steps[i].from) / 1024);
 		}
 	}
 	for (uint32_t d = 0; d < h->now.datasets; d++)
@@ -877,8 +901,9 @@ static bool random_edit(struct chain *h, struct fault *why)
 		return cursor_skip(c, rng_below(h->rng, 2500), why);
 	case 6:
 		return cursor_rewind(c,
-			rng_below(h->rng, 4) ? c->next - rng_below(h->rng, c->next - c->segment[0]->start + 1)
-					     : rng_below(h->rng, c->next + 2),
+			rng_below(h->rng, 4)
+				? c->next - rng_below(h->rng, c->next - c->segment[0]->start + 1)
+				: rng_below(h->rng, c->next + 2),
 			why);
 	default:
 		return cursor_seek(c, c->next + rng_below(h->rng, 1024), why);
@@ -891,7 +916,8 @@ static void take(struct chain *h, uint64_t n)
 	struct order o = cursor_order(&h->now);
 	struct fault why;
 
-	for (uint64_t p = h->now.next; p < h->now.next + n && p < PLACES && p < cursor_end(&h->now); p++) {
+	for (uint64_t p = h->now.next; p < h->now.next + n && p < PLACES && p < cursor_end(&h->now);
+		p++) {
 		assert_true(order_at(&o, p, &h->taken[p]));
 		h->is_taken[p] = true;
 	}
@@ -918,13 +944,14 @@ static void check_chain(const struct chain *h)
 
 		assert_true(order_at(&o, p, &place));
 		if (h->is_taken[p] && !same_place(&place, &h->taken[p]))
-			fail_msg("position %llu was taken as another sample", (unsigned long long)p);
+			fail_msg(
+				"position %llu was taken as another sample", (unsigned long long)p);
 		assert_true(order_when(&o, &place, &back));
 		assert_int_equal(back, p);
 
 		const struct order_dataset *d = &o.dataset[place.dataset];
-		uint64_t ordinal =
-			place.epoch * d->windows + order_unwindow(d, o.seed, place.epoch, place.window);
+		uint64_t ordinal = place.epoch * d->windows +
+				   order_unwindow(d, o.seed, place.epoch, place.window);
 
 		assert_true(ordinal < PLACES && !seen[place.dataset][ordinal]);
 		seen[place.dataset][ordinal] = true;
@@ -950,11 +977,11 @@ static void run_chain(struct chain *h, struct rng *rng)
 	h->rng = rng;
 	for (uint32_t d = 0; d < n; d++) {
 		snprintf(names[d], sizeof(names[d]), "d%u", d);
-		sources[d] = source(names[d], 1 + (double)rng_below(rng, 9), 100 + rng_below(rng, 9000),
-			d ? rng_below(rng, 4) : 0);
+		sources[d] = source(names[d], 1 + (double)rng_below(rng, 9),
+			100 + rng_below(rng, 9000), d ? rng_below(rng, 4) : 0);
 	}
-	assert_true(begin_as(&h->now, sources, n, 0, rng_below(rng, 4) ? 0 : PLACES - rng_below(rng, 20000),
-		NULL, 0, &why));
+	assert_true(begin_as(&h->now, sources, n, 0,
+		rng_below(rng, 4) ? 0 : PLACES - rng_below(rng, 20000), NULL, 0, &why));
 	log_mix(h);
 	while (h->now.next < PLACES - 8192 && h->now.next < cursor_end(&h->now) &&
 		h->edits + h->refusals < 200) {
@@ -969,13 +996,15 @@ static void run_chain(struct chain *h, struct rng *rng)
 		cursor_free(&before);
 		log_mix(h);
 		/* After a rewind what lay ahead was never taken, or will be taken again. */
-		memset(h->is_taken + h->now.next, 0, h->now.next < PLACES ? PLACES - h->now.next : 0);
+		memset(h->is_taken + h->now.next, 0,
+			h->now.next < PLACES ? PLACES - h->now.next : 0);
 		/* It goes on from its bytes. */
 		size_t length = encode(&h->now, bytes);
 
 		assert_true(cursor_decode(&back, bytes, length, &why));
 		assert_true(equal_bytes(&back, &h->now));
-		assert_int_equal(cursor_fingerprint(&back, 3, 4), cursor_fingerprint(&h->now, 3, 4));
+		assert_int_equal(
+			cursor_fingerprint(&back, 3, 4), cursor_fingerprint(&h->now, 3, 4));
 		cursor_free(&h->now);
 		h->now = back;
 	}
@@ -989,7 +1018,8 @@ static void chains_of_edits(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 150; i++) {
-		struct chain h = {.taken = calloc(PLACES, sizeof(*h.taken)), .is_taken = calloc(PLACES, 1)};
+		struct chain h = {
+			.taken = calloc(PLACES, sizeof(*h.taken)), .is_taken = calloc(PLACES, 1)};
 
 		assert_non_null(h.taken);
 		assert_non_null(h.is_taken);

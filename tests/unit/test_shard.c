@@ -1,6 +1,6 @@
 /*
- * Shards in a row: flat, NumPy, llm.c, datatrove. What is read from good ones, and the line that each of many
- * broken ones gets. Files of the real writers are read in tests/python.
+ * Shards in a row: flat, NumPy, llm.c, datatrove. What is read from good ones, and the line that
+ * each of many broken ones gets. Files of the real writers are read in tests/python.
  */
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
@@ -13,7 +13,8 @@
 /* ---- good ones ---- */
 
 /* The file opened: with @format, or recognised. */
-static struct shard *open_shard(const char *path, const char *format, const struct shard_hint *hint, int *fd)
+static struct shard *open_shard(
+	const char *path, const char *format, const struct shard_hint *hint, int *fd)
 {
 	const struct shard_format *f = format ? shard_format(format) : NULL;
 	struct shard_facts facts;
@@ -34,7 +35,8 @@ static struct shard *open_shard(const char *path, const char *format, const stru
 
 static uint64_t token_at(const struct shard *shard, const void *tokens, uint64_t i)
 {
-	return shard->facts.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+	return shard->facts.token_bytes == 2 ? ((const uint16_t *)tokens)[i]
+					     : ((const uint32_t *)tokens)[i];
 }
 
 /* What was just read is in memory, and comes the same from there. */
@@ -79,8 +81,8 @@ static void assert_tokens(const struct shard *shard, const uint64_t *expected, u
 static const uint64_t few[] = {0, 1, 2, 127, 3, 50, 99, 127, 4};
 
 /* .npy with @header as its text, padded as NumPy does, and the tokens in @bytes each. */
-static void put_npy(
-	struct piece *p, int version, const char *header, const uint64_t *tokens, size_t count, size_t bytes)
+static void put_npy(struct piece *p, int version, const char *header, const uint64_t *tokens,
+	size_t count, size_t bytes)
 {
 	size_t length = strlen(header) + 1, prefix = version == 1 ? 10 : 12,
 	       padding = 63 - (prefix + length + 63) % 64;
@@ -121,19 +123,21 @@ static void test_types(void **state)
 	for (size_t i = 0; i < COUNT(types); i++)
 		for (int version = 1; version <= 3; version++)
 			for (int type = 0; type < 3; type++) {
-				const struct shard_hint hint = {
-					.has_type = type > 0, .type = type == 2 ? SHARD_U32 : SHARD_U16};
-				uint32_t served = type == 1 && types[i].bytes == 8 ? 2 : types[i].served;
+				const struct shard_hint hint = {.has_type = type > 0,
+					.type = type == 2 ? SHARD_U32 : SHARD_U16};
+				uint32_t served =
+					type == 1 && types[i].bytes == 8 ? 2 : types[i].served;
 
 				snprintf(header, sizeof(header),
 					"{'descr': '%s', 'fortran_order': False, 'shape': (9,), }",
 					types[i].descr);
 				put_npy(&p, version, header, few, COUNT(few), types[i].bytes);
-				struct shard *shard =
-					open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+				struct shard *shard = open_shard(
+					files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
 
 				assert_string_equal(shard->format->name, "npy");
-				assert_int_equal(shard_type_bytes(shard->facts.type), types[i].bytes);
+				assert_int_equal(
+					shard_type_bytes(shard->facts.type), types[i].bytes);
 				assert_int_equal(shard->facts.token_bytes, served);
 				assert_int_equal(shard->facts.plain, types[i].plain);
 				assert_int_equal(shard->facts.data_at % 64, 0);
@@ -166,7 +170,8 @@ static void test_headers(void **state)
 		const struct shard_hint hint = {.window_tokens = headers[i].window};
 
 		put_npy(&p, 1, headers[i].header, few, COUNT(few), 2);
-		struct shard *shard = open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+		struct shard *shard =
+			open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
 
 		assert_int_equal(shard->facts.sample_tokens, headers[i].sample);
 		assert_true(shard->facts.plain);
@@ -176,8 +181,8 @@ static void test_headers(void **state)
 	}
 }
 
-static void put_llmc(
-	struct piece *p, uint64_t magic, uint64_t version, uint64_t count, size_t stored, size_t bytes)
+static void put_llmc(struct piece *p, uint64_t magic, uint64_t version, uint64_t count,
+	size_t stored, size_t bytes)
 {
 	p->n = 0;
 	piece_number(p, magic, 4);
@@ -196,9 +201,10 @@ static void test_llmc(void **state)
 	int fd;
 
 	for (size_t bytes = 2; bytes <= 4; bytes += 2) {
-		put_llmc(&p, bytes == 2 ? 20240520 : 20240801, bytes == 2 ? 1 : 7, COUNT(few), COUNT(few),
-			bytes);
-		struct shard *shard = open_shard(files_put(*state, "a.bin", p.at, p.n), NULL, &hint, &fd);
+		put_llmc(&p, bytes == 2 ? 20240520 : 20240801, bytes == 2 ? 1 : 7, COUNT(few),
+			COUNT(few), bytes);
+		struct shard *shard =
+			open_shard(files_put(*state, "a.bin", p.at, p.n), NULL, &hint, &fd);
 
 		assert_string_equal(shard->format->name, "llmc");
 		assert_int_equal(shard->facts.token_bytes, bytes);
@@ -218,16 +224,18 @@ static void test_llmc(void **state)
 /* What is compressed need not say in its name what it is. */
 static void test_bare_names(void **state)
 {
-	static const char *const names[] = {"shard.zst", "shard.00001.zst", "s.bin.zst", "s.npy.zstd"};
+	static const char *const names[] = {
+		"shard.zst", "shard.00001.zst", "s.bin.zst", "s.npy.zstd"};
 	const struct shard_hint hint = {.type = SHARD_U16};
-	static const char raw[] = "\x28\xb5\x2f\xfd\x20\4\x21\0\0abcd"; /* a frame of one raw block */
+	static const char raw[] =
+		"\x28\xb5\x2f\xfd\x20\4\x21\0\0abcd"; /* a frame of one raw block */
 	struct shard_facts facts;
 	char why[512];
 	int fd;
 
 	for (size_t i = 0; i < COUNT(names); i++) {
-		struct shard *shard =
-			open_shard(files_put(*state, names[i], raw, sizeof(raw) - 1), NULL, &hint, &fd);
+		struct shard *shard = open_shard(
+			files_put(*state, names[i], raw, sizeof(raw) - 1), NULL, &hint, &fd);
 
 		assert_string_equal(shard->format->name, "flat");
 		assert_tokens(shard, (uint64_t[]){'a' | 'b' << 8, 'c' | 'd' << 8}, 2);
@@ -235,8 +243,8 @@ static void test_bare_names(void **state)
 		close(fd);
 	}
 	fd = open(files_put(*state, "text.jsonl.zst", raw, sizeof(raw) - 1), O_RDONLY | O_CLOEXEC);
-	assert_null(
-		shard_describe(NULL, ((struct files *)*state)->path, fd, &hint, &facts, why, sizeof(why)));
+	assert_null(shard_describe(
+		NULL, ((struct files *)*state)->path, fd, &hint, &facts, why, sizeof(why)));
 	assert_non_null(strstr(why, "is of no known format"));
 	close(fd);
 }
@@ -249,14 +257,16 @@ static void test_flat(void **state)
 	for (size_t i = 0; i < 8; i++)
 		piece_number(&p, few[i], 2);
 	for (int wide = 0; wide < 2; wide++) {
-		const struct shard_hint hint = {.type = wide ? SHARD_U32 : SHARD_U16, .has_type = true};
-		struct shard *shard =
-			open_shard(files_put(*state, wide ? "a.npy" : "a.bin", p.at, p.n), NULL, &hint, &fd);
+		const struct shard_hint hint = {
+			.type = wide ? SHARD_U32 : SHARD_U16, .has_type = true};
+		struct shard *shard = open_shard(
+			files_put(*state, wide ? "a.npy" : "a.bin", p.at, p.n), NULL, &hint, &fd);
 
 		assert_string_equal(shard->format->name, "flat");
 		assert_true(shard->facts.plain);
 		assert_tokens(shard,
-			wide ? (uint64_t[]){65536, 2 | 127 << 16, 3 | 50 << 16, 99 | 127 << 16} : few,
+			wide ? (uint64_t[]){65536, 2 | 127 << 16, 3 | 50 << 16, 99 | 127 << 16}
+			     : few,
 			wide ? 4 : 8);
 		shard_close(shard);
 		close(fd);
@@ -317,8 +327,8 @@ static void test_datatrove(void **state)
 
 	for (size_t i = 0; i < COUNT(shards); i++) {
 		const struct shard_hint hint = {.type = shards[i].config};
-		const char *path = put_ds(*state, shards[i].bytes, shards[i].index ? ENDS(3, 3, 4, 9) : NULL,
-			shards[i].metadata);
+		const char *path = put_ds(*state, shards[i].bytes,
+			shards[i].index ? ENDS(3, 3, 4, 9) : NULL, shards[i].metadata);
 		struct shard *shard = open_shard(path, NULL, &hint, &fd);
 		uint32_t at[8];
 		char why[256];
@@ -328,8 +338,8 @@ static void test_datatrove(void **state)
 		assert_true(shard->facts.plain);
 		assert_tokens(shard, few, COUNT(few));
 		assert_int_equal(shard->facts.documents, shards[i].index ? 4 : SHARD_UNKNOWN);
-		assert_int_equal(
-			shard_documents(shard, 0, 9, at, 8, why, sizeof(why)), shards[i].index ? 2 : 0);
+		assert_int_equal(shard_documents(shard, 0, 9, at, 8, why, sizeof(why)),
+			shards[i].index ? 2 : 0);
 		shard_close(shard);
 		close(fd);
 	}
@@ -339,8 +349,8 @@ static void test_documents(void **state)
 {
 	const struct shard_hint hint = {.type = SHARD_U16};
 	int fd;
-	struct shard *shard =
-		open_shard(put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7, 9), NULL), "datatrove", &hint, &fd);
+	struct shard *shard = open_shard(
+		put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7, 9), NULL), "datatrove", &hint, &fd);
 	uint32_t at[8];
 	char why[256];
 
@@ -350,13 +360,13 @@ static void test_documents(void **state)
 	assert_int_equal(at[1], 4);
 	assert_int_equal(at[2], 7);
 	assert_int_equal(shard_documents(shard, 0, 9, at, 2, why, sizeof(why)), 2);
-	assert_int_equal(
-		shard_documents(shard, 0, 7, at, 8, why, sizeof(why)), 2); /* 7 is the window's own end */
+	assert_int_equal(shard_documents(shard, 0, 7, at, 8, why, sizeof(why)),
+		2); /* 7 is the window's own end */
 	assert_int_equal(shard_documents(shard, 0, UINT64_MAX, at, 8, why, sizeof(why)), 3);
 	assert_int_equal(shard_documents(shard, 3, 3, at, 8, why, sizeof(why)), 1);
 	assert_int_equal(at[0], 1);
-	assert_int_equal(
-		shard_documents(shard, 7, 2, at, 8, why, sizeof(why)), 0); /* the tail is one document */
+	assert_int_equal(shard_documents(shard, 7, 2, at, 8, why, sizeof(why)),
+		0); /* the tail is one document */
 	assert_int_equal(shard_documents(shard, 9, 1, at, 8, why, sizeof(why)), 0);
 	shard_close(shard);
 	close(fd);
@@ -377,8 +387,10 @@ static void test_range(void **state)
 		{"<i2", 2, (uint64_t)-2, false, "token 4 is -2; must be 0 to 65535"},
 		{"<i8", 8, (uint64_t)-100, false, "token 4 is -100; must be 0 to 4294967295"},
 		{"<i8", 8, 1ull << 32, false, "token 4 is 4294967296; must be 0 to 4294967295"},
-		{"<i8", 8, 65536, true, "token 4 is 65536; must be 0 to 65535 (or say `dtype: u32`)"},
-		{"<u8", 8, UINT64_MAX, false, "token 4 is 18446744073709551615; must be 0 to 4294967295"},
+		{"<i8", 8, 65536, true,
+			"token 4 is 65536; must be 0 to 65535 (or say `dtype: u32`)"},
+		{"<u8", 8, UINT64_MAX, false,
+			"token 4 is 18446744073709551615; must be 0 to 4294967295"},
 	};
 	uint64_t values[COUNT(few)];
 	uint32_t out[COUNT(few)];
@@ -391,10 +403,12 @@ static void test_range(void **state)
 
 		memcpy(values, few, sizeof(few));
 		values[4] = tokens[i].value;
-		snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (9,), }",
+		snprintf(header, sizeof(header),
+			"{'descr': '%s', 'fortran_order': False, 'shape': (9,), }",
 			tokens[i].descr);
 		put_npy(&p, 1, header, values, COUNT(few), tokens[i].bytes);
-		struct shard *shard = open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
+		struct shard *shard =
+			open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
 
 		assert_true(shard_read(shard, 0, 4, out, &error, why, sizeof(why)));
 		assert_true(shard_read(shard, 5, 4, out, &error, why, sizeof(why)));
@@ -421,8 +435,8 @@ static void test_cut_while_open(void **state)
 	assert_false(shard_try(shard, shard_find(shard, 0), 51, out));
 	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
 	assert_int_equal(error, EIO);
-	assert_string_equal(
-		why, "ends at byte 100 but was 200 bytes long when it was opened: it was truncated");
+	assert_string_equal(why,
+		"ends at byte 100 but was 200 bytes long when it was opened: it was truncated");
 	shard_close(shard);
 	close(fd);
 }
@@ -453,7 +467,8 @@ static void assert_refused(const char *path, const char *format, const char *exp
 	close(fd);
 }
 
-#define NPY(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
+#define NPY(descr, order, shape)                                                                   \
+	"{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
 
 /* Each is followed by 18 bytes. */
 static const struct {
@@ -492,13 +507,17 @@ static const struct {
 	{NPY("'<u2'", "False", "(,)"), "shape: has \"(,)"},
 	{NPY("'<u2'", "False", "(9,"), "shape: has \"(9,, }"},
 	{NPY("'<u2'", "False", "(99999999999999999999999999,)"), "shape: has \"(9999"},
-	{NPY("'<u2'", "False", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"),
+	{NPY("'<u2'", "False",
+		 "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"),
 		"shape: has \"(1,1"},
-	{NPY("'<u2'", "False", "(8,)"), "shape is (8, 1) of u16; the file has 18 bytes after the header"},
+	{NPY("'<u2'", "False", "(8,)"),
+		"shape is (8, 1) of u16; the file has 18 bytes after the header"},
 	{NPY("'<u2'", "False", "(10,)"), "shape is (10, 1) of u16; the file has 18"},
 	{NPY("'<u4'", "False", "(9,)"), "shape is (9, 1) of u32; the file has 18"},
-	{NPY("'<u2'", "False", "(9223372036854775817,)"), "shape is (9223372036854775817, 1) of u16"},
-	{NPY("'<u2'", "False", "(4294967296, 4294967296)"), "shape is (4294967296, 4294967296) of u16"},
+	{NPY("'<u2'", "False", "(9223372036854775817,)"),
+		"shape is (9223372036854775817, 1) of u16"},
+	{NPY("'<u2'", "False", "(4294967296, 4294967296)"),
+		"shape is (4294967296, 4294967296) of u16"},
 	{NPY("'<u2'", "False", "(0, 9)"), "shape is (0, 9) of u16"},
 	{NPY("'<u2'", "False", "(9, 0)"), "shape is (9, 0) of u16"},
 	{"{'descr': '<u2', 'fortran_order': False}", "shape is missing"},
@@ -508,13 +527,15 @@ static const struct {
 	{"{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (9,)}",
 		"key 'descr' is there twice"},
 	{"{'descr': '<u2', 'order': False, 'shape': (9,)}", "key 'order' is unknown"},
-	{"{'descr': '<u2' 'fortran_order': False, 'shape': (9,)}", "between entries: has \"'fortran_order'"},
+	{"{'descr': '<u2' 'fortran_order': False, 'shape': (9,)}",
+		"between entries: has \"'fortran_order'"},
 	{"{'descr' '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"'descr' '<u2'"},
 	{"{descr: '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"descr: '<u2'"},
 	{"['<u2', False, (9,)]", "its begin: has \"['<u2'"},
 	{"", "its begin: has \""},
 	{NPY("'<u2'", "False", "(9,)") "x", "its end: has \"x"},
-	{"{'descr': '<u2', 'fortran_order': False, 'shape': (9,)", "must be a comma, or } at the end"},
+	{"{'descr': '<u2', 'fortran_order': False, 'shape': (9,)",
+		"must be a comma, or } at the end"},
 	{"{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (9,)}",
 		"descr: has \"__import__"},
 };
@@ -538,7 +559,8 @@ static const struct {
 } bad_files[] = {
 	{"a.npy", NULL, BYTES("\x93NUMPY"), "cut short"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\20"), "cut short"},
-	{"a.npy", NULL, BYTES("\x93NUMPY\0\0\0\0"), "NumPy version is 0.0; must be 1.0, 2.0 or 3.0"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\0\0\0\0"),
+		"NumPy version is 0.0; must be 1.0, 2.0 or 3.0"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\4\0\0\0\0\0"), "NumPy version is 4.0"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\1\1\0\0\0\0"), "NumPy version is 1.1"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\2\0\0\0"), "NumPy version is 2.0"},
@@ -549,10 +571,12 @@ static const struct {
 	{"a.npy", "npy", BYTES("\1\2\3\4\5\6\7\10\11\12"), "does not begin with NumPy's magic"},
 	{"a.npy", "npy", "", 0, "does not begin with NumPy's magic"},
 	{"a.bin", "llmc", BYTES("\1\2\3\4"), "its size is 4 bytes; llm.c's header alone is 1024"},
-	{"a.bin", NULL, BYTES("\x88\xd8\x34\x01"), "its size is 4 bytes; llm.c's header alone is 1024"},
+	{"a.bin", NULL, BYTES("\x88\xd8\x34\x01"),
+		"its size is 4 bytes; llm.c's header alone is 1024"},
 	{"a.bin", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2 (a token of u16)"},
 	{"a.ds", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2"},
-	{"a.bin", NULL, BYTES("\x80\4\x95\2\0\0\0\0\0\0\0N."), "is a Python pickle, which is no shard"},
+	{"a.bin", NULL, BYTES("\x80\4\x95\2\0\0\0\0\0\0\0N."),
+		"is a Python pickle, which is no shard"},
 	{"a.bin", NULL, BYTES("\x80\3}q\0X\1\0\0\0aq\1K\1s."), "is a Python pickle"},
 	{"a.npy", NULL, BYTES("\x80\2]q\0(K\1K\2K\3K\4e."), "is a Python pickle"},
 	{"a.bin", NULL, BYTES("PK\3\4\24\0\0\0"), "is a zip archive (.npz, or torch.save)"},
@@ -562,14 +586,17 @@ static const struct {
 	{"a.bin", NULL, BYTES("BZh91AY&SY"), "is bzip2-compressed"},
 	{"a.bin", NULL, BYTES("\4\"M\30\x64\x40"), "is lz4-compressed"},
 	{"a.bin", NULL, BYTES("\12\0\0\0\0\0\0\0{\"a\":1234}\0\0"), "is a safetensors file"},
-	{"a.bin", NULL, BYTES("version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS"},
+	{"a.bin", NULL, BYTES("version https://git-lfs.github.com/spec/v1\n"),
+		"is a pointer of Git LFS"},
 	{"a.npy", NULL, BYTES("<!DOCTYPE html>\n<html><body>404 Not Found</body></html>\n"),
 		"is text, which is no"},
 	{"a.npy", NULL,
-		BYTES("\x93NUMPX\1\0\x36\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }\1\0"),
+		BYTES("\x93NUMPX\1\0\x36\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), "
+		      "}\1\0"),
 		"does not begin with NumPy's magic"},
 	{"a.npy", NULL,
-		BYTES("\0NUMPY\2\0\x36\0\0\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }\1\0"),
+		BYTES("\0NUMPY\2\0\x36\0\0\0{'descr': '<u2', 'fortran_order': False, 'shape': "
+		      "(1,), }\1\0"),
 		"does not begin with NumPy's magic"},
 	{"a.json", NULL, BYTES("{}"), "is of no known format"},
 	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, no shard"},
@@ -584,13 +611,15 @@ static void test_bad_files(void **state)
 	} lost[] = {{"l.idx", "l.bin"}, {"l.ds.index", "l.ds"}, {"m.ds.metadata", "m.ds"}};
 
 	for (size_t i = 0; i < COUNT(bad_files); i++) {
-		const char *path = files_put(*state, bad_files[i].name, bad_files[i].bytes, bad_files[i].n);
+		const char *path =
+			files_put(*state, bad_files[i].name, bad_files[i].bytes, bad_files[i].n);
 
 		assert_refused(path, bad_files[i].format, bad_files[i].why);
 		assert_int_equal(unlink(path), 0);
 	}
 	assert_int_equal(mkdir(files_path(*state, "d.npy"), 0755), 0);
-	assert_refused(files_path(*state, "d.npy"), NULL, "is no regular file; a shard must be one");
+	assert_refused(
+		files_path(*state, "d.npy"), NULL, "is no regular file; a shard must be one");
 	/* A companion that is lost is not one that never was. */
 	for (size_t i = 0; i < COUNT(lost); i++) {
 		assert_int_equal(symlink("nowhere", files_path(*state, lost[i].link)), 0);
@@ -629,21 +658,23 @@ static void test_bad_llmc(void **state)
 	struct piece p;
 
 	for (size_t i = 0; i < COUNT(bad_llmc); i++) {
-		put_llmc(&p, bad_llmc[i].magic, bad_llmc[i].version, bad_llmc[i].count, bad_llmc[i].stored,
-			bad_llmc[i].bytes);
+		put_llmc(&p, bad_llmc[i].magic, bad_llmc[i].version, bad_llmc[i].count,
+			bad_llmc[i].stored, bad_llmc[i].bytes);
 		assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, bad_llmc[i].why);
 	}
 	/* Whatever the magic is, the header is none of the tokens. */
 	put_llmc(&p, 20240519, 1, 9, 9, 2);
-	assert_refused(
-		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 20240519; llm.c's are 20240520");
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL,
+		"magic is 20240519; llm.c's are 20240520");
 	put_llmc(&p, 0, 0, 9, 9, 4);
-	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 0; llm.c's are 20240520");
-	put_llmc(&p, __builtin_bswap32(20240801), 0x7000000, 0x9000000, 9, 4);
-	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, ", which is big-endian; llm.c's are");
-	put_llmc(&p, 20240519, 1, 9, 9, 2);
 	assert_refused(
-		files_put(*state, "a.bin", p.at, p.n), "llmc", "magic is 20240519; llm.c's are 20240520");
+		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 0; llm.c's are 20240520");
+	put_llmc(&p, __builtin_bswap32(20240801), 0x7000000, 0x9000000, 9, 4);
+	assert_refused(
+		files_put(*state, "a.bin", p.at, p.n), NULL, ", which is big-endian; llm.c's are");
+	put_llmc(&p, 20240519, 1, 9, 9, 2);
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), "llmc",
+		"magic is 20240519; llm.c's are 20240520");
 	p.n = 1023;
 	assert_refused(files_put(*state, "a.bin", p.at, p.n), "llmc", "its size is 1023 bytes");
 }
@@ -653,8 +684,10 @@ static const struct {
 	const uint64_t *ends;
 	const char *metadata, *why;
 } bad_ds[] = {
-	{2, ENDS(3, 2, 9), NULL, ".ds.index: document 1 ends at token 2, before the one ahead of it (3)"},
-	{2, ENDS(3, 10), NULL, "the last document ends at token 10; the file has 9 tokens of 2 bytes"},
+	{2, ENDS(3, 2, 9), NULL,
+		".ds.index: document 1 ends at token 2, before the one ahead of it (3)"},
+	{2, ENDS(3, 10), NULL,
+		"the last document ends at token 10; the file has 9 tokens of 2 bytes"},
 	{2, ENDS(3, 1ull << 63), NULL, "the last document ends at token 9223372036854775808"},
 	{2, ENDS(10, 9), NULL, ".ds.index: document 0 ends at token 10; the file has 9"},
 	{2, NULL, "gpt2|3\n9\n", "token size, line 1, is 3; must be 2 or 4"},
@@ -666,15 +699,18 @@ static const struct {
 	{2, NULL, "", "its 0 bytes have no line 2, the token count"},
 	{2, NULL, "gpt2|2", "its 6 bytes have no line 2, the token count"},
 	{2, NULL, "gpt2|2\n\33[31m\7\n", "token count, line 2, is '?[31m?'"},
-	{2, ENDS(3, 7), NULL, "the last document ends at token 7; the file has 9 tokens of 2 bytes"},
+	{2, ENDS(3, 7), NULL,
+		"the last document ends at token 7; the file has 9 tokens of 2 bytes"},
 	{2, NULL, "gpt2|4\n9\n",
 		"its size, 18 bytes, is no multiple of 4, the size of a token in .ds.metadata"},
-	{2, NULL, "gpt2|2\n8\n", ".ds.metadata: token count is 8; the file has 9 tokens of 2 bytes"},
+	{2, NULL, "gpt2|2\n8\n",
+		".ds.metadata: token count is 8; the file has 9 tokens of 2 bytes"},
 	{4, NULL, "gpt2|2\n9\n", "token count is 9; the file has 18 tokens of 2 bytes"},
 	{2, NULL, "gpt2|2\n-9\n", "token count, line 2, is '-9'; must be a whole number"},
 	{2, NULL, "gpt2|2\nmany\n", "token count, line 2, is 'many'"},
 	{2, NULL, "gpt2|2\n\n", "token count, line 2, is ''"},
-	{2, NULL, "gpt2|2\n99999999999999999999999\n", "token count, line 2, is '99999999999999999999999'"},
+	{2, NULL, "gpt2|2\n99999999999999999999999\n",
+		"token count, line 2, is '99999999999999999999999'"},
 	{2, ENDS(12), "gpt2|2\n9\n", "the last document ends at token 12; the file has 9"},
 };
 
@@ -683,11 +719,12 @@ static void test_bad_datatrove(void **state)
 	char *large = malloc(1 << 17);
 
 	for (size_t i = 0; i < COUNT(bad_ds); i++)
-		assert_refused(put_ds(*state, bad_ds[i].bytes, bad_ds[i].ends, bad_ds[i].metadata), NULL,
-			bad_ds[i].why);
+		assert_refused(put_ds(*state, bad_ds[i].bytes, bad_ds[i].ends, bad_ds[i].metadata),
+			NULL, bad_ds[i].why);
 	put_ds(*state, 2, NULL, NULL);
 	files_put(*state, "a.ds.index", "1234567", 7);
-	assert_refused(files_path(*state, "a.ds"), NULL, ".ds.index: its size, 7 bytes, is no multiple of 8");
+	assert_refused(files_path(*state, "a.ds"), NULL,
+		".ds.index: its size, 7 bytes, is no multiple of 8");
 	put_ds(*state, 2, NULL, NULL);
 	assert_int_equal(mkdir(files_path(*state, "a.ds.index"), 0755), 0);
 	assert_refused(files_path(*state, "a.ds"), NULL, "a.ds.index: is no regular file");
@@ -700,7 +737,8 @@ static void test_bad_datatrove(void **state)
 	free(large);
 }
 
-/* An index that is small is looked at by whoever describes its shard, any other by whoever opens it. */
+/* An index that is small is looked at by whoever describes its shard, any other by whoever opens
+ * it. */
 static void test_late_datatrove(void **state)
 {
 	enum { TOKENS = 20000 };
@@ -725,7 +763,8 @@ static void test_late_datatrove(void **state)
 			shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 		assert_int_equal(format != NULL, i > 0);
-		assert_true(!format || !shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
+		assert_true(
+			!format || !shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
 		assert_non_null(strstr(why, ".ds.index: document 500 ends at token 1, before"));
 		close(fd);
 	}
@@ -768,7 +807,8 @@ static void test_companions(void **state)
 	files_put(f, "sub/c.ds.index", "", 0);
 	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
 	snprintf(whole, sizeof(whole),
-		"%s/sub/c.ds.index: is a datatrove index, but no shard that it belongs to (.ds) is among the "
+		"%s/sub/c.ds.index: is a datatrove index, but no shard that it belongs to (.ds) is "
+		"among the "
 		"files; add that, "
 		"or move this away",
 		f->directory);
@@ -779,7 +819,8 @@ static void test_companions(void **state)
 	assert_non_null(strstr(why, "0_a.ds.index: is a datatrove index"));
 	assert_int_equal(unlink(files_path(f, "0_a.ds.index")), 0);
 	assert_int_equal(unlink(files_path(f, "0_a.ds.loss")), 0);
-	assert_listed(f, "part-0.npy sub/b.ds.zst "); /* metadata is of a directory and what lies below it */
+	assert_listed(f,
+		"part-0.npy sub/b.ds.zst "); /* metadata is of a directory and what lies below it */
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /*
- * The window table against a count by hand: every window of small random tables, and the vectors of the
- * order's contract.
+ * The window table against a count by hand: every window of small random tables, and the vectors of
+ * the order's contract.
  */
 #include "proto/table.h"
 #include "tests/unit/rng.h"
@@ -20,8 +20,8 @@ struct fixture {
 	uint64_t tokens[SHARDS], first[SHARDS + 1];
 };
 
-static void number(
-	struct fixture *f, const uint64_t *tokens, uint64_t shards, uint64_t window, uint64_t stride)
+static void number(struct fixture *f, const uint64_t *tokens, uint64_t shards, uint64_t window,
+	uint64_t stride)
 {
 	memcpy(f->tokens, tokens, shards * sizeof(*tokens));
 	f->table = (struct table){.window_tokens = window,
@@ -40,8 +40,8 @@ static struct order_dataset order_of(const struct table *table, bool slide)
 		.slide = slide};
 }
 
-static void assert_at(
-	const struct table *t, bool slide, uint64_t epoch, uint64_t window, uint64_t shard, uint64_t offset)
+static void assert_at(const struct table *t, bool slide, uint64_t epoch, uint64_t window,
+	uint64_t shard, uint64_t offset)
 {
 	struct order_dataset order = order_of(t, slide);
 	uint64_t s, o;
@@ -148,11 +148,12 @@ static void check_table(const struct table *t, bool slide, uint64_t epoch)
 			for (uint64_t tokens = 0; tokens <= t->tokens[s] + 1 - token; tokens++) {
 				uint64_t first, count;
 
-				table_touching(t, &order, 42, epoch, s, token, tokens, &first, &count);
+				table_touching(
+					t, &order, 42, epoch, s, token, tokens, &first, &count);
 				for (uint64_t w = 0; w < t->windows; w++) {
-					bool touches =
-						tokens > 0 && memchr(&holds[w][s][token], 1,
-								      least(tokens, t->tokens[s] - token));
+					bool touches = tokens > 0 &&
+						       memchr(&holds[w][s][token], 1,
+							       least(tokens, t->tokens[s] - token));
 
 					assert_int_equal(touches, w >= first && w < first + count);
 				}
@@ -169,7 +170,8 @@ static void test_random(void **state)
 		struct fixture f;
 
 		for (uint64_t s = 0; s < shards; s++)
-			tokens[s] = rng_below(&rng, 3) ? rng_below(&rng, TOKENS) : rng_below(&rng, 4);
+			tokens[s] =
+				rng_below(&rng, 3) ? rng_below(&rng, TOKENS) : rng_below(&rng, 4);
 		number(&f, tokens, shards, 1 + rng_below(&rng, 20), 1 + rng_below(&rng, 30));
 		check_table(&f.table, i & 1, rng_below(&rng, 5));
 	}

@@ -1,6 +1,6 @@
 /*
- * Who reads next, and how much: the tree of turns alone, then feeds of several users in one engine. All of it
- * is counted, nothing is timed.
+ * Who reads next, and how much: the tree of turns alone, then feeds of several users in one engine.
+ * All of it is counted, nothing is timed.
  */
 #include "daemon/engine/engine.h"
 #include "daemon/engine/turns.h"
@@ -47,7 +47,8 @@ static void assert_equal_shares(uint64_t a, uint64_t b, uint64_t largest)
 	uint64_t most = 2 * (TURN_QUANTUM + largest);
 
 	if (a > b + most || b > a + most)
-		fail_msg("shares of %llu and %llu bytes", (unsigned long long)a, (unsigned long long)b);
+		fail_msg("shares of %llu and %llu bytes", (unsigned long long)a,
+			(unsigned long long)b);
 }
 
 static void a_user_of_many_sessions_gets_one_share(void **state)
@@ -184,7 +185,8 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS);
 }
 
-/* Two feeds of one run of one user: what one has in flight for ever holds up neither the other nor the user.
+/* Two feeds of one run of one user: what one has in flight for ever holds up neither the other nor
+ * the user.
  */
 static void what_hangs_is_counted_apart(void **state)
 {
@@ -239,8 +241,8 @@ struct session {
 	void *meta, *data;
 };
 
-static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, uint64_t run, uint32_t slots,
-	uint32_t rows, uint64_t samples)
+static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, uint64_t run,
+	uint32_t slots, uint32_t rows, uint64_t samples)
 {
 	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
 	struct cursor identity = {.stream = "s",
@@ -366,7 +368,8 @@ static void a_huge_batch_keeps_nobody_waiting(void **state)
 	session_free(&polite);
 }
 
-/* Those of one user, with many sessions of many runs, get together what the other one gets for its one. */
+/* Those of one user, with many sessions of many runs, get together what the other one gets for its
+ * one. */
 static void sessions_of_one_user_are_one_class(void **state)
 {
 	struct rig *r = rig_make();
@@ -417,8 +420,8 @@ static void wakes_are_paid_for(void **state)
 	}
 	assert_true(wakes > 400);
 	/* Not to the byte: a debt is forgiven while nobody else could read. */
-	assert_in_range(
-		r->begun[0] * row + wakes * TURN_WAKE, r->begun[1] * row / 3 * 2, r->begun[1] * row / 2 * 3);
+	assert_in_range(r->begun[0] * row + wakes * TURN_WAKE, r->begun[1] * row / 3 * 2,
+		r->begun[1] * row / 2 * 3);
 	rig_free(r, 2);
 	session_free(&eager);
 	session_free(&steady);

@@ -54,8 +54,8 @@ static void round_trip(void **state)
 		assert_null(wire_decode(&back, packet, n));
 		assert_same(&w, &back);
 		for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++)
-			assert_true(
-				wire_bytes(&back, key).at > packet && wire_bytes(&back, key).at < packet + n);
+			assert_true(wire_bytes(&back, key).at > packet &&
+				    wire_bytes(&back, key).at < packet + n);
 	}
 	free(packet);
 }
@@ -213,7 +213,8 @@ static void the_longest_request_and_answer_fit(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES), *args = malloc(WIRE_ARGS_BYTES),
 	     *back = malloc(WIRE_ARGS_BYTES);
-	char *cursor = calloc(1, LIMIT_CURSOR_BYTES), text[LIMIT_TEXT_BYTES + 1], name[LIMIT_NAME_BYTES + 1];
+	char *cursor = calloc(1, LIMIT_CURSOR_BYTES), text[LIMIT_TEXT_BYTES + 1],
+	     name[LIMIT_NAME_BYTES + 1];
 	struct wire w = {.op = WIRE_REQUEST}, heard;
 
 	(void)state;

@@ -1,6 +1,6 @@
 /*
- * Compressed files: any range of them is what was compressed, whatever the frames; many threads share a cache
- * whose budget holds; and no lie of a seek table or a frame is believed.
+ * Compressed files: any range of them is what was compressed, whatever the frames; many threads
+ * share a cache whose budget holds; and no lie of a seek table or a frame is believed.
  */
 #include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
@@ -51,7 +51,8 @@ static void add_frame(struct file *f, const uint8_t *bytes, size_t n, bool sized
 	assert_false(ZSTD_isError(length));
 	ZSTD_freeCCtx(c);
 	f->data.n += length;
-	f->frame[f->frames++] = (struct frame){(uint32_t)length, (uint32_t)n, (uint32_t)XXH64(bytes, n, 0)};
+	f->frame[f->frames++] =
+		(struct frame){(uint32_t)length, (uint32_t)n, (uint32_t)XXH64(bytes, n, 0)};
 }
 
 static void add_table(struct file *f, bool checksums)
@@ -122,7 +123,8 @@ static void test_ranges(void **state)
 		make(&f, &rng, i % 2 ? 300 + rng_below(&rng, 1000) : 10000);
 		if (i % 4 < 3)
 			add_table(&f, i % 4 < 2);
-		struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), NULL, &fd);
+		struct bytes *b =
+			open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), NULL, &fd);
 
 		assert_int_equal(b->size, CONTENT);
 		assert_false(b->plain);
@@ -153,7 +155,8 @@ static void test_skippable(void **state)
 		piece_text(&f.data, "abc");
 		add_frame(&f, content + at, CONTENT / 4, at % 8 == 0);
 	}
-	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), NULL, &fd);
+	struct bytes *b =
+		open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), NULL, &fd);
 
 	assert_int_equal(b->frames, 4);
 	assert_int_equal(b->frame_bytes, CONTENT / 4);
@@ -208,16 +211,20 @@ static void test_threads(void **state)
 		for (int k = 0; k < 2; k++)
 			b[k] = open_bytes(files_path(*state, "a.bin.zst"), frames, &fd[k]);
 		for (int k = 0; k < THREADS; k++) {
-			reader[k] = (struct reader){b[k % 2], frames, (uint64_t)k + 1, budgets[i], 0};
-			assert_int_equal(pthread_create(&thread[k], NULL, read_ranges, &reader[k]), 0);
+			reader[k] =
+				(struct reader){b[k % 2], frames, (uint64_t)k + 1, budgets[i], 0};
+			assert_int_equal(
+				pthread_create(&thread[k], NULL, read_ranges, &reader[k]), 0);
 		}
 		for (int k = 0; k < THREADS; k++) {
 			pthread_join(thread[k], NULL);
 			if (budgets[i])
-				assert_true(reader[k].most <= (budgets[i] < 400000 ? 400000 : budgets[i]));
+				assert_true(reader[k].most <=
+					    (budgets[i] < 400000 ? 400000 : budgets[i]));
 		}
 		assert_true(frames_bytes(frames) <= budgets[i]);
-		if (budgets[i] > 600000) { /* all of it, once though two files are open, and 8 decoders */
+		if (budgets[i] >
+			600000) { /* all of it, once though two files are open, and 8 decoders */
 			assert_true(frames_bytes(frames) >= CONTENT);
 			assert_true(frames_bytes(frames) <= CONTENT + THREADS * 400000);
 		}
@@ -241,7 +248,8 @@ static void test_try(void **state)
 	for (size_t at = 0; at < CONTENT; at += CONTENT / 4)
 		add_frame(&f, content + at, CONTENT / 4, true);
 	add_table(&f, true);
-	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
+	struct bytes *b =
+		open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
 
 	assert_false(bytes_try(b, 0, got, 1));
 	assert_int_equal(frames_bytes(frames), 0);
@@ -267,7 +275,8 @@ static void test_replaced(void **state)
 	f = (struct file){.frames = 0};
 	add_frame(&f, content, 5000, true);
 	add_table(&f, true);
-	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
+	struct bytes *b =
+		open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
 
 	assert_range(b, 0, 5000);
 	bytes_close(b);
@@ -310,7 +319,8 @@ static void assert_refused(const char *path, uint64_t budget, const char *expect
 	close(fd);
 }
 
-/* A file of three frames of 5000, 0 and 7000 bytes with a table; @at from its end (or begin) set to @value.
+/* A file of three frames of 5000, 0 and 7000 bytes with a table; @at from its end (or begin) set to
+ * @value.
  */
 static const struct {
 	int at; /* < 0: from the end */
@@ -324,10 +334,12 @@ static const struct {
 	{-9, 4, 2, "number of frames is 2, but at byte"},
 	{-9, 4, 4, "number of frames is 4, but at byte"},
 	{-9, 4, 0, "number of frames is 0, but at byte"},
-	{-9, 4, 0xffffffff, "number of frames is 4294967295, a table of 51539607557 bytes; the file has"},
+	{-9, 4, 0xffffffff,
+		"number of frames is 4294967295, a table of 51539607557 bytes; the file has"},
 	{-49, 4, 100, "number of frames is 3, but at byte"},
 	{-53, 4, 0x184d2a5d, "number of frames is 3, but at byte"},
-	{-45, 4, 0xffffffff, "frame 0 has a compressed size of 4294967295; from byte 0 on there are"},
+	{-45, 4, 0xffffffff,
+		"frame 0 has a compressed size of 4294967295; from byte 0 on there are"},
 	{-45, 4, 1, "frame 0: decompressed size is 5000; its 1 compressed bytes hold at most 0"},
 	{-41, 4, 0xffffffff, "frame 0: decompressed size is 4294967295; its"},
 	{-41, 4, 0, "frame 0 has a decompressed size of 0; its"},
@@ -338,7 +350,8 @@ static const struct {
 	{-17, 4, 7002, "frame 2 decodes to 7000 bytes; the seek table says 7002"},
 	{-17, 4, 6998, "frame 2 is damaged: Destination buffer is too small"},
 	{-17, 4, 100000000,
-		"frame 2: the seek table says that it decodes to 100000000 bytes; it holds at most"},
+		"frame 2: the seek table says that it decodes to 100000000 bytes; it holds at "
+		"most"},
 	{-13, 4, 0, "frame 2 is damaged: its checksum is"},
 	{0, 4, 0, "frame 0 is at byte 0, where no zstd frame begins"},
 	{4, 1, 0x08, "frame 0 is at byte 0, where no zstd frame begins"},
@@ -378,7 +391,8 @@ static void test_shifted(void **state)
 	f.frame[0].length += 4;
 	f.frame[2].length -= 4;
 	add_table(&f, true);
-	assert_refused(files_put(*state, "a.bin.zst", f.data.at, f.data.n), 0, "frame 2 is at byte");
+	assert_refused(
+		files_put(*state, "a.bin.zst", f.data.at, f.data.n), 0, "frame 2 is at byte");
 	f.data.n -= 17 + 36;
 	f.frame[0].length -= 4;
 	f.frame[1].length += 1;
@@ -391,8 +405,8 @@ static void test_shifted(void **state)
 	f.data.n -= 17 + 36;
 	piece_number(&f.data, 0, 1);
 	add_table(&f, true);
-	assert_refused(
-		files_put(*state, "a.bin.zst", f.data.at, f.data.n), 0, "seek table: its frames make up");
+	assert_refused(files_put(*state, "a.bin.zst", f.data.at, f.data.n), 0,
+		"seek table: its frames make up");
 }
 
 /* Without a table: cut at any byte, it is refused, but between frames. */
@@ -411,11 +425,13 @@ static void test_cut(void **state)
 			int fd;
 			struct bytes *b;
 
-			if (n == f.frame[0].length || n == (size_t)f.frame[0].length + f.frame[1].length)
+			if (n == f.frame[0].length ||
+				n == (size_t)f.frame[0].length + f.frame[1].length)
 				continue;
 			files_put(*state, "a.bin.zst", f.data.at, n);
 			fd = open(files_path(*state, "a.bin.zst"), O_RDONLY | O_CLOEXEC);
-			b = bytes_open(fd, ((struct files *)*state)->path, NULL, 0, why, sizeof(why));
+			b = bytes_open(
+				fd, ((struct files *)*state)->path, NULL, 0, why, sizeof(why));
 			if (b)
 				fail_msg("cut at %zu of %zu it is accepted", n, f.data.n);
 			close(fd);
@@ -456,7 +472,8 @@ static void test_budget(void **state)
 	make_three(&f);
 	files_put(*state, "a.bin.zst", f.data.at, f.data.n);
 	assert_refused(files_path(*state, "a.bin.zst"), 6999,
-		"zstd frame 2 decodes to 7000 bytes; the decode budget is 6999: compress the file in frames "
+		"zstd frame 2 decodes to 7000 bytes; the decode budget is 6999: compress the file "
+		"in frames "
 		"of 256 KiB");
 	for (int sized = 0; sized < 2; sized++) {
 		f = (struct file){.frames = 0};
@@ -464,7 +481,8 @@ static void test_budget(void **state)
 		files_put(*state, "a.bin.zst", f.data.at, f.data.n);
 		assert_refused(files_path(*state, "a.bin.zst"), 6999,
 			sized ? "zstd frame 0 decodes to 7000 bytes; the decode budget is 6999"
-			      : "zstd frame 0 decodes to more than 6999 bytes; the decode budget is 6999");
+			      : "zstd frame 0 decodes to more than 6999 bytes; the decode budget "
+				"is 6999");
 	}
 	assert_refused(files_put(*state, "a.bin.zst", "", 0), 0, "its size is 0 bytes");
 	assert_refused(files_put(*state, "a.bin.zst", "abcdef", 6), 0,
@@ -506,7 +524,8 @@ static void test_head(void **state)
 		assert_int_equal(bytes_head(b, head, some), some);
 		assert_memory_equal(head, raw, some);
 	}
-	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format =
+		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
 
 	if (!format)
 		fail_msg("%s", why);

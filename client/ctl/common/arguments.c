@@ -34,8 +34,8 @@ int ctl_options(int argc, char **argv, const struct ctl_option *options, unsigne
 	size_t length = 1;
 
 	for (unsigned i = 0; i < n && i < CTL_OPTIONS; i++) {
-		names[i] = (struct option){options[i].name, options[i].flag ? no_argument : required_argument,
-			NULL, 256 + (int)i};
+		names[i] = (struct option){options[i].name,
+			options[i].flag ? no_argument : required_argument, NULL, 256 + (int)i};
 		if (options[i].letter) {
 			letters[length++] = options[i].letter;
 			if (!options[i].flag)

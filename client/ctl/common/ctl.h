@@ -1,6 +1,6 @@
 /*
- * What the subcommands of tokctl share. Facts go to stdout, one a line, aligned for people or (--json) as one
- * object a line; errors go to stderr, one line each.
+ * What the subcommands of tokctl share. Facts go to stdout, one a line, aligned for people or
+ * (--json) as one object a line; errors go to stderr, one line each.
  */
 #ifndef TOKEND_CTL_H
 #define TOKEND_CTL_H
@@ -48,16 +48,17 @@ struct ctl_option {
 enum { CTL_OPTIONS = 24 }; /* in one table at most */
 
 /*
- * Options may stand anywhere. Returns how many other arguments there are, moved to argv[1] …, or -1 after a
- * usage error; then the caller returns CTL_USAGE.
+ * Options may stand anywhere. Returns how many other arguments there are, moved to argv[1] …, or -1
+ * after a usage error; then the caller returns CTL_USAGE.
  */
 int ctl_options(int argc, char **argv, const struct ctl_option *options, unsigned n);
 /* Plain decimal digits up to 2^64 - 1. */
 bool ctl_number(const char *text, uint64_t *value);
 /* A finite decimal number ≥ 0. */
 bool ctl_weight(const char *text, double *value);
-/* Where the daemon listens: @option, else $TOKEND_SOCKET, else the socket of the config @config, else the
- * usual place. Owned by the caller; NULL after an error was printed. @option and @config may be NULL. */
+/* Where the daemon listens: @option, else $TOKEND_SOCKET, else the socket of the config @config,
+ * else the usual place. Owned by the caller; NULL after an error was printed. @option and @config
+ * may be NULL. */
 char *ctl_socket(const char *option, const char *config);
 
 /* ---- output ---- */
@@ -70,8 +71,8 @@ struct ctl_out {
 
 void ctl_put(struct ctl_out *out, const char *text);
 void ctl_put_number(struct ctl_out *out, uint64_t value);
-void ctl_put_string(
-	struct ctl_out *out, const char *text); /* JSON, with its quotes; bytes that are no UTF-8 as \udcXX */
+void ctl_put_string(struct ctl_out *out,
+	const char *text); /* JSON, with its quotes; bytes that are no UTF-8 as \udcXX */
 /* "key":value with the key as it is. */
 void ctl_put_pair(struct ctl_out *out, const char *key, uint64_t value);
 /* For people: padded to @width, control characters replaced. */
@@ -96,8 +97,8 @@ enum ctl_heard {
 	CTL_BAD,
 };
 
-/* Connects and says hello. -1 after an error. @given and @config are ctl_socket()'s; *@socket, what that
- * gave, is the caller's. */
+/* Connects and says hello. -1 after an error. @given and @config are ctl_socket()'s; *@socket, what
+ * that gave, is the caller's. */
 int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet);
 /* The next message within @ms. @other: a descriptor to watch too, or -1. */
 enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other);
@@ -106,8 +107,8 @@ bool ctl_receive(int fd, struct packet *packet);
 /* The same, in answer to a question; one that says why not is an error. */
 bool ctl_ask(int fd, const struct wire *question, struct packet *packet);
 /* Asks for all sessions, and gives @each what comes until the totals, which are then in @packet. */
-bool ctl_status_list(
-	int fd, struct packet *packet, void (*each)(void *context, const struct wire *w), void *context);
+bool ctl_status_list(int fd, struct packet *packet,
+	void (*each)(void *context, const struct wire *w), void *context);
 
 /* ---- streams and cursors; errors are printed ---- */
 
@@ -135,13 +136,14 @@ struct ctl_history {
 };
 
 /*
- * Of the cursors in files @paths, or of the log that tokend keeps of run @run (STATE_DIR/STREAM/RUN/mixes),
- * or, with neither, of the config. @n paths and @run exclude each other. The files, in any order, are refused
- * if they do not join. A log goes back as far as it joins and can be read; where that is not the run's
- * beginning because of a file, stderr says which.
+ * Of the cursors in files @paths, or of the log that tokend keeps of run @run
+ * (STATE_DIR/STREAM/RUN/mixes), or, with neither, of the config. @n paths and @run exclude each
+ * other. The files, in any order, are refused if they do not join. A log goes back as far as it
+ * joins and can be read; where that is not the run's beginning because of a file, stderr says
+ * which.
  */
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths, unsigned n,
-	const char *run);
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run);
 void ctl_history_close(struct ctl_history *h);
 
 /* ---- reader.c: the tokens of windows, from the shards ---- */

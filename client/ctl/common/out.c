@@ -88,8 +88,8 @@ static size_t character(const unsigned char *p)
 static void put_escape(struct ctl_out *out, unsigned code)
 {
 	static const char hex[] = "0123456789abcdef";
-	const char text[6] = {
-		'\\', 'u', hex[code >> 12], hex[code >> 8 & 15], hex[code >> 4 & 15], hex[code & 15]};
+	const char text[6] = {'\\', 'u', hex[code >> 12], hex[code >> 8 & 15], hex[code >> 4 & 15],
+		hex[code & 15]};
 
 	put(out, text, sizeof(text));
 }
@@ -107,8 +107,9 @@ void ctl_put_string(struct ctl_out *out, const char *text)
 			continue;
 		}
 		put(out, (const char *)from, (size_t)(p - from));
-		put_escape(out,
-			n == 0 ? 0xdc00 + *p : *p); /* what is no UTF-8 as Python's surrogateescape has it */
+		put_escape(
+			out, n == 0 ? 0xdc00 + *p
+				    : *p); /* what is no UTF-8 as Python's surrogateescape has it */
 		from = ++p;
 	}
 	put(out, (const char *)from, (size_t)(p - from));

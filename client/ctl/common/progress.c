@@ -32,8 +32,8 @@ static void draw(const struct ctl_progress *p, uint64_t now)
 		cells[i] = (double)i < share * CELLS ? '#' : '.';
 	cells[CELLS] = 0;
 	unsigned long left = rate > 0 ? (unsigned long)((double)p->total * (1 - share) / rate) : 0;
-	int n = snprintf(line, sizeof(line), "\r\033[K%s [%s] %3.0f %%  %.0f MB/s  %lu:%02lu left", p->what,
-		cells, 100 * share, rate / 1e6, left / 60, left % 60);
+	int n = snprintf(line, sizeof(line), "\r\033[K%s [%s] %3.0f %%  %.0f MB/s  %lu:%02lu left",
+		p->what, cells, 100 * share, rate / 1e6, left / 60, left % 60);
 
 	(void)!write(STDERR_FILENO, line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1);
 }

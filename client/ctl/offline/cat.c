@@ -1,6 +1,7 @@
 /*
- * tokctl cat: the smallest trainer there is. It attaches, writes the tokens of its batches to stdout as they
- * lie in the ring, and can leave its cursor in a file: enough to see, diff and checksum what any rank gets.
+ * tokctl cat: the smallest trainer there is. It attaches, writes the tokens of its batches to
+ * stdout as they lie in the ring, and can leave its cursor in a file: enough to see, diff and
+ * checksum what any rank gets.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/lib/tokend.h"
@@ -59,8 +60,8 @@ static int set_start(struct cat *c, const char *start, const char *cursor)
 /* 0, or the exit status to leave with. The socket is the caller's to free. */
 static int parse(int argc, char **argv, struct cat *c, char **socket_path)
 {
-	const char *rank = NULL, *world = NULL, *micro = NULL, *batches = NULL, *socket = NULL, *start = NULL,
-		   *cursor = NULL;
+	const char *rank = NULL, *world = NULL, *micro = NULL, *batches = NULL, *socket = NULL,
+		   *start = NULL, *cursor = NULL;
 	const char *run = NULL, *peer = NULL, *slots = NULL, *config = NULL;
 	const struct ctl_option options[] = {
 		{.name = "rank", .value = &rank},

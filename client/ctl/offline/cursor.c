@@ -1,6 +1,6 @@
 /*
- * tokctl cursor: the edits of a cursor, on files. Everything is checked before the first byte is written, so
- * that -o may name the file that was read; then what has changed is said.
+ * tokctl cursor: the edits of a cursor, on files. Everything is checked before the first byte is
+ * written, so that -o may name the file that was read; then what has changed is said.
  */
 #include "client/ctl/offline/cursor_show.h"
 
@@ -156,8 +156,8 @@ static int read_weight(const struct cursor *c, char *argument, double *weights, 
 	double weight;
 
 	if (!equals || !ctl_weight(equals + 1, &weight))
-		return ctl_usage(
-			"cursor", "'%s' must be DATASET=WEIGHT, a finite weight of 0 or more", argument);
+		return ctl_usage("cursor",
+			"'%s' must be DATASET=WEIGHT, a finite weight of 0 or more", argument);
 	*equals = 0;
 	int d = find(c, argument);
 
@@ -176,7 +176,8 @@ static void note_unnamed(const struct cursor *c, const bool *given)
 	for (uint32_t d = 0; d < c->datasets; d++)
 		for (uint32_t i = 0; !given[d] && i < c->segments; i++)
 			if (ctl_units(c->segment[i], d) > 0) {
-				note("dataset %s is not named: it gets weight 0", c->dataset[d].name);
+				note("dataset %s is not named: it gets weight 0",
+					c->dataset[d].name);
 				break;
 			}
 }
@@ -253,7 +254,8 @@ static int remove_dataset(struct cursor *c, const struct edit *e)
 	if (!cursor_remove(c, (uint32_t)d, at, &why))
 		return refuse(e->from, &why);
 	if (!e->at)
-		note("dataset %s is served no more from position %" PRIu64 " on", c->dataset[d].name, at);
+		note("dataset %s is served no more from position %" PRIu64 " on",
+			c->dataset[d].name, at);
 	return CTL_OK;
 }
 
@@ -278,7 +280,8 @@ static int schedule(struct cursor *c, const struct edit *e)
 
 /* ---- the table ---- */
 
-/* Arguments behind the cursor file, and which of the options it takes (and, but for --at, needs). */
+/* Arguments behind the cursor file, and which of the options it takes (and, but for --at, needs).
+ */
 struct edit_command {
 	const char *name;
 	edit_function *run;
@@ -312,14 +315,16 @@ static int run_edit(const struct edit_command *command, int argc, char **argv)
 	if (command->samples)
 		options[count++] = (struct ctl_option){.name = "samples", .value = &e.samples};
 	if (command->config)
-		options[count++] = (struct ctl_option){.name = "config", .letter = 'c', .value = &e.config};
+		options[count++] =
+			(struct ctl_option){.name = "config", .letter = 'c', .value = &e.config};
 
 	int n = ctl_options(argc, argv, options, count);
 
 	if (n < 0)
 		return CTL_USAGE;
-	if (n - 1 < command->least || n - 1 > command->most || !e.to || (command->position && !e.position) ||
-		(command->samples && !e.samples) || (command->config && !e.config))
+	if (n - 1 < command->least || n - 1 > command->most || !e.to ||
+		(command->position && !e.position) || (command->samples && !e.samples) ||
+		(command->config && !e.config))
 		return ctl_usage("cursor", "%s needs %s", command->name, command->needs);
 	e.from = argv[1];
 	e.argument = argv + 2;
@@ -343,5 +348,6 @@ int ctl_cursor(int argc, char **argv)
 	for (size_t i = 0; i < COUNT(edits); i++)
 		if (strcmp(edits[i].name, name) == 0)
 			return run_edit(&edits[i], argc - 1, argv + 1);
-	return ctl_usage("cursor", "needs one of new, show, diff, seek, skip, mix, add, remove, schedule");
+	return ctl_usage(
+		"cursor", "needs one of new, show, diff, seek, skip, mix, add, remove, schedule");
 }

@@ -166,8 +166,8 @@ static void show_text(struct ctl_out *out, const struct cursor *c)
 		c->seed, c->seq_len, c->extra, c->stride, c->next);
 	ctl_put(out, line);
 	if (c->epochs)
-		snprintf(line, sizeof(line), "end      %" PRIu64 " (epochs %" PRIu64 ")\n", cursor_end(c),
-			c->epochs);
+		snprintf(line, sizeof(line), "end      %" PRIu64 " (epochs %" PRIu64 ")\n",
+			cursor_end(c), c->epochs);
 	else if (c->samples)
 		snprintf(line, sizeof(line), "end      %" PRIu64 "\n", c->samples);
 	else
@@ -318,7 +318,8 @@ static void diff_dataset(struct diff *d, const struct cursor *a, const struct cu
 		return;
 	}
 	for (size_t k = 0; k < COUNT(numbers); k++) {
-		snprintf(field, sizeof(field), "dataset %s: %s", a->dataset[i].name, numbers[k].what);
+		snprintf(field, sizeof(field), "dataset %s: %s", a->dataset[i].name,
+			numbers[k].what);
 		diff_number(d, field, numbers[k].left, numbers[k].right);
 	}
 	snprintf(field, sizeof(field), "dataset %s: shuffle", a->dataset[i].name);
@@ -351,7 +352,8 @@ static char *shares_of(const struct cursor *c, const struct order_segment *s)
 }
 
 /* A mix that only one of the two has. */
-static void diff_one_sided(struct diff *d, const struct cursor *c, const struct order_segment *s, bool left)
+static void diff_one_sided(
+	struct diff *d, const struct cursor *c, const struct order_segment *s, bool left)
 {
 	char field[64], *shares = shares_of(c, s);
 	const char *text = shares ? shares : "present";
@@ -361,9 +363,10 @@ static void diff_one_sided(struct diff *d, const struct cursor *c, const struct 
 	free(shares);
 }
 
-/* A dataset's share where it has another one: for people in percent, as far as percents tell them apart. */
-static void diff_share(struct diff *d, const struct cursor *names, uint32_t i, const struct order_segment *a,
-	const struct order_segment *b)
+/* A dataset's share where it has another one: for people in percent, as far as percents tell them
+ * apart. */
+static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
+	const struct order_segment *a, const struct order_segment *b)
 {
 	struct share left = share_of(a, i), right = share_of(b, i);
 	bool percent = !d->json && strcmp(left.text, right.text) != 0;
@@ -371,8 +374,8 @@ static void diff_share(struct diff *d, const struct cursor *names, uint32_t i, c
 
 	if (ctl_units(a, i) == ctl_units(b, i))
 		return;
-	snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s%s", a->start, names->dataset[i].name,
-		percent ? "" : ": units");
+	snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s%s", a->start,
+		names->dataset[i].name, percent ? "" : ": units");
 	if (percent)
 		differ_text(d, field, left.text, right.text);
 	else
@@ -388,15 +391,19 @@ static void diff_past(struct diff *d, const struct cursor *names, const struct o
 	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++) {
 		snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s: served before", a->start,
 			names->dataset[i].name);
-		diff_number(d, field, i < a->datasets ? a->base[i] : 0, i < b->datasets ? b->base[i] : 0);
+		diff_number(d, field, i < a->datasets ? a->base[i] : 0,
+			i < b->datasets ? b->base[i] : 0);
 	}
 	for (uint32_t i = 0; i < a->padded || i < b->padded; i++) {
-		snprintf(field, sizeof(field), "mix from %" PRIu64 ": rounding[%" PRIu32 "]", a->start, i);
-		diff_number(d, field, i < a->padded ? a->phase[i] : 0, i < b->padded ? b->phase[i] : 0);
+		snprintf(field, sizeof(field), "mix from %" PRIu64 ": rounding[%" PRIu32 "]",
+			a->start, i);
+		diff_number(
+			d, field, i < a->padded ? a->phase[i] : 0, i < b->padded ? b->phase[i] : 0);
 	}
 }
 
-/* Two mixes from the same position on. @past: compare what came before them, too. True if they differ. */
+/* Two mixes from the same position on. @past: compare what came before them, too. True if they
+ * differ. */
 static bool diff_pair(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b, bool past)
 {
@@ -415,7 +422,8 @@ static bool diff_pair(struct diff *d, const struct cursor *names, const struct o
 static void diff_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
 {
 	const struct cursor *names = a->datasets > b->datasets ? a : b;
-	/* Once one of them has another mix than the other, what it serves by later ones is another number. */
+	/* Once one of them has another mix than the other, what it serves by later ones is another
+	 * number. */
 	bool told = false;
 
 	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
@@ -434,7 +442,8 @@ static void diff_mixes(struct diff *d, const struct cursor *a, const struct curs
 	}
 }
 
-bool ctl_cursor_compare(struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json)
+bool ctl_cursor_compare(
+	struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json)
 {
 	struct diff d = {.out = out, .json = json};
 	const struct {

@@ -10,10 +10,12 @@ int ctl_cursor_show(int argc, char **argv);
 int ctl_cursor_diff(int argc, char **argv);
 
 /*
- * Prints how @b differs from @a, a difference a line. What follows from a difference that was told (the
- * counts and roundings of a mix whose predecessor is another) is not told again. True if they are equal.
+ * Prints how @b differs from @a, a difference a line. What follows from a difference that was told
+ * (the counts and roundings of a mix whose predecessor is another) is not told again. True if they
+ * are equal.
  */
-bool ctl_cursor_compare(struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json);
+bool ctl_cursor_compare(
+	struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json);
 
 /* Units of dataset @d, 0 where the segment is older than the dataset. */
 uint64_t ctl_units(const struct order_segment *segment, uint32_t d);

@@ -1,13 +1,15 @@
 /*
  * The mixes of a run, joined from what is known of them.
  *
- * A cursor knows the segment in which it stands and those announced to follow. Several cursors of one run
- * know more. Two segments follow each other only if the counts and roundings of the second are those that the
- * first leads to; so a gap between cursors is seen, and so is a mix that was replaced before it came to act.
+ * A cursor knows the segment in which it stands and those announced to follow. Several cursors of
+ * one run know more. Two segments follow each other only if the counts and roundings of the second
+ * are those that the first leads to; so a gap between cursors is seen, and so is a mix that was
+ * replaced before it came to act.
  *
- * Cursors named one by one come in any order and are joined by that alone. The log that tokend keeps has an
- * order, and so can tell of a run that was restarted from an older checkpoint: a later file's word counts
- * from where its current segment begins, whatever earlier ones said of what comes there.
+ * Cursors named one by one come in any order and are joined by that alone. The log that tokend
+ * keeps has an order, and so can tell of a run that was restarted from an older checkpoint: a later
+ * file's word counts from where its current segment begins, whatever earlier ones said of what
+ * comes there.
  */
 #include "client/ctl/common/ctl.h"
 #include "proto/wire.h"
@@ -82,7 +84,8 @@ static uint32_t find(const struct cursor *cursor, const struct order_segment *se
 	return i;
 }
 
-/* A stretch of one cursor's pending segments: what acted, or will, after a segment that all agree on. */
+/* A stretch of one cursor's pending segments: what acted, or will, after a segment that all agree
+ * on. */
 struct stretch {
 	const struct cursor *of;
 	uint32_t from, to;
@@ -95,9 +98,10 @@ static void prefer(struct stretch *best, struct stretch found)
 		*best = found;
 }
 
-/* What lay between @a and @b, both of which have acted, by the word of a cursor that announced it. */
-static struct stretch between(
-	const struct ctl_history_parts *p, const struct order_segment *a, const struct order_segment *b)
+/* What lay between @a and @b, both of which have acted, by the word of a cursor that announced it.
+ */
+static struct stretch between(const struct ctl_history_parts *p, const struct order_segment *a,
+	const struct order_segment *b)
 {
 	struct stretch best = {0};
 
@@ -105,7 +109,8 @@ static struct stretch between(
 		const struct cursor *c = &p->word[i].cursor;
 		uint32_t at = find(c, a), to = at + 1;
 
-		while (to < c->segments && c->segment[to]->start < b->start && !leads_to(c->segment[to], b))
+		while (to < c->segments && c->segment[to]->start < b->start &&
+			!leads_to(c->segment[to], b))
 			to++;
 		if (to < c->segments && c->segment[to]->start < b->start)
 			prefer(&best, (struct stretch){c, at + 1, to + 1});
@@ -130,8 +135,9 @@ static struct stretch announced(const struct ctl_history_parts *p, const struct 
 static bool refuse_gap(const struct order_segment *a, const struct order_segment *b)
 {
 	if (a->start == b->start)
-		ctl_fail("the cursors do not join: two of them have different mixes from position %" PRIu64
-			 " on; leave out those of another run, or from before it was restarted there",
+		ctl_fail("the cursors do not join: two of them have different mixes from position "
+			 "%" PRIu64 " on; leave out those of another run, or from before it was "
+				    "restarted there",
 			a->start);
 	else
 		ctl_fail("the cursors do not join: the mix from %" PRIu64
@@ -204,7 +210,8 @@ static void replay(struct ctl_history_parts *p)
 		if (p->segments == 0)
 			first = i;
 		if (p->segments == 0 && known) {
-			ctl_fail("%s: its mix does not follow from those logged before it", p->word[i].path);
+			ctl_fail("%s: its mix does not follow from those logged before it",
+				p->word[i].path);
 			say_end(&p->word[i]);
 		}
 		for (uint32_t s = 0; s < c->segments; s++)
@@ -240,11 +247,12 @@ static int by_number(const struct dirent **a, const struct dirent **b)
 }
 
 /*
- * The newest first, down to one whose mix begins the run: nothing before it counts. A file that cannot be
- * used is where looking back ends; it must not be the newest, whose word nobody else can give.
+ * The newest first, down to one whose mix begins the run: nothing before it counts. A file that
+ * cannot be used is where looking back ends; it must not be the newest, whose word nobody else can
+ * give.
  */
-static bool read_files(struct ctl_history_parts *p, const char *directory, struct dirent **entry, unsigned n,
-	const struct stream *stream)
+static bool read_files(struct ctl_history_parts *p, const char *directory, struct dirent **entry,
+	unsigned n, const struct stream *stream)
 {
 	unsigned at = n;
 
@@ -268,8 +276,10 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 	return true;
 }
 
-/* A private daemon may have kept the log with its user's state. -1 with errno: *@directory is as it was. */
-static int scan_own(const struct ctl_stream *s, const char *run, char **directory, struct dirent ***entry)
+/* A private daemon may have kept the log with its user's state. -1 with errno: *@directory is as it
+ * was. */
+static int scan_own(
+	const struct ctl_stream *s, const char *run, char **directory, struct dirent ***entry)
 {
 	char *state = config_user_state_dir(s->config), *own = NULL;
 	int n = -1;
@@ -297,7 +307,8 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 		ctl_fail("--run %s: is no name of a run", run);
 		return false;
 	}
-	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name, run) < 0) {
+	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name,
+		    run) < 0) {
 		ctl_fail("out of memory");
 		return false;
 	}
@@ -306,8 +317,9 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	if (n < 0 && errno == ENOENT)
 		n = scan_own(s, run, &directory, &entry);
 	if (n < 0)
-		ctl_fail("--run %s: %s: %s; tokend writes the log of mixes there when a run attaches", run,
-			directory, strerror(errno));
+		ctl_fail("--run %s: %s: %s; tokend writes the log of mixes there when a run "
+			 "attaches",
+			run, directory, strerror(errno));
 	else if (n == 0)
 		ctl_fail("--run %s: %s: holds no log of mixes", run, directory);
 	else if (!(p->word = calloc((size_t)n, sizeof(*p->word))))
@@ -325,8 +337,8 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 
 /* ---- both ---- */
 
-static bool read_cursors(
-	struct ctl_history_parts *p, const char *const *paths, unsigned n, const struct stream *stream)
+static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, unsigned n,
+	const struct stream *stream)
 {
 	p->word = calloc(n, sizeof(*p->word));
 	if (!p->word) {
@@ -393,11 +405,12 @@ static bool choose_widest(struct ctl_history *h)
 	h->widest = &widest->cursor;
 	for (unsigned i = 0; i < p->words; i++)
 		for (uint32_t d = 0; d < p->word[i].cursor.datasets; d++)
-			if (strcmp(p->word[i].cursor.dataset[d].name, h->widest->dataset[d].name) != 0) {
-				ctl_fail(
-					"%s: its dataset %u is %s, that of %s is %s: they are not of one run",
-					p->word[i].path, d, p->word[i].cursor.dataset[d].name, widest->path,
-					h->widest->dataset[d].name);
+			if (strcmp(p->word[i].cursor.dataset[d].name, h->widest->dataset[d].name) !=
+				0) {
+				ctl_fail("%s: its dataset %u is %s, that of %s is %s: they are not "
+					 "of one run",
+					p->word[i].path, d, p->word[i].cursor.dataset[d].name,
+					widest->path, h->widest->dataset[d].name);
 				return false;
 			}
 	return true;
@@ -416,8 +429,8 @@ static bool allocate_segments(struct ctl_history_parts *p)
 	return p->segment != NULL;
 }
 
-static bool open_parts(struct ctl_history_parts *p, const struct ctl_stream *s, const char *const *paths,
-	unsigned n, const char *run)
+static bool open_parts(struct ctl_history_parts *p, const struct ctl_stream *s,
+	const char *const *paths, unsigned n, const char *run)
 {
 	if (!run && !(n > 0 ? read_cursors(p, paths, n, s->stream) : read_config(p, s->stream)))
 		return false;
@@ -431,8 +444,8 @@ static bool open_parts(struct ctl_history_parts *p, const struct ctl_stream *s, 
 	return true;
 }
 
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths, unsigned n,
-	const char *run)
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run)
 {
 	*h = (struct ctl_history){.parts = calloc(1, sizeof(*h->parts))};
 	if (!h->parts)

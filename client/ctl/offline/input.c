@@ -16,14 +16,15 @@
 
 static const char wild[] = "*?["; /* what makes a path that is not there a pattern */
 
-bool ctl_input_options(struct ctl_input *input, const char *command, const char *format, const char *dtype,
-	const char *column)
+bool ctl_input_options(struct ctl_input *input, const char *command, const char *format,
+	const char *dtype, const char *column)
 {
 	*input = (struct ctl_input){.hint = {.type = SHARD_U16, .column = column}};
 	if (format && strcmp(format, "auto") != 0) {
 		input->format = shard_format(format);
 		if (!input->format) {
-			ctl_usage(command, "--input-format %s is unknown; must be auto or one of: %s", format,
+			ctl_usage(command,
+				"--input-format %s is unknown; must be auto or one of: %s", format,
 				shard_format_names());
 			return false;
 		}
@@ -31,7 +32,9 @@ bool ctl_input_options(struct ctl_input *input, const char *command, const char 
 	input->hint.has_type = dtype != NULL;
 	if (dtype && !shard_type(dtype, &input->hint.type)) {
 		ctl_usage(command,
-			"--input-dtype %s is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64", dtype);
+			"--input-dtype %s is unknown; must be u8, i8, u16, i16, u32, i32, u64 or "
+			"i64",
+			dtype);
 		return false;
 	}
 	return true;
@@ -45,12 +48,14 @@ static size_t parent_bytes(const char *path, size_t n)
 	return n;
 }
 
-bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes)
+bool ctl_input_list(
+	struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes)
 {
 	char absolute[PATH_MAX];
 	struct stat st;
 	char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
-	int n = snprintf(absolute, sizeof(absolute), "%s%s%s", here ? here : "", here ? "/" : "", path);
+	int n = snprintf(
+		absolute, sizeof(absolute), "%s%s%s", here ? here : "", here ? "/" : "", path);
 
 	free(here);
 	*list = (struct shard_list){0};
@@ -85,12 +90,13 @@ char *ctl_input_real(const char *path)
 	return real;
 }
 
-void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix, char *name,
-	size_t name_bytes)
+void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
+	char *name, size_t name_bytes)
 {
 	bool slash = prefix > 0 && path[prefix - 1] != '/';
 
-	snprintf(name, name_bytes, "%.*s%s%s", (int)prefix, path, slash ? "/" : "", shard_list_name(list, i));
+	snprintf(name, name_bytes, "%.*s%s%s", (int)prefix, path, slash ? "/" : "",
+		shard_list_name(list, i));
 }
 
 /* ---- companions on the command line ---- */
@@ -161,12 +167,13 @@ static void squeeze(char *path)
 }
 
 /*
- * The whole name of the file. Links in it stay, as the daemon has them: what lies above a shard is what its
- * name says. Only those before a ".." cannot.
+ * The whole name of the file. Links in it stay, as the daemon has them: what lies above a shard is
+ * what its name says. Only those before a ".." cannot.
  */
 static char *whole_name(const char *path)
 {
-	char *here = path[0] == '/' ? strdup("") : get_current_dir_name(), *whole = NULL, *real = NULL;
+	char *here = path[0] == '/' ? strdup("") : get_current_dir_name(), *whole = NULL,
+	     *real = NULL;
 	size_t up = 0;
 
 	if (!here || asprintf(&whole, "%s/%s", here, path) < 0)
@@ -177,7 +184,8 @@ static char *whole_name(const char *path)
 		up = n == 2 && strncmp(whole + at, "..", 2) == 0 ? at + n : up;
 	}
 	if (up > 0) {
-		char *before = strndup(whole, up), *resolved = before ? realpath(before, NULL) : NULL;
+		char *before = strndup(whole, up),
+		     *resolved = before ? realpath(before, NULL) : NULL;
 
 		if (!resolved || asprintf(&real, "%s%s", resolved, whole + up) < 0)
 			real = NULL;

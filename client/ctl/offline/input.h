@@ -11,33 +11,36 @@
 struct ctl_input {
 	const struct shard_format *format; /* NULL: whatever recognises the file */
 	struct shard_hint hint;
-	const char
-		*name; /* with the hint's label_mask: the shard's there, which its path ends in; else NULL */
+	const char *name; /* with the hint's label_mask: the shard's there, which its path ends in;
+			     else NULL */
 };
 
 /* From the options' values, each of which may be NULL. False after a usage error of @command. */
-bool ctl_input_options(struct ctl_input *input, const char *command, const char *format, const char *dtype,
-	const char *column);
+bool ctl_input_options(struct ctl_input *input, const char *command, const char *format,
+	const char *dtype, const char *column);
 
 /*
- * Leaves out of @n paths the companions (an index, a mask, …) of shards that are among the others or below
- * them: DIRECTORY/[*] names them all. How many are left; -1: out of memory.
+ * Leaves out of @n paths the companions (an index, a mask, …) of shards that are among the others
+ * or below them: DIRECTORY/[*] names them all. How many are left; -1: out of memory.
  */
 int ctl_input_paths(char **path, int n);
 /*
- * The shards that @path, a file, a directory or a pattern, stands for. Their names go on after its first
+ * The shards that @path, a file, a directory or a pattern, stands for. Their names go on after its
+ * first
  * *@prefix bytes. False: one line in @why, without the path where it is the path that is not there.
  */
-bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes);
+bool ctl_input_list(
+	struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes);
 /* @path without links; of a pattern, the directory below which it matches. NULL: there is none. */
 char *ctl_input_real(const char *path);
-/* Shard @i of the list of @path by the name that the user knows it by: @path itself, or what lies below. */
-void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix, char *name,
-	size_t name_bytes);
+/* Shard @i of the list of @path by the name that the user knows it by: @path itself, or what lies
+ * below. */
+void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
+	char *name, size_t name_bytes);
 
 /*
- * Describes and opens. *@fd is the caller's to close, after the shard; -1 where there is none. NULL: one line
- * in @why, without the path.
+ * Describes and opens. *@fd is the caller's to close, after the shard; -1 where there is none.
+ * NULL: one line in @why, without the path.
  */
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes);

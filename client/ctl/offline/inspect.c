@@ -1,6 +1,6 @@
 /*
- * tokctl inspect: what shards say of themselves. What a file does not say comes from the options, else from
- * the dataset of the config that lists it, else it is the config's default.
+ * tokctl inspect: what shards say of themselves. What a file does not say comes from the options,
+ * else from the dataset of the config that lists it, else it is the config's default.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/offline/input.h"
@@ -45,8 +45,8 @@ struct inspect {
 	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
 	struct ctl_manifest *manifest; /* or NULL */
 	bool writes;		       /* a manifest: the config's may be the one to be written */
-	struct memo *memo;	       /* of the directory that was looked at last; NULL: none yet */
-	const char *first;	       /* name of that shard of a dataset which said first_format, */
+	struct memo *memo; /* of the directory that was looked at last; NULL: none yet */
+	const char *first; /* name of that shard of a dataset which said first_format, */
 	const struct shard_format *first_format; /* or NULL: none of the path has; */
 	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
 	bool mixed;				 /* another has been found to be of another */
@@ -74,7 +74,8 @@ struct report {
 
 static const char *const memory = "out of memory";
 
-__attribute__((format(printf, 2, 3))) static void add_problem(struct report *r, const char *text, ...)
+__attribute__((format(printf, 2, 3))) static void add_problem(
+	struct report *r, const char *text, ...)
 {
 	va_list args;
 
@@ -133,8 +134,8 @@ static void put_windows(struct ctl_out *out, const struct report *r)
 	double share = r->facts.tokens ? 100.0 * (double)r->unserved / (double)r->facts.tokens : 0;
 	char text[128];
 
-	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%", r->windows,
-		r->stream->name, share);
+	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%",
+		r->windows, r->stream->name, share);
 	ctl_put(out, text);
 }
 
@@ -199,7 +200,8 @@ static void print_fault(struct inspect *in, const char *path, const char *why)
 	free(r);
 }
 
-/* The list of the config's that has the file, or NULL; of several the first that says where its mask is. */
+/* The list of the config's that has the file, or NULL; of several the first that says where its
+ * mask is. */
 static struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
 {
 	struct listed *found = NULL;
@@ -252,8 +254,8 @@ static void count_windows(struct report *r, const struct config_stream *stream)
 }
 
 /* Reads all of it. */
-static void scan(
-	struct inspect *in, struct report *r, const struct shard *shard, bool digests, uint64_t *digest)
+static void scan(struct inspect *in, struct report *r, const struct shard *shard, bool digests,
+	uint64_t *digest)
 {
 	bool has_vocab = r->stream && r->stream->has_vocab;
 	struct ctl_scan scan = {.shard = shard,
@@ -276,9 +278,11 @@ static void scan(
 	if (scan.faults == 1)
 		add_problem(r, "%s", scan.why);
 	else if (scan.faults > 1)
-		add_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
+		add_problem(
+			r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
-		add_problem(r, "token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
+		add_problem(r,
+			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 
@@ -293,35 +297,40 @@ static void compare_marks(struct report *r, struct listed *l)
 		l->bounds = bounds;
 	}
 	if (l->mask != mask)
-		add_problem(r, "has %s loss mask beside it, %s has %s; all or none must", mask ? "a" : "no",
-			l->first ? l->first : "another", mask ? "none" : "one");
+		add_problem(r, "has %s loss mask beside it, %s has %s; all or none must",
+			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
 	if (l->bounds != bounds)
-		add_problem(r, "has %s list of document bounds beside it, %s has %s; all or none must",
-			bounds ? "a" : "no", l->first ? l->first : "another", bounds ? "none" : "one");
+		add_problem(r,
+			"has %s list of document bounds beside it, %s has %s; all or none must",
+			bounds ? "a" : "no", l->first ? l->first : "another",
+			bounds ? "none" : "one");
 }
 
 static void add_to_manifest(
 	struct inspect *in, struct report *r, const char *name, uint64_t size, uint64_t digest)
 {
-	const char *fault = ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
+	const char *fault =
+		ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
 
 	if (fault)
 		add_problem(r, "%s", fault);
 }
 
 /* Is it what the config's manifest says? The digest only where it was computed. */
-static void compare(struct report *r, const struct manifest *m, int64_t s, uint64_t size, uint64_t digest)
+static void compare(
+	struct report *r, const struct manifest *m, int64_t s, uint64_t size, uint64_t digest)
 {
 	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
 		m->sizes[s], m->sample_tokens, m->frame_bytes};
-	const struct manifest_shard found = {shard_format(r->format), r->facts.type, r->facts.tokens, size,
-		r->facts.sample_tokens, r->facts.frame_bytes};
+	const struct manifest_shard found = {shard_format(r->format), r->facts.type,
+		r->facts.tokens, size, r->facts.sample_tokens, r->facts.frame_bytes};
 	char why[256];
 
 	if (!manifest_same(&listed, &found, why, sizeof(why)))
 		add_problem(r, "%s", why);
 	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
-		add_problem(r, "digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
+		add_problem(r,
+			"digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
 			m->digests[s], digest);
 }
 
@@ -340,41 +349,50 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 	in->mixed = true;
 	if (format == &shard_flat)
 		add_problem(r,
-			"its format is not known, and another shard, %s, is %s: its index is lost or its "
+			"its format is not known, and another shard, %s, is %s: its index is lost "
+			"or its "
 			"header "
-			"is damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
+			"is damaged; restore that, or, if it is plain tokens, put it into a "
+			"dataset of its "
 			"own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
 		add_problem(r,
-			"is %s, and the format of another shard, %s, is not known: the index of that is lost "
+			"is %s, and the format of another shard, %s, is not known: the index of "
+			"that is lost "
 			"or "
-			"its header is damaged; restore it, or, if it is plain tokens, put it into a dataset "
+			"its header is damaged; restore it, or, if it is plain tokens, put it into "
+			"a dataset "
 			"of "
 			"its own",
 			format->name, in->first);
 	else
-		add_problem(r, "is %s, the first shard, %s, is %s; must be one format to be one dataset",
+		add_problem(r,
+			"is %s, the first shard, %s, is %s; must be one format to be one dataset",
 			format->name, in->first, in->first_format->name);
 }
 
 /* What a flat shard's tokens look like: a problem where nobody said what they are. */
-static void check_looks(struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
+static void check_looks(
+	struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
 {
 	const char *looks;
 
-	/* A sample is 64 KiB: of a million shards it is taken of some, as it is when a daemon starts. */
+	/* A sample is 64 KiB: of a million shards it is taken of some, as it is when a daemon
+	 * starts. */
 	if (shard->format != &shard_flat || (!in->deep && in->sampled++ >= SAMPLED_MOST))
 		return;
 	looks = sample_shard(shard);
 	if (looks && !is_said)
 		add_problem(r, "%s", looks);
 	else if (looks)
-		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"), looks);
+		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"),
+			looks);
 }
 
 /* How the file is to be read: as the options say, else as the dataset that lists it. */
-static struct ctl_input input_of(const struct inspect *in, const char *path, const struct listed *listed)
+static struct ctl_input input_of(
+	const struct inspect *in, const char *path, const struct listed *listed)
 {
 	struct ctl_input input = in->input;
 
@@ -398,8 +416,8 @@ static struct ctl_input input_of(const struct inspect *in, const char *path, con
 }
 
 /*
- * A mask goes by the name that its shard has in the dataset, so the shard is opened by that: @path is filled.
- * False: a name is too long.
+ * A mask goes by the name that its shard has in the dataset, so the shard is opened by that: @path
+ * is filled. False: a name is too long.
  */
 static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
 	struct ctl_input *input, char *mask, char *path)
@@ -414,12 +432,15 @@ static bool find_mask(const struct inspect *in, const struct listed *listed, int
 	return true;
 }
 
-/* @absolute: the same file by the name to look it up by; @name: by the one that it has in a manifest. */
-static void inspect_file(struct inspect *in, const char *path, const char *absolute, const char *name)
+/* @absolute: the same file by the name to look it up by; @name: by the one that it has in a
+ * manifest. */
+static void inspect_file(
+	struct inspect *in, const char *path, const char *absolute, const char *name)
 {
 	int64_t number;
 	struct listed *listed = listed_in(in, absolute, &number);
-	const struct manifest *manifest = listed && listed->manifest.types ? &listed->manifest : NULL;
+	const struct manifest *manifest =
+		listed && listed->manifest.types ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
 	struct report *r = calloc(1, sizeof(*r));
 	char why[PATH_MAX + 256], mask[PATH_MAX], by[PATH_MAX];
@@ -445,10 +466,11 @@ static void inspect_file(struct inspect *in, const char *path, const char *absol
 		if (listed && listed->stream->loss_mask)
 			compare_marks(r, listed);
 		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
-		/* Among others it is a shard without windows; alone, and without a header that says so, it is
-		 * one that was not written. */
+		/* Among others it is a shard without windows; alone, and without a header that says
+		 * so, it is one that was not written. */
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
-			add_problem(r, "its size is 0 bytes%s: there is no token in it; write it again",
+			add_problem(r,
+				"its size is 0 bytes%s: there is no token in it; write it again",
 				shard->bytes->plain ? "" : ", decoded");
 		check_looks(in, r, shard, input.hint.has_type);
 		if (in->deep)
@@ -521,7 +543,8 @@ static void inspect_path(struct inspect *in, const char *path)
 
 static int by_last_part(const void *a, const void *b)
 {
-	const char *x = *(char *const *)a, *y = *(char *const *)b, *p = strrchr(x, '/'), *q = strrchr(y, '/');
+	const char *x = *(char *const *)a, *y = *(char *const *)b, *p = strrchr(x, '/'),
+		   *q = strrchr(y, '/');
 
 	return strcmp(p ? p + 1 : x, q ? q + 1 : y);
 }
@@ -550,8 +573,8 @@ static bool one_directory(char **path, int n)
 
 /* ---- the config's datasets ---- */
 
-static bool list_dataset(
-	struct inspect *in, const struct config_stream *stream, const struct config_dataset *dataset)
+static bool list_dataset(struct inspect *in, const struct config_stream *stream,
+	const struct config_dataset *dataset)
 {
 	struct listed *l = &in->listed[in->lists];
 	char path[PATH_MAX], why[2 * PATH_MAX + 256];
@@ -559,13 +582,15 @@ static bool list_dataset(
 	l->stream = stream;
 	l->dataset = dataset;
 	if (dataset->manifest && !in->writes) {
-		if (!dataset_manifest(in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
+		if (!dataset_manifest(
+			    in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
 			ctl_fail("%s", why);
 			return false;
 		}
 		l->list = l->manifest.list;
 	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
-		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, strerror(ENAMETOOLONG));
+		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line,
+			strerror(ENAMETOOLONG));
 		return false;
 	} else if (!shard_list_read(&l->list, path, why, sizeof(why))) {
 		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, why);
@@ -597,7 +622,8 @@ static bool list_datasets(struct inspect *in, const char *path)
 	}
 	for (uint32_t i = 0; i < in->config->streams; i++)
 		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
-			if (!list_dataset(in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
+			if (!list_dataset(
+				    in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
 				return false;
 	return true;
 }
@@ -652,7 +678,8 @@ int ctl_inspect(int argc, char **argv)
 		{.name = "deep", .flag = &in.deep},
 		{.name = "json", .flag = &in.json},
 	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status = CTL_FAILED;
+	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])),
+	    status = CTL_FAILED;
 
 	if (n < 0)
 		return CTL_USAGE;
@@ -664,8 +691,9 @@ int ctl_inspect(int argc, char **argv)
 	if (n < 0)
 		return ctl_fail("%s", memory);
 	if (manifest && !one_directory(argv + 1, n))
-		return ctl_usage(argv[0], "--manifest names shards relative to one directory: give that, or "
-					  "files of one directory");
+		return ctl_usage(argv[0],
+			"--manifest names shards relative to one directory: give that, or "
+			"files of one directory");
 	in.writes = manifest;
 	if (manifest)
 		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);

@@ -53,16 +53,17 @@ const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const cha
 	int order = strcmp(m->last, name);
 
 	if (order >= 0)
-		return order == 0 ? "is named twice" : "is named behind a shard that sorts behind it";
+		return order == 0 ? "is named twice"
+				  : "is named behind a shard that sorts behind it";
 	snprintf(m->last, sizeof(m->last), "%s", name);
 	ctl_put_string(&out, name);
 	out.buffer[out.n] = 0;
-	if (strstr(out.buffer,
-		    "\\udc")) /* as which it writes what is no UTF-8, and JSON has no such characters */
+	if (strstr(out.buffer, "\\udc")) /* as which it writes what is no UTF-8, and JSON has no
+					    such characters */
 		return "has a name that is no UTF-8, which a manifest cannot hold: rename it";
 	fprintf(m->file,
-		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64 ",\"size\":%" PRIu64
-		",\"digest\":\"%016" PRIx64 "\"",
+		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64
+		",\"size\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\"",
 		out.buffer, format, shard_type_name(facts->type), facts->tokens, size, digest);
 	put_some(m->file, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
 	put_some(m->file, "row_tokens", facts->row_tokens);

@@ -54,8 +54,8 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct strea
 	else if (!cursor_decode(cursor, bytes, n, &why))
 		ctl_fail("%s: %s: %s", path, why.field, why.text);
 	else if (stream && !cursor_belongs(cursor, &stream->begin, &why))
-		ctl_fail("%s: does not belong to stream %s: %s: %s", path, stream->config->name, why.field,
-			why.text);
+		ctl_fail("%s: does not belong to stream %s: %s: %s", path, stream->config->name,
+			why.field, why.text);
 	else
 		return true;
 	return false;
@@ -65,7 +65,8 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct strea
 static bool sync_parent(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	char *parent = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+	char *parent =
+		!slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 	bool done = fd >= 0 && fsync(fd) == 0;
 

@@ -1,9 +1,10 @@
 /*
  * tokctl pack: shards of any readable format become shards of one, cut as the user likes.
  *
- * Into a directory, an interrupted run is taken up again: DIR/.pack says in its first line what is being
- * made of what, and below that which files are finished; each is written as a dot file and renamed when it
- * has been read back. The line comes before the rename, so a file without a line is nobody's of ours.
+ * Into a directory, an interrupted run is taken up again: DIR/.pack says in its first line what is
+ * being made of what, and below that which files are finished; each is written as a dot file and
+ * renamed when it has been read back. The line comes before the rename, so a file without a line is
+ * nobody's of ours.
  */
 #include "client/ctl/offline/pack.h"
 #include "client/ctl/common/ctl.h"
@@ -68,9 +69,11 @@ static bool ends(const char *text, const char *ending)
 
 /* ---- what is asked for ---- */
 
-static int bad_number(const struct pack *p, const char *name, const char *text, uint64_t least, uint64_t most)
+static int bad_number(
+	const struct pack *p, const char *name, const char *text, uint64_t least, uint64_t most)
 {
-	return ctl_usage(p->command, "--%s %s: must be %" PRIu64 " to %" PRIu64, name, text, least, most);
+	return ctl_usage(
+		p->command, "--%s %s: must be %" PRIu64 " to %" PRIu64, name, text, least, most);
 }
 
 /* CTL_OK, or a usage error. */
@@ -91,13 +94,15 @@ static int take_format(struct pack *p, const char *name)
 			p->how.format = (enum pack_format)i;
 			return CTL_OK;
 		}
-	return ctl_usage(p->command, "--format %s is unknown; must be flat, zstd or megatron", name);
+	return ctl_usage(
+		p->command, "--format %s is unknown; must be flat, zstd or megatron", name);
 }
 
 /* A name that looks like another format's file is a slip, no directory. */
 static int take_target(struct pack *p, const char *to)
 {
-	static const char *const files[] = {".bin", ".zst", ".zstd", ".npy", ".ds", ".idx", ".mds", ".arrow"};
+	static const char *const files[] = {
+		".bin", ".zst", ".zstd", ".npy", ".ds", ".idx", ".mds", ".arrow"};
 	struct stat st;
 	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
 
@@ -124,8 +129,10 @@ static int take(struct pack *p, const struct words *w, const char *to)
 	uint64_t level = LEVEL, frame = FRAME_BYTES;
 	int status = take_format(p, w->format);
 
-	if (status == CTL_OK && w->dtype && strcmp(w->dtype, "u16") != 0 && strcmp(w->dtype, "u32") != 0)
-		status = ctl_usage(p->command, "--dtype %s is unknown; must be u16 or u32", w->dtype);
+	if (status == CTL_OK && w->dtype && strcmp(w->dtype, "u16") != 0 &&
+		strcmp(w->dtype, "u32") != 0)
+		status = ctl_usage(
+			p->command, "--dtype %s is unknown; must be u16 or u32", w->dtype);
 	if (w->dtype)
 		p->how.token_bytes = strcmp(w->dtype, "u16") == 0 ? 2 : 4;
 	if (status == CTL_OK && (w->level || w->frame) && p->how.format != PACK_ZSTD)
@@ -139,14 +146,15 @@ static int take(struct pack *p, const struct words *w, const char *to)
 	if (status == CTL_OK)
 		status = take_number(p, "eos", w->eos, 0, UINT32_MAX, &p->in.eos);
 	if (status == CTL_OK && frame % 4 != 0)
-		status = ctl_usage(p->command, "--frame %" PRIu64 ": must be a multiple of 4", frame);
+		status = ctl_usage(
+			p->command, "--frame %" PRIu64 ": must be a multiple of 4", frame);
 	p->in.has_eos = w->eos;
 	p->how.level = (int)level;
 	p->how.frame_bytes = (uint32_t)frame;
 	if (status == CTL_OK)
 		status = take_target(p, to);
-	if (status == CTL_OK && !ctl_input_options(&p->in.input, p->command, w->input_format, w->input_dtype,
-					w->input_column))
+	if (status == CTL_OK && !ctl_input_options(&p->in.input, p->command, w->input_format,
+					w->input_dtype, w->input_column))
 		status = CTL_USAGE;
 	return status;
 }
@@ -159,7 +167,8 @@ static bool cut_as_they_are(struct pack *p)
 	for (uint64_t i = 0; i < p->in.sources; i++) {
 		if (p->in.source[i].tokens == 0)
 			return bytes_why(p->why, PACK_WHY,
-				"%s: has no tokens; leave it out, or give --shards", p->in.source[i].path);
+				"%s: has no tokens; leave it out, or give --shards",
+				p->in.source[i].path);
 		p->cut[i + 1] = p->cut[i] + p->in.source[i].tokens;
 	}
 	return true;
@@ -177,7 +186,8 @@ static bool cut_evenly(struct pack *p)
 			return bytes_why(p->why, PACK_WHY,
 				"--shards %" PRIu64 ": shard %" PRIu64
 				" would be empty; there are too few %s (%" PRIu64 " tokens in all)",
-				p->shards, i - 1, p->how.format == PACK_MEGATRON ? "documents" : "tokens",
+				p->shards, i - 1,
+				p->how.format == PACK_MEGATRON ? "documents" : "tokens",
 				p->in.tokens);
 		p->cut[i] = at;
 	}
@@ -208,7 +218,8 @@ static uint64_t plan_digest(const struct pack *p)
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
 		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->shards};
 
-	return XXH64(p->cut, (p->shards + 1) * sizeof(*p->cut), XXH64(facts, sizeof(facts), p->in.digest));
+	return XXH64(p->cut, (p->shards + 1) * sizeof(*p->cut),
+		XXH64(facts, sizeof(facts), p->in.digest));
 }
 
 /* ---- names ---- */
@@ -290,11 +301,11 @@ static bool read_done(struct pack *p, FILE *state, struct done *done, const char
 		struct pack_result r;
 		uint64_t i;
 
-		if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64, &i, &r.bytes, &r.documents,
-			    &r.digest) != 4 ||
+		if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64, &i, &r.bytes,
+			    &r.documents, &r.digest) != 4 ||
 			i >= p->shards)
-			return bytes_why(
-				p->why, PACK_WHY, "%s: is damaged; remove %s and begin anew", path, p->to);
+			return bytes_why(p->why, PACK_WHY,
+				"%s: is damaged; remove %s and begin anew", path, p->to);
 		done[i] = (struct done){true, r};
 	}
 	return true;
@@ -311,8 +322,8 @@ static bool check_done(struct pack *p, struct done *done)
 			return false;
 		if (!done[i].is) {
 			if (size_of(path, &bytes))
-				return bytes_why(
-					p->why, PACK_WHY, "%s: is there already, and not by this run", path);
+				return bytes_why(p->why, PACK_WHY,
+					"%s: is there already, and not by this run", path);
 			continue;
 		}
 		if (!size_of(path, &bytes)) {
@@ -336,7 +347,8 @@ static bool begin_state(struct pack *p, const char *path, bool fresh, struct don
 	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", plan_digest(p));
 	if (fstat(p->state, &st) != 0)
 		return fail(p, path, errno);
-	if (fresh || (size_t)st.st_size < strlen(line)) /* nothing was made before that line was whole */
+	if (fresh ||
+		(size_t)st.st_size < strlen(line)) /* nothing was made before that line was whole */
 		return (ftruncate(p->state, 0) == 0 && dprintf(p->state, "%s", line) > 0 &&
 			       fsync(p->state) == 0) ||
 		       fail(p, path, errno);
@@ -347,7 +359,8 @@ static bool begin_state(struct pack *p, const char *path, bool fresh, struct don
 	bool same = fgets(first, sizeof(first), state) && strcmp(first, line) == 0;
 	bool fine = same ? read_done(p, state, done, path)
 			 : bytes_why(p->why, PACK_WHY,
-				   "%s: holds an interrupted pack of other inputs or with other options; "
+				   "%s: holds an interrupted pack of other inputs or with other "
+				   "options; "
 				   "finish that, or remove the directory",
 				   p->to);
 
@@ -355,7 +368,8 @@ static bool begin_state(struct pack *p, const char *path, bool fresh, struct don
 	return fine;
 }
 
-/* Cuts off a last line that has no end: it was being written, and what it tells of was not renamed yet. */
+/* Cuts off a last line that has no end: it was being written, and what it tells of was not renamed
+ * yet. */
 static bool trim_state(struct pack *p, const char *path)
 {
 	struct stat st;
@@ -387,9 +401,10 @@ static bool open_directory(struct pack *p, struct done *done)
 	if (p->state < 0)
 		return fail(p, path, errno);
 	if (flock(p->state, LOCK_EX | LOCK_NB) != 0)
-		return errno == EWOULDBLOCK ? bytes_why(p->why, PACK_WHY,
-						      "%s: another tokctl pack is at work there", p->to)
-					    : fail(p, path, errno);
+		return errno == EWOULDBLOCK
+			       ? bytes_why(p->why, PACK_WHY,
+					 "%s: another tokctl pack is at work there", p->to)
+			       : fail(p, path, errno);
 	return trim_state(p, path) && begin_state(p, path, fresh, done) && check_done(p, done);
 }
 
@@ -401,10 +416,12 @@ static bool open_target(struct pack *p, struct done *done)
 	if (!p->single)
 		return open_directory(p, done);
 	if (size_of(p->to, &bytes))
-		return bytes_why(p->why, PACK_WHY, "%s: is there already; nothing is overwritten", p->to);
-	if (p->how.format == PACK_MEGATRON && bytes_beside(p->to, ".bin", ".idx", idx, sizeof(idx)) &&
-		size_of(idx, &bytes))
-		return bytes_why(p->why, PACK_WHY, "%s: is there already; nothing is overwritten", idx);
+		return bytes_why(
+			p->why, PACK_WHY, "%s: is there already; nothing is overwritten", p->to);
+	if (p->how.format == PACK_MEGATRON &&
+		bytes_beside(p->to, ".bin", ".idx", idx, sizeof(idx)) && size_of(idx, &bytes))
+		return bytes_why(
+			p->why, PACK_WHY, "%s: is there already; nothing is overwritten", idx);
 	return true;
 }
 
@@ -428,8 +445,8 @@ static bool apart(struct pack *p, char *const *path, int n)
 		size_t m = in ? strlen(in) : 0;
 
 		if (in && strncmp(in, parent, m) == 0 && (parent[m] == '/' || parent[m] == 0))
-			fine = bytes_why(
-				p->why, PACK_WHY, "%s: lies in %s; name a place outside it", p->to, path[i]);
+			fine = bytes_why(p->why, PACK_WHY,
+				"%s: lies in %s; name a place outside it", p->to, path[i]);
 		free(in);
 	}
 	free(parent);
@@ -477,13 +494,14 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 static void tell_losses(const struct pack *p)
 {
 	static const char *const texts[] = {
-		[PACK_DOCUMENTS] =
-			"where its documents begin and end is not kept: a flat file has no place for it; "
-			"an eos among the tokens stays, and --format megatron keeps all",
-		[PACK_OUTSIDE] =
-			"has tokens that its list of bounds (.csv.gz) leaves out; between documents they "
-			"become documents of their own",
-		[PACK_MASK] = "its loss mask is not kept: no packed format has a place for it; a dataset's "
+		[PACK_DOCUMENTS] = "where its documents begin and end is not kept: a flat file has "
+				   "no place for it; "
+				   "an eos among the tokens stays, and --format megatron keeps all",
+		[PACK_OUTSIDE] = "has tokens that its list of bounds (.csv.gz) leaves out; between "
+				 "documents they "
+				 "become documents of their own",
+		[PACK_MASK] = "its loss mask is not kept: no packed format has a place for it; a "
+			      "dataset's "
 			      "label_mask "
 			      "may name a directory of masks",
 	};
@@ -493,17 +511,19 @@ static void tell_losses(const struct pack *p)
 		char others[64] = "";
 
 		if (sources > 1)
-			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)", sources);
+			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)",
+				sources);
 		if (sources > 0)
-			ctl_note("%s%s: %s", p->in.source[p->in.loss[i].first].path, others, texts[i]);
+			ctl_note("%s%s: %s", p->in.source[p->in.loss[i].first].path, others,
+				texts[i]);
 	}
 }
 
 static bool note_done(struct pack *p, uint64_t i, const struct pack_result *r)
 {
 	return p->single ||
-	       (dprintf(p->state, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", i, r->bytes,
-			r->documents, r->digest) > 0 &&
+	       (dprintf(p->state, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", i,
+			r->bytes, r->documents, r->digest) > 0 &&
 		       fsync(p->state) == 0) ||
 	       fail(p, p->to, errno);
 }
@@ -519,8 +539,8 @@ static bool pack_shard(struct pack *p, uint64_t i, struct done *done)
 		ctl_progress_add(&p->progress, tokens * p->how.token_bytes);
 	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, &done->result, p->why))
 		return false;
-	else if (!note_done(p, i, &done->result) || !pack_out_publish(&p->how, part, path, p->why) ||
-		 !sync_directory(p, path)) {
+	else if (!note_done(p, i, &done->result) ||
+		 !pack_out_publish(&p->how, part, path, p->why) || !sync_directory(p, path)) {
 		pack_out_remove(part);
 		return false;
 	}

@@ -1,6 +1,6 @@
 /*
- * tokctl pack in three parts: what goes in, seen as one row of tokens (pack_in.c); one file that comes out
- * (pack_out.c); which files that are, and what of them is already there (pack.c).
+ * tokctl pack in three parts: what goes in, seen as one row of tokens (pack_in.c); one file that
+ * comes out (pack_out.c); which files that are, and what of them is already there (pack.c).
  */
 #ifndef TOKEND_CTL_PACK_H
 #define TOKEND_CTL_PACK_H
@@ -52,14 +52,14 @@ struct pack_in {
 bool pack_in_begin(struct pack_in *in, char *const *path, int n, char *why);
 void pack_in_end(struct pack_in *in);
 /*
- * Tokens [token, token + n) of the row into @to, in @token_bytes each, which are to be at most @most. Any
- * thread. @scratch: room for n × 4 bytes.
+ * Tokens [token, token + n) of the row into @to, in @token_bytes each, which are to be at most
+ * @most. Any thread. @scratch: room for n × 4 bytes.
  */
 bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
 	uint64_t most, void *scratch, char *why);
 /*
- * Where documents end in [token, token + n), as numbers of tokens from @token on, ascending, into @at, which
- * has room for n. @tokens are these. The end of a source ends a document. -1: @why.
+ * Where documents end in [token, token + n), as numbers of tokens from @token on, ascending, into
+ * @at, which has room for n. @tokens are these. The end of a source ends a document. -1: @why.
  */
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
 	uint32_t token_bytes, uint32_t *at, char *why);
@@ -85,11 +85,11 @@ struct pack_result {
 };
 
 /*
- * Writes tokens [begin, end) of @in to @part, which is replaced, and what goes beside it; reads back and
- * compares; makes it durable. False: a line in @why, and nothing is left.
+ * Writes tokens [begin, end) of @in to @part, which is replaced, and what goes beside it; reads
+ * back and compares; makes it durable. False: a line in @why, and nothing is left.
  */
-bool pack_out(struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end, const char *part,
-	struct pack_result *result, char *why);
+bool pack_out(struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
+	const char *part, struct pack_result *result, char *why);
 /* Renames @part, and what is beside it, to @path, where nothing may be. */
 bool pack_out_publish(const struct pack_how *how, const char *part, const char *path, char *why);
 /* Removes @part and what is beside it, if they are there. */

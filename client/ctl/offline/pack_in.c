@@ -1,6 +1,6 @@
 /*
- * Shards one after another as one row of tokens. They are opened when somebody comes to them: there may be
- * more than a process can have open.
+ * Shards one after another as one row of tokens. They are opened when somebody comes to them: there
+ * may be more than a process can have open.
  */
 #include "client/ctl/offline/pack.h"
 
@@ -49,8 +49,8 @@ static void note_losses(struct pack_in *in, const char *path, const struct shard
 		note_loss(in, PACK_MASK);
 }
 
-static bool keep_source(
-	struct pack_in *in, const char *path, const struct shard *shard, const struct stat *st, char *why)
+static bool keep_source(struct pack_in *in, const char *path, const struct shard *shard,
+	const struct stat *st, char *why)
 {
 	struct pack_source *s = &in->source[in->sources];
 
@@ -63,7 +63,8 @@ static bool keep_source(
 		return bytes_why(why, PACK_WHY, "%s: %s", path, strerror(ENOMEM));
 	note_losses(in, path, shard);
 	in->sources++;
-	in->digest = XXH64(&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
+	in->digest =
+		XXH64(&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
 	if (shard->facts.token_bytes > in->token_bytes)
 		in->token_bytes = shard->facts.token_bytes;
 	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
@@ -168,9 +169,11 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, char *why)
 		struct stat st;
 
 		s->shard = ctl_input_open(&in->input, s->path, &s->fd, text, sizeof(text));
-		if (s->shard && (fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
+		if (s->shard &&
+			(fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
 			snprintf(text, sizeof(text),
-				"it, or what lies beside it, was changed since packing began (size or time)");
+				"it, or what lies beside it, was changed since packing began (size "
+				"or time)");
 			shard_close(s->shard);
 			s->shard = NULL;
 		}
@@ -186,7 +189,8 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, char *why)
 	return shard;
 }
 
-/* The last user closes what somebody has read to its end; the rest stays open for the next piece. */
+/* The last user closes what somebody has read to its end; the rest stays open for the next piece.
+ */
 static void release(struct pack_in *in, uint64_t i, bool ended)
 {
 	struct pack_source *s = &in->source[i];
@@ -204,8 +208,8 @@ static uint64_t value_at(const void *tokens, uint64_t i, uint32_t token_bytes)
 }
 
 /* To another width. Returns the first one above @most, or @n. */
-static uint64_t convert(
-	const void *from, uint32_t from_bytes, uint64_t n, void *to, uint32_t to_bytes, uint64_t most)
+static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void *to,
+	uint32_t to_bytes, uint64_t most)
 {
 	const uint16_t *narrow = from;
 	const uint32_t *wide = from;
@@ -247,7 +251,8 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 	if (!shard)
 		return false;
 	uint32_t width = shard->facts.token_bytes;
-	bool direct = width == token_bytes && (width == 2 ? most >= UINT16_MAX : most >= UINT32_MAX);
+	bool direct =
+		width == token_bytes && (width == 2 ? most >= UINT16_MAX : most >= UINT32_MAX);
 	bool fine = shard_read(shard, token, n, direct ? to : scratch, &error, text, sizeof(text));
 
 	if (!fine)
@@ -257,7 +262,8 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 
 		if (bad < n)
 			fine = bytes_why(why, PACK_WHY,
-				"%s: token %" PRIu64 " is %" PRIu64 "; must be at most %" PRIu64 " for %s",
+				"%s: token %" PRIu64 " is %" PRIu64 "; must be at most %" PRIu64
+				" for %s",
 				path, token + bad, value_at(scratch, bad, width), most,
 				token_bytes == 2 ? "--dtype u16: say --dtype u32"
 						 : "a Megatron file: its ids are 31 bits");
@@ -291,15 +297,16 @@ bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint
 enum { AT_ONCE = 4096 };
 
 /* Boundaries b with token < b < token + n of a source, as numbers from @token + @lead on. */
-static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t lead,
-	uint32_t *at, const char *path, char *why)
+static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint64_t n,
+	uint32_t lead, uint32_t *at, const char *path, char *why)
 {
 	uint64_t from = token, end = token + n;
 	char text[512];
 	int64_t count = 0, got;
 
 	do {
-		got = shard_documents(shard, from, end - from, at + count, AT_ONCE, text, sizeof(text));
+		got = shard_documents(
+			shard, from, end - from, at + count, AT_ONCE, text, sizeof(text));
 		if (got < 0)
 			return bytes_why(why, PACK_WHY, "%s: %s", path, text), -1;
 		uint64_t base = from - token;
@@ -313,8 +320,8 @@ static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint
 	return count;
 }
 
-static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint64_t n, uint32_t lead,
-	uint32_t token_bytes, uint32_t *at)
+static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint64_t n,
+	uint32_t lead, uint32_t token_bytes, uint32_t *at)
 {
 	int64_t count = 0;
 
@@ -327,8 +334,8 @@ static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint6
 }
 
 /* Does a document end right before @token of the source, whose tokens up to there end in @last? */
-static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token, uint64_t last,
-	const char *path, bool *ends, char *why)
+static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token,
+	uint64_t last, const char *path, bool *ends, char *why)
 {
 	char text[512];
 
@@ -353,7 +360,8 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 
 	for (uint64_t i = n ? source_at(in, token) : 0; n > 0; i++) {
 		const struct pack_source *s = &in->source[i];
-		uint64_t from = token - s->begin, some = n < s->tokens - from ? n : s->tokens - from;
+		uint64_t from = token - s->begin,
+			 some = n < s->tokens - from ? n : s->tokens - from;
 
 		if (some == 0)
 			continue;
@@ -362,11 +370,12 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 		if (!shard)
 			return -1;
 		bool known = shard->facts.documents != SHARD_UNKNOWN, ends;
-		int64_t got = known ? indexed_documents(shard, from, some, lead, at + count, s->path, why)
-				    : eos_documents(in, tokens, some, lead, token_bytes, at + count);
-		bool fine = got >= 0 &&
-			    ends_before(in, shard, from + some,
-				    value_at(tokens, lead + some - 1, token_bytes), s->path, &ends, why);
+		int64_t got =
+			known ? indexed_documents(shard, from, some, lead, at + count, s->path, why)
+			      : eos_documents(in, tokens, some, lead, token_bytes, at + count);
+		bool fine = got >= 0 && ends_before(in, shard, from + some,
+						value_at(tokens, lead + some - 1, token_bytes),
+						s->path, &ends, why);
 
 		release(in, i, from + some == s->tokens);
 		if (!fine)
@@ -382,8 +391,8 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 }
 
 /* The first eos from @token of a source on, and one past it. */
-static bool after_eos(
-	const struct pack_in *in, const struct shard *shard, uint64_t token, uint64_t *after, char *why)
+static bool after_eos(const struct pack_in *in, const struct shard *shard, uint64_t token,
+	uint64_t *after, char *why)
 {
 	uint32_t width = shard->facts.token_bytes, tokens[4096];
 	uint64_t end = shard->facts.tokens;

@@ -1,7 +1,8 @@
 /*
- * One file that comes out. Threads take pieces of tokens in order, read and compress them side by side, and
- * queue up only to learn where in the file theirs goes. What was written is then read back by the same code
- * that the daemon reads shards with, and its digest must be that of what was read from the inputs.
+ * One file that comes out. Threads take pieces of tokens in order, read and compress them side by
+ * side, and queue up only to learn where in the file theirs goes. What was written is then read
+ * back by the same code that the daemon reads shards with, and its digest must be that of what was
+ * read from the inputs.
  */
 #include "client/ctl/offline/pack.h"
 
@@ -69,9 +70,10 @@ struct worker {
 
 static bool fail(struct out *o, const char *path, int error)
 {
-	const char *help = error == ENOSPC ? "; make room and say the same again: it goes on after the last "
-					     "whole file"
-					   : "";
+	const char *help =
+		error == ENOSPC ? "; make room and say the same again: it goes on after the last "
+				  "whole file"
+				: "";
 
 	return bytes_why(o->why, PACK_WHY, "%s: %s%s", path, strerror(error), help);
 }
@@ -128,11 +130,13 @@ static bool compress_piece(struct worker *w, uint64_t n, size_t *bytes, uint64_t
 	*frames = 0;
 	while (left > 0) {
 		size_t some = left < how->frame_bytes ? left : how->frame_bytes;
-		size_t got = ZSTD_compress2(w->zstd, w->packed + *bytes, w->packed_room - *bytes, from, some);
+		size_t got = ZSTD_compress2(
+			w->zstd, w->packed + *bytes, w->packed_room - *bytes, from, some);
 		uint8_t *entry = w->entries + *frames * ENTRY_BYTES;
 
 		if (ZSTD_isError(got))
-			return bytes_why(why, PACK_WHY, "%s: zstd: %s", w->o->part, ZSTD_getErrorName(got));
+			return bytes_why(
+				why, PACK_WHY, "%s: zstd: %s", w->o->part, ZSTD_getErrorName(got));
 		put32(entry, (uint32_t)got);
 		put32(entry + 4, (uint32_t)some);
 		put32(entry + 8, (uint32_t)XXH64(from, some, 0));
@@ -169,7 +173,8 @@ static bool write_table(struct out *o)
 
 	if (bytes + FOOTER_BYTES > UINT32_MAX || o->frames > 0x8000000)
 		return bytes_why(o->why, PACK_WHY,
-			"%s: %" PRIu64 " frames; a seek table holds 134217728: take a larger --frame, or "
+			"%s: %" PRIu64
+			" frames; a seek table holds 134217728: take a larger --frame, or "
 			"more --shards",
 			o->part, o->frames);
 	put32(head, 0x184d2a5e);
@@ -193,7 +198,8 @@ static bool keep_sequence(struct out *o, uint64_t tokens)
 
 	if (tokens > SEQUENCE_MOST)
 		return bytes_why(o->why, PACK_WHY,
-			"%s: a document of %" PRIu64 " tokens; a Megatron file's have at most %d: give "
+			"%s: a document of %" PRIu64
+			" tokens; a Megatron file's have at most %d: give "
 			"--eos, or more --shards",
 			o->part, tokens, SEQUENCE_MOST);
 	put32(length, (uint32_t)tokens);
@@ -314,9 +320,10 @@ static bool await_turn(struct out *o, uint64_t piece)
 	return o->faulty > piece;
 }
 
-/* A place in the file for what piece @piece has come to. False: there is a fault, told or not to be told. */
-static bool place_piece(struct worker *w, uint64_t piece, size_t bytes, uint64_t frames, int64_t documents,
-	uint64_t n, uint64_t digest, uint64_t *at)
+/* A place in the file for what piece @piece has come to. False: there is a fault, told or not to be
+ * told. */
+static bool place_piece(struct worker *w, uint64_t piece, size_t bytes, uint64_t frames,
+	int64_t documents, uint64_t n, uint64_t digest, uint64_t *at)
 {
 	struct out *o = w->o;
 
@@ -365,9 +372,10 @@ static bool pack_piece(struct worker *w, uint64_t piece, char *why)
 		return true; /* it is told by whom it befell */
 	if (!write_at(o->fd, w->zstd ? w->packed : w->tokens, bytes, at, &error))
 		return bytes_why(why, PACK_WHY, "%s: %s%s", o->part, strerror(error),
-			error == ENOSPC ? "; make room and say the same again: it goes on after the last "
-					  "whole file"
-					: "");
+			error == ENOSPC
+				? "; make room and say the same again: it goes on after the last "
+				  "whole file"
+				: "");
 	/* The disk may begin with it: there is a wait for all of it at the end. */
 	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 	ctl_progress_add(o->how->progress, n * width);
@@ -375,8 +383,8 @@ static bool pack_piece(struct worker *w, uint64_t piece, char *why)
 }
 
 /*
- * zstd's parameters of the level for large files: those for such small ones as a frame cost more time than
- * they save space.
+ * zstd's parameters of the level for large files: those for such small ones as a frame cost more
+ * time than they save space.
  */
 static bool set_up(ZSTD_CCtx *zstd, const struct pack_how *how)
 {
@@ -417,7 +425,8 @@ static bool worker_begin(struct worker *w, struct out *o)
 	w->packed = malloc(w->packed_room);
 	w->entries = malloc(frames * ENTRY_BYTES);
 	w->zstd = ZSTD_createCCtx();
-	return w->tokens && w->scratch && w->packed && w->entries && w->zstd && set_up(w->zstd, o->how);
+	return w->tokens && w->scratch && w->packed && w->entries && w->zstd &&
+	       set_up(w->zstd, o->how);
 }
 
 static void worker_end(struct worker *w)
@@ -476,8 +485,8 @@ static bool verify(struct out *o, struct pack_result *result)
 		fine = bytes_why(text, sizeof(text), "%s", scan.why);
 	else if (fine && (shard->facts.tokens != o->end - o->begin || scan.digest != o->digest))
 		fine = bytes_why(text, sizeof(text),
-			"%" PRIu64 " tokens of digest %016" PRIx64 " were written; %" PRIu64 " of %016" PRIx64
-			" are read",
+			"%" PRIu64 " tokens of digest %016" PRIx64 " were written; %" PRIu64
+			" of %016" PRIx64 " are read",
 			o->end - o->begin, o->digest, shard->facts.tokens, scan.digest);
 	else if (fine && megatron && shard->facts.documents != o->sequences)
 		fine = bytes_why(text, sizeof(text),
@@ -486,7 +495,8 @@ static bool verify(struct out *o, struct pack_result *result)
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
-	*result = (struct pack_result){.bytes = o->at, .documents = o->sequences, .digest = o->digest};
+	*result = (struct pack_result){
+		.bytes = o->at, .documents = o->sequences, .digest = o->digest};
 	return fine || bytes_why(o->why, PACK_WHY, "%s: does not read back: %s", o->part, text);
 }
 
@@ -497,7 +507,8 @@ static bool begin(struct out *o)
 	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
 
 	o->piece_tokens = frame_tokens > CTL_DIGEST_TOKENS ? frame_tokens : CTL_DIGEST_TOKENS;
-	o->pieces = (o->end - o->begin) / o->piece_tokens + ((o->end - o->begin) % o->piece_tokens > 0);
+	o->pieces =
+		(o->end - o->begin) / o->piece_tokens + ((o->end - o->begin) % o->piece_tokens > 0);
 	o->faulty = UINT64_MAX;
 	pthread_mutex_init(&o->lock, NULL);
 	pthread_cond_init(&o->turns, NULL);
@@ -506,9 +517,9 @@ static bool begin(struct out *o)
 		return fail(o, o->part, errno);
 	if (flock(o->fd, LOCK_EX | LOCK_NB) != 0) {
 		o->others = errno == EWOULDBLOCK;
-		return o->others
-			       ? bytes_why(o->why, PACK_WHY, "%s: another tokctl pack is writing it", o->part)
-			       : fail(o, o->part, errno);
+		return o->others ? bytes_why(o->why, PACK_WHY,
+					   "%s: another tokctl pack is writing it", o->part)
+				 : fail(o, o->part, errno);
 	}
 	if (ftruncate(o->fd, 0) != 0)
 		return fail(o, o->part, errno);
@@ -547,11 +558,16 @@ static void end(struct out *o)
 	pthread_mutex_destroy(&o->lock);
 }
 
-bool pack_out(struct pack_in *in, const struct pack_how *how, uint64_t first, uint64_t last, const char *part,
-	struct pack_result *result, char *why)
+bool pack_out(struct pack_in *in, const struct pack_how *how, uint64_t first, uint64_t last,
+	const char *part, struct pack_result *result, char *why)
 {
-	struct out o = {
-		.in = in, .how = how, .begin = first, .end = last, .part = part, .fd = -1, .why = why};
+	struct out o = {.in = in,
+		.how = how,
+		.begin = first,
+		.end = last,
+		.part = part,
+		.fd = -1,
+		.why = why};
 	bool fine = begin(&o) && write_pieces(&o) && finish(&o, result);
 
 	end(&o);

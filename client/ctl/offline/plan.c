@@ -1,6 +1,6 @@
 /*
- * tokctl plan: what is served at each position, or to each rank at a step, computed as the daemon computes
- * it.
+ * tokctl plan: what is served at each position, or to each rank at a step, computed as the daemon
+ * computes it.
  */
 #include "client/ctl/common/ctl.h"
 
@@ -105,11 +105,13 @@ static void put_text(struct ctl_out *out, const struct plan *p, const struct lin
 		ctl_put(out, "padding: the stream has ended");
 	else
 		put_text_place(out, p, line);
-	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens && i < SOME_TOKENS; i++) {
+	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens && i < SOME_TOKENS;
+		i++) {
 		ctl_put(out, i == 0 ? "  " : " ");
 		ctl_put_number(out, token(p, i));
 	}
-	ctl_put(out, p->reader && !line->padding && p->window_tokens > SOME_TOKENS ? " ...\n" : "\n");
+	ctl_put(out,
+		p->reader && !line->padding && p->window_tokens > SOME_TOKENS ? " ...\n" : "\n");
 }
 
 static size_t larger(size_t a, size_t b)
@@ -130,7 +132,8 @@ static void measure(struct plan *p, uint64_t last)
 		p->dataset_width = larger(p->dataset_width, ctl_width(cursor->dataset[d].name));
 		p->window_width = larger(p->window_width, ctl_digits(cursor->order[d].windows));
 		for (uint64_t s = 0; p->map[d] && s < p->map[d]->table.shards; s++)
-			p->offset_width = larger(p->offset_width, ctl_digits(p->map[d]->table.tokens[s]));
+			p->offset_width =
+				larger(p->offset_width, ctl_digits(p->map[d]->table.tokens[s]));
 	}
 }
 
@@ -248,8 +251,9 @@ static int print_step(struct plan *p, const struct question *q)
 				", there is no step from there on",
 			q->step, p->history->widest->stream, end);
 	if (q->step >= steps)
-		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " stream %s has %" PRIu64
-				" steps of %" PRIu64 " samples, the last is %" PRIu64,
+		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64
+				" stream %s has %" PRIu64 " steps of %" PRIu64
+				" samples, the last is %" PRIu64,
 			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
 	if (!p->json) {
 		measure(p, order_rank_position(q->from, q->step, q->world - 1, q->world, q->micro));
@@ -325,16 +329,16 @@ struct texts {
 	const char *from, *count, *step, *world, *micro, *rank;
 };
 
-/* A number given as @text, at most @most; where it was not given it stays. CTL_OK, or after an error
- * CTL_USAGE. */
+/* A number given as @text, at most @most; where it was not given it stays. CTL_OK, or after an
+ * error CTL_USAGE. */
 static int number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *to)
 {
 	if (!text)
 		return CTL_OK;
 	if (ctl_number(text, to) && *to >= least && *to <= most)
 		return CTL_OK;
-	return ctl_usage("plan", "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, name, text,
-		least, most);
+	return ctl_usage("plan", "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64,
+		name, text, least, most);
 }
 
 static int numbers(struct question *q, const struct texts *t)
@@ -352,7 +356,8 @@ static int numbers(struct question *q, const struct texts *t)
 	if (status == CTL_OK)
 		status = number("rank", t->rank, 0, LIMIT_WORLD, &q->rank);
 	if (status == CTL_OK && t->rank && t->world && q->rank >= q->world)
-		return ctl_usage("plan", "--rank %s: must be below the world, %s", t->rank, t->world);
+		return ctl_usage(
+			"plan", "--rank %s: must be below the world, %s", t->rank, t->world);
 	return status;
 }
 
@@ -364,13 +369,15 @@ static int partners(const struct question *q, const struct texts *t)
 	if (!t->step && (t->world || t->micro || t->rank))
 		return ctl_usage("plan", "--world, --micro and --rank go with --step");
 	if (!t->step && (!t->from || !t->count))
-		return ctl_usage("plan", "needs --from and --count, or --step, --world and --micro");
+		return ctl_usage(
+			"plan", "needs --from and --count, or --step, --world and --micro");
 	if (t->step && t->count)
 		return ctl_usage("plan", "--step and --count exclude each other");
 	if (t->step && (!t->world || !t->micro))
 		return ctl_usage("plan", "--step needs --world and --micro");
 	if (t->step && !t->from && q->cursor_count > 1)
-		return ctl_usage("plan", "--step with several cursors needs --from, the position of step 0");
+		return ctl_usage(
+			"plan", "--step with several cursors needs --from, the position of step 0");
 	return CTL_OK;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Tokens of windows, straight from the shards. A file is checked once, when it is opened: it must still be
- * the one that was listed. A few stay open, for windows come in any order.
+ * Tokens of windows, straight from the shards. A file is checked once, when it is opened: it must
+ * still be the one that was listed. A few stay open, for windows come in any order.
  */
 #include "client/ctl/common/ctl.h"
 
@@ -57,7 +57,8 @@ static struct shard *open_source(const struct ctl_reader *reader, const struct d
 	if (fstat(fd, &st) != 0)
 		snprintf(why, sizeof(why), "%s", strerror(errno));
 	else if (dataset_same_shard(dataset, shard, &st, why, sizeof(why)))
-		source = dataset_open_shard(dataset, shard, path, fd, reader->frames, why, sizeof(why));
+		source = dataset_open_shard(
+			dataset, shard, path, fd, reader->frames, why, sizeof(why));
 	if (!source)
 		ctl_fail("%s: %s", path, why);
 	return source;
@@ -118,7 +119,8 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 
 	if (!source)
 		return false;
-	if (shard_read(source, offset, dataset->table.window_tokens, tokens, &error, why, sizeof(why)))
+	if (shard_read(
+		    source, offset, dataset->table.window_tokens, tokens, &error, why, sizeof(why)))
 		return true;
 	ctl_fail("dataset %s: shard %s at token %" PRIu64 ": %s", dataset->config->name,
 		dataset_shard_name(dataset, shard), offset, why);

@@ -95,7 +95,8 @@ bool records_add(struct records *r, const char *path)
 {
 	struct stat st;
 
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(r, path) : add_file(r, path);
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(r, path)
+							   : add_file(r, path);
 }
 
 static int compare(uint64_t a, uint64_t b)
@@ -180,12 +181,14 @@ static bool tape_fill(struct record_tape *tape)
 	size_t want = left < sizeof(tape->entry) ? (size_t)left : sizeof(tape->entry), got = 0;
 
 	while (got < want) {
-		ssize_t n = pread(tape->fd, (char *)tape->entry + got, want - got, (off_t)(tape->at + got));
+		ssize_t n = pread(
+			tape->fd, (char *)tape->entry + got, want - got, (off_t)(tape->at + got));
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0) {
-			ctl_fail("%s: %s", tape_path(tape), n < 0 ? strerror(errno) : "was cut meanwhile");
+			ctl_fail("%s: %s", tape_path(tape),
+				n < 0 ? strerror(errno) : "was cut meanwhile");
 			return false;
 		}
 		got += (size_t)n;
@@ -229,7 +232,7 @@ struct scan {
 	uint64_t latest;		 /* time of the last beginning */
 	bool again;			 /* it is that of another pass */
 	bool begun;			 /* there was one */
-	bool fresh;			 /* the last section is the first of its process, or stands for it */
+	bool fresh; /* the last section is the first of its process, or stands for it */
 };
 
 static struct record_section *last_section(const struct scan *s)
@@ -247,7 +250,8 @@ static uint64_t section_end(const struct record_section *s)
 	return b->position + (s->rows + b->micro - 1) / b->micro * b->micro * b->world;
 }
 
-/* Is @b the first of a process? Otherwise it is of the last one's, in another world at the same place. */
+/* Is @b the first of a process? Otherwise it is of the last one's, in another world at the same
+ * place. */
 static bool is_first(const struct scan *s, const struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
@@ -260,8 +264,8 @@ static bool is_first(const struct scan *s, const struct record_begin *b)
 }
 
 /*
- * Another process follows, or nothing: drops what the last one said and then took no row for. A process that
- * took none leaves nothing; of one that did, a move backwards at its end goes.
+ * Another process follows, or nothing: drops what the last one said and then took no row for. A
+ * process that took none leaves nothing; of one that did, a move backwards at its end goes.
  */
 static void end_process(struct scan *s)
 {
@@ -301,12 +305,13 @@ static bool add_section(struct scan *s, uint64_t entry)
 	memcpy(b, s->word, sizeof(*b));
 	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro < 1 ||
 		b->micro > LIMIT_MICRO_BATCH) {
-		ctl_fail("%s: is damaged: the beginning before entry %" PRIu64 " cannot be", s->path,
-			entry + 1);
+		ctl_fail("%s: is damaged: the beginning before entry %" PRIu64 " cannot be",
+			s->path, entry + 1);
 		return false;
 	}
 	if (b->identity != s->identity) {
-		ctl_fail("%s: is of another stream than %s, or of another seed, seq_len, extra or stride",
+		ctl_fail("%s: is of another stream than %s, or of another seed, seq_len, extra or "
+			 "stride",
 			s->path, s->stream);
 		return false;
 	}
@@ -329,7 +334,8 @@ static bool scan_entry(struct scan *s, uint64_t number, uint64_t first, uint64_t
 		return true;
 	}
 	if (first == RECORD_BEGIN || (!s->begun && s->words == 0)) {
-		ctl_fail("%s: is no record of a version that this tokctl reads, or damaged at entry %" PRIu64,
+		ctl_fail("%s: is no record of a version that this tokctl reads, or damaged at "
+			 "entry %" PRIu64,
 			s->path, number);
 		return false;
 	}
@@ -409,7 +415,8 @@ static int by_place(const void *a, const void *b)
 
 static bool on_grid(const struct record_generation *g, const struct record_begin *b)
 {
-	uint64_t apart = b->position > g->position ? b->position - g->position : g->position - b->position;
+	uint64_t apart =
+		b->position > g->position ? b->position - g->position : g->position - b->position;
 
 	return g->world == b->world && g->micro == b->micro && apart % (g->world * g->micro) == 0;
 }
@@ -436,8 +443,8 @@ static size_t find_late(const struct record_peer *p, size_t i)
 }
 
 /*
- * Section @i opens a generation at @b's place. Who came there since the newest one was opened, and was taken
- * for a late member of an older one because that lacked its rank, has come for this one.
+ * Section @i opens a generation at @b's place. Who came there since the newest one was opened, and
+ * was taken for a late member of an older one because that lacked its rank, has come for this one.
  */
 static void gather_early(struct record_peer *p, size_t i, const struct record_begin *b)
 {
@@ -456,7 +463,8 @@ static void gather_early(struct record_peer *p, size_t i, const struct record_be
 static bool place_section(struct record_peer *p, size_t i)
 {
 	const struct record_begin *b = &p->section[i].begin;
-	struct record_generation *newest = p->generations ? &p->generation[p->generations - 1] : NULL;
+	struct record_generation *newest =
+		p->generations ? &p->generation[p->generations - 1] : NULL;
 	size_t g;
 
 	if (newest && on_grid(newest, b)) {
@@ -546,13 +554,14 @@ static int by_pass(const void *a, const void *b)
 }
 
 /*
- * Sections come by time, for each peer. A section that follows in its file stays in that file's pass, or
- * begins the next one. One that comes with a new process joins the last pass that all ranks have begun.
+ * Sections come by time, for each peer. A section that follows in its file stays in that file's
+ * pass, or begins the next one. One that comes with a new process joins the last pass that all
+ * ranks have begun.
  */
 static bool number_passes(struct records *r)
 {
-	uint64_t *of_file =
-		calloc(r->files + 1, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
+	uint64_t *of_file = calloc(
+		r->files + 1, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
 	uint64_t common = 0, joined = 0;
 
 	if (!of_file)
@@ -590,8 +599,8 @@ static bool split_peers(struct records *r)
 		if (!last || last->peer != s->begin.peer || last->pass != s->pass) {
 			if (!grow((void **)&r->peer, r->peers, sizeof(*r->peer)))
 				return false;
-			r->peer[r->peers++] =
-				(struct record_peer){.peer = s->begin.peer, .pass = s->pass, .section = s};
+			r->peer[r->peers++] = (struct record_peer){
+				.peer = s->begin.peer, .pass = s->pass, .section = s};
 		}
 		r->peer[r->peers - 1].sections++;
 	}
@@ -605,7 +614,8 @@ bool records_read(struct records *r, uint64_t identity, const char *stream)
 		if (!scan_file(r, (uint32_t)i, identity, stream))
 			return false;
 	if (r->sections == 0) {
-		ctl_fail("%s%s: nothing was recorded", r->file[0].path, r->files > 1 ? " and others" : "");
+		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
+			r->files > 1 ? " and others" : "");
 		return false;
 	}
 	if (!split_peers(r))

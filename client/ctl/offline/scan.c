@@ -1,6 +1,6 @@
 /*
- * Threads take pieces in order. A piece is read by blocks that stay in a processor's cache while they are
- * looked at.
+ * Threads take pieces in order. A piece is read by blocks that stay in a processor's cache while
+ * they are looked at.
  */
 #include "client/ctl/offline/scan.h"
 
@@ -90,8 +90,8 @@ struct seen {
 	char why[256];
 };
 
-static void look(
-	const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens, uint64_t n)
+static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens,
+	uint64_t n)
 {
 	uint32_t width = scan->shard->facts.token_bytes, most = tokens_most(tokens, n, width);
 

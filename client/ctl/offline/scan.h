@@ -1,5 +1,6 @@
 /*
- * Reads a shard from end to end, with as many threads as there are processors, and says what it met.
+ * Reads a shard from end to end, with as many threads as there are processors, and says what it
+ * met.
  */
 #ifndef TOKEND_CTL_SCAN_H
 #define TOKEND_CTL_SCAN_H
@@ -14,13 +15,14 @@ enum {
 
 /* How many processors there are to work on, at most CTL_THREADS. */
 unsigned ctl_processors(void);
-/* Calls @work(context) in @n threads at once, this one among them, and waits for all. With fewer threads than
- * asked for it goes on. */
+/* Calls @work(context) in @n threads at once, this one among them, and waits for all. With fewer
+ * threads than asked for it goes on. */
 void ctl_threads(unsigned n, void *(*work)(void *context), void *context);
 
 /*
- * The digest of tokens is that of their values, whatever format and width they are kept in: the sum, modulo
- * 2^64, over pieces of so many tokens of XXH3-64 of the piece as little-endian u32, seeded with its number.
+ * The digest of tokens is that of their values, whatever format and width they are kept in: the
+ * sum, modulo 2^64, over pieces of so many tokens of XXH3-64 of the piece as little-endian u32,
+ * seeded with its number.
  */
 uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece);
 
@@ -33,13 +35,14 @@ struct ctl_scan {
 	struct ctl_progress *progress;
 
 	/* what comes of it */
-	uint64_t digest;	       /* if it was asked for and all could be read */
-	uint64_t most;		       /* the largest id that was met */
-	uint64_t masked;	       /* tokens that may not be labels; masks */
-	uint64_t beyond, beyond_value; /* the first token that is not below vocab, or SHARD_UNKNOWN */
-	uint64_t faults;	       /* reads that failed: */
-	uint64_t fault;		       /* the first token of the first one */
-	char why[256];		       /* and what was wrong with it */
+	uint64_t digest; /* if it was asked for and all could be read */
+	uint64_t most;	 /* the largest id that was met */
+	uint64_t masked; /* tokens that may not be labels; masks */
+	uint64_t beyond,
+		beyond_value; /* the first token that is not below vocab, or SHARD_UNKNOWN */
+	uint64_t faults;      /* reads that failed: */
+	uint64_t fault;	      /* the first token of the first one */
+	char why[256];	      /* and what was wrong with it */
 };
 
 /* False: out of memory; everything else that can be wrong is in @scan. */

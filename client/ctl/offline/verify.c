@@ -1,7 +1,7 @@
 /*
- * tokctl verify: the proof after the fact. Over a range of positions the rows that trainers recorded, all
- * ranks together, must be exactly the order: each position once, with the tokens that the shards have there.
- * One bit a position is held; records and shards are read as they come.
+ * tokctl verify: the proof after the fact. Over a range of positions the rows that trainers
+ * recorded, all ranks together, must be exactly the order: each position once, with the tokens that
+ * the shards have there. One bit a position is held; records and shards are read as they come.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/offline/records.h"
@@ -107,7 +107,8 @@ static bool take(struct proof *p, uint64_t position)
 	return true;
 }
 
-static bool check_row(struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
+static bool check_row(
+	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
 {
 	const struct finding here = {position, 1, s->file};
 	uint64_t end = p->history->order.end;
@@ -187,7 +188,8 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 	return at;
 }
 
-/* The stretches that the run was made to skip, where nobody took anything and no restart went back into them.
+/* The stretches that the run was made to skip, where nobody took anything and no restart went back
+ * into them.
  */
 static bool find_skips(struct proof *p)
 {
@@ -215,8 +217,8 @@ static bool find_skips(struct proof *p)
 	return true;
 }
 
-/* Nobody took [@at, @to): what of it is lost, and not skipped by request? @skip is the first stretch that
- * may reach into it. */
+/* Nobody took [@at, @to): what of it is lost, and not skipped by request? @skip is the first
+ * stretch that may reach into it. */
 static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
 {
 	while (at < to) {
@@ -265,8 +267,8 @@ static uint64_t rank_of(const struct record_generation *g, uint64_t position)
 }
 
 /*
- * If the first lost row is missing only because its rank stopped earlier than others, the last step is not
- * whole: the position at which that step begins; else 0.
+ * If the first lost row is missing only because its rank stopped earlier than others, the last step
+ * is not whole: the position at which that step begins; else 0.
  */
 static uint64_t whole_to(const struct proof *p)
 {
@@ -282,7 +284,8 @@ static uint64_t whole_to(const struct proof *p)
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 
-		if (s->generation == newest && s->begin.rank == rank_of(g, first) && s->last > first)
+		if (s->generation == newest && s->begin.rank == rank_of(g, first) &&
+			s->last > first)
 			return 0;
 	}
 	return first - (first - g->position) % (g->world * g->micro);
@@ -325,8 +328,8 @@ static struct place_text describe(const struct proof *p, uint64_t position)
 	text.dataset = h->widest->dataset[place.dataset].name;
 	if (!dataset)
 		return text;
-	table_locate(&dataset->table, &h->widest->order[place.dataset], h->widest->seed, place.epoch,
-		place.window, &shard, &text.offset);
+	table_locate(&dataset->table, &h->widest->order[place.dataset], h->widest->seed,
+		place.epoch, place.window, &shard, &text.offset);
 	text.shard = dataset_shard_name(dataset, shard);
 	text.known = true;
 	return text;
@@ -500,13 +503,17 @@ static void give_hint(const struct proof *p)
 
 	if (whole > p->from)
 		ctl_fail("rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-			 " on: if the run was stopped there, --to %" PRIu64 " ends at the last whole step",
+			 " on: if the run was stopped there, --to %" PRIu64
+			 " ends at the last whole step",
 			rank_of(who(p, p->fault[LOST][0].position), p->fault[LOST][0].position),
-			who(p, p->fault[LOST][0].position)->world, p->fault[LOST][0].position, whole);
+			who(p, p->fault[LOST][0].position)->world, p->fault[LOST][0].position,
+			whole);
 	else if (p->faults[LOST] > 0)
-		ctl_fail("what is lost was taken by nobody, or its record is not among those given");
+		ctl_fail(
+			"what is lost was taken by nobody, or its record is not among those given");
 	if (p->faults[ALTERED] > 0 && !p->mixes_given)
-		ctl_fail("the order is that of the config: if the run's mix was changed, give --run RUN (or "
+		ctl_fail("the order is that of the config: if the run's mix was changed, give "
+			 "--run RUN (or "
 			 "--cursor F...)");
 }
 
@@ -532,9 +539,10 @@ static uint64_t highest_row(const struct records *r, uint64_t pass)
 	return last;
 }
 
-/* Fills in what was not asked for, and checks it. The last of several passes may still be under way: it is
- * asked only for what it came to. */
-static bool set_range(struct question *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
+/* Fills in what was not asked for, and checks it. The last of several passes may still be under
+ * way: it is asked only for what it came to. */
+static bool set_range(
+	struct question *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
 {
 	uint64_t came_to = highest_row(r, pass);
 	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
@@ -556,8 +564,8 @@ static bool set_range(struct question *q, const struct ctl_history *h, const str
 	else if (q->to <= q->from)
 		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, q->to, q->from);
 	else if (q->from < first)
-		ctl_fail("the earliest mix that is known begins at position %" PRIu64 ", after %" PRIu64
-			 "; give --cursor or --run that reach back, or --from",
+		ctl_fail("the earliest mix that is known begins at position %" PRIu64
+			 ", after %" PRIu64 "; give --cursor or --run that reach back, or --from",
 			first, q->from);
 	else if ((q->to - q->from) / 8 > memory)
 		ctl_fail("positions %" PRIu64 " to %" PRIu64
@@ -574,7 +582,8 @@ static bool prove(struct proof *p)
 {
 	p->map = calloc(p->history->widest->datasets, sizeof(const struct dataset *));
 	p->reader = ctl_reader_open(p->s, p->history);
-	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) * p->s->stream->token_bytes;
+	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
+		   p->s->stream->token_bytes;
 	p->tokens = malloc(p->bytes);
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
 	if (!p->map || !p->reader || !p->tokens || !p->taken)
@@ -613,8 +622,8 @@ static int prove_peer(struct proof *p, bool json)
 	return status;
 }
 
-static int with_records(const struct question *q, const struct ctl_stream *s, const struct ctl_history *h,
-	const struct records *r)
+static int with_records(const struct question *q, const struct ctl_stream *s,
+	const struct ctl_history *h, const struct records *r)
 {
 	int status = CTL_OK;
 
@@ -697,14 +706,15 @@ static int verify(int argc, char **argv, const char **cursors, const char **path
 	for (int i = 2; i <= n; i++) {
 		size_t length = strlen(argv[i]);
 
-		if (q.cursor_count > 0 && length > 7 && strcmp(argv[i] + length - 7, ".cursor") == 0)
+		if (q.cursor_count > 0 && length > 7 &&
+			strcmp(argv[i] + length - 7, ".cursor") == 0)
 			cursors[q.cursor_count++] = argv[i];
 		else
 			paths[q.path_count++] = argv[i];
 	}
 	if (q.path_count == 0)
-		return ctl_usage(
-			"verify", "needs the records of the trainers: files, or directories of them");
+		return ctl_usage("verify",
+			"needs the records of the trainers: files, or directories of them");
 	if (!number("from", from, &q.has_from, &q.from) || !number("to", to, &q.has_to, &q.to))
 		return CTL_USAGE;
 	return answer(&q);

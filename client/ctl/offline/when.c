@@ -1,5 +1,6 @@
 /*
- * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that hold them.
+ * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that
+ * hold them.
  */
 #include "client/ctl/common/ctl.h"
 
@@ -38,8 +39,8 @@ static void print(struct ctl_out *out, const struct question *q, uint64_t positi
 }
 
 /* Windows [first, first + count) of the cursor's dataset @d. */
-static int print_windows(
-	const struct ctl_history *h, const struct question *q, int d, uint64_t first, uint64_t count)
+static int print_windows(const struct ctl_history *h, const struct question *q, int d,
+	uint64_t first, uint64_t count)
 {
 	struct ctl_out out = {0};
 	uint64_t served = 0;
@@ -60,11 +61,13 @@ static int print_windows(
 				" on, where the earliest known mix begins; "
 				"give a cursor saved earlier too",
 			h->order.segment[0]->start);
-	return ctl_fail("never served: dataset %s does not come to epoch %" PRIu64 " of these windows",
+	return ctl_fail("never served: dataset %s does not come to epoch %" PRIu64
+			" of these windows",
 		q->dataset, q->epoch);
 }
 
-static int answer(const struct stream *stream, const struct ctl_history *h, const struct question *q)
+static int answer(
+	const struct stream *stream, const struct ctl_history *h, const struct question *q)
 {
 	int d = cursor_find(h->widest, q->dataset);
 	const struct dataset *dataset = NULL;
@@ -73,27 +76,29 @@ static int answer(const struct stream *stream, const struct ctl_history *h, cons
 		if (strcmp(stream->dataset[i].config->name, q->dataset) == 0)
 			dataset = &stream->dataset[i];
 	if (!dataset)
-		return ctl_fail("--dataset: stream %s has none called %s", stream->config->name, q->dataset);
+		return ctl_fail("--dataset: stream %s has none called %s", stream->config->name,
+			q->dataset);
 	if (d < 0)
 		return ctl_fail("never served: the cursor does not have dataset %s", q->dataset);
 	int64_t shard = dataset_find_shard(dataset, q->shard);
 
 	if (shard < 0)
-		return ctl_fail("--shard: dataset %s has no shard %s (a path relative to %s)", q->dataset,
-			q->shard, dataset->root);
+		return ctl_fail("--shard: dataset %s has no shard %s (a path relative to %s)",
+			q->dataset, q->shard, dataset->root);
 	uint64_t tokens = dataset->table.tokens[shard], first, count;
 
 	if (q->offset >= tokens)
-		return ctl_fail("--offset: %s has %" PRIu64 " tokens, %" PRIu64 " is beyond them", q->shard,
-			tokens, q->offset);
+		return ctl_fail("--offset: %s has %" PRIu64 " tokens, %" PRIu64 " is beyond them",
+			q->shard, tokens, q->offset);
 	if (q->tokens > tokens - q->offset)
 		return ctl_fail("--tokens: %s has %" PRIu64 " tokens, %" PRIu64 " from %" PRIu64
 				" on are beyond them",
 			q->shard, tokens, q->tokens, q->offset);
-	table_touching(&dataset->table, &h->widest->order[d], h->widest->seed, q->epoch, (uint64_t)shard,
-		q->offset, q->tokens, &first, &count);
+	table_touching(&dataset->table, &h->widest->order[d], h->widest->seed, q->epoch,
+		(uint64_t)shard, q->offset, q->tokens, &first, &count);
 	if (count == 0 && q->tokens == 1)
-		return ctl_fail("never served: no window of epoch %" PRIu64 " holds token %" PRIu64 " of %s",
+		return ctl_fail("never served: no window of epoch %" PRIu64 " holds token %" PRIu64
+				" of %s",
 			q->epoch, q->offset, q->shard);
 	if (count == 0)
 		return ctl_fail("never served: no window of epoch %" PRIu64 " holds any of %" PRIu64
@@ -141,7 +146,8 @@ static int when(int argc, char **argv, const char **cursors)
 	if (n < 0)
 		return CTL_USAGE;
 	if (n < 1 || (n > 1 && count == 0) || !q.config || !q.dataset || !q.shard || !offset)
-		return ctl_usage("when", "needs -c FILE, one STREAM, --dataset, --shard and --offset");
+		return ctl_usage(
+			"when", "needs -c FILE, one STREAM, --dataset, --shard and --offset");
 	if (!ctl_number(offset, &q.offset) || (epoch && !ctl_number(epoch, &q.epoch)))
 		return ctl_usage("when", "--offset and --epoch must be whole numbers below 2^64");
 	if (tokens && (!ctl_number(tokens, &q.tokens) || q.tokens == 0))

@@ -1,8 +1,8 @@
 /*
- * tokctl mix, skip, checkpoint, drain, rescale: an operator's word to a running job. The daemon shows it to
- * the job's sessions here, the job carries it out on all ranks at one step, and each session's answer comes
- * back. Until a rank has fetched the request it can be taken back, and is, when time is up or we are
- * interrupted.
+ * tokctl mix, skip, checkpoint, drain, rescale: an operator's word to a running job. The daemon
+ * shows it to the job's sessions here, the job carries it out on all ranks at one step, and each
+ * session's answer comes back. Until a rank has fetched the request it can be taken back, and is,
+ * when time is up or we are interrupted.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/lib/connect.h"
@@ -59,7 +59,8 @@ static const char *const outcomes[] = {"waiting", "noted", "done", "failed", "go
 /* ---- the command line ---- */
 
 /* A line of the arguments. False: they are too long. */
-__attribute__((format(printf, 2, 3))) static bool put_line(struct request *r, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool put_line(
+	struct request *r, const char *format, ...)
 {
 	size_t room = sizeof(r->args) - r->args_length;
 	va_list args;
@@ -88,8 +89,8 @@ static int read_weight(struct request *r, const char *argument, double *sum)
 	if (!wire_label_ok(name))
 		return ctl_usage(r->kind, "'%s': not a name of a dataset", name);
 	if (!ctl_weight(equals + 1, &weight))
-		return ctl_usage(
-			r->kind, "%s: weight '%s' must be a finite number, 0 or more", name, equals + 1);
+		return ctl_usage(r->kind, "%s: weight '%s' must be a finite number, 0 or more",
+			name, equals + 1);
 	*sum += weight;
 	if (!put_line(r, "weight %.17g %s\n", weight, name))
 		return ctl_fail("%s: more datasets than a request holds", r->kind);
@@ -115,14 +116,15 @@ struct texts {
 };
 
 /* A number as a line; @key is its option's name too. */
-static int read_number(
-	struct request *r, const char *key, const char *text, uint64_t least, uint64_t most, uint64_t *to)
+static int read_number(struct request *r, const char *key, const char *text, uint64_t least,
+	uint64_t most, uint64_t *to)
 {
 	uint64_t value;
 
 	if (!ctl_number(text, &value) || value < least || value > most)
-		return ctl_usage(r->kind, "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, key,
-			text, least, most);
+		return ctl_usage(r->kind,
+			"--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, key, text,
+			least, most);
 	put_line(r, "%s %" PRIu64 "\n", key, value);
 	if (to)
 		*to = value;
@@ -153,7 +155,8 @@ static int read_kind(struct request *r, const struct texts *t, int others, char 
 	if (t->micro && status == CTL_OK)
 		status = read_number(r, "micro", t->micro, 1, LIMIT_MICRO_BATCH, &r->micro);
 	if (t->tag && !wire_name_ok(t->tag))
-		return ctl_usage(r->kind, "--tag %s: 1 to %d characters without '/' and leading dot", t->tag,
+		return ctl_usage(r->kind,
+			"--tag %s: 1 to %d characters without '/' and leading dot", t->tag,
 			LIMIT_NAME_BYTES);
 	if (t->tag)
 		put_line(r, "tag %s\n", t->tag);
@@ -164,8 +167,10 @@ static int read_kind(struct request *r, const struct texts *t, int others, char 
 static int read_timeout(struct request *r, const char *text)
 {
 	r->timeout_s = TIMEOUT_S;
-	if (text && (!ctl_number(text, &r->timeout_s) || r->timeout_s < 1 || r->timeout_s > TIMEOUT_MOST_S))
-		return ctl_usage(r->kind, "--timeout %s: must be seconds, 1 to %d", text, TIMEOUT_MOST_S);
+	if (text && (!ctl_number(text, &r->timeout_s) || r->timeout_s < 1 ||
+			    r->timeout_s > TIMEOUT_MOST_S))
+		return ctl_usage(
+			r->kind, "--timeout %s: must be seconds, 1 to %d", text, TIMEOUT_MOST_S);
 	return CTL_OK;
 }
 
@@ -185,7 +190,8 @@ static int check_config(const struct request *r, const char *path)
 		if (strcmp(config->stream[i].name, r->stream) == 0 &&
 			(config->stream[i].epochs || config->stream[i].samples))
 			status = ctl_fail(
-				"mix: stream %s is finite, its mix stays as it is while it runs", r->stream);
+				"mix: stream %s is finite, its mix stays as it is while it runs",
+				r->stream);
 	config_free(config);
 	return status;
 }
@@ -284,9 +290,11 @@ static bool take_answer(struct request *r, const struct wire *w)
 		ctl_fail("out of memory");
 		return false;
 	}
-	if (wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED || outcome > WIRE_GONE ||
-		a->world == 0 || a->world > LIMIT_WORLD || a->micro == 0 || a->micro > LIMIT_MICRO_BATCH) {
-		ctl_fail("the daemon passed on an answer that is none of ours: is it of another version?");
+	if (wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
+		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD || a->micro == 0 ||
+		a->micro > LIMIT_MICRO_BATCH) {
+		ctl_fail("the daemon passed on an answer that is none of ours: is it of another "
+			 "version?");
 		return false;
 	}
 	a->outcome = (enum wire_outcome)outcome;
@@ -325,9 +333,10 @@ static uint64_t clock_ms(void)
 
 static int lost(const struct request *r)
 {
-	return ctl_fail("the daemon at %s went away, and the request with it; %" PRIu64 " of %" PRIu64
-			" sessions had not answered: if a rank had fetched it they may carry it out, see "
-			"`tokctl status`",
+	return ctl_fail(
+		"the daemon at %s went away, and the request with it; %" PRIu64 " of %" PRIu64
+		" sessions had not answered: if a rank had fetched it they may carry it out, see "
+		"`tokctl status`",
 		r->socket, r->waiting, r->sessions);
 }
 
@@ -367,7 +376,8 @@ static void take_any(void *context, const struct wire *w)
 		who(r, w); /* it has not answered; whether it has seen it is known from its note */
 }
 
-/* Takes it back. 1: it is over, all have answered meanwhile; else an exit status after the line is said. */
+/* Takes it back. 1: it is over, all have answered meanwhile; else an exit status after the line is
+ * said. */
 static int give_up(struct request *r, const char *why)
 {
 	struct wire question = {.op = WIRE_CANCEL};
@@ -393,18 +403,18 @@ static int give_up(struct request *r, const char *why)
 	if (wire_number(&r->packet.wire, WIRE_FETCHED)) {
 		name_those(r, UNSEEN | NOTED, names, sizeof(names));
 		name_those(r, ANSWERED, others, sizeof(others));
-		return ctl_fail(
-			"%s: the job has fetched the request and may still carry it out; not answered: %s; "
-			"answered: %s",
+		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
+				"not answered: %s; "
+				"answered: %s",
 			why, names, others[0] ? others : "none");
 	}
 	if (name_those(r, UNSEEN, names, sizeof(names)))
-		return ctl_fail(
-			"%s has not come to control(): %s; the request is taken back, nothing was changed",
+		return ctl_fail("%s has not come to control(): %s; the request is taken back, "
+				"nothing was changed",
 			names, why);
-	return ctl_fail(
-		"all sessions here have seen it, but not every process of the job has come to control(): "
-		"%s; the request is taken back, nothing was changed",
+	return ctl_fail("all sessions here have seen it, but not every process of the job has come "
+			"to control(): "
+			"%s; the request is taken back, nothing was changed",
 		why);
 }
 
@@ -417,8 +427,8 @@ static int await(struct request *r)
 	snprintf(why, sizeof(why), "not within %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = clock_ms();
-		enum ctl_heard heard =
-			ctl_hear(r->fd, &r->packet, now < until ? (int)(until - now) : 0, r->signals);
+		enum ctl_heard heard = ctl_hear(
+			r->fd, &r->packet, now < until ? (int)(until - now) : 0, r->signals);
 
 		switch (heard) {
 		case CTL_MESSAGE:
@@ -454,10 +464,11 @@ static void put_rank(struct request *r, uint64_t rank, uint64_t micro)
 	if (!r->json) {
 		if (rows)
 			snprintf(line, sizeof(line),
-				"  rank %" PRIu64 " gets %" PRIu64 "..%" PRIu64 " first\n", rank, first,
-				first + rows - 1);
+				"  rank %" PRIu64 " gets %" PRIu64 "..%" PRIu64 " first\n", rank,
+				first, first + rows - 1);
 		else
-			snprintf(line, sizeof(line), "  rank %" PRIu64 " gets padding only\n", rank);
+			snprintf(
+				line, sizeof(line), "  rank %" PRIu64 " gets padding only\n", rank);
 		ctl_put(&r->out, line);
 		return;
 	}
@@ -503,13 +514,15 @@ static void put_steps(struct request *r, uint64_t before, uint64_t after)
 				       "no longer end where they did";
 	char line[300];
 
-	snprintf(line, sizeof(line), "global batch %" PRIu64 " -> %" PRIu64 ": %s\n", before, after, change);
+	snprintf(line, sizeof(line), "global batch %" PRIu64 " -> %" PRIu64 ": %s\n", before, after,
+		change);
 	ctl_put(&r->out, line);
 	if (cursor_end(&r->cursor) != UINT64_MAX) {
 		snprintf(line, sizeof(line),
 			"left to the end, position %" PRIu64 ": %" PRIu64
 			" batches on each of the old ranks, %" PRIu64 " on each of the new ones\n",
-			cursor_end(&r->cursor), batches(&r->cursor, before), batches(&r->cursor, after));
+			cursor_end(&r->cursor), batches(&r->cursor, before),
+			batches(&r->cursor, after));
 		ctl_put(&r->out, line);
 	}
 }
@@ -534,7 +547,8 @@ static void put_rescale(struct request *r)
 		const char *key;
 		uint64_t value;
 	} pairs[] = {{"world_before", r->world_before}, {"micro_before", r->micro_before},
-		{"global_before", before}, {"world", r->world}, {"micro", micro}, {"global", after}};
+		{"global_before", before}, {"world", r->world}, {"micro", micro},
+		{"global", after}};
 
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
 		ctl_put(&r->out, ",");
@@ -599,18 +613,18 @@ static void put_result(struct request *r)
 	char line[300];
 
 	if ((mix || skip) && !r->has_acts_from)
-		snprintf(line, sizeof(line), "%s: done, the run is at position %" PRIu64 "\n", r->kind,
-			r->cursor.next);
+		snprintf(line, sizeof(line), "%s: done, the run is at position %" PRIu64 "\n",
+			r->kind, r->cursor.next);
 	else if (mix)
 		snprintf(line, sizeof(line),
-			"mix acts from position %" PRIu64 ", the run is at %" PRIu64 "\n", r->acts_from,
-			r->from);
+			"mix acts from position %" PRIu64 ", the run is at %" PRIu64 "\n",
+			r->acts_from, r->from);
 	else if (skip)
-		snprintf(line, sizeof(line), "skipped from position %" PRIu64 " to %" PRIu64 "\n", r->from,
-			r->acts_from);
+		snprintf(line, sizeof(line), "skipped from position %" PRIu64 " to %" PRIu64 "\n",
+			r->from, r->acts_from);
 	else
-		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s%s\n", r->cursor.next,
-			r->tag ? ", tag " : "", r->tag ? r->tag : "",
+		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s%s\n",
+			r->cursor.next, r->tag ? ", tag " : "", r->tag ? r->tag : "",
 			strcmp(r->kind, "checkpoint") == 0 ? "" : ", the job leaves");
 	ctl_put(&r->out, line);
 	if (r->world)
@@ -631,8 +645,9 @@ static int conclude(struct request *r)
 		differ |= a->outcome == WIRE_DONE && !a->same;
 	}
 	if (name_those(r, 1 << WIRE_GONE, names, sizeof(names)))
-		return ctl_fail("%s ended without an answer: whether the job carried it out, its next "
-				"checkpoint tells",
+		return ctl_fail(
+			"%s ended without an answer: whether the job carried it out, its next "
+			"checkpoint tells",
 			names);
 	if (!r->has_cursor)
 		return ctl_fail("the job says it is done, but not where it is");
@@ -641,11 +656,13 @@ static int conclude(struct request *r)
 
 		for (size_t i = 0; i < r->answers; i++)
 			if (!r->answer[i].same && n++ < NAMED)
-				length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
-					n > 1 ? ", " : "", name(&r->answer[i], one, sizeof(one)));
-		return ctl_fail("the ranks are not at one place: the cursors of %s%s differ from the first "
-				"that came, "
-				"at position %" PRIu64,
+				length += (size_t)snprintf(names + length, sizeof(names) - length,
+					"%s%s", n > 1 ? ", " : "",
+					name(&r->answer[i], one, sizeof(one)));
+		return ctl_fail(
+			"the ranks are not at one place: the cursors of %s%s differ from the first "
+			"that came, "
+			"at position %" PRIu64,
 			names, n > NAMED ? " and others" : "", r->cursor.next);
 	}
 	(r->json ? put_result_json : put_result)(r);

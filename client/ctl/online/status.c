@@ -26,7 +26,8 @@ struct column {
 };
 
 /* "{first":n,"second":n… without the closing brace. */
-static void put_numbers(struct ctl_out *out, const struct wire *w, const struct column *columns, size_t n)
+static void put_numbers(
+	struct ctl_out *out, const struct wire *w, const struct column *columns, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		ctl_put(out, i ? "," : "{");
@@ -34,7 +35,8 @@ static void put_numbers(struct ctl_out *out, const struct wire *w, const struct 
 	}
 }
 
-static void put_if_there(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
+static void put_if_there(
+	struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
 {
 	ctl_put(out, ",");
 	if (wire_has(w, key)) {
@@ -55,23 +57,26 @@ static void put_slow_json(struct ctl_out *out, const struct wire *w)
 /* Its storage does not answer. */
 static void put_slow(struct ctl_out *out, const struct wire *w)
 {
-	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD), stream = wire_bytes(w, WIRE_STREAM);
+	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD),
+			  stream = wire_bytes(w, WIRE_STREAM);
 	char line[LIMIT_TEXT_BYTES + 200];
 
 	if (!wire_has(w, WIRE_SLOW_MS))
 		return;
 	snprintf(line, sizeof(line),
 		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s\n",
-		(int)stream.n, stream.at, (int)shard.n, shard.at, wire_number(w, WIRE_SLOW_MS) / 1000);
+		(int)stream.n, stream.at, (int)shard.n, shard.at,
+		wire_number(w, WIRE_SLOW_MS) / 1000);
 	ctl_put(out, line);
 }
 
 static void put_session_json(struct ctl_out *out, const struct wire *w)
 {
 	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
-		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"}, {WIRE_PID, "pid"},
-		{WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"}, {WIRE_PUBLISHED, "published"},
-		{WIRE_RELEASED, "released"}, {WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
+		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"},
+		{WIRE_PID, "pid"}, {WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"},
+		{WIRE_PUBLISHED, "published"}, {WIRE_RELEASED, "released"},
+		{WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
 		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
 
 	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
@@ -93,9 +98,10 @@ static void put_session(struct ctl_out *out, const struct wire *w)
 		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %5" PRIu64 " %12" PRIu64 " %3" PRIu64
 		" of %-3" PRIu64 " %8" PRIu64 "\n",
 		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK),
-		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_MICRO), wire_number(w, WIRE_POSITION),
-		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED), wire_number(w, WIRE_SLOTS),
-		wire_number(w, WIRE_PID));
+		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_MICRO),
+		wire_number(w, WIRE_POSITION),
+		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED),
+		wire_number(w, WIRE_SLOTS), wire_number(w, WIRE_PID));
 	ctl_put(out, line);
 	put_slow(out, w);
 }
@@ -121,10 +127,10 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 	char line[400];
 
 	snprintf(line, sizeof(line),
-		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64 " sessions, %" PRIu64
-		" of %" PRIu64 " bytes, lost wakes %" PRIu64 "\n",
-		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n, io.at,
-		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
+		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
+		" sessions, %" PRIu64 " of %" PRIu64 " bytes, lost wakes %" PRIu64 "\n",
+		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n,
+		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
 		wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
 	ctl_put(out, line);
 	put_slow(out, w);

@@ -47,7 +47,8 @@ bool ctl_receive(int fd, struct packet *packet)
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
-		ctl_fail("the daemon closed the connection (it stopped or was killed): ask again when it is "
+		ctl_fail("the daemon closed the connection (it stopped or was killed): ask again "
+			 "when it is "
 			 "back");
 		break;
 	case CTL_TIMEOUT:
@@ -91,8 +92,8 @@ int ctl_connect(const char *given, const char *config, char **socket, struct pac
 	fd = link_open(*socket);
 	wire_set(&hello, WIRE_VERSION_KEY, WIRE_VERSION);
 	if (fd < 0)
-		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket", *socket,
-			strerror(-fd));
+		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket",
+			*socket, strerror(-fd));
 	else if (!trust_peer(fd, *socket, why, sizeof(why)))
 		ctl_fail("%s", why);
 	else if (ctl_ask(fd, &hello, packet))
@@ -104,8 +105,8 @@ int ctl_connect(const char *given, const char *config, char **socket, struct pac
 	return -1;
 }
 
-bool ctl_status_list(
-	int fd, struct packet *packet, void (*each)(void *context, const struct wire *w), void *context)
+bool ctl_status_list(int fd, struct packet *packet,
+	void (*each)(void *context, const struct wire *w), void *context)
 {
 	struct wire question = {.op = WIRE_STATUS};
 

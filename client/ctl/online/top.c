@@ -1,4 +1,5 @@
-/* tokctl top: status again and again, with the rate at which each session gives its batches back. */
+/* tokctl top: status again and again, with the rate at which each session gives its batches back.
+ */
 #include "client/ctl/common/ctl.h"
 #include "client/lib/connect.h"
 
@@ -13,7 +14,8 @@
 #include <unistd.h>
 
 struct seen {
-	uint64_t pid, released, ms; /* a session by its number; another pid or fewer released: another one */
+	uint64_t pid, released,
+		ms; /* a session by its number; another pid or fewer released: another one */
 };
 
 struct top {
@@ -69,11 +71,13 @@ static void put_each(void *context, const struct wire *w)
 	if (w->op != WIRE_SESSION)
 		return;
 	if (!t->headed)
-		ctl_put(&t->out, "STREAM       RUN               RANK of WORLD     POSITION     TOKENS/S  "
-				 "READY      WAITS\n");
+		ctl_put(&t->out,
+			"STREAM       RUN               RANK of WORLD     POSITION     TOKENS/S  "
+			"READY      WAITS\n");
 	t->headed = true;
 	if (wire_number(w, WIRE_STALL_MS) > 0)
-		snprintf(full, sizeof(full), "tokend %" PRIu64 " s", wire_number(w, WIRE_STALL_MS) / 1000);
+		snprintf(full, sizeof(full), "tokend %" PRIu64 " s",
+			wire_number(w, WIRE_STALL_MS) / 1000);
 	snprintf(line, sizeof(line),
 		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %12" PRIu64 " %12.0f %3" PRIu64
 		" of %-3" PRIu64 "  %s%s\n",
@@ -126,7 +130,8 @@ static bool rest(uint64_t until, bool keys)
 	return false;
 }
 
-static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count, bool screen)
+static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count,
+	bool screen)
 {
 	bool keys = screen && isatty(STDIN_FILENO);
 	uint64_t next = clock_ms();
@@ -142,7 +147,8 @@ static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms
 }
 
 /* Keys come one by one and unseen meanwhile. */
-static bool with_keys(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count)
+static bool with_keys(
+	struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count)
 {
 	struct sigaction stop = {.sa_handler = on_signal};
 	bool screen = isatty(STDOUT_FILENO);
@@ -168,7 +174,8 @@ static bool with_keys(struct top *t, int fd, const char *socket, uint64_t interv
 int ctl_top(int argc, char **argv)
 {
 	static struct top top;
-	const char *given = NULL, *config = NULL, *interval = "1", *count_text = NULL, *interval_text = NULL;
+	const char *given = NULL, *config = NULL, *interval = "1", *count_text = NULL,
+		   *interval_text = NULL;
 	const struct ctl_option options[] = {
 		{.name = "socket", .value = &given},
 		{.name = "config", .letter = 'c', .value = &config},
@@ -189,7 +196,8 @@ int ctl_top(int argc, char **argv)
 	if (!ctl_weight(interval, &seconds) || seconds < 0.01 || seconds > 86400)
 		return ctl_usage("top", "--interval %s: must be seconds, 0.01 to 86400", interval);
 	if (count_text && (!ctl_number(count_text, &count) || count == 0))
-		return ctl_usage("top", "--count %s: must be a whole number, at least 1", count_text);
+		return ctl_usage(
+			"top", "--count %s: must be a whole number, at least 1", count_text);
 
 	int fd = ctl_connect(given, config, &socket, &top.packet);
 	bool ok = fd >= 0 && with_keys(&top, fd, socket, (uint64_t)(seconds * 1000), count);

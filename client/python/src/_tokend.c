@@ -10,14 +10,16 @@ static const struct {
 	const char *name, *doc;
 	const char *beside; /* the built-in exception that it is too */
 } errors[] = {
-	{TOKEND_EARGUMENT, "ArgumentError", "A value that cannot be; nothing was changed.", "ValueError"},
+	{TOKEND_EARGUMENT, "ArgumentError", "A value that cannot be; nothing was changed.",
+		"ValueError"},
 	{TOKEND_ECONNECT, "ConnectError", "No daemon answers at the socket.", "ConnectionError"},
 	{TOKEND_EREFUSED, "RefusedError", "The daemon refused: the text names the field.", NULL},
-	{TOKEND_EDATA, "DataError", "The stream stopped: a shard is unreadable, truncated or replaced.",
-		NULL},
+	{TOKEND_EDATA, "DataError",
+		"The stream stopped: a shard is unreadable, truncated or replaced.", NULL},
 	{TOKEND_EHELD, "HeldError", "All slots are held.", NULL},
 	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
-	{TOKEND_EPROTOCOL, "ProtocolError", "What answers is no tokend of a version we speak.", NULL},
+	{TOKEND_EPROTOCOL, "ProtocolError", "What answers is no tokend of a version we speak.",
+		NULL},
 	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached.", NULL},
 	{TOKEND_EAGAIN, "NotNowError", "Not now: commit what was taken first.", NULL},
 };
@@ -64,7 +66,8 @@ static int execute(PyObject *module)
 {
 	struct module *m = PyModule_GetState(module);
 
-	m->error = PyErr_NewExceptionWithDoc("tokend.Error", "Everything that tokend raises.", NULL, NULL);
+	m->error = PyErr_NewExceptionWithDoc(
+		"tokend.Error", "Everything that tokend raises.", NULL, NULL);
 	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {

@@ -11,8 +11,8 @@ int to_whole(PyObject *object, void *out)
 	PyObject *index = PyNumber_Index(object);
 
 	if (!index) {
-		PyErr_Format(PyExc_TypeError, "%s: %R, must be a whole number from 0 to %llu", w->name,
-			object, (unsigned long long)w->most);
+		PyErr_Format(PyExc_TypeError, "%s: %R, must be a whole number from 0 to %llu",
+			w->name, object, (unsigned long long)w->most);
 		return 0;
 	}
 	w->value = PyLong_AsUnsignedLongLong(index);
@@ -21,8 +21,8 @@ int to_whole(PyObject *object, void *out)
 	if (!PyErr_Occurred() && w->value <= w->most)
 		return 1;
 	PyErr_Clear();
-	PyErr_Format(
-		PyExc_ValueError, "%s: %S, must be 0 to %llu", w->name, object, (unsigned long long)w->most);
+	PyErr_Format(PyExc_ValueError, "%s: %S, must be 0 to %llu", w->name, object,
+		(unsigned long long)w->most);
 	return 0;
 }
 

@@ -11,8 +11,8 @@ static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields
 {
 	for (uint32_t i = 0; i < b->rows; i++) {
 		const struct tokend_row *row = &b->row[i];
-		const uint64_t value[FIELDS] = {
-			row->position, row->dataset, row->epoch, row->window, row->shard, row->offset};
+		const uint64_t value[FIELDS] = {row->position, row->dataset, row->epoch,
+			row->window, row->shard, row->offset};
 		bool padding = row->position == TOKEND_PADDING;
 
 		for (unsigned f = 0; f < fields; f++)
@@ -21,9 +21,10 @@ static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields
 }
 
 /*
- * What attention over packed documents asks for: position ids that begin again with each document, and where
- * documents begin in the flat list of all inputs, its length behind them. A row's end ends a document, too.
- * The last token of a window may be a label alone: a document that begins there is not one of the inputs.
+ * What attention over packed documents asks for: position ids that begin again with each document,
+ * and where documents begin in the flat list of all inputs, its length behind them. A row's end
+ * ends a document, too. The last token of a window may be a label alone: a document that begins
+ * there is not one of the inputs.
  */
 struct packing {
 	int64_t *ids;	 /* [rows × seq] */
@@ -50,7 +51,8 @@ static bool has_documents(struct client *c)
 	if (c->t->now->ring.geometry.documents)
 		return true;
 	snprintf(why, sizeof(why),
-		"documents: stream %s does not carry them: its config must have documents: true, and eos",
+		"documents: stream %s does not carry them: its config must have documents: true, "
+		"and eos",
 		c->t->stream);
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 	return false;
@@ -70,7 +72,8 @@ PyObject *client_need_documents(PyObject *self, PyObject *none)
 	return has ? Py_NewRef(Py_None) : NULL;
 }
 
-static void pack(struct packing *p, const struct tokend *t, const struct tokend_batch *b, uint32_t seq)
+static void pack(
+	struct packing *p, const struct tokend *t, const struct tokend_batch *b, uint32_t seq)
 {
 	p->n = p->longest = 0;
 	for (uint32_t r = 0; r < b->rows; r++) {
@@ -91,17 +94,21 @@ static void pack(struct packing *p, const struct tokend *t, const struct tokend_
 
 static int64_t token_at(const struct tokend_batch *b, size_t i)
 {
-	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i] : ((const uint32_t *)b->tokens)[i];
+	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i]
+				   : ((const uint32_t *)b->tokens)[i];
 }
 
-/* The token that follows each input, IGNORE where there is none, in padding rows, and where the mask says so.
+/* The token that follows each input, IGNORE where there is none, in padding rows, and where the
+ * mask says so.
  */
-static void copy_labels(const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
+static void copy_labels(
+	const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
 {
 	uint32_t window = b->window_tokens, most = window > seq ? seq : window - 1;
 
 	for (uint32_t r = 0; r < b->rows; r++, to += seq) {
-		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+		const uint8_t *row =
+			(const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
 		const uint8_t *mask = tokend_loss_mask(t, b, r);
 		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
 
@@ -150,11 +157,13 @@ static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_
 	char why[400];
 
 	snprintf(why, sizeof(why),
-		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset %llu): ask "
+		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset "
+		"%llu): ask "
 		"for "
 		"int64",
-		(long long)token_at(b, (size_t)r * b->window_tokens + i), (unsigned long long)row->position,
-		tokend_dataset(c->t, row->dataset), row->shard, (unsigned long long)(row->offset + i));
+		(long long)token_at(b, (size_t)r * b->window_tokens + i),
+		(unsigned long long)row->position, tokend_dataset(c->t, row->dataset), row->shard,
+		(unsigned long long)(row->offset + i));
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 }
 
@@ -165,7 +174,8 @@ static bool copy_tokens(struct client *c, const struct tokend_batch *b, const st
 	char *to = (char *)(uintptr_t)into->tokens;
 
 	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes) {
-		const uint8_t *row = (const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
+		const uint8_t *row =
+			(const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
 
 		if (into->token_bytes == 8) {
 			tokend_widen((int64_t *)to, row, width, b->token_bytes);
@@ -194,7 +204,8 @@ static bool is_pair(const struct client *c, const struct into *into, uint32_t se
 /* Inputs and labels in one pass over the slot. */
 static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
-	int64_t *tokens = (int64_t *)(uintptr_t)into->tokens, *labels = (int64_t *)(uintptr_t)into->labels;
+	int64_t *tokens = (int64_t *)(uintptr_t)into->tokens,
+		*labels = (int64_t *)(uintptr_t)into->labels;
 
 	for (uint32_t r = 0; r < b->rows; r++, tokens += seq, labels += seq) {
 		const uint8_t *row =
@@ -206,7 +217,8 @@ static void copy_pair(const struct tokend_batch *b, const struct into *into, uin
 	}
 }
 
-static bool fill(struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
+static bool fill(
+	struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
 {
 	uint32_t seq = (uint32_t)c->t->origin.seq_len;
 
@@ -231,7 +243,8 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
 
 	if (n < 2 || n > most) {
-		PyErr_Format(PyExc_TypeError, "next_into: takes 2 to %zd numbers, not %zd", most, n);
+		PyErr_Format(
+			PyExc_TypeError, "next_into: takes 2 to %zd numbers, not %zd", most, n);
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
@@ -294,6 +307,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 	if (!filled)
 		return NULL;
 	if (into.ids)
-		return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
+		return Py_BuildValue(
+			"IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
 	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
 }

@@ -1,11 +1,12 @@
 /*
- * The handle of libtokend as a Python object, in the stable ABI. The package's loader.py is what users see;
- * this only moves values across and keeps the interpreter running while something waits.
+ * The handle of libtokend as a Python object, in the stable ABI. The package's loader.py is what
+ * users see; this only moves values across and keeps the interpreter running while something waits.
  *
- * Threads. Python code asks for a loader's state from other threads than the one that reads, so calls are
- * serialised here: `turn` is held by a call that may wait, `state` by whoever touches the handle. next()
- * gives `state` up each time it looks whether Python wants something (a signal, the interpreter lock), so a
- * cursor can be read while it waits. Neither is ever waited for with the interpreter lock held.
+ * Threads. Python code asks for a loader's state from other threads than the one that reads, so
+ * calls are serialised here: `turn` is held by a call that may wait, `state` by whoever touches the
+ * handle. next() gives `state` up each time it looks whether Python wants something (a signal, the
+ * interpreter lock), so a cursor can be read while it waits. Neither is ever waited for with the
+ * interpreter lock held.
  */
 #include "client/python/src/client.h"
 
@@ -26,11 +27,13 @@ static bool lock(pthread_mutex_t *mutex)
 	Py_END_ALLOW_THREADS return error == 0;
 }
 
-/* Within a call of its own that waits, Python code runs in the same thread: a signal's handler, absent(). */
+/* Within a call of its own that waits, Python code runs in the same thread: a signal's handler,
+ * absent(). */
 static bool busy(struct client *c)
 {
 	raise_error((PyObject *)c, 0,
-		"busy: this loader is waiting in this very thread, which a signal's handler has interrupted: "
+		"busy: this loader is waiting in this very thread, which a signal's handler has "
+		"interrupted: "
 		"let the handler take a note, and do it when the call has returned");
 	return false;
 }
@@ -99,7 +102,8 @@ static int ask_python(struct client *c, int (*ask)(const struct client *c))
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
-		/* Who waits for state goes first: a mutex alone would be ours again before they woke. */
+		/* Who waits for state goes first: a mutex alone would be ours again before they
+		 * woke. */
 		for (int i = 0; i < 1000 && atomic_load(&c->wanting) > 0; i++)
 			usleep(50);
 		pthread_mutex_lock(&c->state);
@@ -147,14 +151,16 @@ bool say_notice(struct client *c)
 
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer", "slots",
-		"deadline_ms", "connect_ms", "cursor", "tag", "position", "helper", "absent", "strict", NULL};
+	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer",
+		"slots", "deadline_ms", "connect_ms", "cursor", "tag", "position", "helper",
+		"absent", "strict", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
 	struct whole world = {"world", UINT64_MAX, 1, false};
 	struct whole peer = WHOLE("peer", UINT32_MAX), slots = WHOLE("slots", UINT32_MAX);
-	struct whole deadline = WHOLE("deadline", UINT32_MAX), patience = WHOLE("connect", UINT32_MAX);
+	struct whole deadline = WHOLE("deadline", UINT32_MAX),
+		     patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
 	const struct waiter waiter = {on_idle, on_absent, on_warn, on_notice, c};
@@ -166,10 +172,11 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "attached already");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names, &o.stream,
-		    to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole, &world, to_whole, &peer,
-		    to_whole, &slots, to_whole, &deadline, to_whole, &patience, &o.cursor, &cursor_bytes,
-		    &o.tag, to_whole, &position, &o.helper, &absent, &o.strict))
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names,
+		    &o.stream, to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole,
+		    &world, to_whole, &peer, to_whole, &slots, to_whole, &deadline, to_whole,
+		    &patience, &o.cursor, &cursor_bytes, &o.tag, to_whole, &position, &o.helper,
+		    &absent, &o.strict))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -236,7 +243,8 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-	/* It waits for copies under way, which may wait for somebody who needs the interpreter's lock. */
+	/* It waits for copies under way, which may wait for somebody who needs the interpreter's
+	 * lock. */
 	WAITING(c, views_detach(c));
 	leave(c, true);
 	Py_RETURN_NONE;
@@ -258,7 +266,8 @@ static PyObject *client_cursor(PyObject *self, PyObject *none)
 	if (enter(c, false)) {
 		int64_t n = tokend_cursor(c->t, bytes, TOKEND_CURSOR_BYTES);
 
-		result = n < 0 ? raise_last(c, (int)n) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
+		result = n < 0 ? raise_last(c, (int)n)
+			       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
 		leave(c, false);
 	}
 	PyMem_Free(bytes);
@@ -327,17 +336,17 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 		return NULL;
 	tokend_shape(c->t, &s);
 
-	PyObject *batches =
-		s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(s.batches);
+	PyObject *batches = s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None)
+							: PyLong_FromUnsignedLongLong(s.batches);
 	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsKsO}", "rows", s.rows,
-		"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
-		(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
-		(unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
+		"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots,
+		"seq_len", (unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank,
+		"world", (unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
 		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
-		"reattached", (unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
-		"pinned_bytes", (unsigned long long)s.pinned_bytes, "batches", (unsigned long long)c->batches,
-		"tokens", (unsigned long long)c->tokens, "masked",
-		c->t->now->ring.geometry.loss_mask ? Py_True : Py_False);
+		"reattached", (unsigned long long)s.reattached, "waited_s",
+		(double)s.waited_ns / 1e9, "pinned_bytes", (unsigned long long)s.pinned_bytes,
+		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens,
+		"masked", c->t->now->ring.geometry.loss_mask ? Py_True : Py_False);
 
 	leave(c, false);
 	return result;
@@ -389,12 +398,13 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	Py_ssize_t n;
 	int again = 0, r;
 
-	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_whole, &rank, to_whole, &world, to_whole,
-		    &micro, &again) ||
+	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_whole, &rank, to_whole, &world,
+		    to_whole, &micro, &again) ||
 		!enter(c, true))
 		return NULL;
 	handle_record_pass(c->t, again);
-	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value, (uint32_t)micro.value));
+	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value,
+			   (uint32_t)micro.value));
 	if (r < 0)
 		handle_record_pass(c->t, false);
 
@@ -475,9 +485,9 @@ static PyObject *client_request(PyObject *self, PyObject *none)
 		return NULL;
 	WAITING(c, r = tokend_request(c->t, &request));
 
-	PyObject *result =
-		r < 0 ? raise_last(c, r)
-		      : Py_BuildValue("Kss", (unsigned long long)request.number, request.kind, request.args);
+	PyObject *result = r < 0 ? raise_last(c, r)
+				 : Py_BuildValue("Kss", (unsigned long long)request.number,
+					   request.kind, request.args);
 
 	leave(c, true);
 	return result;
@@ -543,7 +553,8 @@ static PyObject *client_stream(PyObject *self, PyObject *none)
 		return PyErr_NoMemory();
 	if (enter(c, true)) {
 		WAITING(c, n = tokend_stream(c->t, bytes, TOKEND_CURSOR_BYTES));
-		result = n < 0 ? raise_last(c, (int)n) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
+		result = n < 0 ? raise_last(c, (int)n)
+			       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
 		leave(c, true);
 	}
 	PyMem_Free(bytes);
@@ -574,13 +585,17 @@ static PyObject *client_record(PyObject *self, PyObject *args)
 
 static PyMethodDef client_methods[] = {
 	{"next_into", (PyCFunction)(void (*)(void))client_next_into, METH_FASTCALL,
-		"(tokens [rows, window], rows [fields, rows], bytes of a token = 8, fields = 2, labels "
+		"(tokens [rows, window], rows [fields, rows], bytes of a token = 8, fields = 2, "
+		"labels "
 		"[rows, seq], "
-		"position_ids [rows, seq], int32 cu_seqlens [rows * seq + 1]): addresses of int64, or 0 → "
-		"(rows_valid, next), with position_ids (…, documents, longest), or None at the end. Fields: "
+		"position_ids [rows, seq], int32 cu_seqlens [rows * seq + 1]): addresses of int64, "
+		"or 0 → "
+		"(rows_valid, next), with position_ids (…, documents, longest), or None at the "
+		"end. Fields: "
 		"position, "
 		"dataset, epoch, window, shard, offset"},
-	{"need_documents", client_need_documents, METH_NOARGS, "raises if the stream does not carry them"},
+	{"need_documents", client_need_documents, METH_NOARGS,
+		"raises if the stream does not carry them"},
 	{"cursor", client_cursor, METH_NOARGS, "bytes"},
 	{"position", client_position, METH_NOARGS, "of the cursor"},
 	{"taken", client_taken, METH_NOARGS, "position behind the last batch taken"},
@@ -590,25 +605,29 @@ static PyMethodDef client_methods[] = {
 	{"datasets", client_datasets, METH_NOARGS, "their names, by index"},
 	{"run", client_run, METH_NOARGS, "its name, which the daemon chooses for an unnamed one"},
 	{"seek", client_seek, METH_VARARGS,
-		"(cursor or None, rank, world, micro_batch, again): again: another pass over a finite "
+		"(cursor or None, rank, world, micro_batch, again): again: another pass over a "
+		"finite "
 		"stream"},
 	{"set_mix", client_set_mix, METH_VARARGS, "(names, weights) → where it acts from"},
 	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
 	{"attend", client_attend, METH_NOARGS, "looks after the connection: is there one?"},
-	{"request_number", client_request_number, METH_NOARGS, "of the operator's last request, or 0"},
+	{"request_number", client_request_number, METH_NOARGS,
+		"of the operator's last request, or 0"},
 	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
 	{"obey", client_obey, METH_VARARGS, "(kind, args) → where it acts from"},
 	{"undo", client_undo, METH_NOARGS, "the last mix that obey() carried out"},
 	{"answer", client_answer, METH_VARARGS, "(number, NOTED, DONE or FAILED, text)"},
 	{"stream", client_stream, METH_NOARGS, "the stream's cursor at 0 as configured now"},
 	{"lend", client_lend, METH_VARARGS,
-		"(hold): from now on batches are lent by view(), the last @hold ones when the next is taken"},
+		"(hold): from now on batches are lent by view(), the last @hold ones when the next "
+		"is taken"},
 	{"view", client_view, METH_NOARGS, "the batch that next_into() took, as a DLPack capsule"},
 	{"pin", client_pin, METH_VARARGS,
 		"(device): registers the ring with a GPU's driver, or raises why not"},
 	{"copied", client_copied, METH_NOARGS, "is the batch that comes next on its way to a GPU?"},
 	{"copy_next", client_copy_next, METH_VARARGS,
-		"(to, stream, wait): copies the batch that comes next, without taking it; False: there is "
+		"(to, stream, wait): copies the batch that comes next, without taking it; False: "
+		"there is "
 		"none"},
 	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},
 	{"close", client_close, METH_NOARGS, "gives everything back"},

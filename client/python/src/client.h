@@ -3,8 +3,8 @@
  *
  *   _tokend.c    the module, its errors                 batch.c   batches into arrays of Python's
  *   client.c     the object and what it may be asked    device.c  batches copied to a GPU
- *   arguments.c  what Python hands over                 dlpack.c  batches lent as tensors, without a copy
- *   cursor.c     cursors as values
+ *   arguments.c  what Python hands over                 dlpack.c  batches lent as tensors, without
+ * a copy cursor.c     cursors as values
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
@@ -57,9 +57,9 @@ struct whole {
 	bool given;
 };
 
-#define WHOLE(name, most)                                                                                    \
-	{                                                                                                    \
-		name, most, 0, false                                                                         \
+#define WHOLE(name, most)                                                                          \
+	{                                                                                          \
+		name, most, 0, false                                                               \
 	}
 
 /* An "O&" converter: an integer from 0 to most, or None. */
@@ -84,26 +84,28 @@ extern PyMethodDef cursor_methods[]; /* the module's */
 extern PyType_Spec client_spec;
 
 /*
- * Before any use of the handle, and behind it; @waits: the call may wait for the daemon. False: the handle
- * was closed, or belongs to a parent; the exception is set and nothing is locked.
+ * Before any use of the handle, and behind it; @waits: the call may wait for the daemon. False: the
+ * handle was closed, or belongs to a parent; the exception is set and nothing is locked.
  */
 bool enter(struct client *c, bool waits);
 void leave(struct client *c, bool waits);
 
-/* Before a call that changes nothing yet: says the daemon's warning. False if Python makes an error of it. */
+/* Before a call that changes nothing yet: says the daemon's warning. False if Python makes an error
+ * of it. */
 bool say_notice(struct client *c);
 
 /* Lets the interpreter go on during @call, which may wait. */
-#define WAITING(c, call)                                                                                     \
-	do {                                                                                                 \
-		(c)->thread = PyEval_SaveThread();                                                           \
-		call;                                                                                        \
-		PyEval_RestoreThread((c)->thread);                                                           \
+#define WAITING(c, call)                                                                           \
+	do {                                                                                       \
+		(c)->thread = PyEval_SaveThread();                                                 \
+		call;                                                                              \
+		PyEval_RestoreThread((c)->thread);                                                 \
 	} while (0)
 
 /*
- * A call that may neither wait nor give the interpreter's lock up leaves the search for a lost daemon to one
- * that may: absent() takes that lock, and a new ring is registered with a GPU's driver.
+ * A call that may neither wait nor give the interpreter's lock up leaves the search for a lost
+ * daemon to one that may: absent() takes that lock, and a new ring is registered with a GPU's
+ * driver.
  */
 #define UNLESS_LOST(c, call) ((c)->t->fd < 0 ? (int)TOKEND_EAGAIN : (call))
 
@@ -114,7 +116,8 @@ PyObject *client_need_documents(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */
 
-/* Before the next batch is taken: what came back is given back. False, with HeldError: too much is held. */
+/* Before the next batch is taken: what came back is given back. False, with HeldError: too much is
+ * held. */
 bool views_before(struct client *c);
 /* The batch that was taken is needed no more, but for what view() makes of it. */
 void views_after(struct client *c, const struct tokend_batch *batch);

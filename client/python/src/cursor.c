@@ -45,7 +45,8 @@ static PyObject *edit_number(PyObject *module, PyObject *args, const char *name,
 	struct draft d;
 	Py_ssize_t n;
 
-	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &number) || !draft_begin(&d, cursor, n))
+	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &number) ||
+		!draft_begin(&d, cursor, n))
 		return NULL;
 	return draft_end(module, &d, edit(&d.edit, number.value));
 }
@@ -74,11 +75,12 @@ static PyObject *edit_mix(PyObject *module, PyObject *args)
 	struct draft d;
 	Py_ssize_t n;
 
-	if (!PyArg_ParseTuple(args, "y#O!O!O&", &cursor, &n, &PyList_Type, &names, &PyList_Type, &weights,
-		    to_whole, &at))
+	if (!PyArg_ParseTuple(args, "y#O!O!O&", &cursor, &n, &PyList_Type, &names, &PyList_Type,
+		    &weights, to_whole, &at))
 		return NULL;
 	if (read_weights(&w, names, weights) && draft_begin(&d, cursor, n))
-		result = draft_end(module, &d, tokend_cursor_mix(&d.edit, at.value, w.name, w.weight, w.n));
+		result = draft_end(
+			module, &d, tokend_cursor_mix(&d.edit, at.value, w.name, w.weight, w.n));
 	free_weights(&w);
 	return result;
 }

@@ -1,11 +1,13 @@
 /*
- * Batches lent without a copy: a tensor (DLPack, of the CPU) that is the slot itself. The slot comes back
- * when the last tensor over it is gone, which may happen in any thread, with or without the interpreter's
- * lock, or after the loader was closed. So a tensor's end only puts its batch on a list, without a lock and
- * without Python; the reader empties the list before it takes the next batch.
+ * Batches lent without a copy: a tensor (DLPack, of the CPU) that is the slot itself. The slot
+ * comes back when the last tensor over it is gone, which may happen in any thread, with or without
+ * the interpreter's lock, or after the loader was closed. So a tensor's end only puts its batch on
+ * a list, without a lock and without Python; the reader empties the list before it takes the next
+ * batch.
  *
- * Between a tensor's end and the end of the copies to a GPU that it was used for nobody but us stands: where
- * the ring is registered, handle_settle() waits for all that the context has been given by then.
+ * Between a tensor's end and the end of the copies to a GPU that it was used for nobody but us
+ * stands: where the ring is registered, handle_settle() waits for all that the context has been
+ * given by then.
  */
 #include "client/python/src/client.h"
 
@@ -102,13 +104,15 @@ static void give_back(struct client *c)
 	v->keeps = false;
 }
 
-/* How many of the last batches taken from this ring, from the oldest that is held on, it cannot fill again.
+/* How many of the last batches taken from this ring, from the oldest that is held on, it cannot
+ * fill again.
  */
 static uint64_t depth(const struct generation *g)
 {
 	uint64_t oldest = g->out.released;
 
-	while (oldest < g->out.taken && handle_copies(g, oldest)) /* it is back, and soon the daemon's */
+	while (oldest < g->out.taken &&
+		handle_copies(g, oldest)) /* it is back, and soon the daemon's */
 		oldest++;
 	return g->out.taken - oldest;
 }
@@ -128,13 +132,15 @@ bool views_before(struct client *c)
 		return true;
 	if (held > hold)
 		snprintf(why, sizeof(why),
-			"hold: the batch %llu before the next one is held still, and hold=%u was stated: say "
+			"hold: the batch %llu before the next one is held still, and hold=%u was "
+			"stated: say "
 			"hold=%llu, slots=%llu, or more",
 			(unsigned long long)held, hold, (unsigned long long)held,
 			(unsigned long long)held + 1);
 	else
 		snprintf(why, sizeof(why),
-			"hold: %u batches held, and one to come, are more than the ring's %u slots: say "
+			"hold: %u batches held, and one to come, are more than the ring's %u "
+			"slots: say "
 			"slots=%u",
 			hold, slots, hold + 1);
 	raise_error((PyObject *)c, TOKEND_EHELD, why);
@@ -156,7 +162,8 @@ void views_detach(struct client *c)
 	struct views *v = c->views;
 
 	if (v && c->t && !handle_forked(c->t)) {
-		/* The daemon may forget us; the memory is needed for as long as somebody looks at it. */
+		/* The daemon may forget us; the memory is needed for as long as somebody looks at
+		 * it. */
 		handle_lose(c->t);
 		v->left = c->t;
 	} else {
@@ -198,7 +205,8 @@ static void capsule_ended(PyObject *capsule)
 {
 	struct dl_managed *managed;
 
-	/* Else it was taken: the tensor's end is the view's. An exception may be on its way: leave it alone.
+	/* Else it was taken: the tensor's end is the view's. An exception may be on its way: leave
+	 * it alone.
 	 */
 	if (!PyCapsule_IsValid(capsule, "dltensor"))
 		return;
@@ -238,7 +246,8 @@ PyObject *client_view(PyObject *self, PyObject *none)
 
 	if (!v || !v->keeps) {
 		raise_error(self, TOKEND_EARGUMENT,
-			"view: no batch was taken since the last one: lend() first, then next_into()");
+			"view: no batch was taken since the last one: lend() first, then "
+			"next_into()");
 		leave(c, false);
 		return NULL;
 	}
