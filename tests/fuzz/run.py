@@ -4,6 +4,7 @@ and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm. What does ha
 
 An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; then the shard.
 """
+
 import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, shutil, struct, subprocess, sys
 import numpy, pyarrow, zstandard
 
@@ -14,7 +15,9 @@ TOKENS = numpy.arange(300) * 7 % 100
 
 def seed(shard, *beside):
     """Of a shard, and what lies beside it or None where there is none."""
-    files = [struct.pack("<H", 65535) if b is None else struct.pack("<H", len(b)) + b for b in beside]
+    files = [
+        struct.pack("<H", 65535) if b is None else struct.pack("<H", len(b)) + b for b in beside
+    ]
     return b"".join(files) + shard
 
 
@@ -42,9 +45,16 @@ def llmcs():
 
 def datatroves():
     ends = numpy.array([0, 3, 3, 100, 300], "<u8").tobytes()
-    for dtype, text in ("<u2", "gpt2|2\n300\n300 T"), ("<u4", "Unknown Tokenizer|4|4\n300\n300 T"), ("<u4", "gpt2\n300\n"), ("<u2", None):
+    for dtype, text in (
+        ("<u2", "gpt2|2\n300\n300 T"),
+        ("<u4", "Unknown Tokenizer|4|4\n300\n300 T"),
+        ("<u4", "gpt2\n300\n"),
+        ("<u2", None),
+    ):
         for index in ends, None, b"":
-            yield seed(TOKENS.astype(dtype).tobytes(), text.encode() if text is not None else None, index)
+            yield seed(
+                TOKENS.astype(dtype).tobytes(), text.encode() if text is not None else None, index
+            )
 
 
 def zstds():
@@ -52,12 +62,20 @@ def zstds():
     for sized in True, False:
         compressor = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=sized)
         yield seed(compressor.compress(content))
-        frames = [(compressor.compress(piece), len(piece)) for piece in (content[:77], b"", content[77:300], content[300:])]
+        frames = [
+            (compressor.compress(piece), len(piece))
+            for piece in (content[:77], b"", content[77:300], content[300:])
+        ]
         yield seed(b"".join(f for f, n in frames))
         yield seed(struct.pack("<II", 0x184D2A51, 3) + b"abc" + frames[0][0])
         table = b"".join(struct.pack("<II", len(f), n) for f, n in frames)
         footer = struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
-        yield seed(b"".join(f for f, n in frames) + struct.pack("<II", 0x184D2A5E, len(table) + 9) + table + footer)
+        yield seed(
+            b"".join(f for f, n in frames)
+            + struct.pack("<II", 0x184D2A5E, len(table) + 9)
+            + table
+            + footer
+        )
     yield seed(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
 
 
@@ -71,22 +89,43 @@ def megatrons():
                 n = len(order)
                 head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, 3)
                 documents = numpy.array([0, n // 2, n], "<i8")
-                index = head + lengths[order].tobytes() + pointers[order].tobytes() + documents.tobytes() + modes[:n]
+                index = (
+                    head
+                    + lengths[order].tobytes()
+                    + pointers[order].tobytes()
+                    + documents.tobytes()
+                    + modes[:n]
+                )
                 yield seed(TOKENS.astype(dtype).tobytes(), index)
 
 
 def arrows():
-    for options in {}, {"use_legacy_format": True}, {"metadata_version": pyarrow.ipc.MetadataVersion.V4}, {"compression": "zstd"}:
+    for options in (
+        {},
+        {"use_legacy_format": True},
+        {"metadata_version": pyarrow.ipc.MetadataVersion.V4},
+        {"compression": "zstd"},
+    ):
         for ahead in [[], ["list"], ["text", "union"], ["dictionary", "view"]]:
             file, rows = io.BytesIO(), 10
-            ids, text = pyarrow.array([i % 2 for i in range(rows)], pyarrow.int8()), pyarrow.array(["a word that no view holds"] * rows)
+            ids, text = (
+                pyarrow.array([i % 2 for i in range(rows)], pyarrow.int8()),
+                pyarrow.array(["a word that no view holds"] * rows),
+            )
             kinds = {
-                "list": pyarrow.array([[i] for i in range(rows)]), "text": text, "dictionary": text.dictionary_encode(),
-                "view": text.cast(pyarrow.string_view()), "union": pyarrow.UnionArray.from_sparse(ids, [text, ids]),
+                "list": pyarrow.array([[i] for i in range(rows)]),
+                "text": text,
+                "dictionary": text.dictionary_encode(),
+                "view": text.cast(pyarrow.string_view()),
+                "union": pyarrow.UnionArray.from_sparse(ids, [text, ids]),
             }
-            columns = {name: kinds[name] for name in ahead} | {"tokens": pyarrow.array(range(rows), pyarrow.uint32())}
+            columns = {name: kinds[name] for name in ahead} | {
+                "tokens": pyarrow.array(range(rows), pyarrow.uint32())
+            }
             batch = pyarrow.record_batch(columns)
-            with pyarrow.ipc.new_file(file, batch.schema, options=pyarrow.ipc.IpcWriteOptions(**options)) as writer:
+            with pyarrow.ipc.new_file(
+                file, batch.schema, options=pyarrow.ipc.IpcWriteOptions(**options)
+            ) as writer:
                 for n in rows, 0, 3:
                     writer.write(batch.slice(0, n))
             yield seed(file.getvalue())
@@ -96,13 +135,26 @@ def autos():
     yield from npys()
     yield from llmcs()
     yield from zstds()
-    for head in b"\x80\4\x95\2\0\0\0\0\0\0\0N.", b"PK\3\4", b"\x1f\x8b\x08", b"MMIDIDX\0\0", b"ARROW1":
+    for head in (
+        b"\x80\4\x95\2\0\0\0\0\0\0\0N.",
+        b"PK\3\4",
+        b"\x1f\x8b\x08",
+        b"MMIDIDX\0\0",
+        b"ARROW1",
+    ):
         yield seed(head + TOKENS.astype("<u2").tobytes())
 
 
 def mds(samples, encoding="ndarray:int32", sizes=None, names=("tokens",)):
-    config = json.dumps({"column_encodings": [encoding] + ["str"] * (len(names) - 1), "column_names": list(names), "format": "mds",
-                         "version": 2, "column_sizes": [sizes] + [None] * (len(names) - 1)}).encode()
+    config = json.dumps(
+        {
+            "column_encodings": [encoding] + ["str"] * (len(names) - 1),
+            "column_names": list(names),
+            "format": "mds",
+            "version": 2,
+            "column_sizes": [sizes] + [None] * (len(names) - 1),
+        }
+    ).encode()
     begin = 4 + 4 * (len(samples) + 1) + len(config)
     offsets = numpy.cumsum([begin] + [len(s) for s in samples]).astype("<u4")
     return struct.pack("<I", len(samples)) + offsets.tobytes() + config + b"".join(samples)
@@ -112,13 +164,38 @@ def mdss():
     tokens = TOKENS.astype("<i4").tobytes()
     array = struct.pack("<I", 18) + b"\4\4" + tokens[:16]
     raw = mds([array] * 3)
-    entry = {"column_encodings": ["ndarray:int32"], "column_names": ["tokens"], "column_sizes": [None], "compression": "zstd",
-             "format": "mds", "hashes": ["xxh64"], "raw_data": {"basename": "shard.00000.mds", "bytes": len(raw), "hashes": {}},
-             "samples": 3, "version": 2, "zip_data": {"basename": "shard.00000.mds.zstd", "bytes": 99, "hashes": {"xxh64": "0" * 16}}}
-    for index in None, {"shards": [entry], "version": 2}, {"shards": [entry, {**entry, "zip_data": None}], "version": 2}:
+    entry = {
+        "column_encodings": ["ndarray:int32"],
+        "column_names": ["tokens"],
+        "column_sizes": [None],
+        "compression": "zstd",
+        "format": "mds",
+        "hashes": ["xxh64"],
+        "raw_data": {"basename": "shard.00000.mds", "bytes": len(raw), "hashes": {}},
+        "samples": 3,
+        "version": 2,
+        "zip_data": {
+            "basename": "shard.00000.mds.zstd",
+            "bytes": 99,
+            "hashes": {"xxh64": "0" * 16},
+        },
+    }
+    for index in (
+        None,
+        {"shards": [entry], "version": 2},
+        {"shards": [entry, {**entry, "zip_data": None}], "version": 2},
+    ):
         yield seed(raw, json.dumps(index).encode() if index else None)
-    yield seed(mds([struct.pack("<II", 18, 1) + b"\4\4" + tokens[:16] + b"x", struct.pack("<II", 18, 0) + b"\4\4" + tokens[:16]],
-                   names=("tokens", "z")), None)
+    yield seed(
+        mds(
+            [
+                struct.pack("<II", 18, 1) + b"\4\4" + tokens[:16] + b"x",
+                struct.pack("<II", 18, 0) + b"\4\4" + tokens[:16],
+            ],
+            names=("tokens", "z"),
+        ),
+        None,
+    )
     yield seed(mds([tokens[:16]] * 4, "ndarray:int32:2,2", 16), None)
     yield seed(mds([struct.pack("<I", 20) + b"\x21\x05\4\0" + tokens[:16]] * 2, "ndarray"), None)
     yield seed(mds([struct.pack("<I", 16) + tokens[:16]] * 2, "bytes"), None)
@@ -126,12 +203,18 @@ def mdss():
 
 
 def marks():
-    bounds = b"0,7,id,s3://a\r\n7,7,\"a, \"\"b\"\"\n\",x\r\n9,300,,\r\n"
+    bounds = b'0,7,id,s3://a\r\n7,7,"a, ""b""\n",x\r\n9,300,,\r\n'
     mask = bytes(i % 3 != 1 for i in range(300))
     for dtype in "<u2", "<u4":
         shard = TOKENS.astype(dtype).tobytes()
         for more in b"", b"0":  # so that both kinds of hint are asked with
-            for text in bounds + more, gzip.compress(bounds + more, mtime=0), b"0,300" + more, b"start,end\n", None:
+            for text in (
+                bounds + more,
+                gzip.compress(bounds + more, mtime=0),
+                b"0,300" + more,
+                b"start,end\n",
+                None,
+            ):
                 yield seed(shard, text, mask)
                 yield seed(shard, text, npy(numpy.frombuffer(mask, "?")))
         yield seed(shard, bounds, None)
@@ -140,19 +223,44 @@ def marks():
 
 def manifests():
     """Each line is refused, or taken with others like it."""
-    more = {"npy": {"row_tokens": 5}, "mds": {"sample_tokens": 5}, "flat": {"frame_bytes": 4096}, "llmc": {}}
+    more = {
+        "npy": {"row_tokens": 5},
+        "mds": {"sample_tokens": 5},
+        "flat": {"frame_bytes": 4096},
+        "llmc": {},
+    }
     for name in more:
         for dtype in "u16", "i32", "u64", "i8":
-            keys = {"format": name, "dtype": dtype, "tokens": 500, "size": 1000, "digest": "0123456789abcdef", **more[name]}
-            lines = [json.dumps({"path": path, **keys}) for path in ("a.bin", "a/b.bin", "b/\u00e9 \"x\"/c.bin")]
+            keys = {
+                "format": name,
+                "dtype": dtype,
+                "tokens": 500,
+                "size": 1000,
+                "digest": "0123456789abcdef",
+                **more[name],
+            }
+            lines = [
+                json.dumps({"path": path, **keys})
+                for path in ("a.bin", "a/b.bin", 'b/\u00e9 "x"/c.bin')
+            ]
             yield "".join(line + "\n" for line in lines).encode()
             yield "".join(line + "\n" for line in reversed(lines)).encode()
     yield b"{}"
     yield b"\n"
 
 
-TARGETS = {"auto": autos, "zstd": zstds, "npy": npys, "llmc": llmcs, "datatrove": datatroves, "megatron": megatrons, "arrow": arrows,
-           "mds": mdss, "marks": marks, "manifest": manifests}
+TARGETS = {
+    "auto": autos,
+    "zstd": zstds,
+    "npy": npys,
+    "llmc": llmcs,
+    "datatrove": datatroves,
+    "megatron": megatrons,
+    "arrow": arrows,
+    "mds": mdss,
+    "marks": marks,
+    "manifest": manifests,
+}
 
 
 def prepare(name):
@@ -168,10 +276,23 @@ def prepare(name):
 
 def run(name, *options):
     directory = ROOT / "build/fuzz" / name
-    limits = [f"-artifact_prefix={directory}/", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10", "-max_len=70000"]
-    together = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    limits = [
+        f"-artifact_prefix={directory}/",
+        "-rss_limit_mb=1024",
+        "-malloc_limit_mb=64",
+        "-timeout=10",
+        "-max_len=70000",
+    ]
+    together = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "errors": "replace",
+    }
     fuzzer = FUZZERS / ("fuzz-manifest" if name == "manifest" else "fuzz-shard")
-    return subprocess.run([fuzzer, *limits, *options], env={**os.environ, "FORMAT": name}, **together)
+    return subprocess.run(
+        [fuzzer, *limits, *options], env={**os.environ, "FORMAT": name}, **together
+    )
 
 
 def stood_still(name, done):
@@ -186,7 +307,11 @@ def stood_still(name, done):
 def fuzz(name, seconds):
     known, found = prepare(name), ROOT / "build/fuzz" / name / "corpus"
     found.mkdir(exist_ok=True)
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", found, known] if seconds else ["-runs=0", known]
+    options = (
+        [f"-max_total_time={seconds}", "-print_final_stats=1", found, known]
+        if seconds
+        else ["-runs=0", known]
+    )
     done = run(name, *options)
     if done.returncode and stood_still(name, done):
         done = run(name, *options)

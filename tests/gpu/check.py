@@ -31,7 +31,9 @@ KIT = ROOT / "build/gpu"
 BUILT = (ROOT / "build/gcc").exists() or not KIT.exists()
 BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin" if BUILT else KIT / "site/tokend/bin"))
 CUDA_BIN = BIN if BUILT else KIT / "bin"
-sys.path.insert(0, os.environ.get("TOKEND_PYTHON", str(ROOT / "build/python" if BUILT else KIT / "site")))
+sys.path.insert(
+    0, os.environ.get("TOKEND_PYTHON", str(ROOT / "build/python" if BUILT else KIT / "site"))
+)
 SEQ, WINDOW, GIB = 2048, 2049, 1 << 30
 STREAMS = """\
 memory: 8GiB
@@ -89,13 +91,19 @@ class Daemon:
         self.dir = Path(tempfile.mkdtemp(prefix="tokend-gpu-"))
         self.socket = str(self.dir / "socket")
         (self.dir / "web.bin").write_bytes(random.Random(1).randbytes(128_000_000))
-        (self.dir / "tokend.yaml").write_text(f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{STREAMS}")
+        (self.dir / "tokend.yaml").write_text(
+            f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{STREAMS}"
+        )
         self.start()
 
     def start(self):
         if not (BIN / "tokend").exists():
-            raise SystemExit(f"no {BIN}/tokend: `make all` here, or carry build/gpu here, which `make gpu-kit` makes elsewhere")
-        self.process = subprocess.Popen([BIN / "tokend", "-c", self.dir / "tokend.yaml"], stderr=open(self.dir / "log", "a"))
+            raise SystemExit(
+                f"no {BIN}/tokend: `make all` here, or carry build/gpu here, which `make gpu-kit` makes elsewhere"
+            )
+        self.process = subprocess.Popen(
+            [BIN / "tokend", "-c", self.dir / "tokend.yaml"], stderr=open(self.dir / "log", "a")
+        )
         for _ in range(2000):
             if self.sessions() is not None:
                 return
@@ -107,8 +115,14 @@ class Daemon:
         self.process.wait()
 
     def sessions(self):
-        done = subprocess.run([BIN / "tokctl", "status", "--json", "--socket", self.socket], capture_output=True, check=False)
-        return json.loads(done.stdout.splitlines()[-1])["sessions"] if done.returncode == 0 else None
+        done = subprocess.run(
+            [BIN / "tokctl", "status", "--json", "--socket", self.socket],
+            capture_output=True,
+            check=False,
+        )
+        return (
+            json.loads(done.stdout.splitlines()[-1])["sessions"] if done.returncode == 0 else None
+        )
 
     def end(self):
         self.kill()
@@ -122,7 +136,9 @@ class Session:
         import torch
         from tokend import _tokend
 
-        self.client = _tokend.Client("train", micro, socket=daemon.socket, slots=slots, deadline_ms=30000, position=position)
+        self.client = _tokend.Client(
+            "train", micro, socket=daemon.socket, slots=slots, deadline_ms=30000, position=position
+        )
         self.micro, self.small = micro, torch.empty((2, micro), dtype=torch.int64)
 
     def take(self, tokens=0):
@@ -148,7 +164,9 @@ def want(daemon, batches, micro=8, position=0):
 
 
 def same(seen, right):
-    return len(seen) == len(right) and all(got.cpu().equal(tokens) for got, tokens in zip(seen, right, strict=True))
+    return len(seen) == len(right) and all(
+        got.cpu().equal(tokens) for got, tokens in zip(seen, right, strict=True)
+    )
 
 
 def feed(session):
@@ -170,7 +188,10 @@ def median(values):
 
 def rates(torch, sources, rounds=25, copies=20):
     """GB/s of copies of each tensor to the device, in turns."""
-    to, seen = torch.empty_like(next(iter(sources.values())), device="cuda"), {name: [] for name in sources}
+    to, seen = (
+        torch.empty_like(next(iter(sources.values())), device="cuda"),
+        {name: [] for name in sources},
+    )
     for turn in range(rounds + 1):
         for name, source in sources.items():
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -197,10 +218,16 @@ def check_is_pinned(torch, daemon):
     ok("is_pinned: a tensor over a slot", before.is_pinned())
     session.take()
     tensor = torch.from_dlpack(session.client.view())
-    ok("is_pinned: at interior pointers", all(tensor.view(torch.int16)[row:, 7:].is_pinned() for row in range(8)))
+    ok(
+        "is_pinned: at interior pointers",
+        all(tensor.view(torch.int16)[row:, 7:].is_pinned() for row in range(8)),
+    )
     del before, tensor
     session.close()
-    ok("is_pinned: nothing is left registered", "tokend-data" not in Path("/proc/self/maps").read_text())
+    ok(
+        "is_pinned: nothing is left registered",
+        "tokend-data" not in Path("/proc/self/maps").read_text(),
+    )
 
 
 def check_rate(torch, daemon):
@@ -214,7 +241,10 @@ def check_rate(torch, daemon):
         seen = rates(torch, {"ring": ring, "torch pinned": pinned, "pageable": pageable})
         size = f"{ring.nbytes / 1e6:.2f} MB a slot"
         info(f"rate, {size}", ", ".join(f"{name} {value:.1f} GB/s" for name, value in seen.items()))
-        ok(f"rate, {size}: ring ≥ 0.95 of torch's own pinned memory", seen["ring"] >= 0.95 * seen["torch pinned"])
+        ok(
+            f"rate, {size}: ring ≥ 0.95 of torch's own pinned memory",
+            seen["ring"] >= 0.95 * seen["torch pinned"],
+        )
         del ring
         session.close()
 
@@ -235,7 +265,10 @@ def check_early_return(torch, daemon):
         to.copy_(source, non_blocking=True)
         took[name] = (time.perf_counter() - begin) * 1e3
         torch.cuda.synchronize()
-    info("early return behind a stream that is busy for some 200 ms", ", ".join(f"{k} {v:.3f} ms" for k, v in took.items()))
+    info(
+        "early return behind a stream that is busy for some 200 ms",
+        ", ".join(f"{k} {v:.3f} ms" for k, v in took.items()),
+    )
     ok("early return: from the ring within 2 ms", took["ring"] < 2, f"{took['ring']:.3f} ms")
     del ring
     session.close()
@@ -252,14 +285,20 @@ def check_reuse(torch, daemon):
             slow(torch, 5)  # each copy is late
         seen.append(source.next(session.take)[0])
     torch.cuda.synchronize()
-    wrong = [i for i, (got, tokens) in enumerate(zip(seen, right, strict=True)) if not torch.equal(got.cpu(), tokens)]
+    wrong = [
+        i
+        for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
+        if not torch.equal(got.cpu(), tokens)
+    ]
     ok(f"reuse: {batches} late batches arrive as they are", not wrong, wrong)
     session.close()
 
     session, cudart = Session(daemon, micro, slots=3), torch.cuda.cudart()
     session.client.lend(1)
     session.take()
-    line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if "tokend-data" in line)
+    line = next(
+        line for line in Path("/proc/self/maps").read_text().splitlines() if "tokend-data" in line
+    )
     begin, end = (int(word, 16) for word in line.split()[0].split("-"))
     error = int(cudart.cudaHostRegister(begin, end - begin, 0))  # behind our back: nobody waits
     assert error == 0, f"cudaHostRegister: {error}"
@@ -269,10 +308,21 @@ def check_reuse(torch, daemon):
             session.take()
         with torch.cuda.stream(side):
             slow(torch, 5)
-            seen.append(torch.from_dlpack(session.client.view()).view(torch.int16).to("cuda", non_blocking=True))
+            seen.append(
+                torch.from_dlpack(session.client.view())
+                .view(torch.int16)
+                .to("cuda", non_blocking=True)
+            )
     torch.cuda.synchronize()
-    wrong = sum(not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens) for got, tokens in zip(seen, right, strict=True))
-    ok("reuse: the negative control (slots given back early) arrives wrong", wrong > 0, f"{wrong} of {batches} batches wrong")
+    wrong = sum(
+        not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
+        for got, tokens in zip(seen, right, strict=True)
+    )
+    ok(
+        "reuse: the negative control (slots given back early) arrives wrong",
+        wrong > 0,
+        f"{wrong} of {batches} batches wrong",
+    )
     cudart.cudaHostUnregister(begin)
     session.close()
 
@@ -283,16 +333,24 @@ def check_view(torch, daemon):
     from tokend import Loader
 
     right, side, seen = want(daemon, 60), torch.cuda.Stream(), []
-    with Loader("train", 8, socket=daemon.socket, rank=0, world=1, slots=3, view=True, hold=1) as loader:
+    with Loader(
+        "train", 8, socket=daemon.socket, rank=0, world=1, slots=3, view=True, hold=1
+    ) as loader:
         for _ in right:
             with torch.cuda.stream(side):
                 slow(torch, 5)
                 seen.append(next(loader)["tokens"].view(torch.int16).to("cuda", non_blocking=True))
         torch.cuda.synchronize()
     wrong = [
-        i for i, (got, tokens) in enumerate(zip(seen, right, strict=True)) if not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
+        i
+        for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
+        if not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
     ]
-    ok("view: moved behind a late stream and given back at once, it arrives as it is", not wrong, wrong)
+    ok(
+        "view: moved behind a late stream and given back at once, it arrives as it is",
+        not wrong,
+        wrong,
+    )
 
 
 def check_daemon_killed(torch, daemon):
@@ -309,7 +367,10 @@ def check_daemon_killed(torch, daemon):
         seen.append(source.next(session.take)[0])
     torch.cuda.synchronize()
     ok("daemon killed mid-copy: the same tokens", same(seen, right))
-    ok("daemon killed mid-copy: the new ring is registered", session.client.shape()["pinned_bytes"] > 0)
+    ok(
+        "daemon killed mid-copy: the new ring is registered",
+        session.client.shape()["pinned_bytes"] > 0,
+    )
     ok("daemon killed mid-copy: lost and found once", session.client.shape()["reattached"] == 1)
     session.close()
 
@@ -336,7 +397,9 @@ def check_trainer_killed(torch, daemon):
         victim = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         said = victim.stdout.readline()
         victim.send_signal(signal.SIGKILL)
-        assert victim.wait() == -signal.SIGKILL and said == "now\n", f"the trainer ended by itself: {victim.returncode}"
+        assert victim.wait() == -signal.SIGKILL and said == "now\n", (
+            f"the trainer ended by itself: {victim.returncode}"
+        )
         until = time.monotonic() + 10
         while daemon.sessions() and time.monotonic() < until:
             time.sleep(0.01)
@@ -373,12 +436,28 @@ print("end", flush=True)
 
 def check_leaving(torch, daemon):
     """A process that ends as most do: nothing is closed, the interpreter and the driver come down as they like."""
-    for name, fork, work in (("a process", False, False), ("one with copies under way", False, True), ("one that had forked", True, False)):
-        code = LEAVER.format(here=str(Path(__file__).parent), socket=daemon.socket, fork=fork, work=work)
+    for name, fork, work in (
+        ("a process", False, False),
+        ("one with copies under way", False, True),
+        ("one that had forked", True, False),
+    ):
+        code = LEAVER.format(
+            here=str(Path(__file__).parent), socket=daemon.socket, fork=fork, work=work
+        )
         begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         good = done.returncode == 0 and done.stdout == "end\n" and "rror" not in done.stderr
-        ok(f"leaving: {name} ends well", good, (done.returncode, done.stderr) if not good else f"{time.perf_counter() - begin:.1f} s")
+        ok(
+            f"leaving: {name} ends well",
+            good,
+            (done.returncode, done.stderr) if not good else f"{time.perf_counter() - begin:.1f} s",
+        )
 
 
 def check_daemon_without_cuda(torch, daemon):
@@ -396,8 +475,15 @@ def check_daemon_without_cuda(torch, daemon):
         query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True, check=False)
         pids = [int(word) for word in done.stdout.split() if word.isdigit()]
-        info("nvidia-smi's compute processes", f"{pids}, trainer {os.getpid()}, daemon {daemon.process.pid}")
-        ok("the daemon is not among nvidia-smi's processes", done.returncode == 0 and daemon.process.pid not in pids, done.stderr)
+        info(
+            "nvidia-smi's compute processes",
+            f"{pids}, trainer {os.getpid()}, daemon {daemon.process.pid}",
+        )
+        ok(
+            "the daemon is not among nvidia-smi's processes",
+            done.returncode == 0 and daemon.process.pid not in pids,
+            done.stderr,
+        )
     session.close()
 
 
@@ -412,8 +498,15 @@ def check_registration(torch, daemon):
     session.close()
     libc, cudart = ctypes.CDLL(None, use_errno=True), torch.cuda.cudart()
     with contextlib.suppress(OSError):
-        info("shmem_enabled", Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text().strip())
-    kinds = {"4 KiB pages": (0, 15), "THP": (0, 14), "hugetlb": (4, None)}  # MFD_HUGETLB; MADV_NOHUGEPAGE, MADV_HUGEPAGE
+        info(
+            "shmem_enabled",
+            Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text().strip(),
+        )
+    kinds = {
+        "4 KiB pages": (0, 15),
+        "THP": (0, 14),
+        "hugetlb": (4, None),
+    }  # MFD_HUGETLB; MADV_NOHUGEPAGE, MADV_HUGEPAGE
     for name, (flags, advice) in kinds.items():
         fd = os.memfd_create("probe", flags)
         try:
@@ -430,15 +523,27 @@ def check_registration(torch, daemon):
         libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(GIB), 23)  # MADV_POPULATE_WRITE
         begin = time.perf_counter()
         error = int(cudart.cudaHostRegister(at, GIB, 3))
-        info(f"registration, memfd of {name}", f"{time.perf_counter() - begin:.3f} s/GiB" if error == 0 else f"error {error}")
+        info(
+            f"registration, memfd of {name}",
+            f"{time.perf_counter() - begin:.3f} s/GiB" if error == 0 else f"error {error}",
+        )
         if error == 0:
             cudart.cudaHostUnregister(at)
 
 
 def model(torch, width=1024, layers=6):
     torch.manual_seed(0)
-    blocks = [torch.nn.TransformerEncoderLayer(width, 16, 4 * width, 0.0, batch_first=True) for _ in range(layers)]
-    return torch.nn.Sequential(torch.nn.Embedding(65536, width), *blocks, torch.nn.Linear(width, 65536)).cuda().bfloat16()
+    blocks = [
+        torch.nn.TransformerEncoderLayer(width, 16, 4 * width, 0.0, batch_first=True)
+        for _ in range(layers)
+    ]
+    return (
+        torch.nn.Sequential(
+            torch.nn.Embedding(65536, width), *blocks, torch.nn.Linear(width, 65536)
+        )
+        .cuda()
+        .bfloat16()
+    )
 
 
 def loss_of(torch, net, tokens):
@@ -475,8 +580,14 @@ def check_step_time(torch, daemon):
             if turn >= 3:  # the first ones warm up
                 seen[name].append(took)
     more = sorted(a / b - 1 for a, b in zip(seen["tokend"], seen["synthetic"], strict=True))
-    low, high = more[pairs // 2 - 7], more[pairs // 2 + 6]  # of 40, between them the median lies in 96 of 100 cases
-    info("step time", ", ".join(f"{name} {median(times) * 1e3:.3f} ms" for name, times in seen.items()))
+    low, high = (
+        more[pairs // 2 - 7],
+        more[pairs // 2 + 6],
+    )  # of 40, between them the median lies in 96 of 100 cases
+    info(
+        "step time",
+        ", ".join(f"{name} {median(times) * 1e3:.3f} ms" for name, times in seen.items()),
+    )
     said = f"{median(more) * 100:+.3f} %, between {low * 100:+.3f} and {high * 100:+.3f}"
     ok("step time: at most 0.1 % over synthetic tokens on the device", median(more) <= 0.001, said)
     session.close()
@@ -488,13 +599,25 @@ def check_loader(torch, daemon):
 
     ways = {
         "plain": {},
-        "documents, masks, provenance": {"stream": "papers", "documents": True, "loss_mask": True, "provenance": True},
+        "documents, masks, provenance": {
+            "stream": "papers",
+            "documents": True,
+            "loss_mask": True,
+            "provenance": True,
+        },
         "a slice": {"cp": (1, 2, "zigzag"), "loss_mask": True},
         "int32": {"dtype": torch.int32},
         "transformed": {"transform": backwards},
     }
     for name, ask in ways.items():
-        ask = {"stream": "train", "micro_batch": 8, "socket": daemon.socket, "rank": 0, "world": 1, **ask}
+        ask = {
+            "stream": "train",
+            "micro_batch": 8,
+            "socket": daemon.socket,
+            "rank": 0,
+            "world": 1,
+            **ask,
+        }
         with Loader(**ask) as plain, Loader(**ask, device="cuda") as there:
             pairs = [(next(plain), next(there)) for _ in range(6)]
             there.load_state_dict(plain.state_dict())
@@ -503,11 +626,17 @@ def check_loader(torch, daemon):
             key
             for a, b in pairs
             for key in a.keys() | b.keys()
-            if not (torch.equal(a[key], b[key].cpu()) if hasattr(a[key], "cpu") else a[key] == b[key])
+            if not (
+                torch.equal(a[key], b[key].cpu()) if hasattr(a[key], "cpu") else a[key] == b[key]
+            )
         }
         on = {key for key, value in pairs[0][1].items() if getattr(value, "is_cuda", False)}
         ok(f"loader, {name}: as on the CPU", not wrong, sorted(wrong) or "")
-        ok(f"loader, {name}: on the device", on >= {"input_ids", "labels"} and ("documents" not in ask or "cu_seqlens" in on), on)
+        ok(
+            f"loader, {name}: on the device",
+            on >= {"input_ids", "labels"} and ("documents" not in ask or "cu_seqlens" in on),
+            on,
+        )
 
 
 def backwards(tokens, position, rng):
@@ -554,7 +683,9 @@ def check_capture(torch, daemon):
 def check_compile(torch, daemon):
     """Compiled steps, with graphs of their own, on batches of a feed and on the same ones made on the CPU."""
     net, right, losses = model(torch, 256, 2), want(daemon, 12, 4), {}
-    step = torch.compile(lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True)
+    step = torch.compile(
+        lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True
+    )
 
     def trained(tokens):
         loss = step(tokens)
@@ -566,8 +697,14 @@ def check_compile(torch, daemon):
     session = Session(daemon, 4)
     source = feed(session)
     losses["feed"] = [trained(source.next(session.take)[0]) for _ in right]
-    near = all(abs(a - b) <= 1e-3 * abs(a) for a, b in zip(losses["cpu"], losses["feed"], strict=True))
-    ok("torch.compile, reduce-overhead: the same losses", near and len(set(losses["cpu"])) > 1, losses)
+    near = all(
+        abs(a - b) <= 1e-3 * abs(a) for a, b in zip(losses["cpu"], losses["feed"], strict=True)
+    )
+    ok(
+        "torch.compile, reduce-overhead: the same losses",
+        near and len(set(losses["cpu"])) > 1,
+        losses,
+    )
     session.close()
 
 
@@ -579,16 +716,28 @@ def check_programs(torch, daemon):
     }
     for name, command in commands.items():
         if not command[0].exists():
-            info(name, "not built: there was no cuda_runtime.h, or no libcudart_static.a (make cuda-programs CUDA=…)")
+            info(
+                name,
+                "not built: there was no cuda_runtime.h, or no libcudart_static.a (make cuda-programs CUDA=…)",
+            )
             continue
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         ok(name, done.returncode == 0, (done.stdout + done.stderr).strip())
         if name == "example-gpu-trainer":
-            ok("example-gpu-trainer: all steps, from a registered ring", "100 steps, ring registered" in done.stdout)
+            ok(
+                "example-gpu-trainer: all steps, from a registered ring",
+                "100 steps, ring registered" in done.stdout,
+            )
         if name == "bench-h2d" and done.returncode == 0:
             seen = json.loads(done.stdout)
-            ok("bench-h2d: the whole ring was registered", seen["pinned_bytes"] >= 4 * seen["slot_bytes"])
-            ok("bench-h2d: ring ≥ 0.95 of CUDA's own pinned memory", seen["ring_gb_s"] >= 0.95 * seen["cuda_pinned_gb_s"])
+            ok(
+                "bench-h2d: the whole ring was registered",
+                seen["pinned_bytes"] >= 4 * seen["slot_bytes"],
+            )
+            ok(
+                "bench-h2d: ring ≥ 0.95 of CUDA's own pinned memory",
+                seen["ring_gb_s"] >= 0.95 * seen["cuda_pinned_gb_s"],
+            )
 
 
 def main():
@@ -604,7 +753,9 @@ def main():
     daemon = Daemon()
     try:
         for name, check in list(globals().items()):
-            if name.startswith("check_") and (not sys.argv[1:] or any(word in name for word in sys.argv[1:])):
+            if name.startswith("check_") and (
+                not sys.argv[1:] or any(word in name for word in sys.argv[1:])
+            ):
                 try:
                     check(torch, daemon)
                 except Exception as error:

@@ -119,7 +119,9 @@ torch.Tensor.record_stream = lambda tensor, stream: None
 torch.Tensor.is_pinned = lambda tensor: bool(CU.fakeIsRegistered(tensor.data_ptr()))
 torch.Tensor.is_cuda = True
 torch.compile = lambda step, **_: step
-cudart = SimpleNamespace(cudaHostRegister=lambda at, size, flags: 0, cudaHostUnregister=lambda at: 0)
+cudart = SimpleNamespace(
+    cudaHostRegister=lambda at, size, flags: 0, cudaHostUnregister=lambda at: 0
+)
 made_up = {
     "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1, "get_device_name": lambda device: "nothing",
     "current_stream": lambda device=None: SimpleNamespace(wait_event=lambda event: None), "is_current_stream_capturing": lambda: False,
@@ -132,8 +134,12 @@ for name, value in made_up.items():
 
 import check  # noqa: E402
 
-check.VICTIM, check.LEAVER = (code.replace("import torch", "import rehearse, torch") for code in (check.VICTIM, check.LEAVER))
-check.model = lambda torch, width=0, layers=0: torch.nn.Sequential(torch.nn.Embedding(65536, 2), torch.nn.Linear(2, 8))
+check.VICTIM, check.LEAVER = (
+    code.replace("import torch", "import rehearse, torch") for code in (check.VICTIM, check.LEAVER)
+)
+check.model = lambda torch, width=0, layers=0: torch.nn.Sequential(
+    torch.nn.Embedding(65536, 2), torch.nn.Linear(2, 8)
+)
 check.loss_of = lambda torch, net, tokens: net(tokens[:, :64]).square().mean()
 
 if __name__ == "__main__":

@@ -91,7 +91,10 @@ class Daemon:
 
     def configure(self, seed=42):
         (self.directory / "state").mkdir(exist_ok=True)
-        self.config.write_text(f"socket: {self.socket}\nstate_dir: {self.directory}/state\nmemory: 64MiB\n" + STREAMS.format(seed=seed))
+        self.config.write_text(
+            f"socket: {self.socket}\nstate_dir: {self.directory}/state\nmemory: 64MiB\n"
+            + STREAMS.format(seed=seed)
+        )
 
     def answers(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -117,7 +120,10 @@ class Daemon:
             with open(f"{threads}/{thread}/stat") as file:
                 return file.read().rsplit(")", 1)[1].split()[0]
 
-        wait_until(lambda: all(state(thread) == "T" for thread in os.listdir(threads)), "the daemon's standstill")
+        wait_until(
+            lambda: all(state(thread) == "T" for thread in os.listdir(threads)),
+            "the daemon's standstill",
+        )
 
     def kill(self):
         self.process.kill()
@@ -128,7 +134,9 @@ class Daemon:
         assert self.process.wait(20) == 0
 
     def tokctl(self, *arguments):
-        done = subprocess.run([BIN / "tokctl", *map(str, arguments)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [BIN / "tokctl", *map(str, arguments)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -139,7 +147,9 @@ class Daemon:
             path = self.directory / "plan.cursor"
             path.write_bytes(cursor)
             more = ["--cursor", path]
-        return self.tokctl("plan", "-c", self.config, stream, "--from", start, "--count", count, "--json", *more)
+        return self.tokctl(
+            "plan", "-c", self.config, stream, "--from", start, "--count", count, "--json", *more
+        )
 
     def tokens(self, row, n):
         """What a row of plan() holds, read with numpy."""

@@ -27,7 +27,10 @@ class Fake:
         self.caller_captures = self.broken = False
         context, stream = c.c_void_p(), c.c_void_p()
         assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
-        assert self.cu.cuCtxSetCurrent(context) == 0 and self.cu.cuStreamCreate(c.byref(stream), 1) == 0
+        assert (
+            self.cu.cuCtxSetCurrent(context) == 0
+            and self.cu.cuStreamCreate(c.byref(stream), 1) == 0
+        )
         self.stream = stream.value
 
     def empty(self, shape, dtype):
@@ -60,7 +63,9 @@ class Fake:
 
 class Trainer:
     def __init__(self, path, stream="train", micro=4, slots=4, dtype=None, ordered=True, **start):
-        self.client = _tokend.Client(stream, micro, socket=path, slots=slots, deadline_ms=20000, **start)
+        self.client = _tokend.Client(
+            stream, micro, socket=path, slots=slots, deadline_ms=20000, **start
+        )
         self.gpu = Fake(ordered)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -78,7 +83,9 @@ class Trainer:
         if handed is None:
             return False
         tokens, (valid, after, *_) = handed
-        assert self.client.taken() == self.client.position() == after, "the cursor is that of the batch handed out"
+        assert self.client.taken() == self.client.position() == after, (
+            "the cursor is that of the batch handed out"
+        )
         self.ahead += self.client.copied()
         self.batches.append((tokens, self.small[0].clone(), valid))
         return True
@@ -101,8 +108,18 @@ class Trainer:
         ]
         kinds = sorted({str(tokens.dtype) for tokens, _, _ in self.batches})
         self.client.close()
-        report = {"rows": rows, "dtypes": kinds, "warned": self.warned, "pinned": pinned, "ahead": self.ahead, **more}
-        report["faults"], report["registered"] = self.gpu.cu.fakeFaults(), self.gpu.cu.fakeRegistered()
+        report = {
+            "rows": rows,
+            "dtypes": kinds,
+            "warned": self.warned,
+            "pinned": pinned,
+            "ahead": self.ahead,
+            **more,
+        }
+        report["faults"], report["registered"] = (
+            self.gpu.cu.fakeFaults(),
+            self.gpu.cu.fakeRegistered(),
+        )
         print(json.dumps(report))
 
 
@@ -261,5 +278,21 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {f.__name__: f for f in (plain, wide, narrow, disordered, late, capture, full, elsewhere, finite, told, refused, restart)}
+    scenarios = {
+        f.__name__: f
+        for f in (
+            plain,
+            wide,
+            narrow,
+            disordered,
+            late,
+            capture,
+            full,
+            elsewhere,
+            finite,
+            told,
+            refused,
+            restart,
+        )
+    }
     scenarios[sys.argv[2]](sys.argv[1])

@@ -26,13 +26,24 @@ class Job:
         for rank, socket in enumerate(sockets):
             file = directory / f"{rank}.jsonl"
             file.touch()
-            each = {name: value[rank] if isinstance(value, list) else value for name, value in options.items()}
-            each |= {"rank": rank, "world": len(sockets), "socket": socket, "meet": str(directory / "meet"), "file": str(file)}
+            each = {
+                name: value[rank] if isinstance(value, list) else value
+                for name, value in options.items()
+            }
+            each |= {
+                "rank": rank,
+                "world": len(sockets),
+                "socket": socket,
+                "meet": str(directory / "meet"),
+                "file": str(file),
+            }
             self.files.append(file)
             with open(directory / f"{rank}.log", "w") as log:
                 command = [sys.executable, __file__, json.dumps(each)]
                 environment = subprocess_environment(OMP_NUM_THREADS="1")
-                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+                self.processes.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+                )
         self.directory = directory
 
     def __enter__(self):
@@ -45,7 +56,11 @@ class Job:
                 process.wait()
 
     def lines(self, rank):
-        return [json.loads(line) for line in self.files[rank].read_text().splitlines(True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in self.files[rank].read_text().splitlines(True)
+            if line.endswith("\n")
+        ]
 
     def of(self, rank, what):
         return [line[what] for line in self.lines(rank) if what in line]
@@ -74,7 +89,12 @@ class Job:
 
     def positions(self, steps=None):
         """Of all ranks together, in order."""
-        return sorted(row[0] for rank in range(len(self.files)) for took in self.of(rank, "took")[:steps] for row in took)
+        return sorted(
+            row[0]
+            for rank in range(len(self.files))
+            for took in self.of(rank, "took")[:steps]
+            for row in took
+        )
 
 
 class Trainer:
@@ -85,7 +105,10 @@ class Trainer:
         torch.set_num_threads(1)
         self.torch, self.distributed, self.options = torch, distributed, options
         distributed.init_process_group(
-            "gloo", init_method=f"file://{options['meet']}", rank=options["rank"], world_size=options["world"]
+            "gloo",
+            init_method=f"file://{options['meet']}",
+            rank=options["rank"],
+            world_size=options["world"],
         )
 
     def note(self, **what):
@@ -98,18 +121,34 @@ class Trainer:
         o = self.options
         more = {name: o[name] for name in ("agree", "record", "peer", "strict") if name in o}
         if "data_rank" in o:
-            more |= {"rank": o["data_rank"], "world": o["data_world"], "group": self.distributed.group.WORLD}
+            more |= {
+                "rank": o["data_rank"],
+                "world": o["data_world"],
+                "group": self.distributed.group.WORLD,
+            }
         start = bytes.fromhex(o["cursor"]) if "cursor" in o else o.get("start", "begin")
         try:
-            return tokend.Loader("train", o.get("micro", 4), socket=o["socket"], run="job", start=start, **more)
+            return tokend.Loader(
+                "train", o.get("micro", 4), socket=o["socket"], run="job", start=start, **more
+            )
         except tokend.Error as error:
             self.note(refused=type(error).__name__, text=str(error))
             self.distributed.destroy_process_group()
             sys.exit(3)
 
     def carry_out(self, loader, request):
-        about = {"kind": request.kind, "args": request.args, "acts_from": request.acts_from, "error": request.error}
-        self.note(request=about, step=self.step, position=loader.position, cursor=loader.state_dict()["cursor"].hex())
+        about = {
+            "kind": request.kind,
+            "args": request.args,
+            "acts_from": request.acts_from,
+            "error": request.error,
+        }
+        self.note(
+            request=about,
+            step=self.step,
+            position=loader.position,
+            cursor=loader.state_dict()["cursor"].hex(),
+        )
         if request.save and not self.options.get("forgets"):
             request.done("saved here")
 
@@ -137,7 +176,11 @@ class Trainer:
                 self.control(loader)
                 if loader.should_stop:
                     break
-            self.note(end=loader.position, cursor=loader.state_dict()["cursor"].hex(), lost_wakes=loader.stats()["lost_wakes"])
+            self.note(
+                end=loader.position,
+                cursor=loader.state_dict()["cursor"].hex(),
+                lost_wakes=loader.stats()["lost_wakes"],
+            )
         self.distributed.barrier()
         self.distributed.destroy_process_group()
 

@@ -176,7 +176,10 @@ class Segment:
             size = hi - lo
             if lo // size % 2 == 0:
                 mid, hi = hi, hi + size
-                j = ceil_div((j + 1) * self.weight(lo, hi) - self.phase[mid], self.weight(lo, mid)) - 1
+                j = (
+                    ceil_div((j + 1) * self.weight(lo, hi) - self.phase[mid], self.weight(lo, mid))
+                    - 1
+                )
             else:
                 mid, lo = lo, lo - size
                 j = (j * self.weight(lo, hi) + self.phase[mid]) // self.weight(mid, hi)
@@ -331,7 +334,9 @@ class Place:
 class Order:
     """One stream. `epochs` excludes weights and later mixes; `samples` ends any other stream."""
 
-    def __init__(self, seed, seq_len, datasets, weights=None, extra=1, stride=None, epochs=0, samples=0):
+    def __init__(
+        self, seed, seq_len, datasets, weights=None, extra=1, stride=None, epochs=0, samples=0
+    ):
         self.seed = seed
         self.window_tokens = seq_len + extra
         self.stride = stride or seq_len

@@ -7,7 +7,9 @@ import subprocess
 
 import numpy
 
-CAT = os.environ.get("SHARD_CAT", pathlib.Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat")
+CAT = os.environ.get(
+    "SHARD_CAT", pathlib.Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat"
+)
 
 
 def facts(path, *options, refused=False):

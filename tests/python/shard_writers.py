@@ -20,13 +20,20 @@ def npy(tokens, header=0):
     if not header:
         numpy.save(file, tokens)
         return file.getvalue()
-    text = repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(header - 11) + "\n"
+    text = (
+        repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(
+            header - 11
+        )
+        + "\n"
+    )
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + tokens.tobytes()
 
 
 def llmc(tokens):
     header = numpy.zeros(256, "<i4")
-    header[:3] = [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
+    header[:3] = (
+        [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
+    )
     return header.tobytes() + tokens.tobytes()
 
 
@@ -44,7 +51,9 @@ def put(ending, content):
 
 def seekable(ending, content, frame, options=None):
     def write(path, tokens):
-        with pyzstd.SeekableZstdFile(path + ending, "w", level_or_option=options, max_frame_content_size=frame) as f:
+        with pyzstd.SeekableZstdFile(
+            path + ending, "w", level_or_option=options, max_frame_content_size=frame
+        ) as f:
             f.write(content(tokens))
 
     return write
@@ -56,15 +65,22 @@ def documents_of(tokens):
 
 def datatrove(path, tokens):
     size = tokens.dtype.itemsize
-    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=size, save_final_metadata=True,
-                         tokenizer_name_or_path="gpt2")
+    file = TokenizedFile(
+        os.path.dirname(path),
+        os.path.basename(path) + ".ds",
+        token_size=size,
+        save_final_metadata=True,
+        tokenizer_name_or_path="gpt2",
+    )
     for document in documents_of(tokens):
         file.write(document.tolist(), None)
     file.close()
 
 
 def megatron(path, tokens):
-    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+    with (
+        warnings.catch_warnings()
+    ):  # it misses Transformer Engine and Apex, which its index does without
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
@@ -95,6 +111,11 @@ def mds_writer():
 
 def mds(directory, rows, size_limit, **how):
     """A directory of shards whose samples are the rows."""
-    with mds_writer()(columns={"tokens": f"ndarray:{rows.dtype.name}"}, out=str(directory), size_limit=size_limit, **how) as writer:
+    with mds_writer()(
+        columns={"tokens": f"ndarray:{rows.dtype.name}"},
+        out=str(directory),
+        size_limit=size_limit,
+        **how,
+    ) as writer:
         for row in rows:
             writer.write({"tokens": row})

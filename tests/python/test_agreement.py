@@ -16,7 +16,10 @@ def refusals(directory, sockets, **options):
     """What each process was told; all of them must have been told something."""
     with Job(directory, sockets, steps=2, **options) as job:
         job.wait(expected=3)
-        told = [[(line["refused"], line["text"]) for line in job.lines(rank)] for rank in range(len(sockets))]
+        told = [
+            [(line["refused"], line["text"]) for line in job.lines(rank)]
+            for rank in range(len(sockets))
+        ]
     assert [len(lines) for lines in told] == [1] * len(sockets)
     return [lines[0] for lines in told]
 
@@ -29,11 +32,17 @@ def all_were_told(told, pattern):
 
 def test_another_position_is_named_on_all_ranks(daemon):
     told = refusals(daemon.directory, [daemon.socket] * 3, start=["begin", "begin", 4096])
-    all_were_told(told, r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process 0, rank 0, host \S+\)$")
+    all_were_told(
+        told,
+        r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process 0, rank 0, host \S+\)$",
+    )
 
 
 def test_another_micro_batch(daemon):
-    all_were_told(refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]), r"process 1 .*: micro_batch: is 8, that of process 0 is 4")
+    all_were_told(
+        refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]),
+        r"process 1 .*: micro_batch: is 8, that of process 0 is 4",
+    )
 
 
 def test_another_world(daemon):
@@ -43,25 +52,36 @@ def test_another_world(daemon):
 
 def test_a_rank_that_is_there_twice(daemon):
     begin = time.monotonic()
-    told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2)  # strict: but neither waits for the other's end
+    told = refusals(
+        daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2
+    )  # strict: but neither waits for the other's end
     assert time.monotonic() - begin < 60
     all_were_told(told, r"process 1 .*: rank: is rank 1, peer 0, as process 0 is")
 
 
 def test_a_rank_that_is_not_there(daemon):
-    told = refusals(daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2)
-    all_were_told(told, r"world: is 2, and of the group's 3 processes 1 read as rank 1, 2 as rank 0")
+    told = refusals(
+        daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2
+    )
+    all_were_told(
+        told, r"world: is 2, and of the group's 3 processes 1 read as rank 1, 2 as rank 0"
+    )
 
 
 def test_another_seed_on_another_node(daemon):
     with another_daemon(seed=43) as other:
-        all_were_told(refusals(daemon.directory, [daemon.socket, other.socket]), r"process 1 .*: seed: 43 \| 42")
+        all_were_told(
+            refusals(daemon.directory, [daemon.socket, other.socket]),
+            r"process 1 .*: seed: 43 \| 42",
+        )
 
 
 def test_one_that_cannot_attach_does_not_keep_the_others_waiting(daemon):
     told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
     assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
-    assert re.search(r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not", told[0][1]), told[0][1]
+    assert re.search(
+        r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not", told[0][1]
+    ), told[0][1]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +124,23 @@ dist.barrier()
 
 
 def test_agree_false_looks_at_nothing(daemon):
-    with Job(daemon.directory, [daemon.socket] * 2, steps=3, start=["begin", 4096], agree=False, calls_from=None) as job:
+    with Job(
+        daemon.directory,
+        [daemon.socket] * 2,
+        steps=3,
+        start=["begin", 4096],
+        agree=False,
+        calls_from=None,
+    ) as job:
         job.wait()
-        assert job.positions() == [*range(0, 4), *range(8, 12), *range(16, 20), *range(4100, 4104), *range(4108, 4112), *range(4116, 4120)]
+        assert job.positions() == [
+            *range(0, 4),
+            *range(8, 12),
+            *range(16, 20),
+            *range(4100, 4104),
+            *range(4108, 4112),
+            *range(4116, 4120),
+        ]
 
 
 def test_peers_of_one_rank_take_the_same_rows(daemon):
@@ -115,7 +149,9 @@ def test_peers_of_one_rank_take_the_same_rows(daemon):
         job.wait()
         took = [job.of(process, "took") for process in range(4)]
         assert took[0] == took[1] != took[2] == took[3]
-        assert sorted(row[0] for rank in (0, 2) for rows in took[rank] for row in rows) == list(range(160))
+        assert sorted(row[0] for rank in (0, 2) for rows in took[rank] for row in rows) == list(
+            range(160)
+        )
         assert len({job.lines(process)[-1]["cursor"] for process in range(4)}) == 1
 
 

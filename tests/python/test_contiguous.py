@@ -60,24 +60,43 @@ def test_flattening_is_a_view(daemon):
     with make(daemon) as loader:
         batch = next(loader)
         assert batch["labels"].view(-1).data_ptr() == batch["labels"].data_ptr()
-        assert batch["input_ids"].view(-1).tolist() == rows_of(daemon, "train", 0, 4)[:, :-1].ravel().tolist()
+        assert (
+            batch["input_ids"].view(-1).tolist()
+            == rows_of(daemon, "train", 0, 4)[:, :-1].ravel().tolist()
+        )
 
 
-@pytest.mark.parametrize("stream,window", [("train", SEQ + 1), ("ahead", SEQ + 3), ("wide", SEQ + 1)])
+@pytest.mark.parametrize(
+    "stream,window", [("train", SEQ + 1), ("ahead", SEQ + 3), ("wide", SEQ + 1)]
+)
 @pytest.mark.parametrize("more", [{}, {"framework": "numpy"}, {"provenance": True}], ids=str)
 def test_tokens_are_whole_windows(daemon, more, stream, window):
     with make(daemon, stream, tokens=True, **more) as loader:
         for start in (0, 4):
             batch = next(loader)
-            assert list(batch)[:4] == ["tokens", "padding", "position", "dataset"] and "labels" not in batch
+            assert (
+                list(batch)[:4] == ["tokens", "padding", "position", "dataset"]
+                and "labels" not in batch
+            )
             assert batch["tokens"].shape == (4, window) and is_contiguous(batch["tokens"])
-            assert str(batch["tokens"].dtype).endswith("int64") and str(batch["padding"].dtype).endswith("bool")
-            assert numpy.array_equal(numpy.asarray(batch["tokens"]), rows_of(daemon, stream, start, 4, window))
+            assert str(batch["tokens"].dtype).endswith("int64") and str(
+                batch["padding"].dtype
+            ).endswith("bool")
+            assert numpy.array_equal(
+                numpy.asarray(batch["tokens"]), rows_of(daemon, stream, start, 4, window)
+            )
             assert batch["padding"].shape == (4,) and not batch["padding"].any()
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"framework": "numpy"}, {"dtype": "int32"}, {"transform": transforms.in_place, "workers": 2}], ids=str
+    "more",
+    [
+        {},
+        {"framework": "numpy"},
+        {"dtype": "int32"},
+        {"transform": transforms.in_place, "workers": 2},
+    ],
+    ids=str,
 )
 def test_padding_rows_are_marked(daemon, more):
     rows = padded = 0
@@ -96,9 +115,14 @@ def test_tokens_with_a_loss_mask_in_int32_through_a_transform(daemon):
         assert batch["tokens"].dtype == torch.int32
         assert torch.equal(batch["tokens"][:, 1:].long(), both["labels"])
         assert batch["loss_mask"].shape == both["labels"].shape and batch["loss_mask"].all()
-    with make(daemon, tokens=True, transform=transforms.in_place) as loader, make(daemon, transform=transforms.in_place) as plain:
+    with (
+        make(daemon, tokens=True, transform=transforms.in_place) as loader,
+        make(daemon, transform=transforms.in_place) as plain,
+    ):
         batch, both = next(loader), next(plain)
-        assert torch.equal(batch["tokens"][:, :-1], both["input_ids"]) and torch.equal(batch["tokens"][:, 1:], both["labels"])
+        assert torch.equal(batch["tokens"][:, :-1], both["input_ids"]) and torch.equal(
+            batch["tokens"][:, 1:], both["labels"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,20 +141,33 @@ def test_tokens_that_cannot_be(daemon, stream, more, error, text):
 def test_a_mask_of_the_stream_is_not_dropped_in_silence(daemon):
     allowed = {}
     for name in ("web/a.bin", "web/b.bin", "code.bin"):
-        allowed[name] = numpy.random.default_rng(len(name)).integers(0, 2, len(daemon.shards[name])).astype(numpy.uint8)
+        allowed[name] = (
+            numpy.random.default_rng(len(name))
+            .integers(0, 2, len(daemon.shards[name]))
+            .astype(numpy.uint8)
+        )
         path = daemon.directory / "masks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         allowed[name].tofile(path)
-    config = daemon.config.read_text().replace("    seed: 42\n", "    seed: 42\n    loss_mask: true\n")
-    config = config.replace("path: web,", "path: web, label_mask: masks/web,").replace("weight: 0.3,", "weight: 0.3, label_mask: masks,")
+    config = daemon.config.read_text().replace(
+        "    seed: 42\n", "    seed: 42\n    loss_mask: true\n"
+    )
+    config = config.replace("path: web,", "path: web, label_mask: masks/web,").replace(
+        "weight: 0.3,", "weight: 0.3, label_mask: masks,"
+    )
     daemon.config.write_text(config)
     daemon.kill()
     daemon.start()
-    with pytest.raises(tokend.ArgumentError, match="tokens: this stream has a loss mask, .* loss_mask=True"):
+    with pytest.raises(
+        tokend.ArgumentError, match="tokens: this stream has a loss mask, .* loss_mask=True"
+    ):
         make(daemon, tokens=True)
     with make(daemon, tokens=True, loss_mask=True) as loader, make(daemon) as plain:
         batch, both = next(loader), next(plain)
-        assert numpy.array_equal(batch["loss_mask"].numpy() == 0, both["labels"].numpy() == -100) and not batch["loss_mask"].all()
+        assert (
+            numpy.array_equal(batch["loss_mask"].numpy() == 0, both["labels"].numpy() == -100)
+            and not batch["loss_mask"].all()
+        )
         assert is_contiguous(both["labels"])
 
 
@@ -166,8 +203,14 @@ def test_a_devices_batches(daemon):
     for (batch, contiguous, dtypes), dtype in ((plain, "int64"), (narrow, "int32")):
         assert contiguous == list(batch) == ["input_ids", "labels", "position", "dataset"]
         assert dtypes[:2] == [f"torch.{dtype}", "torch.int64"]
-        assert numpy.array_equal(batch["input_ids"], rows[:, :-1]) and numpy.array_equal(batch["labels"], rows[:, 1:])
-    assert whole[1] == list(whole[0]) and numpy.array_equal(whole[0]["input_ids"], rows_of(daemon, "whole", 8, 4, SEQ))
+        assert numpy.array_equal(batch["input_ids"], rows[:, :-1]) and numpy.array_equal(
+            batch["labels"], rows[:, 1:]
+        )
+    assert whole[1] == list(whole[0]) and numpy.array_equal(
+        whole[0]["input_ids"], rows_of(daemon, "whole", 8, 4, SEQ)
+    )
     assert {row[-1] for row in whole[0]["labels"]} == {-100}
-    assert tokens[1] == ["tokens", "padding", "position", "dataset"] and numpy.array_equal(tokens[0]["tokens"], rows)
+    assert tokens[1] == ["tokens", "padding", "position", "dataset"] and numpy.array_equal(
+        tokens[0]["tokens"], rows
+    )
     assert tokens[0]["padding"] == [False] * 4

@@ -15,8 +15,24 @@ import tokend
 
 def ask(daemon, kind, *arguments, run="job"):
     """tokctl, under way."""
-    command = [BIN / "tokctl", kind, "train", *map(str, arguments), "--run", run, "--socket", daemon.socket, "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=subprocess_environment())
+    command = [
+        BIN / "tokctl",
+        kind,
+        "train",
+        *map(str, arguments),
+        "--run",
+        run,
+        "--socket",
+        daemon.socket,
+        "--json",
+    ]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=subprocess_environment(),
+    )
 
 
 def answer(tokctl, status=0, seconds=60):
@@ -57,7 +73,12 @@ def test_alone_a_mix_acts_at_once(daemon, loader):
     tokctl = ask(daemon, "mix", "web=1", "code=3")
     request = take_until(loader, taken)
     assert (request.kind, request.args) == ("mix", {"weights": {"web": 1.0, "code": 3.0}})
-    assert (request.acts_from, request.error, request.save, request.stop) == (1024, None, False, False)
+    assert (request.acts_from, request.error, request.save, request.stop) == (
+        1024,
+        None,
+        False,
+        False,
+    )
     assert answer(tokctl)["acts_from"] == 1024
     assert loader.cursor.segments[1]["start"] == 1024
     assert loader.cursor.segments[1]["weights"] == {"web": 0.25, "code": 0.75}
@@ -90,7 +111,9 @@ def test_alone_a_skip_leaves_what_is_not_committed(daemon, loader):
     assert loader.position == loader.taken == behind + 4
 
 
-def test_alone_a_daemon_that_was_lost_is_found_with_batches_left_and_its_requests_arrive(daemon, loader):
+def test_alone_a_daemon_that_was_lost_is_found_with_batches_left_and_its_requests_arrive(
+    daemon, loader
+):
     next(loader)
     daemon.kill()
     daemon.start()
@@ -141,13 +164,18 @@ def test_alone_a_request_that_the_trainer_forgets_is_done(daemon, loader, ending
     request = take_until(loader, [])
     assert request.save and request.stop and loader.should_stop
     place = loader.position
-    {"control": loader.control, "close": loader.close, "seek": lambda: loader.seek(position=0)}[ending]()
+    {"control": loader.control, "close": loader.close, "seek": lambda: loader.seek(position=0)}[
+        ending
+    ]()
     assert answer(tokctl)["position"] == place
 
 
 def test_a_trainer_that_dies_of_an_error_has_not_saved(daemon):
     tokctl = ask_when_there(daemon, "drain")
-    with pytest.raises(OSError, match="disk"), tokend.Loader("train", 4, socket=daemon.socket, run="job") as loader:
+    with (
+        pytest.raises(OSError, match="disk"),
+        tokend.Loader("train", 4, socket=daemon.socket, run="job") as loader,
+    ):
         take_until(loader, [])
         raise OSError("the disk is full")
     assert "OSError: the disk is full" in answer(tokctl.result(), status=1)
@@ -161,7 +189,10 @@ class ask_when_there:
         self.thread.start()
 
     def run(self, daemon, *arguments):
-        wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) > 1, "a session")
+        wait_until(
+            lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) > 1,
+            "a session",
+        )
         self.tokctl = ask(daemon, *arguments)
 
     def result(self):
@@ -197,7 +228,12 @@ def test_all_ranks_act_at_one_step(daemon, world):
         drained = answer(ask(daemon, "drain"))
         job.wait()
         requests = same_on_all(job)
-        assert [note["request"]["kind"] for note in requests] == ["mix", "skip", "checkpoint", "drain"]
+        assert [note["request"]["kind"] for note in requests] == [
+            "mix",
+            "skip",
+            "checkpoint",
+            "drain",
+        ]
         assert [note["request"]["error"] for note in requests] == [None] * 4
         assert mixed["acts_from"] == requests[0]["request"]["acts_from"]
         assert skipped["acts_from"] == requests[1]["request"]["acts_from"]
@@ -208,9 +244,14 @@ def test_all_ranks_act_at_one_step(daemon, world):
         assert drained["position"] == end
         # in the mix that was asked for, from where it was said
         cursor = bytes.fromhex(job.lines(0)[-1]["cursor"])
-        taken = {row[0]: row[1] for rank in range(world) for rows in job.of(rank, "took") for row in rows}
+        taken = {
+            row[0]: row[1] for rank in range(world) for rows in job.of(rank, "took") for row in rows
+        }
         names = tokend.Cursor(cursor).datasets
-        old, new = daemon.plan("train", 0, end), daemon.plan("train", mixed["acts_from"], max(end - mixed["acts_from"], 1), cursor)
+        old, new = (
+            daemon.plan("train", 0, end),
+            daemon.plan("train", mixed["acts_from"], max(end - mixed["acts_from"], 1), cursor),
+        )
         for row in old[: mixed["acts_from"]] + new:
             assert names[taken.get(row["position"], names.index(row["dataset"]))] == row["dataset"]
         # saved once, as all had it
@@ -221,18 +262,28 @@ def test_all_ranks_act_at_one_step(daemon, world):
 
 
 def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
-    with another_daemon() as other, Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job:
+    with (
+        another_daemon() as other,
+        Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job,
+    ):
         job.wait_for_steps(20)
         one, two = ask(daemon, "skip", "--samples", 100), ask(other, "skip", "--samples", 1000)
         answer(one), answer(two)
         answer(ask(other, "drain"))
         job.wait()
-        assert sorted(note["request"]["args"].get("samples", 0) for note in same_on_all(job)) == [0, 100, 1000]
+        assert sorted(note["request"]["args"].get("samples", 0) for note in same_on_all(job)) == [
+            0,
+            100,
+            1000,
+        ]
         assert len(gap(job.positions())) == 1100
 
 
 def test_what_one_node_refuses_is_done_on_none(daemon):
-    with another_daemon() as other, Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job:
+    with (
+        another_daemon() as other,
+        Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job,
+    ):
         job.wait_for_steps(20)
         assert "wiki" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it takes the request no more: its session cannot go to another ring
@@ -243,7 +294,11 @@ def test_what_one_node_refuses_is_done_on_none(daemon):
         answer(tokctl)
         answer(ask(daemon, "drain"))
         job.wait()
-        assert [bool(note["request"]["error"]) for note in same_on_all(job, "step")] == [True, False, False]
+        assert [bool(note["request"]["error"]) for note in same_on_all(job, "step")] == [
+            True,
+            False,
+            False,
+        ]
         assert len(gap(job.positions())) == 100
 
 
@@ -258,7 +313,10 @@ def test_a_process_that_does_not_come_by_stops_nobody(daemon, late):
         job.wait_for_steps(max(job.steps()) + 100)
         assert same_on_all(job) == []
         assert gap(job.positions(min(job.steps()) - 1)) == []
-        assert [len(tokend.Cursor(bytes.fromhex(job.of(rank, "cursor")[-1])).segments) for rank in range(2)] == [1, 1]
+        assert [
+            len(tokend.Cursor(bytes.fromhex(job.of(rank, "cursor")[-1])).segments)
+            for rank in range(2)
+        ] == [1, 1]
 
 
 def test_killed_between_receiving_and_acting(daemon):
@@ -328,14 +386,20 @@ def test_a_world_that_changes_in_process(daemon):
     more = [daemon.socket, str(daemon.directory / "meet")]
     environment = subprocess_environment(OMP_NUM_THREADS="1")
     trainers = [
-        subprocess.Popen([*command, str(rank), *more], stdout=subprocess.PIPE, text=True, env=environment) for rank in range(2)
+        subprocess.Popen(
+            [*command, str(rank), *more], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(2)
     ]
     try:
         for trainer in trainers:
             assert json.loads(trainer.stdout.readline()) == {"ready": True}
         answer(ask(daemon, "rescale", "--world", 1))
         first = [json.loads(trainer.stdout.readline())["taken"] for trainer in trainers]
-        wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 2, "the other's end")
+        wait_until(
+            lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 2,
+            "the other's end",
+        )
         skip = ask(daemon, "skip", "--samples", 64)
         second = json.loads(trainers[0].stdout.readline())["taken"]
         answer(skip)

@@ -25,7 +25,13 @@ def test_it_says_where_a_run_is(loader):
     next(loader), next(loader)
     cursor = loader.cursor
     assert bytes(cursor) == loader.state_dict()["cursor"]
-    assert (cursor.position, cursor.stream, cursor.seed, cursor.datasets, cursor.end) == (8, "train", 42, ["web", "code"], None)
+    assert (cursor.position, cursor.stream, cursor.seed, cursor.datasets, cursor.end) == (
+        8,
+        "train",
+        42,
+        ["web", "code"],
+        None,
+    )
     (segment,) = cursor.segments
     assert (segment["start"], segment["pending"]) == (0, False)
     assert segment["weights"] == pytest.approx({"web": 0.7, "code": 0.3})
@@ -44,7 +50,12 @@ def test_it_is_a_value(cursor):
     assert cursor == same != other
     assert hash(cursor) == hash(same)
     assert len({cursor, same, other}) == 2
-    assert tokend.Cursor(cursor) == tokend.Cursor(memoryview(bytes(cursor))) == pickle.loads(pickle.dumps(cursor)) == cursor
+    assert (
+        tokend.Cursor(cursor)
+        == tokend.Cursor(memoryview(bytes(cursor)))
+        == pickle.loads(pickle.dumps(cursor))
+        == cursor
+    )
     assert cursor != bytes(cursor)
     assert cursor.position == 0  # edits make new ones
     with pytest.raises(AttributeError):
@@ -96,7 +107,9 @@ def test_tokctl_makes_the_same_of_it(daemon, cursor, tmp_path):
         return tokend.Cursor.load(there)
 
     assert tokctl("seek", here, "--to", 4096, "-o", there) == cursor.seek(4096)
-    assert tokctl("mix", here, "--at", 2048, "web=1", "code=3", "-o", there) == cursor.mix({"web": 1, "code": 3}, at=2048)
+    assert tokctl("mix", here, "--at", 2048, "web=1", "code=3", "-o", there) == cursor.mix(
+        {"web": 1, "code": 3}, at=2048
+    )
     assert daemon.tokctl("cursor", "show", "--json", there) == [tokend.Cursor.load(there).to_dict()]
 
 
@@ -106,8 +119,14 @@ def test_edits(cursor):
     mixed = cursor.seek(100).mix({"web": 1, "code": 3})
     assert [segment["start"] for segment in mixed.segments] == [0, 1024]
     assert mixed.segments[1]["weights"] == {"web": 0.25, "code": 0.75}
-    assert mixed.mix({"code": 1}, at=8192).segments[1] == {"start": 8192, "pending": True, "weights": {"web": 0, "code": 1}}
-    assert mixed.seek(5000).segments == [{"start": 1024, "pending": False, "weights": {"web": 0.25, "code": 0.75}}]
+    assert mixed.mix({"code": 1}, at=8192).segments[1] == {
+        "start": 8192,
+        "pending": True,
+        "weights": {"web": 0, "code": 1},
+    }
+    assert mixed.seek(5000).segments == [
+        {"start": 1024, "pending": False, "weights": {"web": 0.25, "code": 0.75}}
+    ]
     gone = cursor.remove("code")
     assert [segment["weights"].get("code") for segment in gone.segments] == [pytest.approx(0.3), 0]
     assert gone.segments[1]["start"] == 1024
@@ -131,7 +150,11 @@ def test_edits_that_cannot_be(cursor):
     ]:
         with pytest.raises(tokend.ArgumentError, match=text):
             edit()
-    for edit in (lambda: cursor.seek(None), lambda: cursor.skip(1.5), lambda: cursor.mix({"web": None})):
+    for edit in (
+        lambda: cursor.seek(None),
+        lambda: cursor.skip(1.5),
+        lambda: cursor.mix({"web": None}),
+    ):
         with pytest.raises(TypeError):
             edit()
     for edit in (lambda: cursor.seek(-1), lambda: cursor.skip(2**64)):
@@ -146,14 +169,20 @@ def test_a_dataset_is_added_to_a_run(daemon):
         before = loader.cursor
     daemon.stop()
     config = daemon.config.read_text()
-    daemon.config.write_text(config.replace("  finite:", "      - {name: more, path: whole.bin, weight: 1}\n  finite:", 1))
+    daemon.config.write_text(
+        config.replace(
+            "  finite:", "      - {name: more, path: whole.bin, weight: 1}\n  finite:", 1
+        )
+    )
     (daemon.directory / "whole.bin").write_bytes(daemon.shards["code.bin"].tobytes()[:20_000])
     daemon.start()
     with tokend.Loader("train", 4, socket=daemon.socket, start=before) as loader:
         assert loader.fresh().datasets == ["web", "code", "more"]
         assert loader.fresh().position == 0
         assert loader.datasets == ["web", "code"]
-        after = loader.cursor.add("more", like=loader.fresh()).mix({"web": 0.5, "code": 0.25, "more": 0.25})
+        after = loader.cursor.add("more", like=loader.fresh()).mix(
+            {"web": 0.5, "code": 0.25, "more": 0.25}
+        )
         loader.seek(after)
         assert loader.datasets == ["web", "code", "more"]
         seen = set()
@@ -161,7 +190,13 @@ def test_a_dataset_is_added_to_a_run(daemon):
         while loader.position < 3000:
             batch = next(loader)
             positions += batch["position"].tolist()
-            seen |= set(zip(batch["dataset"].tolist(), [p >= 1024 for p in batch["position"].tolist()], strict=True))
+            seen |= set(
+                zip(
+                    batch["dataset"].tolist(),
+                    [p >= 1024 for p in batch["position"].tolist()],
+                    strict=True,
+                )
+            )
         assert positions == list(range(40, 3000))
         assert seen == {(0, False), (1, False), (0, True), (1, True), (2, True)}
 
@@ -170,8 +205,14 @@ def test_what_differs(cursor):
     assert cursor.diff(cursor) == cursor.diff(bytes(cursor)) == []
     assert cursor.diff(cursor.seek(7)) == ["next: 0 | 7"]
     mixed = cursor.skip(50).mix({"web": 1, "code": 3})
-    assert cursor.diff(mixed) == ["next: 0 | 50", "mix from 1024: absent | web 25.000000 %, code 75.000000 %"]
-    assert mixed.diff(mixed.seek(1024)) == ["next: 50 | 1024", "mix from 0: web 70.000000 %, code 30.000000 % | absent"]
+    assert cursor.diff(mixed) == [
+        "next: 0 | 50",
+        "mix from 1024: absent | web 25.000000 %, code 75.000000 %",
+    ]
+    assert mixed.diff(mixed.seek(1024)) == [
+        "next: 50 | 1024",
+        "mix from 0: web 70.000000 %, code 30.000000 % | absent",
+    ]
 
 
 def test_what_differs_is_what_tokctl_says(cursor, tmp_path):
@@ -181,4 +222,7 @@ def test_what_differs_is_what_tokctl_says(cursor, tmp_path):
         other.save(tmp_path / "b")
         command = [BIN / "tokctl", "cursor", "diff", tmp_path / "a", tmp_path / "b"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout.splitlines()) == (1 if other != cursor else 0, cursor.diff(other))
+        assert (done.returncode, done.stdout.splitlines()) == (
+            1 if other != cursor else 0,
+            cursor.diff(other),
+        )

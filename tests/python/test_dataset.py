@@ -18,7 +18,11 @@ def make(daemon, stream="train", **more):
 
 
 @pytest.mark.parametrize("stream", ["train", "finite"])
-@pytest.mark.parametrize("more", [{}, {"shuffle": True}, {"batch_size": None}, {"batch_size": 2, "num_workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"shuffle": True}, {"batch_size": None}, {"batch_size": 2, "num_workers": 1}],
+    ids=str,
+)
 def test_a_dataloader_over_a_loader(daemon, stream, more):
     with make(daemon, stream) as loader:
         with pytest.raises(TypeError, match=PLACE):
@@ -32,7 +36,9 @@ class Trainer:
     def __init__(self, train_dataset, max_steps):
         self.train_dataset = train_dataset
         if not has_length(self.train_dataset) and max_steps <= 0:
-            raise ValueError("The train_dataset does not implement __len__, max_steps has to be specified")
+            raise ValueError(
+                "The train_dataset does not implement __len__, max_steps has to be specified"
+            )
 
     def train(self, dataloader):
         return has_length(dataloader)
@@ -71,7 +77,12 @@ def test_a_workers_error_says_what_to_set(daemon):
     with make(daemon) as loader:
         with pytest.raises(tokend.ForkedError, match="num_workers=0"):
             next(iter(DataLoader(Wrapped(loader), batch_size=None, num_workers=1)))
-        assert next(iter(DataLoader(Wrapped(loader), batch_size=None)))["position"].tolist() == [0, 1, 2, 3]
+        assert next(iter(DataLoader(Wrapped(loader), batch_size=None)))["position"].tolist() == [
+            0,
+            1,
+            2,
+            3,
+        ]
 
 
 def test_a_fork_says_it_too(daemon):

@@ -18,9 +18,18 @@ MICRO, WINDOW = 4, 65
 
 
 def start(daemon, scenario, **environment):
-    env = subprocess_environment(LD_LIBRARY_PATH=str(FAKE), **{name: str(value) for name, value in environment.items()})
+    env = subprocess_environment(
+        LD_LIBRARY_PATH=str(FAKE), **{name: str(value) for name, value in environment.items()}
+    )
     command = [sys.executable, HERE / "feed_job.py", daemon.socket, scenario]
-    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(trainer):
@@ -84,13 +93,20 @@ def test_nothing_is_lost_where_a_batch_cannot_be_made(daemon):
     report = run(daemon, "full", FAKE_CUDA_DELAY_MS=1)
     assert wrong(daemon, report["rows"]) == []
     *others, capture = report["raised"]
-    assert others.count("no memory") >= 3 and others.count("no kernel") >= 2 and "is being captured into a graph" in capture
+    assert (
+        others.count("no memory") >= 3
+        and others.count("no kernel") >= 2
+        and "is being captured into a graph" in capture
+    )
 
 
 def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
     rows = run(daemon, "elsewhere", FAKE_CUDA_DELAY_MS=2)["rows"]
     assert [row["position"] for row in rows] == [*range(12), *range(1000, 1000 + 4 * MICRO + 3 * 2)]
-    assert wrong(daemon, rows[:12]) == [] and wrong(daemon, rows[12 : 12 + 2 * MICRO], start=1000) == []
+    assert (
+        wrong(daemon, rows[:12]) == []
+        and wrong(daemon, rows[12 : 12 + 2 * MICRO], start=1000) == []
+    )
 
 
 def test_to_the_end_of_a_finite_stream(daemon):
@@ -120,7 +136,9 @@ def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
 def test_what_was_refused_is_not_tried_with_every_batch(daemon):
     """Registering takes locks of the whole driver; a new ring is registered where it is mapped, without a word from Python."""
     report = run(daemon, "refused", FAKE_CUDA_REGISTER_FAILS=1)
-    assert wrong(daemon, report["rows"]) == [] and len(report["warned"]) == 1 and report["pins"] == 0
+    assert (
+        wrong(daemon, report["rows"]) == [] and len(report["warned"]) == 1 and report["pins"] == 0
+    )
 
 
 def test_the_daemon_knows_what_is_pinned(daemon):
@@ -134,8 +152,16 @@ def test_the_daemon_knows_what_is_pinned(daemon):
         """What status says of the session, the lines in the log, the sessions that the metrics count."""
         (session,) = daemon.tokctl("status", "--json", "--socket", daemon.socket)[:-1]
         page = urllib.request.urlopen(f"http://{metrics}/metrics").read().decode()
-        (refused,) = (line.split()[1] for line in page.splitlines() if line.startswith("tokend_unpinned_sessions "))
-        return session["pinned_bytes"], (daemon.directory / "log").read_text().count("is not pinned"), int(refused)
+        (refused,) = (
+            line.split()[1]
+            for line in page.splitlines()
+            if line.startswith("tokend_unpinned_sessions ")
+        )
+        return (
+            session["pinned_bytes"],
+            (daemon.directory / "log").read_text().count("is not pinned"),
+            int(refused),
+        )
 
     def nobody():
         return daemon.tokctl("status", "--json", "--socket", daemon.socket)[-1]["sessions"] == 0
@@ -150,7 +176,10 @@ def test_the_daemon_knows_what_is_pinned(daemon):
     trainer = start(daemon, "told", FAKE_CUDA_REGISTER_FAILS=1)
     assert trainer.stdout.readline() == "look\n"
     wait_until(lambda: known() == (0, 1, 1), "the daemon's word on it")
-    assert f"pid {trainer.pid}: its ring of stream train is not pinned" in (daemon.directory / "log").read_text()
+    assert (
+        f"pid {trainer.pid}: its ring of stream train is not pinned"
+        in (daemon.directory / "log").read_text()
+    )
     trainer.stdin.write("\n")
     assert finish(trainer)["pinned"] == 0
 
@@ -172,5 +201,10 @@ def test_no_gpu_is_one_line(daemon):
 
 def test_tokend_does_not_import_torch_for_it():
     code = "import sys, tokend, tokend.device; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env=subprocess_environment(), check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], env=subprocess_environment(), check=False
+        ).returncode
+        == 0
+    )
     assert "TOKEND_SOCKET" not in os.environ

@@ -35,7 +35,9 @@ def tokens_with(eos, dtype, seed):
         stretch = tokens[part * 50 * SEQ : (part + 1) * 50 * SEQ]
         stretch[random.random(len(stretch)) < share] = eos
     tokens[110 * SEQ : 115 * SEQ] = eos
-    tokens[[120 * SEQ, 125 * SEQ - 1, 130 * SEQ]] = eos  # first of a window; last input; label alone, and first
+    tokens[[120 * SEQ, 125 * SEQ - 1, 130 * SEQ]] = (
+        eos  # first of a window; last input; label alone, and first
+    )
     return tokens
 
 
@@ -52,11 +54,15 @@ def documents():
 
 
 def write(daemon, streams):
-    daemon.config.write_text(f"socket: {daemon.socket}\nstate_dir: {daemon.directory}/state\nmemory: 64MiB\n" + streams)
+    daemon.config.write_text(
+        f"socket: {daemon.socket}\nstate_dir: {daemon.directory}/state\nmemory: 64MiB\n" + streams
+    )
 
 
 def make(daemon, stream, micro=4, **more):
-    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, "documents": True, **more})
+    return tokend.Loader(
+        stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, "documents": True, **more}
+    )
 
 
 def expected(inputs, eos, valid=None):
@@ -79,7 +85,9 @@ def check(batch, eos, valid=None):
     return starts
 
 
-@pytest.mark.parametrize(("stream", "eos"), [("u16", EOS), ("u32", 70000), ("whole", EOS), ("more", EOS), ("absent", 6)])
+@pytest.mark.parametrize(
+    ("stream", "eos"), [("u16", EOS), ("u32", 70000), ("whole", EOS), ("more", EOS), ("absent", 6)]
+)
 @pytest.mark.parametrize("micro", [1, 4])
 def test_documents_begin_behind_each_eos(documents, stream, eos, micro):
     first = last = pairs = none = label = 0
@@ -93,16 +101,31 @@ def test_documents_begin_behind_each_eos(documents, stream, eos, micro):
             pairs += (inputs[:, 1:] & inputs[:, :-1]).sum()
             none += (~inputs.any(1)).sum()
             label += (~inputs[:, -1] & (batch["labels"][:, -1].numpy() == eos)).sum()
-        assert none and (stream == "absent" or (first and last and pairs and (label or stream == "whole")))
+        assert none and (
+            stream == "absent" or (first and last and pairs and (label or stream == "whole"))
+        )
 
 
 def test_shapes_and_types(documents):
     for framework, kind in (("torch", torch), ("numpy", numpy)):
         with make(documents, "absent", framework=framework) as loader:
             batch = next(loader)
-            assert list(batch) == ["input_ids", "labels", "position", "dataset", "position_ids", "cu_seqlens", "max_seqlen"]
-            assert tuple(batch["position_ids"].shape) == (4, SEQ) and batch["position_ids"].dtype == kind.int64
-            assert tuple(batch["cu_seqlens"].shape) == (5,) and batch["cu_seqlens"].dtype == kind.int32
+            assert list(batch) == [
+                "input_ids",
+                "labels",
+                "position",
+                "dataset",
+                "position_ids",
+                "cu_seqlens",
+                "max_seqlen",
+            ]
+            assert (
+                tuple(batch["position_ids"].shape) == (4, SEQ)
+                and batch["position_ids"].dtype == kind.int64
+            )
+            assert (
+                tuple(batch["cu_seqlens"].shape) == (5,) and batch["cu_seqlens"].dtype == kind.int32
+            )
             assert type(batch["max_seqlen"]) is int and batch["max_seqlen"] == SEQ
 
 
@@ -154,7 +177,9 @@ def test_other_batches_after_a_seek(documents):
 
 
 def test_a_stream_without_documents_says_what_to_configure(documents):
-    with pytest.raises(tokend.ArgumentError, match="stream plain does not carry them: .*documents: true, and eos"):
+    with pytest.raises(
+        tokend.ArgumentError, match="stream plain does not carry them: .*documents: true, and eos"
+    ):
         make(documents, "plain")
 
 
@@ -178,7 +203,9 @@ def test_a_daemon_that_comes_back_without_them(directory):
         for _ in range(5):  # served before and behind the restart
             check(next(loader), EOS)
         daemon.kill()
-        write(daemon, STREAMS[: STREAMS.index("  u32")].replace("documents: true", "documents: false"))
+        write(
+            daemon, STREAMS[: STREAMS.index("  u32")].replace("documents: true", "documents: false")
+        )
         daemon.start()
         with pytest.raises(tokend.RefusedError, match="^documents: .*stream u16"):
             for _ in range(5):

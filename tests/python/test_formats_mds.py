@@ -17,7 +17,9 @@ from streaming.base.format import reader_from_json  # noqa: E402
 from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
 from streaming.base.util import merge_index  # noqa: E402
 
-CAT = os.environ.get("SHARD_CAT", str(Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat"))
+CAT = os.environ.get(
+    "SHARD_CAT", str(Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat")
+)
 
 
 def cat(path, *options):
@@ -74,7 +76,9 @@ def test_encodings(tmp_path, dtype, form, compression):
         "none": "ndarray",
         "bytes": "bytes",
     }[form]
-    value = {"shape2": lambda row: row.reshape(2, 48), "bytes": lambda row: row.tobytes()}.get(form, lambda row: row)
+    value = {"shape2": lambda row: row.reshape(2, 48), "bytes": lambda row: row.tobytes()}.get(
+        form, lambda row: row
+    )
     shards = write(
         tmp_path / "d",
         {"tokens": encoding},
@@ -96,7 +100,9 @@ def test_encodings(tmp_path, dtype, form, compression):
 
 def test_eight_bytes_as_two(tmp_path):
     tokens = rows(5, 40, "uint16").astype("int64")
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int64"}, ({"tokens": row} for row in tokens))
+    (shard,) = write(
+        tmp_path / "d", {"tokens": "ndarray:int64"}, ({"tokens": row} for row in tokens)
+    )
     facts, got = cat(shard, "-t", "u16")
     assert facts["token_bytes"] == 2 and facts["type"] == "i64"
     assert np.array_equal(got, tokens.ravel())
@@ -114,13 +120,22 @@ def test_scalars(tmp_path, dtype):
 def test_lengths(tmp_path, length):
     """The shape takes 1, 2 or 4 bytes a dimension."""
     tokens = rows(3, length, "int32")
-    shards = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), size_limit=None)
+    shards = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        size_limit=None,
+    )
     check(shards, tokens, length)
 
 
 def test_many_dimensions(tmp_path):
     tokens = rows(4, 2**10, "uint16")
-    shards = write(tmp_path / "d", {"x": "ndarray"}, ({"x": row.reshape([2] * 10 + [1] * 22)} for row in tokens))
+    shards = write(
+        tmp_path / "d",
+        {"x": "ndarray"},
+        ({"x": row.reshape([2] * 10 + [1] * 22)} for row in tokens),
+    )
     check(shards, tokens, 2**10)
 
 
@@ -159,7 +174,13 @@ def several(n, tokens):
 def test_several_columns(tmp_path, compression):
     tokens = rows(400, 33, "int32")
     samples = list(several(400, tokens))
-    shards = write(tmp_path / "d", samples[0][0], (sample for _, sample in samples), compression=compression, size_limit=1 << 15)
+    shards = write(
+        tmp_path / "d",
+        samples[0][0],
+        (sample for _, sample in samples),
+        compression=compression,
+        size_limit=1 << 15,
+    )
     assert len(shards) > 2
     check(shards, tokens, 33)
     check(shards, np.tile(np.arange(7), 400), 7, "-c", "b")
@@ -185,12 +206,20 @@ def test_large_samples_of_many_columns(tmp_path):
     shards = write(
         tmp_path / "d",
         columns,
-        ({"tokens": row} | {f"c{i:02}": "é" * int(rng.integers(0, 9)) for i in range(20)} for row in tokens),
+        (
+            {"tokens": row} | {f"c{i:02}": "é" * int(rng.integers(0, 9)) for i in range(20)}
+            for row in tokens
+        ),
         size_limit=None,
     )
     assert shards[0].stat().st_size > 1 << 20
     check(shards, tokens, 700)
-    shards = write(tmp_path / "e", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), size_limit=None)
+    shards = write(
+        tmp_path / "e",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        size_limit=None,
+    )
     assert shards[0].stat().st_size > 1 << 20
     check(shards, tokens, 700)
 
@@ -207,10 +236,21 @@ def test_which_column(tmp_path):
     ):
         name, *others = columns
         samples = (
-            {name: x, **{o: "s" if columns[o] == "str" else 4 if columns[o] == "int64" else y for o in others}} for x, y in zip(a, b)
+            {
+                name: x,
+                **{
+                    o: "s" if columns[o] == "str" else 4 if columns[o] == "int64" else y
+                    for o in others
+                },
+            }
+            for x, y in zip(a, b)
         )
         check(write(tmp_path / str(i), columns, samples), expected, 5)
-    shards = write(tmp_path / "two", {"labels": "ndarray:int32", "mask": "ndarray:int32"}, ({"labels": x, "mask": y} for x, y in zip(a, b)))
+    shards = write(
+        tmp_path / "two",
+        {"labels": "ndarray:int32", "mask": "ndarray:int32"},
+        ({"labels": x, "mask": y} for x, y in zip(a, b)),
+    )
     assert "several columns may hold tokens" in cat(shards[0])
     check(shards, b, 5, "-c", "mask")
     shards = write(tmp_path / "none", {"text": "str", "more": "pkl"}, [{"text": "x", "more": 1}])
@@ -218,21 +258,36 @@ def test_which_column(tmp_path):
 
 
 def test_window(tmp_path):
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in rows(3, 128, "int32")))
+    (shard,) = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in rows(3, 128, "int32")),
+    )
     assert "say `seq_len: 128` and `extra: 0`" in cat(shard, "-w", "129")
 
 
 def test_lengths_that_differ(tmp_path):
     long, short = rows(60, 100, "int32"), rows(1, 99, "int32")[0]
-    for i, columns in enumerate([{"tokens": "ndarray:int32"}, {"tokens": "ndarray:int32", "a": "str"}]):
-        samples = [{"tokens": row, **({"a": "x" * (k % 7)} if i else {})} for k, row in enumerate(long)]
+    for i, columns in enumerate(
+        [{"tokens": "ndarray:int32"}, {"tokens": "ndarray:int32", "a": "str"}]
+    ):
+        samples = [
+            {"tokens": row, **({"a": "x" * (k % 7)} if i else {})} for k, row in enumerate(long)
+        ]
         samples[37]["tokens"] = samples[41]["tokens"] = short
         (shard,) = write(tmp_path / str(i), columns, samples)
-        assert cat(shard) == "sample 37 has 99 tokens, sample 0 has 100; all must have the same number: a window is a sample"
+        assert (
+            cat(shard)
+            == "sample 37 has 99 tokens, sample 0 has 100; all must have the same number: a window is a sample"
+        )
 
 
 def test_types_that_differ(tmp_path):
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray"}, [{"tokens": np.ones(4, "int32")}, {"tokens": np.ones(4, "uint32")}])
+    (shard,) = write(
+        tmp_path / "d",
+        {"tokens": "ndarray"},
+        [{"tokens": np.ones(4, "int32")}, {"tokens": np.ones(4, "uint32")}],
+    )
     assert cat(shard) == "sample 1 has tokens of u32, sample 0 of i32; must be one type"
 
 
@@ -256,10 +311,16 @@ def test_merged(tmp_path, compression):
         (root / str(k) / "index.json").unlink()  # the merged one is enough
     check(shards, tokens, 64)
     os.chdir(root / "1")  # whatever way a file is named
-    check([Path(shards[-1].name if compression is None else shards[-1].name)], cat(root / "1" / shards[-1].name)[1], 64)
+    check(
+        [Path(shards[-1].name if compression is None else shards[-1].name)],
+        cat(root / "1" / shards[-1].name)[1],
+        64,
+    )
     shards[3].unlink()
     error = cat(shards[0])
-    assert error.startswith("index.json: shards[3] is '0/") or "no such file is there" in error, error
+    assert error.startswith("index.json: shards[3] is '0/") or "no such file is there" in error, (
+        error
+    )
 
 
 def test_cache_with_raw_files_only(tmp_path):
@@ -267,7 +328,13 @@ def test_cache_with_raw_files_only(tmp_path):
     import zstandard
 
     tokens = rows(40, 64, "int32")
-    shards = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), compression="zstd", size_limit=4096)
+    shards = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        compression="zstd",
+        size_limit=4096,
+    )
     raws = []
     for shard in shards:
         raws.append(shard.with_suffix(""))
@@ -285,7 +352,9 @@ def test_cache_with_raw_files_only(tmp_path):
 
 def test_without_index(tmp_path):
     tokens = rows(10, 16, "uint32")
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:uint32"}, ({"tokens": row} for row in tokens))
+    (shard,) = write(
+        tmp_path / "d", {"tokens": "ndarray:uint32"}, ({"tokens": row} for row in tokens)
+    )
     shutil.copy(shard, tmp_path / "x.mds")
     check([tmp_path / "x.mds"], tokens, 16)
 
@@ -293,7 +362,12 @@ def test_without_index(tmp_path):
 @pytest.mark.parametrize("compression", ["gz", "bz2", "br", "snappy"])
 def test_other_compressions(tmp_path, compression):
     tokens = rows(10, 16, "uint32")
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:uint32"}, ({"tokens": row} for row in tokens), compression=compression)
+    (shard,) = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:uint32"},
+        ({"tokens": row} for row in tokens),
+        compression=compression,
+    )
     assert shard.name == "shard.00000.mds." + compression
     assert "is compressed in a way that is not read here" in cat(shard)
     if compression == "bz2":
@@ -305,7 +379,13 @@ def test_other_compressions(tmp_path, compression):
 def test_flipped_bits(tmp_path):
     """The writer's zstd frames have no checksum; a hash in the index sees what a decoder may not."""
     tokens = rows(200, 64, "int32", 3) % 50000
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), compression="zstd", hashes=["xxh64"])
+    (shard,) = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        compression="zstd",
+        hashes=["xxh64"],
+    )
     good = shard.read_bytes()
     for at in range(100, len(good), 997):
         shard.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
@@ -317,7 +397,12 @@ def test_flipped_bits(tmp_path):
 def test_hashes_of_the_index(tmp_path):
     """A small raw shard is held against its own; what is no hash is refused."""
     tokens = rows(200, 64, "int32", 3) % 50000
-    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), hashes=["sha1", "xxh64"])
+    (shard,) = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        hashes=["sha1", "xxh64"],
+    )
     check([shard], tokens, 64)
     good = shard.read_bytes()
     shard.write_bytes(good[:2000] + bytes([good[2000] ^ 4]) + good[2001:])
@@ -325,8 +410,11 @@ def test_hashes_of_the_index(tmp_path):
     shard.write_bytes(good)
     at = tmp_path / "d/index.json"
     index = json.loads(at.read_text())
-    for hashes, said in (({"xxh64": 12}, "hashes.xxh64 is a whole number"), ({"xxh64": "-000000000000001"}, "must be 16 hex digits"),
-                         (["xxh64"], "raw_data.hashes is an array; must be an object")):
+    for hashes, said in (
+        ({"xxh64": 12}, "hashes.xxh64 is a whole number"),
+        ({"xxh64": "-000000000000001"}, "must be 16 hex digits"),
+        (["xxh64"], "raw_data.hashes is an array; must be an object"),
+    ):
         index["shards"][0]["raw_data"]["hashes"] = hashes
         at.write_text(json.dumps(index))
         assert said in cat(shard)
@@ -342,7 +430,12 @@ def test_their_reader_agrees(tmp_path):
 
 def test_index_and_files_must_agree(tmp_path):
     tokens = rows(40, 64, "int32")
-    shards = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": row} for row in tokens), size_limit=4096)
+    shards = write(
+        tmp_path / "d",
+        {"tokens": "ndarray:int32"},
+        ({"tokens": row} for row in tokens),
+        size_limit=4096,
+    )
     stray = shards[0].with_name("shard.00099.mds")
     shutil.copy(shards[0], stray)
     assert "is not among the" in cat(stray) and "index.json" in cat(stray)
@@ -350,7 +443,9 @@ def test_index_and_files_must_agree(tmp_path):
     shards[1].rename(tmp_path / "gone.mds")
     assert "shards[1] is 'shard.00001.mds', and no such file is there" in cat(shards[0])
     (tmp_path / "gone.mds").rename(shards[1])
-    shutil.copy(shards[0], shards[1])  # of the same size, samples and columns: nothing to see but a hash
+    shutil.copy(
+        shards[0], shards[1]
+    )  # of the same size, samples and columns: nothing to see but a hash
     check(shards[:2], np.concatenate([cat(shards[0])[1]] * 2), 64)
     shutil.copy(shards[-1], shards[1])
     assert "number of samples is" in cat(shards[1])

@@ -11,12 +11,21 @@ import pytest
 import torch
 from shard_cat import facts, tokens
 
-with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+with (
+    warnings.catch_warnings()
+):  # it misses Transformer Engine and Apex, which its index does without
     warnings.simplefilter("ignore")
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
 HEADER = 34
-TYPES = {numpy.uint8: "u8", numpy.int8: "i8", numpy.int16: "i16", numpy.int32: "i32", numpy.int64: "i64", numpy.uint16: "u16"}
+TYPES = {
+    numpy.uint8: "u8",
+    numpy.int8: "i8",
+    numpy.int16: "i16",
+    numpy.int32: "i32",
+    numpy.int64: "i64",
+    numpy.uint16: "u16",
+}
 RANDOM = numpy.random.default_rng(7)
 SEQUENCES = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
 
@@ -37,12 +46,18 @@ def check(path, sequences, *options):
     seen = facts(path, *options)
     expected = numpy.concatenate([*sequences, []]).astype(int)
     ends = itertools.accumulate(map(len, sequences))
-    assert (seen["format"], seen["tokens"], seen["documents"]) == ("megatron", len(expected), len(sequences))
+    assert (seen["format"], seen["tokens"], seen["documents"]) == (
+        "megatron",
+        len(expected),
+        len(sequences),
+    )
     assert seen["boundaries"] == sorted({e for e in ends if 0 < e < len(expected)})
     numpy.testing.assert_array_equal(tokens(path, *options), expected)
     if len(expected):  # it cannot map an empty file
         theirs = IndexedDataset(str(path)[:-4])
-        numpy.testing.assert_array_equal(numpy.concatenate([theirs[i] for i in range(len(theirs))]), expected)
+        numpy.testing.assert_array_equal(
+            numpy.concatenate([theirs[i] for i in range(len(theirs))]), expected
+        )
     return seen
 
 
@@ -80,7 +95,10 @@ def test_repeated_document_boundaries(tmp_path):
     check(tmp_path / "a.bin", [SEQUENCES[5][:100], SEQUENCES[5][:0], SEQUENCES[5][100:]])
 
 
-@pytest.mark.parametrize("sequences", [[], [SEQUENCES[1]], [SEQUENCES[1]] * 3, [SEQUENCES[0]], [SEQUENCES[1], SEQUENCES[0]]])
+@pytest.mark.parametrize(
+    "sequences",
+    [[], [SEQUENCES[1]], [SEQUENCES[1]] * 3, [SEQUENCES[0]], [SEQUENCES[1], SEQUENCES[0]]],
+)
 def test_small(tmp_path, sequences):
     check(write(tmp_path, sequences), sequences)
 
@@ -116,8 +134,13 @@ class Index:
     def write(self, order=slice(None)):
         lengths, pointers = self.lengths[order], self.pointers[order]
         documents = numpy.array([0, len(lengths)], "<i8")
-        self.path.write_bytes(self.head + struct.pack("<QQ", len(lengths), len(documents)) +
-                              lengths.tobytes() + pointers.tobytes() + documents.tobytes())
+        self.path.write_bytes(
+            self.head
+            + struct.pack("<QQ", len(lengths), len(documents))
+            + lengths.tobytes()
+            + pointers.tobytes()
+            + documents.tobytes()
+        )
 
 
 ORDERS = {
@@ -139,7 +162,9 @@ def test_not_in_a_row(tmp_path, dtype, order):
     seen = check(path, [SEQUENCES[i] for i in order])
     row = order in ([5, 6, 7], [0, 1, 2, 5], [6], [])
     assert seen["plain"] == (row and dtype in (numpy.uint16, numpy.int32))
-    assert ("lie in no sequence" in seen["note"]) == (sum(len(SEQUENCES[i]) for i in order) < sum(map(len, SEQUENCES)))
+    assert ("lie in no sequence" in seen["note"]) == (
+        sum(len(SEQUENCES[i]) for i in order) < sum(map(len, SEQUENCES))
+    )
 
 
 def test_compressed(tmp_path):
@@ -173,7 +198,9 @@ def test_unfinished(tmp_path):
 @pytest.mark.parametrize("dtype, code", [(numpy.float32, 7), (numpy.float64, 6)])
 def test_floats(tmp_path, dtype, code):
     path = write(tmp_path, dtype=dtype)
-    assert f"dtype is {code} (f{8 * dtype().itemsize}), which is no integer" in facts(path, refused=True)
+    assert f"dtype is {code} (f{8 * dtype().itemsize}), which is no integer" in facts(
+        path, refused=True
+    )
 
 
 def test_cut_short(tmp_path):
@@ -185,4 +212,6 @@ def test_cut_short(tmp_path):
         assert facts(path, refused=True).startswith(".idx: ")
     (tmp_path / "a.idx").write_bytes(index)
     os.truncate(path, path.stat().st_size - 2)
-    assert "2372 tokens of u16 in all; the .bin has 4742 bytes, which is 2371" in facts(path, refused=True)
+    assert "2372 tokens of u16 in all; the .bin has 4742 bytes, which is 2371" in facts(
+        path, refused=True
+    )

@@ -32,7 +32,11 @@ def test_numpy(tmp_path, version, dtype, shape):
     with open(tmp_path / "a.npy", "wb") as file:
         numpy.lib.format.write_array(file, expected.reshape(shape), version=version)
     seen = facts(tmp_path / "a.npy")
-    assert (seen["format"], seen["type"], seen["tokens"]) == ("npy", numpy.dtype(dtype).str[1] + str(8 * expected.itemsize), len(expected))
+    assert (seen["format"], seen["type"], seen["tokens"]) == (
+        "npy",
+        numpy.dtype(dtype).str[1] + str(8 * expected.itemsize),
+        len(expected),
+    )
     assert seen["plain"] == (dtype in ("<u2", "<u4", "<i4"))
     same(tmp_path / "a.npy", expected)
 
@@ -77,7 +81,10 @@ def test_numpy_without_header(tmp_path):
 
 def llmc(path, model, written):
     """As dev/data/data_common.py of llm.c does it."""
-    magic, version, dtype = {"gpt-2": (20240520, 1, numpy.uint16), "llama-3": (20240801, 7, numpy.uint32)}[model]
+    magic, version, dtype = {
+        "gpt-2": (20240520, 1, numpy.uint16),
+        "llama-3": (20240801, 7, numpy.uint32),
+    }[model]
     header = numpy.zeros(256, dtype=numpy.int32)
     header[0], header[1], header[2] = magic, version, len(written)
     with open(path, "wb") as file:
@@ -100,7 +107,10 @@ def datatrove(folder, name, documents, **how):
     how = {"save_final_metadata": True, "tokenizer_name_or_path": "gpt2", **how}
     file = TokenizedFile(str(folder), name, **how)
     for document in documents:
-        file.write([int(t) for t in document], [True] * len(document) if how.get("save_loss_metadata") else None)
+        file.write(
+            [int(t) for t in document],
+            [True] * len(document) if how.get("save_loss_metadata") else None,
+        )
     file.close()
     return file
 
@@ -115,12 +125,22 @@ BOUNDARIES = [10, 500, 501, 20000]
 @pytest.mark.parametrize("metadata", [True, False])
 @pytest.mark.parametrize("tokenizer", ["gpt2", None])
 def test_datatrove(tmp_path, size, index, metadata, tokenizer):
-    datatrove(tmp_path, "a.ds", DOCUMENTS, token_size=size, save_index=index, save_final_metadata=metadata,
-              tokenizer_name_or_path=tokenizer, save_loss_metadata=True)
+    datatrove(
+        tmp_path,
+        "a.ds",
+        DOCUMENTS,
+        token_size=size,
+        save_index=index,
+        save_final_metadata=metadata,
+        tokenizer_name_or_path=tokenizer,
+        save_loss_metadata=True,
+    )
     options = [] if metadata or index else ["-t", f"u{8 * size}"]
     seen = facts(tmp_path / "a.ds", *options)
     assert (seen["format"], seen["type"], seen["plain"]) == ("datatrove", f"u{8 * size}", True)
-    assert (seen["documents"], seen["boundaries"]) == ((len(ENDS), BOUNDARIES) if index else (None, []))
+    assert (seen["documents"], seen["boundaries"]) == (
+        (len(ENDS), BOUNDARIES) if index else (None, [])
+    )
     same(tmp_path / "a.ds", TOKENS, *options)
 
 
@@ -134,15 +154,27 @@ def test_datatrove_shuffled(tmp_path):
     """Documents, then chunks of them, by its own code; and its merger, whose own .metadata belongs to no shard."""
     file = datatrove(tmp_path / "in", "a.ds", DOCUMENTS, token_size=4)
     file.copy("b", numpy.random.default_rng(1).permutation(len(DOCUMENTS)), rank=0)
-    merger = DocumentTokenizerMerger(str(tmp_path / "in"), str(tmp_path / "out"), "all", seed=1, shuffle_chunk_size=1000, progress=False)
+    merger = DocumentTokenizerMerger(
+        str(tmp_path / "in"),
+        str(tmp_path / "out"),
+        "all",
+        seed=1,
+        shuffle_chunk_size=1000,
+        progress=False,
+    )
     merger.run(None)
     for shard in [*(tmp_path / "in").glob("*.ds"), *(tmp_path / "out").glob("*.ds")]:
         written, ends = numpy.fromfile(shard, "<u4"), numpy.fromfile(str(shard) + ".index", "<u8")
         seen = facts(shard)
-        assert len(written) > 20000 and (seen["tokens"], seen["documents"]) == (len(written), len(ends))
+        assert len(written) > 20000 and (seen["tokens"], seen["documents"]) == (
+            len(written),
+            len(ends),
+        )
         assert seen["boundaries"] == sorted(set(ends.tolist()) - {0, len(written)})
         same(shard, written)
-    DocumentTokenizerContextShuffler(str(tmp_path / "in"), str(tmp_path / "windows"), window_size=99, seed=1, token_size=4).run(None)
+    DocumentTokenizerContextShuffler(
+        str(tmp_path / "in"), str(tmp_path / "windows"), window_size=99, seed=1, token_size=4
+    ).run(None)
     shards = list((tmp_path / "windows").glob("*.ds"))
     assert len(shards) == 2
     for shard in shards:
@@ -167,14 +199,23 @@ def llama(path):
     return path.read_bytes()
 
 
-CONTENTS = [("flat", "a.bin", flat), ("npy", "a.npy", npy), ("llmc", "b.bin", llama), ("datatrove", "a.ds", flat)]
+CONTENTS = [
+    ("flat", "a.bin", flat),
+    ("npy", "a.npy", npy),
+    ("llmc", "b.bin", llama),
+    ("datatrove", "a.ds", flat),
+]
 
 
 @pytest.mark.parametrize("format, name, content", CONTENTS)
-@pytest.mark.parametrize("frame", [257, 1001, 4096, 65536, 1 << 30])  # of 257: so many that their table takes more than one read
+@pytest.mark.parametrize(
+    "frame", [257, 1001, 4096, 65536, 1 << 30]
+)  # of 257: so many that their table takes more than one read
 def test_pyzstd(tmp_path, format, name, content, frame):
     content = content(tmp_path / name)
-    with pyzstd.SeekableZstdFile(tmp_path / (name + ".zst"), "w", max_frame_content_size=frame) as file:
+    with pyzstd.SeekableZstdFile(
+        tmp_path / (name + ".zst"), "w", max_frame_content_size=frame
+    ) as file:
         for at in range(0, len(content), 777):
             file.write(content[at : at + 777])
             if at % 7770 == 0:
@@ -208,7 +249,9 @@ def seekable(path, content, frame, sized=True, checksums=True, empty=False):
 def test_seekable(tmp_path, sized, checksums, empty):
     seekable(tmp_path / "a.bin.zst", flat(None), 1001, sized, checksums, empty)
     same(tmp_path / "a.bin.zst", TOKENS)
-    subprocess.run(["zstd", "-qd", tmp_path / "a.bin.zst"], check=True)  # as promised, the flat file
+    subprocess.run(
+        ["zstd", "-qd", tmp_path / "a.bin.zst"], check=True
+    )  # as promised, the flat file
     assert (tmp_path / "a.bin").read_bytes() == flat(None)
 
 
@@ -223,29 +266,41 @@ def test_zeros_behind_a_header_end(tmp_path):
     with open(tmp_path / "a.bin.zst", "wb") as file:
         file.write(bytes.fromhex("28b52ffd0088"))
         file.truncate(3 << 33)
-    assert "too many blocks in a row that hold nothing" in facts(tmp_path / "a.bin.zst", refused=True)
+    assert "too many blocks in a row that hold nothing" in facts(
+        tmp_path / "a.bin.zst", refused=True
+    )
 
 
 def test_bombs_cost_nothing(tmp_path):
     """A frame far above the budget that does not say so: its blocks' headers do."""
-    frame = lambda blocks: bytes.fromhex("28b52ffd0088") + bytes.fromhex("02001000") * (blocks - 1) + bytes.fromhex("03001000")
+    frame = lambda blocks: (
+        bytes.fromhex("28b52ffd0088")
+        + bytes.fromhex("02001000") * (blocks - 1)
+        + bytes.fromhex("03001000")
+    )
     path = tmp_path / "a.bin.zst"
     path.write_bytes(frame(1 << 16))
-    assert "zstd frame 0 decodes to more than 268435456 bytes; the decode budget" in facts(path, refused=True)
+    assert "zstd frame 0 decodes to more than 268435456 bytes; the decode budget" in facts(
+        path, refused=True
+    )
 
 
 def test_zstd_program(tmp_path):
     """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger than the budget."""
     (tmp_path / "a.bin").write_bytes(flat(None))
     subprocess.run(["zstd", "-q", tmp_path / "a.bin", "-o", tmp_path / "a.bin.zst"], check=True)
-    piped = subprocess.run(["zstd", "-qc"], input=flat(None), stdout=subprocess.PIPE, check=True).stdout
+    piped = subprocess.run(
+        ["zstd", "-qc"], input=flat(None), stdout=subprocess.PIPE, check=True
+    ).stdout
     (tmp_path / "b.bin.zstd").write_bytes(piped)
     (tmp_path / "c.bin").write_bytes(2 * (tmp_path / "a.bin.zst").read_bytes() + piped)
     same(tmp_path / "a.bin.zst", TOKENS)
     same(tmp_path / "b.bin.zstd", TOKENS)
     same(tmp_path / "c.bin", numpy.tile(TOKENS, 3))
     for name in ("a.bin.zst", "b.bin.zstd"):
-        assert "the decode budget is 60000: compress the file in frames of 256 KiB" in facts(tmp_path / name, "-b", "60000", refused=True)
+        assert "the decode budget is 60000: compress the file in frames of 256 KiB" in facts(
+            tmp_path / name, "-b", "60000", refused=True
+        )
 
 
 def test_index_beside_a_compressed_shard(tmp_path):

@@ -14,7 +14,11 @@ from conftest import ROOT, Daemon, socket_directory
 from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens
-SEQ, STEPS, VOCABULARY = 128, 10, 1000  # the steps take every window, and some twice; more ids would cost more of its output layer
+SEQ, STEPS, VOCABULARY = (
+    128,
+    10,
+    1000,
+)  # the steps take every window, and some twice; more ids would cost more of its output layer
 SAMPLES = 160  # of its 16 a step
 
 
@@ -62,14 +66,20 @@ def write_samples(directory):
     rows = tokens(SAMPLES * SEQ, 9).reshape(SAMPLES, SEQ).astype(numpy.int32)
     for name, how in {"mds": {}, "mds-zstd": {"compression": "zstd"}}.items():
         mds(directory / name, rows, 20_000, **how)
-    counts = [shard["samples"] for shard in json.loads((directory / "mds/index.json").read_text())["shards"]]
+    counts = [
+        shard["samples"]
+        for shard in json.loads((directory / "mds/index.json").read_text())["shards"]
+    ]
     assert len(counts) > 2 and sum(counts) == SAMPLES
     for name in "samples", "rows":
         (directory / name).mkdir()
     for i, shard in enumerate(numpy.split(rows, numpy.cumsum(counts)[:-1])):
         shard.astype("<u2").tofile(directory / f"samples/{i}.bin")
         numpy.save(directory / f"rows/{i}.npy", shard)
-    return {name: {"extra": 0, "datasets": [{"name": "d", "path": name}]} for name in ("samples", "rows", "mds", "mds-zstd")}
+    return {
+        name: {"extra": 0, "datasets": [{"name": "d", "path": name}]}
+        for name in ("samples", "rows", "mds", "mds-zstd")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +101,30 @@ def train(gpt):
 
     def train(name):
         d, stream = Daemon(directory), {"seed": 3, "seq_len": SEQ, **streams[name]}
-        streams_ = {"train": {**stream, "samples": 16 * STEPS}, "valid": {**stream, "seed": 4, "samples": 32}}
-        d.config.write_text(json.dumps({"socket": d.socket, "state_dir": f"{directory}/state", "memory": 64 << 20, "streams": streams_}))
+        streams_ = {
+            "train": {**stream, "samples": 16 * STEPS},
+            "valid": {**stream, "seed": 4, "samples": 32},
+        }
+        d.config.write_text(
+            json.dumps(
+                {
+                    "socket": d.socket,
+                    "state_dir": f"{directory}/state",
+                    "memory": 64 << 20,
+                    "streams": streams_,
+                }
+            )
+        )
         with socket.socket() as free, pytest.MonkeyPatch.context() as patch:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
             free.close()
-            for key, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            for key, value in {
+                "RANK": 0,
+                "WORLD_SIZE": 1,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }.items():
                 patch.setenv(key, str(value))
             patch.setattr(sys, "argv", ["train.py", "--socket", d.socket, "--checkpoints", str(directory / "none"),
                                         "--record", str(directory / "record"), "--every", "1000"])  # fmt: skip
@@ -106,7 +133,9 @@ def train(gpt):
                 gpt.main()
             finally:
                 d.kill()
-        _, *steps, end = map(json.loads, pathlib.Path(directory / "record-0.jsonl").read_text().splitlines())
+        _, *steps, end = map(
+            json.loads, pathlib.Path(directory / "record-0.jsonl").read_text().splitlines()
+        )
         assert len(steps) == STEPS
         return [(step["position"], step["checksum"], step["loss"]) for step in steps], end["valid"]
 

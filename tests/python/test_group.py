@@ -69,15 +69,24 @@ def late(tmp_path_factory):
         pytest.skip("no C compiler")
     place = tmp_path_factory.mktemp("late")
     (place / "late.c").write_text(LATE)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", place / "late.so", place / "late.c", "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", place / "late.so", place / "late.c", "-ldl"],
+        check=True,
+    )
     return str(place / "late.so")
 
 
 def end(late, daemon, behind):
     environment = subprocess_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
     meet = str(daemon.directory / behind.replace(" ", "-"))
-    commands = [[sys.executable, "-c", PROGRAM, late, meet, str(rank), daemon.socket, behind] for rank in range(2)]
-    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for command in commands]
+    commands = [
+        [sys.executable, "-c", PROGRAM, late, meet, str(rank), daemon.socket, behind]
+        for rank in range(2)
+    ]
+    processes = [
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
     try:
         return [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
     finally:

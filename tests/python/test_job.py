@@ -12,7 +12,10 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "PMIX_RANK": "5"}
 PMI = {"PMI_RANK": "2", "PMI_SIZE": "4"}
 SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
-BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}  # the script that sbatch runs: one process, whatever the allocation is for
+BATCH = {
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "8",
+}  # the script that sbatch runs: one process, whatever the allocation is for
 
 
 @pytest.fixture
@@ -83,8 +86,12 @@ def test_jax_says_it_once_it_is_initialised(alone):
     state.client, state.process_id, state.num_processes = object(), 6, 7
     assert job.launched() == ("jax.distributed", 6, 7)
     alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
-    alone.setitem(sys.modules, "jax.distributed", types.SimpleNamespace(is_initialized=lambda: True))
-    alone.setitem(sys.modules, "jax", types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9))
+    alone.setitem(
+        sys.modules, "jax.distributed", types.SimpleNamespace(is_initialized=lambda: True)
+    )
+    alone.setitem(
+        sys.modules, "jax", types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9)
+    )
     assert job.launched() == ("jax.distributed", 8, 9)
 
 

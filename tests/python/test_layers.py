@@ -21,13 +21,34 @@ ROOMS = {
     "daemon/engine": ["proto"],
     "daemon/io": ["proto"],
     "daemon/reader": ["daemon/io", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
-    "daemon/control": ["daemon/reader", "daemon/io", "daemon/engine", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
-    "daemon/main.c": ["daemon/control", "daemon/reader", "daemon/io", "daemon/catalog", "daemon/config", "proto"],
+    "daemon/control": [
+        "daemon/reader",
+        "daemon/io",
+        "daemon/engine",
+        "daemon/catalog",
+        "daemon/shard",
+        "daemon/config",
+        "proto",
+    ],
+    "daemon/main.c": [
+        "daemon/control",
+        "daemon/reader",
+        "daemon/io",
+        "daemon/catalog",
+        "daemon/config",
+        "proto",
+    ],
     "client/lib": ["proto"],
     "client/lib/tokend.h": [],
     "client/lib/connect.h": ["proto"],
     "client/ctl/common": ["proto"],
-    "client/ctl/offline": ["client/ctl/common", "daemon/catalog", "daemon/shard", "daemon/config", "proto"],
+    "client/ctl/offline": [
+        "client/ctl/common",
+        "daemon/catalog",
+        "daemon/shard",
+        "daemon/config",
+        "proto",
+    ],
     "client/ctl/online": ["client/ctl/common", "daemon/config", "client/lib/connect.h", "proto"],
     "client/ctl/main.c": ["client/ctl/common", "client/ctl/offline", "client/ctl/online"],
     "client/python/src": ["client/lib/tokend.h"],
@@ -35,7 +56,15 @@ ROOMS = {
 }
 
 # What is still wrong, to be emptied: rooms with circles inside, and uses that the table does not allow.
-CIRCLES = ["proto", "daemon/shard", "daemon/catalog", "daemon/control", "client/lib", "client/ctl", "client/python/src"]
+CIRCLES = [
+    "proto",
+    "daemon/shard",
+    "daemon/catalog",
+    "daemon/control",
+    "client/lib",
+    "client/ctl",
+    "client/python/src",
+]
 WRONG = """
 client/ctl/common/arguments.c → client/ctl/main.c
 client/ctl/common/arguments.c → client/lib/place.c
@@ -110,7 +139,12 @@ def may_use(path, used, symbols=()):
     allowed = ROOMS[inside]
     if other == inside or other in allowed or used.replace(".c", ".h") in allowed:
         return True
-    return "client/lib/tokend.h" in allowed and other == "client/lib" and symbols and all(s.startswith("tokend_") for s in symbols)
+    return (
+        "client/lib/tokend.h" in allowed
+        and other == "client/lib"
+        and symbols
+        and all(s.startswith("tokend_") for s in symbols)
+    )
 
 
 def circles(edges):
@@ -127,8 +161,8 @@ def circles(edges):
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            found.append(stack[stack.index(node):])
-            del stack[stack.index(node):]
+            found.append(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
 
     for node in list(edges):
         if node not in index:
@@ -153,8 +187,12 @@ def includes():
     edges = defaultdict(dict)
     for path in sources():
         for name in re.findall(r'^#include "(.*)"', (ROOT / path).read_text(), re.M):
-            used = name if "/" in name else f"client/lib/{name}"  # examples include the installed header
-            assert (ROOT / used).is_file(), f"{path} includes {name}: write it from the top of the tree"
+            used = (
+                name if "/" in name else f"client/lib/{name}"
+            )  # examples include the installed header
+            assert (ROOT / used).is_file(), (
+                f"{path} includes {name}: write it from the top of the tree"
+            )
             edges[path][used] = ()
     assert len(edges) > 150
     return edges
@@ -162,12 +200,22 @@ def includes():
 
 def calls():
     """(file, file) → the symbols that the one takes from the other."""
-    objects = {path: ROOT / "build/gcc" / path.replace(".c", ".o") for path in sources() if path.endswith(".c")}
-    objects = {path: file for path, file in objects.items() if file.exists() or not path.startswith("client/example/gpu")}
+    objects = {
+        path: ROOT / "build/gcc" / path.replace(".c", ".o")
+        for path in sources()
+        if path.endswith(".c")
+    }
+    objects = {
+        path: file
+        for path, file in objects.items()
+        if file.exists() or not path.startswith("client/example/gpu")
+    }
     home, wanted = {}, {}
     for path, file in objects.items():
         wanted[path] = set()
-        for line in subprocess.run(["nm", file], check=True, capture_output=True, text=True).stdout.splitlines():
+        for line in subprocess.run(
+            ["nm", file], check=True, capture_output=True, text=True
+        ).stdout.splitlines():
             kind, symbol = line.split()[-2:]
             if kind == "U":
                 wanted[path].add(symbol)
@@ -183,11 +231,20 @@ def calls():
 
 
 def check(kind, edges):
-    wrong = {f"{a} → {b}": sorted(edges[a][b]) for a in edges for b in edges[a] if not may_use(a, b, edges[a][b])}
+    wrong = {
+        f"{a} → {b}": sorted(edges[a][b])
+        for a in edges
+        for b in edges[a]
+        if not may_use(a, b, edges[a][b])
+    }
     wrong = {edge: symbols for edge, symbols in wrong.items() if edge not in WRONG.splitlines()}
     assert not wrong, f"{kind} that the table of rooms does not allow: {wrong}"
     kept = {a: [b for b in edges[a] if f"{a} → {b}" not in WRONG.splitlines()] for a in edges}
-    found = [c for c in circles(kept) if not any(all(p.startswith(inside) for p in c) for inside in CIRCLES)]
+    found = [
+        c
+        for c in circles(kept)
+        if not any(all(p.startswith(inside) for p in c) for inside in CIRCLES)
+    ]
     assert found == [], f"circles of {kind}"
     between = defaultdict(set)
     for a in kept:

@@ -33,7 +33,9 @@ def check(daemon, batch, rows, names, window=SEQ + 1):
     assert numpy.array_equal(numpy.asarray(batch["labels"]), expected[:, 1 : SEQ + 1])
 
 
-def check_run(daemon, loader, batches, stream="train", start=0, rank=0, world=1, micro=4, cursor=None):
+def check_run(
+    daemon, loader, batches, stream="train", start=0, rank=0, world=1, micro=4, cursor=None
+):
     """Takes batches; they are this rank's share of the plan from position start on."""
     plan = daemon.plan(stream, start, batches * world * micro, cursor)
     names = loader.datasets
@@ -62,7 +64,10 @@ def test_batches_are_int64_tensors_that_follow_the_plan(daemon):
         assert loader.stats()["tokens"] == 401 * 4 * (SEQ + 1)
 
 
-@pytest.mark.parametrize(("rank", "world", "micro", "start"), [(0, 2, 3, 0), (1, 2, 3, 0), (4, 5, 1, 1000), (2, 3, 7, 2047)])
+@pytest.mark.parametrize(
+    ("rank", "world", "micro", "start"),
+    [(0, 2, 3, 0), (1, 2, 3, 0), (4, 5, 1, 1000), (2, 3, 7, 2047)],
+)
 def test_every_rank_gets_its_share(daemon, rank, world, micro, start):
     with make(daemon, micro=micro, rank=rank, world=world, start=start) as loader:
         check_run(daemon, loader, 40, start=start, rank=rank, world=world, micro=micro)
@@ -137,7 +142,11 @@ def test_state_is_there_before_the_first_batch_and_always_under_one_key(daemon):
 
 
 def test_equal_fingerprints_at_equal_steps_only(daemon):
-    with make(daemon, rank=0, world=2) as a, make(daemon, rank=1, world=2) as b, make(daemon, micro=8) as c:
+    with (
+        make(daemon, rank=0, world=2) as a,
+        make(daemon, rank=1, world=2) as b,
+        make(daemon, micro=8) as c,
+    ):
         assert a.fingerprint == b.fingerprint != c.fingerprint
         next(a)
         assert a.fingerprint != b.fingerprint
@@ -201,7 +210,9 @@ dist.destroy_process_group()
 def run_ranks(world, *arguments):
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", DCP, *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", DCP, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
             env=subprocess_environment(RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"),
         )
         for rank in range(world)
@@ -255,7 +266,10 @@ def test_a_refused_seek_changes_nothing(daemon):
 @pytest.mark.parametrize("cursor", [5, 10**12, "abc", {"cursor": b""}])
 def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
     with make(daemon) as loader:
-        with pytest.raises(TypeError, match=r"cursor: a \w+, must be a Cursor or its bytes; a position is seek\(position=N\)"):
+        with pytest.raises(
+            TypeError,
+            match=r"cursor: a \w+, must be a Cursor or its bytes; a position is seek\(position=N\)",
+        ):
             loader.seek(cursor)
         check_run(daemon, loader, 1)
 
@@ -265,8 +279,16 @@ def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
     [
         ("import no_such_part", None, "ModuleNotFoundError No module named 'no_such_part'"),
         ("import no_such_part", "torch", "ModuleNotFoundError No module named 'no_such_part'"),
-        ("raise ImportError('libcudart.so.12: cannot open')", None, "ImportError libcudart.so.12: cannot open"),
-        ("raise ModuleNotFoundError(name='torch')", None, "ImportError framework: neither torch nor numpy is installed: pip install torch"),
+        (
+            "raise ImportError('libcudart.so.12: cannot open')",
+            None,
+            "ImportError libcudart.so.12: cannot open",
+        ),
+        (
+            "raise ModuleNotFoundError(name='torch')",
+            None,
+            "ImportError framework: neither torch nor numpy is installed: pip install torch",
+        ),
         ("", "numpy", "ImportError framework: numpy is not installed: pip install numpy"),
     ],
 )
@@ -276,7 +298,13 @@ def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, 
     program = f"from tokend import arrays\ntry: arrays.framework({name!r})\nexcept ImportError as e: print(type(e).__name__, e)"
     environment = subprocess_environment()
     environment["PYTHONPATH"] = f"{directory}:{environment['PYTHONPATH']}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.stdout.strip() == said, done.stderr
 
 
@@ -290,7 +318,9 @@ def test_set_mix_acts_from_one_position_on_all_ranks(daemon):
     assert len(cursors) == 1
     before, after = daemon.plan("train", 8, 2000), daemon.plan("train", 8, 2000, cursors.pop())
     assert before[:1016] == after[:1016]
-    assert sum(row["dataset"] == "code" for row in after[1016:]) > 2 * sum(row["dataset"] == "code" for row in before[1016:])
+    assert sum(row["dataset"] == "code" for row in after[1016:]) > 2 * sum(
+        row["dataset"] == "code" for row in before[1016:]
+    )
     for rank, loader in enumerate(loaders):
         for step in range(250):
             at = (step * 2 + rank) * 4
@@ -319,10 +349,19 @@ def test_a_mix_may_follow_one_that_has_begun_and_is_not_committed(daemon):
 
 def test_set_mix_refuses_what_cannot_be(daemon):
     with make(daemon) as loader, make(daemon, "finite") as finite:
-        for weights, text in [({"wb": 1}, "no dataset wb"), ({"web": -1}, "weight"), ({"web": float("nan")}, "weight"), ({}, "sum")]:
+        for weights, text in [
+            ({"wb": 1}, "no dataset wb"),
+            ({"web": -1}, "weight"),
+            ({"web": float("nan")}, "weight"),
+            ({}, "sum"),
+        ]:
             with pytest.raises(tokend.ArgumentError, match=text):
                 loader.set_mix(weights)
-        for weights, text in [([1], "^mix: a list"), ({3: 1}, "^mix: 3"), ({"web": "x"}, "^mix: weight of dataset web: 'x', must be")]:
+        for weights, text in [
+            ([1], "^mix: a list"),
+            ({3: 1}, "^mix: 3"),
+            ({"web": "x"}, "^mix: weight of dataset web: 'x', must be"),
+        ]:
             for edit in (loader.set_mix, loader.cursor.mix):
                 with pytest.raises(TypeError, match=text):
                     edit(weights)
@@ -353,7 +392,9 @@ def test_checkpoint_and_start_from_its_tag(daemon):
 
 
 def test_a_killed_daemon_is_not_noticed(daemon):
-    with make(daemon, rank=0, world=2, slots=16) as loader:  # fewer than the steps after the last kill
+    with make(
+        daemon, rank=0, world=2, slots=16
+    ) as loader:  # fewer than the steps after the last kill
         plan = daemon.plan("train", 0, 300 * 8)
         for step in range(300):
             if step % 100 == 50:
@@ -381,7 +422,9 @@ def test_a_daemon_that_stays_away_is_an_error_with_the_place_to_resume_from(daem
     with make(daemon, deadline=0.3, slots=4) as loader:
         check_run(daemon, loader, 1)
         daemon.kill()
-        with pytest.raises(tokend.ConnectError, match="resume from the cursor, which is at position") as error:
+        with pytest.raises(
+            tokend.ConnectError, match="resume from the cursor, which is at position"
+        ) as error:
             for _ in range(10):
                 next(loader)
         place = loader.position
@@ -431,9 +474,21 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
         ({"micro": 65537}, tokend.ArgumentError, "micro_batch: 65537"),
         ({"micro": -1}, ValueError, "micro_batch: -1"),
         ({"slots": 4097}, tokend.ArgumentError, "slots"),
-        ({"micro": 65536, "slots": 4096}, tokend.RefusedError, "micro_batch: 4096 slots .* 65536 rows = 268435456 rows"),
-        ({"micro": 16384, "slots": 64}, tokend.RefusedError, r"slots: a ring of 64 slots needs .* of 67108864 are left"),
-        ({"stream": "finite", "start": 469}, tokend.RefusedError, "469 lies beyond the end of the stream, 468"),
+        (
+            {"micro": 65536, "slots": 4096},
+            tokend.RefusedError,
+            "micro_batch: 4096 slots .* 65536 rows = 268435456 rows",
+        ),
+        (
+            {"micro": 16384, "slots": 64},
+            tokend.RefusedError,
+            r"slots: a ring of 64 slots needs .* of 67108864 are left",
+        ),
+        (
+            {"stream": "finite", "start": 469},
+            tokend.RefusedError,
+            "469 lies beyond the end of the stream, 468",
+        ),
         ({"start": -1}, ValueError, "start: -1"),
         ({"start": b"nonsense"}, tokend.RefusedError, "not a cursor"),
         ({"start": 1.5}, TypeError, "start"),
@@ -444,12 +499,20 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
         ({"stream": 3}, TypeError, "stream: 3, must be a text"),
         ({"run": 3}, TypeError, "run: 3, must be a text"),
         ({"run": "x" + "ö" * 33}, tokend.ArgumentError, "run: 'xö{31}…', must be a name"),
-        ({"run": "two\nlines"}, tokend.ArgumentError, r"^run: 'two\?lines', must be a name of 1 to 64 bytes"),
+        (
+            {"run": "two\nlines"},
+            tokend.ArgumentError,
+            r"^run: 'two\?lines', must be a name of 1 to 64 bytes",
+        ),
         ({"deadline": "3"}, ValueError, "deadline: '3', must be seconds"),
         ({"deadline": float("inf")}, ValueError, "deadline: inf"),
         ({"deadline": float("nan")}, ValueError, "deadline: nan"),
         ({"group": 3}, TypeError, "group: 3, must be a torch.distributed process group"),
-        ({"start": {"cursor": b"x" * 1000}}, TypeError, r"^start: a dict, must be .* load_state_dict\(\)"),
+        (
+            {"start": {"cursor": b"x" * 1000}},
+            TypeError,
+            r"^start: a dict, must be .* load_state_dict\(\)",
+        ),
         ({"cp": "zag"}, tokend.ArgumentError, "cp: 'zag', must be 'zigzag'"),
         ({"cp": ("a", 2, "zigzag")}, tokend.ArgumentError, "cp: rank 'a' is not below size 2"),
         ({"record": "/dev/null"}, tokend.ArgumentError, "record: /dev/null: .*: name a directory"),
@@ -476,7 +539,12 @@ def test_a_forked_child_is_told_so(daemon):
         child = os.fork()
         if child == 0:
             told = []
-            for call in (lambda: next(loader), loader.state_dict, lambda: loader.checkpoint("x"), loader.seek):
+            for call in (
+                lambda: next(loader),
+                loader.state_dict,
+                lambda: loader.checkpoint("x"),
+                loader.seek,
+            ):
                 try:
                     call()
                 except tokend.ForkedError as error:
@@ -504,7 +572,13 @@ def test_a_closed_loader_says_so(daemon):
     batch = next(loader)
     loader.close()
     loader.close()
-    calls = lambda: next(loader), loader.state_dict, lambda: loader.position, lambda: loader.checkpoint("x"), loader.seek  # noqa: E731
+    calls = (
+        lambda: next(loader),
+        loader.state_dict,
+        lambda: loader.position,
+        lambda: loader.checkpoint("x"),
+        loader.seek,
+    )  # noqa: E731
     for call in (*calls, loader.control, make_closed(daemon, rank=1, world=2).control):
         with pytest.raises(tokend.Error, match="closed"):
             call()
@@ -514,7 +588,10 @@ def test_a_closed_loader_says_so(daemon):
 @pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_loader_has_no_copies(daemon, double):
     with make(daemon) as loader:
-        with pytest.raises(TypeError, match=r"cannot be copied or pickled: make one in the process that reads; state_dict\(\) can be"):
+        with pytest.raises(
+            TypeError,
+            match=r"cannot be copied or pickled: make one in the process that reads; state_dict\(\) can be",
+        ):
             double(loader)
 
 
@@ -565,7 +642,10 @@ def test_threads_that_take_batches_of_one_loader_share_no_memory(daemon, framewo
     """Whose batch is which is theirs to sort out."""
     batches, steps = [], 400
     with make(daemon, framework=framework) as loader:
-        threads = [threading.Thread(target=lambda: batches.extend(next(loader) for _ in range(steps // 4))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: batches.extend(next(loader) for _ in range(steps // 4)))
+            for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -610,12 +690,23 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
             assert (finite[-1]["labels"][finite[-1]["position"] == -1] == -100).all()
     """)
     done = subprocess.run(
-        [sys.executable, "-c", program, daemon.socket], capture_output=True, text=True, check=False, env=subprocess_environment()
+        [sys.executable, "-c", program, daemon.socket],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=subprocess_environment(),
     )
     assert done.returncode == 0, done.stderr
     batch = json.loads(done.stdout)
-    assert {name: value[:2] for name, value in batch.items()} == {name: ["numpy", "int64"] for name in batch}
-    check(daemon, {name: numpy.array(value[2]) for name, value in batch.items()}, daemon.plan("train", 0, 4), ["web", "code"])
+    assert {name: value[:2] for name, value in batch.items()} == {
+        name: ["numpy", "int64"] for name in batch
+    }
+    check(
+        daemon,
+        {name: numpy.array(value[2]) for name, value in batch.items()},
+        daemon.plan("train", 0, 4),
+        ["web", "code"],
+    )
     with make(daemon, framework="numpy") as loader:
         check_run(daemon, loader, 5)
 
@@ -644,7 +735,10 @@ def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
     environment = subprocess_environment(XDG_RUNTIME_DIR=str(directory))
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", EMBEDDED, str(config), str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", EMBEDDED, str(config), str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=environment,
         )
         for rank in range(2)
@@ -671,7 +765,10 @@ def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
 
 
 def test_a_config_that_is_none_is_one_line(directory):
-    for path, why in ((directory / "not.yaml", "No such file or directory"), (directory, "Is a directory")):
+    for path, why in (
+        (directory / "not.yaml", "No such file or directory"),
+        (directory, "Is a directory"),
+    ):
         with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}: name a config file"):
             tokend.Loader("train", 4, config=path, rank=0, world=1)
     with pytest.raises(TypeError, match="^config: 5, must be the path of a config file$"):
@@ -703,7 +800,9 @@ def test_what_is_taken_is_recorded_in_a_file_of_its_own(daemon):
     for rank, file in enumerate(files):
         entries = numpy.fromfile(file, "<u8").reshape(-1, 2)
         assert entries[0].tolist() == [2**64 - 1, 1]
-        assert entries[-12:, 0].tolist() == [8 * step + 4 * rank + i for step in range(3) for i in range(4)]
+        assert entries[-12:, 0].tolist() == [
+            8 * step + 4 * rank + i for step in range(3) for i in range(4)
+        ]
     (daemon.directory / "file").touch()
     with pytest.raises(tokend.ArgumentError, match="record: .*/file: File exists"):
         make(daemon, record=daemon.directory / "file")

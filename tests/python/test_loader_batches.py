@@ -37,9 +37,9 @@ def test_provenance(daemon, framework):
             batch = next(loader)
             plan = daemon.plan("train", 4 * step, 4) if step % 40 == 0 else []
             for i, row in enumerate(plan):
-                assert {name: int(batch[name][i]) for name in ("position", "epoch", "window", "offset")} == {
-                    name: row[name] for name in ("position", "epoch", "window", "offset")
-                }
+                assert {
+                    name: int(batch[name][i]) for name in ("position", "epoch", "window", "offset")
+                } == {name: row[name] for name in ("position", "epoch", "window", "offset")}
                 assert shards[row["dataset"]][int(batch["shard"][i])] == row["shard"]
                 assert loader.datasets[int(batch["dataset"][i])] == row["dataset"]
     with make(daemon, "finite", micro=469, provenance=True, framework=framework) as loader:
@@ -49,7 +49,9 @@ def test_provenance(daemon, framework):
             assert int(last[name][:468].min()) >= 0
 
 
-@pytest.mark.parametrize("more", [{}, {"provenance": True}, {"dtype": "int32"}, {"cp": (0, 2, "zigzag")}])
+@pytest.mark.parametrize(
+    "more", [{}, {"provenance": True}, {"dtype": "int32"}, {"cp": (0, 2, "zigzag")}]
+)
 def test_batches_lie_in_the_cpus_memory_whatever_the_default_device(daemon, more):
     with make(daemon, **more) as loader:
         expected = next(loader)
@@ -81,9 +83,18 @@ def test_batches_may_be_written_to(daemon):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-@pytest.mark.parametrize(("stream", "window"), [("train", SEQ + 1), ("whole", SEQ), ("finite", SEQ + 1)])
+@pytest.mark.parametrize(
+    ("stream", "window"), [("train", SEQ + 1), ("whole", SEQ), ("finite", SEQ + 1)]
+)
 def test_the_loss_mask_is_where_labels_are(daemon, stream, window, framework):
-    with make(daemon, stream, micro=5, loss_mask=True, framework=framework, start=465 if stream == "finite" else 0) as loader:
+    with make(
+        daemon,
+        stream,
+        micro=5,
+        loss_mask=True,
+        framework=framework,
+        start=465 if stream == "finite" else 0,
+    ) as loader:
         batch = next(loader)
         assert str(batch["loss_mask"].dtype).endswith("float32")
         labels, mask = numpy.asarray(batch["labels"]), numpy.asarray(batch["loss_mask"])
@@ -123,19 +134,30 @@ def test_int32_refuses_a_token_that_it_cannot_hold_by_name(daemon):
             with pytest.raises(tokend.ArgumentError) as error:
                 next(loader)
             place = f"position 0, dataset wide, shard 0, offset {row['offset'] + first}"
-            assert str(error.value) == f"dtype: int32 cannot hold token {tokens[first]} ({place}): ask for int64"
+            assert (
+                str(error.value)
+                == f"dtype: int32 cannot hold token {tokens[first]} ({place}): ask for int64"
+            )
             assert loader.position == loader.taken == 0  # it was not taken
 
 
-@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8, torch.uint16, torch.float32, numpy.int16, "int8"])
+@pytest.mark.parametrize(
+    "dtype", [torch.int16, torch.uint8, torch.uint16, torch.float32, numpy.int16, "int8"]
+)
 def test_a_dtype_that_cannot_hold_the_vocabulary(daemon, dtype):
-    with pytest.raises(tokend.ArgumentError, match="dtype: .* cannot hold the vocabulary .* must be int64 or int32"):
+    with pytest.raises(
+        tokend.ArgumentError, match="dtype: .* cannot hold the vocabulary .* must be int64 or int32"
+    ):
         make(daemon, dtype=dtype)
 
 
 def sliced(rows, rank, size, kind):
     parts = numpy.split(rows, 2 * size if kind == "zigzag" else size, axis=1)
-    return numpy.concatenate((parts[rank], parts[2 * size - 1 - rank]), 1) if kind == "zigzag" else parts[rank]
+    return (
+        numpy.concatenate((parts[rank], parts[2 * size - 1 - rank]), 1)
+        if kind == "zigzag"
+        else parts[rank]
+    )
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
@@ -150,7 +172,10 @@ def test_a_context_parallel_slice(daemon, kind, size, framework):
         assert numpy.array_equal(batch["labels"], sliced(expected[:, 1:], rank, size, kind))
         assert batch["loss_mask"].shape == (4, SEQ // size)
         if size > 1:
-            assert numpy.array_equal(batch["position_ids"], sliced(numpy.tile(numpy.arange(SEQ), (4, 1)), rank, size, kind))
+            assert numpy.array_equal(
+                batch["position_ids"],
+                sliced(numpy.tile(numpy.arange(SEQ), (4, 1)), rank, size, kind),
+            )
 
 
 @pytest.mark.parametrize(
@@ -171,12 +196,19 @@ def test_a_slice_that_cannot_be(daemon, cp, text):
 
 def test_documents_stay_those_of_the_full_row(daemon):
     daemon.kill()
-    daemon.config.write_text(daemon.config.read_text().replace("    seed: 42\n", "    seed: 42\n    eos: 7\n    documents: true\n"))
+    daemon.config.write_text(
+        daemon.config.read_text().replace(
+            "    seed: 42\n", "    seed: 42\n    eos: 7\n    documents: true\n"
+        )
+    )
     for name in ("web/a.bin", "web/b.bin", "code.bin"):
         daemon.shards[name][::19] = 7
         daemon.shards[name].tofile(daemon.directory / name)
     daemon.start()
-    with make(daemon, documents=True) as whole, make(daemon, documents=True, cp=(1, 2, "zigzag"), dtype="int32") as part:
+    with (
+        make(daemon, documents=True) as whole,
+        make(daemon, documents=True, cp=(1, 2, "zigzag"), dtype="int32") as part,
+    ):
         for _ in range(3):
             a, b = next(whole), next(part)
             assert torch.equal(a["cu_seqlens"], b["cu_seqlens"])
@@ -231,7 +263,11 @@ def masks(daemon):
     """The train stream with a mask of the loss, by shard's name."""
     masks = {}
     for name in ("web/a.bin", "web/b.bin", "code.bin"):
-        masks[name] = numpy.random.default_rng(len(name)).integers(0, 2, len(daemon.shards[name])).astype(numpy.uint8)
+        masks[name] = (
+            numpy.random.default_rng(len(name))
+            .integers(0, 2, len(daemon.shards[name]))
+            .astype(numpy.uint8)
+        )
         path = daemon.directory / "masks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         masks[name].tofile(path)
@@ -260,17 +296,24 @@ def test_a_streams_own_mask(daemon, masks, more):
     with make(daemon, loss_mask=True, **more) as loader, make(daemon, **more) as without:
         for step in range(5):
             batch, plan = next(loader), daemon.plan("train", 4 * step, 4)
-            tokens, allowed = rows_of(daemon, "train", 4 * step, 4), numpy.stack([masked(masks, row) for row in plan])
+            tokens, allowed = (
+                rows_of(daemon, "train", 4 * step, 4),
+                numpy.stack([masked(masks, row) for row in plan]),
+            )
             if "transform" in more:
                 tokens[:, 0] = [row["position"] for row in plan]
             labels = numpy.where(allowed[:, 1:] == 1, tokens[:, 1:], -100)
             inputs, mask = tokens[:, :-1], (allowed[:, 1:] == 1).astype(numpy.float32)
             if "cp" in more:
-                inputs, labels, mask = (sliced(array, *more["cp"]) for array in (inputs, labels, mask))
+                inputs, labels, mask = (
+                    sliced(array, *more["cp"]) for array in (inputs, labels, mask)
+                )
             assert numpy.array_equal(numpy.asarray(batch["input_ids"]), inputs)
             assert numpy.array_equal(numpy.asarray(batch["labels"]), labels)
             assert numpy.array_equal(numpy.asarray(batch["loss_mask"]), mask)
-            assert numpy.array_equal(numpy.asarray(next(without)["labels"]), labels)  # asked for or not, labels say it
+            assert numpy.array_equal(
+                numpy.asarray(next(without)["labels"]), labels
+            )  # asked for or not, labels say it
 
 
 def masked(masks, row):
@@ -283,7 +326,11 @@ def masked(masks, row):
 
 def test_several_loaders_in_one_process(daemon):
     """Train, valid, and a second pipeline stage's: each its own place."""
-    with make(daemon) as train, make(daemon, "finite", micro=10) as valid, make(daemon, peer=1) as stage:
+    with (
+        make(daemon) as train,
+        make(daemon, "finite", micro=10) as valid,
+        make(daemon, peer=1) as stage,
+    ):
         for step in range(20):
             a, b = next(train), next(stage)
             assert torch.equal(a["input_ids"], b["input_ids"])
@@ -319,7 +366,10 @@ def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ({}, r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a tokend.Loader's state_dict"),
+        (
+            {},
+            r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a tokend.Loader's state_dict",
+        ),
         ({"epoch": 3, "step": 1}, r"its keys are \['epoch', 'step'\]"),
         (None, "it is a NoneType"),
         ({"cursor": 17}, "that is a int"),
@@ -343,7 +393,13 @@ def test_a_state_of_another_stream(daemon):
 def test_closed_and_used_as_a_context(daemon):
     with make(daemon, documents=False, provenance=True) as loader:
         next(loader)
-    for call in (lambda: next(loader), loader.state_dict, loader.stats, lambda: loader.load_state_dict({"cursor": b"x"}), loader.control):
+    for call in (
+        lambda: next(loader),
+        loader.state_dict,
+        loader.stats,
+        lambda: loader.load_state_dict({"cursor": b"x"}),
+        loader.control,
+    ):
         with pytest.raises(tokend.Error, match="closed: this loader was closed; make a new one"):
             call()
 
@@ -357,7 +413,11 @@ def test_closed_and_used_as_a_context(daemon):
         ({"micro": 2.5}, TypeError, "micro_batch: 2.5, must be a whole number from 0 to"),
         ({"micro": "4"}, TypeError, "micro_batch: '4', must be a whole number"),
         ({"slots": 1.0}, TypeError, "slots: 1.0, must be a whole number"),
-        ({"device": "mps"}, tokend.ArgumentError, "device: 'mps', must be 'cpu', 'cuda' or 'cuda:N'"),
+        (
+            {"device": "mps"},
+            tokend.ArgumentError,
+            "device: 'mps', must be 'cpu', 'cuda' or 'cuda:N'",
+        ),
         ({"socket": "x", "config": "y"}, ValueError, "socket, config: give one of them"),
     ],
 )
@@ -391,15 +451,29 @@ except ImportError as error:
 @pytest.mark.parametrize(
     ("torch_is", "framework", "text"),
     [
-        ("old", "", "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch"),
-        ("old", "torch", "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch"),
-        ("missing", "torch", "framework: torch is not installed: pip install torch, or framework='numpy'"),
+        (
+            "old",
+            "",
+            "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch",
+        ),
+        (
+            "old",
+            "torch",
+            "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch",
+        ),
+        (
+            "missing",
+            "torch",
+            "framework: torch is not installed: pip install torch, or framework='numpy'",
+        ),
         ("missing", "", ""),
     ],
 )
 def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
     command = [sys.executable, "-c", FAKE, daemon.socket, torch_is, framework]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=subprocess_environment()
+    )
     assert (done.returncode, done.stdout.strip()) == (0, text), done.stderr
 
 
@@ -408,7 +482,9 @@ def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
 
 def said_by(program, *arguments):
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=subprocess_environment()).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=subprocess_environment()
+    ).stdout
 
 
 def test_stats_say_how_much_of_a_step_is_data(daemon):
@@ -430,7 +506,9 @@ def test_stats_say_how_much_of_a_step_is_data(daemon):
 
 def test_the_package_is_quick_to_import_and_light():
     """Beside torch. Medians of five; the bound is loose, as machines that run tests are busy."""
-    program = "import torch, time; t = time.perf_counter(); import tokend; print(time.perf_counter() - t)"
+    program = (
+        "import torch, time; t = time.perf_counter(); import tokend; print(time.perf_counter() - t)"
+    )
 
     def once():
         return float(said_by(program))
@@ -458,7 +536,9 @@ print(len(os.listdir("/proc/self/task")) - threads, private() - before)
 
 def test_the_recipe_for_losses_by_dataset(daemon):
     """Of every row by itself, added up by hand; the last batch has padding."""
-    daemon.config.write_text(daemon.config.read_text().replace("  train:\n", "  train:\n    samples: 22\n"))
+    daemon.config.write_text(
+        daemon.config.read_text().replace("  train:\n", "  train:\n    samples: 22\n")
+    )
     daemon.stop()
     daemon.start()
     sys.path.insert(0, str(ROOT / "client" / "example" / "trainers"))
@@ -471,13 +551,19 @@ def test_the_recipe_for_losses_by_dataset(daemon):
         for batch in loader:
             logits = torch.randn(4, SEQ, 50_000)
             sums, counts = {}, {}
-            for row, labels, dataset in zip(logits, batch["labels"], batch["dataset"].tolist(), strict=True):
+            for row, labels, dataset in zip(
+                logits, batch["labels"], batch["dataset"].tolist(), strict=True
+            ):
                 if dataset >= 0:
                     name = loader.datasets[dataset]
-                    sums[name] = sums.get(name, 0.0) + torch.nn.functional.cross_entropy(row, labels).item()
+                    sums[name] = (
+                        sums.get(name, 0.0) + torch.nn.functional.cross_entropy(row, labels).item()
+                    )
                     counts[name] = counts.get(name, 0) + 1
             said = losses.by_dataset(logits, batch, loader.datasets)
-            assert said == {name: pytest.approx(sums[name] / counts[name], rel=1e-4) for name in said}
+            assert said == {
+                name: pytest.approx(sums[name] / counts[name], rel=1e-4) for name in said
+            }
             assert said.keys() == sums.keys()
         assert (batch["position"] == -1).sum() == 2
 
@@ -508,12 +594,18 @@ class Spare:
     ],
 )
 def test_batches_of_a_group_that_takes_no_part_are_like_all_others(daemon, options):
-    daemon.config.write_text(daemon.config.read_text().replace("seed: 42\n", "seed: 42\n    eos: 0\n    documents: true\n"))
+    daemon.config.write_text(
+        daemon.config.read_text().replace(
+            "seed: 42\n", "seed: 42\n    eos: 0\n    documents: true\n"
+        )
+    )
     daemon.stop()
     daemon.start()
 
     def shapes(rank):
-        replica = TokendReplica(Spare(rank), "train", 4, rank=0, ranks=1, socket=daemon.socket, **options)
+        replica = TokendReplica(
+            Spare(rank), "train", 4, rank=0, ranks=1, socket=daemon.socket, **options
+        )
         (batch,) = replica.take()
         assert (batch["position"] == -1).all() == (rank is None)
         documents = batch.pop("cu_seqlens", None), batch.pop("max_seqlen", None)

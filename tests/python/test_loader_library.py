@@ -28,7 +28,13 @@ class Handle:
 
     def __init__(self, lib, daemon, **options):
         self.lib, self.t = lib, c.c_void_p()
-        o = Options(size=c.sizeof(Options), socket=daemon.socket.encode(), stream=b"train", world=1, micro_batch=4)
+        o = Options(
+            size=c.sizeof(Options),
+            socket=daemon.socket.encode(),
+            stream=b"train",
+            world=1,
+            micro_batch=4,
+        )
         for name, value in options.items():
             setattr(o, name, value)
         why = c.create_string_buffer(1000)
@@ -60,7 +66,9 @@ class Handle:
 
 
 def test_only_its_own_names_are_exported():
-    names = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True
+    ).stdout
     exported = [line.split()[-1] for line in names.splitlines()]
     assert "tokend_attach" in exported
     assert [name for name in exported if not name.startswith("tokend_")] == []
@@ -130,7 +138,9 @@ def test_a_held_batch_outlives_the_daemon(library, daemon):
                 handle.release(batch)
             for batch in held:
                 for i in range(4):
-                    assert numpy.array_equal(batch.array()[i], daemon.tokens(plan[batch.position + i], 65))
+                    assert numpy.array_equal(
+                        batch.array()[i], daemon.tokens(plan[batch.position + i], 65)
+                    )
         assert open("/proc/self/maps").read().count("memfd:") == 2 * 4
         for batch in reversed(held):
             handle.release(batch)
@@ -207,7 +217,13 @@ def test_a_call_that_waits_says_what_for_and_can_be_ended(library, directory):
         return 1
 
     callback = dict(Options._fields_)["warn"](warn)
-    o = Options(size=c.sizeof(Options), socket=bytes(directory / "none"), stream=b"train", world=1, micro_batch=1)
+    o = Options(
+        size=c.sizeof(Options),
+        socket=bytes(directory / "none"),
+        stream=b"train",
+        world=1,
+        micro_batch=1,
+    )
     o.connect_ms, o.warn, o.warn_context = 60_000, callback, 5
     t = c.c_void_p()
     assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == EAGAIN
@@ -221,7 +237,13 @@ def test_a_caller_with_a_larger_struct_of_a_later_version(library, daemon):
 
     for more, expected in ((0, 0), (1, EARGUMENT)):
         o = Later(more=more)
-        o.options = Options(size=c.sizeof(Later), socket=daemon.socket.encode(), stream=b"train", world=1, micro_batch=1)
+        o.options = Options(
+            size=c.sizeof(Later),
+            socket=daemon.socket.encode(),
+            stream=b"train",
+            world=1,
+            micro_batch=1,
+        )
         t = c.c_void_p()
         assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == expected
         library.tokend_detach(t)

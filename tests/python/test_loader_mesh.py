@@ -56,7 +56,10 @@ def run(daemon, world, cases):
         for rank in range(world)
     ]  # fmt: skip
     try:
-        said = [[json.loads(line) for line in process.communicate(timeout=240)[0].splitlines()] for process in processes]
+        said = [
+            [json.loads(line) for line in process.communicate(timeout=240)[0].splitlines()]
+            for process in processes
+        ]
     finally:
         for process in processes:
             process.kill()
@@ -72,7 +75,9 @@ def check(saw, world, coordinates):
     assert len({(one["rank"], one["peer"]) for one in saw}) == len(saw)
     rows = {rank: [one["rows"] for one in saw if one["rank"] == rank] for rank in range(world)}
     assert all(each == of_rank[0] for of_rank in rows.values() for each in of_rank)
-    assert sorted(p for of_rank in rows.values() for row in of_rank[0] for p in row) == list(range(3 * 2 * world))
+    assert sorted(p for of_rank in rows.values() for row in of_rank[0] for p in row) == list(
+        range(3 * 2 * world)
+    )
 
 
 def test_any_mesh_says_who_reads_what(daemon):
@@ -94,11 +99,20 @@ def test_any_mesh_says_who_reads_what(daemon):
         ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1, 0]),
     ]  # fmt: skip
     refused = [
-        ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* holds data ranks and their peers in one"),
+        (
+            {"names": ["dp_cp", "tp"], "shape": [4, 2]},
+            "dim 'dp_cp' of .* holds data ranks and their peers in one",
+        ),
         ({"names": None, "shape": [4, 2]}, "its 2 dims have no names"),
         ({"names": ["world"], "shape": [8]}, "none of its dims .'world',. is known"),
-        ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not hold this process, global rank 4 .its ranks: 0, 1, 2, 3."),
-        ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs that dim in the mesh"),
+        (
+            {"names": ["dp"], "of": [0, 1, 2, 3]},
+            "does not hold this process, global rank 4 .its ranks: 0, 1, 2, 3.",
+        ),
+        (
+            {"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"},
+            "cp: 'zigzag' needs that dim in the mesh",
+        ),
     ]
     cp = {"names": ["dp", "cp"], "shape": [2, 4]}
     slices = [{**cp, "cp": "zigzag"}, {**cp, "cp": "contiguous"}]
@@ -110,7 +124,9 @@ def test_any_mesh_says_who_reads_what(daemon):
         assert all("error" in each for each in one), (case, one)
         assert any(re.search(text, each["text"]) for each in one), (case, one)
         assert {each["error"] for each in one} <= {"ArgumentError", "DisagreementError"}
-    for one, parts in zip(saw[-2:], ([(r, 7 - r) for r in range(4)], [(r,) for r in range(4)]), strict=True):
+    for one, parts in zip(
+        saw[-2:], ([(r, 7 - r) for r in range(4)], [(r,) for r in range(4)]), strict=True
+    ):
         check(one, 2, [0] * 4 + [1] * 4)
         each = 64 // (8 if len(parts[0]) == 2 else 4)
         for data in range(2):
@@ -139,7 +155,12 @@ class FakeMesh:
 @pytest.mark.parametrize(
     ("names", "shape", "at", "expected"),
     [
-        (("pp", "dp_replicate", "dp_shard", "cp", "tp"), (2, 2, 2, 2, 2), [1, 1, 0, 1, 0], (2, 4, 6, (1, 2))),
+        (
+            ("pp", "dp_replicate", "dp_shard", "cp", "tp"),
+            (2, 2, 2, 2, 2),
+            [1, 1, 0, 1, 0],
+            (2, 4, 6, (1, 2)),
+        ),
         (("replicate", "shard"), (2, 4), [1, 2], (6, 8, 0, None)),
         (("HSDP_shard",), (4,), [3], (3, 4, 0, None)),
         (("tp",), (4,), [3], (0, 1, 3, None)),
@@ -152,6 +173,8 @@ def test_the_rule(names, shape, at, expected):
 
 def test_a_mesh_says_it_all(daemon):
     with pytest.raises(ValueError, match="mesh, rank, world, peer: a mesh says them all"):
-        tokend.Loader("train", 2, socket=daemon.socket, mesh=FakeMesh(("dp",), (1,), [0]), rank=0, world=1)
+        tokend.Loader(
+            "train", 2, socket=daemon.socket, mesh=FakeMesh(("dp",), (1,), [0]), rank=0, world=1
+        )
     with pytest.raises(TypeError, match="mesh: 3, must be a torch.distributed DeviceMesh"):
         tokend.Loader("train", 2, socket=daemon.socket, mesh=3)

@@ -44,7 +44,12 @@ def check(daemon, loader, function, batches, start=0, rank=0, world=1, micro=4, 
 
 def children():
     """Processes that we have started and that live, but zombies of none."""
-    done = subprocess.run(["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [int(line.split()[0]) for line in done.stdout.splitlines() if "tokend.workers" in line]
 
 
@@ -74,7 +79,15 @@ def test_a_transform_is_a_function_of_the_row_alone(daemon, workers):
         assert loader.position == loader.taken == 120
         assert len(children()) == workers
     wait_until(lambda: not children(), "the end of the workers")
-    with make(daemon, transform=transforms.shuffle, workers=workers, start=state["cursor"], rank=1, world=3, micro=5) as loader:
+    with make(
+        daemon,
+        transform=transforms.shuffle,
+        workers=workers,
+        start=state["cursor"],
+        rank=1,
+        world=3,
+        micro=5,
+    ) as loader:
         check(daemon, loader, transforms.shuffle, 10, start=120, rank=1, world=3, micro=5)
 
 
@@ -97,7 +110,17 @@ def test_state_seek_and_mixes_with_a_transform(daemon, workers):
         loader.seek(position=0, rank=2, world=3, micro_batch=7)
         check(daemon, loader, transforms.in_place, 5, rank=2, world=3, micro=7)
         assert loader.set_mix({"code": 1}) == 1024
-        check(daemon, loader, transforms.in_place, 60, start=105, rank=2, world=3, micro=7, cursor=loader.state_dict()["cursor"])
+        check(
+            daemon,
+            loader,
+            transforms.in_place,
+            60,
+            start=105,
+            rank=2,
+            world=3,
+            micro=7,
+            cursor=loader.state_dict()["cursor"],
+        )
 
 
 def test_batches_fit_where_a_seek_was_interrupted(daemon, monkeypatch):
@@ -111,7 +134,10 @@ def test_batches_fit_where_a_seek_was_interrupted(daemon, monkeypatch):
             patch.setattr(loader._source, "begin", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 loader.seek(position=0, micro_batch=16)
-        assert next(loader)["input_ids"].shape == (16, SEQ)  # and no more than that was written to its memory
+        assert next(loader)["input_ids"].shape == (
+            16,
+            SEQ,
+        )  # and no more than that was written to its memory
         assert loader.taken == 16
 
 
@@ -132,7 +158,15 @@ def test_commit_with_workers(daemon):
 def test_the_end_of_a_finite_stream(daemon, workers):
     seen = []
     for rank in range(3):
-        with make(daemon, "finite", micro=5, rank=rank, world=3, transform=transforms.in_place, workers=workers) as loader:
+        with make(
+            daemon,
+            "finite",
+            micro=5,
+            rank=rank,
+            world=3,
+            transform=transforms.in_place,
+            workers=workers,
+        ) as loader:
             batches = list(loader)
             assert len(batches) == len(loader) == 32
             assert next(loader, None) is None
@@ -148,7 +182,10 @@ def test_the_end_of_a_finite_stream(daemon, workers):
 def test_what_a_transform_goes_with(daemon, workers):
     """int32, provenance, a mask of the loss, and a slice, on top of each other."""
     more = {"dtype": torch.int32, "provenance": True, "loss_mask": True, "cp": (1, 2, "contiguous")}
-    with make(daemon, transform=transforms.in_place, workers=workers, **more) as loader, make(daemon, provenance=True) as plain:
+    with (
+        make(daemon, transform=transforms.in_place, workers=workers, **more) as loader,
+        make(daemon, provenance=True) as plain,
+    ):
         for _ in range(4):
             batch, whole = next(loader), next(plain)
             assert batch["input_ids"].dtype == torch.int32
@@ -164,7 +201,9 @@ def test_what_a_transform_goes_with(daemon, workers):
 def test_a_transform_that_exits_ends_neither_trainer_nor_worker(daemon, workers):
     with make(daemon, transform=transforms.exits_at_42, workers=workers) as loader:
         check(daemon, loader, lambda tokens, position, rng: tokens, 10)
-        with pytest.raises(tokend.TransformError, match=r"^transform: SystemExit: 3 \(position 42, dataset "):
+        with pytest.raises(
+            tokend.TransformError, match=r"^transform: SystemExit: 3 \(position 42, dataset "
+        ):
             next(loader)
         assert loader.position == 40
 
@@ -179,7 +218,10 @@ def test_a_transform_that_raises_names_the_row_and_stops(daemon, workers):
         for _ in range(3):
             with pytest.raises(tokend.TransformError) as error:
                 next(loader)
-            assert str(error.value) == f"transform: KeyError: 'no such thing' ({place}): the cursor is before this batch"
+            assert (
+                str(error.value)
+                == f"transform: KeyError: 'no such thing' ({place}): the cursor is before this batch"
+            )
             assert (error.value.position, error.value.offset) == (42, row["offset"])
             assert loader.position == loader.taken == 40
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == 40
@@ -197,7 +239,10 @@ def test_a_transform_that_raises_names_the_row_and_stops(daemon, workers):
     ],
 )
 def test_what_is_no_row_is_refused(daemon, function, text):
-    with make(daemon, transform=function) as loader, pytest.raises(tokend.TransformError, match=text):
+    with (
+        make(daemon, transform=function) as loader,
+        pytest.raises(tokend.TransformError, match=text),
+    ):
         next(loader)
 
 
@@ -211,12 +256,19 @@ def test_what_cannot_be_asked_for(daemon):
     def local(tokens, position, rng):
         return tokens
 
-    with pytest.raises(ValueError, match="workers: 2 of them have nothing to do without transform="):
+    with pytest.raises(
+        ValueError, match="workers: 2 of them have nothing to do without transform="
+    ):
         make(daemon, workers=2)
     for workers in (-1, 1.5, True):
-        with pytest.raises(ValueError, match=f"workers: {workers}, must be a number of processes, or 0"):
+        with pytest.raises(
+            ValueError, match=f"workers: {workers}, must be a number of processes, or 0"
+        ):
             make(daemon, workers=workers, transform=transforms.in_place)
-    with pytest.raises(tokend.ArgumentError, match="transform: .* cannot be sent to worker processes .* top level of a module"):
+    with pytest.raises(
+        tokend.ArgumentError,
+        match="transform: .* cannot be sent to worker processes .* top level of a module",
+    ):
         make(daemon, workers=2, transform=local)
     with pytest.raises(TypeError, match="transform: 3, must be a function"):
         make(daemon, transform=3)
@@ -228,7 +280,10 @@ def test_what_cannot_be_asked_for(daemon):
 
 def test_a_killed_worker_is_one_error(daemon):
     with make(daemon, transform=transforms.kills_itself, workers=2) as loader:
-        with pytest.raises(tokend.WorkerError, match=r"worker [01] of 2 \(pid \d+\) was killed by signal 9 .SIGKILL.: make the"):
+        with pytest.raises(
+            tokend.WorkerError,
+            match=r"worker [01] of 2 \(pid \d+\) was killed by signal 9 .SIGKILL.: make the",
+        ):
             for _ in range(20):
                 next(loader)
         place = loader.position
@@ -271,11 +326,20 @@ if __name__ == "__main__":
 def test_a_killed_trainer_leaves_no_workers(daemon, function):
     path = daemon.directory / "trainer.py"
     path.write_text(TRAINER)
-    environment = subprocess_environment(PYTHONPATH=f"{subprocess_environment()['PYTHONPATH']}:{ROOT}/tests/python")
-    trainer = subprocess.Popen([sys.executable, path, daemon.socket, function], stdout=subprocess.PIPE, text=True, env=environment)
+    environment = subprocess_environment(
+        PYTHONPATH=f"{subprocess_environment()['PYTHONPATH']}:{ROOT}/tests/python"
+    )
+    trainer = subprocess.Popen(
+        [sys.executable, path, daemon.socket, function],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
 
     def its():
-        done = subprocess.run(["pgrep", "-P", str(trainer.pid)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["pgrep", "-P", str(trainer.pid)], capture_output=True, text=True, check=False
+        )
         return [int(pid) for pid in done.stdout.split()]
 
     assert trainer.stdout.readline() == "there\n"
@@ -287,7 +351,9 @@ def test_a_killed_trainer_leaves_no_workers(daemon, function):
     def gone(pid):
         try:
             with open(f"/proc/{pid}/stat") as file:
-                return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # whoever is init has not looked yet
+                return (
+                    file.read().rsplit(")", 1)[1].split()[0] == "Z"
+                )  # whoever is init has not looked yet
         except FileNotFoundError:
             return True
 
@@ -307,10 +373,20 @@ def turn(tokens, position, rng):
 def test_a_transform_of_the_script_itself(daemon):
     path = daemon.directory / "script.py"
     main = 'if __name__ == "__main__":'
-    for guard, text, status in ((f"{main} ", "[0, 1, 2, 3]", 0), ("", f"put what the program does under {main}", 1)):
+    for guard, text, status in (
+        (f"{main} ", "[0, 1, 2, 3]", 0),
+        ("", f"put what the program does under {main}", 1),
+    ):
         path.write_text(SCRIPT.format(guard=guard))
         command = [sys.executable, path, daemon.socket]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=subprocess_environment(),
+            timeout=60,
+        )
         assert done.returncode == status
         assert text in done.stdout + done.stderr
 
@@ -323,7 +399,10 @@ def test_a_transform_of_no_file(daemon, how):
         command, input=program, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60
     )  # fmt: skip
     assert done.returncode == 1
-    assert "is not in a file, worker processes cannot import it: put it into a module, or workers=0" in done.stderr
+    assert (
+        "is not in a file, worker processes cannot import it: put it into a module, or workers=0"
+        in done.stderr
+    )
 
 
 SPAWNS = """
@@ -344,7 +423,14 @@ def test_a_transform_of_the_script_in_a_process_that_it_spawned(daemon):
     path = daemon.directory / "spawns.py"
     path.write_text(SPAWNS)
     command = [sys.executable, path, daemon.socket]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=subprocess_environment(),
+        timeout=60,
+    )
     assert done.stdout == "[4, 5, 6, 7]\n", done.stderr
 
 
@@ -415,7 +501,14 @@ def test_operators_do_not_wait_for_workers(daemon):
         assert asked.returncode == 0, asked.communicate()
         assert '"rank":2' not in asked.stdout.read().replace(" ", "")
         loader.seek(position=1000)
-        check(daemon, loader, transforms.in_place, 30, start=1000, cursor=loader.state_dict()["cursor"])
+        check(
+            daemon,
+            loader,
+            transforms.in_place,
+            30,
+            start=1000,
+            cursor=loader.state_dict()["cursor"],
+        )
 
 
 # ---- the worked example ----
@@ -483,7 +576,9 @@ def test_an_interruption_behind_a_workers_word_loses_no_batch(daemon, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             next(loader)
         monkeypatch.undo()
-        assert [row for batch in loader for row in batch["position"].tolist()] == list(range(4, 468))
+        assert [row for batch in loader for row in batch["position"].tolist()] == list(
+            range(4, 468)
+        )
 
 
 def test_an_interruption_behind_a_workers_batch_loses_none(daemon, monkeypatch):
@@ -513,7 +608,9 @@ def test_what_a_transform_says_is_one_line(daemon, workers):
     with make(daemon, transform=transforms.two_lines, workers=workers) as loader:
         with pytest.raises(tokend.TransformError) as caught:
             next(loader)
-        assert re.fullmatch(r"transform: RuntimeError: one two \(position 0, dataset web, .*", str(caught.value))
+        assert re.fullmatch(
+            r"transform: RuntimeError: one two \(position 0, dataset web, .*", str(caught.value)
+        )
 
 
 def test_workers_that_are_lost_in_a_transform_end_together(daemon):
@@ -550,7 +647,12 @@ def test_closed_by_another_thread(daemon):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_mix_in_the_midst_of_a_finite_stream_does_not_move_its_end(daemon, workers):
     text = daemon.config.read_text()
-    daemon.config.write_text(text + text[text.index("  train:") : text.index("  finite:")].replace("train:", "short:\n    samples: 2000"))
+    daemon.config.write_text(
+        text
+        + text[text.index("  train:") : text.index("  finite:")].replace(
+            "train:", "short:\n    samples: 2000"
+        )
+    )
     daemon.stop()
     daemon.start()
     with make(daemon, "short", transform=transforms.in_place, workers=workers) as loader:
@@ -563,17 +665,30 @@ def test_a_mix_in_the_midst_of_a_finite_stream_does_not_move_its_end(daemon, wor
 
 def examples(daemon, *command):
     config = daemon.config.read_text()
-    daemon.config.write_text(config.replace("    seed: 42\n", "    seed: 42\n    eos: 0\n    documents: true\n"))
+    daemon.config.write_text(
+        config.replace("    seed: 42\n", "    seed: 42\n    eos: 0\n    documents: true\n")
+    )
     environment = subprocess_environment(XDG_RUNTIME_DIR=str(daemon.directory), OMP_NUM_THREADS="1")
     daemon.stop()
     daemon.start()
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_fim_example_runs(daemon, workers):
-    said = examples(daemon, ROOT / "client/example/fim.py", daemon.config, str(workers)).splitlines()
-    assert [line.split(" documents")[0] for line in said] == [f"samples {[4 * i + j for j in range(4)]}" for i in range(3)]
+    said = examples(
+        daemon, ROOT / "client/example/fim.py", daemon.config, str(workers)
+    ).splitlines()
+    assert [line.split(" documents")[0] for line in said] == [
+        f"samples {[4 * i + j for j in range(4)]}" for i in range(3)
+    ]
     assert any("marks [0, 0, 0]" not in line for line in said)

@@ -68,9 +68,15 @@ print(json.dumps(said))
 def run(daemon, scenario, world):
     meet = daemon.directory / f"meet-{scenario}"
     environment = subprocess_environment(OMP_NUM_THREADS="1")
-    commands = [[sys.executable, "-c", PROGRAM, daemon.socket, meet, str(rank), str(world), scenario] for rank in range(world)]
+    commands = [
+        [sys.executable, "-c", PROGRAM, daemon.socket, meet, str(rank), str(world), scenario]
+        for rank in range(world)
+    ]
     processes = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for command in commands
     ]
     try:
         ends = [process.communicate(timeout=120) for process in processes]

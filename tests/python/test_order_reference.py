@@ -78,7 +78,20 @@ def test_units(weights, units):
 
 def test_split():
     segment = ref.first_segment(ref.units_of([0.7, 0.25, 0.05]))
-    expected = [(0, 0), (1, 0), (0, 1), (0, 2), (0, 3), (1, 1), (0, 4), (0, 5), (0, 6), (2, 0), (1, 2), (0, 7)]
+    expected = [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 1),
+        (0, 4),
+        (0, 5),
+        (0, 6),
+        (2, 0),
+        (1, 2),
+        (0, 7),
+    ]
     assert [segment.split(j) for j in range(12)] == expected
     assert [segment.join(d, k) for d, k in expected] == list(range(12))
 
@@ -134,7 +147,9 @@ def test_block():
     assert {x: ref.window_of(dataset, 42, 0, x) for x in windows} == windows
     tail = [x for x in range(332) if ref.window_of(dataset, 42, 0, x) >= 328]
     assert tail == [167, 177, 180, 182]
-    assert all(ref.unwindow(dataset, 42, 0, ref.window_of(dataset, 42, 0, x)) == x for x in range(332))
+    assert all(
+        ref.unwindow(dataset, 42, 0, ref.window_of(dataset, 42, 0, x)) == x for x in range(332)
+    )
 
 
 def test_block_larger_than_the_dataset():
@@ -204,7 +219,9 @@ def random_order(rng):
         )
         for d in range(rng.randrange(1, 6))
     ]
-    order = ref.Order(rng.getrandbits(64), 7, datasets, [rng.random() + 0.01 for _ in datasets], stride=5)
+    order = ref.Order(
+        rng.getrandbits(64), 7, datasets, [rng.random() + 0.01 for _ in datasets], stride=5
+    )
     at = 0
     for _ in range(rng.randrange(3)):
         at += 1024 * rng.randrange(1, 4)

@@ -19,12 +19,23 @@ def make(daemon, stream="finite", micro=5, **more):
 
 
 def positions(batches):
-    return [position for batch in batches for position in batch["position"].tolist() if position >= 0]
+    return [
+        position for batch in batches for position in batch["position"].tolist() if position >= 0
+    ]
 
 
 def verify(daemon, records, *more):
     """(exit status, one object for each peer and pass)"""
-    command = [BIN / "tokctl", "verify", "-c", daemon.config, "finite", records, "--json", *map(str, more)]
+    command = [
+        BIN / "tokctl",
+        "verify",
+        "-c",
+        daemon.config,
+        "finite",
+        records,
+        "--json",
+        *map(str, more),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1) and done.stdout, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
@@ -57,7 +68,16 @@ def test_a_pass_that_was_left_goes_on(daemon):
 # ---- beginning again ----
 
 
-@pytest.mark.parametrize("more", [{}, {"framework": "numpy"}, {"transform": transforms.in_place, "workers": 2}, {"prefetched": 1}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"framework": "numpy"},
+        {"transform": transforms.in_place, "workers": 2},
+        {"prefetched": 1},
+    ],
+    ids=str,
+)
 def test_the_next_pass_begins_again_at_the_first_position(daemon, more):
     with make(daemon, **more) as loader:
         for _ in range(3):
@@ -95,7 +115,9 @@ def test_a_state_saved_at_the_end_has_no_batches_once(daemon):
         state = loader.state_dict()
     with make(daemon) as loader:
         loader.load_state_dict(state)
-        with pytest.warns(UserWarning, match="tokend: this pass has no batches: .* the stream's end, position 468") as caught:
+        with pytest.warns(
+            UserWarning, match="tokend: this pass has no batches: .* the stream's end, position 468"
+        ) as caught:
             assert list(loader) == []
         assert caught[0].filename == __file__
         with warnings.catch_warnings():
@@ -117,7 +139,9 @@ def test_ranks_begin_again_each_for_itself(daemon):
 def test_an_endless_stream_has_one_pass(daemon):
     with make(daemon, "train", 4) as loader:
         for start in (0, 8):
-            assert positions(batch for _, batch in zip(range(2), loader)) == list(range(start, start + 8))
+            assert positions(batch for _, batch in zip(range(2), loader)) == list(
+                range(start, start + 8)
+            )
 
 
 # ---- the record ----
@@ -152,7 +176,10 @@ def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
             pass
     status, passes = verify(daemon, records)
     assert status == 0
-    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [(0, WINDOWS, 0), (1, WINDOWS, 0)]
+    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [
+        (0, WINDOWS, 0),
+        (1, WINDOWS, 0),
+    ]
 
 
 TRAINER = """
@@ -177,15 +204,29 @@ def test_a_kill_in_the_second_pass(daemon):
     records, save = daemon.directory / "records", daemon.directory / "cursor"
 
     def run(passes, steps):
-        command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, str(passes), str(steps)]
-        return subprocess.run(command, env=subprocess_environment(), capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-c",
+            TRAINER,
+            daemon.socket,
+            records,
+            save,
+            str(passes),
+            str(steps),
+        ]
+        return subprocess.run(
+            command, env=subprocess_environment(), capture_output=True, text=True, check=False
+        )
 
     assert run(1, 30).returncode == -signal.SIGKILL
     done = run(0, 1000)
     assert done.returncode == 0, done.stderr
     status, passes = verify(daemon, records)
     assert status == 0
-    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [(0, WINDOWS, 0), (1, WINDOWS, 15)]
+    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [
+        (0, WINDOWS, 0),
+        (1, WINDOWS, 15),
+    ]
 
 
 def test_a_row_lost_in_the_second_pass_is_found(daemon):

@@ -59,7 +59,10 @@ def later(seconds, act):
 def test_a_first_attach_waits_for_memory_that_others_hold(daemon):
     limit_memory(daemon, 2)
     others = [client(daemon) for _ in range(2)]
-    with later(2.5, others[0].close), pytest.warns(RuntimeWarning, match=r"memory: in .* refused for 2 s, trying again for 17 s"):
+    with (
+        later(2.5, others[0].close),
+        pytest.warns(RuntimeWarning, match=r"memory: in .* refused for 2 s, trying again for 17 s"),
+    ):
         late = client(daemon)
     assert take(late) == [0, 1, 2, 3]
 
@@ -100,7 +103,9 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
     log = open(daemon.directory / "log", "a")
-    daemon.process = subprocess.Popen([BIN / "tokend", "-c", daemon.config], stdout=log, stderr=log, preexec_fn=few_descriptors)
+    daemon.process = subprocess.Popen(
+        [BIN / "tokend", "-c", daemon.config], stdout=log, stderr=log, preexec_fn=few_descriptors
+    )
     wait_until(daemon.answers, "the daemon's start")
     held = []
     with pytest.raises(tokend.RefusedError, match="connections are all that the descriptors allow"):
@@ -113,7 +118,10 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
 
 def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
     daemon = Daemon(directory)
-    with later(2.5, daemon.start), pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s"):
+    with (
+        later(2.5, daemon.start),
+        pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s"),
+    ):
         loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
     with loader:
         assert next(loader)["position"].tolist() == [0, 1, 2, 3]
@@ -122,7 +130,10 @@ def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
 
 def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_with_nobody(daemon):
     daemon.freeze()
-    with later(2.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"):
+    with (
+        later(2.5, lambda: daemon.signal(signal.SIGCONT)),
+        pytest.warns(RuntimeWarning, match=r"has not answered for 2 s: is it starting"),
+    ):
         late = client(daemon, connect_ms=100)
     assert take(late) == [0, 1, 2, 3]
 
@@ -139,7 +150,9 @@ def opening(daemon):
     log = daemon.directory / "log"
     for _ in range(10):  # a busy machine may not see it in time
         with log.open("w") as file:
-            daemon.process = subprocess.Popen([BIN / "tokend", "-c", daemon.config], stdout=file, stderr=file)
+            daemon.process = subprocess.Popen(
+                [BIN / "tokend", "-c", daemon.config], stdout=file, stderr=file
+            )
         while not daemon.answers():
             assert daemon.process.poll() is None, log.read_text()
         daemon.freeze()
@@ -156,8 +169,13 @@ def opening(daemon):
 
 def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
     with opening(Daemon(directory)) as daemon:
-        with later(2.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning, match="is it starting"):
-            loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
+        with (
+            later(2.5, lambda: daemon.signal(signal.SIGCONT)),
+            pytest.warns(RuntimeWarning, match="is it starting"),
+        ):
+            loader = tokend.Loader(
+                "train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy"
+            )
         with loader:
             assert next(loader)["position"].tolist() == [0, 1, 2, 3]
 
@@ -192,7 +210,10 @@ def test_an_edit_needs_no_memory_of_its_own(daemon):
         assert [rank.obey("skip", "samples 80") for rank in ranks] == [place] * 2
         assert [take(rank)[0] for rank in ranks] == [place, place + 4]
         place += 8
-    wait_until(lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 3, "the end of the rings that were left")
+    wait_until(
+        lambda: len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) == 3,
+        "the end of the rings that were left",
+    )
     with pytest.raises(tokend.RefusedError, match="raise memory:"):
         client(daemon, run="third", deadline_ms=300)
 
@@ -201,7 +222,9 @@ def test_the_log_of_mixes_knows_of_an_edit_that_was_taken_back(daemon):
     """It is the last thing that happened to the run: nobody attaches again, so nobody else corrects the log."""
 
     def dataset(*more):
-        plan = daemon.tokctl("plan", "-c", daemon.config, "train", "--from", 4096, "--count", 64, "--json", *more)
+        plan = daemon.tokctl(
+            "plan", "-c", daemon.config, "train", "--from", 4096, "--count", 64, "--json", *more
+        )
         return [line["dataset"] for line in plan]
 
     ours = client(daemon, run="job")
@@ -210,7 +233,9 @@ def test_the_log_of_mixes_knows_of_an_edit_that_was_taken_back(daemon):
     wait_until(lambda: set(dataset("--run", "job")) == {"code"}, "the log to have the mix")
     ours.undo()
     assert take(ours) == [4, 5, 6, 7]
-    wait_until(lambda: dataset("--run", "job") == dataset(), "the log to have the mix before it again")
+    wait_until(
+        lambda: dataset("--run", "job") == dataset(), "the log to have the mix before it again"
+    )
 
 
 def test_an_edit_is_taken_back_without_memory_and_without_a_daemon(daemon):
@@ -249,7 +274,13 @@ def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
     with another_daemon() as other:
         limit_memory(daemon, 1, slots=0)
         limit_memory(other, 1, slots=0)
-        with Job(daemon.directory, [daemon.socket, other.socket], steps=100_000, pause=0.1, tells="acting") as job:
+        with Job(
+            daemon.directory,
+            [daemon.socket, other.socket],
+            steps=100_000,
+            pause=0.1,
+            tells="acting",
+        ) as job:
             job.wait_for_steps(20)
             other.freeze()  # its session has batches for 64 steps, but cannot go to another ring
             tokctl = ask(daemon, "skip", "--samples", 100)
@@ -282,7 +313,9 @@ def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
         client(daemon, deadline_ms=300)
 
 
-@pytest.mark.parametrize("text", ["x" * 3000, "é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200])
+@pytest.mark.parametrize(
+    "text", ["x" * 3000, "é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200]
+)
 def test_a_failure_of_any_length_reaches_the_operator(daemon, text):
     """Answers hold 1,023 bytes. What is longer is cut where a character ends."""
     loader = tokend.Loader("train", 4, socket=daemon.socket, run="job", rank=0, world=1)

@@ -55,16 +55,25 @@ def test_a_loop_that_fetches_one_batch_ahead(daemon, way):
     records, save, trained = (daemon.directory / name for name in ("records", "save", "trained"))
     for _ in range(4):
         command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, trained, way]
-        done = subprocess.run(command, env=subprocess_environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=subprocess_environment(), capture_output=True, text=True, check=False
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
     rows = [int(position) for position in trained.read_text().split()]
     lost = sorted(set(range(max(rows) + 1)) - set(rows))
     assert len(rows) == len(set(rows)) == 4 * 10 * MICRO
     assert len(lost) == (3 * MICRO if way == "naive" else 0), lost
     command = [BIN / "tokctl", "verify", "-c", daemon.config, "train", records, "--json"]
-    (verdict,) = map(json.loads, subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
-    assert verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0  # what was taken, trained on or not
-    assert verdict["void"] == (3 * MICRO if way == "seek" else 0)  # what is not committed is not recorded
+    (verdict,) = map(
+        json.loads,
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines(),
+    )
+    assert (
+        verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0
+    )  # what was taken, trained on or not
+    assert verdict["void"] == (
+        3 * MICRO if way == "seek" else 0
+    )  # what is not committed is not recorded
     committed = way in ("prefetched", "commit")
     assert verdict["to"] == max(rows) + 1 if committed or way == "drop" else max(rows) + 1 + MICRO
 
@@ -126,7 +135,10 @@ def is_refused(loader, records, position, times=2):
     """The call that could not commit, and each that repeats it."""
     with full(records):
         for _ in range(times):
-            with pytest.raises(tokend.ArgumentError, match=r"record: .*: File too large: nothing was committed; .* call again"):
+            with pytest.raises(
+                tokend.ArgumentError,
+                match=r"record: .*: File too large: nothing was committed; .* call again",
+            ):
                 next(loader)
             assert loader.position == position
 
@@ -144,9 +156,26 @@ def test_a_record_that_cannot_be_written_loses_no_batch(daemon, n):
         for ends in range(1, 3):
             assert next(loader, None) is None
             assert loader.position == 468 - MICRO * max(0, n - ends)
-    command = [BIN / "tokctl", "verify", "-c", daemon.config, "finite", records, "--from", 448, "--json"]
-    (verdict,) = map(json.loads, subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.splitlines())
-    assert verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0 and verdict["to"] == 468
+    command = [
+        BIN / "tokctl",
+        "verify",
+        "-c",
+        daemon.config,
+        "finite",
+        records,
+        "--from",
+        448,
+        "--json",
+    ]
+    (verdict,) = map(
+        json.loads,
+        subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, check=True
+        ).stdout.splitlines(),
+    )
+    assert (
+        verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0 and verdict["to"] == 468
+    )
 
 
 def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daemon):
@@ -159,7 +188,10 @@ def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daem
         assert [next(loader)["position"].tolist() for _ in range(2)] == [[1000, 1001], [1002, 1003]]
         is_refused(loader, records, 1002, times=1)
         loader.seek(micro_batch=3)  # from here: behind the batch that is kept
-        assert [next(loader)["position"].tolist() for _ in range(2)] == [[1004, 1005], [1006, 1007, 1008]]
+        assert [next(loader)["position"].tolist() for _ in range(2)] == [
+            [1004, 1005],
+            [1006, 1007, 1008],
+        ]
         assert loader.position == 1006
 
 
@@ -169,5 +201,7 @@ def test_it_excludes_commit(daemon):
         with pytest.raises(tokend.ArgumentError, match="commit: prefetched=1 commits by itself"):
             loader.commit()
     for wrong in (-1, True, 1.5, "1"):
-        with pytest.raises(tokend.ArgumentError, match="prefetched: .*, must be the number of batches"):
+        with pytest.raises(
+            tokend.ArgumentError, match="prefetched: .*, must be the number of batches"
+        ):
             make(daemon, prefetched=wrong)

@@ -39,20 +39,29 @@ def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):
     try:
         forker = [sys.executable, "-c", FORKER, str(config)]
         done = subprocess.run(
-            forker, env=subprocess_environment(XDG_RUNTIME_DIR=str(directory)), capture_output=True, text=True, timeout=60, check=False
+            forker,
+            env=subprocess_environment(XDG_RUNTIME_DIR=str(directory)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     finally:
         kill_private(directory)
 
 
-def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(directory, monkeypatch):
+def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(
+    directory, monkeypatch
+):
     fits = 107 - len("/tokend/0123456789abcdef.sock") - len(f"{directory}/")
     for length, taken in ((fits, True), (fits + 1, False)):
         runtime = directory / ("x" * length)
         runtime.mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        assert private.directory() == (f"{runtime}/tokend" if taken else f"/tmp/tokend-{os.getuid()}")
+        assert private.directory() == (
+            f"{runtime}/tokend" if taken else f"/tmp/tokend-{os.getuid()}"
+        )
         path = private.socket_of(Daemon(directory).config)
         assert len(path) <= 107
         assert path.startswith(private.directory())
@@ -61,5 +70,8 @@ def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(di
 def test_a_place_that_cannot_be_had_is_one_line(directory, monkeypatch):
     (directory / "file").write_text("")
     monkeypatch.setattr(private, "directory", lambda: f"{directory}/file/tokend")
-    with pytest.raises(tokend.Error, match=rf"^config: {directory}/file/tokend: Not a directory: set XDG_RUNTIME_DIR"):
+    with pytest.raises(
+        tokend.Error,
+        match=rf"^config: {directory}/file/tokend: Not a directory: set XDG_RUNTIME_DIR",
+    ):
         private.make_directory()

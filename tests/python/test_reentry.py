@@ -38,7 +38,14 @@ def test_a_handler_may_ask_where_we_are(daemon):
 
 
 @pytest.mark.timeout(30, method="thread")
-@pytest.mark.parametrize("call", [lambda client: client.checkpoint("now"), lambda client: client.attend(), lambda client: client.close()])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.checkpoint("now"),
+        lambda client: client.attend(),
+        lambda client: client.close(),
+    ],
+)
 def test_a_handler_cannot_wait_within_a_wait(daemon, call):
     with pytest.raises(Error, match=r"busy: .* signal"):
         interrupted(daemon, call)

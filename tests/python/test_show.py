@@ -22,7 +22,10 @@ SEQ_LEN = 64
 
 def corpus():
     """Text that is ASCII: every token then has a text of its own. Some of the standard library, with its documentation."""
-    texts = [pathlib.Path(path).read_text() for path in (argument.__file__ for argument in (json, pathlib, shutil, subprocess, re))]
+    texts = [
+        pathlib.Path(path).read_text()
+        for path in (argument.__file__ for argument in (json, pathlib, shutil, subprocess, re))
+    ]
     return [text for text in texts if text.isascii()]
 
 
@@ -31,7 +34,9 @@ def of_hugging_face(directory, documents):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=1000, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=1000,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
     path = directory / "tokenizer.json"
@@ -40,14 +45,24 @@ def of_hugging_face(directory, documents):
 
 
 def of_tiktoken(directory, documents):
-    words = sorted({word.encode() for text in documents for word in re.findall(" ?[a-z_]{2,}", text)})[:5000]
-    ranks = {token: rank for rank, token in enumerate([bytes([byte]) for byte in range(256)] + words)}
+    words = sorted(
+        {word.encode() for text in documents for word in re.findall(" ?[a-z_]{2,}", text)}
+    )[:5000]
+    ranks = {
+        token: rank for rank, token in enumerate([bytes([byte]) for byte in range(256)] + words)
+    }
     path = directory / "words.tiktoken"
-    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items()))
+    path.write_bytes(
+        b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+    )
 
     def encode(text):
         parts = re.findall(" ?[a-z_]{2,}|.", text, re.DOTALL)
-        return [rank for part in parts for rank in ([ranks[part.encode()]] if part.encode() in ranks else [*part.encode()])]
+        return [
+            rank
+            for part in parts
+            for rank in ([ranks[part.encode()]] if part.encode() in ranks else [*part.encode()])
+        ]
 
     return path, encode
 
@@ -79,7 +94,13 @@ def write_shards(directory, documents, encode):
 
 def show(*arguments, code=0, **keys):
     command = [sys.executable, "-m", "tokend.show", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=conftest.subprocess_environment(**keys), check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=conftest.subprocess_environment(**keys),
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
@@ -112,21 +133,47 @@ def test_what_a_loader_was_given_across_a_mix(directory):
     log = open(directory / "text.log", "w")
     process = subprocess.Popen([conftest.BIN / "tokend", "-c", config], stdout=log, stderr=log)
     try:
-        conftest.wait_until(lambda: "ready at" in (directory / "text.log").read_text(), "the daemon's start")
-        options = {"socket": f"{directory}/text.sock", "run": "job", "rank": 0, "world": 1, "framework": "numpy"}
+        conftest.wait_until(
+            lambda: "ready at" in (directory / "text.log").read_text(), "the daemon's start"
+        )
+        options = {
+            "socket": f"{directory}/text.sock",
+            "run": "job",
+            "rank": 0,
+            "world": 1,
+            "framework": "numpy",
+        }
         with tokend.Loader("train", 4, **options) as loader:
             given = [next(loader) for _ in range(100)]
             assert loader.set_mix({"code": 1}) == 1024
             given += [next(loader) for _ in range(200)]
         for step in (0, 99, 100, 255, 256, 299):
-            asked = ("-c", config, "train", "--step", step, "--world", 1, "--micro", 4, "--run", "job")
+            asked = (
+                "-c",
+                config,
+                "train",
+                "--step",
+                step,
+                "--world",
+                1,
+                "--micro",
+                4,
+                "--run",
+                "job",
+            )
             assert [row["tokens"][:-1] for row in rows(*asked)] == given[step]["input_ids"].tolist()
             shown = rows(*asked, "--tokenizer", tokenizer)
-            assert [(row["position"], row["rank"], row["row"]) for row in shown] == [(4 * step + b, 0, b) for b in range(4)]
-            assert [row["dataset"] for row in shown] == [("prose", "code")[d] for d in given[step]["dataset"]]
+            assert [(row["position"], row["rank"], row["row"]) for row in shown] == [
+                (4 * step + b, 0, b) for b in range(4)
+            ]
+            assert [row["dataset"] for row in shown] == [
+                ("prose", "code")[d] for d in given[step]["dataset"]
+            ]
         assert all(row["dataset"] == "code" for row in shown)
         without = rows("-c", config, "train", "--position", 4 * 299, "--count", 4)
-        assert any(row["dataset"] == "prose" for row in without)  # the config alone knows nothing of the mix
+        assert any(
+            row["dataset"] == "prose" for row in without
+        )  # the config alone knows nothing of the mix
     finally:
         process.kill()
         process.wait()
@@ -140,18 +187,50 @@ def test_for_people(directory):
     text = show(*ask, "--tokenizer", tokenizer)
     heads = [line for line in text.splitlines() if line.startswith("position ")]
     assert [re.sub("(dataset|epoch|offset) [a-z0-9]+", r"\1 X", line) for line in heads] == [
-        f"position {i}  dataset X  epoch X  shard 0.bin  offset X  rank {i}  row 0" for i in range(2)
+        f"position {i}  dataset X  epoch X  shard 0.bin  offset X  rank {i}  row 0"
+        for i in range(2)
     ]
-    assert "\x1b" not in text and "\r" not in text and "plain text\N{REPLACEMENT CHARACTER}[31m red" in text
+    assert (
+        "\x1b" not in text
+        and "\r" not in text
+        and "plain text\N{REPLACEMENT CHARACTER}[31m red" in text
+    )
     numbers = show(*ask, "--rank", 1).splitlines()
     assert numbers[0].startswith("position 1  ") and len(numbers[1].split()) == SEQ_LEN + 1
 
 
 def test_padding(daemon):
     windows = 30_001 // 64
-    shown = rows("-c", daemon.config, "finite", "--step", 0, "--from", windows - 1, "--world", 2, "--micro", 1)
-    assert [(row["rank"], row["position"], row["tokens"] is None) for row in shown] == [(0, windows - 1, False), (1, None, True)]
-    text = show("-c", daemon.config, "finite", "--step", 0, "--from", windows - 1, "--world", 2, "--micro", 1)
+    shown = rows(
+        "-c",
+        daemon.config,
+        "finite",
+        "--step",
+        0,
+        "--from",
+        windows - 1,
+        "--world",
+        2,
+        "--micro",
+        1,
+    )
+    assert [(row["rank"], row["position"], row["tokens"] is None) for row in shown] == [
+        (0, windows - 1, False),
+        (1, None, True),
+    ]
+    text = show(
+        "-c",
+        daemon.config,
+        "finite",
+        "--step",
+        0,
+        "--from",
+        windows - 1,
+        "--world",
+        2,
+        "--micro",
+        1,
+    )
     assert "rank 1  row 0  padding: the stream has ended" in text
 
 
@@ -168,7 +247,11 @@ def test_refusals_are_one_line(directory):
     ):
         bad.write_bytes(content)
         said = show(*at, "--tokenizer", bad, code=1)
-        assert said.count("\n") == 1 and said.startswith(f"tokend.show: --tokenizer {bad}") and text in said
+        assert (
+            said.count("\n") == 1
+            and said.startswith(f"tokend.show: --tokenizer {bad}")
+            and text in said
+        )
     said = show(*at, "--tokenizer", directory / "none", code=1)
     assert said.count("\n") == 1 and "No such file" in said
     said = show(*at, "--cursor", directory / "none", code=1)
@@ -189,15 +272,34 @@ def test_a_missing_package_is_named(directory, package):
     tokenizer.write_bytes(b"{}" if package == "tokenizers" else b"\x0a")
     said = show("-c", config, "train", "--position", 0, "--tokenizer", tokenizer, code=1,
                 PYTHONPATH=f"{directory}/shadow:{conftest.PACKAGE}")  # fmt: skip
-    assert said == f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip install {package}\n"
+    assert (
+        said
+        == f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip install {package}\n"
+    )
 
 
 def test_a_reader_that_has_seen_enough(directory):
     documents = corpus()
     _, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)
-    command = [sys.executable, "-m", "tokend.show", "-c", config, "train", "--position", "0", "--count", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=conftest.subprocess_environment()) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "tokend.show",
+        "-c",
+        config,
+        "train",
+        "--position",
+        "0",
+        "--count",
+        "100000",
+    ]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=conftest.subprocess_environment(),
+    ) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""

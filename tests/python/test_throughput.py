@@ -10,7 +10,9 @@ from tokend.throughput import Throughput
 
 
 def test_tokens_are_those_of_all_ranks_and_waiting_is_a_share_of_the_time(daemon):
-    with tokend.Loader("train", 4, socket=daemon.socket, run="throughput", rank=1, world=3) as loader:
+    with tokend.Loader(
+        "train", 4, socket=daemon.socket, run="throughput", rank=1, world=3
+    ) as loader:
         next(loader)
         throughput = Throughput(loader)
         for _ in range(5):
@@ -20,7 +22,11 @@ def test_tokens_are_those_of_all_ranks_and_waiting_is_a_share_of_the_time(daemon
         assert said["tokend/tokens_per_second"] > 0
         assert 0 <= said["tokend/wait_share"] <= 1
         again = throughput()  # since the last call
-        assert (again["tokend/tokens"], again["tokend/tokens_per_second"], again["tokend/wait_seconds"]) == (said["tokend/tokens"], 0, 0)
+        assert (
+            again["tokend/tokens"],
+            again["tokend/tokens_per_second"],
+            again["tokend/wait_seconds"],
+        ) == (said["tokend/tokens"], 0, 0)
 
 
 def test_a_trainer_that_waits_for_its_daemon_is_told_how_long(daemon):
@@ -52,7 +58,9 @@ def test_tokens_do_not_jump_when_the_world_changes(daemon):
 
 
 def test_asking_for_numbers_changes_none(daemon):
-    with tokend.Loader("train", 4, socket=daemon.socket, run="asked", transform=transforms.slow) as loader:
+    with tokend.Loader(
+        "train", 4, socket=daemon.socket, run="asked", transform=transforms.slow
+    ) as loader:
         throughput, other = Throughput(loader), Throughput(loader)
         next(loader)
         assert other()["tokend/data_share"] > 0.5

@@ -26,7 +26,14 @@ def corpus():
     """Some of the standard library, and what is not ASCII, has NULs, line ends of all kinds, or nothing at all."""
     names = sorted(pathlib.Path(json.__file__).parents[1].glob("[a-b]*.py"))
     texts = [path.read_text(errors="strict") for path in names]
-    return [*texts, "", "žluťoučký kůň\r\n\u2028\U0001f600\x00\x85 end", "one", f"a {SPECIAL} b", " \n\n  spaces  "]
+    return [
+        *texts,
+        "",
+        "žluťoučký kůň\r\n\u2028\U0001f600\x00\x85 end",
+        "one",
+        f"a {SPECIAL} b",
+        " \n\n  spaces  ",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +55,16 @@ def command(*arguments):
 
 
 def environment(**keys):
-    return conftest.subprocess_environment(**{"PYTHONPATH": os.environ.get("PYTHONPATH", str(conftest.PACKAGE)), **keys})
+    return conftest.subprocess_environment(
+        **{"PYTHONPATH": os.environ.get("PYTHONPATH", str(conftest.PACKAGE)), **keys}
+    )
 
 
 def tokenize(*arguments, code=0, **keys):
     """(stdout, stderr)"""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(**keys), check=False)
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=environment(**keys), check=False
+    )
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
@@ -80,7 +91,9 @@ def split(numbers, eos):
 
 
 def write_jsonl(path, documents, field="text"):
-    path.write_text("".join(json.dumps({"id": i, field: text}) + "\n" for i, text in enumerate(documents)))
+    path.write_text(
+        "".join(json.dumps({"id": i, field: text}) + "\n" for i, text in enumerate(documents))
+    )
     return path
 
 
@@ -94,7 +107,9 @@ def test_round_trip(directory, kind):
     if kind == "tokenizers":
         tokenizer = with_special(directory, documents)
     else:
-        tokenizer, _ = (of_tiktoken if kind == "tiktoken" else of_sentencepiece)(directory, documents)
+        tokenizer, _ = (of_tiktoken if kind == "tiktoken" else of_sentencepiece)(
+            directory, documents
+        )
     source = write_jsonl(directory / "documents.jsonl", documents)
     eos = ["--eos", 60_000] if kind == "tiktoken" else []
     out, said = tokenize(source, "-o", directory / "out", "--tokenizer", tokenizer, *eos)
@@ -113,7 +128,10 @@ def test_round_trip(directory, kind):
         decode = lambda numbers: b"".join(ranks[n] for n in numbers).decode()
         assert "GPT-2's pattern is used" in said
     assert [decode(part) for part in parts] == documents
-    assert f"{len(documents)} documents, {sum(map(len, parts)) + len(parts)} tokens in 1 shards of u16" in said
+    assert (
+        f"{len(documents)} documents, {sum(map(len, parts)) + len(parts)} tokens in 1 shards of u16"
+        in said
+    )
 
 
 def test_all_kinds_of_files_give_the_same(directory, made):
@@ -123,12 +141,23 @@ def test_all_kinds_of_files_give_the_same(directory, made):
         (directory / "texts" / f"{i:03}.txt").write_bytes(text.encode())
     plain = write_jsonl(directory / "a.jsonl", documents)
     packed = directory / "b.jsonl.gz"
-    packed.write_bytes(b"".join(gzip.compress(part) for part in (plain.read_bytes()[:1000], plain.read_bytes()[1000:])))
-    unlike = directory / "c.jsonl"  # with a byte order mark, CRLF, blank lines, no escapes, no newline at the end
+    packed.write_bytes(
+        b"".join(
+            gzip.compress(part) for part in (plain.read_bytes()[:1000], plain.read_bytes()[1000:])
+        )
+    )
+    unlike = (
+        directory / "c.jsonl"
+    )  # with a byte order mark, CRLF, blank lines, no escapes, no newline at the end
     lines = [json.dumps({"body": text}, ensure_ascii=False) for text in documents]
     unlike.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
     first = None
-    for source, field in ((directory / "texts", "text"), (plain, "text"), (packed, "text"), (unlike, "body")):
+    for source, field in (
+        (directory / "texts", "text"),
+        (plain, "text"),
+        (packed, "text"),
+        (unlike, "body"),
+    ):
         out = directory / f"out-{source.name}"
         tokenize(source, "-o", out, "--tokenizer", made, "--field", field)
         first = first or shards(out)
@@ -151,7 +180,9 @@ def test_zstd(directory, made):
     assert shards(directory / "out-a.jsonl") == shards(directory / "out-b.jsonl.zst")
     for broken in (packed.read_bytes()[:-5], b"no zstd at all", packed.read_bytes() + b"more"):
         packed.write_bytes(broken)
-        assert f"{packed}: broken zstd: " in refused(packed, "-o", directory / "none", "--tokenizer", made)
+        assert f"{packed}: broken zstd: " in refused(
+            packed, "-o", directory / "none", "--tokenizer", made
+        )
         for path in (directory / "none").glob(".*"):
             path.unlink()
 
@@ -162,9 +193,17 @@ def test_parquet(directory, made):
     documents = corpus() * 15
     plain = write_jsonl(directory / "a.jsonl", documents)
     tokenize(plain, "-o", directory / "plain", "--tokenizer", made)
-    for i, kind in enumerate((pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))):
+    for i, kind in enumerate(
+        (
+            pyarrow.string(),
+            pyarrow.large_string(),
+            pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+        )
+    ):
         path = directory / f"{i}.parquet"
-        table = pyarrow.table({"id": range(len(documents)), "text": pyarrow.array(documents).cast(kind)})
+        table = pyarrow.table(
+            {"id": range(len(documents)), "text": pyarrow.array(documents).cast(kind)}
+        )
         pyarrow.parquet.write_table(table, path, row_group_size=100)
         tokenize(path, "-o", directory / f"out{i}", "--tokenizer", made)
         assert shards(directory / f"out{i}") == shards(directory / "plain")
@@ -173,21 +212,41 @@ def test_parquet(directory, made):
     path.write_bytes(whole[:-100])
     for given, text in (
         ((path,), "broken parquet: "),
-        ((directory / "0.parquet", "--field", "body"), 'no column "body"; has id, text: give --field'),
+        (
+            (directory / "0.parquet", "--field", "body"),
+            'no column "body"; has id, text: give --field',
+        ),
         ((directory / "0.parquet", "--field", "id"), 'column "id" is int64; must be strings'),
     ):
         assert text in refused(*given, "-o", directory / "none" / text[:6], "--tokenizer", made)
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", None]}), path)
-    assert refused(path, "-o", directory / "null", "--tokenizer", made) == f'{path}: row 2: field "text" is null; must be a string'
-    bad = pyarrow.StringArray.from_buffers(2, pyarrow.py_buffer(numpy.array([0, 1, 2], "<i4")), pyarrow.py_buffer(b"a\xff"))
+    assert (
+        refused(path, "-o", directory / "null", "--tokenizer", made)
+        == f'{path}: row 2: field "text" is null; must be a string'
+    )
+    bad = pyarrow.StringArray.from_buffers(
+        2, pyarrow.py_buffer(numpy.array([0, 1, 2], "<i4")), pyarrow.py_buffer(b"a\xff")
+    )
     pyarrow.parquet.write_table(pyarrow.table({"text": bad}), path)
-    assert f"{path}: row 1: invalid UTF-8 (byte 0xff)" in refused(path, "-o", directory / "utf8", "--tokenizer", made)
+    assert f"{path}: row 1: invalid UTF-8 (byte 0xff)" in refused(
+        path, "-o", directory / "utf8", "--tokenizer", made
+    )
 
 
 def test_same_bytes_for_any_number_of_workers(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 5)
     for workers in (1, 3):
-        tokenize(source, "-o", directory / f"{workers}", "--tokenizer", made, "--workers", workers, "--shard-tokens", 29_999)
+        tokenize(
+            source,
+            "-o",
+            directory / f"{workers}",
+            "--tokenizer",
+            made,
+            "--workers",
+            workers,
+            "--shard-tokens",
+            29_999,
+        )
     one, three = shards(directory / "1"), shards(directory / "3")
     assert one == three and len(one) > 10 and [*one] == [f"{i:05}.bin" for i in range(len(one))]
     assert {len(data) for data in [*one.values()][:-1]} == {2 * 29_999}
@@ -199,9 +258,14 @@ def test_what_a_tokenizer_file_would_cut_is_whole(directory, made):
     tokenizer = tokenizers.Tokenizer.from_file(str(made))
     tokenizer.enable_truncation(10)
     tokenizer.enable_padding(length=10)
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(f"{SPECIAL} $A", special_tokens=[(SPECIAL, 1000)])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        f"{SPECIAL} $A", special_tokens=[(SPECIAL, 1000)]
+    )
     tokenizer.save(str(directory / "cutting.json"))
-    assert json.loads((directory / "cutting.json").read_text())["truncation"] and whole["truncation"] is None
+    assert (
+        json.loads((directory / "cutting.json").read_text())["truncation"]
+        and whole["truncation"] is None
+    )
     source = write_jsonl(directory / "a.jsonl", corpus())
     for name in (made, directory / "cutting.json"):
         tokenize(source, "-o", directory / f"of-{name.stem}", "--tokenizer", name)
@@ -218,21 +282,35 @@ def test_widths_and_eos(directory, made):
         return tokenize(source, "-o", directory / name, "--tokenizer", made, *more)
 
     out, said = run("auto")
-    assert "dtype: u16" in out and "eos: 1000\n" in out and "vocab: 1001\n" in out and "2 documents (1 without text)" in said
+    assert (
+        "dtype: u16" in out
+        and "eos: 1000\n" in out
+        and "vocab: 1001\n" in out
+        and "2 documents (1 without text)" in said
+    )
     assert tokens(directory / "auto")[-2:].tolist() == [1000, 1000]
     run("wide", "--dtype", "u32")
     assert tokens(directory / "wide", "<u4").tolist() == tokens(directory / "auto").tolist()
     run("named", "--eos", "e")
-    assert tokens(directory / "named")[-1] == tokenizers.Tokenizer.from_file(str(made)).token_to_id("e")
+    assert tokens(directory / "named")[-1] == tokenizers.Tokenizer.from_file(str(made)).token_to_id(
+        "e"
+    )
     many = {**json.loads(made.read_text())}
-    many["added_tokens"] = [{**many["added_tokens"][0], "id": 70_000, "content": "<eos>"}, *many["added_tokens"]]
+    many["added_tokens"] = [
+        {**many["added_tokens"][0], "id": 70_000, "content": "<eos>"},
+        *many["added_tokens"],
+    ]
     (directory / "many.json").write_text(json.dumps(many))
     known = tokenizers.Tokenizer.from_file(str(directory / "many.json")).token_to_id("<eos>")
     said = refused(source, "-o", directory / "none", "--tokenizer", directory / "many.json")
     assert "names several ends of text, <|endoftext|>, <eos>: give its number or its text" in said
     assert known < 70_000  # the package numbers them itself
-    assert "must be below 1001" in refused(source, "-o", directory / "none", "--tokenizer", made, "--eos", 1001)
-    assert "has no such token" in refused(source, "-o", directory / "none", "--tokenizer", made, "--eos", "<none>")
+    assert "must be below 1001" in refused(
+        source, "-o", directory / "none", "--tokenizer", made, "--eos", 1001
+    )
+    assert "has no such token" in refused(
+        source, "-o", directory / "none", "--tokenizer", made, "--eos", "<none>"
+    )
     assert not (directory / "none").exists()
 
 
@@ -241,14 +319,23 @@ def test_wide_vocabulary(directory):
     tokenizer, _ = of_tiktoken(directory, corpus())
     source = write_jsonl(directory / "a.jsonl", ["def wide"])
     out, _ = tokenize(source, "-o", directory / "out", "--tokenizer", tokenizer, "--eos", 65_536)
-    assert "dtype: u32" in out and "vocab: 65537" in out and tokens(directory / "out", "<u4")[-1] == 65_536
+    assert (
+        "dtype: u32" in out
+        and "vocab: 65537" in out
+        and tokens(directory / "out", "<u4")[-1] == 65_536
+    )
     out, _ = tokenize(source, "-o", directory / "fits", "--tokenizer", tokenizer, "--eos", 65_535)
     assert "dtype: u16" in out and tokens(directory / "fits")[-1] == 65_535
     ask = (source, "-o", directory / "none", "--tokenizer", tokenizer)
-    assert "--dtype u16: the vocabulary has 65537 tokens, u16 holds 65536: give u32" == refused(*ask, "--eos", 65_536, "--dtype", "u16")
+    assert "--dtype u16: the vocabulary has 65537 tokens, u16 holds 65536: give u32" == refused(
+        *ask, "--eos", 65_536, "--dtype", "u16"
+    )
     assert "does not name the end of a text: give its number" in refused(*ask)
     said = refused(*ask, "--eos", 60_000, "--pattern", "[a-z]+")
-    assert said == f"{source}:1: --pattern [a-z]+: it matches only parts of this text, the others would be lost"
+    assert (
+        said
+        == f"{source}:1: --pattern [a-z]+: it matches only parts of this text, the others would be lost"
+    )
     assert refused(*ask, "--eos", 60_000, "--pattern", "(").startswith("--pattern: ")
     tokenizer.write_bytes(b"".join(tokenizer.read_bytes().splitlines(True)[1:]))
     assert "has no token for byte 0x00" in refused(*ask, "--eos", 60_000)
@@ -264,23 +351,40 @@ def children(process):
 
 def kill_and_resume(out, source, tokenizer, shards_of, kills=2):
     """Killed after each next shard, and then let go on: the same as of a run that nothing stopped."""
-    arguments = (source, "-o", out, "--tokenizer", tokenizer, "--shard-tokens", shards_of, "--workers", 2, "--resume")
+    arguments = (
+        source,
+        "-o",
+        out,
+        "--tokenizer",
+        tokenizer,
+        "--shard-tokens",
+        shards_of,
+        "--workers",
+        2,
+        "--resume",
+    )
     names = []
     for _ in range(kills):
         awaited = out / f"{len(names) + 1:05}.bin"
-        with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command(*arguments), env=environment(), stderr=subprocess.DEVNULL
+        ) as process:
             conftest.wait_until(awaited.exists, "a shard")
             assert process.poll() is None, "it was done before it could be killed"
             workers = children(process)
             process.kill()
         assert workers
         for pid in workers:
-            conftest.wait_until(lambda path=f"/proc/{pid}": not os.path.exists(path), "a worker's end")
+            conftest.wait_until(
+                lambda path=f"/proc/{pid}": not os.path.exists(path), "a worker's end"
+            )
         names = list(shards(out))
         (out / f".{len(names):05}.bin.part").write_bytes(b"of another time")
     kept = {name: (out / name).stat().st_mtime_ns for name in names[:-1]}
     tokenize(*arguments)
-    assert all((out / name).stat().st_mtime_ns == changed for name, changed in kept.items()), "whole shards were written again"
+    assert all((out / name).stat().st_mtime_ns == changed for name, changed in kept.items()), (
+        "whole shards were written again"
+    )
     whole = out.with_name(out.name + "-whole")
     tokenize(source, "-o", whole, "--tokenizer", tokenizer, "--shard-tokens", shards_of)
     assert shards(out) == shards(whole) and len(shards(out)) > len(names)
@@ -309,7 +413,9 @@ def test_resume_refuses_what_is_not_the_same(directory, made):
     tokenize(*ask, "--shard-tokens", 50_000)
     before = shards(out)
     again = "start again, in another directory"
-    assert refused(*ask) == f"{out}: is not empty: give another directory, or --resume to go on there"
+    assert (
+        refused(*ask) == f"{out}: is not empty: give another directory, or --resume to go on there"
+    )
     resume = (*ask, "--resume", "--shard-tokens", 50_000)
     done, said = tokenize(*resume)
     assert "datasets:" in done and f"{len(corpus())} documents" in said and shards(out) == before
@@ -326,26 +432,37 @@ def test_resume_refuses_what_is_not_the_same(directory, made):
         assert refused(*resume, *more) == f"{out}: --resume: {text}: {again}"
     tokenizer = directory / "tokenizer.json"
     tokenizer.write_text(made.read_text() + "\n")
-    said = refused(source, "-o", out, "--tokenizer", tokenizer, "--resume", "--shard-tokens", 50_000)
+    said = refused(
+        source, "-o", out, "--tokenizer", tokenizer, "--resume", "--shard-tokens", 50_000
+    )
     assert said == f"{out}: --resume: the tokenizer's file was another one: {again}"
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
     assert refused(*resume) == f"{out}/00000.bin: has 99998 bytes, must have 100000: {again}"
     os.utime(source, ns=(1, 1))
-    assert refused(*resume) == f"{out}: --resume: {source} was changed since (size or time): {again}"
+    assert (
+        refused(*resume) == f"{out}: --resume: {source} was changed since (size or time): {again}"
+    )
     other = pathlib.Path(json.__file__).parent
-    assert "nothing that tokend.tokenize began" in refused(source, "-o", other, "--tokenizer", made, "--resume")
+    assert "nothing that tokend.tokenize began" in refused(
+        source, "-o", other, "--tokenizer", made, "--resume"
+    )
 
 
 def test_disk_full(directory, made):
     """On a file system of 1 MiB; then there is room, and it goes on."""
     full = directory / "full"
     full.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", full], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", full], capture_output=True, check=False
+    ).returncode:
         pytest.skip("needs root, to mount a small file system")
     try:
         source = write_jsonl(directory / "a.jsonl", corpus() * 10)
         ask = (source, "-o", full / "out", "--tokenizer", made, "--shard-tokens", 200_000)
-        assert refused(*ask) == f"{full}/out: No space left on device: free some space, and go on with --resume"
+        assert (
+            refused(*ask)
+            == f"{full}/out: No space left on device: free some space, and go on with --resume"
+        )
         assert list(shards(full / "out")) == ["00000.bin", "00001.bin"]
         subprocess.run(["mount", "-o", "remount,size=50m", full], check=True)
         tokenize(*ask, "--resume")
@@ -368,8 +485,14 @@ LINES = [
     (b'{"text": [1]}', ':1: field "text" is a list; must be a string'),
     (b'{"text": 12}', ':1: field "text" is a number; must be a string'),
     (b'{"text": true}', ':1: field "text" is true or false; must be a string'),
-    (GOOD * 3 + b'{"text": "a\xffb"}\n', ":4: invalid UTF-8 (byte 0xff): must be UTF-8: convert it (iconv -t UTF-8)"),
-    (GOOD + b'{"text": "half \\ud800 pair"}', ':2: field "text" has half a surrogate pair, \\ud800, which is no text'),
+    (
+        GOOD * 3 + b'{"text": "a\xffb"}\n',
+        ":4: invalid UTF-8 (byte 0xff): must be UTF-8: convert it (iconv -t UTF-8)",
+    ),
+    (
+        GOOD + b'{"text": "half \\ud800 pair"}',
+        ':2: field "text" has half a surrogate pair, \\ud800, which is no text',
+    ),
     (b'{"text": ' + b"[" * 200_000, ":1: broken JSON: "),
     (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", ":1: broken JSON: "),
     (b"", ": is empty: leave it out"),
@@ -398,21 +521,32 @@ def test_bad_files(directory, made):
         ("a.txt.gz", gzip.compress(b""), ": is empty: leave it out"),
         ("a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], ": broken gzip: "),
         ("a.jsonl.gz", b"not packed", ": broken gzip: "),
-        ("a.csv", b"1,2", ": its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet"),
+        (
+            "a.csv",
+            b"1,2",
+            ": its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet",
+        ),
     ):
         path = directory / name
         path.write_bytes(contents)
         assert refused(path, *ask).startswith(f"{path}{text}")
         subprocess.run(["rm", "-rf", directory / "out"], check=True)
-    assert refused(directory / "none.txt", *ask) == f"{directory}/none.txt: No such file or directory"
+    assert (
+        refused(directory / "none.txt", *ask) == f"{directory}/none.txt: No such file or directory"
+    )
     (directory / "empty").mkdir()
     assert refused(directory / "empty", *ask) == f"{directory}/empty: holds no file"
     good = write_jsonl(directory / "good.jsonl", ["a"])
-    for contents, text in ((b'{"version": "1.0"}', "must be a tokenizer.json"), (b"\x0a\x10no", "or a SentencePiece model")):
+    for contents, text in (
+        (b'{"version": "1.0"}', "must be a tokenizer.json"),
+        (b"\x0a\x10no", "or a SentencePiece model"),
+    ):
         (directory / "bad").write_bytes(contents)
         said = refused(good, "-o", directory / "out", "--tokenizer", directory / "bad")
         assert said.startswith(f"--tokenizer {directory}/bad: ") and text in said
-    assert "No such file" in refused(good, "-o", directory / "out", "--tokenizer", directory / "none")
+    assert "No such file" in refused(
+        good, "-o", directory / "out", "--tokenizer", directory / "none"
+    )
     assert refused(good, *ask, "--pattern", "a").startswith("--pattern: goes with a .tiktoken file")
     assert refused(good, "-o", good, "--tokenizer", made) == f"{good}: File exists"
     assert "number from 1 on" in tokenize(good, *ask, "--workers", "0", code=2)[1]
@@ -423,7 +557,14 @@ def test_a_missing_package_is_named(directory, made, name, package):
     (directory / name).write_bytes(b"PAR1")
     (directory / "shadow").mkdir()
     (directory / "shadow" / f"{package}.py").write_text("raise ImportError('not here')\n")
-    said = refused(directory / name, "-o", directory / "out", "--tokenizer", made, PYTHONPATH=f"{directory}/shadow:{conftest.PACKAGE}")
+    said = refused(
+        directory / name,
+        "-o",
+        directory / "out",
+        "--tokenizer",
+        made,
+        PYTHONPATH=f"{directory}/shadow:{conftest.PACKAGE}",
+    )
     assert said == f"{directory / name}: needs the Python package {package}: pip install {package}"
 
 
@@ -437,12 +578,25 @@ def test_a_worker_that_is_killed(directory, made):
         os.kill(children(process)[-1], 9)
         said = process.stderr.read()
     assert process.returncode == 1
-    assert said == "tokend.tokenize: a worker died (out of memory?): give fewer --workers, and go on with --resume\n"
+    assert (
+        said
+        == "tokend.tokenize: a worker died (out of memory?): give fewer --workers, and go on with --resume\n"
+    )
 
 
 def test_two_at_once_and_ctrl_c(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 20)
-    ask = (source, "-o", directory / "out", "--tokenizer", made, "--workers", 2, "--shard-tokens", 50_000)
+    ask = (
+        source,
+        "-o",
+        directory / "out",
+        "--tokenizer",
+        made,
+        "--workers",
+        2,
+        "--shard-tokens",
+        50_000,
+    )
     with subprocess.Popen(
         command(*ask), env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -468,7 +622,9 @@ def test_progress_on_a_terminal(directory, made):
         except OSError:  # the terminal's end
             pass
     os.close(ours)
-    assert re.search(rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left", seen), seen
+    assert re.search(
+        rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left", seen
+    ), seen
     assert seen.endswith(b" MB/s\r\n")
 
 
@@ -476,23 +632,46 @@ def test_progress_on_a_terminal(directory, made):
 
 
 def test_served_and_shown(directory, made):
-    documents = [text for text in corpus() if text.isascii() and len(text) > 1000 and SPECIAL not in text]
+    documents = [
+        text for text in corpus() if text.isascii() and len(text) > 1000 and SPECIAL not in text
+    ]
     source = write_jsonl(directory / "a.jsonl", documents)
-    text, _ = tokenize(source, "-o", directory / "prose", "--tokenizer", made, "--shard-tokens", 30_000)
+    text, _ = tokenize(
+        source, "-o", directory / "prose", "--tokenizer", made, "--shard-tokens", 30_000
+    )
     config = directory / "tokend.yaml"
-    config.write_text(f"socket: {directory}/socket\nstate_dir: {directory}/state\n" + text.replace("seq_len: 2048", "seq_len: 64"))
+    config.write_text(
+        f"socket: {directory}/socket\nstate_dir: {directory}/state\n"
+        + text.replace("seq_len: 2048", "seq_len: 64")
+    )
     whole = tokens(directory / "prose")
     with open(directory / "log", "w") as log:
         process = subprocess.Popen([conftest.BIN / "tokend", "-c", config], stdout=log, stderr=log)
     try:
-        conftest.wait_until(lambda: "ready at" in (directory / "log").read_text(), "the daemon's start")
-        with tokend.Loader("train", 4, socket=f"{directory}/socket", run="job", rank=0, world=1, framework="numpy") as loader:
+        conftest.wait_until(
+            lambda: "ready at" in (directory / "log").read_text(), "the daemon's start"
+        )
+        with tokend.Loader(
+            "train", 4, socket=f"{directory}/socket", run="job", rank=0, world=1, framework="numpy"
+        ) as loader:
             assert loader.datasets[0] == "prose"
             given = [next(loader)["input_ids"] for _ in range(50)]
     finally:
         process.kill()
         process.wait()
-    ask = [sys.executable, "-m", "tokend.show", "-c", config, "train", "--position", "0", "--count", "200", "--json"]
+    ask = [
+        sys.executable,
+        "-m",
+        "tokend.show",
+        "-c",
+        config,
+        "train",
+        "--position",
+        "0",
+        "--count",
+        "200",
+        "--json",
+    ]
     plain, shown = (
         [json.loads(line) for line in subprocess.run(
             [*ask, *more], check=True, stdout=subprocess.PIPE, env=environment()).stdout.splitlines()]

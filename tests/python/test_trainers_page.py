@@ -11,7 +11,9 @@ SHOWN = re.findall(r"^\[`(\S+\.py)`\]\(\1\)\n\n```python\n(.*?)^```$", PAGE, re.
 
 
 def test_every_example_is_shown_or_named():
-    assert [path.name for path in EXAMPLES.glob("*.py") if f"[`{path.name}`]({path.name})" not in PAGE] == []
+    assert [
+        path.name for path in EXAMPLES.glob("*.py") if f"[`{path.name}`]({path.name})" not in PAGE
+    ] == []
     assert len(SHOWN) == 8
 
 
@@ -28,5 +30,8 @@ def test_a_block_is_the_file_beside_it_or_pieces_of_it(name, block):
 def test_links_within_lead_somewhere():
     for target in re.findall(r"\]\(([^)#h]+)\)", PAGE):
         assert (EXAMPLES / target).exists(), target
-    titles = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", PAGE, re.M)}
+    titles = {
+        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+        for title in re.findall(r"^## (.*)$", PAGE, re.M)
+    }
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= titles

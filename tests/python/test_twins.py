@@ -47,7 +47,9 @@ class Trainer:
     def __init__(self, daemon, env=None, **options):
         command = [sys.executable, "-c", TRAINER, json.dumps({"socket": daemon.socket, **options})]
         environment = subprocess_environment(**(env or {}))
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
         self.text = b""
 
     @property
@@ -58,7 +60,9 @@ class Trainer:
         """The next one, or None."""
         until = time.monotonic() + seconds
         while b"\n" not in self.text:
-            if not select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[0]:
+            if not select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[
+                0
+            ]:
                 return None
             data = os.read(self.process.stdout.fileno(), 4096)
             assert data, f"it ended: {self.text}"
@@ -115,13 +119,22 @@ def test_two_plain_processes_are_both_warned(daemon, trainers):
 
 def test_others_of_the_job_are_no_twins(daemon, trainers):
     """Another rank, world, run or peer; and a process with several sessions, which seeks and finds its daemon again."""
-    all_ = [trainers(rank=0, world=2), trainers(rank=1, world=2), trainers(), trainers(peer=1), trainers(run="other")]
+    all_ = [
+        trainers(rank=0, world=2),
+        trainers(rank=1, world=2),
+        trainers(),
+        trainers(peer=1),
+        trainers(run="other"),
+    ]
     for trainer in all_:
         trainer.says("in")
     daemon.kill()
     daemon.start()
     assert [trainer.line(4 if trainer is all_[0] else 0) for trainer in all_] == [None] * len(all_)
-    with Loader("train", 4, run="mine", socket=daemon.socket) as one, Loader("train", 4, run="mine", socket=daemon.socket) as two:
+    with (
+        Loader("train", 4, run="mine", socket=daemon.socket) as one,
+        Loader("train", 4, run="mine", socket=daemon.socket) as two,
+    ):
         time.sleep(3.5)
         for loader in (one, two):
             for _ in range(100):
@@ -166,7 +179,10 @@ def test_strict_gets_in_once_the_first_is_killed(daemon, trainers):
 
 def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers):
     launcher = {"RANK": "0", "WORLD_SIZE": "1"}
-    one, two = trainers(env=launcher), trainers(env=launcher)  # without a name: two jobs may be meant
+    one, two = (
+        trainers(env=launcher),
+        trainers(env=launcher),
+    )  # without a name: two jobs may be meant
     for trainer in (one, two):
         trainer.says("in")
         trainer.says("warned")
@@ -192,7 +208,17 @@ def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
         old.connect(daemon.socket)
         old.settimeout(4)
-        attach = {"op": "attach", "stream": "train", "run": "a", "rank": 0, "world": 1, "micro": 4, "peer": 0, "slots": 4, "begin": 1}
+        attach = {
+            "op": "attach",
+            "stream": "train",
+            "run": "a",
+            "rank": 0,
+            "world": 1,
+            "micro": 4,
+            "peer": 0,
+            "slots": 4,
+            "begin": 1,
+        }
         for message in ({"op": "hello", "version": 1, "host": "h"}, attach):
             old.send(msgpack.packb(message))
         assert msgpack.unpackb(old.recv(1 << 17))["op"] == "hello"
@@ -207,14 +233,24 @@ def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
 
 def test_where_pids_are_unknown_the_processes_are_told_apart(trainers):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
-    probe = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        ["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
+    )
     if probe.returncode != 0:
         pytest.skip(f"no PID namespaces here: {probe.stderr.strip()}")
 
     class Apart(Daemon):
         def start(self):
             with open(self.directory / "log", "a") as file:
-                command = ["unshare", "--pid", "--fork", "--kill-child", BIN / "tokend", "-c", self.config]
+                command = [
+                    "unshare",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    BIN / "tokend",
+                    "-c",
+                    self.config,
+                ]
                 self.process = subprocess.Popen(command, stdout=file, stderr=file)
             until = time.monotonic() + 20
             while not self.answers() and self.process.poll() is None and time.monotonic() < until:

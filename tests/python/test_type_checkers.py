@@ -21,8 +21,17 @@ from conftest import PACKAGE, ROOT
 from tokend import kinds
 
 PAGES = {"readme": ROOT / "README.md", "page": ROOT / "client/python/README.md"}
-EXAMPLES = ["fim.py", "trainer.py", "trainers/losses.py", "trainers/train_ddp.py", "trainers/train_fsdp.py"]
-EXEMPT = {f"trainers/{name}.py" for name in ("mcore", "olmo", "titan", "train_lightning", "train_torchft", "train_transformers")}
+EXAMPLES = [
+    "fim.py",
+    "trainer.py",
+    "trainers/losses.py",
+    "trainers/train_ddp.py",
+    "trainers/train_fsdp.py",
+]
+EXEMPT = {
+    f"trainers/{name}.py"
+    for name in ("mcore", "olmo", "titan", "train_lightning", "train_torchft", "train_transformers")
+}
 OF_TORCH = [
     r'Module "torch\.distributed\.checkpoint" does not explicitly export attribute "(load|save)"',
     r'"(load|save)" is not exported from module "torch\.distributed\.checkpoint"',
@@ -106,9 +115,13 @@ def code(tmp_path_factory):
     place = tmp_path_factory.mktemp("code")
     for name, page in PAGES.items():
         for i, block in enumerate(blocks(page)):
-            (place / f"{name}_{i}.py").write_text(block if "import " in block else BEFORE_A_FRAGMENT + block)
+            (place / f"{name}_{i}.py").write_text(
+                block if "import " in block else BEFORE_A_FRAGMENT + block
+            )
     for name in EXAMPLES:
-        (place / f"example_{name.replace('/', '_')}").write_text((ROOT / "client/example" / name).read_text())
+        (place / f"example_{name.replace('/', '_')}").write_text(
+            (ROOT / "client/example" / name).read_text()
+        )
     (place / "kinds_of_batches.py").write_text(KINDS)
     (place / "wrong.py").write_text(WRONG)
     assert len(list(place.glob("readme_*"))) >= 2 and len(list(place.glob("page_*"))) >= 2
@@ -117,23 +130,49 @@ def code(tmp_path_factory):
 
 def mypy(place):
     """(file's name, line, what)"""
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", "--hide-error-codes"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--no-error-summary",
+        "--hide-error-codes",
+    ]
     done = subprocess.run(
         [*command, "--cache-dir", place / "cache", *sorted(place.glob("*.py"))],
         cwd=place, env={**os.environ, "MYPYPATH": str(PACKAGE)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1) and not done.stderr, done.stderr + done.stdout
-    found = [re.fullmatch(r"(?:.*/)?([^/]*\.py):(\d+): (error|note): (.*)", line) for line in done.stdout.splitlines()]
+    found = [
+        re.fullmatch(r"(?:.*/)?([^/]*\.py):(\d+): (error|note): (.*)", line)
+        for line in done.stdout.splitlines()
+    ]
     return [(line[1], int(line[2]), line[4]) for line in found if line and line[3] == "error"]
 
 
 def pyright(place):
-    (place / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(PACKAGE)]}))
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "-p", place]
+    (place / "pyrightconfig.json").write_text(
+        json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(PACKAGE)]})
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "basedpyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "-p",
+        place,
+    ]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr + done.stdout
     found = json.loads(done.stdout)["generalDiagnostics"]
-    return [(os.path.basename(d["file"]), d["range"]["start"]["line"] + 1, d["message"]) for d in found if d["severity"] == "error"]
+    return [
+        (os.path.basename(d["file"]), d["range"]["start"]["line"] + 1, d["message"])
+        for d in found
+        if d["severity"] == "error"
+    ]
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
@@ -142,20 +181,34 @@ def test_what_users_write(code, checker):
     ours = [fault for fault in found if not any(re.match(known, fault[2]) for known in OF_TORCH)]
     unexpected = [f"{file}:{line}: {what}" for file, line, what in ours if file != "wrong.py"]
     assert not unexpected, "\n".join(unexpected)
-    assert {line for file, line, _ in ours if file == "wrong.py"} >= {5, 6, 7, 8}  # what is wrong is seen
+    assert {line for file, line, _ in ours if file == "wrong.py"} >= {
+        5,
+        6,
+        7,
+        8,
+    }  # what is wrong is seen
 
 
 def test_every_example_is_checked_or_exempt():
     place = ROOT / "client/example"
-    there = {str(path.relative_to(place)) for path in place.rglob("*.py") if path.parent.name != "gpt"}
+    there = {
+        str(path.relative_to(place)) for path in place.rglob("*.py") if path.parent.name != "gpt"
+    }
     assert there == {*EXAMPLES} | EXEMPT
 
 
 def test_options_are_the_loaders_arguments():
-    arguments = set(inspect.signature(tokend.Loader.__init__).parameters) - {"self", "stream", "micro_batch"}
+    arguments = set(inspect.signature(tokend.Loader.__init__).parameters) - {
+        "self",
+        "stream",
+        "micro_batch",
+    }
     kind = {"framework", "tokens", "view"}
     assert kinds.RequestOptions.__optional_keys__ | kind == arguments
-    assert kinds.Options.__optional_keys__ | kind | {"documents", "loss_mask", "provenance"} == arguments
+    assert (
+        kinds.Options.__optional_keys__ | kind | {"documents", "loss_mask", "provenance"}
+        == arguments
+    )
 
 
 def test_batches_have_what_is_always_there():

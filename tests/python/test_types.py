@@ -25,7 +25,11 @@ def functions(of):
 def test_all_that_is_public_is_typed(of):
     for name, function in functions(of):
         signature = inspect.signature(function)
-        untyped = [p.name for p in signature.parameters.values() if p.name != "self" and p.annotation is p.empty]
+        untyped = [
+            p.name
+            for p in signature.parameters.values()
+            if p.name != "self" and p.annotation is p.empty
+        ]
         if inspect.ismethod(vars(of)[name]) or isinstance(vars(of)[name], classmethod):
             untyped.remove("cls")
         assert not untyped, f"{of.__name__}.{name}"
@@ -37,12 +41,18 @@ def test_the_package_says_that_it_is_typed():
 
 
 def test_the_stub_is_what_the_extension_is():
-    stated = {node.name: node for node in STUB.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    stated = {
+        node.name: node for node in STUB.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
     names = set(stated) | {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
     assert names == {name for name in vars(_tokend) if not name.startswith("__")}
-    client = {node.name for node in stated["Client"].body if isinstance(node, ast.FunctionDef)} - {"__init__"}
+    client = {node.name for node in stated["Client"].body if isinstance(node, ast.FunctionDef)} - {
+        "__init__"
+    }
     assert client == {name for name in vars(_tokend.Client) if not name.startswith("__")}
     for name, node in stated.items():
         real = getattr(_tokend, name)
         if isinstance(real, type) and issubclass(real, Exception):
-            assert [base.id for base in node.bases] == [base.__name__ for base in real.__bases__], name
+            assert [base.id for base in node.bases] == [base.__name__ for base in real.__bases__], (
+                name
+            )

@@ -19,7 +19,9 @@ MICRO, WINDOW, SLOTS, HOLD = 4, 65, 4, 3
 
 class Lender:
     def __init__(self, daemon, stream="train", slots=SLOTS, hold=HOLD):
-        self.client = _tokend.Client(stream, MICRO, socket=daemon.socket, slots=slots, deadline_ms=20000)
+        self.client = _tokend.Client(
+            stream, MICRO, socket=daemon.socket, slots=slots, deadline_ms=20000
+        )
         self.client.lend(hold)
 
     def take(self):
@@ -54,7 +56,9 @@ def test_a_view_is_the_slot(daemon):
         addresses.append(tensor.data_ptr())
         assert lender.rows[0].tolist() == list(range(batch * MICRO, batch * MICRO + MICRO))
         del tensor
-    assert len(set(addresses)) == SLOTS and addresses[0] == addresses[SLOTS]  # no copy: the same few places again and again
+    assert (
+        len(set(addresses)) == SLOTS and addresses[0] == addresses[SLOTS]
+    )  # no copy: the same few places again and again
 
 
 def test_tokens_of_four_bytes(daemon):
@@ -67,7 +71,9 @@ def test_numpy(daemon):
     for batch in range(10):
         assert lender.take() is not None
         array = numpy.from_dlpack(view.Lent(lender.client.view()))
-        assert array.dtype == numpy.uint16 and right(daemon, torch.from_numpy(array.astype(numpy.int64)), batch)
+        assert array.dtype == numpy.uint16 and right(
+            daemon, torch.from_numpy(array.astype(numpy.int64)), batch
+        )
         assert not array.flags.writeable
 
 
@@ -87,13 +93,19 @@ def test_parts_and_aliases_hold_it(daemon):
     tokens = [torch.as_tensor(part).to(torch.int64).clone() for part in kept]
     for _ in range(40):
         lender.tensor()
-    assert all(torch.equal(torch.as_tensor(part).to(torch.int64), was) for part, was in zip(kept, tokens, strict=True))
+    assert all(
+        torch.equal(torch.as_tensor(part).to(torch.int64), was)
+        for part, was in zip(kept, tokens, strict=True)
+    )
 
 
 def test_held_too_deep_names_the_depth_needed(daemon):
     lender = Lender(daemon, slots=8, hold=2)
     held = [lender.tensor() for _ in range(3)]
-    with pytest.raises(HeldError, match=r"hold: the batch 3 before .* hold=2 was stated: say hold=3, slots=4, or more"):
+    with pytest.raises(
+        HeldError,
+        match=r"hold: the batch 3 before .* hold=2 was stated: say hold=3, slots=4, or more",
+    ):
         lender.take()
     held.pop(1)  # it is the age that counts: a ring is filled in its order
     with pytest.raises(HeldError, match="say hold=3"):
@@ -104,14 +116,19 @@ def test_held_too_deep_names_the_depth_needed(daemon):
 
 
 def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
-    with pytest.raises(HeldError, match=r"hold: 4 batches held, and one to come, are more than the ring's 4 slots: say slots=5"):
+    with pytest.raises(
+        HeldError,
+        match=r"hold: 4 batches held, and one to come, are more than the ring's 4 slots: say slots=5",
+    ):
         Lender(daemon, slots=4, hold=4)
 
 
 def test_from_whichever_thread(daemon):
     """Consumers in other threads drop views while this one takes more: none is lost, none comes back early."""
     batches, wrong, work = 200, [], queue.Queue(maxsize=4)
-    want = numpy.stack([daemon.tokens(row, WINDOW) for row in daemon.plan("train", 0, batches * MICRO)]).reshape(-1, MICRO, WINDOW)
+    want = numpy.stack(
+        [daemon.tokens(row, WINDOW) for row in daemon.plan("train", 0, batches * MICRO)]
+    ).reshape(-1, MICRO, WINDOW)
     lender = Lender(daemon, slots=16, hold=12)
 
     def consume():
@@ -155,7 +172,10 @@ def test_views_outlive_the_loader(daemon):
     lender = Lender(daemon)
     held = [lender.tensor() for _ in range(2)]
     lender.client.close()
-    wait_until(lambda: daemon.tokctl("status", "--json", "--socket", daemon.socket)[-1]["sessions"] == 0, "the session's end")
+    wait_until(
+        lambda: daemon.tokctl("status", "--json", "--socket", daemon.socket)[-1]["sessions"] == 0,
+        "the session's end",
+    )
     assert rings() == before + 1
     assert right(daemon, held[0], 0) and right(daemon, held[1], 1)
     thread = threading.Thread(target=held.clear)
@@ -242,10 +262,20 @@ assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 
 
 def copied(daemon, how, job=JOB, **environment):
-    env = subprocess_environment(LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"), FAKE_CUDA_DELAY_MS="10", **environment)
-    done = subprocess.run([sys.executable, "-c", job, daemon.socket, how], env=env, capture_output=True, timeout=60, check=False)
+    env = subprocess_environment(
+        LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"), FAKE_CUDA_DELAY_MS="10", **environment
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", job, daemon.socket, how],
+        env=env,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr.decode()
-    got = torch.from_numpy(numpy.frombuffer(done.stdout, numpy.uint16).astype(numpy.int64)).view(-1, MICRO, WINDOW)
+    got = torch.from_numpy(numpy.frombuffer(done.stdout, numpy.uint16).astype(numpy.int64)).view(
+        -1, MICRO, WINDOW
+    )
     assert len(got) == (30 if job is JOB else 1)
     return [i for i, batch in enumerate(got) if not right(daemon, batch, i)]
 
@@ -261,7 +291,9 @@ def test_a_slot_that_does_not_wait_is_seen(daemon):
     assert len(copied(daemon, "does not")) > 1
 
 
-LAST_JOB = JOB.split("rows, arrived =")[0] + """
+LAST_JOB = (
+    JOB.split("rows, arrived =")[0]
+    + """
 rows, at = torch.empty((2, MICRO), dtype=torch.int64), c.c_uint64()
 assert cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(BYTES)) == 0
 assert client.next_into(0, rows.data_ptr())
@@ -273,6 +305,7 @@ assert cu.cuStreamSynchronize(stream) == 0
 sys.stdout.buffer.write(c.string_at(at.value, BYTES))
 assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 """
+)
 
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
@@ -281,7 +314,9 @@ def test_the_last_view_of_a_closed_loader_waits_for_its_copies(daemon, environme
     assert len(copied(daemon, "pins", LAST_JOB, **environment)) == 0
 
 
-SEEK_JOB = LAST_JOB.split("client.close()")[0] + """
+SEEK_JOB = (
+    LAST_JOB.split("client.close()")[0]
+    + """
 assert cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
 tensor = None
 client.seek(_tokend.cursor_seek(client.cursor(), 400), 0, 1, MICRO)
@@ -296,6 +331,7 @@ sys.stdout.buffer.write(c.string_at(at.value, BYTES))
 client.close()
 assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 """
+)
 
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
@@ -307,7 +343,17 @@ def test_the_ring_of_before_a_seek_goes_with_its_last_copy(daemon, environment):
 
 
 def test_a_loader_lends(daemon):
-    with Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, slots=SLOTS, view=True, hold=HOLD, provenance=True) as loader:
+    with Loader(
+        "train",
+        MICRO,
+        socket=daemon.socket,
+        rank=0,
+        world=1,
+        slots=SLOTS,
+        view=True,
+        hold=HOLD,
+        provenance=True,
+    ) as loader:
         for number, batch in zip(range(20), loader, strict=False):
             assert right(daemon, batch["tokens"], number) and "labels" not in batch
             assert batch["position"].tolist() == list(range(number * MICRO, number * MICRO + MICRO))
@@ -323,10 +369,22 @@ def test_a_loader_lends(daemon):
 
 
 def test_numpy_loaders_lend(daemon):
-    with Loader("wide", MICRO, socket=daemon.socket, rank=0, world=1, framework="numpy", slots=SLOTS, view=True, hold=1) as loader:
+    with Loader(
+        "wide",
+        MICRO,
+        socket=daemon.socket,
+        rank=0,
+        world=1,
+        framework="numpy",
+        slots=SLOTS,
+        view=True,
+        hold=1,
+    ) as loader:
         for number, batch in zip(range(10), loader, strict=False):
             assert batch["tokens"].dtype == numpy.uint32
-            assert right(daemon, torch.from_numpy(batch["tokens"].astype(numpy.int64)), number, "wide")
+            assert right(
+                daemon, torch.from_numpy(batch["tokens"].astype(numpy.int64)), number, "wide"
+            )
 
 
 def test_what_cannot_be_lent_is_refused(daemon):
@@ -340,4 +398,6 @@ def test_what_cannot_be_lent_is_refused(daemon):
     assert "hold: 0, must be" in refused(view=True, hold=0)
     assert "hold: 3 is of use with view=True only" in refused(hold=3)
     assert "say slots=5" in refused(view=True, hold=4)
-    assert "so dtype, cp cannot be had" in refused(view=True, hold=1, dtype=torch.int32, cp=(0, 2, "zigzag"))
+    assert "so dtype, cp cannot be had" in refused(
+        view=True, hold=1, dtype=torch.int32, cp=(0, 2, "zigzag")
+    )

@@ -22,7 +22,9 @@ def module(name, code, **names):
 LENGTH = "def sized_len(loader):\n    return len(loader)\n"
 
 
-@pytest.mark.parametrize("name", ["lightning.fabric.utilities.data", "pytorch_lightning.loops.fit_loop"])
+@pytest.mark.parametrize(
+    "name", ["lightning.fabric.utilities.data", "pytorch_lightning.loops.fit_loop"]
+)
 def test_lightning_is_told_a_length_and_takes_no_batch_ahead(daemon, name):
     lightning, other = module(name, LENGTH), module("other", LENGTH)
     with tokend.Loader("train", 4, socket=daemon.socket) as loader:
@@ -32,7 +34,9 @@ def test_lightning_is_told_a_length_and_takes_no_batch_ahead(daemon, name):
                 ask(loader)
     with tokend.Loader("finite", 4, socket=daemon.socket) as loader:
         total = len(loader)
-        assert lightning.sized_len(loader) == total, "an epoch has its real length, for what is done at its end"
+        assert lightning.sized_len(loader) == total, (
+            "an epoch has its real length, for what is done at its end"
+        )
         loader.seek(position=80)
         assert len(loader) == total - 20
         assert lightning.sized_len(loader) == ENDLESS, "it counts the 20 batches of before into it"

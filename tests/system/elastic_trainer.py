@@ -22,7 +22,9 @@ SUM = 1 << 62  # the model's sums are modulo this
 
 
 class Trainer:
-    def __init__(self, socket, checkpoint, record, micro, every=8, control=True, steps=None, dies=None):
+    def __init__(
+        self, socket, checkpoint, record, micro, every=8, control=True, steps=None, dies=None
+    ):
         torch.set_num_threads(1)
         distributed.init_process_group("gloo")
         self.checkpoint, self.every, self.steps, self.control = checkpoint, every, steps, control
@@ -33,14 +35,18 @@ class Trainer:
             saved = torch.load(checkpoint)
             start = saved.pop("data")["cursor"]
             self.__dict__.update(saved)
-        self.loader = tokend.Loader("train", micro, socket=socket, record=record, start=start, deadline=60)
+        self.loader = tokend.Loader(
+            "train", micro, socket=socket, record=record, start=start, deadline=60
+        )
         if dies:
             self.die_when(dies)
 
     def save(self):
         if distributed.get_rank() == 0:
             names = ("step", "samples", "sum", "skips", "mixes", "errors")
-            state = {name: getattr(self, name) for name in names} | {"data": self.loader.state_dict()}
+            state = {name: getattr(self, name) for name in names} | {
+                "data": self.loader.state_dict()
+            }
             torch.save(state, f"{self.checkpoint}.new")
             os.replace(f"{self.checkpoint}.new", self.checkpoint)
 
@@ -58,7 +64,9 @@ class Trainer:
         if request.error:
             self.errors.append(request.error)
         elif request.kind == "mix":
-            self.mixes = [mix for mix in self.mixes if mix[0] < request.acts_from] + [[request.acts_from, request.args["weights"]]]
+            self.mixes = [mix for mix in self.mixes if mix[0] < request.acts_from] + [
+                [request.acts_from, request.args["weights"]]
+            ]
         elif request.kind == "skip":
             self.skips.append([request.acts_from - request.args["samples"], request.acts_from])
         if request.save:

@@ -25,7 +25,11 @@ class Hang:
         _, opcode, unique = struct.unpack_from("<IIQ", request)
         if opcode != FUSE_INIT:
             raise RuntimeError(f"the first message is {opcode}")
-        body = struct.pack("<4I", 7, 31, 0, 0) + struct.pack("<HHIIHHI", 12, 9, 4096, 1, 1, 0, 0) + bytes(28)
+        body = (
+            struct.pack("<4I", 7, 31, 0, 0)
+            + struct.pack("<HHIIHHI", 12, 9, 4096, 1, 1, 0, 0)
+            + bytes(28)
+        )
         os.write(self.fd, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
 
     def hangs(self):

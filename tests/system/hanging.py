@@ -34,7 +34,25 @@ class _Server:
         mode = stat.S_IFREG | 0o444 if about else stat.S_IFDIR | 0o555
         size, ns = (about.st_size, about.st_mtime_ns) if about else (0, 0)
         second, rest = divmod(ns, 10**9)
-        return struct.pack("<6Q10I", node, size, 0, second, second, second, rest, rest, rest, mode, 1, 0, 0, 0, 4096, 0)
+        return struct.pack(
+            "<6Q10I",
+            node,
+            size,
+            0,
+            second,
+            second,
+            second,
+            rest,
+            rest,
+            rest,
+            mode,
+            1,
+            0,
+            0,
+            0,
+            4096,
+            0,
+        )
 
     def listing(self, offset):
         if offset:
@@ -121,7 +139,12 @@ class Hanging:
         self.words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-        if libc.mount(b"tokend-test", mount.encode(), b"fuse.tokend-test", MS_NOSUID | MS_NODEV, options) < 0:
+        if (
+            libc.mount(
+                b"tokend-test", mount.encode(), b"fuse.tokend-test", MS_NOSUID | MS_NODEV, options
+            )
+            < 0
+        ):
             error = ctypes.get_errno()
             os.close(fd)
             raise PermissionError(error, os.strerror(error))

@@ -141,7 +141,9 @@ def datasets(*names, **keys):
 def run(*arguments, **keys):
     """A command to its end: its exit code, stdout and stderr."""
     keys.setdefault("timeout", 60)
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, preexec_fn=with_parent, **keys)
+    done = subprocess.run(
+        [str(a) for a in arguments], capture_output=True, preexec_fn=with_parent, **keys
+    )
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
@@ -161,8 +163,12 @@ class Daemon:
     def start(self, ready=True):
         with open(self.log_path, "ab") as log:
             self.log_from = log.tell()
-            self.process = self.place.spawn([TOKEND, "-c", self.config, *self.arguments], stdout=log, stderr=log, **self.keys)
-        if ready and not wait_for(lambda: "ready at" in self.log() or self.process.poll() is not None):
+            self.process = self.place.spawn(
+                [TOKEND, "-c", self.config, *self.arguments], stdout=log, stderr=log, **self.keys
+            )
+        if ready and not wait_for(
+            lambda: "ready at" in self.log() or self.process.poll() is not None
+        ):
             raise RuntimeError(f"tokend is not ready: {self.log()}")
         if ready and self.process.poll() is not None:
             raise RuntimeError(f"tokend exited with {self.process.returncode}: {self.log()}")
@@ -224,7 +230,12 @@ def reading_modes(checks, place):
     place.shard("probe/a.bin", 30_000)
     streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("probe")}}
     try:
-        Daemon(place, place.config("probe.yaml", io="uring", socket=place.file("probe.sock"), streams=streams)).stop()
+        Daemon(
+            place,
+            place.config(
+                "probe.yaml", io="uring", socket=place.file("probe.sock"), streams=streams
+            ),
+        ).stop()
         return MODES
     except RuntimeError as e:
         checks.skip("io: uring", str(e).strip())
@@ -239,11 +250,15 @@ def rows_at(config, stream, first, count, *more):
     whole = json.load(open(config))
     about = whole["streams"][stream]
     window = about["seq_len"] + about.get("extra", 1)
-    code, out, err = run(TOKCTL, "plan", "-c", config, stream, "--from", first, "--count", count, "--json", *more)
+    code, out, err = run(
+        TOKCTL, "plan", "-c", config, stream, "--from", first, "--count", count, "--json", *more
+    )
     if code:
         raise RuntimeError(f"tokctl plan: {err}")
     roots = {d["name"]: os.path.join(os.path.dirname(config), d["path"]) for d in about["datasets"]}
-    dtype = {d["name"]: {"u16": "<u2", "u32": "<u4"}[d.get("dtype", "u16")] for d in about["datasets"]}
+    dtype = {
+        d["name"]: {"u16": "<u2", "u32": "<u4"}[d.get("dtype", "u16")] for d in about["datasets"]
+    }
     shards, rows = {}, []
     for line in out.splitlines():
         at = json.loads(line)
@@ -358,8 +373,18 @@ class Client:
             if len(data) > 1:
                 packets.append(decode(data))
 
-    def attach(self, stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start):
-        message = {"op": "attach", "stream": stream, "run": run, "rank": rank, "world": world, "micro": micro, "peer": peer}
+    def attach(
+        self, stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start
+    ):
+        message = {
+            "op": "attach",
+            "stream": stream,
+            "run": run,
+            "rank": rank,
+            "world": world,
+            "micro": micro,
+            "peer": peer,
+        }
         self.feed = self.ask(**message, slots=slots, **(start or {"begin": 1}))
         self.map()
         return self
@@ -416,13 +441,20 @@ class Client:
         starts, found = counts + 4 * self.slots * self.rows, []
         for i in range(number % self.slots * self.rows, (number % self.slots + 1) * self.rows):
             (count,) = struct.unpack_from("<I", self.meta, counts + 4 * i)
-            found.append(list(struct.unpack_from(f"<{count}I", self.meta, starts + 4 * i * self.window)))
+            found.append(
+                list(struct.unpack_from(f"<{count}I", self.meta, starts + 4 * i * self.window))
+            )
         return found
 
     def row_masks(self, number):
         """Each row's loss mask, [rows, window]: behind the documents, if there are any."""
         rows = self.slots * self.rows
-        at = PAGE + 16 * self.slots + 40 * rows + (4 * rows * (1 + self.window) if self.documents else 0)
+        at = (
+            PAGE
+            + 16 * self.slots
+            + 40 * rows
+            + (4 * rows * (1 + self.window) if self.documents else 0)
+        )
         at += number % self.slots * self.rows * self.window
         raw = self.meta[at : at + self.rows * self.window]
         return numpy.frombuffer(raw, "u1").reshape(self.rows, self.window)

@@ -46,7 +46,17 @@ from harness import (
 MUTATIONS = 10_000
 SEALED = 3_000
 HELLO = {"op": "hello", "version": 1, "host": "test"}
-ATTACH = {"op": "attach", "stream": "train", "run": "test", "rank": 0, "world": 1, "micro": 2, "peer": 0, "slots": 4, "begin": 1}
+ATTACH = {
+    "op": "attach",
+    "stream": "train",
+    "run": "test",
+    "rank": 0,
+    "world": 1,
+    "micro": 2,
+    "peer": 0,
+    "slots": 4,
+    "begin": 1,
+}
 NOBODY = 65534
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
@@ -64,8 +74,14 @@ class Bench:
         self.checks, self.place = checks, place
         for name, tokens in (("web/a.bin", 60_000), ("web/b.bin", 30_000), ("code/x.bin", 40_000)):
             place.shard(name, tokens)
-        self.train = {"seed": 7, "seq_len": 64, "datasets": [{"name": "web", "path": "web", "weight": 0.7}]}
-        self.train["datasets"] += [{"name": "code", "path": "code", "weight": 0.3, "shuffle": "block", "block": 8}]
+        self.train = {
+            "seed": 7,
+            "seq_len": 64,
+            "datasets": [{"name": "web", "path": "web", "weight": 0.7}],
+        }
+        self.train["datasets"] += [
+            {"name": "code", "path": "code", "weight": 0.3, "shuffle": "block", "block": 8}
+        ]
         self.streams = {
             "train": self.train,
             "short": {"seed": 7, "seq_len": 64, "samples": 100, "datasets": datasets("web")},
@@ -93,9 +109,19 @@ class Bench:
         """After all that, nothing is kept."""
         wait_for(lambda: status(self.daemon.socket)[1]["sessions"] == 1)
         total = status(self.daemon.socket)[1]
-        seen = total["sessions"], total["memory_bytes"], wait_for(lambda: self.daemon.fds() == self.fds) and self.fds
-        self.checks.equal(f"{name}: sessions, memory and descriptors are what they were", seen, (1, self.start["memory_bytes"], self.fds))
-        self.checks.ok(f"{name}: the witness read {self.witness.checked} batches, 0 wrong", self.unharmed())
+        seen = (
+            total["sessions"],
+            total["memory_bytes"],
+            wait_for(lambda: self.daemon.fds() == self.fds) and self.fds,
+        )
+        self.checks.equal(
+            f"{name}: sessions, memory and descriptors are what they were",
+            seen,
+            (1, self.start["memory_bytes"], self.fds),
+        )
+        self.checks.ok(
+            f"{name}: the witness read {self.witness.checked} batches, 0 wrong", self.unharmed()
+        )
 
     def answers(self, raw, greeted=True, fds=()):
         """Sends one packet: what the daemon says until it closes."""
@@ -151,7 +177,16 @@ def packets(bench):
         "an op that is a number": msgpack.packb({**ATTACH, "op": 1}),
         "no op": msgpack.packb(without(ATTACH, "op")),
         "an empty map": b"\xde\0\0",
-        "a feed": msgpack.packb({"op": "feed", "cursor": b"x", "fingerprint": 1, "end": 1, "meta_bytes": 1, "data_bytes": 1}),
+        "a feed": msgpack.packb(
+            {
+                "op": "feed",
+                "cursor": b"x",
+                "fingerprint": 1,
+                "end": 1,
+                "meta_bytes": 1,
+                "data_bytes": 1,
+            }
+        ),
         "an error": msgpack.packb({"op": "error", "code": "x", "field": "y", "text": "z"}),
         "another version": msgpack.packb({**HELLO, "version": 2}),
         "version 2^64-1": msgpack.packb({**HELLO, "version": 2**64 - 1}),
@@ -171,19 +206,30 @@ def packets(bench):
     wrong = {n: why for n, why in cut.items() if why}
     bench.checks.ok(f"a valid attach cut at each of {len(cut)} bytes: the same", not wrong, wrong)
 
-    early = {m["op"]: bench.refused(msgpack.packb(m), greeted=False) for m in (ATTACH, {"op": "status", "after": 0}, {"op": "pending"})}
+    early = {
+        m["op"]: bench.refused(msgpack.packb(m), greeted=False)
+        for m in (ATTACH, {"op": "status", "after": 0}, {"op": "pending"})
+    }
     bench.checks.ok("an op before hello: the same", not any(early.values()), early)
     bench.checks.equal("an empty packet: the end", bench.answers(b""), [])
 
     before = bench.daemon.settled_fds()
-    sent = {n: bench.refused(msgpack.packb(HELLO), greeted=False, fds=[0] * n) for n in (1, 8, 9, 250)}
+    sent = {
+        n: bench.refused(msgpack.packb(HELLO), greeted=False, fds=[0] * n) for n in (1, 8, 9, 250)
+    }
     sent["with an attach"] = bench.refused(attach, fds=[0, 1, 2])
     sent["with a wake"] = bench.refused(b"\0", fds=[0])
     bench.checks.ok("descriptors with a packet: the same", not any(sent.values()), sent)
-    bench.checks.ok("and they are closed", wait_for(lambda: bench.daemon.fds() == before), (before, bench.daemon.fds()))
+    bench.checks.ok(
+        "and they are closed",
+        wait_for(lambda: bench.daemon.fds() == before),
+        (before, bench.daemon.fds()),
+    )
 
     words = bench.answers(msgpack.packb({"op": "checkpoint", "tag": "t", "cursor": b"x"}))
-    bench.checks.ok("a checkpoint without an attach: refused", [w["op"] for w in words] == ["error"], words)
+    bench.checks.ok(
+        "a checkpoint without an attach: refused", [w["op"] for w in words] == ["error"], words
+    )
 
 
 def names(bench):
@@ -208,7 +254,11 @@ def names(bench):
             word["text"].encode()
         except UnicodeEncodeError:
             wrong["not UTF-8"] = word
-    bench.checks.ok("names of streams and runs that are none: refused by field, in one line of UTF-8", not wrong, wrong)
+    bench.checks.ok(
+        "names of streams and runs that are none: refused by field, in one line of UTF-8",
+        not wrong,
+        wrong,
+    )
 
     client = Client(bench.daemon.socket).attach(run="names")
     cursor = client.feed["cursor"]
@@ -219,19 +269,29 @@ def names(bench):
         except Refused as e:
             if e.packet["field"] != "tag":
                 wrong[tag] = e.packet
-    bench.checks.ok("tags that are none: refused, the session goes on", not wrong and client.next() is not None, wrong)
+    bench.checks.ok(
+        "tags that are none: refused, the session goes on",
+        not wrong and client.next() is not None,
+        wrong,
+    )
     for kind in ("args", "kind"):
         message = {"op": "request", "stream": "train", "kind": "k", "args": "a", kind: "x" * 70000}
         try:
             wrong[kind] = client.ask(**message)
         except Refused:
             pass
-    bench.checks.ok("a request that is too long: likewise", not wrong and client.next() is not None, wrong)
+    bench.checks.ok(
+        "a request that is too long: likewise", not wrong and client.next() is not None, wrong
+    )
     client.tell(op="answer", number=1, outcome=2, text="two\nlines\x1b[2J")
     client.next()
     client.close()
     lines = [line for line in bench.daemon.log().splitlines() if not line.startswith("tokend: ")]
-    bench.checks.ok("no client writes a line of its own into the log", not lines and "\x1b" not in bench.daemon.log(), lines[:3])
+    bench.checks.ok(
+        "no client writes a line of its own into the log",
+        not lines and "\x1b" not in bench.daemon.log(),
+        lines[:3],
+    )
 
 
 def tolerated(bench):
@@ -267,7 +327,9 @@ def mutate(rng, raw, others):
         if what == 0 and raw:
             raw[at % len(raw)] ^= 1 << rng.randrange(8)
         elif what == 1 and raw:
-            raw[at % len(raw)] = rng.choice((0, 0x80, 0x90, 0xC1, 0xC6, 0xCF, 0xDB, 0xDD, 0xDF, 0xFF, rng.randrange(256)))
+            raw[at % len(raw)] = rng.choice(
+                (0, 0x80, 0x90, 0xC1, 0xC6, 0xCF, 0xDB, 0xDD, 0xDF, 0xFF, rng.randrange(256))
+            )
         elif what == 2:
             raw[at:at] = rng.randbytes(size)
         elif what == 3:
@@ -283,9 +345,20 @@ def mutate(rng, raw, others):
 
 def mutations(bench, rng):
     cursor = bench.witness.client.feed["cursor"]
-    free = [HELLO, ATTACH, {**without(ATTACH, "begin"), "cursor": cursor}, {**without(ATTACH, "begin"), "position": 12345}]
-    free += [{"op": "status", "after": 0}, {"op": "request", "stream": "short", "kind": "drain", "args": ""}]
-    bound = [{"op": "checkpoint", "tag": "mutant", "cursor": cursor}, {"op": "answer", "number": 1, "outcome": 2, "text": "x"}]
+    free = [
+        HELLO,
+        ATTACH,
+        {**without(ATTACH, "begin"), "cursor": cursor},
+        {**without(ATTACH, "begin"), "position": 12345},
+    ]
+    free += [
+        {"op": "status", "after": 0},
+        {"op": "request", "stream": "short", "kind": "drain", "args": ""},
+    ]
+    bound = [
+        {"op": "checkpoint", "tag": "mutant", "cursor": cursor},
+        {"op": "answer", "number": 1, "outcome": 2, "text": "x"},
+    ]
     bound += [{"op": "pending"}, {"op": "describe"}, {"op": "cancel", "number": 1}]
     free, bound = [msgpack.packb(m) for m in free], [msgpack.packb(m) for m in bound]
     everything = free + bound
@@ -303,17 +376,38 @@ def mutations(bench, rng):
         client.close()
         if not bench.unharmed():
             break
-    known = {"the end", "error", "hello", "feed", "session", "status", "request", "asked", "cancelled", "described", "saved"}
+    known = {
+        "the end",
+        "error",
+        "hello",
+        "feed",
+        "session",
+        "status",
+        "request",
+        "asked",
+        "cancelled",
+        "described",
+        "saved",
+    }
     bench.checks.equal("mutated packets sent", sum(counts.values()), MUTATIONS)
-    bench.checks.ok(f"each was answered and closed ({counts})", set(counts) <= known and counts["error"] > MUTATIONS // 4, counts)
+    bench.checks.ok(
+        f"each was answered and closed ({counts})",
+        set(counts) <= known and counts["error"] > MUTATIONS // 4,
+        counts,
+    )
     outside = [
         os.path.join(top, f)
         for top, _, files in os.walk(bench.place.path)
         for f in files
-        if f.endswith(".cursor") and not top.startswith(os.path.join(bench.place.path, "state", "short", "test"))
+        if f.endswith(".cursor")
+        and not top.startswith(os.path.join(bench.place.path, "state", "short", "test"))
     ]
-    log_of_mixes = re.compile(re.escape(bench.place.path) + r"/state/[^/]+/[^/]+/mixes/[0-9]{6}\.cursor")
-    outside = [f for f in outside if "/state/train/names/" not in f and not log_of_mixes.fullmatch(f)]
+    log_of_mixes = re.compile(
+        re.escape(bench.place.path) + r"/state/[^/]+/[^/]+/mixes/[0-9]{6}\.cursor"
+    )
+    outside = [
+        f for f in outside if "/state/train/names/" not in f and not log_of_mixes.fullmatch(f)
+    ]
     bench.checks.equal("no snapshot lies outside of its run", outside, [])
     bench.unchanged("mutations")
 
@@ -328,24 +422,42 @@ def attach_refused(bench, name, field, words, **keys):
     except Refused as e:
         p = e.packet
         missing = [w for w in words if w not in p["text"]]
-        seen = None if p["field"] == field and not missing and "\n" not in p["text"] else f"{p}, {missing} missing"
+        seen = (
+            None
+            if p["field"] == field and not missing and "\n" not in p["text"]
+            else f"{p}, {missing} missing"
+        )
     bench.checks.ok(f"attach {name}: {field}", seen is None and bench.unharmed(), seen)
 
 
 def attaches(bench):
     refused = lambda *a, **k: attach_refused(bench, *a, **k)
     refused("of rank 2 of 2", "rank", ["2"], rank=2, world=2)
-    refused("of rank 2^64-1 of 2^32", "rank", [str(2**64 - 1), str(2**32)], rank=2**64 - 1, world=2**32)
+    refused(
+        "of rank 2^64-1 of 2^32", "rank", [str(2**64 - 1), str(2**32)], rank=2**64 - 1, world=2**32
+    )
     refused("with world 0", "world", ["0", "2^32"], world=0)
     refused("with world 2^32+1", "world", [str(2**32 + 1)], world=2**32 + 1)
     refused("with micro 0", "micro_batch", ["0", "65536"], micro=0)
     refused("with micro 65537", "micro_batch", ["65537", "65536"], micro=65537)
     refused("with micro 2^64-1", "micro_batch", [str(2**64 - 1)], micro=2**64 - 1, slots=0)
     refused("with slots 2^63", "micro_batch", [str(2**63), "4096"], slots=2**63)
-    refused("with a slot over 1 GiB", "micro_batch", ["65536", "16385", "2147614720", "1073741824"], stream="wide", micro=65536)
+    refused(
+        "with a slot over 1 GiB",
+        "micro_batch",
+        ["65536", "16385", "2147614720", "1073741824"],
+        stream="wide",
+        micro=65536,
+    )
     refused("to an unknown stream", "stream", ["nowhere", bench.config], stream="nowhere")
     refused("beyond the end", "position", ["101", "100"], stream="short", position=101)
-    refused("at 2^64-1 of a finite stream", "position", [str(2**64 - 1)], stream="short", position=2**64 - 1)
+    refused(
+        "at 2^64-1 of a finite stream",
+        "position",
+        [str(2**64 - 1)],
+        stream="short",
+        position=2**64 - 1,
+    )
     refused("without a start", "start", ["begin", "position", "tag", "cursor"], rank=0, cursor_=0)
     refused("with two starts", "start", ["begin", "position", "tag", "cursor"], begin=1, position=0)
     refused("with four starts", "start", ["one of"], begin=1, position=0, tag="x", cursor=b"x")
@@ -354,7 +466,9 @@ def attaches(bench):
     refused("at a tag with two slashes", "tag", ["RUN/TAG"], tag="a/b/c")
 
     client = Client(bench.daemon.socket).attach(stream="short", position=100)
-    bench.checks.equal("attach at the very end: 0 batches", (client.end(), client.published()), (0, 0))
+    bench.checks.equal(
+        "attach at the very end: 0 batches", (client.end(), client.published()), (0, 0)
+    )
     client.close()
     client = Client(bench.daemon.socket).attach(position=2**64 - 1)
     bench.checks.ok("attach at 2^64-1 of an endless stream: padding", not client.next().any())
@@ -369,15 +483,26 @@ def attaches(bench):
         seen = str(e)
     need = 4096 * 65 * 2 * 64
     found = [int(n) for n in re.findall(r"\d+", seen)]
-    good = left in found and bench.limit in found and any(need < n < need * 1.5 for n in found) and "memory:" in seen
-    bench.checks.ok("attach with more than memory: allows: what it needs and what is left", good, (seen, left))
+    good = (
+        left in found
+        and bench.limit in found
+        and any(need < n < need * 1.5 for n in found)
+        and "memory:" in seen
+    )
+    bench.checks.ok(
+        "attach with more than memory: allows: what it needs and what is left", good, (seen, left)
+    )
 
     hold = []
     try:
         while len(hold) < 100:
             hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
     except Refused as e:
-        bench.checks.ok(f"memory: is used up by {len(hold)} sessions, the next is refused", e.packet["code"] == "memory" and hold, e)
+        bench.checks.ok(
+            f"memory: is used up by {len(hold)} sessions, the next is refused",
+            e.packet["code"] == "memory" and hold,
+            e,
+        )
     for client in hold:
         client.close()
     bench.unchanged("attaches")
@@ -428,10 +553,30 @@ def foreign_cursors(bench):
         ("another extra", "extra", ["0", "1"], cursor_of(bench, extra=0)),
         ("another stride", "stride", ["32", "64"], cursor_of(bench, stride=32)),
         ("an end", "samples", ["1000"], cursor_of(bench, samples=1000)),
-        ("another dataset", "dataset math: name", ["no longer"], listing(web, {**code, "name": "math"})),
-        ("one dataset more", "dataset math: name", [], listing(web, code, {**code, "name": "math"})),
-        ("other shards", "dataset web: digest of its shards", ["shards"], listing({**web, "path": "renamed"}, code)),
-        ("a shard of another size", "dataset code: windows", ["468", "624"], listing(web, {**code, "path": "more/c.bin"})),
+        (
+            "another dataset",
+            "dataset math: name",
+            ["no longer"],
+            listing(web, {**code, "name": "math"}),
+        ),
+        (
+            "one dataset more",
+            "dataset math: name",
+            [],
+            listing(web, code, {**code, "name": "math"}),
+        ),
+        (
+            "other shards",
+            "dataset web: digest of its shards",
+            ["shards"],
+            listing({**web, "path": "renamed"}, code),
+        ),
+        (
+            "a shard of another size",
+            "dataset code: windows",
+            ["468", "624"],
+            listing(web, {**code, "path": "more/c.bin"}),
+        ),
         ("another shuffle", "dataset web: shuffle", [], listing({**web, "shuffle": "none"}, code)),
         ("another block", "dataset code: block", ["16", "8"], listing(web, {**code, "block": 16})),
         ("slide", "dataset web: slide", [], listing({**web, "slide": True}, code)),
@@ -443,7 +588,12 @@ def foreign_cursors(bench):
         ("garbage", "cursor", ["not a cursor"], random.Random(1).randbytes(len(own))),
         ("nothing", "cursor", ["0 bytes"], b""),
         ("a tail", "checksum", ["damaged"], own + b"\0"),
-        ("an order of version 2", "order", ["2", "newer"], sealed(msgpack.packb({**msgpack.unpackb(own[16:]), "order": 2}))),
+        (
+            "an order of version 2",
+            "order",
+            ["2", "newer"],
+            sealed(msgpack.packb({**msgpack.unpackb(own[16:]), "order": 2})),
+        ),
     ]
     for name, field, words, cursor in cases:
         attach_refused(bench, f"at a cursor with {name}", field, words, cursor=cursor)
@@ -465,13 +615,41 @@ def damaged_cursors(bench, rng):
         damaged[bit // 8] ^= 1 << bit % 8
         flips[bit] = field_of(bytes(damaged))
     wrong = {bit: f for bit, f in flips.items() if f not in ("cursor", "version", "checksum")}
-    bench.checks.ok(f"a cursor with any of {len(flips)} bits flipped: refused", not wrong and bench.unharmed(), wrong)
+    bench.checks.ok(
+        f"a cursor with any of {len(flips)} bits flipped: refused",
+        not wrong and bench.unharmed(),
+        wrong,
+    )
     cuts = {n: field_of(own[:n]) for n in range(len(own))}
     wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
-    bench.checks.ok(f"a cursor cut at each of {len(cuts)} bytes: refused", not wrong and bench.unharmed(), wrong)
+    bench.checks.ok(
+        f"a cursor cut at each of {len(cuts)} bytes: refused", not wrong and bench.unharmed(), wrong
+    )
 
 
-ODD = [0, 1, 2, 1023, 1024, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1, -1, 1.5, None, True, b"x", "web", "", [], {}, [0], [2**31, 2**31]]
+ODD = [
+    0,
+    1,
+    2,
+    1023,
+    1024,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**63,
+    2**64 - 1,
+    -1,
+    1.5,
+    None,
+    True,
+    b"x",
+    "web",
+    "",
+    [],
+    {},
+    [0],
+    [2**31, 2**31],
+]
 
 
 def twist(rng, value):
@@ -481,15 +659,21 @@ def twist(rng, value):
         value = {**value, key: twist(rng, value[key])}
         if rng.random() < 0.1:
             value["pending_start"] = rng.choice(ODD)
-            value["pending_units"] = rng.choice([[2**32, 0], [0, 2**32], [2**31, 2**31, 0], [1], ODD])
+            value["pending_units"] = rng.choice(
+                [[2**32, 0], [0, 2**32], [2**31, 2**31, 0], [1], ODD]
+            )
         if rng.random() < 0.05:
             del value[key]
     elif isinstance(value, list) and value and rng.random() < 0.9:
         value = list(value)
         at = rng.randrange(len(value))
-        value[at : at + rng.choice((0, 1, 1, 1))] = [twist(rng, value[at])] * rng.choice((0, 1, 1, 1, 1, 1, 1, 2))
+        value[at : at + rng.choice((0, 1, 1, 1))] = [twist(rng, value[at])] * rng.choice(
+            (0, 1, 1, 1, 1, 1, 1, 2)
+        )
     elif isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
-        value = max(0, min(2**64 - 1, value + rng.choice((-1, 1, -1024, 1024, rng.getrandbits(64)))))
+        value = max(
+            0, min(2**64 - 1, value + rng.choice((-1, 1, -1024, 1024, rng.getrandbits(64))))
+        )
     else:
         value = rng.choice(ODD)
     return value
@@ -506,7 +690,9 @@ def sealed_cursors(bench, rng):
             cursor = twist(rng, cursor)
         try:
             client = Client(bench.daemon.socket)
-            client.attach(cursor=sealed(msgpack.packb(cursor)), slots=2, world=rng.choice((1, 3, 2**32)))
+            client.attach(
+                cursor=sealed(msgpack.packb(cursor)), slots=2, world=rng.choice((1, 3, 2**32))
+            )
             if client.end() > 0:
                 client.next()
             counts["attached"] += 1
@@ -554,7 +740,11 @@ def hostile_words(bench):
     client.send(b"\0")
     seen["going backwards"] = thrown_out(bench, client)
     wrong = {k: v for k, v in seen.items() if v != ["released"]}
-    bench.checks.ok(f"{len(seen)} clients with nonsense in released are thrown out", not wrong and bench.unharmed(), wrong)
+    bench.checks.ok(
+        f"{len(seen)} clients with nonsense in released are thrown out",
+        not wrong and bench.unharmed(),
+        wrong,
+    )
 
     client = Client(bench.daemon.socket).attach()
     client.data[client.control_at : client.control_at + 4096] = os.urandom(4096)
@@ -588,7 +778,9 @@ def segments(bench):
         fcntl.fcntl(meta, F_GET_SEALS),
         SEAL_SEAL | SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE,
     )
-    bench.checks.equal("and the data segment", fcntl.fcntl(data, F_GET_SEALS), SEAL_SEAL | SEAL_SHRINK | SEAL_GROW)
+    bench.checks.equal(
+        "and the data segment", fcntl.fcntl(data, F_GET_SEALS), SEAL_SEAL | SEAL_SHRINK | SEAL_GROW
+    )
     again = os.open(f"/proc/self/fd/{meta}", os.O_RDWR)
     seen = {
         "map it writable": refused_call(lambda: mmap.mmap(meta, 4096)),
@@ -622,7 +814,14 @@ def mprotect(client):
     """A read-only map of its own, then PROT_WRITE."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     at = libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, client.fds[0], 0)
@@ -672,11 +871,18 @@ def users(bench):
         return
     path = bench.daemon.socket
     try:
-        seen = [as_nobody(partial(first_words, path, raw)) for raw in (msgpack.packb(HELLO), b"\xc1\xc1", b"\0" * 1000)]
+        seen = [
+            as_nobody(partial(first_words, path, raw))
+            for raw in (msgpack.packb(HELLO), b"\xc1\xc1", b"\0" * 1000)
+        ]
     except PermissionError as e:
         bench.checks.skip("users", f"cannot become another one: {e}")
         return
-    bench.checks.ok("another uid is refused before a packet is parsed", seen == ["uid"] * 3 and bench.unharmed(), seen)
+    bench.checks.ok(
+        "another uid is refused before a packet is parsed",
+        seen == ["uid"] * 3 and bench.unharmed(),
+        seen,
+    )
     advice = f"uid {NOBODY} may not attach: add it to allow_uids"
     wait_for(lambda: advice in bench.daemon.log())  # the log is written a moment later
     bench.checks.has("the log says what to do", bench.daemon.log(), advice)
@@ -709,8 +915,14 @@ def descriptors(bench):
         except (Refused, Closed, ConnectionError):
             refused += 1
         witness.step(5)
-    bench.checks.ok(f"of 150 clients {150 - refused} fit into 90 descriptors, the others are turned away", 50 < refused < 150, refused)
-    bench.checks.ok("the witness reads on meanwhile, through all shards", witness.step(1500), witness.wrong)
+    bench.checks.ok(
+        f"of 150 clients {150 - refused} fit into 90 descriptors, the others are turned away",
+        50 < refused < 150,
+        refused,
+    )
+    bench.checks.ok(
+        "the witness reads on meanwhile, through all shards", witness.step(1500), witness.wrong
+    )
     bench.checks.has("the log says what to raise", daemon.log(), "LimitNOFILE")
     for client in hold:
         client.close()
@@ -756,7 +968,11 @@ def unread_replies(bench):
         seen = "never dropped"
     except (BrokenPipeError, ConnectionResetError):
         seen = None
-    bench.checks.ok(f"a client that does not read its replies is dropped (after {sent})", seen is None and bench.unharmed(), seen)
+    bench.checks.ok(
+        f"a client that does not read its replies is dropped (after {sent})",
+        seen is None and bench.unharmed(),
+        seen,
+    )
     wait_for(lambda: "does not read its replies" in bench.daemon.log())
     bench.checks.has("the log says so", bench.daemon.log(), "does not read its replies")
     client.close()
@@ -798,22 +1014,60 @@ CONFIGS = {
     "shards shorter than a window": ("seq_len: 64", "seq_len: 1000000", 8, ["window"]),
     "a missing seed": ("    seed: 7\n", "", 4, ["seed"]),
     "no YAML": ("streams:", "streams: {[", None, []),
-    "a schedule with an unknown dataset": scheduled("{at: 1024, weights: {wab: 1}}", ["weights.wab", "did you mean web?"]),
-    "a schedule with a weight that is no number": scheduled("{at: 1024, weights: {web: .nan}}", ["weights.web", ".nan"]),
-    "a schedule with a negative weight": scheduled("{at: 1024, weights: {web: -0.5}}", ["weights.web", "negative"]),
-    "a schedule with no weight above 0": scheduled("{at: 1024, weights: {web: 0}}", ["weights", "above 0"]),
+    "a schedule with an unknown dataset": scheduled(
+        "{at: 1024, weights: {wab: 1}}", ["weights.wab", "did you mean web?"]
+    ),
+    "a schedule with a weight that is no number": scheduled(
+        "{at: 1024, weights: {web: .nan}}", ["weights.web", ".nan"]
+    ),
+    "a schedule with a negative weight": scheduled(
+        "{at: 1024, weights: {web: -0.5}}", ["weights.web", "negative"]
+    ),
+    "a schedule with no weight above 0": scheduled(
+        "{at: 1024, weights: {web: 0}}", ["weights", "above 0"]
+    ),
     "a schedule without weights": scheduled("{at: 1024}", ["weights", "missing"]),
-    "a schedule within a block": scheduled("{at: 1500, weights: {web: 1}}", ["at", "take 1024 or 2048"]),
+    "a schedule within a block": scheduled(
+        "{at: 1500, weights: {web: 1}}", ["at", "take 1024 or 2048"]
+    ),
     "a schedule at 0": scheduled("{at: 0, weights: {web: 1}}", ["at", "ahead"]),
-    "a schedule with at and from": scheduled("{at: 1024, from: 1024, weights: {web: 1}}", ["at (line 10) and from"]),
-    "a ramp backwards": scheduled("{from: 4096, to: 2048, steps: 1, weights: {web: 1}}", ["to", "behind from"]),
-    "a ramp in no steps": scheduled("{from: 0, to: 2048, steps: 0, weights: {web: 1}}", ["steps", "0"]),
-    "a ramp in more steps than blocks": scheduled("{from: 0, to: 2048, steps: 3, weights: {web: 1}}", ["steps", "1 to 2"]),
-    "a schedule with epochs": ("seq_len: 64", "seq_len: 64\n    epochs: 1\n    schedule: []", 8, ["schedule", "epochs"]),
-    "a schedule with samples": ("seq_len: 64", "seq_len: 64\n    samples: 9\n    schedule: []", 8, ["schedule", "samples"]),
+    "a schedule with at and from": scheduled(
+        "{at: 1024, from: 1024, weights: {web: 1}}", ["at (line 10) and from"]
+    ),
+    "a ramp backwards": scheduled(
+        "{from: 4096, to: 2048, steps: 1, weights: {web: 1}}", ["to", "behind from"]
+    ),
+    "a ramp in no steps": scheduled(
+        "{from: 0, to: 2048, steps: 0, weights: {web: 1}}", ["steps", "0"]
+    ),
+    "a ramp in more steps than blocks": scheduled(
+        "{from: 0, to: 2048, steps: 3, weights: {web: 1}}", ["steps", "1 to 2"]
+    ),
+    "a schedule with epochs": (
+        "seq_len: 64",
+        "seq_len: 64\n    epochs: 1\n    schedule: []",
+        8,
+        ["schedule", "epochs"],
+    ),
+    "a schedule with samples": (
+        "seq_len: 64",
+        "seq_len: 64\n    samples: 9\n    schedule: []",
+        8,
+        ["schedule", "samples"],
+    ),
     "max_epochs of 0": ("weight: 0.7", "max_epochs: 0", 8, ["max_epochs", "1"]),
-    "max_epochs with epochs": ("weight: 0.7}", "max_epochs: 2}\n    epochs: 1", 8, ["max_epochs", "epochs"]),
-    "max_epochs of all there is": ("weight: 0.7", "max_epochs: 1", 8, ["max_epochs", "no dataset is left"]),
+    "max_epochs with epochs": (
+        "weight: 0.7}",
+        "max_epochs: 2}\n    epochs: 1",
+        8,
+        ["max_epochs", "epochs"],
+    ),
+    "max_epochs of all there is": (
+        "weight: 0.7",
+        "max_epochs: 1",
+        8,
+        ["max_epochs", "no dataset is left"],
+    ),
 }
 
 
@@ -830,14 +1084,29 @@ def configs(bench):
             form = rf"^tokend: {re.escape(path)}:{line if line else '[0-9]+'}: [^\n]+\n$"
             if code != 1 or out or not re.match(form, err) or any(w not in err for w in words):
                 wrong[name, arguments[-1]] = (code, out, err)
-    bench.checks.ok(f"{len(CONFIGS)} faulty configs: exit 1 and one line FILE:LINE: …", not wrong and bench.unharmed(), wrong)
+    bench.checks.ok(
+        f"{len(CONFIGS)} faulty configs: exit 1 and one line FILE:LINE: …",
+        not wrong and bench.unharmed(),
+        wrong,
+    )
 
     path = bench.place.file("good.yaml")
     with open(path, "w") as f:
         f.write(good)
     code, out, err = run(TOKEND, "-c", path, "--check")
-    bench.checks.ok("the sound one: exit 0 and what is never served", code == 0 and b"never served" in out and not err, (code, out, err))
-    usages = [[], ["-c"], ["--dance"], ["-c", path, "more"], ["-c", path, "--linger", "x"], ["-c", path, "--linger", "0"]]
+    bench.checks.ok(
+        "the sound one: exit 0 and what is never served",
+        code == 0 and b"never served" in out and not err,
+        (code, out, err),
+    )
+    usages = [
+        [],
+        ["-c"],
+        ["--dance"],
+        ["-c", path, "more"],
+        ["-c", path, "--linger", "x"],
+        ["-c", path, "--linger", "0"],
+    ]
     usages += [["-c", path, "--linger", "-1"], ["-c", path, "--linger", "99999999999999999999"]]
     wrong = {}
     for arguments in usages:
@@ -881,8 +1150,14 @@ def main():
         configs(bench)
         slow_clients(bench, slow)
         sessions, total = status(bench.daemon.socket)
-        checks.equal("no session but the witness's was left", [s["pid"] for s in sessions], [os.getpid()])
-        checks.equal("no wake-up of anybody was lost", (sessions[0]["lost_wakes"], total["lost_wakes"]), (0, 0))
+        checks.equal(
+            "no session but the witness's was left", [s["pid"] for s in sessions], [os.getpid()]
+        )
+        checks.equal(
+            "no wake-up of anybody was lost",
+            (sessions[0]["lost_wakes"], total["lost_wakes"]),
+            (0, 0),
+        )
         bench.witness.close()
         checks.equal("the daemon ends with 0 after all that", bench.daemon.stop(), 0)
         checks.equal("and the slow ones' too", slow_daemon.stop(), 0)

@@ -33,7 +33,9 @@ class Group:
                 directory = f"{fields.split()[4]}{path.rstrip('/')}/tokend-test-{os.getpid()}"
                 try:
                     os.mkdir(directory)
-                    with open(f"{directory}/{'memory.max' if two else 'memory.limit_in_bytes'}", "w") as f:
+                    with open(
+                        f"{directory}/{'memory.max' if two else 'memory.limit_in_bytes'}", "w"
+                    ) as f:
                         f.write(str(LIMIT))
                     return directory
                 except OSError as e:
@@ -51,7 +53,11 @@ class Group:
         for name in ("memory.events", "memory.oom_control"):
             try:
                 text = open(f"{self.path}/{name}").read()
-                return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+                return next(
+                    int(line.split()[1])
+                    for line in text.splitlines()
+                    if line.startswith("oom_kill ")
+                )
             except OSError:
                 continue
         return None
@@ -93,7 +99,11 @@ def check(checks, place, group):
     limit = status(daemon.socket)[1]["limit_bytes"]
     checks.ok("memory: is what the cgroup allows", 128 << 20 < limit < LIMIT, limit)
     said = [line for line in daemon.log().splitlines() if "memory:" in line]
-    checks.ok("  one line says so", len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], said)
+    checks.ok(
+        "  one line says so",
+        len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0],
+        said,
+    )
     clients, packet = attach_all(daemon)
     text = packet.get("text", "")
     checks.ok("sessions attach while there is room", 5 <= len(clients) <= 13, len(clients))
@@ -105,16 +115,33 @@ def check(checks, place, group):
     again = wait_for(lambda: attach_again(daemon), 5)
     checks.ok("  once one has left there is room", again)
     packet = refused(lambda: Client(daemon.socket).attach(micro=65536, slots=64, run="large"))
-    checks.ok("a ring larger than all of it is refused for good", packet and not packet.get("passing"), packet)
+    checks.ok(
+        "a ring larger than all of it is refused for good",
+        packet and not packet.get("passing"),
+        packet,
+    )
     for client in [*clients, again]:
         client.close()
     wait_for(lambda: daemon.rings() == 0)
-    eater = place.spawn([sys.executable, "-c", EAT, str(120 << 20)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=group.enter)
+    eater = place.spawn(
+        [sys.executable, "-c", EAT, str(120 << 20)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=group.enter,
+    )
     checks.equal("somebody else in the group takes half of it", eater.stdout.readline(), b"full\n")
     clients, packet = attach_all(daemon)
     checks.ok("  fewer sessions attach", 1 <= len(clients) <= 7, len(clients))
-    checks.ok("  the next is refused for now", packet.get("passing") == 1 and "cgroup" in packet["text"], packet)
-    checks.equal("  nobody was killed for memory", (group.kills(), daemon.alive(), eater.poll()), (0, True, None))
+    checks.ok(
+        "  the next is refused for now",
+        packet.get("passing") == 1 and "cgroup" in packet["text"],
+        packet,
+    )
+    checks.equal(
+        "  nobody was killed for memory",
+        (group.kills(), daemon.alive(), eater.poll()),
+        (0, True, None),
+    )
     eater.kill()
     eater.wait()
     checks.equal("exit 0", daemon.stop(), 0)

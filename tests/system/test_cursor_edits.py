@@ -86,12 +86,16 @@ class Planned(Configuration):
         path = self.write("refused.yaml", self.entries)
         done = tokctl("cursor", "new", "-c", path, "train", "-o", self.place.file("never"), ok=(1,))
         why = "( no dataset is left | is too small a part of the sum )"
-        if not re.fullmatch(rf"tokctl: {re.escape(path)}:\d+: streams\.train: .+{why}.+\n", done.stderr.decode()):
+        if not re.fullmatch(
+            rf"tokctl: {re.escape(path)}:\d+: streams\.train: .+{why}.+\n", done.stderr.decode()
+        ):
             raise Wrong(f"refused with {done.stderr!r}")
         counts["plans refused"] += 1
 
     def entry_of(self, step):
-        weights = {d.name: w for d, w in zip(self.datasets, step.weights) if w or self.rng.random() < 0.3}
+        weights = {
+            d.name: w for d, w in zip(self.datasets, step.weights) if w or self.rng.random() < 0.3
+        }
         if step.at == step.to:
             return {"at": step.at, "weights": weights}
         return {"from": step.at, "to": step.to, "steps": step.steps, "weights": weights}
@@ -138,7 +142,9 @@ class Run:
             refused = True
         if refused:
             done = tokctl("cursor", verb, before, *arguments, "-o", to, ok=(1,))
-            errors = [line for line in done.stderr.decode().splitlines() if "is not named" not in line]
+            errors = [
+                line for line in done.stderr.decode().splitlines() if "is not named" not in line
+            ]
             if done.stdout or len(errors) != 1 or os.path.exists(to):
                 raise Wrong(f"{verb} {arguments} refused with {done.stdout!r} and {done.stderr!r}")
             counts[f"{verb} refused"] += 1
@@ -146,8 +152,12 @@ class Run:
         json_too = ["--json"] if self.c.rng.random() < 0.5 else []
         done = tokctl("cursor", verb, before, *arguments, *json_too, "-o", self.file())
         difference = tokctl("cursor", "diff", before, self.path, *json_too, ok=(0, 1))
-        differs(["cursor", verb, *arguments], done.stdout.splitlines(), difference.stdout.splitlines())
-        if (difference.returncode == 0) != (open(before, "rb").read() == open(self.path, "rb").read()):
+        differs(
+            ["cursor", verb, *arguments], done.stdout.splitlines(), difference.stdout.splitlines()
+        )
+        if (difference.returncode == 0) != (
+            open(before, "rb").read() == open(self.path, "rb").read()
+        ):
             raise Wrong(f"cursor diff {before} {self.path}: exit {difference.returncode}")
         for line in lines(done) if json_too else []:
             differs(["the keys of a difference"], sorted(line), ["field", "left", "right"])
@@ -164,7 +174,10 @@ class Run:
         differs([*edit, ": next"], [shown["next"]], [cursor.next])
         ends = [(d["max_epochs"], d["ends_at"], d["unserved"]) for d in shown["datasets"]]
         names = [d.name for d in cursor.order.datasets]
-        want = [(cursor.max_epochs.get(name), *(cursor.unserved(d) or (None, None))) for d, name in enumerate(names)]
+        want = [
+            (cursor.max_epochs.get(name), *(cursor.unserved(d) or (None, None)))
+            for d, name in enumerate(names)
+        ]
         differs([*edit, ": ends of datasets"], ends, want)
         counts["segments"] += len(got)
 
@@ -174,7 +187,13 @@ class Run:
         rng, cursor = self.c.rng, self.cursor
         starts = [s.start for s in cursor.segments]
         near = rng.choice(starts) + rng.choice([-1, 0, 1, 500, 1024, -1024])
-        position = rng.choice([near, cursor.next + rng.randrange(5000), rng.choice([cursor.order.end, cursor.order.end + 1])])
+        position = rng.choice(
+            [
+                near,
+                cursor.next + rng.randrange(5000),
+                rng.choice([cursor.order.end, cursor.order.end + 1]),
+            ]
+        )
         position = min(max(position, 0), ref.TWO64 - 10**7)
         self.edit(lambda: cursor.seek(position), "seek", "--to", position)
 
@@ -185,7 +204,14 @@ class Run:
     def some_at(self):
         """None: as early as can be. Now and then one that cannot be."""
         rng, least = self.c.rng, self.cursor.mix_at()
-        at = rng.choice([None, least, least + 1024 * rng.randrange(60), rng.choice([s.start for s in self.cursor.segments])])
+        at = rng.choice(
+            [
+                None,
+                least,
+                least + 1024 * rng.randrange(60),
+                rng.choice([s.start for s in self.cursor.segments]),
+            ]
+        )
         at = rng.choice([at] * 6 + [least - 1024, least + 1])
         return (least, []) if at is None or at < 0 else (at, ["--at", at])
 
@@ -193,13 +219,22 @@ class Run:
         rng, cursor = self.c.rng, self.cursor
         at, arguments = self.some_at()
         weights = self.c.weights(cursor.order.datasets)
-        named = [f"{d.name}={w!r}" for d, w in zip(cursor.order.datasets, weights) if w or rng.random() < 0.5]
+        named = [
+            f"{d.name}={w!r}"
+            for d, w in zip(cursor.order.datasets, weights)
+            if w or rng.random() < 0.5
+        ]
         self.edit(lambda: cursor.mix(at, weights), "mix", *arguments, *named)
 
     def remove(self):
         at, arguments = self.some_at()
         d = self.c.rng.randrange(len(self.cursor.order.datasets))
-        self.edit(lambda: self.cursor.remove(d, at), "remove", self.cursor.order.datasets[d].name, *arguments)
+        self.edit(
+            lambda: self.cursor.remove(d, at),
+            "remove",
+            self.cursor.order.datasets[d].name,
+            *arguments,
+        )
 
     def schedule(self):
         """Another plan, and other limits."""
@@ -217,9 +252,16 @@ class Run:
         path = c.write("replanned.yaml", entries, steps)
         weight = {entry["name"]: entry["weight"] for entry in entries}
         plan = list(steps)
-        if plan and plan[0].at < plan[0].to and plan[0].at < cursor.mix_at():  # a ramp that has begun: from the config's weights
+        if (
+            plan and plan[0].at < plan[0].to and plan[0].at < cursor.mix_at()
+        ):  # a ramp that has begun: from the config's weights
             plan.insert(0, edits.Step(0, 0, 1, [weight[d.name] for d in cursor.order.datasets]))
-        if tokctl("cursor", "new", "-c", path, "train", "-o", c.place.file("replanned"), ok=(0, 1)).returncode == 0:
+        if (
+            tokctl(
+                "cursor", "new", "-c", path, "train", "-o", c.place.file("replanned"), ok=(0, 1)
+            ).returncode
+            == 0
+        ):
             self.edit(lambda: cursor.schedule(plan, limits), "schedule", "-c", path)
 
     def add(self):
@@ -243,7 +285,9 @@ class Run:
         edges = [s.start - 3 for s in order.segments[1:]]
         for start in {*starts, *c.rng.sample(edges, min(3, len(edges)))}:
             start = min(max(start, first), order.end)
-            counts["lines of plan"] += check_plan(c, order, start, 1 + c.rng.randrange(30), *arguments)
+            counts["lines of plan"] += check_plan(
+                c, order, start, 1 + c.rng.randrange(30), *arguments
+            )
             place = order.place(start)
             if place:
                 counts["lines of when"] += self.check_back(order, start, place, arguments)
@@ -251,10 +295,26 @@ class Run:
     def check_back(self, order, position, place, arguments):
         d = [dataset.name for dataset in order.datasets].index(place.dataset)
         shard = [path for path, _ in order.datasets[d].shards].index(place.shard)
-        served = [(order.when(d, place.epoch, w), w) for w in order.holding(d, shard, place.offset, place.epoch)]
-        want = [{"position": p, "epoch": place.epoch, "window": w} for p, w in served if p is not None]
-        assert position in [line["position"] for line in want], "the reference does not agree with itself"
-        where = ["--dataset", place.dataset, "--shard", place.shard, "--offset", place.offset, "--epoch", place.epoch]
+        served = [
+            (order.when(d, place.epoch, w), w)
+            for w in order.holding(d, shard, place.offset, place.epoch)
+        ]
+        want = [
+            {"position": p, "epoch": place.epoch, "window": w} for p, w in served if p is not None
+        ]
+        assert position in [line["position"] for line in want], (
+            "the reference does not agree with itself"
+        )
+        where = [
+            "--dataset",
+            place.dataset,
+            "--shard",
+            place.shard,
+            "--offset",
+            place.offset,
+            "--epoch",
+            place.epoch,
+        ]
         arguments = ["when", "-c", self.c.path, "train", *where, "--json", *arguments]
         differs(arguments, sorted(lines(tokctl(*arguments)), key=lambda line: line["window"]), want)
         return len(want)
@@ -274,7 +334,10 @@ class Run:
 PLAIN = {
     "seed": 7,
     "seq_len": 32,
-    "datasets": [{"name": "web", "path": "web.bin", "weight": 3}, {"name": "code", "path": "code.bin", "max_epochs": 2}],
+    "datasets": [
+        {"name": "web", "path": "web.bin", "weight": 3},
+        {"name": "code", "path": "code.bin", "max_epochs": 2},
+    ],
     "schedule": [
         {"at": 4096, "weights": {"web": 0.5, "code": 0.5}},
         {"from": 8192, "to": 40960, "steps": 32, "weights": {"web": 1, "code": 4}},
@@ -316,7 +379,13 @@ def wrong_faults(path, to):
     for (verb, *arguments), status, words in FAULTS:
         code, out, err = run(TOKCTL, "cursor", verb, path, *arguments, "-o", to)
         said = [line for line in err.splitlines() if "is not named" not in line]
-        if code != status or out or len(said) != 1 or os.path.exists(to) or any(word not in err for word in words):
+        if (
+            code != status
+            or out
+            or len(said) != 1
+            or os.path.exists(to)
+            or any(word not in err for word in words)
+        ):
             wrong[verb, *arguments] = code, out, err
     return wrong
 
@@ -333,18 +402,30 @@ def check_texts(checks):
         code = shown["datasets"][1]
         rows = text.splitlines()
         table = rows[rows.index("") + 6 :]
-        checks.ok("a schedule of many mixes: a line each", len(table) == len(shown["segments"]) > 20 and max(map(len, rows)) < 130, text)
+        checks.ok(
+            "a schedule of many mixes: a line each",
+            len(table) == len(shown["segments"]) > 20 and max(map(len, rows)) < 130,
+            text,
+        )
         starts = [int(row.split()[0]) for row in table]
         checks.equal("in order", starts, [segment["start"] for segment in shown["segments"]])
         checks.has("with the shares in percent", table[1], "50.000000 %")
         named = [row.split() for row in rows if row.startswith("code ")]
-        checks.equal("how a dataset with max_epochs ends", named[0][3:], ["2", str(code["ends_at"]), str(code["unserved"])])
+        checks.equal(
+            "how a dataset with max_epochs ends",
+            named[0][3:],
+            ["2", str(code["ends_at"]), str(code["unserved"])],
+        )
 
         end = f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × {code['windows']} windows"
         end += " are never served"
         changes = f"schedule: 2 steps; {len(shown['segments']) - 1} changes of the mix in all"
         status, out, err = run(TOKEND, "-c", config, "--check")
-        checks.ok("tokend --check says so too", status == 0 and not err and f"  {end}\n  {changes}\n" in out.decode(), (status, out, err))
+        checks.ok(
+            "tokend --check says so too",
+            status == 0 and not err and f"  {end}\n  {changes}\n" in out.decode(),
+            (status, out, err),
+        )
         daemon = Daemon(place, config)
         log = daemon.log()
         daemon.stop()
@@ -356,9 +437,21 @@ def check_texts(checks):
         checks.ok(f"{len(FAULTS)} faults: one line each, nothing written", not wrong, wrong)
 
         done = tokctl("cursor", "mix", path, "web=1", "-o", to)
-        checks.has("a mix says what has changed", done.stdout.decode(), "mix from 6144: absent | web 100.000000 %\n", " | absent\n")
-        said = ["tokctl: dataset code is not named: it gets weight 0", "tokctl: the mix acts from position 6144 on"]
-        checks.equal("and on stderr what is left out, and when it acts", done.stderr.decode().splitlines(), said)
+        checks.has(
+            "a mix says what has changed",
+            done.stdout.decode(),
+            "mix from 6144: absent | web 100.000000 %\n",
+            " | absent\n",
+        )
+        said = [
+            "tokctl: dataset code is not named: it gets weight 0",
+            "tokctl: the mix acts from position 6144 on",
+        ]
+        checks.equal(
+            "and on stderr what is left out, and when it acts",
+            done.stderr.decode().splitlines(),
+            said,
+        )
         done = tokctl("cursor", "skip", to, "--samples", 0, "-o", to)
         checks.equal("what changes nothing says nothing", (done.stdout, done.stderr), (b"", b""))
         checks.equal("equal cursors: diff exits 0", tokctl("cursor", "diff", to, to).stdout, b"")
@@ -385,8 +478,23 @@ def main():
         check_texts(checks)
     said = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     print(f"{len(chosen)} configurations agree, {time.monotonic() - begun:.0f} s: {said}")
-    needed = ["seek", "skip", "mix", "remove", "schedule", "add", "lines of plan", "lines of when", "mix refused", "remove refused"]
-    missing = [what for what in needed if not counts[what]] if options.configs >= 60 and options.only is None else []
+    needed = [
+        "seek",
+        "skip",
+        "mix",
+        "remove",
+        "schedule",
+        "add",
+        "lines of plan",
+        "lines of when",
+        "mix refused",
+        "remove refused",
+    ]
+    missing = (
+        [what for what in needed if not counts[what]]
+        if options.configs >= 60 and options.only is None
+        else []
+    )
     if missing:
         print(f"FAIL  never happened: {missing}")
     return 1 if missing or checks.failed else 0

@@ -26,7 +26,9 @@ def few_values(place, name, dtype, tokens=6000):
 def check_stream(c, daemon, config, stream, rows, world, micro, slots):
     for rank in range(world):
         want = rank_rows(rows, rank, world, micro)
-        client = Client(daemon.socket).attach(stream=stream, rank=rank, world=world, micro=micro, slots=slots)
+        client = Client(daemon.socket).attach(
+            stream=stream, rank=rank, world=world, micro=micro, slots=slots
+        )
         wrong = seen = 0
         for batch in want:
             client.wait()
@@ -34,7 +36,11 @@ def check_stream(c, daemon, config, stream, rows, world, micro, slots):
             tokens = client.next()
             wrong += not numpy.array_equal(tokens, batch) or found != [begins(row) for row in batch]
             seen += sum(map(len, found))
-        c.equal(f"{stream}, rank {rank} of {world}: each row's documents", (client.documents, wrong, seen > 0), (1, 0, True))
+        c.equal(
+            f"{stream}, rank {rank} of {world}: each row's documents",
+            (client.documents, wrong, seen > 0),
+            (1, 0, True),
+        )
         client.close()
 
 
@@ -42,12 +48,20 @@ def costs(c, daemon):
     sizes = {}
     for stream in ("u16", "plain"):
         client = Client(daemon.socket).attach(stream=stream, micro=3, slots=8)
-        sizes[stream] = (client.documents, client.feed["meta_bytes"] // 4096, client.feed["data_bytes"])
+        sizes[stream] = (
+            client.documents,
+            client.feed["meta_bytes"] // 4096,
+            client.feed["data_bytes"],
+        )
         client.close()
     rows, window = 3 * 8, SEQ + 1
     plain, more = 4096 + 16 * 8 + 40 * rows, 4 * rows * (1 + window)
     c.equal("a ring without documents is as it was", sizes["plain"][:2], (0, -(-plain // 4096)))
-    c.equal("a ring with them has room for the worst case", sizes["u16"][:2], (1, -(-(plain + more) // 4096)))
+    c.equal(
+        "a ring with them has room for the worst case",
+        sizes["u16"][:2],
+        (1, -(-(plain + more) // 4096)),
+    )
     c.equal("its data segment is the same", sizes["u16"][2], sizes["plain"][2])
 
 
@@ -55,7 +69,19 @@ def cat(c, daemon, config):
     for stream in ("u16", "u32"):
         rows = rows_at(config, stream, 0, 40)
         code, out, err = run(
-            TOKCTL, "cat", stream, "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches", 10
+            TOKCTL,
+            "cat",
+            stream,
+            "--socket",
+            daemon.socket,
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            4,
+            "--batches",
+            10,
         )
         c.equal(f"tokctl cat {stream}", (code, out == rows.tobytes(), err), (0, True, ""))
 
@@ -69,9 +95,17 @@ def finite(c, daemon, config):
         client.wait()
         found += client.row_documents(client.batch)
         rows += list(client.next())
-    c.equal("a finite stream: each row's documents", found[:windows], [begins(row) for row in rows[:windows]])
+    c.equal(
+        "a finite stream: each row's documents",
+        found[:windows],
+        [begins(row) for row in rows[:windows]],
+    )
     c.equal("padding rows have none", found[windows:], [[]] * (-windows % 4))
-    c.ok("there was padding, and every place had held some", windows % 4 and all(map(len, found[:4])), found[:4])
+    c.ok(
+        "there was padding, and every place had held some",
+        windows % 4 and all(map(len, found[:4])),
+        found[:4],
+    )
     client.close()
 
 

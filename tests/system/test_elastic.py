@@ -27,14 +27,29 @@ import elastic_trainer
 import numpy
 import tokend
 import torch
-from harness import REPO, TOKCTL, Checks, Daemon, Place, datasets, run, status, wait_for, with_parent
+from harness import (
+    REPO,
+    TOKCTL,
+    Checks,
+    Daemon,
+    Place,
+    datasets,
+    run,
+    status,
+    wait_for,
+    with_parent,
+)
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 import order_reference as reference  # noqa: E402
 
 SEED, SEQ, WINDOW, BLOCK = 42, 32, 33, 1024
 SHARDS = {"web": (90_000, 60_001), "code": (50_000, 20_000), "law": (40_000,)}
-SHUFFLE = {"web": {"shuffle": "global"}, "code": {"shuffle": "block", "block": 16, "group": 4}, "law": {"shuffle": "none", "slide": True}}
+SHUFFLE = {
+    "web": {"shuffle": "global"},
+    "code": {"shuffle": "block", "block": 16, "group": 4},
+    "law": {"shuffle": "none", "slide": True},
+}
 EVERY = 97  # positions, from one that the reference looks at to the next
 PATIENCE = 40.0  # seconds for what a job of four processes does in one or two
 ROUNDS = int(os.environ.get("TOKEND_ROUNDS", 16))
@@ -55,7 +70,11 @@ def become_root():
         return
     if not shutil.which("ip"):
         skip("needs the command ip (Debian: iproute2)")
-    make = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--user", "--map-root-user"]
+    make = (
+        ["unshare", "--mount"]
+        if os.geteuid() == 0
+        else ["unshare", "--mount", "--user", "--map-root-user"]
+    )
     if subprocess.run([*make, "--net", "true"], stderr=subprocess.DEVNULL).returncode:
         skip("may not make namespaces of networks and mounts")
     os.environ["ELASTIC_NAMESPACES"] = "1"
@@ -93,7 +112,9 @@ class Node:
             self.init = place.spawn(["sleep", "infinity"], preexec_fn=leave)
         except subprocess.SubprocessError:
             skip("may not make a network namespace")
-        self.namespaces = [os.open(f"/proc/{self.init.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts")]
+        self.namespaces = [
+            os.open(f"/proc/{self.init.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts")
+        ]
         self.daemon = None
 
     def enter(self):
@@ -104,7 +125,9 @@ class Node:
                 raise OSError(ctypes.get_errno(), "setns")
 
     def ip(self, *arguments):
-        done = subprocess.run(["ip", *map(str, arguments)], preexec_fn=self.enter, capture_output=True, text=True)
+        done = subprocess.run(
+            ["ip", *map(str, arguments)], preexec_fn=self.enter, capture_output=True, text=True
+        )
         if done.returncode:
             skip(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
 
@@ -114,7 +137,11 @@ class Node:
         self.ip("link", "set", interface, "up")
 
     def configure(self, names):
-        about = {"seed": SEED, "seq_len": SEQ, "datasets": [{**d, **SHUFFLE[d["name"]]} for d in datasets(*names)]}
+        about = {
+            "seed": SEED,
+            "seq_len": SEQ,
+            "datasets": [{**d, **SHUFFLE[d["name"]]} for d in datasets(*names)],
+        }
         keys = {"socket": self.place.file(f"{self.name}.sock"), "state_dir": self.state}
         self.config = self.place.config(f"{self.name}.yaml", streams={"train": about}, **keys)
 
@@ -128,28 +155,68 @@ class Node:
             self.enter()
             os.nice(19)
 
-        arguments = ["--rank", 0, "--world", 1, "--micro", 8, "--batches", 1 << 50, "--run", "load", "--socket", self.daemon.socket]
-        self.place.spawn([TOKCTL, "cat", "train", *map(str, arguments)], preexec_fn=idle, stdout=subprocess.DEVNULL)
+        arguments = [
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            8,
+            "--batches",
+            1 << 50,
+            "--run",
+            "load",
+            "--socket",
+            self.daemon.socket,
+        ]
+        self.place.spawn(
+            [TOKCTL, "cat", "train", *map(str, arguments)],
+            preexec_fn=idle,
+            stdout=subprocess.DEVNULL,
+        )
 
     def cursors(self, run_):
         """The log of a run's mixes, in order."""
         log = os.path.join(self.state, "train", run_, "mixes")
-        return [os.path.join(log, name) for name in sorted(os.listdir(log)) if name.endswith(".cursor")]
+        return [
+            os.path.join(log, name) for name in sorted(os.listdir(log)) if name.endswith(".cursor")
+        ]
 
 
 class Operator:
     """tokctl, typed on a node."""
 
     def __init__(self, node, run_, kind, *arguments):
-        command = [TOKCTL, kind, "train", *map(str, arguments), "--run", run_, "--socket", node.daemon.socket, "--json"]
+        command = [
+            TOKCTL,
+            kind,
+            "train",
+            *map(str, arguments),
+            "--run",
+            run_,
+            "--socket",
+            node.daemon.socket,
+            "--json",
+        ]
         command += ["--timeout", str(round(PATIENCE))]
-        self.process = node.place.spawn(command, preexec_fn=node.enter, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = node.place.spawn(
+            command,
+            preexec_fn=node.enter,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def end(self):
         """(exit code, answers, result, what it complained of)"""
         out, err = self.process.communicate(timeout=2 * PATIENCE)
         lines = [json.loads(line) for line in out.splitlines()]
-        return self.process.returncode, [x for x in lines if "outcome" in x], next((x for x in lines if "kind" in x), None), err
+        return (
+            self.process.returncode,
+            [x for x in lines if "outcome" in x],
+            next((x for x in lines if "kind" in x), None),
+            err,
+        )
 
 
 # ---- a job on them ----
@@ -201,7 +268,10 @@ class Job:
 
     def said(self):
         """The last words of each rank."""
-        return [open(f"{self.log}-{rank}.log", errors="replace").read()[-1500:] for rank in range(self.world)]
+        return [
+            open(f"{self.log}-{rank}.log", errors="replace").read()[-1500:]
+            for rank in range(self.world)
+        ]
 
     def ended(self):
         """Exit status by rank of those that are gone; minus the signal, if one ended it."""
@@ -234,11 +304,16 @@ class Job:
         """All ranks have found their daemon: one that was killed is missed when the ring is empty."""
 
         def there():
-            seen = [sum(s["run"] == self.run for s in status(node.daemon.socket)[0]) for node in self.scene.nodes]
+            seen = [
+                sum(s["run"] == self.run for s in status(node.daemon.socket)[0])
+                for node in self.scene.nodes
+            ]
             return seen == [self.local(node) for node in self.scene.nodes] or self.ended()
 
         if not wait_for(there, PATIENCE) or self.ended():
-            raise RuntimeError(f"the ranks do not find their daemons: {self.ended()}, {self.said()}")
+            raise RuntimeError(
+                f"the ranks do not find their daemons: {self.ended()}, {self.said()}"
+            )
 
     def trains(self, beyond=None, steps=24):
         """Until there is a checkpoint at or beyond a position, or so many steps on."""
@@ -247,10 +322,14 @@ class Job:
 
         def there():
             state = self.scene.state(self.run)
-            return (state["position"] >= beyond if beyond is not None else state["step"] >= until) or self.ended()
+            return (
+                state["position"] >= beyond if beyond is not None else state["step"] >= until
+            ) or self.ended()
 
         if not wait_for(there, PATIENCE) or self.ended():
-            raise RuntimeError(f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, {self.said()}")
+            raise RuntimeError(
+                f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, {self.said()}"
+            )
 
 
 class Scene:
@@ -261,7 +340,20 @@ class Scene:
                 place.shard(f"{name}/{i}.bin", tokens)
         self.nodes = [Node(place, "node-a", "10.97.0.1"), Node(place, "node-b", "10.97.0.2")]
         a, b = self.nodes
-        a.ip("link", "add", "cable", "netns", a.init.pid, "type", "veth", "peer", "name", "cable", "netns", b.init.pid)
+        a.ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            a.init.pid,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            b.init.pid,
+        )
         for node in self.nodes:
             node.up("cable")
             node.configure(("web", "code"))
@@ -303,7 +395,9 @@ def done(scene, name, operator, job, node):
         raise RuntimeError("nothing that follows would say anything")
     seen = sorted({(a["rank"], a["world"], a["host"]) for a in answers if a["outcome"] == "done"})
     there = [(rank, job.world, node.name) for rank in range(job.world) if job.node(rank) is node]
-    scene.checks.equal(f"  answered by the ranks of {node.name}", (seen, result["sessions"]), (there, len(there)))
+    scene.checks.equal(
+        f"  answered by the ranks of {node.name}", (seen, result["sessions"]), (there, len(there))
+    )
     return result
 
 
@@ -313,17 +407,33 @@ def mix(scene, job, node, weights, before):
     operator = Operator(node, job.run, "mix", *(f"{d}={w}" for d, w in weights.items()))
     result = done(scene, name, operator, job, node)
     soon = max(-(-result["from"] // BLOCK) * BLOCK, before + BLOCK)
-    scene.checks.equal("  it acts from the next block on", (result["acts_from"], result["position"]), (soon, result["from"]))
+    scene.checks.equal(
+        "  it acts from the next block on",
+        (result["acts_from"], result["position"]),
+        (soon, result["from"]),
+    )
     job.trains(beyond=soon + 1)
-    scene.checks.equal("  as the trainers were told", scene.state(job.run)["mixes"][-1], [soon, weights])
+    scene.checks.equal(
+        "  as the trainers were told", scene.state(job.run)["mixes"][-1], [soon, weights]
+    )
     return soon
 
 
 def skipped(scene, job, node, samples):
-    result = done(scene, f"skip of {samples} from {node.name}", Operator(node, job.run, "skip", "--samples", samples), job, node)
+    result = done(
+        scene,
+        f"skip of {samples} from {node.name}",
+        Operator(node, job.run, "skip", "--samples", samples),
+        job,
+        node,
+    )
     scene.checks.equal("  from where to where", result["acts_from"] - result["from"], samples)
     job.trains(beyond=result["acts_from"] + 1)
-    scene.checks.equal("  as the trainers were told", scene.state(job.run)["skips"][-1], [result["from"], result["acts_from"]])
+    scene.checks.equal(
+        "  as the trainers were told",
+        scene.state(job.run)["skips"][-1],
+        [result["from"], result["acts_from"]],
+    )
 
 
 def saved(scene, name, job, node, kind, *arguments):
@@ -331,11 +441,17 @@ def saved(scene, name, job, node, kind, *arguments):
     result = done(scene, name, Operator(node, job.run, kind, *arguments), job, node)
     if kind != "checkpoint":
         job.left("  and all leave well")
-        scene.checks.equal("  the model is saved where it says", scene.state(job.run)["position"], result["position"])
+        scene.checks.equal(
+            "  the model is saved where it says",
+            scene.state(job.run)["position"],
+            result["position"],
+        )
     if "--tag" in arguments:
         tag = f"{job.run}/{arguments[arguments.index('--tag') + 1]}.cursor"
         paths = [os.path.join(n.state, "train", tag) for n in scene.nodes]
-        wait_for(lambda: all(map(os.path.exists, paths)), PATIENCE)  # tokctl speaks for its own node
+        wait_for(
+            lambda: all(map(os.path.exists, paths)), PATIENCE
+        )  # tokctl speaks for its own node
         cursors = [tokend.Cursor.load(path) for path in paths]
         scene.checks.ok("  both daemons wrote the cursor", cursors[0] == cursors[1], cursors)
         scene.checks.equal("    of that place", cursors[0].position, result["position"])
@@ -347,12 +463,21 @@ def rescaled(scene, job, node, world, micro=None):
     more = ["--micro", micro] if micro else []
     after = micro or job.micro
     name = f"rescale {job.world} → {world} from {node.name}"
-    told = saved(scene, name, job, node, "rescale", "--world", world, *more, "--tag", f"world-{world}")
+    told = saved(
+        scene, name, job, node, "rescale", "--world", world, *more, "--tag", f"world-{world}"
+    )
     at = told["position"]
     before = (told["world_before"], told["micro_before"], told["global_before"])
     scene.checks.equal("  what was", before, (job.world, job.micro, job.world * job.micro))
-    scene.checks.equal("  what will be", (told["world"], told["micro"], told["global"]), (world, after, world * after))
-    table = [{"rank": r, "first": at + r * after, "last": at + r * after + after - 1} for r in range(world)]
+    scene.checks.equal(
+        "  what will be",
+        (told["world"], told["micro"], told["global"]),
+        (world, after, world * after),
+    )
+    table = [
+        {"rank": r, "first": at + r * after, "last": at + r * after + after - 1}
+        for r in range(world)
+    ]
     scene.checks.equal("  what each rank will get first", told["ranks"], table)
     old = set(os.listdir(job.records))
     job = Job(scene, job.run, world, after)
@@ -379,17 +504,35 @@ def changed(scene):
     job.attached()
     before = scene.state(job.run)
     code, answers, result, err = Operator(a, job.run, "mix", "web=1", "law=1").end()
-    checks.has("a dataset that one node does not know of: refused", f"{code} {err}", "1 ", "has no dataset law", "process 2 of 4")
-    checks.equal("  by all", [answer["outcome"] for answer in answers if answer["outcome"] != "noted"], ["failed"] * 2)
+    checks.has(
+        "a dataset that one node does not know of: refused",
+        f"{code} {err}",
+        "1 ",
+        "has no dataset law",
+        "process 2 of 4",
+    )
+    checks.equal(
+        "  by all",
+        [answer["outcome"] for answer in answers if answer["outcome"] != "noted"],
+        ["failed"] * 2,
+    )
     job.trains()
     after = scene.state(job.run)
     checks.equal("  nothing is changed", after["mixes"], before["mixes"])
     checks.equal("  and the trainers know", [err.split(": ", 2)[-1].strip()], after["errors"])
-    checks.equal("  the dataset is in nobody's cursor", tokend.Cursor(after["data"]["cursor"]).datasets, ["web", "code"])
+    checks.equal(
+        "  the dataset is in nobody's cursor",
+        tokend.Cursor(after["data"]["cursor"]).datasets,
+        ["web", "code"],
+    )
     b.daemon.stop(), b.daemon.start()
     job.attached()
     began = mix(scene, job, b, {"web": 0.25, "law": 0.5, "code": 0.25}, began)
-    checks.equal("  it was appended", tokend.Cursor(scene.state(job.run)["data"]["cursor"]).datasets, ["web", "code", "law"])
+    checks.equal(
+        "  it was appended",
+        tokend.Cursor(scene.state(job.run)["data"]["cursor"]).datasets,
+        ["web", "code", "law"],
+    )
     skipped(scene, job, a, 10_000)
     saved(scene, "checkpoint", job, b, "checkpoint", "--tag", "mid")
     job.trains()
@@ -442,7 +585,10 @@ def checksums(positions, rows):
 def order_of(names, mixes):
     """The order as order.md has it, from what the config had at the run's beginning, and what the operator typed and was told."""
     about = {
-        name: reference.Dataset(name, [(f"{i}.bin", tokens) for i, tokens in enumerate(SHARDS[name])], **SHUFFLE[name]) for name in SHARDS
+        name: reference.Dataset(
+            name, [(f"{i}.bin", tokens) for i, tokens in enumerate(SHARDS[name])], **SHUFFLE[name]
+        )
+        for name in SHARDS
     }
     names = list(names)
     order = reference.Order(SEED, SEQ, [about[name] for name in names], [1] * len(names))
@@ -471,7 +617,20 @@ def cat(scene, node, run_, end):
         if at >= end:
             break
         count = min(to, end) - at
-        arguments = ["--rank", 0, "--world", 1, "--micro", 64, "--batches", -(-count // 64), "--run", "look", "--cursor", path]
+        arguments = [
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            64,
+            "--batches",
+            -(-count // 64),
+            "--run",
+            "look",
+            "--cursor",
+            path,
+        ]
         code, out, err = run(TOKCTL, "cat", "train", *arguments, "--socket", node.daemon.socket)
         if code:
             raise RuntimeError(f"tokctl cat: {err}")
@@ -480,7 +639,9 @@ def cat(scene, node, run_, end):
 
 
 def verify(scene, run_, node):
-    code, out, err = run(TOKCTL, "verify", "-c", node.config, "train", scene.records(run_), "--run", run_, "--json")
+    code, out, err = run(
+        TOKCTL, "verify", "-c", node.config, "train", scene.records(run_), "--run", run_, "--json"
+    )
     if not out:
         raise RuntimeError(f"tokctl verify: {err}")
     return {"exit": code, **json.loads(out)}
@@ -500,17 +661,31 @@ def prove(scene, run_, names, void=0, **want):
     checks.equal(f"{run_}: tokctl verify", {key: said[key] for key in want}, want)
     checks.equal("  the skips", said["skips"], state["skips"])
     checks.equal("  as many as the model has seen", state["samples"], want["samples"])
-    checks.equal("  the other node's log of mixes tells the same", verify(scene, run_, scene.nodes[1]), said)
+    checks.equal(
+        "  the other node's log of mixes tells the same", verify(scene, run_, scene.nodes[1]), said
+    )
 
     rows, cursors = cat(scene, scene.nodes[0], run_, end)
     positions = numpy.arange(end)
-    if not checks.equal(f"{run_}: tokctl cat by {cursors} cursors of the log, every position", rows.shape, (end, WINDOW)):
+    if not checks.equal(
+        f"{run_}: tokctl cat by {cursors} cursors of the log, every position",
+        rows.shape,
+        (end, WINDOW),
+    ):
         return said
-    weighed = rows.sum(1, dtype="u8") * (positions.astype("u8") % numpy.uint64(8191) + numpy.uint64(1))
-    checks.equal("  the model has learned all of it once", state["sum"], int(weighed[~left_out].sum()) % elastic_trainer.SUM)
+    weighed = rows.sum(1, dtype="u8") * (
+        positions.astype("u8") % numpy.uint64(8191) + numpy.uint64(1)
+    )
+    checks.equal(
+        "  the model has learned all of it once",
+        state["sum"],
+        int(weighed[~left_out].sum()) % elastic_trainer.SUM,
+    )
     should = numpy.stack([positions.astype("u8"), checksums(positions, rows)], 1)[~left_out]
     directory = scene.records(run_)
-    taken = numpy.concatenate([records(os.path.join(directory, name)) for name in os.listdir(directory)])
+    taken = numpy.concatenate(
+        [records(os.path.join(directory, name)) for name in os.listdir(directory)]
+    )
     if void == 0:
         same = numpy.array_equal(taken[numpy.argsort(taken[:, 0])], should)
         checks.ok("  the records are just that, each row once", same, (len(taken), len(should)))
@@ -521,9 +696,15 @@ def prove(scene, run_, names, void=0, **want):
     order, shards, wrong = order_of(names, state["mixes"]), scene.tokens(), []
     for position in range(0, end, EVERY):
         place = order.place(position)
-        if not numpy.array_equal(shards[place.dataset, place.shard][place.offset : place.offset + WINDOW], rows[position]):
+        if not numpy.array_equal(
+            shards[place.dataset, place.shard][place.offset : place.offset + WINDOW], rows[position]
+        ):
             wrong.append(place)
-    checks.ok(f"{run_}: order.md agrees, at every {EVERY}th position of {end}, in {len(state['mixes']) + 1} mixes", not wrong, wrong[:5])
+    checks.ok(
+        f"{run_}: order.md agrees, at every {EVERY}th position of {end}, in {len(state['mixes']) + 1} mixes",
+        not wrong,
+        wrong[:5],
+    )
     return said
 
 
@@ -541,23 +722,41 @@ class Storm:
     def begin(self, moment=None):
         """@moment: at which one of the ranks dies, of a request."""
         world, micro = self.random.choice([(4, 8), (3, 5), (2, 8), (4, 3), (3, 8)])
-        victims = range(world) if moment == "fetched" else [self.random.randrange(world)]  # whoever it is that fetches
+        victims = (
+            range(world) if moment == "fetched" else [self.random.randrange(world)]
+        )  # whoever it is that fetches
         return Job(self.scene, self.run, world, micro, dict.fromkeys(victims, moment))
 
     def ask(self, node=None):
         """A request, as any operator may have one."""
         node, rng = node or self.random.choice(self.scene.nodes), self.random
         weights = [f"{name}={rng.uniform(0.1, 1):.3f}" for name in ("web", "code", "law")]
-        kinds = [["mix", *weights], ["skip", "--samples", rng.choice([1, 640, rng.randrange(1, 5000)])], ["checkpoint", "--tag", "storm"]]
+        kinds = [
+            ["mix", *weights],
+            ["skip", "--samples", rng.choice([1, 640, rng.randrange(1, 5000)])],
+            ["checkpoint", "--tag", "storm"],
+        ]
         return Operator(node, self.run, *rng.choice(kinds))
 
     def outcome(self, operator):
         """It ends, with one line if not well."""
         code, _, result, err = operator.end()
-        good = (code, err) == (0, "") and result or code == 1 and err.startswith("tokctl: ") and err.count("\n") == 1
+        good = (
+            (code, err) == (0, "")
+            and result
+            or code == 1
+            and err.startswith("tokctl: ")
+            and err.count("\n") == 1
+        )
         if not good:
-            self.checks.ok("an operator's request ends with a result or one line", False, (code, result, err))
-        what = result["kind"] if result else re.sub(r"(, )?rank \d+ \(pid \d+ on \S+\)|at /\S+|\d+", "…", err.strip())
+            self.checks.ok(
+                "an operator's request ends with a result or one line", False, (code, result, err)
+            )
+        what = (
+            result["kind"]
+            if result
+            else re.sub(r"(, )?rank \d+ \(pid \d+ on \S+\)|at /\S+|\d+", "…", err.strip())
+        )
         self.outcomes[what] = self.outcomes.get(what, 0) + 1
         return code
 
@@ -583,7 +782,11 @@ class Storm:
         job.trains(steps=16)
         operator = self.ask()
         dead = wait_for(job.ended, PATIENCE)
-        self.checks.ok(f"  a rank is dead that had {moment} a request", -signal.SIGKILL in dead.values(), (dead, job.said()))
+        self.checks.ok(
+            f"  a rank is dead that had {moment} a request",
+            -signal.SIGKILL in dead.values(),
+            (dead, job.said()),
+        )
         self.die_out(job)
         self.outcome(operator)
 
@@ -591,7 +794,9 @@ class Storm:
         """The others see that one is gone, and end; or they are killed as well, as launchers do."""
         if self.random.random() < 0.5:
             all_ended = wait_for(lambda: len(job.ended()) == job.world, PATIENCE)
-            self.checks.ok("  no rank hangs when another one is gone", all_ended, (job.status, job.said()))
+            self.checks.ok(
+                "  no rank hangs when another one is gone", all_ended, (job.status, job.said())
+            )
         job.end()
 
     def all_die_at_the_start(self):
@@ -630,10 +835,17 @@ class Storm:
         accidents = [self.one_dies_in_a_request, self.a_daemon_dies, self.a_rank_dies, self.all_die_at_the_start,
                      self.one_dies_in_a_request, self.both_daemons_die, self.a_rank_dies, self.one_dies_in_a_request]  # fmt: skip
         for i in range(ROUNDS):
-            what, before, begin = accidents[i % len(accidents)], self.scene.state(self.run), time.monotonic()
+            what, before, begin = (
+                accidents[i % len(accidents)],
+                self.scene.state(self.run),
+                time.monotonic(),
+            )
             what()
             took, after = time.monotonic() - begin, self.scene.state(self.run)
-            print(f"      {took:.1f} s {what.__name__}: {before['position']} → {after['position']}", flush=True)
+            print(
+                f"      {took:.1f} s {what.__name__}: {before['position']} → {after['position']}",
+                flush=True,
+            )
         self.settle()
 
     def begin_well(self):
@@ -649,13 +861,21 @@ class Storm:
         """After the storm all works as ever."""
         job = self.begin()
         job.trains()
-        self.checks.equal("storm: afterwards a mix", self.outcome(Operator(self.scene.nodes[1], self.run, "mix", "web=1", "law=2")), 0)
+        self.checks.equal(
+            "storm: afterwards a mix",
+            self.outcome(Operator(self.scene.nodes[1], self.run, "mix", "web=1", "law=2")),
+            0,
+        )
         job.trains(beyond=self.scene.state(self.run)["mixes"][-1][0] + 1)
-        self.checks.equal("  and a drain", self.outcome(Operator(self.scene.nodes[0], self.run, "drain")), 0)
+        self.checks.equal(
+            "  and a drain", self.outcome(Operator(self.scene.nodes[0], self.run, "drain")), 0
+        )
         job.left("  all leave well")
         print(f"      the operator heard: {self.outcomes}", flush=True)
         said = prove(self.scene, self.run, ("law", "web", "code"), void=None)
-        self.checks.ok(f"storm: {said['void']} rows were undone by restarts", said["void"] > 0, said)
+        self.checks.ok(
+            f"storm: {said['void']} rows were undone by restarts", said["void"] > 0, said
+        )
 
 
 def main():

@@ -17,7 +17,19 @@ import sys
 import time
 
 import numpy
-from harness import BIN, LONG, REPO, Checks, Place, datasets, rank_rows, rows_at, run, wait_for, with_parent
+from harness import (
+    BIN,
+    LONG,
+    REPO,
+    Checks,
+    Place,
+    datasets,
+    rank_rows,
+    rows_at,
+    run,
+    wait_for,
+    with_parent,
+)
 
 MICRO, SEQ = 2, 64
 NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
@@ -75,7 +87,9 @@ class Scene:
         place.shard(f"{name}/web/a.bin", 60_000)
         place.shard(f"{name}/code/a.bin", 40_000)
         streams = {"train": {"seed": 3, "seq_len": SEQ, "datasets": datasets("web", "code")}}
-        self.config = place.config(f"{name}/tokend.yaml", **{"memory": 64 << 20, "streams": streams, **keys})
+        self.config = place.config(
+            f"{name}/tokend.yaml", **{"memory": 64 << 20, "streams": streams, **keys}
+        )
         self.runtime = place.file(name, "run", "x")[:-2]
         self.starts_path = place.file(name, "starts")
         open(self.starts_path, "w").close()
@@ -85,8 +99,11 @@ class Scene:
         os.chmod(f"{self.bin}/tokend", 0o755)
         os.symlink(os.path.abspath(f"{BIN}/tokctl"), f"{self.bin}/tokctl")
         self.environment = {
-            **os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", f"{REPO}/build/python"), "TOKEND_BIN": self.bin,
-            "XDG_RUNTIME_DIR": self.runtime, "HOME": place.file(name, "home", "x")[:-2],
+            **os.environ,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", f"{REPO}/build/python"),
+            "TOKEND_BIN": self.bin,
+            "XDG_RUNTIME_DIR": self.runtime,
+            "HOME": place.file(name, "home", "x")[:-2],
         }
         for name in ("TOKEND_SOCKET", "XDG_STATE_HOME"):
             self.environment.pop(name, None)
@@ -95,8 +112,12 @@ class Scene:
         keep = self.place.file(self.name, f"rank{rank}.npy")
         arguments = [self.config, rank, world, batches, linger, pause, keep, *more]
         rank = self.place.spawn(
-            [sys.executable, "-c", TRAINER, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, **keys,
+            [sys.executable, "-c", TRAINER, *map(str, arguments)],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **keys,
         )
         rank.keep = keep
         return rank
@@ -112,7 +133,10 @@ class Scene:
         """Did the ranks, all together, read the first of the order, each its part?"""
         world = len(ranks)
         rows = rows_at(self.config, "train", 0, world * batches * MICRO)
-        return all(numpy.array_equal(numpy.load(rank.keep), rank_rows(rows, r, world, MICRO)) for r, rank in enumerate(ranks))
+        return all(
+            numpy.array_equal(numpy.load(rank.keep), rank_rows(rows, r, world, MICRO))
+            for r, rank in enumerate(ranks)
+        )
 
     def end(self):
         """Takes the daemons down that still linger."""
@@ -125,7 +149,11 @@ class Scene:
 def finish(checks, name, ranks):
     """All have left without a word of complaint; what they printed."""
     said = [rank.communicate(timeout=60) for rank in ranks]
-    checks.equal(name, [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)], [(0, "")] * len(ranks))
+    checks.equal(
+        name,
+        [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)],
+        [(0, "")] * len(ranks),
+    )
     return [out.splitlines() for out, _ in said]
 
 
@@ -152,7 +180,11 @@ def check_kills(place, checks):
         checks.ok(f"kill {kill + 1}: whoever waits starts it again", again, scene.starts())
     said = finish(checks, "killed three times: no rank notices", ranks)
     checks.equal("killed three times: four daemons in all", len(scene.starts()), 4)
-    checks.ok("killed three times: every rank found the new ones", all(int(lines[-1].split()[1]) >= 1 for lines in said), said)
+    checks.ok(
+        "killed three times: every rank found the new ones",
+        all(int(lines[-1].split()[1]) >= 1 for lines in said),
+        said,
+    )
     checks.ok("killed three times: the order, exactly", scene.right(ranks, batches))
     scene.end()
     checks.equal("killed three times: no file stays", scene.files(), [])
@@ -164,15 +196,25 @@ def check_workers(place, checks):
     with open(place.file("workers", "trainer.py"), "w") as f:
         f.write(TRANSFORMER)
     trainer = place.spawn(
-        [sys.executable, f.name, scene.config], env=scene.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, f.name, scene.config],
+        env=scene.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     trainer.stdout.readline()
     for kill in range(3):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)
         wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
-    (lines,) = finish(checks, "workers: killed three times, every batch comes and is right", [trainer])
-    checks.equal("workers: four daemons in all, and the last batch", (len(scene.starts()), lines[-1]), (4, "999"))
+    (lines,) = finish(
+        checks, "workers: killed three times, every batch comes and is right", [trainer]
+    )
+    checks.equal(
+        "workers: four daemons in all, and the last batch",
+        (len(scene.starts()), lines[-1]),
+        (4, "999"),
+    )
     scene.end()
 
 
@@ -194,7 +236,9 @@ def watch_removals(directory):
     """inotify, of what is removed there."""
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK)
-    assert libc.inotify_add_watch(watch, os.fsencode(directory), 0x200) >= 0, os.strerror(ctypes.get_errno())  # IN_DELETE
+    assert libc.inotify_add_watch(watch, os.fsencode(directory), 0x200) >= 0, os.strerror(
+        ctypes.get_errno()
+    )  # IN_DELETE
     return watch
 
 
@@ -217,24 +261,50 @@ def check_linger(place, checks):
     watch = watch_removals(f"{scene.runtime}/tokend")
     finish(checks, "linger: served", [scene.start(0, 1, 5, 1)])
     ended = time.monotonic()
-    checks.equal("linger: meanwhile there are socket, lock and log", [f[16:] for f in scene.files()], [".sock", ".sock.lock", ".sock.log"])
+    checks.equal(
+        "linger: meanwhile there are socket, lock and log",
+        [f[16:] for f in scene.files()],
+        [".sock", ".sock.lock", ".sock.log"],
+    )
     gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
     seconds = time.monotonic() - ended
-    checks.ok("linger: then it is gone, files and directory", gone and 0.5 < seconds < 5, (seconds, scene.files()))
-    checks.equal("linger: the lock goes last: the next one writes to our log", removed(watch), [".sock", ".sock.log", ".sock.lock"])
+    checks.ok(
+        "linger: then it is gone, files and directory",
+        gone and 0.5 < seconds < 5,
+        (seconds, scene.files()),
+    )
+    checks.equal(
+        "linger: the lock goes last: the next one writes to our log",
+        removed(watch),
+        [".sock", ".sock.log", ".sock.lock"],
+    )
 
     finish(checks, "after a kill: served", [scene.start(0, 1, 5, 60)])
     os.kill(scene.starts()[-1], signal.SIGKILL)
     time.sleep(0.1)
     checks.equal("after a kill: what lies there", len(scene.files()), 3)
     finish(checks, "after a kill: the next one takes its place", [scene.start(0, 1, 5, 1)])
-    checks.ok("after a kill: and takes everything along", wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")), scene.files())
+    checks.ok(
+        "after a kill: and takes everything along",
+        wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")),
+        scene.files(),
+    )
 
     starts, pauses = len(scene.starts()), [0.1, 2.7, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
-    code, out, err = run(sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment)
-    checks.equal("coming back before, while and after it leaves: served each time", (code, out.split()), (0, [b"0"] * len(pauses)))
+    code, out, err = run(
+        sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment
+    )
+    checks.equal(
+        "coming back before, while and after it leaves: served each time",
+        (code, out.split()),
+        (0, [b"0"] * len(pauses)),
+    )
     seen = len(scene.starts()) - starts
-    checks.ok("coming back: at first by the same one, at last by another", 2 <= seen < len(pauses), (seen, err))
+    checks.ok(
+        "coming back: at first by the same one, at last by another",
+        2 <= seen < len(pauses),
+        (seen, err),
+    )
     scene.end()
 
 
@@ -250,7 +320,9 @@ def check_unprivileged(place, checks):
     if os.getuid() != 0:
         checks.skip("unprivileged", "needs root to become another user")
         return
-    scene = Scene(place, "nobody", socket="/run/tokend/tokend.sock", state_dir="/var/lib/not-nobodys")
+    scene = Scene(
+        place, "nobody", socket="/run/tokend/tokend.sock", state_dir="/var/lib/not-nobodys"
+    )
     os.chown(scene.environment["HOME"], NOBODY, NOBODY)
     os.chmod(scene.starts_path, 0o666)
     os.chmod(os.path.dirname(scene.starts_path), 0o777)  # for what it read
@@ -263,23 +335,59 @@ def check_unprivileged(place, checks):
     checks.ok("uid nobody: the order, exactly", scene.right([rank], 5))
     state = scene.environment["HOME"] + "/.local/state/tokend/"
     path = lines[-1]
-    checks.ok("uid nobody: a checkpoint lies with its user", path.startswith(state) and path.endswith("/train/default/best.cursor"), path)
+    checks.ok(
+        "uid nobody: a checkpoint lies with its user",
+        path.startswith(state) and path.endswith("/train/default/best.cursor"),
+        path,
+    )
     status = os.stat(directory)
-    checks.equal("uid nobody: the sockets' directory is its own", (status.st_uid, stat.S_IMODE(status.st_mode)), (NOBODY, 0o700))
+    checks.equal(
+        "uid nobody: the sockets' directory is its own",
+        (status.st_uid, stat.S_IMODE(status.st_mode)),
+        (NOBODY, 0o700),
+    )
     logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
     words = f"state_dir: {state}", f"because uid {NOBODY} may not write to /var/lib/not-nobodys"
     checks.has("uid nobody: the log says where state is", "".join(logs), *words)
-    arguments = "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--json", "--run", "default"
+    arguments = (
+        "plan",
+        "-c",
+        scene.config,
+        "train",
+        "--from",
+        0,
+        "--count",
+        1,
+        "--json",
+        "--run",
+        "default",
+    )
     code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)
-    checks.ok("uid nobody: tokctl finds the run's log of mixes there", code == 0 and len(out.splitlines()) == 1, err)
-    checks.ok("uid nobody: it leaves nothing behind", wait_for(lambda: not os.path.exists(directory)), glob.glob(f"{directory}/*"))
-    checks.equal("uid nobody: nothing was made for root", [os.path.exists(path) for path in roots], before)
+    checks.ok(
+        "uid nobody: tokctl finds the run's log of mixes there",
+        code == 0 and len(out.splitlines()) == 1,
+        err,
+    )
+    checks.ok(
+        "uid nobody: it leaves nothing behind",
+        wait_for(lambda: not os.path.exists(directory)),
+        glob.glob(f"{directory}/*"),
+    )
+    checks.equal(
+        "uid nobody: nothing was made for root", [os.path.exists(path) for path in roots], before
+    )
 
     del scene.environment["HOME"]
     rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
     out, err = rank.communicate(timeout=60)
     checks.ok("no home: served", scene.right([rank], 5), out)
-    checks.has("no home: a checkpoint says why not", err.splitlines()[-1], "tokend.", "/var/lib/not-nobodys", "Permission denied")
+    checks.has(
+        "no home: a checkpoint says why not",
+        err.splitlines()[-1],
+        "tokend.",
+        "/var/lib/not-nobodys",
+        "Permission denied",
+    )
     wait_for(lambda: not os.path.exists(directory))
 
 
@@ -293,7 +401,9 @@ def check_faults(place, checks):
     last = [err.splitlines()[-1] for err in said]
     own = [line.startswith("tokend.Error: /") and "nowhere" in line for line in last]
     checks.ok("a fault: all 8 get the daemon's own line", all(own), last)
-    checks.ok("a fault: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
+    checks.ok(
+        "a fault: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files()
+    )
 
     # One that hangs before it listens.
     scene = Scene(place, "hangs")
@@ -307,7 +417,16 @@ def check_faults(place, checks):
     last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
     checks.equal("one that hangs: Ctrl-C ends the wait", last, ["KeyboardInterrupt"] * 2)
     checks.equal("one that hangs: no second one beside it", len(scene.starts()), 1)
-    hasty = TRAINER.replace("deadline=60", "deadline=0.5"), scene.config, "0", "1", "1", "1", "0", "x"
+    hasty = (
+        TRAINER.replace("deadline=60", "deadline=0.5"),
+        scene.config,
+        "0",
+        "1",
+        "1",
+        "1",
+        "0",
+        "x",
+    )
     code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
     words = "did not answer within 0.5 s; its log is", ".sock.log"
     checks.has("one that hangs: the deadline says whose log to read", err.splitlines()[-1], *words)
@@ -316,7 +435,9 @@ def check_faults(place, checks):
     # A daemon at the configured socket that serves another file is another's.
     other = Scene(place, "other", socket=place.file("shared.sock"))
     scene = Scene(place, "mine", socket=place.file("shared.sock"), metrics="127.0.0.1:1")
-    theirs = place.spawn([f"{BIN}/tokend", "-c", other.config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    theirs = place.spawn(
+        [f"{BIN}/tokend", "-c", other.config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     wait_for(lambda: os.path.exists(place.file("shared.sock")))
     finish(checks, "another config's daemon at the socket: served", [scene.start(0, 1, 5, 60)])
     checks.equal("another config's daemon at the socket: by one of our own", len(scene.starts()), 1)
@@ -332,7 +453,12 @@ def check_faults(place, checks):
         scene = Scene(place, "port", metrics=f"127.0.0.1:{taken.getsockname()[1]}")
         finish(checks, "metrics' port is taken: served", [scene.start(0, 1, 5, 60)])
         (log,) = glob.glob(f"{scene.runtime}/tokend/*.log")
-        checks.has("metrics' port is taken: said once", open(log).read(), "metrics", "going on without metrics")
+        checks.has(
+            "metrics' port is taken: said once",
+            open(log).read(),
+            "metrics",
+            "going on without metrics",
+        )
         scene.end()
 
 
@@ -341,7 +467,9 @@ def check_early_end(place, checks):
     scene = Scene(place, "early")
     path, codes = place.file("early.sock"), []
     for _ in range(40):
-        daemon = place.spawn([f"{BIN}/tokend", "-c", scene.config, "--socket", path], stderr=subprocess.DEVNULL)
+        daemon = place.spawn(
+            [f"{BIN}/tokend", "-c", scene.config, "--socket", path], stderr=subprocess.DEVNULL
+        )
         while True:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
                 if probe.connect_ex(path) == 0 or daemon.poll() is not None:
@@ -358,10 +486,30 @@ def check_run(place, checks):
     keys = {"env": scene.environment, "stderr": subprocess.PIPE, "text": True}
     serving = place.spawn([sys.executable, "-m", "tokend", "run", "-c", scene.config], **keys)
     checks.has("run: says where", serving.stderr.readline(), "tokend: ready at " + scene.runtime)
-    code, out, err = run(sys.executable, "-m", "tokend", "ctl", "status", "-c", scene.config, "--json", env=scene.environment)
-    checks.ok("run: tokctl finds it by the config", code == 0 and json.loads(out)["pid"] == serving.pid, err)
-    code, _, err = run(sys.executable, "-m", "tokend", "run", "-c", scene.config, env=scene.environment)
-    checks.ok("run: a second one is refused", code == 1 and "runs already, at " in err and err.count("\n") == 1, (code, err))
+    code, out, err = run(
+        sys.executable,
+        "-m",
+        "tokend",
+        "ctl",
+        "status",
+        "-c",
+        scene.config,
+        "--json",
+        env=scene.environment,
+    )
+    checks.ok(
+        "run: tokctl finds it by the config",
+        code == 0 and json.loads(out)["pid"] == serving.pid,
+        err,
+    )
+    code, _, err = run(
+        sys.executable, "-m", "tokend", "run", "-c", scene.config, env=scene.environment
+    )
+    checks.ok(
+        "run: a second one is refused",
+        code == 1 and "runs already, at " in err and err.count("\n") == 1,
+        (code, err),
+    )
     rank = scene.start(0, 1, 20)
     finish(checks, "run: a loader finds it by the config", [rank])
     checks.ok("run: the order, exactly", scene.right([rank], 20))
@@ -371,25 +519,75 @@ def check_run(place, checks):
     checks.ok("run: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
     for arguments in ([], ["dance"], ["run"], ["run", "-c"]):
         code, out, err = run(sys.executable, "-m", "tokend", *arguments, env=scene.environment)
-        checks.ok(f"usage: {arguments}", code == 2 and err.startswith("usage: ") and not out, (code, err))
-    code, out, err = run(sys.executable, "-m", "tokend", "run", "-c", "/nowhere/x.yaml", env=scene.environment)
-    checks.ok("run: a file that is not there", code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1, err)
-    code, out, err = run(sys.executable, "-m", "tokend", "daemon", "--version", env=scene.environment)
+        checks.ok(
+            f"usage: {arguments}", code == 2 and err.startswith("usage: ") and not out, (code, err)
+        )
+    code, out, err = run(
+        sys.executable, "-m", "tokend", "run", "-c", "/nowhere/x.yaml", env=scene.environment
+    )
+    checks.ok(
+        "run: a file that is not there",
+        code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1,
+        err,
+    )
+    code, out, err = run(
+        sys.executable, "-m", "tokend", "daemon", "--version", env=scene.environment
+    )
     checks.ok("daemon: tokend itself", code == 0 and out.startswith(b"tokend "), err)
-    code, _, err = run(f"{BIN}/tokend", "-c", scene.config, "--socket", place.file("x.sock"), "--private", "0", stdin=subprocess.DEVNULL)
-    checks.ok("--private without the lock is refused", code == 1 and "is not the lock" in err, (code, err))
+    code, _, err = run(
+        f"{BIN}/tokend",
+        "-c",
+        scene.config,
+        "--socket",
+        place.file("x.sock"),
+        "--private",
+        "0",
+        stdin=subprocess.DEVNULL,
+    )
+    checks.ok(
+        "--private without the lock is refused", code == 1 and "is not the lock" in err, (code, err)
+    )
     path = place.file("others.sock")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as others, open(path + ".lock", "w") as lock:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as others,
+        open(path + ".lock", "w") as lock,
+    ):
         others.bind(path)
         others.listen()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [f"{BIN}/tokend", "-c", scene.config, "--socket", path, "--private", str(lock.fileno())]
-        refused = subprocess.run(command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False)
-        checks.has("--private where another program listens: is refused", refused.stderr, "another program listens at")
-        checks.equal("--private where another program listens: its socket stays", glob.glob(path + "*"), [path])
-    for more in (["--private", "x", "--socket", "s"], ["--private", "0"], ["--private", "0", "--socket", "s", "--check"]):
+        command = [
+            f"{BIN}/tokend",
+            "-c",
+            scene.config,
+            "--socket",
+            path,
+            "--private",
+            str(lock.fileno()),
+        ]
+        refused = subprocess.run(
+            command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False
+        )
+        checks.has(
+            "--private where another program listens: is refused",
+            refused.stderr,
+            "another program listens at",
+        )
+        checks.equal(
+            "--private where another program listens: its socket stays",
+            glob.glob(path + "*"),
+            [path],
+        )
+    for more in (
+        ["--private", "x", "--socket", "s"],
+        ["--private", "0"],
+        ["--private", "0", "--socket", "s", "--check"],
+    ):
         code, _, err = run(f"{BIN}/tokend", "-c", scene.config, *more)
-        checks.ok(f"usage: {more}", code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1, (code, err))
+        checks.ok(
+            f"usage: {more}",
+            code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1,
+            (code, err),
+        )
     shutil.rmtree(scene.runtime)
 
 

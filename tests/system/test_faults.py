@@ -120,7 +120,18 @@ class Cat:
 
     def __init__(self, place, daemon, *more):
         self.cursor = place.file("cat.cursor")
-        arguments = ["--rank", "0", "--world", "1", "--micro", "2", "--slots", "4", "--cursor-out", self.cursor]
+        arguments = [
+            "--rank",
+            "0",
+            "--world",
+            "1",
+            "--micro",
+            "2",
+            "--slots",
+            "4",
+            "--cursor-out",
+            self.cursor,
+        ]
         self.process = place.spawn(
             [TOKCTL, "cat", "train", "--socket", daemon.socket, *arguments, *more],
             stdout=subprocess.PIPE,
@@ -142,10 +153,20 @@ def shard_fault(place, io, direct, fault):
     for i in range(SHARDS):
         place.shard(f"{name}/seq/{i}.bin", SHARD_TOKENS)
     streams = {
-        "train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "seq", "path": "seq", "shuffle": "none"}]},
+        "train": {
+            "seed": 3,
+            "seq_len": SEQ_LEN,
+            "datasets": [{"name": "seq", "path": "seq", "shuffle": "none"}],
+        },
         "other": {"seed": 3, "seq_len": 64, "datasets": [{"name": "o", "path": "../small"}]},
     }
-    config = place.config(f"{name}/tokend.yaml", io=io, direct=direct, socket=place.file("shards.sock"), streams=streams)
+    config = place.config(
+        f"{name}/tokend.yaml",
+        io=io,
+        direct=direct,
+        socket=place.file("shards.sock"),
+        streams=streams,
+    )
     daemon = Daemon(place, config)
     total = (SHARD_TOKENS - WINDOW) // SEQ_LEN + 1
     rows = rows_at(config, "train", 0, total * SHARDS)
@@ -159,21 +180,31 @@ def shard_fault(place, io, direct, fault):
     os.rename(shard + ".kept", place.file(name, "kept"))
     action(shard)
     sound = os.path.getsize(shard) // 2 if "while open" in fault else 0
-    bad = number * total + max(0, (sound - WINDOW) // SEQ_LEN + 1)  # the first window that is not there any more
+    bad = number * total + max(
+        0, (sound - WINDOW) // SEQ_LEN + 1
+    )  # the first window that is not there any more
 
     faults = []
     for rank, trainer in enumerate(trainers):
         once = trainer.to_the_error()
         e = trainer.error or {}
         if trainer.wrong or trainer.read > -(-bad // (WORLD * MICRO)):
-            faults.append(f"rank {rank}: {trainer.wrong} of {trainer.read} batches wrong, position {bad} is the first bad one")
+            faults.append(
+                f"rank {rank}: {trainer.wrong} of {trainer.read} batches wrong, position {bad} is the first bad one"
+            )
         if not once or e.get("code") != "data" or e.get("field") != "dataset seq":
             faults.append(f"rank {rank}: {e}")
         at = re.search(rf"shard {number}\.bin at token (\d+)\b", e.get("text", ""))
         if not at or "\n" in e["text"] or any(w not in e["text"] for w in [*words, "stops here"]):
             faults.append(f"rank {rank} was told: {e}")
     code, out, err = cat.read()
-    if code != 1 or err.count("\n") != 1 or f"{number}.bin" not in err or not rows.tobytes().startswith(out) or len(out) > bad * WINDOW * 2:
+    if (
+        code != 1
+        or err.count("\n") != 1
+        or f"{number}.bin" not in err
+        or not rows.tobytes().startswith(out)
+        or len(out) > bad * WINDOW * 2
+    ):
         faults.append(f"cat: exit {code} after {len(out)} bytes: {err}")
     if not daemon.alive() or not other.step(10):
         faults.append("the other stream does not go on")
@@ -188,7 +219,9 @@ def shard_fault(place, io, direct, fault):
     left = total * SHARDS // 2 - len(out) // (2 * WINDOW * 2)
     code, rest, err = Cat(place, daemon, "--cursor", cat.cursor, "--batches", str(left)).read()
     if code != 0 or out + rest != rows.tobytes():
-        faults.append(f"restored: {code}, {len(out)} + {len(rest)} bytes, wanted {rows.nbytes}: {err}")
+        faults.append(
+            f"restored: {code}, {len(out)} + {len(rest)} bytes, wanted {rows.nbytes}: {err}"
+        )
     daemon.stop()
     return faults
 
@@ -212,13 +245,21 @@ def open_shard_faults(place, io, direct):
         name = f"open-{io}{direct}-{action.__name__}"
         place.shard(f"{name}/one/0.bin", SHARD_TOKENS)
         streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets("one")}}
-        config = place.config(f"{name}/tokend.yaml", io=io, direct=direct, socket=place.file("shards.sock"), streams=streams)
+        config = place.config(
+            f"{name}/tokend.yaml",
+            io=io,
+            direct=direct,
+            socket=place.file("shards.sock"),
+            streams=streams,
+        )
         daemon = Daemon(place, config)
         witness = Witness(daemon, rows_at(config, "train", 0, 400))
         witness.step()
         shard = place.file(name, "one", "0.bin")
         if reads_direct(daemon, shard) != direct and "refuses O_DIRECT" not in daemon.log():
-            faults.append(f"O_DIRECT: {reads_direct(daemon, shard)}, not a word in the log: {daemon.log()}")
+            faults.append(
+                f"O_DIRECT: {reads_direct(daemon, shard)}, not a word in the log: {daemon.log()}"
+            )
         action(shard)
         if not witness.step(150):
             faults.append(f"{action.__name__}: {witness.wrong} of {witness.checked} batches wrong")
@@ -232,9 +273,15 @@ def shards(checks, place, modes):
         mode = mode_name(io, direct)
         for fault in SHARD_FAULTS:
             faults = shard_fault(place, io, direct, fault)
-            checks.ok(f"{mode}: a shard is {fault}: every trainer stops with its name, and goes on when it is back", not faults, faults)
+            checks.ok(
+                f"{mode}: a shard is {fault}: every trainer stops with its name, and goes on when it is back",
+                not faults,
+                faults,
+            )
         faults = open_shard_faults(place, io, direct)
-        checks.ok(f"{mode}: an open shard is replaced or deleted: its own bytes go on", not faults, faults)
+        checks.ok(
+            f"{mode}: an open shard is replaced or deleted: its own bytes go on", not faults, faults
+        )
 
 
 # ---- reads that fail ----
@@ -347,8 +394,20 @@ class Failing(Library):
     def __init__(self, place, library, name, direct):
         super().__init__(place, library, name)
         shard = place.shard(f"{name}/0.bin", SHARD_TOKENS)
-        streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "failing", "path": name}]}}
-        config = place.config(f"{name}.yaml", io="pread", direct=direct, socket=place.file(f"{name}.sock"), streams=streams)
+        streams = {
+            "train": {
+                "seed": 3,
+                "seq_len": SEQ_LEN,
+                "datasets": [{"name": "failing", "path": name}],
+            }
+        }
+        config = place.config(
+            f"{name}.yaml",
+            io="pread",
+            direct=direct,
+            socket=place.file(f"{name}.sock"),
+            streams=streams,
+        )
         self.daemon = Daemon(place, config, env=self.env)
         self.set(inode=os.stat(shard).st_ino)
         self.witness = Witness(self.daemon, rows_at(config, "train", 0, 2000))
@@ -377,10 +436,34 @@ def failing_indexes(checks, place, library):
         page = Library(place, library, f"indexed-{name}")
         daemon = Daemon(place, config, env=page.env)
         page.set(inode=os.stat(index).st_ino, error=error, fail=-1)
-        cat = [TOKCTL, "cat", "train", "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 1, "--batches", n]
+        cat = [
+            TOKCTL,
+            "cat",
+            "train",
+            "--socket",
+            daemon.socket,
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            1,
+            "--batches",
+            n,
+        ]
         code, out, err = run(*cat)
-        told = code == 1 and out == b"" and "shard 0.bin at token 0" in err and os.strerror(error) in err and err.count("\n") == 1
-        checks.ok(f"index: {name} that stays: the stream stops", told and 3 <= page.get("injected") < 3000, (err, page.get("injected")))
+        told = (
+            code == 1
+            and out == b""
+            and "shard 0.bin at token 0" in err
+            and os.strerror(error) in err
+            and err.count("\n") == 1
+        )
+        checks.ok(
+            f"index: {name} that stays: the stream stops",
+            told and 3 <= page.get("injected") < 3000,
+            (err, page.get("injected")),
+        )
         page.set(injected=0, fail=1)
         code, out, err = run(*cat)
         checks.ok(f"index: {name} that passes: opened again, the same bytes", code == 0 and out == want and page.get("injected") == 1,
@@ -404,31 +487,59 @@ def failing_reads(checks, place):
     for direct in (False, True):
         mode = mode_name("pread", direct)
         f = Failing(place, library, f"failing{direct}", direct)
-        checks.ok(f"{mode}: the library is in front of the reads", f.get("calls") > 0, f.get("calls"))
+        checks.ok(
+            f"{mode}: the library is in front of the reads", f.get("calls") > 0, f.get("calls")
+        )
         for error, name in ((EIO, "EIO"), (ESTALE, "ESTALE"), (EINTR, "EINTR")):
             injected = f.get("injected")
             for _ in range(10):
                 f.set(error=error, fail=1)
                 while f.get("fail") and f.witness.checked < 800:
                     f.witness.step()
-                f.witness.step(5)  # more than the ring holds: the read that failed has come through, and is not the next to fail
+                f.witness.step(
+                    5
+                )  # more than the ring holds: the read that failed has come through, and is not the next to fail
             good = f.get("injected") - injected == 10 and f.witness.step(20)
-            checks.ok(f"{mode}: {name} that passes, ten times: read again, the same bytes", good, f.get("injected") - injected)
+            checks.ok(
+                f"{mode}: {name} that passes, ten times: read again, the same bytes",
+                good,
+                f.get("injected") - injected,
+            )
         injected = f.get("injected")
         f.set(shortest=4096 if direct else 100)
         good = f.witness.step(100)
         shortened = f.get("injected") - injected
         if direct:  # a window is hardly longer than a block there: not each read can be shortened
-            checks.ok(f"{mode}: {shortened} short reads are continued", good and shortened > 0, (f.witness.wrong, shortened))
+            checks.ok(
+                f"{mode}: {shortened} short reads are continued",
+                good and shortened > 0,
+                (f.witness.wrong, shortened),
+            )
         else:
-            checks.ok(f"{mode}: {shortened} short reads are continued", good and shortened > 1000, (f.witness.wrong, shortened))
+            checks.ok(
+                f"{mode}: {shortened} short reads are continued",
+                good and shortened > 1000,
+                (f.witness.wrong, shortened),
+            )
         f.set(shortest=0, error=EIO, fail=-1, injected=0)
         e = f.error()
-        checks.ok(f"{mode}: EIO that stays: the stream stops", e["code"] == "data" and f.witness.wrong == 0, e)
-        checks.has("  with shard, token and errno", e["text"], "shard 0.bin at token ", "Input/output error", "nothing was skipped")
+        checks.ok(
+            f"{mode}: EIO that stays: the stream stops",
+            e["code"] == "data" and f.witness.wrong == 0,
+            e,
+        )
+        checks.has(
+            "  with shard, token and errno",
+            e["text"],
+            "shard 0.bin at token ",
+            "Input/output error",
+            "nothing was skipped",
+        )
         time.sleep(0.2)  # those in flight come back
         tries, in_flight = f.get("injected"), f.witness.client.slots * f.witness.client.rows
-        checks.ok(f"  after {tries} tries: bounded", 3 <= tries <= 2 * 3 * in_flight, (tries, in_flight))
+        checks.ok(
+            f"  after {tries} tries: bounded", 3 <= tries <= 2 * 3 * in_flight, (tries, in_flight)
+        )
         time.sleep(0.2)
         checks.equal("  and none goes on behind it", f.get("injected"), tries)
         f.witness.close()
@@ -492,7 +603,9 @@ def full_disk(checks, place):
         if libc.mount(b"tokend", state.encode(), b"tmpfs", 0, b"size=64k"):
             os._exit(77)
 
-    config = place.config("full.yaml", state_dir=state, socket=place.file("full.sock"), streams=simple_streams(place))
+    config = place.config(
+        "full.yaml", state_dir=state, socket=place.file("full.sock"), streams=simple_streams(place)
+    )
     try:
         daemon = Daemon(place, config, preexec_fn=small_disk)
     except RuntimeError as e:
@@ -514,12 +627,26 @@ def full_disk(checks, place):
         except OSError:
             pass
     told = refusal(lambda: client.ask(op="checkpoint", tag="a", cursor=second))
-    checks.has("ENOSPC: the request is answered with the error", told, "checkpoint", "No space left", "former snapshot")
-    checks.ok("  the snapshot is as it was", open(path, "rb").read() == first and at_tag(daemon, "a") == 0)
-    checks.equal("  nothing else lies about", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"])
+    checks.has(
+        "ENOSPC: the request is answered with the error",
+        told,
+        "checkpoint",
+        "No space left",
+        "former snapshot",
+    )
+    checks.ok(
+        "  the snapshot is as it was", open(path, "rb").read() == first and at_tag(daemon, "a") == 0
+    )
+    checks.equal(
+        "  nothing else lies about",
+        sorted(os.listdir(os.path.dirname(path))),
+        ["a.cursor", "mixes"],
+    )
     told = refusal(lambda: client.ask(op="checkpoint", tag="b", cursor=second))
     checks.has("  a new tag likewise", told, "No space left")
-    checks.has("  and there is none then", refusal(lambda: at_tag(daemon, "b")), "tag", "no snapshot b")
+    checks.has(
+        "  and there is none then", refusal(lambda: at_tag(daemon, "b")), "tag", "no snapshot b"
+    )
     checks.ok("  the session goes on", witness.step(20))
     for _ in range(2):
         other = Client(daemon.socket).attach(run="other")
@@ -532,13 +659,18 @@ def full_disk(checks, place):
     os.unlink(f"{inside}/filler")
     saved = client.ask(op="checkpoint", tag="a", cursor=second)
     checks.equal("  with room again it is saved", (saved["op"], at_tag(daemon, "a")), ("saved", 64))
-    checks.ok("  and the former one kept", open(path.replace("a.cursor", "a.former.cursor"), "rb").read() == first)
+    checks.ok(
+        "  and the former one kept",
+        open(path.replace("a.cursor", "a.former.cursor"), "rb").read() == first,
+    )
     witness.close()
     checks.equal("  exit 0", daemon.stop(), 0)
 
 
 def snapshots(checks, place):
-    config = place.config("snapshots.yaml", socket=place.file("snapshots.sock"), streams=simple_streams(place))
+    config = place.config(
+        "snapshots.yaml", socket=place.file("snapshots.sock"), streams=simple_streams(place)
+    )
     daemon = Daemon(place, config)
     client = Client(daemon.socket).attach()
     first = client.feed["cursor"]
@@ -550,26 +682,45 @@ def snapshots(checks, place):
     alone = not os.path.exists(former) and open(path, "rb").read() == first
     checks.ok("a snapshot saved twice alike, as ranks do, has no former one", alone)
     client.ask(op="checkpoint", tag="t", cursor=second)
-    checks.ok("saved again otherwise: the former one is kept", (open(path, "rb").read(), open(former, "rb").read()) == (second, first))
+    checks.ok(
+        "saved again otherwise: the former one is kept",
+        (open(path, "rb").read(), open(former, "rb").read()) == (second, first),
+    )
     checks.has("  with a line in the log", daemon.log(), "saved again", "t.former")
     checks.equal("  which is a tag to start from", at_tag(daemon, "t.former"), 0)
     for cursor in (first, second):
         client.ask(op="checkpoint", tag="x" * 64, cursor=cursor)
     told = refusal(lambda: at_tag(daemon, "test/" + "x" * 64 + ".former"))
     checks.equal("  that of the longest tag too", told, "not refused: 0")
-    checks.has("  and not one to save", refusal(lambda: client.ask(op="checkpoint", tag="x.former", cursor=first)), "kept for")
+    checks.has(
+        "  and not one to save",
+        refusal(lambda: client.ask(op="checkpoint", tag="x.former", cursor=first)),
+        "kept for",
+    )
     told = refusal(lambda: client.ask(op="checkpoint", tag="t", cursor=second[:-1]))
     checks.has("a damaged cursor is not saved", told, "checksum")
-    checks.ok("  and the snapshot is as it was", open(path, "rb").read() == second and client.next() is not None)
+    checks.ok(
+        "  and the snapshot is as it was",
+        open(path, "rb").read() == second and client.next() is not None,
+    )
     daemon.kill()
     daemon.start()
     client.close()
     checks.equal("after kill -9 an attach at the tag begins there", at_tag(daemon, "t"), 128)
-    checks.equal("from another run too, as the tag is the only one", at_tag(daemon, "t", "another"), 128)
+    checks.equal(
+        "from another run too, as the tag is the only one", at_tag(daemon, "t", "another"), 128
+    )
     checks.equal("and by RUN/TAG", at_tag(daemon, "test/t", "another"), 128)
-    checks.has("another stream has none", refusal(lambda: at_tag(daemon, "nothing/t")), "no snapshot t")
+    checks.has(
+        "another stream has none", refusal(lambda: at_tag(daemon, "nothing/t")), "no snapshot t"
+    )
 
-    damages = {"empty": b"", "zeros": bytes(len(second)), "half": second[: len(second) // 2], "one byte short": second[:-1]}
+    damages = {
+        "empty": b"",
+        "zeros": bytes(len(second)),
+        "half": second[: len(second) // 2],
+        "one byte short": second[:-1],
+    }
     damages |= {"a byte more": second + b"x", "100 KiB": second + bytes(100_000)}
     for bit in (0, 40, 70, 200, len(second) * 8 - 1):
         flipped = bytearray(second)
@@ -604,7 +755,12 @@ def snapshots(checks, place):
 
 
 class Filter(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+    _fields_ = [
+        ("code", ctypes.c_ushort),
+        ("jt", ctypes.c_ubyte),
+        ("jf", ctypes.c_ubyte),
+        ("k", ctypes.c_uint),
+    ]
 
 
 class Program(ctypes.Structure):
@@ -624,7 +780,9 @@ def forbid_uring(error):
 
     def forbid():
         with_parent()
-        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
+        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
+            PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
+        ):
             os._exit(77)
 
     return forbid
@@ -643,10 +801,20 @@ def forbidden(checks, place):
         checks.ok("  the same bytes", good, witness.wrong)
         witness.close()
         checks.equal("  exit 0", daemon.stop(), 0)
-    config = place.config("insist.yaml", io="uring", socket=place.file("insist.sock"), streams=streams)
-    done = subprocess.run([TOKEND, "-c", config], capture_output=True, text=True, timeout=20, preexec_fn=forbid_uring(1))
+    config = place.config(
+        "insist.yaml", io="uring", socket=place.file("insist.sock"), streams=streams
+    )
+    done = subprocess.run(
+        [TOKEND, "-c", config],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        preexec_fn=forbid_uring(1),
+    )
     checks.equal("io: uring where it is forbidden: exit 1", done.returncode, 1)
-    checks.ok("  with one line", done.stderr.count("\n") == 1 and "io: auto" in done.stderr, done.stderr)
+    checks.ok(
+        "  with one line", done.stderr.count("\n") == 1 and "io: auto" in done.stderr, done.stderr
+    )
 
 
 # ---- coming and going ----
@@ -654,11 +822,17 @@ def forbidden(checks, place):
 
 def second_daemon(checks, config, socket_path):
     code, _, err = run(TOKEND, "-c", config, "--socket", socket_path, timeout=20)
-    checks.ok("  a second daemon: exit 1 with one line", code == 1 and err.count("\n") == 1 and socket_path in err, (code, err))
+    checks.ok(
+        "  a second daemon: exit 1 with one line",
+        code == 1 and err.count("\n") == 1 and socket_path in err,
+        (code, err),
+    )
 
 
 def sockets(checks, place):
-    config = place.config("socket.yaml", socket=place.file("run", "s.sock"), streams=simple_streams(place))
+    config = place.config(
+        "socket.yaml", socket=place.file("run", "s.sock"), streams=simple_streams(place)
+    )
     daemon = Daemon(place, config)
     path, lock = daemon.socket, daemon.socket + ".lock"
     daemon.kill()
@@ -674,13 +848,19 @@ def sockets(checks, place):
         daemon.process.send_signal(getattr(signal, name))
         code = daemon.process.wait(20)
         seen = code, os.path.exists(path), os.path.exists(lock)
-        checks.equal(f"{name} with a session: exit 0, socket and lock are gone", seen, (0, False, False))
+        checks.equal(
+            f"{name} with a session: exit 0, socket and lock are gone", seen, (0, False, False)
+        )
         try:
             while True:
                 witness.step()
         except Closed:
             pass
-        checks.ok("  what was published stays readable, and is right", witness.wrong == 0 and witness.checked > 5, witness.checked)
+        checks.ok(
+            "  what was published stays readable, and is right",
+            witness.wrong == 0 and witness.checked > 5,
+            witness.checked,
+        )
         witness.close()
         daemon.start()
         witness = Witness(daemon, rows_at(config, "train", 0, 1000))
@@ -692,10 +872,16 @@ def sockets(checks, place):
         f.write("mine")
     code, _, err = run(TOKEND, "-c", config, timeout=20)
     kept = open(path).read() == "mine"
-    checks.ok("a file that is no socket is not removed: exit 1 with one line", code == 1 and err.count("\n") == 1 and kept, (code, err))
+    checks.ok(
+        "a file that is no socket is not removed: exit 1 with one line",
+        code == 1 and err.count("\n") == 1 and kept,
+        (code, err),
+    )
     os.unlink(path)
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as foreign:  # systemd's, say: it has no lock of ours
+    with socket.socket(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET
+    ) as foreign:  # systemd's, say: it has no lock of ours
         foreign.bind(path)
         foreign.listen(1)
         before = os.stat(path).st_ino
@@ -705,20 +891,33 @@ def sockets(checks, place):
             code, err = None, "it serves"
         kept = os.path.exists(path) and os.stat(path).st_ino == before
         good = code == 1 and err.count("\n") == 1 and kept
-        checks.ok("a live socket without our lock is not taken away: exit 1 with one line", good, (code, kept, err))
+        checks.ok(
+            "a live socket without our lock is not taken away: exit 1 with one line",
+            good,
+            (code, kept, err),
+        )
     if os.path.exists(path):
         os.unlink(path)
 
     long = os.path.join(place.path, "x" * 120)
     code, _, err = run(TOKEND, "-c", config, "--socket", long, timeout=20)
-    checks.ok("a path that is too long: exit 1 with one line", code == 1 and err.count("\n") == 1 and "107" in err, (code, err))
+    checks.ok(
+        "a path that is too long: exit 1 with one line",
+        code == 1 and err.count("\n") == 1 and "107" in err,
+        (code, err),
+    )
     daemon = Daemon(place, config, place.file("deep", "elsewhere.sock"))
-    checks.ok("--socket wins over the config", stat.S_ISSOCK(os.stat(daemon.socket).st_mode) and not os.path.exists(path))
+    checks.ok(
+        "--socket wins over the config",
+        stat.S_ISSOCK(os.stat(daemon.socket).st_mode) and not os.path.exists(path),
+    )
     begin = time.monotonic()
     daemon.stop()
     lingering = Daemon(place, config, arguments=["--linger", "1"])
     code = lingering.process.wait(20)
-    checks.ok("--linger 1: leaves by itself, with 0", code == 0 and time.monotonic() - begin > 0.9, code)
+    checks.ok(
+        "--linger 1: leaves by itself, with 0", code == 0 and time.monotonic() - begin > 0.9, code
+    )
 
 
 def main():

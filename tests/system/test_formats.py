@@ -16,7 +16,18 @@ import pyzstd
 from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import arrow, datatrove, documents_of, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+from shard_writers import (
+    arrow,
+    datatrove,
+    documents_of,
+    llmc,
+    mds,
+    megatron,
+    npy,
+    put,
+    raw,
+    seekable,
+)  # noqa: E402
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -40,7 +51,14 @@ def frames(ending, content, parts):
         edges = [len(content_bytes) * i // parts for i in range(parts + 1)]
         with open(path + ending, "wb") as f:
             for a, b in zip(edges, edges[1:]):
-                f.write(subprocess.run(["zstd", "-qc"], input=content_bytes[a:b], stdout=subprocess.PIPE, check=True).stdout)
+                f.write(
+                    subprocess.run(
+                        ["zstd", "-qc"],
+                        input=content_bytes[a:b],
+                        stdout=subprocess.PIPE,
+                        check=True,
+                    ).stdout
+                )
 
     return write
 
@@ -65,7 +83,10 @@ def megatron_scattered(path, tokens):
     code = {"uint16": 8, "int32": 4}[tokens.dtype.name]
     with open(path + ".idx", "wb") as f:
         f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1))
-        f.write(numpy.array([len(d) for d in documents], "<i4").tobytes() + numpy.array(at, "<i8").tobytes())
+        f.write(
+            numpy.array([len(d) for d in documents], "<i4").tobytes()
+            + numpy.array(at, "<i8").tobytes()
+        )
         f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
 
 
@@ -112,18 +133,38 @@ def config_of(place, name, **keys):
 
 
 def cat(socket, name, *more, **keys):
-    return run(TOKCTL, "cat", name, "--socket", socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches", BATCHES, *more, **keys)
+    return run(
+        TOKCTL,
+        "cat",
+        name,
+        "--socket",
+        socket,
+        "--rank",
+        0,
+        "--world",
+        1,
+        "--micro",
+        4,
+        "--batches",
+        BATCHES,
+        *more,
+        **keys,
+    )
 
 
 def expected(config, name, dtype):
     """By tokctl plan's arithmetic and numpy alone."""
-    code, out, err = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json")
+    code, out, err = run(
+        TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json"
+    )
     if code:
         raise RuntimeError(f"tokctl plan: {err}")
     rows = []
     for line in out.splitlines():
         at = json.loads(line)
-        rows.append(tokens_of(int(at["shard"].split(".")[0]), dtype)[at["offset"] : at["offset"] + WINDOW])
+        rows.append(
+            tokens_of(int(at["shard"].split(".")[0]), dtype)[at["offset"] : at["offset"] + WINDOW]
+        )
     return b"".join(row.tobytes() for row in rows)
 
 
@@ -134,7 +175,11 @@ def same_bytes(checks, place, mode, direct):
     for name, (width, *_) in FORMATS.items():
         code, out, err = cat(daemon.socket, name)
         good = code == 0 and out == want[width] and len(out) == BATCHES * 4 * WINDOW * width
-        checks.ok(f"{mode}, direct {direct}: {name}: the same bytes", good, f"exit {code}, {len(out)} bytes: {err}")
+        checks.ok(
+            f"{mode}, direct {direct}: {name}: the same bytes",
+            good,
+            f"exit {code}, {len(out)} bytes: {err}",
+        )
     checks.equal(f"{mode}, direct {direct}: the daemon ends with 0", daemon.stop(), 0)
 
 
@@ -153,7 +198,11 @@ def across_a_kill(checks, place):
         daemon.start()
         rest, err = reader.communicate(timeout=60)
         good = reader.returncode == 0 and out + rest == want
-        checks.ok(f"{name}: kill -9 meanwhile: the same bytes", good, f"exit {reader.returncode}, {len(rest) + 1} bytes: {err}")
+        checks.ok(
+            f"{name}: kill -9 meanwhile: the same bytes",
+            good,
+            f"exit {reader.returncode}, {len(rest) + 1} bytes: {err}",
+        )
     daemon.stop()
 
 
@@ -164,14 +213,21 @@ def offline(checks, place):
     config = config_of(place, "offline.yaml")
 
     def plan(name):
-        return run(TOKCTL, "plan", "-c", config, name, "--from", 5, "--count", 300, "--tokens", "--json")
+        return run(
+            TOKCTL, "plan", "-c", config, name, "--from", 5, "--count", 300, "--tokens", "--json"
+        )
 
     def listed(answer):
-        return [(line["position"], line["window"], line["tokens"]) for line in map(json.loads, answer[1].splitlines())]
+        return [
+            (line["position"], line["window"], line["tokens"])
+            for line in map(json.loads, answer[1].splitlines())
+        ]
 
     for name, (width, *_) in FORMATS.items():
         answer = plan(name)
-        same = answer[0] == 0 and listed(answer) == listed(plan("flat" if width == 2 else "flat-u32"))
+        same = answer[0] == 0 and listed(answer) == listed(
+            plan("flat" if width == 2 else "flat-u32")
+        )
         checks.ok(f"{name}: plan --tokens", same, answer[2] or answer[1][:300])
     for name, (_, dtype, _keys, _) in FORMATS.items():
         more = ["--input-dtype", "u32"] if name == "flat-u32" else []
@@ -181,7 +237,11 @@ def offline(checks, place):
         checks.ok(f"{name}: inspect", code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))},
                   (code, err, seen))  # fmt: skip
         if name.startswith(("datatrove", "megatron", "arrow")):
-            checks.equal(f"{name}: documents", [f["documents"] for f in seen], [5 if n else 0 for n in SHARDS])
+            checks.equal(
+                f"{name}: documents",
+                [f["documents"] for f in seen],
+                [5 if n else 0 for n in SHARDS],
+            )
     code, out, err = run(TOKCTL, "inspect", place.file("datatrove"))
     checks.has("inspect for people", out.decode(), "datatrove", "5 documents", "has no tokens")
 
@@ -203,12 +263,20 @@ def samples(checks, place):
         config = place.config(f"samples-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
         daemon = Daemon(place, config)
         for name in names:
-            _, out, _ = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json")
+            _, out, _ = run(
+                TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json"
+            )
             plan = [json.loads(line) for line in out.splitlines()]
-            numbers = [firsts[p["shard"].removesuffix(".zstd")] + p["offset"] // WINDOW for p in plan]
+            numbers = [
+                firsts[p["shard"].removesuffix(".zstd")] + p["offset"] // WINDOW for p in plan
+            ]
             want = b"".join(rows[n].tobytes() for n in numbers)
             code, out, err = cat(daemon.socket, name)
-            checks.ok(f"{mode}: {name}: windows are samples", code == 0 and out == want and len(want) > 0, (code, len(out), err))
+            checks.ok(
+                f"{mode}: {name}: windows are samples",
+                code == 0 and out == want and len(want) > 0,
+                (code, len(out), err),
+            )
         daemon.stop()
 
 
@@ -227,8 +295,12 @@ def stops(checks, place):
     tokens = tokens_of(2, "<u2")
     for name in ("broken", "negative", "index"):
         os.makedirs(place.file(name))
-    many = numpy.random.default_rng(2).integers(0, 60000, 600_000).astype("<u2")  # a small file is refused at the start
-    seekable(".bin.zst", raw, 1000, {pyzstd.CParameter.checksumFlag: 1})(place.file("broken", "a"), many)
+    many = (
+        numpy.random.default_rng(2).integers(0, 60000, 600_000).astype("<u2")
+    )  # a small file is refused at the start
+    seekable(".bin.zst", raw, 1000, {pyzstd.CParameter.checksumFlag: 1})(
+        place.file("broken", "a"), many
+    )
     damage(place.file("broken", "a.bin.zst"), 12_500)
     signed = tokens.astype("<i4")
     signed[6000] = -7
@@ -237,54 +309,121 @@ def stops(checks, place):
     with open(place.file("index", "a.idx"), "r+b") as f:  # where its fourth sequence begins
         f.seek(34 + 4 * 5 + 8 * 3)
         f.write(struct.pack("<q", 1 << 40))
-    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative", "index")} | {"sound": stream("zstd")}
+    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative", "index")} | {
+        "sound": stream("zstd")
+    }
     for mode in ("pread", "auto"):
         config = place.config(f"stops-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
         daemon = Daemon(place, config)
-        for name, content, word in (("broken", many, "frame"), ("negative", signed.astype("<u4"), "token 6000 is -7"),
-                                    ("index", tokens, "1099511627776")):
+        for name, content, word in (
+            ("broken", many, "frame"),
+            ("negative", signed.astype("<u4"), "token 6000 is -7"),
+            ("index", tokens, "1099511627776"),
+        ):
             code, out, err = cat(daemon.socket, name)
             windows = (min(len(content), 12_000) - WINDOW) // SEQ_LEN + 1
-            want = b"".join(content[i * SEQ_LEN : i * SEQ_LEN + WINDOW].tobytes() for i in range(windows))
+            want = b"".join(
+                content[i * SEQ_LEN : i * SEQ_LEN + WINDOW].tobytes() for i in range(windows)
+            )
             at = re.search(r"shard a\.\S+ at token (\d+): ", err)
-            told = at and word in err and f"stream {name} stops here, nothing was skipped" in err and err.count("\n") == 1
+            told = (
+                at
+                and word in err
+                and f"stream {name} stops here, nothing was skipped" in err
+                and err.count("\n") == 1
+            )
             checks.ok(f"{mode}: {name}: stops with its name", code == 1 and told, (code, err))
-            good = want.startswith(out) and at and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
+            good = (
+                want.startswith(out)
+                and at
+                and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
+            )
             checks.ok(f"{mode}: {name}: nothing from behind it", good, (len(out), err))
             checks.ok(f"{mode}: {name}: the log has it", word in daemon.log(), daemon.log())
-            code, _, err = run(TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens")
+            code, _, err = run(
+                TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens"
+            )
             checks.ok(f"{name}: so does plan --tokens", code == 1 and word in err, (code, err))
         checks.equal(f"{mode}: another stream goes on", cat(daemon.socket, "sound")[0], 0)
         daemon.stop()
 
 
 def check(place, *, memory=64 << 20, seq_len=SEQ_LEN, extra=1, path, **keys):
-    streams = {"s": {"seed": 3, "seq_len": seq_len, "extra": extra, "datasets": [{"name": "d", "path": path, **keys}]}}
-    code, out, err = run(TOKEND, "--check", "-c", place.config("check.yaml", memory=memory, streams=streams))
+    streams = {
+        "s": {
+            "seed": 3,
+            "seq_len": seq_len,
+            "extra": extra,
+            "datasets": [{"name": "d", "path": path, **keys}],
+        }
+    }
+    code, out, err = run(
+        TOKEND, "--check", "-c", place.config("check.yaml", memory=memory, streams=streams)
+    )
     return code, out.decode() + err
 
 
 def refused(checks, place):
-    for name, write in (("mixed", put(".npy", npy)), ("widths", put(".npy", npy)), ("rows", None), ("whole", None)):
+    for name, write in (
+        ("mixed", put(".npy", npy)),
+        ("widths", put(".npy", npy)),
+        ("rows", None),
+        ("whole", None),
+    ):
         os.makedirs(place.file(name))
         if write:
             write(place.file(name, "a"), tokens_of(0, "<u2"))
     put(".bin", llmc)(place.file("mixed", "b"), tokens_of(0, "<u2"))
     put(".npy", npy)(place.file("widths", "b"), tokens_of(0, "<u4"))
     numpy.save(place.file("rows", "a.npy"), numpy.arange(6400, dtype="<u2").reshape(-1, 64))
-    seekable(".bin.zst", raw, 1 << 30)(place.file("whole", "a"), numpy.random.default_rng(1).integers(0, 9, 1_500_000, dtype="<u2"))
+    seekable(".bin.zst", raw, 1 << 30)(
+        place.file("whole", "a"), numpy.random.default_rng(1).integers(0, 9, 1_500_000, dtype="<u2")
+    )
 
     def says(name, wanted, *words, **keys):
         code, text = check(place, **keys)
-        checks.ok(name, code == wanted and all(w in text for w in words) and (code == 0 or text.count("\n") == 1), (code, text))
+        checks.ok(
+            name,
+            code == wanted
+            and all(w in text for w in words)
+            and (code == 0 or text.count("\n") == 1),
+            (code, text),
+        )
 
     says("mixed formats", 1, "b.bin: is llmc, the first shard, a.npy, is npy", path="mixed")
-    says("mixed widths", 1, "b.npy: has tokens of 4 bytes, the first shard, a.npy, of 2", path="widths")
-    says("rows are samples", 0, "windows of 63 + 1", "100 windows", "0 tokens, 0.000 %", path="rows", seq_len=63)
+    says(
+        "mixed widths",
+        1,
+        "b.npy: has tokens of 4 bytes, the first shard, a.npy, of 2",
+        path="widths",
+    )
+    says(
+        "rows are samples",
+        0,
+        "windows of 63 + 1",
+        "100 windows",
+        "0 tokens, 0.000 %",
+        path="rows",
+        seq_len=63,
+    )
     says("rows without a label shift", 0, "100 windows", path="rows", seq_len=64, extra=0)
     says("rows as a stream", 0, "6400 tokens, 206 windows", path="rows", seq_len=31)
-    says("rows do not slide", 1, "slide: its windows are samples of 64", path="rows", seq_len=63, slide=True)
-    says("one large frame", 0, "shuffle: global takes windows from anywhere", "2929 KiB", "times as much", path="whole")
+    says(
+        "rows do not slide",
+        1,
+        "slide: its windows are samples of 64",
+        path="rows",
+        seq_len=63,
+        slide=True,
+    )
+    says(
+        "one large frame",
+        0,
+        "shuffle: global takes windows from anywhere",
+        "2929 KiB",
+        "times as much",
+        path="whole",
+    )
     code, text = check(place, path="whole", shuffle="block")
     checks.ok("one large frame, in order", code == 0 and "times as much" not in text, text)
     says("a frame above the budget", 1, "a.bin.zst", "frame", path="whole", memory=8 << 20)

@@ -18,13 +18,23 @@ REHEARSED = ("is_pinned", "view", "killed", "leaving", "without", "loader", "cap
 
 def run(program, *words, **more):
     environment = {**os.environ, "TOKEND_BIN": BIN, **more}
-    return subprocess.run([sys.executable, GPU / program, *words], capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(
+        [sys.executable, GPU / program, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
 
 
 def main():
     checks = Checks()
     done = run("rehearse.py", *REHEARSED, LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_ANY_MEMORY="1")
-    checks.ok("rehearsal: all ok", done.returncode == 0 and done.stdout.endswith("all ok\n"), done.stdout + done.stderr)
+    checks.ok(
+        "rehearsal: all ok",
+        done.returncode == 0 and done.stdout.endswith("all ok\n"),
+        done.stdout + done.stderr,
+    )
     said = re.findall(r"^ok +(.*)$", done.stdout, re.M)
     checks.ok("rehearsal: of everything", len(said) >= 20, said)
     names = re.findall(r"^def check_(\w+)", (GPU / "check.py").read_text(), re.M)
@@ -34,7 +44,11 @@ def main():
         checks.skip("no GPU", "there is one here")
     else:
         done = run("check.py")
-        checks.ok("no GPU: skipped", done.returncode == 77 and done.stdout.startswith("skipped: no NVIDIA GPU here"), done.stdout)
+        checks.ok(
+            "no GPU: skipped",
+            done.returncode == 77 and done.stdout.startswith("skipped: no NVIDIA GPU here"),
+            done.stdout,
+        )
     checks.exit()
 
 

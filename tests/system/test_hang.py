@@ -11,14 +11,30 @@ import sys
 import time
 
 from hanging import GETATTR, Hanging
-from harness import TOKCTL, Checks, Client, Daemon, Place, Witness, datasets, rows_at, run, status, wait_for, with_parent
+from harness import (
+    TOKCTL,
+    Checks,
+    Client,
+    Daemon,
+    Place,
+    Witness,
+    datasets,
+    rows_at,
+    run,
+    status,
+    wait_for,
+    with_parent,
+)
 
 SEQ_LEN, TOKENS = 64, 20_000
 SHARDS = {"near": 4, "far": 4, "hung": 40}
 DESCRIPTORS = 128  # of the daemon: 32 shards are open at a time, fewer than hang
 SLOTS, MICRO = 64, 8  # rows for twice the reads that a daemon has in flight
 RATE_S = 0.3
-RATE_LEAST = {"near": 0.7, "far": 0.5}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
+RATE_LEAST = {
+    "near": 0.7,
+    "far": 0.5,
+}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
 
 
 def few_descriptors():
@@ -35,8 +51,16 @@ def make_streams(place):
     for name in ("far", "hung"):
         mounts[name] = Hanging(place.file(f"files-{name}"), place.file(name, ""))
     place.shard("hung-too/x.bin", TOKENS)
-    shapes = {"near": "files-near", "far": "far", "hung": "hung", "cold": "hung", "one": "hung/00.bin"}
-    return mounts, {n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()}
+    shapes = {
+        "near": "files-near",
+        "far": "far",
+        "hung": "hung",
+        "cold": "hung",
+        "one": "hung/00.bin",
+    }
+    return mounts, {
+        n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()
+    }
 
 
 class Reader:
@@ -59,7 +83,20 @@ class Reader:
 
 def trainer(place, daemon, stream):
     """Somebody else's process, which takes nothing: its ring fills, or waits to be filled."""
-    arguments = ["--slots", SLOTS, "--micro", MICRO, "--rank", 0, "--world", 1, "--batches", 10**6, "--run", "other"]
+    arguments = [
+        "--slots",
+        SLOTS,
+        "--micro",
+        MICRO,
+        "--rank",
+        0,
+        "--world",
+        1,
+        "--batches",
+        10**6,
+        "--run",
+        "other",
+    ]
     return place.spawn(
         [TOKCTL, "cat", stream, "--socket", daemon.socket, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -83,7 +120,9 @@ def slow_of(daemon, stream):
 
 def begin_hang(place, daemon, mount):
     process = trainer(place, daemon, "hung")
-    wait_for(lambda: any(s["stream"] == "hung" and s["published"] for s in status(daemon.socket)[0]))
+    wait_for(
+        lambda: any(s["stream"] == "hung" and s["published"] for s in status(daemon.socket)[0])
+    )
     mount.hang()
     drain(process)
     return process
@@ -121,19 +160,37 @@ def check_rates(checks, place, daemon, mounts):
         measure(readers, calm)
     for name in readers:
         ratio = max(hung[name]) / max(calm[name])
-        print(f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, {max(hung[name]):.0f} during: {ratio:.2f}")
-        checks.ok(f"stream {name} keeps its rate while the other's storage hangs", ratio >= RATE_LEAST[name], (calm[name], hung[name]))
+        print(
+            f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, {max(hung[name]):.0f} during: {ratio:.2f}"
+        )
+        checks.ok(
+            f"stream {name} keeps its rate while the other's storage hangs",
+            ratio >= RATE_LEAST[name],
+            (calm[name], hung[name]),
+        )
         readers[name].client.close()
 
 
 def check_said(checks, daemon, known):
     mount = os.path.join(os.path.dirname(daemon.socket), "hung")
-    checks.ok("status --json names the shard, and since when", known and known[0]["slow_ms"] >= 2000, known)
+    checks.ok(
+        "status --json names the shard, and since when",
+        known and known[0]["slow_ms"] >= 2000,
+        known,
+    )
     checks.has("a path", known[0]["slow_shard"] if known else "", mount, ".bin")
     total = status(daemon.socket)[1]
-    checks.ok("so do the totals", total.get("slow_ms", 0) >= 2000 and mount in total.get("slow_shard", ""), total)
+    checks.ok(
+        "so do the totals",
+        total.get("slow_ms", 0) >= 2000 and mount in total.get("slow_shard", ""),
+        total,
+    )
     others = [s for s in status(daemon.socket)[0] if s["stream"] != "hung"]
-    checks.ok("nobody else is said to be slow", others and all(s.get("slow_ms") is None for s in others), others)
+    checks.ok(
+        "nobody else is said to be slow",
+        others and all(s.get("slow_ms") is None for s in others),
+        others,
+    )
     code, out, _ = run(TOKCTL, "status", "--socket", daemon.socket)
     checks.has("status says it in words", out.decode(), "stream hung waits for", mount)
     checks.has("the log says it", daemon.log(), "stream hung", mount, "has not answered")
@@ -146,8 +203,14 @@ def check_memory(checks, daemon, process):
     process.kill()
     process.wait()
     back = wait_for(lambda: status(daemon.socket)[1]["memory_bytes"] == before - mine, 6)
-    checks.ok("a dead trainer's memory: is free again", back, (before, mine, status(daemon.socket)[1]))
-    checks.ok("and so is its ring", wait_for(lambda: daemon.rings() == rings - 1, 2), (rings, daemon.rings()))
+    checks.ok(
+        "a dead trainer's memory: is free again", back, (before, mine, status(daemon.socket)[1])
+    )
+    checks.ok(
+        "and so is its ring",
+        wait_for(lambda: daemon.rings() == rings - 1, 2),
+        (rings, daemon.rings()),
+    )
 
 
 def check_after(checks, daemon):

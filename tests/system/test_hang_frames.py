@@ -17,7 +17,18 @@ def pack(place, name):
     for i in range(SHARDS):
         place.shard(f"flat-{name}/{i}.bin", TOKENS)
     flat = [place.file(f"flat-{name}", f"{i}.bin") for i in range(SHARDS)]
-    code, _, err = run(TOKCTL, "pack", *flat, place.file(name), "--format", "zstd", "--frame", FRAME, "--shards", SHARDS)
+    code, _, err = run(
+        TOKCTL,
+        "pack",
+        *flat,
+        place.file(name),
+        "--format",
+        "zstd",
+        "--frame",
+        FRAME,
+        "--shards",
+        SHARDS,
+    )
     if code:
         raise RuntimeError(f"tokctl pack: {err}")
     return place.file(name)
@@ -37,7 +48,9 @@ def check(checks, place, daemon, mount):
             break
     wait_for(lambda: mount.held() >= 2)
     checks.ok("frames are being read", mount.held() >= 2, mount.held())
-    known = wait_for(lambda: any(s["stream"] == "hung" and s.get("slow_ms") for s in status(daemon.socket)[0]), 6)
+    known = wait_for(
+        lambda: any(s["stream"] == "hung" and s.get("slow_ms") for s in status(daemon.socket)[0]), 6
+    )
     checks.ok("it is known to hang", known)
     rows, wrong = rows_at(daemon.config, "flat", MICRO, 400 * MICRO), 0
     try:
@@ -64,7 +77,10 @@ def main():
             print(f"skipped: a FUSE file system cannot be mounted here: {e}")
             sys.exit(77)
         shapes = {"near": near, "hung": mount.mount, "flat": place.file("flat-near", "")}
-        streams = {n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{**datasets("d")[0], "path": p}]} for n, p in shapes.items()}
+        streams = {
+            n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{**datasets("d")[0], "path": p}]}
+            for n, p in shapes.items()
+        }
         try:
             daemon = Daemon(place, place.config(streams=streams, memory=MEMORY))
             check(checks, place, daemon, mount)

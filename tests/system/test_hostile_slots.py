@@ -11,7 +11,22 @@ import time
 
 import numpy
 
-from harness import LONG, REPO, TOKCTL, Checks, Client, Closed, Daemon, Place, Refused, Witness, reading_modes, run, wait_for, with_parent
+from harness import (
+    LONG,
+    REPO,
+    TOKCTL,
+    Checks,
+    Client,
+    Closed,
+    Daemon,
+    Place,
+    Refused,
+    Witness,
+    reading_modes,
+    run,
+    wait_for,
+    with_parent,
+)
 
 sys.path.insert(0, os.path.join(REPO, "tests", "python"))
 from shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
@@ -42,17 +57,27 @@ def write_all(place):
         os.makedirs(place.file(kind))
         for i in range(SHARDS):
             write(place.file(kind, f"{i}"), tokens_of(i, dtype))
-        streams[kind] = {"seed": 3, "seq_len": SEQ_LEN, **more, "datasets": [{"name": "d", "path": kind, **keys}]}
+        streams[kind] = {
+            "seed": 3,
+            "seq_len": SEQ_LEN,
+            **more,
+            "datasets": [{"name": "d", "path": kind, **keys}],
+        }
     return streams
 
 
 def expected(config, kind, dtype, batches):
     """[batches × 2, window], by tokctl plan's arithmetic and numpy."""
-    code, out, err = run(TOKCTL, "plan", "-c", config, kind, "--from", 0, "--count", 2 * batches, "--json")
+    code, out, err = run(
+        TOKCTL, "plan", "-c", config, kind, "--from", 0, "--count", 2 * batches, "--json"
+    )
     if code:
         raise RuntimeError(f"tokctl plan: {err}")
     shards = {i: tokens_of(i, dtype) for i in range(SHARDS)}
-    rows = [shards[int(at["shard"].split(".")[0])][at["offset"] : at["offset"] + SEQ_LEN + 1] for at in map(json.loads, out.splitlines())]
+    rows = [
+        shards[int(at["shard"].split(".")[0])][at["offset"] : at["offset"] + SEQ_LEN + 1]
+        for at in map(json.loads, out.splitlines())
+    ]
     return numpy.stack(rows)
 
 
@@ -81,7 +106,9 @@ def hostile(socket_path, kind, counts):
 class Hostile:
     def __init__(self, daemon, kind):
         self.counts = multiprocessing.RawArray("Q", 1)
-        self.process = FORK.Process(target=hostile, args=(daemon.socket, kind, self.counts), daemon=True)
+        self.process = FORK.Process(
+            target=hostile, args=(daemon.socket, kind, self.counts), daemon=True
+        )
         self.process.start()
 
     def harmed(self, least):
@@ -124,9 +151,17 @@ def beside(checks, daemon, label, kind, rows):
         stopped = e
     harmed = harmed and other.harmed(other.counts[0] + 1)
     other.kill()
-    checks.ok(f"{label}: no stream stops, the daemon lives", stopped is None and daemon.alive(), (stopped, daemon.log()[-500:]))
+    checks.ok(
+        f"{label}: no stream stops, the daemon lives",
+        stopped is None and daemon.alive(),
+        (stopped, daemon.log()[-500:]),
+    )
     good = polite and polite.wrong == 0 and polite.checked >= 50
-    checks.ok(f"{label}: the polite client's batches are exact", good, polite and (polite.wrong, polite.checked))
+    checks.ok(
+        f"{label}: the polite client's batches are exact",
+        good,
+        polite and (polite.wrong, polite.checked),
+    )
     checks.ok(f"{label}: the hostile one harmed its own, to the end", harmed, other.counts[0])
     if polite:
         polite.close()
@@ -143,9 +178,21 @@ KINDS_OF = {
 
 def mode(checks, place, streams, io, direct):
     for kind in KINDS_OF[io, direct]:
-        config = place.config(f"{kind}-{io}{direct}.yaml", memory=64 << 20, io=io, direct=direct, streams={kind: streams[kind]})
+        config = place.config(
+            f"{kind}-{io}{direct}.yaml",
+            memory=64 << 20,
+            io=io,
+            direct=direct,
+            streams={kind: streams[kind]},
+        )
         daemon = Daemon(place, config)
-        beside(checks, daemon, f"{io}, direct {direct}: {kind}", kind, expected(config, kind, KINDS[kind][0], BATCHES))
+        beside(
+            checks,
+            daemon,
+            f"{io}, direct {direct}: {kind}",
+            kind,
+            expected(config, kind, KINDS[kind][0], BATCHES),
+        )
         if daemon.alive():
             checks.equal(f"{io}, direct {direct}: {kind}: the daemon ends with 0", daemon.stop(), 0)
 

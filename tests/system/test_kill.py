@@ -44,7 +44,16 @@ class Reader:
         self.wrong_at = None
         self.process = place.spawn(
             [TOKCTL, "cat", "train", "--socket", socket, "--run", "kill", "--slots", "4"]
-            + ["--rank", str(rank), "--world", str(WORLD), "--micro", str(MICRO), "--batches", str(BATCHES)],
+            + [
+                "--rank",
+                str(rank),
+                "--world",
+                str(WORLD),
+                "--micro",
+                str(MICRO),
+                "--batches",
+                str(BATCHES),
+            ],
             stdout=subprocess.PIPE,
             stderr=open(place.file(f"cat{rank}.log"), "wb"),
             pipesize=4096,
@@ -113,7 +122,10 @@ def random_moment(clock, daemon, rng):
 def kill_daemons(checks, place, config, rng):
     rows = rows_at(config, "train", 0, BATCHES * MICRO * WORLD)
     daemon = Daemon(place, config)
-    readers = [Reader(place, daemon.socket, r, rank_rows(rows, r, WORLD, MICRO).tobytes()) for r in range(WORLD)]
+    readers = [
+        Reader(place, daemon.socket, r, rank_rows(rows, r, WORLD, MICRO).tobytes())
+        for r in range(WORLD)
+    ]
     # A first attach looks for its daemon only once, and a ring is there before its reader knows of it: wait for batches.
     wait_for(lambda: all(select.select([r.pipe], [], [], 0)[0] for r in readers))
     clock = Clock(readers, KILLS + STOPS + RESTARTS)
@@ -151,7 +163,9 @@ def kill_daemons(checks, place, config, rng):
     for r, (reader, code) in enumerate(zip(readers, codes)):
         said = open(reader.log).read()
         checks.ok(f"rank {r}: exit 0 and not a word", code == 0 and not said, (code, said))
-        checks.equal(f"rank {r}: {BATCHES} batches, 0 lost, 0 repeated", reader.got, len(reader.want))
+        checks.equal(
+            f"rank {r}: {BATCHES} batches, 0 lost, 0 repeated", reader.got, len(reader.want)
+        )
         checks.ok(f"rank {r}: 0 wrong", reader.wrong_at is None, f"first at byte {reader.wrong_at}")
     checks.equal("the last daemon ends with 0", daemon.stop(), 0)
 
@@ -219,12 +233,20 @@ def kill_trainers(checks, place, config):
     checks.equal("each doomed trainer was listed before", listed, 20)
     times.sort()
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"
-    checks.ok(f"a killed trainer's session is gone within 100 ms though a child holds its socket ({text})", times[10] <= 0.1, text)
+    checks.ok(
+        f"a killed trainer's session is gone within 100 ms though a child holds its socket ({text})",
+        times[10] <= 0.1,
+        text,
+    )
     checks.ok("none stays", times[-1] < 5, text)
     sessions, total = status(daemon.socket)
-    checks.equal("tokctl status lists the witness alone", [s["pid"] for s in sessions], [os.getpid()])
+    checks.equal(
+        "tokctl status lists the witness alone", [s["pid"] for s in sessions], [os.getpid()]
+    )
     checks.equal("no wake-up was lost", total["lost_wakes"] + sessions[0]["lost_wakes"], 0)
-    checks.ok(f"the other client read {witness.checked} batches meanwhile, 0 wrong", witness.step(10))
+    checks.ok(
+        f"the other client read {witness.checked} batches meanwhile, 0 wrong", witness.step(10)
+    )
     checks.has("the log names who died", daemon.log(), "rank 1 of train freed")
     witness.close()
     checks.equal("exit 0", daemon.stop(), 0)
@@ -266,7 +288,11 @@ def return_to_start(checks, place, config):
     for _ in range(10):  # shards are opened, threads started
         attach_and_die(daemon.socket)
     wait_for(idle)
-    fds, shared, own = daemon.settled_fds(), daemon.memory_kib("RssShmem"), daemon.memory_kib("RssAnon")
+    fds, shared, own = (
+        daemon.settled_fds(),
+        daemon.memory_kib("RssShmem"),
+        daemon.memory_kib("RssAnon"),
+    )
     counted = status(daemon.socket)[1]["memory_bytes"]
     lived = 0
     for _ in range(CYCLES):
@@ -274,7 +300,11 @@ def return_to_start(checks, place, config):
         witness.step()
     checks.equal(f"{CYCLES} trainers attached and were killed", lived, CYCLES)
     checks.ok("their sessions are gone", wait_for(idle), status(daemon.socket))
-    checks.ok("the daemon's descriptors are what they were", wait_for(lambda: daemon.fds() == fds), (fds, daemon.fds()))
+    checks.ok(
+        "the daemon's descriptors are what they were",
+        wait_for(lambda: daemon.fds() == fds),
+        (fds, daemon.fds()),
+    )
     checks.equal("its shared memory too (RssShmem)", daemon.memory_kib("RssShmem"), shared)
     checks.equal("and what it counts as used", status(daemon.socket)[1]["memory_bytes"], counted)
     grown = daemon.memory_kib("RssAnon") - own

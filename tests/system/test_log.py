@@ -10,7 +10,19 @@ import termios
 import time
 import urllib.request
 
-from harness import LONG, TOKCTL, TOKEND, Checks, Client, Daemon, Place, Refused, datasets, run, wait_for
+from harness import (
+    LONG,
+    TOKCTL,
+    TOKEND,
+    Checks,
+    Client,
+    Daemon,
+    Place,
+    Refused,
+    datasets,
+    run,
+    wait_for,
+)
 
 FLOOD = 3000
 NOBODY = 61234
@@ -23,7 +35,17 @@ def provoke(path, times):
     for _ in range(times):
         client = Client(path)
         try:
-            client.ask(op="attach", stream="nowhere", run="r", rank=0, world=1, micro=1, peer=0, slots=0, begin=1)
+            client.ask(
+                op="attach",
+                stream="nowhere",
+                run="r",
+                rank=0,
+                world=1,
+                micro=1,
+                peer=0,
+                slots=0,
+                begin=1,
+            )
         except Refused:
             refused += 1
         client.s.close()
@@ -42,7 +64,9 @@ def read_until(pipe, words):
 
 
 def suppressed(log):
-    return sum(int(n) for n in re.findall(r"(\d+) more lines like .* by uid 0 were suppressed", log))
+    return sum(
+        int(n) for n in re.findall(r"(\d+) more lines like .* by uid 0 were suppressed", log)
+    )
 
 
 def check_flood(place, checks, config):
@@ -51,11 +75,21 @@ def check_flood(place, checks, config):
     count = provoke(daemon.socket, FLOOD)
     took = time.monotonic() - begin
     checks.equal("flood: every client was refused", count, FLOOD)
+
     def counted():
         return daemon.log().count("refused: stream") + suppressed(daemon.log()) == FLOOD
-    checks.ok("flood: lines written and suppressed are all of them", wait_for(counted), daemon.log()[-2000:])
+
+    checks.ok(
+        "flood: lines written and suppressed are all of them",
+        wait_for(counted),
+        daemon.log()[-2000:],
+    )
     written = daemon.log().count("refused: stream")
-    checks.ok("flood: 20 lines, then one a second", written <= 20 + took + 2, f"{written} lines in {took:.1f} s")
+    checks.ok(
+        "flood: 20 lines, then one a second",
+        written <= 20 + took + 2,
+        f"{written} lines in {took:.1f} s",
+    )
     if os.getuid() == 0:
         pid = os.fork()
         if pid == 0:
@@ -85,17 +119,26 @@ def check_full_pipe(place, checks, config):
 
     def answers():
         return run(TOKCTL, "status", "--socket", path)[0] == 0
+
     checks.ok("full pipe: it starts", wait_for(answers), "no answer")
     checks.equal("full pipe: it refuses", provoke(path, 50), 50)
     checks.ok("full pipe: it still answers", answers())
     checks.equal("full pipe: not a byte was written", bytes_waiting(reader), filled)
     os.read(reader, filled)
-    checks.has("full pipe: what waited is written once it is read", read_until(reader, b"refused: stream").decode(), "ready at")
+    checks.has(
+        "full pipe: what waited is written once it is read",
+        read_until(reader, b"refused: stream").decode(),
+        "ready at",
+    )
     os.write(writer, b"x" * (4096 - bytes_waiting(reader)))
     provoke(path, 5)
     begin = time.monotonic()
     daemon.terminate()
-    checks.ok("full pipe: it stops", daemon.wait(LONG) == 0 and time.monotonic() - begin < 5, time.monotonic() - begin)
+    checks.ok(
+        "full pipe: it stops",
+        daemon.wait(LONG) == 0 and time.monotonic() - begin < 5,
+        time.monotonic() - begin,
+    )
     os.close(reader)
     os.close(writer)
 
@@ -104,15 +147,22 @@ def check_metrics(place, checks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = place.config("metrics.yaml", metrics=f"127.0.0.1:{port}",
-                          streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}})
+    config = place.config(
+        "metrics.yaml",
+        metrics=f"127.0.0.1:{port}",
+        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
+    )
     daemon = Daemon(place, config)
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
     for _ in range(3):
         begin = time.monotonic()
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
         took = time.monotonic() - begin
-        checks.ok("metrics: 64 idle connections do not stop a scrape", page.startswith(b"#") and took < 3, took)
+        checks.ok(
+            "metrics: 64 idle connections do not stop a scrape",
+            page.startswith(b"#") and took < 3,
+            took,
+        )
     for one in idle:
         one.close()
     checks.equal("metrics: it stops", daemon.stop(), 0)
@@ -122,7 +172,10 @@ def main():
     checks = Checks()
     with Place() as place:
         place.shard("web/a.bin", 30_000)
-        config = place.config(allow_uids=[1], streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}})
+        config = place.config(
+            allow_uids=[1],
+            streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
+        )
         check_full_pipe(place, checks, config)
         check_flood(place, checks, config)
         check_metrics(place, checks)

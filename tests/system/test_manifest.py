@@ -51,7 +51,14 @@ def write_all(place):
 
 def write_manifest(place, name):
     more = ["--input-dtype", FORMATS[name][1]["dtype"]] if name == "flat-u32" else []
-    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file(f"{name}.jsonl"), *more, place.file("data", name))
+    code, _, err = run(
+        TOKCTL,
+        "inspect",
+        "--manifest",
+        place.file(f"{name}.jsonl"),
+        *more,
+        place.file("data", name),
+    )
     assert code == 0, err
     return [json.loads(line) for line in open(place.file(f"{name}.jsonl"))]
 
@@ -62,12 +69,31 @@ def config_of(place, file, manifests, **keys):
         more = dict(FORMATS[name][1]) if name in FORMATS else {}
         if manifests:
             more["manifest"] = f"{name}.jsonl"
-        streams[name] = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": f"data/{name}", **more}]}
+        streams[name] = {
+            "seed": 3,
+            "seq_len": SEQ_LEN,
+            "datasets": [{"name": "d", "path": f"data/{name}", **more}],
+        }
     return place.config(file, memory=64 << 20, streams=streams, **keys)
 
 
 def cat(daemon, stream, *more):
-    return run(TOKCTL, "cat", stream, "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches", BATCHES, *more)
+    return run(
+        TOKCTL,
+        "cat",
+        stream,
+        "--socket",
+        daemon.socket,
+        "--rank",
+        0,
+        "--world",
+        1,
+        "--micro",
+        4,
+        "--batches",
+        BATCHES,
+        *more,
+    )
 
 
 def direct_files(daemon, below):
@@ -87,21 +113,38 @@ def written(checks, place):
     """What `inspect` writes is what opens them."""
     for name in DIRECTORIES:
         lines = write_manifest(place, name)
-        extra = {key for line in lines for key in line} - {"path", "format", "dtype", "tokens", "size", "digest"}
-        wanted = {"rows": {"row_tokens"}, "mds": {"sample_tokens"}, "zstd": {"frame_bytes"}}.get(name, set())
+        extra = {key for line in lines for key in line} - {
+            "path",
+            "format",
+            "dtype",
+            "tokens",
+            "size",
+            "digest",
+        }
+        wanted = {"rows": {"row_tokens"}, "mds": {"sample_tokens"}, "zstd": {"frame_bytes"}}.get(
+            name, set()
+        )
         checks.equal(f"{name}: what its lines have besides", extra, wanted)
     paths = [place.file("data", "flat", f"{i}.bin") for i in (4, 0, 2)]
     code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("some.jsonl"), *paths)
     names = [json.loads(line)["path"] for line in open(place.file("some.jsonl"))]
-    checks.equal("files named in any order are listed in theirs", (code, names), (0, ["0.bin", "2.bin", "4.bin"]))
-    code, out, err = run(TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0])
+    checks.equal(
+        "files named in any order are listed in theirs",
+        (code, names),
+        (0, ["0.bin", "2.bin", "4.bin"]),
+    )
+    code, out, err = run(
+        TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0]
+    )
     checks.ok("a file named twice is a problem", code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl")),
               (code, out, err))  # fmt: skip
     odd = os.fsencode(place.file("odd", "x"))[:-1] + b"\xff.bin"
     with open(odd, "wb") as f:
         f.write(bytes(100))
     code, out, _ = run(TOKCTL, "inspect", "--manifest", place.file("odd.jsonl"), place.file("odd"))
-    checks.ok("a name that is no UTF-8 is refused", code == 1 and b"is no UTF-8" in out, (code, out))
+    checks.ok(
+        "a name that is no UTF-8 is refused", code == 1 and b"is no UTF-8" in out, (code, out)
+    )
 
 
 def untouched(checks, place):
@@ -114,7 +157,11 @@ def untouched(checks, place):
     os.rename(place.file("away"), place.file("data"))
     checks.equal("--check with manifests touches no shard", (code, err), (0, ""))
     said = [line for line in listed.decode().splitlines() if "which cannot be read now" not in line]
-    checks.equal("and says the same", said, [line for line in seen.decode().splitlines() if "the first with something" not in line])
+    checks.equal(
+        "and says the same",
+        said,
+        [line for line in seen.decode().splitlines() if "the first with something" not in line],
+    )
     checks.equal("but for a word on each", len(listed.splitlines()) - len(said), len(DIRECTORIES))
     return with_, without
 
@@ -126,27 +173,58 @@ def same_order(checks, place, with_, without):
             run(TOKCTL, "cursor", "new", "-c", config, name, "-o", place.file("cursor"))
             cursors.append(open(place.file("cursor"), "rb").read())
         checks.ok(f"{name}: the same cursor", cursors[0] == cursors[1] and len(cursors[0]) > 0)
-        plans = [run(TOKCTL, "plan", "-c", c, name, "--from", 7, "--count", 300, "--tokens", "--json") for c in (with_, without)]
-        checks.ok(f"{name}: the same plan, tokens and all", plans[0] == plans[1] and plans[0][0] == 0, plans[0][2])
-    answers = [run(TOKCTL, "when", "-c", c, "flat", "--dataset", "d", "--shard", "2.bin", "--offset", 777) for c in (with_, without)]
-    checks.ok("when says the same", answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1], answers)
+        plans = [
+            run(TOKCTL, "plan", "-c", c, name, "--from", 7, "--count", 300, "--tokens", "--json")
+            for c in (with_, without)
+        ]
+        checks.ok(
+            f"{name}: the same plan, tokens and all",
+            plans[0] == plans[1] and plans[0][0] == 0,
+            plans[0][2],
+        )
+    answers = [
+        run(TOKCTL, "when", "-c", c, "flat", "--dataset", "d", "--shard", "2.bin", "--offset", 777)
+        for c in (with_, without)
+    ]
+    checks.ok(
+        "when says the same",
+        answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1],
+        answers,
+    )
 
 
 def same_bytes(checks, place, mode, direct):
     got = {}
     for manifests in (False, True):
-        config = config_of(place, f"{mode}{direct}{manifests}.yaml", manifests, io=mode, direct=direct)
+        config = config_of(
+            place, f"{mode}{direct}{manifests}.yaml", manifests, io=mode, direct=direct
+        )
         daemon = Daemon(place, config)
         for name in DIRECTORIES:
             got[name, manifests] = cat(daemon, name)
         if direct and manifests:
             refused = "refuses O_DIRECT" in daemon.log()
-            checks.ok(f"{mode}: plain shards are read with O_DIRECT", refused or direct_files(daemon, place.file("data", "flat"))[0] > 0)
-            checks.equal(f"{mode}: and others without", direct_files(daemon, place.file("data", "zstd"))[0], 0)
-        checks.equal(f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0", daemon.stop(), 0)
+            checks.ok(
+                f"{mode}: plain shards are read with O_DIRECT",
+                refused or direct_files(daemon, place.file("data", "flat"))[0] > 0,
+            )
+            checks.equal(
+                f"{mode}: and others without",
+                direct_files(daemon, place.file("data", "zstd"))[0],
+                0,
+            )
+        checks.equal(
+            f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0",
+            daemon.stop(),
+            0,
+        )
     for name in DIRECTORIES:
         one, two = got[name, False], got[name, True]
-        checks.ok(f"{mode}, direct {direct}: {name}: the same bytes", one == two and one[0] == 0 and len(one[1]) > 80_000, (one[2], two[2]))
+        checks.ok(
+            f"{mode}, direct {direct}: {name}: the same bytes",
+            one == two and one[0] == 0 and len(one[1]) > 80_000,
+            (one[2], two[2]),
+        )
 
 
 def across(checks, place, with_, without):
@@ -157,13 +235,30 @@ def across(checks, place, with_, without):
         for i, config in enumerate((first, second)):
             daemon = Daemon(place, config)
             start = ["--cursor", place.file("at")] if i else ["--start", "begin"]
-            code, more, err = cat(daemon, "flat", *start, "--cursor-out", place.file("at"), "--record", records[i], "--run", "r")
+            code, more, err = cat(
+                daemon,
+                "flat",
+                *start,
+                "--cursor-out",
+                place.file("at"),
+                "--record",
+                records[i],
+                "--run",
+                "r",
+            )
             checks.ok(f"part {i} of a run is served", code == 0, err)
             out += more
             daemon.stop()
-        code, plan, err = run(TOKCTL, "plan", "-c", without, "flat", "--from", 0, "--count", 8 * BATCHES, "--json")
-        rows = [(int(os.path.basename(row["shard"])[0]), row["offset"]) for row in map(json.loads, plan.splitlines())]
-        want = b"".join(tokens_of(i, "<u2")[offset : offset + WINDOW].tobytes() for i, offset in rows)
+        code, plan, err = run(
+            TOKCTL, "plan", "-c", without, "flat", "--from", 0, "--count", 8 * BATCHES, "--json"
+        )
+        rows = [
+            (int(os.path.basename(row["shard"])[0]), row["offset"])
+            for row in map(json.loads, plan.splitlines())
+        ]
+        want = b"".join(
+            tokens_of(i, "<u2")[offset : offset + WINDOW].tobytes() for i, offset in rows
+        )
         checks.ok("and is the order", out == want, (len(out), len(want)))
         code, _, err = run(TOKCTL, "verify", "-c", with_, "flat", *records)
         checks.ok("verify, with a manifest", code == 0, err)
@@ -191,26 +286,54 @@ def stops(checks, place, mode):
 
     def told(what, stream, *words):
         code, _, err = cat(daemon, stream)
-        good = code == 1 and all(word in err for word in words) and err.count("\n") == 1 and "nothing was skipped" in err
+        good = (
+            code == 1
+            and all(word in err for word in words)
+            and err.count("\n") == 1
+            and "nothing was skipped" in err
+        )
         checks.ok(f"{mode}: {what}", good, (code, err))
         checks.ok(f"{mode}: {what}: the log has it", words[0] in daemon.log(), daemon.log())
 
     replace(flat, "flat")
-    told("a shard replaced by one of the same size", "flat", "shard 2.bin at token", "format is flat in the manifest and llmc in the file")
-    code, _, err = run(TOKCTL, "plan", "-c", config, "flat", "--from", 0, "--count", 200, "--tokens")
-    checks.ok(f"{mode}: so does plan --tokens", code == 1 and "format is flat in the manifest and llmc in the file" in err, (code, err))
+    told(
+        "a shard replaced by one of the same size",
+        "flat",
+        "shard 2.bin at token",
+        "format is flat in the manifest and llmc in the file",
+    )
+    code, _, err = run(
+        TOKCTL, "plan", "-c", config, "flat", "--from", 0, "--count", 200, "--tokens"
+    )
+    checks.ok(
+        f"{mode}: so does plan --tokens",
+        code == 1 and "format is flat in the manifest and llmc in the file" in err,
+        (code, err),
+    )
     os.truncate(flat, 1000)
-    told("a shard cut short", "flat", "shard 2.bin at token", "size is 24690 in the manifest and 1000 in the file")
+    told(
+        "a shard cut short",
+        "flat",
+        "shard 2.bin at token",
+        "size is 24690 in the manifest and 1000 in the file",
+    )
     os.unlink(flat)
     told("a shard that is not there", "flat", "shard 2.bin at token", "No such file or directory")
     put(".bin", raw)(flat[:-4], tokens_of(2, "<u2"))
     code, out, err = cat(daemon, "flat")
-    checks.ok(f"{mode}: mended, it is served, by the same daemon", code == 0 and len(out) > 80_000, err)
+    checks.ok(
+        f"{mode}: mended, it is served, by the same daemon", code == 0 and len(out) > 80_000, err
+    )
     path = place.file("data", "npy-i32", "2.npy")
     npy_bytes = open(path, "rb").read()
     with open(path, "wb") as f:  # as many bytes, other tokens
         f.write(npy_bytes.replace(b"'<i4'", b"'<u4'"))
-    told("another dtype", "npy-i32", "shard 2.npy at token", "dtype is i32 in the manifest and u32 in the file")
+    told(
+        "another dtype",
+        "npy-i32",
+        "shard 2.npy at token",
+        "dtype is i32 in the manifest and u32 in the file",
+    )
     with open(path, "wb") as f:
         f.write(npy_bytes)
     checks.equal(f"{mode}: another stream goes on", cat(daemon, "zstd")[0], 0)
@@ -221,20 +344,52 @@ def opened_anew(checks, place):
     """More shards than can be open at once: each is compared with the manifest once, and is the same file ever after."""
     for i in range(200):
         place.shard(f"data/many/{i:03}.bin", 300)
-    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("many.jsonl"), place.file("data", "many"))
+    code, _, err = run(
+        TOKCTL, "inspect", "--manifest", place.file("many.jsonl"), place.file("data", "many")
+    )
     checks.equal("a manifest of 200 shards", (code, err), (0, ""))
 
     def few_descriptors():
         with_parent()
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-    got, cat = [], [TOKCTL, "cat", "many", "--rank", 0, "--world", 1, "--micro", 4, "--batches", 200, "--socket"]
+    got, cat = (
+        [],
+        [
+            TOKCTL,
+            "cat",
+            "many",
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            4,
+            "--batches",
+            200,
+            "--socket",
+        ],
+    )
     for manifest in {"manifest": "many.jsonl"}, {}:
         for direct in (False, True):
-            streams = {"many": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": "data/many", **manifest}]}}
-            daemon = Daemon(place, place.config("many.yaml", streams=streams, direct=direct), preexec_fn=few_descriptors)
+            streams = {
+                "many": {
+                    "seed": 3,
+                    "seq_len": SEQ_LEN,
+                    "datasets": [{"name": "d", "path": "data/many", **manifest}],
+                }
+            }
+            daemon = Daemon(
+                place,
+                place.config("many.yaml", streams=streams, direct=direct),
+                preexec_fn=few_descriptors,
+            )
             code, out, err = run(*cat, daemon.socket)
-            checks.ok(f"two epochs, {manifest}, direct {direct}", code == 0 and len(out) == 800 * WINDOW * 2, err)
+            checks.ok(
+                f"two epochs, {manifest}, direct {direct}",
+                code == 0 and len(out) == 800 * WINDOW * 2,
+                err,
+            )
             got.append(out)
             if manifest:
                 path = place.file("data", "many", "100.bin")
@@ -243,7 +398,11 @@ def opened_anew(checks, place):
                     f.write(data)
                 os.rename(path + "-", path)
                 code, _, err = run(*cat, daemon.socket)
-                checks.ok("a file put in a shard's place, the same to the byte", code == 1 and "100.bin" in err and "inode was" in err, err)
+                checks.ok(
+                    "a file put in a shard's place, the same to the byte",
+                    code == 1 and "100.bin" in err and "inode was" in err,
+                    err,
+                )
             daemon.stop()
     checks.ok("the same bytes, with and without", len(set(got)) == 1)
 
@@ -253,7 +412,15 @@ def inspected(checks, place):
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
     before = open(place.file("flat.jsonl")).read()
     os.unlink(place.file("flat.jsonl"))
-    code, _, err = run(TOKCTL, "inspect", "-c", config, "--manifest", place.file("flat.jsonl"), place.file("data", "flat"))
+    code, _, err = run(
+        TOKCTL,
+        "inspect",
+        "-c",
+        config,
+        "--manifest",
+        place.file("flat.jsonl"),
+        place.file("data", "flat"),
+    )
     checks.ok("the config may name the manifest that is yet to be written",
               code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (code, err))  # fmt: skip
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
@@ -265,15 +432,29 @@ def inspected(checks, place):
         f.write(bytes([byte ^ 1]))
     code, out, _ = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
     checks.equal("an altered token is not seen from outside", code, 0)
-    code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, "--json", place.file("data", "flat"))
+    code, out, _ = run(
+        TOKCTL, "inspect", "--deep", "-c", config, "--json", place.file("data", "flat")
+    )
     seen = {json.loads(line)["path"]: json.loads(line)["problems"] for line in out.splitlines()}
-    checks.ok("--deep sees it", code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1, seen)
+    checks.ok(
+        "--deep sees it",
+        code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1,
+        seen,
+    )
     with open(place.file("flat.jsonl"), "a") as f:
         f.write('{"path":"../x"}\n')
     code, out, err = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
-    checks.ok("a manifest that is broken is one line", code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, err)
+    checks.ok(
+        "a manifest that is broken is one line",
+        code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1,
+        err,
+    )
     code, out, err = run(TOKEND, "--check", "-c", config)
-    checks.ok("of --check, too", code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, err)
+    checks.ok(
+        "of --check, too",
+        code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1,
+        err,
+    )
 
 
 def main():

@@ -38,7 +38,10 @@ class Shard:
         lengths[0] = lengths[30] = 0
         self.tokens = RNG.integers(0, 12, lengths.sum()).astype(dtype)
         ends = numpy.cumsum(lengths)
-        self.documents = [(int(e - n), int(e), not gaps or i % 5 != 2) for i, (n, e) in enumerate(zip(lengths, ends))]
+        self.documents = [
+            (int(e - n), int(e), not gaps or i % 5 != 2)
+            for i, (n, e) in enumerate(zip(lengths, ends))
+        ]
         self.mask = RNG.integers(0, 5, len(self.tokens)) > 0
 
     def bounds(self):
@@ -46,7 +49,14 @@ class Shard:
         return [(start, end) for start, end, listed in self.documents if listed]
 
     def boundaries(self):
-        return numpy.unique([at for start, end, listed in self.documents for at in (start, end) if listed and start < end])
+        return numpy.unique(
+            [
+                at
+                for start, end, listed in self.documents
+                for at in (start, end)
+                if listed and start < end
+            ]
+        )
 
     def inside(self):
         inside = numpy.zeros(len(self.tokens), bool)
@@ -65,7 +75,9 @@ def put(path, data):
 
 
 def megatron(path, shard):
-    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which its index does without
+    with (
+        warnings.catch_warnings()
+    ):  # it misses Transformer Engine and Apex, which its index does without
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     builder = IndexedDatasetBuilder(path + ".bin", dtype=shard.tokens.dtype.type)
@@ -93,7 +105,9 @@ def arrow(path, shard):
     schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(shard.tokens.dtype))])
     with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
         for start, end, _ in shard.documents:
-            writer.write(pyarrow.record_batch([pyarrow.array(shard.tokens[start:end])], schema=schema))
+            writer.write(
+                pyarrow.record_batch([pyarrow.array(shard.tokens[start:end])], schema=schema)
+            )
     return path + ".arrow"
 
 
@@ -145,15 +159,39 @@ KINDS = {
     "megatron": (megatron, "<u2", {}, {}, False, "index", None),
     "megatron-i32": (megatron, "<i4", {}, {"stride": 7}, False, "index", None),
     "datatrove": (datatrove, "<u2", {}, {"eos": EOS}, False, "index", "mask"),
-    "datatrove-slide": (datatrove_plain, "<u4", {"slide": True}, {"stride": 50}, False, "index", None),
+    "datatrove-slide": (
+        datatrove_plain,
+        "<u4",
+        {"slide": True},
+        {"stride": 50},
+        False,
+        "index",
+        None,
+    ),
     "arrow": (arrow, "<u4", {"slide": True}, {}, False, "index", None),
     "olmo": (olmo, "<u2", {}, {"extra": 0}, False, "index", None),
-    "olmo-gaps": (olmo, "<u4", {"dtype": "u32"}, {"eos": EOS, "stride": 100}, True, "index", "gaps"),
+    "olmo-gaps": (
+        olmo,
+        "<u4",
+        {"dtype": "u32"},
+        {"eos": EOS, "stride": 100},
+        True,
+        "index",
+        "gaps",
+    ),
     "npy-gaps": (numpy_file, "<u2", {"slide": True}, {}, True, "index", "gaps"),
     "zstd-gaps": (zstd, "<u2", {}, {}, True, "index", "gaps"),
     "olmo-mask": (olmo, "<u2", {"label_mask": "raw"}, {}, False, "index", "mask"),
     "npy-mask": (numpy_file, "<u2", {"label_mask": "npy"}, {}, True, "index", "both"),
-    "flat-mask": (flat, "<u2", {"label_mask": "raw", "slide": True}, {"eos": EOS}, False, "eos", "mask"),
+    "flat-mask": (
+        flat,
+        "<u2",
+        {"label_mask": "raw", "slide": True},
+        {"eos": EOS},
+        False,
+        "eos",
+        "mask",
+    ),
     "flat": (flat, "<u2", {}, {"eos": EOS}, False, "eos", None),
 }
 
@@ -178,7 +216,14 @@ class Kind:
         dataset = {"name": "d", "path": f"{self.name}/data", **self.dataset}
         if "label_mask" in dataset:
             dataset["label_mask"] = f"{self.name}/masks"
-        return {"seed": 1, "seq_len": SEQ, "documents": True, "loss_mask": True, "datasets": [dataset], **self.stream}
+        return {
+            "seed": 1,
+            "seq_len": SEQ,
+            "documents": True,
+            "loss_mask": True,
+            "datasets": [dataset],
+            **self.stream,
+        }
 
     def want(self, at, window):
         """Tokens, boundaries and mask of the window that `tokctl plan` tells of."""
@@ -197,7 +242,9 @@ class Kind:
 
 
 def plan(config, stream, count):
-    code, out, err = run(TOKCTL, "plan", "-c", config, stream, "--from", 0, "--count", count, "--json")
+    code, out, err = run(
+        TOKCTL, "plan", "-c", config, stream, "--from", 0, "--count", count, "--json"
+    )
     if code:
         raise RuntimeError(err)
     return [json.loads(line) for line in out.splitlines()]
@@ -212,7 +259,11 @@ def check_kind(c, how, daemon, config, kind, batches=60, micro=5):
         found, masks = client.row_documents(client.batch), client.row_masks(client.batch)
         for tokens, documents, mask, at in zip(client.next(), found, masks, rows):
             want = kind.want(at, client.window)
-            same = numpy.array_equal(tokens, want[0]) and documents == want[1] and numpy.array_equal(mask, want[2])
+            same = (
+                numpy.array_equal(tokens, want[0])
+                and documents == want[1]
+                and numpy.array_equal(mask, want[2])
+            )
             if not same:
                 wrong.append((at, documents, want[1], mask.tolist(), want[2].astype(int).tolist()))
             begins += len(documents)
@@ -227,19 +278,39 @@ def manifests(c, place, kinds, streams):
     with_manifests = {}
     for kind in kinds:
         wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
-        code, _, err = run(TOKCTL, "inspect", "--manifest", place.file(f"{kind.name}.jsonl"), *wide, place.file(kind.name, "data"))
+        code, _, err = run(
+            TOKCTL,
+            "inspect",
+            "--manifest",
+            place.file(f"{kind.name}.jsonl"),
+            *wide,
+            place.file(kind.name, "data"),
+        )
         assert code == 0, err
         about = streams[kind.name]
-        with_manifests[kind.name] = {**about, "datasets": [{**about["datasets"][0], "manifest": f"{kind.name}.jsonl"}]}
+        with_manifests[kind.name] = {
+            **about,
+            "datasets": [{**about["datasets"][0], "manifest": f"{kind.name}.jsonl"}],
+        }
     missing = {"seed": 1, "seq_len": SEQ, "documents": True, "loss_mask": True}
-    with_manifests["no-eos"] = {**missing, "datasets": [{"name": "d", "path": "flat/data", "manifest": "flat.jsonl"}]}
+    with_manifests["no-eos"] = {
+        **missing,
+        "datasets": [{"name": "d", "path": "flat/data", "manifest": "flat.jsonl"}],
+    }
     for how, direct in ("uring", True), ("pread", False):
-        config = place.config(io=how, direct=direct, socket=place.file(f"m-{how}.sock"), streams=with_manifests)
+        config = place.config(
+            io=how, direct=direct, socket=place.file(f"m-{how}.sock"), streams=with_manifests
+        )
         daemon = Daemon(place, config)
         for kind in kinds:
             check_kind(c, f"{how}{', direct' * direct}, manifest", daemon, config, kind)
         why = "nothing says where its documents end: it has no index of them, and the stream no eos"
-        c.has("manifest: no index, and no eos", refusal(daemon, "no-eos"), "data: dataset d: shard ", why)
+        c.has(
+            "manifest: no index, and no eos",
+            refusal(daemon, "no-eos"),
+            "data: dataset d: shard ",
+            why,
+        )
         c.equal("manifest: the daemon ends well", daemon.stop(), 0)
 
 
@@ -250,11 +321,19 @@ def samples(c, daemon, config, place):
         wrong = 0
         for _ in range(3):
             client.wait()
-            found, masks, batch = client.row_documents(client.batch), client.row_masks(client.batch), client.batch
+            found, masks, batch = (
+                client.row_documents(client.batch),
+                client.row_masks(client.batch),
+                client.batch,
+            )
             for i, tokens in enumerate(client.next()):
                 real = batch * 4 + i < 10
                 want = (numpy.flatnonzero(tokens[:-1] == EOS) + 1).tolist() if eos and real else []
-                wrong += found[i] != want or masks[i].tolist() != [int(real)] * SEQ or (real and 3 not in tokens)
+                wrong += (
+                    found[i] != want
+                    or masks[i].tolist() != [int(real)] * SEQ
+                    or (real and 3 not in tokens)
+                )
         c.equal(f"{stream}: each row's marks", wrong, 0)
         client.close()
 
@@ -287,16 +366,24 @@ def library(c, daemon, config, kind):
             starts = lib.tokend_documents(t, ctypes.byref(batch), i, ctypes.byref(count))
             mask = lib.tokend_loss_mask(t, ctypes.byref(batch), i)
             tokens, begins, want = kind.want(next(rows), batch.window_tokens)
-            wrong += starts[: count.value] != begins or mask[: batch.window_tokens] != want.astype(int).tolist()
+            wrong += (
+                starts[: count.value] != begins
+                or mask[: batch.window_tokens] != want.astype(int).tolist()
+            )
         held.append(batch)
         if len(held) == 3:
             lib.tokend_release(t, ctypes.byref(held.pop(0)))
     none = [bool(lib.tokend_loss_mask(t, ctypes.byref(batch), row)) for row in (0, 2, 3, 2**32 - 1)]
-    c.equal("libtokend: rows' marks are the writers'", (wrong, none), (0, [True, True, False, False]))
+    c.equal(
+        "libtokend: rows' marks are the writers'", (wrong, none), (0, [True, True, False, False])
+    )
     lib.tokend_detach(t)
     t = attach("plain")
     batch = take(t)
-    c.ok("libtokend: a stream without masks has none", not lib.tokend_loss_mask(t, ctypes.byref(batch), 0))
+    c.ok(
+        "libtokend: a stream without masks has none",
+        not lib.tokend_loss_mask(t, ctypes.byref(batch), 0),
+    )
     lib.tokend_detach(t)
 
     t = attach(kind.name)
@@ -321,7 +408,10 @@ def inspect(c, place, kinds):
         if kind.write in (olmo, numpy_file, zstd):
             wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
             code, out, err = run(TOKCTL, "inspect", "--json", *wide, place.file(kind.name, "data"))
-            seen = {os.path.relpath(f["path"], place.file(kind.name, "data")): f["documents"] for f in map(json.loads, out.splitlines())}
+            seen = {
+                os.path.relpath(f["path"], place.file(kind.name, "data")): f["documents"]
+                for f in map(json.loads, out.splitlines())
+            }
             want = {name: len(shard.bounds()) for name, shard in kind.shards.items()}
             c.equal(f"inspect: {kind.name}", (code, seen, err), (0, want, ""))
     put(place.file("broken", "x.npy"), bytes(40))
@@ -344,17 +434,31 @@ def refusal(daemon, stream):
 def damaged(c, place):
     """What is found only when a shard is opened, or its mask read."""
     good = Shard("<u2")
-    for name, bounds in ("decreasing", "9,20\n5,9\n"), ("beyond", f"0,{len(good.tokens) + 1}\n"), ("text", "start,end\n"):
+    for name, bounds in (
+        ("decreasing", "9,20\n5,9\n"),
+        ("beyond", f"0,{len(good.tokens) + 1}\n"),
+        ("text", "start,end\n"),
+    ):
         put(place.file(name, "x.npy"), good.tokens.tobytes())
         put(place.file(name, "x.csv.gz"), gzip.compress(bounds.encode()))
     put(place.file("value", "x.npy"), good.tokens.tobytes())
     put(place.file("value-mask", "x.npy"), bytes([2]) * len(good.tokens))
     stream = {"seed": 1, "seq_len": SEQ, "documents": True, "eos": 0, "loss_mask": True}
-    streams = {n: {**stream, "datasets": [{"name": "d", "path": n}]} for n in ("decreasing", "beyond", "text", "value")}
+    streams = {
+        n: {**stream, "datasets": [{"name": "d", "path": n}]}
+        for n in ("decreasing", "beyond", "text", "value")
+    }
     streams["value"]["datasets"][0]["label_mask"], gone = "value-mask", []
-    losses = ("mask", "datatrove", "0.ds.loss"), ("list", "olmo-gaps", "0.csv.gz"), ("index", "datatrove-slide", "0.ds.index")
+    losses = (
+        ("mask", "datatrove", "0.ds.loss"),
+        ("list", "olmo-gaps", "0.csv.gz"),
+        ("index", "datatrove-slide", "0.ds.index"),
+    )
     for name, kind, lost in losses:
-        streams[f"lost {name}"] = {**stream, "datasets": [{"name": "d", "path": f"{kind}/data/a/0.*", "dtype": "u32"}]}
+        streams[f"lost {name}"] = {
+            **stream,
+            "datasets": [{"name": "d", "path": f"{kind}/data/a/0.*", "dtype": "u32"}],
+        }
         gone.append(place.file(kind, "data", "a", lost))
     changed = []
     for name, kind, beside in (
@@ -363,7 +467,9 @@ def damaged(c, place):
         ("index", "megatron", "data/b/1.idx"),
         ("index or loss mask", "datatrove", "data/b/1.ds.index"),
     ):
-        about = {"name": "d", "path": f"{kind}/data/b/1.*"} | ({"label_mask": f"{kind}/masks/b"} if kind == "flat-mask" else {})
+        about = {"name": "d", "path": f"{kind}/data/b/1.*"} | (
+            {"label_mask": f"{kind}/masks/b"} if kind == "flat-mask" else {}
+        )
         streams[f"changed {name}"] = {**stream, "datasets": [about]}
         changed.append(place.file(kind, beside))
     daemon = Daemon(place, place.config(socket=place.file("damaged.sock"), streams=streams))
@@ -376,7 +482,13 @@ def damaged(c, place):
     another = {f"changed {n}": f"its {n} is not the file that it was when the shard was listed"
                for n in ("loss mask", "list of document bounds", "index", "index or loss mask")}  # fmt: skip
     for name, why in another.items():
-        c.has(name, refusal(daemon, name), "data: dataset d: shard 1.", why, f"stream {name} stops here")
+        c.has(
+            name,
+            refusal(daemon, name),
+            "data: dataset d: shard 1.",
+            why,
+            f"stream {name} stops here",
+        )
     for name, why in {
         "lost mask": "had its loss mask when it was listed and has none now",
         "lost list": "had its list of document bounds when it was listed and has none now",
@@ -386,7 +498,14 @@ def damaged(c, place):
         "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
         "value": " is 2; must be 0 or 1",
     }.items():
-        c.has(f"damaged: {name}", refusal(daemon, name), "data: dataset d: shard ", " at token ", why, f"stream {name} stops here")
+        c.has(
+            f"damaged: {name}",
+            refusal(daemon, name),
+            "data: dataset d: shard ",
+            " at token ",
+            why,
+            f"stream {name} stops here",
+        )
     c.equal("damaged: the daemon ends well", daemon.stop(), 0)
 
 
@@ -397,14 +516,27 @@ def main():
         tokens = RNG.integers(0, 12, (10, SEQ)).astype("<i4")
         tokens[:, 0] = 3
         mds(place.file("mds"), tokens, None)
-        finite = {"seed": 1, "seq_len": SEQ, "extra": 0, "epochs": 1, "documents": True, "loss_mask": True}
+        finite = {
+            "seed": 1,
+            "seq_len": SEQ,
+            "extra": 0,
+            "epochs": 1,
+            "documents": True,
+            "loss_mask": True,
+        }
         streams = {kind.name: kind.config() for kind in kinds}
         streams["mds"] = {**finite, "datasets": [{"name": "d", "path": "mds"}]}
         streams["mds-eos"] = {**finite, "eos": EOS, "datasets": [{"name": "d", "path": "mds"}]}
         inspect(c, place, kinds)
-        streams["plain"] = {"seed": 1, "seq_len": SEQ, "datasets": [{"name": "d", "path": "flat/data"}]}
+        streams["plain"] = {
+            "seed": 1,
+            "seq_len": SEQ,
+            "datasets": [{"name": "d", "path": "flat/data"}],
+        }
         for how, direct in itertools.product(("uring", "pread"), (False, True)):
-            config = place.config(io=how, direct=direct, socket=place.file(f"{how}-{direct}.sock"), streams=streams)
+            config = place.config(
+                io=how, direct=direct, socket=place.file(f"{how}-{direct}.sock"), streams=streams
+            )
             daemon = Daemon(place, config)
             for kind in kinds:
                 check_kind(c, f"{how}{', direct' * direct}", daemon, config, kind)

@@ -37,7 +37,15 @@ class Hostile:
     """A flood in a process of its own; it has begun when this is entered."""
 
     def __init__(self, bench, kind, count=0, uid=NOBODY):
-        self.command = [sys.executable, HOSTILE, "--socket", bench.daemon.socket, "--count", str(count), kind]
+        self.command = [
+            sys.executable,
+            HOSTILE,
+            "--socket",
+            bench.daemon.socket,
+            "--count",
+            str(count),
+            kind,
+        ]
         self.command += ["--uid", str(uid)] if os.geteuid() == 0 else []
         self.place = bench.place
 
@@ -66,7 +74,9 @@ class Bench:
     def polite(self, seconds):
         """What a trainer in C sees that takes batches as fast as they come."""
         command = [POLITE, self.daemon.socket, "train", str(seconds)]
-        done = subprocess.run(command, capture_output=True, check=True, timeout=60, preexec_fn=with_parent)
+        done = subprocess.run(
+            command, capture_output=True, check=True, timeout=60, preexec_fn=with_parent
+        )
         return json.loads(done.stdout)
 
     def control_cpu(self):
@@ -94,10 +104,17 @@ def starve(bench, name, kind):
         with Hostile(bench, kind):
             beside = bench.polite(1)
         after = bench.polite(0.5)
-        seen.append((beside["rate"] * 2 / (before["rate"] + after["rate"]), beside["p999"] * 2 / (before["p999"] + after["p999"])))
+        seen.append(
+            (
+                beside["rate"] * 2 / (before["rate"] + after["rate"]),
+                beside["p999"] * 2 / (before["p999"] + after["p999"]),
+            )
+        )
         if max(seen)[0] > 0.2 and min(s[1] for s in seen) < 15:
             break
-    bench.checks.ok(f"{name}: a fair share ({max(seen)[0]:.2f} of the rate alone)", max(seen)[0] > 0.15, seen)
+    bench.checks.ok(
+        f"{name}: a fair share ({max(seen)[0]:.2f} of the rate alone)", max(seen)[0] > 0.15, seen
+    )
     bench.checks.ok(f"{name}: no long waits for it", min(s[1] for s in seen) < 20, seen)
 
 
@@ -111,8 +128,12 @@ def flood(bench, name, kind, count, most_ms, uid=NOBODY):
         if min(s[0] for s in seen) < most_ms / 1e3 and min(s[1] for s in seen) < 0.25:
             break
     answer, used = min(s[0] for s in seen), min(s[1] for s in seen)
-    bench.checks.ok(f"{name}: others are answered ({answer * 1e3:.1f} ms)", answer < most_ms / 1e3, seen)
-    bench.checks.ok(f"{name}: the control thread is not busy with it ({used:.0%} of a core)", used < 0.25, seen)
+    bench.checks.ok(
+        f"{name}: others are answered ({answer * 1e3:.1f} ms)", answer < most_ms / 1e3, seen
+    )
+    bench.checks.ok(
+        f"{name}: the control thread is not busy with it ({used:.0%} of a core)", used < 0.25, seen
+    )
 
 
 def late_words(bench):
@@ -144,14 +165,18 @@ def large_ring_ends(bench):
         time.sleep(0.3)  # it is not in the list any more while its pages are still being freed
         used.append(bench.control_cpu() - before)
         bench.checks.ok("a ring of 268 MB is gone after its client", gone)
-    bench.checks.ok(f"and costs the control thread little ({min(used) * 1e3:.1f} ms)", min(used) < 0.015, used)
+    bench.checks.ok(
+        f"and costs the control thread little ({min(used) * 1e3:.1f} ms)", min(used) < 0.015, used
+    )
 
 
 def main():
     checks = Checks()
     with Place() as place:
         bench = Bench(checks, place)
-        starve(bench, "batches of 65,536 rows [0.0001 to 0.01, waits 30 to 110 times as long]", "huge")
+        starve(
+            bench, "batches of 65,536 rows [0.0001 to 0.01, waits 30 to 110 times as long]", "huge"
+        )
         starve(bench, "1,000 sessions of one-byte wakes [0.01, 260 times]", "wakes")
         flood(bench, "600 connections of 120 KiB messages [20 to 130 ms]", "messages", 600, 10)
         flood(bench, "the same of the same uid", "messages", 600, 10, os.geteuid())

@@ -71,19 +71,31 @@ class Configuration:
             self.keys["epochs"] = self.rng.randrange(1, 4)
             return self.reference(self.datasets, None)
         if self.rng.random() < 0.3:
-            self.keys["samples"] = self.rng.choice([self.rng.randrange(1, 50), self.rng.randrange(1, 10**5)])
+            self.keys["samples"] = self.rng.choice(
+                [self.rng.randrange(1, 50), self.rng.randrange(1, 10**5)]
+            )
         weights = self.weights(self.datasets)
         for entry, weight in zip(self.entries, weights):
             entry["weight"] = weight
         return self.reference(self.datasets, weights)
 
     def reference(self, datasets, weights):
-        return ref.Order(self.seed, self.seq_len, datasets, weights, self.extra, self.stride, **self.keys)
+        return ref.Order(
+            self.seed, self.seq_len, datasets, weights, self.extra, self.stride, **self.keys
+        )
 
     def weights(self, datasets):
         """None but 0 for a dataset without windows, and none so small that it gets no unit."""
         able = [self.windows(d) > 0 for d in datasets]
-        kinds = [0, 1, 0.05, self.rng.random(), self.rng.uniform(0, 1000), 1e-05, self.rng.randrange(1, 10**6)]
+        kinds = [
+            0,
+            1,
+            0.05,
+            self.rng.random(),
+            self.rng.uniform(0, 1000),
+            1e-05,
+            self.rng.randrange(1, 10**6),
+        ]
         while True:
             weights = [self.rng.choice(kinds) if fit else 0 for fit in able]
             if any(weights) and all(u or not w for u, w in zip(ref.units_of(weights), weights)):
@@ -105,7 +117,9 @@ class Configuration:
             keys["group"] = self.rng.choice([1, 3, 64])
         if self.rng.random() < 0.4:
             keys["slide"] = True
-        shards = [(shard, self.shard(name, os.path.join(directory, shard), shard)) for shard in names]
+        shards = [
+            (shard, self.shard(name, os.path.join(directory, shard), shard)) for shard in names
+        ]
         shards.sort(key=lambda pair: pair[0].encode())
         self.entries.append({**entry, **keys})
         return ref.Dataset(name, shards, **keys)
@@ -122,14 +136,18 @@ class Configuration:
                 ("part-*/t.bin", ["part-1/t.bin", "part-2/t.bin", "part-10/t.bin"]),
             ]
         )
-        return f"{directory}/{pattern}", self.rng.sample(names, self.rng.randrange(1, len(names) + 1))
+        return f"{directory}/{pattern}", self.rng.sample(
+            names, self.rng.randrange(1, len(names) + 1)
+        )
 
     def file(self, directory):
         return f"{directory}/one.bin", ["one.bin"]
 
     def shard(self, dataset, path, shard):
         window = self.seq_len + self.extra
-        tokens = self.rng.choice([self.rng.randrange(1, window + 2), self.rng.randrange(window, 40 * window)])
+        tokens = self.rng.choice(
+            [self.rng.randrange(1, window + 2), self.rng.randrange(window, 40 * window)]
+        )
         values = numpy.random.default_rng(self.rng.getrandbits(63)).integers(
             0, 1 << 16, tokens, dtype=numpy.uint32
         )
@@ -138,7 +156,13 @@ class Configuration:
         return tokens
 
     def write(self, name, entries):
-        stream = {"seed": self.seed, "seq_len": self.seq_len, "extra": self.extra, **self.keys, "datasets": entries}
+        stream = {
+            "seed": self.seed,
+            "seq_len": self.seq_len,
+            "extra": self.extra,
+            **self.keys,
+            "datasets": entries,
+        }
         if self.stride:
             stream["stride"] = self.stride
         return self.place.config(name, streams={"train": stream}, memory=1 << 26)
@@ -175,13 +199,17 @@ def tokctl(*arguments, ok=(0,)):
     command = [TOKCTL, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, timeout=60, preexec_fn=with_parent)
     if done.returncode not in ok:
-        raise Wrong(f"exit {done.returncode}: {' '.join(command)}\n{done.stderr.decode(errors='replace')}")
+        raise Wrong(
+            f"exit {done.returncode}: {' '.join(command)}\n{done.stderr.decode(errors='replace')}"
+        )
     return done
 
 
 def differs(arguments, got, want):
     if got != want:
-        at = next((i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want)))
+        at = next(
+            (i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want))
+        )
         raise Wrong(
             f"tokctl {' '.join(map(str, arguments))}\nline {at} of {len(got)} (want {len(want)})"
             f"\n  got  {got[at : at + 1]}\n  want {want[at : at + 1]}"
@@ -205,7 +233,10 @@ def check_when(c, order, *more):
     d = rng.randrange(len(c.datasets))
     shard = rng.randrange(len(c.datasets[d].shards))
     name, tokens = c.datasets[d].shards[shard]
-    offset, epoch = rng.randrange(tokens), rng.choice([0, 0, 1, rng.randrange(50), rng.getrandbits(40)])
+    offset, epoch = (
+        rng.randrange(tokens),
+        rng.choice([0, 0, 1, rng.randrange(50), rng.getrandbits(40)]),
+    )
     where = ["--dataset", c.datasets[d].name, "--shard", name, "--offset", offset, "--epoch", epoch]
     arguments = ["when", "-c", c.path, "train", *where, "--json", *more]
     served = [(order.when(d, epoch, w), w) for w in order.holding(d, shard, offset, epoch)]
@@ -269,7 +300,9 @@ class Run:
         if self.pending:  # it never came to act
             order.segments.pop()
         order.mix(at, weights)
-        named = [f"{d.name}={w!r}" for d, w in zip(self.c.datasets, weights) if w or rng.random() < 0.5]
+        named = [
+            f"{d.name}={w!r}" for d, w in zip(self.c.datasets, weights) if w or rng.random() < 0.5
+        ]
         self.pending = at > self.next
         self.edit("mix", *(["--at", at] if at != least or rng.random() < 0.5 else []), *named)
 
@@ -285,11 +318,17 @@ class Run:
     def history(self):
         """The cursors that hold no mix that was replaced before it came to act."""
         happened = {id(segment) for segment in self.c.order.segments}
-        return [path for path, known in zip(self.files, self.knows) if {id(s) for s in known} <= happened]
+        return [
+            path
+            for path, known in zip(self.files, self.knows)
+            if {id(s) for s in known} <= happened
+        ]
 
     def wander(self):
         for _ in range(self.c.rng.randrange(1, 6)):
-            choices = [self.seek] if self.c.order.epochs else [self.seek, self.mix, self.mix, self.add]
+            choices = (
+                [self.seek] if self.c.order.epochs else [self.seek, self.mix, self.mix, self.add]
+            )
             self.c.rng.choice(choices)()
 
 
@@ -319,7 +358,9 @@ def check_run(c):
 def expected_rows(c, order, start, rank, world, micro, batches):
     most = order.batches(start, world, micro)
     batches = batches if most is None else min(batches, most)
-    positions = [p for m in range(batches) for p in ref.rank_positions(start, m, rank, world, micro)]
+    positions = [
+        p for m in range(batches) for p in ref.rank_positions(start, m, rank, world, micro)
+    ]
     return batches, b"".join(c.row(order, p).tobytes() for p in positions)
 
 
@@ -327,13 +368,28 @@ def check_cat(c, order, daemon, start, *where):
     rng = c.rng
     world, micro = rng.choice([1, 2, 3, 8, 1000]), rng.choice([1, 2, 5, 16])
     rank, batches, out = rng.randrange(world), rng.randrange(12), c.place.file("cursor-out")
-    arguments = ["cat", "train", "--rank", rank, "--world", world, "--micro", micro, "--batches", batches]
+    arguments = [
+        "cat",
+        "train",
+        "--rank",
+        rank,
+        "--world",
+        world,
+        "--micro",
+        micro,
+        "--batches",
+        batches,
+    ]
     arguments += ["--socket", daemon.socket, "--cursor-out", out, *where]
     batches, want = expected_rows(c, order, start, rank, world, micro, batches)
     got = tokctl(*arguments).stdout
     if got != want:
-        at = next((i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want)))
-        raise Wrong(f"tokctl {' '.join(map(str, arguments))}\n{len(got)} bytes (want {len(want)}), differ at {at}")
+        at = next(
+            (i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want))
+        )
+        raise Wrong(
+            f"tokctl {' '.join(map(str, arguments))}\n{len(got)} bytes (want {len(want)}), differ at {at}"
+        )
     check_cursor_file(out, min(start + batches * world * micro, order.end))
     return batches * micro
 
@@ -387,7 +443,9 @@ def main():
         lines += more_lines
         rows += more_rows
     seconds = time.monotonic() - begun
-    print(f"{len(chosen)} configurations: {lines} lines of plan and when, {rows} rows of cat agree, {seconds:.0f} s")
+    print(
+        f"{len(chosen)} configurations: {lines} lines of plan and when, {rows} rows of cat agree, {seconds:.0f} s"
+    )
     return 0 if lines and rows else 1
 
 

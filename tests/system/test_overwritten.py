@@ -31,8 +31,20 @@ class Kind:
 
     def config(self, place, mode):
         io, direct = mode
-        stream = {"seed": 3, "seq_len": SEQ_LEN, "epochs": 100, "datasets": [self.dataset], **self.stream}
-        return place.config(f"{self.name}/tokend.yaml", io=io, direct=direct, socket=place.file("s.sock"), streams={"train": stream})
+        stream = {
+            "seed": 3,
+            "seq_len": SEQ_LEN,
+            "epochs": 100,
+            "datasets": [self.dataset],
+            **self.stream,
+        }
+        return place.config(
+            f"{self.name}/tokend.yaml",
+            io=io,
+            direct=direct,
+            socket=place.file("s.sock"),
+            streams={"train": stream},
+        )
 
 
 class Masked(Kind):
@@ -54,7 +66,10 @@ class Indexed(Kind):
         n = TOKENS // 1000
         with open(self.victim, "wb") as f:
             f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, n, n + 1))
-            f.write(struct.pack(f"<{n}i", *[1000] * n) + struct.pack(f"<{n}q", *range(0, 2 * TOKENS, 2000)))
+            f.write(
+                struct.pack(f"<{n}i", *[1000] * n)
+                + struct.pack(f"<{n}q", *range(0, 2 * TOKENS, 2000))
+            )
             f.write(struct.pack(f"<{n + 1}q", *range(n + 1)))
 
 
@@ -131,7 +146,13 @@ def is_open(daemon, path):
 class Trainer:
     def __init__(self, daemon, rows, masks=None, **start):
         self.client = Client(daemon.socket).attach(micro=MICRO, slots=4, **start)
-        self.rows, self.masks, self.at, self.wrong, self.error = rows, masks, start.get("position", 0), 0, None
+        self.rows, self.masks, self.at, self.wrong, self.error = (
+            rows,
+            masks,
+            start.get("position", 0),
+            0,
+            None,
+        )
 
     def step(self, count):
         for _ in range(count):
@@ -143,7 +164,9 @@ class Trainer:
             want = self.rows[self.at : self.at + MICRO]
             self.wrong += not numpy.array_equal(got, want)
             self.wrong += mask is not None and not mask.all()
-            self.wrong += documents is not None and any(b - a != 1000 for row in documents for a, b in zip(row, row[1:]))
+            self.wrong += documents is not None and any(
+                b - a != 1000 for row in documents for a, b in zip(row, row[1:])
+            )
             self.at += MICRO
 
     def to_the_error(self):
@@ -179,13 +202,21 @@ def one_fault(place, mode, kind, name, action):
     shutil.copy2(kind.victim, kept)
     os.rename(kept, place.file("aside"))
     action(kind.victim)
-    if os.stat(kind.victim).st_ino != before.st_ino or os.stat(kind.victim).st_ctime_ns == before.st_ctime_ns:
+    if (
+        os.stat(kind.victim).st_ino != before.st_ino
+        or os.stat(kind.victim).st_ctime_ns == before.st_ctime_ns
+    ):
         faults.append("the fault was not injected")
     trainer.to_the_error()
     text = (trainer.error or {}).get("text", "")
     if trainer.wrong or not trainer.error or trainer.at > 40 + 4 * MICRO + MICRO:
         faults.append(f"{trainer.wrong} batches wrong of {trainer.at // MICRO}: {trainer.error}")
-    if "0.bin" not in text or "while it was open" not in text or f"before {trainer.at} are sound" not in text or "\n" in text:
+    if (
+        "0.bin" not in text
+        or "while it was open" not in text
+        or f"before {trainer.at} are sound" not in text
+        or "\n" in text
+    ):
         faults.append(f"told: {trainer.error}")
     again = Trainer(daemon, rows, masks=isinstance(kind, Masked), position=trainer.at)
     again.to_the_error()
@@ -224,7 +255,9 @@ def touched(place, mode, kind, action):
     if os.stat(kind.victim).st_ctime_ns == before.st_ctime_ns:
         faults.append("the ctime is the same")
     trainer.step(400)
-    said = lambda: [line for line in daemon.log().splitlines() if "its ctime changed while it was open" in line]
+    said = lambda: [
+        line for line in daemon.log().splitlines() if "its ctime changed while it was open" in line
+    ]
     wait_for(said, 5)
     trainer.step(100)
     if trainer.wrong or len(said()) != 1 or "0.bin" not in said()[0]:
@@ -244,12 +277,26 @@ def main():
                 kind = Kind(place, "flat", shuffle)
                 for name, action in FAULTS.items():
                     faults = one_fault(place, mode, kind, name, action)
-                    checks.ok(f"{label}, shuffle {shuffle}: an open shard is {name}: no token of it is served", not faults, faults)
+                    checks.ok(
+                        f"{label}, shuffle {shuffle}: an open shard is {name}: no token of it is served",
+                        not faults,
+                        faults,
+                    )
             for action in (touch_mode, touch_links, touch_name):
                 faults = touched(place, mode, kind, action)
-                checks.ok(f"{label}: {action.__name__} alone: the stream goes on with a warning", not faults, faults)
+                checks.ok(
+                    f"{label}: {action.__name__} alone: the stream goes on with a warning",
+                    not faults,
+                    faults,
+                )
         for mode in [m for m in modes if not m[1]]:
-            others = [(Masked, masked), (Masked, copied_over), (Indexed, inverted), (Compressed, inverted), (Compressed, copied_over)]
+            others = [
+                (Masked, masked),
+                (Masked, copied_over),
+                (Indexed, inverted),
+                (Compressed, inverted),
+                (Compressed, copied_over),
+            ]
             for make, action in others:
                 kind = make(place, make.__name__.lower(), "none")
                 faults = one_fault(place, mode, kind, action.__name__, action)
@@ -258,7 +305,9 @@ def main():
                 shutil.rmtree(os.path.dirname(kind.directory))
             kind = Masked(place, "masked", "none")
             faults = touched(place, mode, kind, touch_mode)
-            checks.ok(f"{mode[0]}, a mask's mode: the stream goes on with a warning", not faults, faults)
+            checks.ok(
+                f"{mode[0]}, a mask's mode: the stream goes on with a warning", not faults, faults
+            )
             shutil.rmtree(os.path.dirname(kind.directory))
     checks.exit()
 

@@ -27,14 +27,23 @@ class Trainer:
         if library is not None:
             env["LD_LIBRARY_PATH"] = library
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
-            self.process = place.spawn([TRAINER, daemon.socket, scenario], stdin=subprocess.PIPE, stdout=out, stderr=err, env=env)
+            self.process = place.spawn(
+                [TRAINER, daemon.socket, scenario],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                env=env,
+            )
 
     def said(self):
         with open(self.err, errors="replace") as f:
             return f.read()
 
     def says(self, word):
-        return wait_for(lambda: word in self.said() or self.process.poll() is not None) and word in self.said()
+        return (
+            wait_for(lambda: word in self.said() or self.process.poll() is not None)
+            and word in self.said()
+        )
 
     def tell(self):
         self.process.stdin.write(b"go")
@@ -54,7 +63,11 @@ def arrives(checks, name, trainer, want):
     checks.ok(f"{name}: ends well", code == 0, (code, said))
     got = trainer.rows()
     wrong = [] if got.shape != want.shape else numpy.nonzero((got != want).any(axis=1))[0].tolist()
-    checks.ok(f"{name}: the right {len(want)} rows", got.shape == want.shape and not wrong, (got.shape, wrong))
+    checks.ok(
+        f"{name}: the right {len(want)} rows",
+        got.shape == want.shape and not wrong,
+        (got.shape, wrong),
+    )
     return said
 
 
@@ -70,7 +83,11 @@ def control(checks, place, daemon, rows):
     trainer = Trainer(place, daemon, "early", FAKE_CUDA_DELAY_MS=30)
     code, said = trainer.end()
     got = trainer.rows()
-    checks.ok("negative control: ends", code == 0 and got.shape == rows[: BATCHES * MICRO].shape, (code, said))
+    checks.ok(
+        "negative control: ends",
+        code == 0 and got.shape == rows[: BATCHES * MICRO].shape,
+        (code, said),
+    )
     wrong = int((got != rows[: len(got)]).any(axis=1).sum())
     checks.ok("negative control: slots given back early arrive wrong", wrong >= MICRO, wrong)
 
@@ -88,13 +105,31 @@ def lost_daemon(checks, place, daemon, rows):
 def elsewhere(checks, place, daemon, rows):
     want = numpy.concatenate([rows[: 11 * MICRO], rows[8 : 8 + (BATCHES - 11) * MICRO]])
     arrives(checks, "seek", Trainer(place, daemon, "seek"), want)
-    arrives(checks, "seek, copied ahead", Trainer(place, daemon, "seek_ahead"), rows[: BATCHES * MICRO])
-    arrives(checks, "detach", Trainer(place, daemon, "detach", FAKE_CUDA_DELAY_MS=150), rows[: 3 * MICRO])
+    arrives(
+        checks, "seek, copied ahead", Trainer(place, daemon, "seek_ahead"), rows[: BATCHES * MICRO]
+    )
+    arrives(
+        checks,
+        "detach",
+        Trainer(place, daemon, "detach", FAKE_CUDA_DELAY_MS=150),
+        rows[: 3 * MICRO],
+    )
 
 
 def without(checks, place, daemon, rows):
-    said = arrives(checks, "unpinned", Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1), rows[: BATCHES * MICRO])
-    checks.has("unpinned: says why, in one line", said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "let memory be pinned")
+    said = arrives(
+        checks,
+        "unpinned",
+        Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1),
+        rows[: BATCHES * MICRO],
+    )
+    checks.has(
+        "unpinned: says why, in one line",
+        said,
+        "cannot be registered",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "let memory be pinned",
+    )
     checks.equal("unpinned: one line", said.count("\n"), 1)
     code, said = Trainer(place, daemon, "driverless", FAKE_CUDA_INIT=34).end()
     checks.ok("a stub for a driver: goes on", code == 0, said)
@@ -134,10 +169,14 @@ def main():
     with Place() as place:
         place.shard("web/a.bin", 90_000)
         place.shard("web/b.bin", 90_000)
-        config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": datasets("web")}})
+        config = place.config(
+            streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": datasets("web")}}
+        )
         daemon = Daemon(place, config)
         rows = rows_at(config, "train", 0, 50 * MICRO)
-        stuck = Trainer(place, daemon, "stuck")  # takes the ten seconds after which memory is given up
+        stuck = Trainer(
+            place, daemon, "stuck"
+        )  # takes the ten seconds after which memory is given up
         copies(checks, place, daemon, rows)
         control(checks, place, daemon, rows)
         elsewhere(checks, place, daemon, rows)

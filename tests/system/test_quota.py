@@ -5,7 +5,19 @@ import os
 import resource
 import time
 
-from harness import Checks, Daemon, Place, Refused, Witness, client_of, datasets, rows_at, status, wait_for, with_parent
+from harness import (
+    Checks,
+    Daemon,
+    Place,
+    Refused,
+    Witness,
+    client_of,
+    datasets,
+    rows_at,
+    status,
+    wait_for,
+    with_parent,
+)
 
 GREEDY, POLITE = 1001, 1002
 MOST = 2000  # connections or sessions that a test asks for; never so many are given
@@ -15,7 +27,9 @@ def config_of(place, name, uids, **keys):
     place.shard("web/a.bin", 60_000)
     streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
     keys.setdefault("state_dir", place.file(f"state-{name}/x")[:-2])
-    return place.config(name, streams=streams, allow_uids=uids, socket=place.file(f"{name}.sock"), **keys)
+    return place.config(
+        name, streams=streams, allow_uids=uids, socket=place.file(f"{name}.sock"), **keys
+    )
 
 
 def as_many(make):
@@ -45,7 +59,11 @@ def connections(checks, place):
     daemon = Daemon(place, config, preexec_fn=few_descriptors)
     greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
     checks.ok("one user gets most connections", 40 <= len(greedy) < 60, len(greedy))
-    checks.ok("  and is refused for now then", packet.get("passing") == 1 and "other users" in packet["text"], packet)
+    checks.ok(
+        "  and is refused for now then",
+        packet.get("passing") == 1 and "other users" in packet["text"],
+        packet,
+    )
     polite = [client_of(daemon, POLITE) for _ in range(8)]
     witness = Witness(daemon, rows_at(config, "train", 0, 100), run="root")
     checks.ok("  root gets one", witness.step(20))
@@ -77,11 +95,19 @@ def memory(checks, place):
     daemon = Daemon(place, config)
     ring = {"micro": 2048, "slots": 8}  # about 3 MiB
     tiny = client_of(daemon, GREEDY).attach(run="greedy", peer=MOST, micro=1, slots=4)
-    greedy, packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="greedy", peer=n, **ring))
+    greedy, packet = as_many(
+        lambda n: client_of(daemon, GREEDY).attach(run="greedy", peer=n, **ring)
+    )
     checks.ok("one user gets most of memory:", 16 <= len(greedy) <= 23, len(greedy))
-    checks.ok("  and is refused for now then", packet.get("passing") == 1 and "other users" in packet["text"], packet)
+    checks.ok(
+        "  and is refused for now then",
+        packet.get("passing") == 1 and "other users" in packet["text"],
+        packet,
+    )
     seeking = lambda c, peer: attempt(  # noqa: E731
-        lambda: client_of(daemon, GREEDY).attach(run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring)
+        lambda: client_of(daemon, GREEDY).attach(
+            run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring
+        )
     )
     checks.ok("  also for a large ring in place of a small one", not seeking(tiny, MOST))
     again = seeking(greedy[0], 0)
@@ -89,8 +115,14 @@ def memory(checks, place):
     close([tiny, *([again] if again else [])])
     polite = attempt(lambda: client_of(daemon, POLITE).attach(run="polite", **ring))
     checks.ok("  another user's share is there, and fed", polite and polite.next() is not None)
-    packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[1]
-    checks.ok("a ring larger than its user may ever have is refused for good", packet and not packet.get("passing"), packet)
+    packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[
+        1
+    ]
+    checks.ok(
+        "a ring larger than its user may ever have is refused for good",
+        packet and not packet.get("passing"),
+        packet,
+    )
     close([*greedy, polite] if polite else greedy)
     checks.equal("  exit 0", daemon.stop(), 0)
 
@@ -101,20 +133,34 @@ def files(checks, place):
     began = time.monotonic()
     runs, packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run=f"run{n}"))
     took = time.monotonic() - began
-    checks.ok("one user begins 64 runs, and then one every 2 s", 64 <= len(runs) <= 65 + took / 2, (len(runs), took))
-    checks.ok("  and is refused for now then", packet.get("passing") == 1 and "too many runs" in packet["text"], packet)
+    checks.ok(
+        "one user begins 64 runs, and then one every 2 s",
+        64 <= len(runs) <= 65 + took / 2,
+        (len(runs), took),
+    )
+    checks.ok(
+        "  and is refused for now then",
+        packet.get("passing") == 1 and "too many runs" in packet["text"],
+        packet,
+    )
     more = client_of(daemon, GREEDY).attach(run="run0", peer=1)
     polite = client_of(daemon, POLITE).attach(run="polite")
     cursor = more.feed["cursor"]
     saves, packet = as_many(lambda n: more.ask(op="checkpoint", tag=f"tag{n}", cursor=cursor))
     took = time.monotonic() - began
     limit = 256 - len(runs) + 10 * (took + 1)
-    checks.ok("one user writes 256 files, and then 10 a second", 256 - len(runs) - 1 <= len(saves) <= limit, (len(saves), limit))
+    checks.ok(
+        "one user writes 256 files, and then 10 a second",
+        256 - len(runs) - 1 <= len(saves) <= limit,
+        (len(saves), limit),
+    )
     checks.ok("  is refused then, and why", "too many files" in packet.get("text", ""), packet)
     checks.ok("  its session goes on", more.next() is not None)
     saved = polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"])
     checks.ok("another user saves meanwhile", os.path.exists(saved["path"]))
-    same = all(polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"]) for _ in range(300))
+    same = all(
+        polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"]) for _ in range(300)
+    )
     checks.ok("  saving again what is there is no file", same)
     close([*runs, more, polite])
     checks.equal("  exit 0", daemon.stop(), 0)

@@ -99,11 +99,17 @@ class Flip:
     WORDS = {"flips": 0, "permanent": 1, "inode": 2, "byte": 3, "injected": 4, "dropped": 5}
 
     def __init__(self, place, name, compiler):
-        library, source, page = place.file("flip.so"), place.file("flip.c"), place.file(f"{name}.page")
+        library, source, page = (
+            place.file("flip.so"),
+            place.file("flip.c"),
+            place.file(f"{name}.page"),
+        )
         if not os.path.exists(library):
             with open(source, "w") as f:
                 f.write(FLIP)
-            subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+            subprocess.run(
+                [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True
+            )
         with open(page, "wb") as f:
             f.truncate(4096)
         with open(page, "r+b") as f:
@@ -115,7 +121,12 @@ class Flip:
         return self.words[self.WORDS[name]]
 
     def begin(self, path, byte, permanent):
-        for name, value in (("inode", os.stat(path).st_ino), ("byte", byte), ("permanent", permanent), ("flips", 1)):
+        for name, value in (
+            ("inode", os.stat(path).st_ino),
+            ("byte", byte),
+            ("permanent", permanent),
+            ("flips", 1),
+        ):
             self.words[self.WORDS[name]] = value
 
 
@@ -127,14 +138,24 @@ def zstd_tool(path, tokens):
     edges = [len(tokens) * i // 6 for i in range(7)]
     with open(path + ".bin.zst", "wb") as f:
         for a, b in zip(edges, edges[1:]):
-            f.write(subprocess.run(["zstd", "-qc"], input=tokens[a:b].tobytes(), stdout=subprocess.PIPE, check=True).stdout)
+            f.write(
+                subprocess.run(
+                    ["zstd", "-qc"], input=tokens[a:b].tobytes(), stdout=subprocess.PIPE, check=True
+                ).stdout
+            )
 
 
 def mds_hashed(rows, compression="zstd"):
     def write(path, tokens):
         directory = os.path.dirname(path)
         shutil.rmtree(directory)
-        mds(directory, numpy.resize(tokens, (rows, WINDOW)), 1 << 24, compression=compression, hashes=["xxh64"])
+        mds(
+            directory,
+            numpy.resize(tokens, (rows, WINDOW)),
+            1 << 24,
+            compression=compression,
+            hashes=["xxh64"],
+        )
 
     return write
 
@@ -150,7 +171,9 @@ def unnoticed_in(path):
     content = pyzstd.decompress(packed)
     for byte in range(len(packed) // 2, len(packed)):
         try:
-            other = pyzstd.decompress(packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :])
+            other = pyzstd.decompress(
+                packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :]
+            )
         except pyzstd.ZstdError:
             continue
         if other != content and len(other) == len(content):
@@ -182,7 +205,9 @@ def write_all(place):
 
 
 def cat(socket, **keys):
-    return run(TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1, **keys)
+    return run(
+        TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1, **keys
+    )
 
 
 def free_port():
@@ -201,27 +226,67 @@ def total(port):
 def served(place, checks, label, name, flip, permanent, want):
     write, shard, byte, late, words = CASES[name]
     path = place.file(name, shard)
-    streams = {"train": {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1, "datasets": [{"name": "d", "path": name, "shuffle": "none"}]}}
+    streams = {
+        "train": {
+            "seed": 3,
+            "seq_len": SEQ_LEN,
+            "epochs": 1,
+            "datasets": [{"name": "d", "path": name, "shuffle": "none"}],
+        }
+    }
     port = free_port()
-    config = place.config(f"{label}.yaml", memory=64 << 20, io="pread", metrics=f"127.0.0.1:{port}", streams=streams)
+    config = place.config(
+        f"{label}.yaml", memory=64 << 20, io="pread", metrics=f"127.0.0.1:{port}", streams=streams
+    )
     daemon = Daemon(place, config, env=flip.env)
     flip.begin(path, byte(path), permanent)
     code, out, err = cat(daemon.socket)
     log = daemon.log()
-    told = re.findall(rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read", log)
+    told = re.findall(
+        rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read",
+        log,
+    )
     seen = (flip.get("injected"), flip.get("dropped"))
     if permanent:
-        checks.ok(f"{label}: the bit was wrong in both readings, the cache dropped between", seen[0] >= 2 and seen[1] >= 1, seen)
-        good = code == 1 and words in err and want.startswith(out) and "stops here, nothing was skipped" in err and not told
-        checks.ok(f"{label}: the stream stops, nothing wrong was served", good, (code, len(out), err, log))
+        checks.ok(
+            f"{label}: the bit was wrong in both readings, the cache dropped between",
+            seen[0] >= 2 and seen[1] >= 1,
+            seen,
+        )
+        good = (
+            code == 1
+            and words in err
+            and want.startswith(out)
+            and "stops here, nothing was skipped" in err
+            and not told
+        )
+        checks.ok(
+            f"{label}: the stream stops, nothing wrong was served", good, (code, len(out), err, log)
+        )
         at = re.search(r"bytes (\d+) to (\d+)", err)
         if late:
-            checks.ok(f"{label}: the frame's bytes are named", at and int(at[1]) <= byte(path) < int(at[2]), err)
+            checks.ok(
+                f"{label}: the frame's bytes are named",
+                at and int(at[1]) <= byte(path) < int(at[2]),
+                err,
+            )
     else:
-        checks.ok(f"{label}: the bit was flipped, and the cache dropped once", seen[0] >= 1 and seen[1] == 1, seen)
-        checks.ok(f"{label}: every row comes, exactly", code == 0 and out == want, (code, len(out), len(want), err, log))
+        checks.ok(
+            f"{label}: the bit was flipped, and the cache dropped once",
+            seen[0] >= 1 and seen[1] == 1,
+            seen,
+        )
+        checks.ok(
+            f"{label}: every row comes, exactly",
+            code == 0 and out == want,
+            (code, len(out), len(want), err, log),
+        )
         at = [int(n) for n in told[0]] if told else [0, 0]
-        checks.ok(f"{label}: the log names shard and bytes, once", len(told) == 1 and at[0] <= byte(path) < at[1], log)
+        checks.ok(
+            f"{label}: the log names shard and bytes, once",
+            len(told) == 1 and at[0] <= byte(path) < at[1],
+            log,
+        )
     checks.equal(f"{label}: the metrics count it", total(port), 0 if permanent else 1)
     checks.equal(f"{label}: the daemon ends with 0", daemon.stop(), 0)
 
@@ -235,9 +300,17 @@ def main():
             checks.exit()
         tokens = write_all(place)
         windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
-        rows = {"a small one of MDS": SMALL_ROWS, "a plain one of MDS": SMALL_ROWS, "a hash of MDS": MDS_ROWS}
+        rows = {
+            "a small one of MDS": SMALL_ROWS,
+            "a plain one of MDS": SMALL_ROWS,
+            "a hash of MDS": MDS_ROWS,
+        }
         for name in CASES:
-            want = numpy.resize(tokens, rows[name] * WINDOW).tobytes() if name in rows else b"".join(w.tobytes() for w in windows)
+            want = (
+                numpy.resize(tokens, rows[name] * WINDOW).tobytes()
+                if name in rows
+                else b"".join(w.tobytes() for w in windows)
+            )
             for permanent in (False, True):
                 label = f"{name}, {'on the disk' if permanent else 'once'}"
                 served(place, checks, label, name, Flip(place, label, compiler), permanent, want)

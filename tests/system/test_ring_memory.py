@@ -30,7 +30,16 @@ def mapping(fd, size, protection):
 
 def mbind(at, size, flags=0):
     mask = (ctypes.c_ulong * 17)(1)  # node 0
-    return call(libc.syscall, SYS_MBIND, at, ctypes.c_size_t(size), MPOL_BIND, mask, ctypes.c_ulong(1025), flags)
+    return call(
+        libc.syscall,
+        SYS_MBIND,
+        at,
+        ctypes.c_size_t(size),
+        MPOL_BIND,
+        mask,
+        ctypes.c_ulong(1025),
+        flags,
+    )
 
 
 def policies(daemon):
@@ -51,18 +60,33 @@ def main():
         grown = daemon.memory_kib("RssShmem") - before
         meta_fd, data_fd = hostile.fds
         meta_bytes, data_bytes = hostile.feed["meta_bytes"], hostile.feed["data_bytes"]
-        meta, data = mapping(meta_fd, meta_bytes, PROT_READ), mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE)
+        meta, data = (
+            mapping(meta_fd, meta_bytes, PROT_READ),
+            mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE),
+        )
 
         bound = mbind(meta, meta_bytes), mbind(data, data_bytes)
         if bound == (errno.ENOSYS,) * 2 or bound == (errno.EPERM,) * 2:
             checks.skip("mbind", "this kernel or sandbox has none")
         else:
             checks.equal("a client binds both segments to a node", bound, (0, 0))
-            checks.equal("  which is the policy of the daemon's faults, too", policies(daemon).count("bind:0"), 2)
-            checks.equal("  moving pages that others map is not refused, and moves none", mbind(data, data_bytes, MPOL_MF_MOVE), 0)
+            checks.equal(
+                "  which is the policy of the daemon's faults, too",
+                policies(daemon).count("bind:0"),
+                2,
+            )
+            checks.equal(
+                "  moving pages that others map is not refused, and moves none",
+                mbind(data, data_bytes, MPOL_MF_MOVE),
+                0,
+            )
         hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
-        punch = lambda fd, size: call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))  # noqa: E731
-        checks.equal("it cannot free pages of the meta segment", punch(meta_fd, meta_bytes), errno.EPERM)
+        punch = lambda fd, size: call(
+            libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size)
+        )  # noqa: E731
+        checks.equal(
+            "it cannot free pages of the meta segment", punch(meta_fd, meta_bytes), errno.EPERM
+        )
         slots = hostile.control_at // 4096 * 4096
         rounds = whole = 0
         for n in range(80):
@@ -73,7 +97,9 @@ def main():
             neighbour.next()
         checks.equal("what is published after that is whole", whole, 8)
         checks.equal("it freed its slots again and again", rounds, 8)
-        checks.ok("the daemon and the neighbour live", daemon.alive() and neighbour.next() is not None)
+        checks.ok(
+            "the daemon and the neighbour live", daemon.alive() and neighbour.next() is not None
+        )
         checks.ok(
             "the daemon has no more memory for it than it counted",
             daemon.memory_kib("RssShmem") - before <= grown + 64, (daemon.memory_kib("RssShmem"), before, grown),

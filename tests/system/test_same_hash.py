@@ -32,7 +32,9 @@ def streams(name):
 
 def foreign_cursor(place):
     """A cursor of a daemon that calls the same shards by the other name."""
-    config = place.config("foreign.yaml", socket=place.file("foreign.sock"), streams=streams(SAME_HASH))
+    config = place.config(
+        "foreign.yaml", socket=place.file("foreign.sock"), streams=streams(SAME_HASH)
+    )
     daemon = Daemon(place, config)
     client = Client(daemon.socket).attach(position=100)
     cursor = client.feed["cursor"]
@@ -70,8 +72,17 @@ def check_names(checks, place):
         "save it": refused(lambda: witness.client.ask(op="checkpoint", tag="step", cursor=cursor)),
     }
     for what, packet in told.items():
-        checks.has(f"{what}: refused by name", f"{packet.get('field')}: {packet.get('text')}", SAME_HASH, "no longer has it")
-    checks.ok("the daemon lives, and its other session reads on", daemon.alive() and witness.step(10), daemon.log())
+        checks.has(
+            f"{what}: refused by name",
+            f"{packet.get('field')}: {packet.get('text')}",
+            SAME_HASH,
+            "no longer has it",
+        )
+    checks.ok(
+        "the daemon lives, and its other session reads on",
+        daemon.alive() and witness.step(10),
+        daemon.log(),
+    )
     witness.close()
     checks.equal("the daemon ends as it should", daemon.stop(), 0)
 
@@ -89,17 +100,34 @@ def forged_feed(cursor):
     data_bytes = control + PAGE
     with open(os.environ["FORGED_HEADER"], "rb") as f:  # magic and version of a real one
         magic = f.read(16)
-    meta, data = (os.memfd_create(n, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) for n in ("meta", "data"))
+    meta, data = (
+        os.memfd_create(n, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) for n in ("meta", "data")
+    )
     for fd, n in ((meta, meta_bytes), (data, data_bytes)):
         os.ftruncate(fd, n)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    geometry = struct.pack("<4I5Q2I", slots, rows, window, token, slot, stride, control, meta_bytes, data_bytes, 0, 0)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+    geometry = struct.pack(
+        "<4I5Q2I", slots, rows, window, token, slot, stride, control, meta_bytes, data_bytes, 0, 0
+    )
     os.pwrite(meta, magic + geometry, 0)
-    os.pwrite(meta, struct.pack("<2Q", slots, 2**64 - 1), 128)  # all slots are published; there is no end
+    os.pwrite(
+        meta, struct.pack("<2Q", slots, 2**64 - 1), 128
+    )  # all slots are published; there is no end
     for s in range(slots):
         os.pwrite(meta, struct.pack("<Q2I", s, rows, 0), PAGE + 16 * s)
-        os.pwrite(meta, struct.pack("<4Q2I", s, 0, s, s * SEQ_LEN, 0, 0), PAGE + 16 * slots + 40 * s)
-    feed = {"op": "feed", "cursor": cursor, "fingerprint": 1, "end": 2**64 - 1, "meta_bytes": meta_bytes, "data_bytes": data_bytes}
+        os.pwrite(
+            meta, struct.pack("<4Q2I", s, 0, s, s * SEQ_LEN, 0, 0), PAGE + 16 * slots + 40 * s
+        )
+    feed = {
+        "op": "feed",
+        "cursor": cursor,
+        "fingerprint": 1,
+        "end": 2**64 - 1,
+        "meta_bytes": meta_bytes,
+        "data_bytes": data_bytes,
+    }
     return feed, (meta, data)
 
 
@@ -144,9 +172,19 @@ def check_ring(checks, place):
         listener.bind(path)
         listener.listen()
         threading.Thread(target=answer, args=(listener, cursor), daemon=True).start()
-        done = subprocess.run([sys.executable, "-c", TRAINER, path], capture_output=True, text=True, timeout=60, preexec_fn=with_parent)
+        done = subprocess.run(
+            [sys.executable, "-c", TRAINER, path],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=with_parent,
+        )
         listener.shutdown(socket.SHUT_RDWR)
-    checks.ok("a ring of 8-byte tokens is refused by the client", done.returncode == 0 and "another shape" in done.stdout, done)
+    checks.ok(
+        "a ring of 8-byte tokens is refused by the client",
+        done.returncode == 0 and "another shape" in done.stdout,
+        done,
+    )
 
 
 def main():

@@ -24,8 +24,15 @@ def dataset(place, name, shards, **about):
         with open(place.file(name, "data", file), "wb") as f:
             f.write(content if isinstance(content, bytes) else content.tobytes())
     vocab = {k: about.pop(k) for k in ("vocab",) if k in about}
-    stream = {"seed": 1, "seq_len": SEQ_LEN, **vocab, "datasets": [{"name": "d", "path": "data", "shuffle": "none", **about}]}
-    return place.config(f"{name}/tokend.yaml", socket=place.file("s.sock"), streams={"train": stream})
+    stream = {
+        "seed": 1,
+        "seq_len": SEQ_LEN,
+        **vocab,
+        "datasets": [{"name": "d", "path": "data", "shuffle": "none", **about}],
+    }
+    return place.config(
+        f"{name}/tokend.yaml", socket=place.file("s.sock"), streams={"train": stream}
+    )
 
 
 def check(config):
@@ -37,14 +44,22 @@ def refused(checks, place, name, shards, *words, **about):
     """One line that names the config's line and the shard, and says what to do."""
     config = dataset(place, name, shards, **about)
     code, _, err = check(config)
-    good = code == 1 and err.count("\n") == 1 and re.match(rf"tokend: {re.escape(config)}:\d+: streams\.train\.datasets\[0\]\.", err)
+    good = (
+        code == 1
+        and err.count("\n") == 1
+        and re.match(rf"tokend: {re.escape(config)}:\d+: streams\.train\.datasets\[0\]\.", err)
+    )
     checks.ok(f"{name}: refused", good and all(w in err for w in words), (code, err, words))
 
 
 def taken(checks, place, name, shards, *words, **about):
     code, out, err = check(dataset(place, name, shards, **about))
     looks = "looks like" in out
-    checks.ok(f"{name}: taken", code == 0 and err == "" and looks == bool(words) and all(w in out for w in words), (code, out, err))
+    checks.ok(
+        f"{name}: taken",
+        code == 0 and err == "" and looks == bool(words) and all(w in out for w in words),
+        (code, out, err),
+    )
 
 
 # ---- the type of flat shards ----
@@ -56,17 +71,69 @@ def widths(checks, place):
     refused(checks, place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
     refused(checks, place, "u32, the tenth of twenty",
             {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2") for i in range(20)}, *u32)  # fmt: skip
-    refused(checks, place, "u32, mostly padding", {"a.bin": numpy.where(ids(100_000) % 100 == 0, ids(100_000), 0).astype("<u4")}, *u32)
+    refused(
+        checks,
+        place,
+        "u32, mostly padding",
+        {"a.bin": numpy.where(ids(100_000) % 100 == 0, ids(100_000), 0).astype("<u4")},
+        *u32,
+    )
     refused(checks, place, "u32 of bytes", {"a.bin": ids(100_000, 256).astype("<u4")}, *u32)
-    refused(checks, place, "ids from 65,536 on", {"a.bin": ids(100_000, 262_144).astype("<u4")}, "looks like u32", "dtype: u32")
-    refused(checks, place, "int64", {"a.bin": ids(100_000).astype("<i8")}, "a.bin looks like int64", ".npy")
-    refused(checks, place, "int64, ids from 65,536 on", {"a.bin": ids(100_000, 200_000).astype("<i8")}, "a.bin looks like int64")
-    refused(checks, place, "u32, compressed", {"a.bin.zst": zstandard.compress(ids(100_000).astype("<u4").tobytes())}, "looks like u32")
+    refused(
+        checks,
+        place,
+        "ids from 65,536 on",
+        {"a.bin": ids(100_000, 262_144).astype("<u4")},
+        "looks like u32",
+        "dtype: u32",
+    )
+    refused(
+        checks,
+        place,
+        "int64",
+        {"a.bin": ids(100_000).astype("<i8")},
+        "a.bin looks like int64",
+        ".npy",
+    )
+    refused(
+        checks,
+        place,
+        "int64, ids from 65,536 on",
+        {"a.bin": ids(100_000, 200_000).astype("<i8")},
+        "a.bin looks like int64",
+    )
+    refused(
+        checks,
+        place,
+        "u32, compressed",
+        {"a.bin.zst": zstandard.compress(ids(100_000).astype("<u4").tobytes())},
+        "looks like u32",
+    )
     warned = "shard a.bin", "looks like u32 (every second u16 is 0)"
-    taken(checks, place, "u32, dtype: u16 said", {"a.bin": ids(100_000).astype("<u4")}, *warned, dtype="u16")
-    taken(checks, place, "int64, dtype: u32 said", {"a.bin": ids(100_000).astype("<i8")}, "looks like int64", dtype="u32")
+    taken(
+        checks,
+        place,
+        "u32, dtype: u16 said",
+        {"a.bin": ids(100_000).astype("<u4")},
+        *warned,
+        dtype="u16",
+    )
+    taken(
+        checks,
+        place,
+        "int64, dtype: u32 said",
+        {"a.bin": ids(100_000).astype("<i8")},
+        "looks like int64",
+        dtype="u32",
+    )
     taken(checks, place, "u32, dtype: u32 said", {"a.bin": ids(100_000).astype("<u4")}, dtype="u32")
-    taken(checks, place, "ids from 65,536 on, dtype: u32 said", {"a.bin": ids(100_000, 200_000).astype("<u4")}, dtype="u32")
+    taken(
+        checks,
+        place,
+        "ids from 65,536 on, dtype: u32 said",
+        {"a.bin": ids(100_000, 200_000).astype("<u4")},
+        dtype="u32",
+    )
 
 
 def odd_but_sound(checks, place):
@@ -130,13 +197,19 @@ def many(checks, place):
     taken(checks, place, "200 shards, one that is not sampled is u32", shards)
     n, text = stops(place, place.file("200 shards, one that is not sampled is u32", "tokend.yaml"))
     told = "shard 100.bin at token 0: looks like u32" in text
-    checks.ok("  its stream stops when it is opened, before any of it", told and 190 <= n <= 200, (n, text))
+    checks.ok(
+        "  its stream stops when it is opened, before any of it",
+        told and 190 <= n <= 200,
+        (n, text),
+    )
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
     shards["199.bin"] = ids(SEQ_LEN + 1).astype("<u4")
     refused(checks, place, "the last of 200", shards, "199.bin looks like u32")
     large = {f"{i:03}.bin": ids(200_000).astype("<u2") for i in range(150)}
     n = read_bytes(place, dataset(place, "large", large))
-    checks.ok("150 shards of 400 KB: 64 KiB of each of 64 are read", 64 * 60_000 < n < 64 * 80_000, n)
+    checks.ok(
+        "150 shards of 400 KB: 64 KiB of each of 64 are read", 64 * 60_000 < n < 64 * 80_000, n
+    )
 
 
 # ---- tokens ----
@@ -145,11 +218,21 @@ def many(checks, place):
 def tokens(checks, place):
     many_ids = ids(100_000, 16_000).astype("<u2")
     many_ids[50_000] = 15_999
-    refused(checks, place, "vocab: 1000", {"a.bin": many_ids}, "a.bin: token ", "must be below the stream's vocab, 1000", vocab=1000)
+    refused(
+        checks,
+        place,
+        "vocab: 1000",
+        {"a.bin": many_ids},
+        "a.bin: token ",
+        "must be below the stream's vocab, 1000",
+        vocab=1000,
+    )
     taken(checks, place, "vocab: 16000", {"a.bin": many_ids}, vocab=16_000)
     one = numpy.zeros(30_000, "<u2")
     one[29_999] = 1000
-    refused(checks, place, "the last token", {"a.bin": one}, "a.bin: token 29999 is 1000;", vocab=1000)
+    refused(
+        checks, place, "the last token", {"a.bin": one}, "a.bin: token 29999 is 1000;", vocab=1000
+    )
     negative = numpy.zeros(20_000, "<i4")
     negative[7] = -100
     numpy.save(place.file("negative", "data", "a.npy"), negative)
@@ -174,7 +257,13 @@ def lost(checks, place):
         indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
         refused(checks, place, f"{gone}.idx is lost", shards | indexes, f"{gone}.bin: its format is not known", "is megatron",
                 "index is lost", "format: flat")  # fmt: skip
-    refused(checks, place, "the only .idx is lost", {"0.bin": ids(10_000).astype("<i4")}, "0.bin looks like u32")
+    refused(
+        checks,
+        place,
+        "the only .idx is lost",
+        {"0.bin": ids(10_000).astype("<i4")},
+        "0.bin looks like u32",
+    )
     shards = {}
     for i in range(3):
         numpy.save(place.file("npy", f"{i}.npy"), ids(10_000).astype("<u2"))
@@ -194,9 +283,15 @@ def inspected(checks, place):
     checks.ok("tokctl inspect calls it a problem", code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode(),
               (code, out, err))  # fmt: skip
     code, out, err = run(TOKCTL, "inspect", "--input-dtype", "u16", path)
-    checks.ok("  a note where the type is said", code == 0 and "looks like u32" in out.decode(), (code, out, err))
+    checks.ok(
+        "  a note where the type is said",
+        code == 0 and "looks like u32" in out.decode(),
+        (code, out, err),
+    )
     code, out, err = run(TOKCTL, "inspect", place.file("random", "data"))
-    checks.ok("  nothing of a sound one", code == 0 and "looks" not in out.decode(), (code, out, err))
+    checks.ok(
+        "  nothing of a sound one", code == 0 and "looks" not in out.decode(), (code, out, err)
+    )
     code, out, err = run(TOKCTL, "inspect", place.file("1.idx is lost", "data"))
     checks.ok("  and a lost index", code == 1 and b"its index is lost" in out, (code, out, err))
 

@@ -62,22 +62,43 @@ def offline(c, config):
     count = 100_000
 
     def plan(position):
-        rows, ms = cpu_of(TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", count, "--json")
-        assert [rows[0]["position"], rows[-1]["position"], len(rows)] == [position, position + count - 1, count]
+        rows, ms = cpu_of(
+            TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", count, "--json"
+        )
+        assert [rows[0]["position"], rows[-1]["position"], len(rows)] == [
+            position,
+            position + count - 1,
+            count,
+        ]
         return ms
 
     alike(c, f"plan of {count} windows", in_turn(plan), "ms CPU")
 
     asked = {}
     for name, position in PLACES.items():
-        asked[position] = cpu_of(TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", 1, "--json")[0][0]
+        asked[position] = cpu_of(
+            TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", 1, "--json"
+        )[0][0]
         at = asked[position]
-        c.ok(f"position {name} is a window", at["shard"] == f"{int(at['shard'][:5]):05}.bin" and at["offset"] <= TOKENS - WINDOW, at)
+        c.ok(
+            f"position {name} is a window",
+            at["shard"] == f"{int(at['shard'][:5]):05}.bin" and at["offset"] <= TOKENS - WINDOW,
+            at,
+        )
         c.equal(f"position {name} is of its epoch", at["epoch"], position // ALL)
 
     def when(position):
         at = asked[position]
-        where = ("--dataset", "web", "--shard", at["shard"], "--offset", at["offset"] + 1, "--epoch", at["epoch"])
+        where = (
+            "--dataset",
+            "web",
+            "--shard",
+            at["shard"],
+            "--offset",
+            at["offset"] + 1,
+            "--epoch",
+            at["epoch"],
+        )
         rows, ms = cpu_of(TOKCTL, "when", "-c", config, "train", *where, "--json")
         assert [r["position"] for r in rows] == [position], (rows, at)
         return ms
@@ -106,12 +127,33 @@ def online(c, place, config):
     alike(c, "attach to first batch", in_turn(first), "ms")
     grown = private() - settled
     sessions = ROUNDS * len(PLACES)
-    print(f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, {grown:+} KiB after {sessions} more")
+    print(
+        f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, {grown:+} KiB after {sessions} more"
+    )
     c.ok("memory stays", grown <= 1024, f"{grown} KiB more after {sessions} sessions")
     for name, position in PLACES.items():
-        code, out, err = run(TOKCTL, "cat", "train", "--socket", daemon.socket, "--rank", 0, "--world", 1, "--micro", 4, "--batches",
-                             2, "--start", position)
-        c.ok(f"batches at {name}", code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out), err or len(out))
+        code, out, err = run(
+            TOKCTL,
+            "cat",
+            "train",
+            "--socket",
+            daemon.socket,
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            4,
+            "--batches",
+            2,
+            "--start",
+            position,
+        )
+        c.ok(
+            f"batches at {name}",
+            code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out),
+            err or len(out),
+        )
     c.equal("it stops", daemon.stop(), 0)
 
 

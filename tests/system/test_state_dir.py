@@ -12,7 +12,19 @@ import time
 import urllib.request
 
 from fuse_hang import Hang
-from harness import TOKCTL, Checks, Client, Daemon, Place, Refused, Witness, datasets, rows_at, run, wait_for
+from harness import (
+    TOKCTL,
+    Checks,
+    Client,
+    Daemon,
+    Place,
+    Refused,
+    Witness,
+    datasets,
+    rows_at,
+    run,
+    wait_for,
+)
 
 SOON = 5.0  # seconds; what waits for a state_dir that hangs takes at least 20
 
@@ -59,7 +71,13 @@ def attach_quickly(daemon, run_):
 
 def hangs(checks, place):
     address = f"127.0.0.1:{free_port()}"
-    config = config_of(place, "hang.yaml", socket=place.file("hang.sock"), state_dir=place.file("hang/x")[:-2], metrics=address)
+    config = config_of(
+        place,
+        "hang.yaml",
+        socket=place.file("hang.sock"),
+        state_dir=place.file("hang/x")[:-2],
+        metrics=address,
+    )
     daemon = Daemon(place, config)
     witness = Witness(daemon, rows_at(config, "train", 0, 900), run="before")
     witness.client.ask(op="checkpoint", tag="early", cursor=witness.client.feed["cursor"])
@@ -78,24 +96,51 @@ def hangs(checks, place):
         checks.ok("  and are fed", all(c and c.next(SOON) is not None for c in clients))
         checks.ok("  a running session goes on", witness.step(100))
         by_tag = Client(daemon.socket)
-        by_tag.tell(op="attach", stream="train", run="before", rank=0, world=1, micro=2, peer=0, slots=4, tag="early")
+        by_tag.tell(
+            op="attach",
+            stream="train",
+            run="before",
+            rank=0,
+            world=1,
+            micro=2,
+            peer=0,
+            slots=4,
+            tag="early",
+        )
         saving.s.settimeout(30)
         told = refusal(saving.hear)
         took = time.monotonic() - asked
-        checks.has("  the save is answered with an error", told.get("text", "") + told.get("field", ""), "state_dir", "not answered")
+        checks.has(
+            "  the save is answered with an error",
+            told.get("text", "") + told.get("field", ""),
+            "state_dir",
+            "not answered",
+        )
         checks.ok("  after 20 s", 19 < took < 26, took)
-        told = refusal(lambda: saving.ask(op="checkpoint", tag="later", cursor=saving.feed["cursor"]))
+        told = refusal(
+            lambda: saving.ask(op="checkpoint", tag="later", cursor=saving.feed["cursor"])
+        )
         checks.ok("  the next one at once", told and time.monotonic() - asked - took < SOON, told)
         checks.ok("  its session goes on", saving.next(SOON) is not None)
         told = refusal(by_tag.hear)
-        checks.ok("  an attach at a snapshot is refused for now", told.get("passing") == 1 and "state_dir" in told["text"], told)
+        checks.ok(
+            "  an attach at a snapshot is refused for now",
+            told.get("passing") == 1 and "state_dir" in told["text"],
+            told,
+        )
         checks.ok("  metrics say so", metric(address, "tokend_state_dir_busy_seconds") > 19)
         checks.ok("  and how much waits", metric(address, "tokend_state_dir_jobs") >= 7)
-        checks.ok("  the log says so", wait_for(lambda: "has not answered for 20 s" in daemon.log()))
+        checks.ok(
+            "  the log says so", wait_for(lambda: "has not answered for 20 s" in daemon.log())
+        )
         checks.ok("  more sessions attach, at once", attach_quickly(daemon, "new6"))
     finally:
         hang.release()
-    checks.ok("it answers again: the log says so", wait_for(lambda: "answers again" in daemon.log()), daemon.log())
+    checks.ok(
+        "it answers again: the log says so",
+        wait_for(lambda: "answers again" in daemon.log()),
+        daemon.log(),
+    )
     mixes = [place.file(f"hang/train/new{n}/mixes/000001.cursor") for n in range(1, 7)]
     checks.ok("  what waited is written", wait_for(lambda: all(map(os.path.exists, mixes))), mixes)
     saved = saving.ask(op="checkpoint", tag="late", cursor=saving.feed["cursor"])
@@ -141,12 +186,17 @@ def two_daemons(checks, place):
     config = config_of(place, "one.yaml", socket=place.file("one.sock"))
     one = Daemon(place, config)
     first = Client(one.socket).attach(run="shared")
-    cursors = [first.feed["cursor"]] + [moved(place, first.feed["cursor"], 8 * n) for n in range(1, 8)]
+    cursors = [first.feed["cursor"]] + [
+        moved(place, first.feed["cursor"], 8 * n) for n in range(1, 8)
+    ]
     first.ask(op="checkpoint", tag="same", cursor=cursors[0])
     two = Daemon(place, config, socket_path=place.file("two.sock"))
     directory = place.file("state/train/shared/x")[:-2]
     reads = torn = lost = 0
-    savers = [threading.Thread(target=save_all, args=(d, cursors, 300, r)) for r, d in enumerate([one, two])]
+    savers = [
+        threading.Thread(target=save_all, args=(d, cursors, 300, r))
+        for r, d in enumerate([one, two])
+    ]
     for saver in savers:
         saver.start()
     while any(saver.is_alive() for saver in savers):
@@ -161,13 +211,20 @@ def two_daemons(checks, place):
     checks.ok("two daemons save one tag: reads", reads > 1000, reads)
     checks.equal("  no snapshot is torn", torn, 0)
     checks.equal("  or missing", lost, 0)
-    checks.ok("  no daemon failed to save", "snapshot same" not in re.sub("snapshot same of stream.*", "", one.log() + two.log()))
-    left = [n for n in os.listdir(directory) if n not in ("same.cursor", "same.former.cursor", "mixes")]
+    checks.ok(
+        "  no daemon failed to save",
+        "snapshot same" not in re.sub("snapshot same of stream.*", "", one.log() + two.log()),
+    )
+    left = [
+        n for n in os.listdir(directory) if n not in ("same.cursor", "same.former.cursor", "mixes")
+    ]
     checks.equal("  nothing else is left", left, [])
     for daemon, other in ((one, two), (two, one)):
         wait_for(lambda d=daemon: "another tokend" in d.log())
         said = [line for line in daemon.log().splitlines() if "another tokend" in line]
-        checks.ok("  one line names the other", len(said) == 1 and f"pid {other.pid}" in said[0], said)
+        checks.ok(
+            "  one line names the other", len(said) == 1 and f"pid {other.pid}" in said[0], said
+        )
     first.close()
     one.stop()
     two.stop()
@@ -177,23 +234,43 @@ def two_daemons(checks, place):
 
 
 def left_over(checks, place):
-    config = config_of(place, "left.yaml", socket=place.file("left.sock"), state_dir=place.file("left/x")[:-2])
+    config = config_of(
+        place, "left.yaml", socket=place.file("left.sock"), state_dir=place.file("left/x")[:-2]
+    )
     daemon = Daemon(place, config)
     client = Client(daemon.socket).attach(run="job")
     path = client.ask(op="checkpoint", tag="a", cursor=client.feed["cursor"])["path"]
     daemon.kill()
     client.close()
     run_dir = os.path.dirname(path)
-    names = [".a.new", ".a.link", ".0123456789abcdef.new", "mixes/.0123456789abcdef.new", "mixes/.fedcba9876543210.new"]
+    names = [
+        ".a.new",
+        ".a.link",
+        ".0123456789abcdef.new",
+        "mixes/.0123456789abcdef.new",
+        "mixes/.fedcba9876543210.new",
+    ]
     for name in names:
         with open(f"{run_dir}/{name}", "wb") as f:
             f.write(b"half of a cursor")
     kept = sorted(os.listdir(f"{run_dir}/mixes"))[-1:]
     daemon.start()
     gone = wait_for(lambda: not any(os.path.exists(f"{run_dir}/{name}") for name in names), SOON)
-    checks.ok("temporary files of a killed daemon are removed", gone, [n for n in names if os.path.exists(f"{run_dir}/{n}")])
-    checks.ok("  nothing else is", sorted(os.listdir(run_dir))[-2:] == ["a.cursor", "mixes"] and os.listdir(f"{run_dir}/mixes") == kept)
-    checks.ok("  and one line says so", wait_for(lambda: "removed 5 temporary files" in daemon.log()), daemon.log())
+    checks.ok(
+        "temporary files of a killed daemon are removed",
+        gone,
+        [n for n in names if os.path.exists(f"{run_dir}/{n}")],
+    )
+    checks.ok(
+        "  nothing else is",
+        sorted(os.listdir(run_dir))[-2:] == ["a.cursor", "mixes"]
+        and os.listdir(f"{run_dir}/mixes") == kept,
+    )
+    checks.ok(
+        "  and one line says so",
+        wait_for(lambda: "removed 5 temporary files" in daemon.log()),
+        daemon.log(),
+    )
     checks.equal("  exit 0", daemon.stop(), 0)
 
 

@@ -48,7 +48,12 @@ WITHOUT(fcntl64)
 def config_of(place, name):
     place.shard("web/a.bin", 60_000)
     streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
-    return place.config(f"{name}.yaml", streams=streams, socket=place.file(f"{name}.sock"), state_dir=place.file(f"{name}/x")[:-2])
+    return place.config(
+        f"{name}.yaml",
+        streams=streams,
+        socket=place.file(f"{name}.sock"),
+        state_dir=place.file(f"{name}/x")[:-2],
+    )
 
 
 def save(daemon, count=1):
@@ -89,8 +94,14 @@ def belongs_to_the_owner(checks, place):
     lock = place.file("owned/.lock")
     os.chown(os.path.dirname(lock), SERVICE, SERVICE)
     daemon = Daemon(place, config)
-    checks.ok("a save of a daemon run as root in a service's state_dir", os.path.exists(save(daemon)))
-    checks.equal("  the lock file is the service's", (os.stat(lock).st_uid, oct(mode(lock))), (SERVICE, oct(0o600)))
+    checks.ok(
+        "a save of a daemon run as root in a service's state_dir", os.path.exists(save(daemon))
+    )
+    checks.equal(
+        "  the lock file is the service's",
+        (os.stat(lock).st_uid, oct(mode(lock))),
+        (SERVICE, oct(0o600)),
+    )
     checks.equal("  exit 0", daemon.stop(), 0)
     os.unlink(lock)
     os.mkdir(lock)
@@ -116,8 +127,12 @@ def goes_on_without(checks, place):
     log = daemon.log().splitlines()
     said = [line for line in log if "without locks" in line]
     checks.ok("  locks were asked for", log.count("injected") >= 3, log)
-    checks.ok("  one line says what is lost", len(said) == 1 and place.file("without") in said[0], said)
-    checks.equal("  nothing else is left", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"])
+    checks.ok(
+        "  one line says what is lost", len(said) == 1 and place.file("without") in said[0], said
+    )
+    checks.equal(
+        "  nothing else is left", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"]
+    )
     checks.equal("  exit 0", daemon.stop(), 0)
 
 
@@ -133,11 +148,17 @@ def cleans_later(checks, place):
     daemon.start()
     told = save(daemon)
     checks.has("a save that does not get there fails", told, lock)
-    checks.equal("  and leaves what is there", len([n for n in os.listdir(directory) if n.endswith(".new")]), 1)
+    checks.equal(
+        "  and leaves what is there",
+        len([n for n in os.listdir(directory) if n.endswith(".new")]),
+        1,
+    )
     os.rmdir(lock)
     told = save(daemon)
     checks.ok("the next one succeeds", os.path.exists(told), told)
-    checks.equal("  and removes what was left over", sorted(os.listdir(directory)), ["a.cursor", "mixes"])
+    checks.equal(
+        "  and removes what was left over", sorted(os.listdir(directory)), ["a.cursor", "mixes"]
+    )
     checks.equal("  exit 0", daemon.stop(), 0)
 
 

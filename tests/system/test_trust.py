@@ -9,7 +9,9 @@ import sys
 
 from harness import BIN, REPO, TOKCTL, TOKEND, Checks, Place, datasets, run, wait_for, with_parent
 
-STRANGER = 57000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
+STRANGER = (
+    57000 + os.getpid() % 4000
+)  # has nothing, and shares nothing with another run of this test
 PACKAGE = os.environ.get("TOKEND_PYTHON") or os.path.join(REPO, "build", "python")
 
 TRAINER = """
@@ -43,7 +45,9 @@ class Scene:
                 f.write(token.to_bytes(2, "little") * 20_000)
             stream = {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}
             state = place.file(who, "state", ".keep")[: -len("/.keep")]
-            self.configs[who] = place.config(f"{who}/tokend.yaml", state_dir=state, streams={"train": stream})
+            self.configs[who] = place.config(
+                f"{who}/tokend.yaml", state_dir=state, streams={"train": stream}
+            )
             os.chown(state, *[0 if who == "root" else STRANGER] * 2)
 
     def directory(self, name, uid, mode):
@@ -55,9 +59,17 @@ class Scene:
     def daemon(self, who, socket, **keys):
         uid = 0 if who == "root" else STRANGER
         with open(self.place.file(f"{who}.log"), "wb") as log:
-            daemon = self.place.spawn([TOKEND, "-c", self.configs[who], "--socket", socket], stderr=log, preexec_fn=become(uid), **keys)
+            daemon = self.place.spawn(
+                [TOKEND, "-c", self.configs[who], "--socket", socket],
+                stderr=log,
+                preexec_fn=become(uid),
+                **keys,
+            )
         said = self.place.file(f"{who}.log")
-        if not wait_for(lambda: "ready at" in open(said).read() or daemon.poll() is not None) or daemon.poll() is not None:
+        if (
+            not wait_for(lambda: "ready at" in open(said).read() or daemon.poll() is not None)
+            or daemon.poll() is not None
+        ):
             raise RuntimeError(open(said).read())
         return daemon
 
@@ -67,9 +79,20 @@ class Scene:
     def trainer(self, socket, deadline=20, before=(), **environment):
         """Its exit code, its first token or None, its last line."""
         code, out, err = run(
-            *before, sys.executable, "-c", TRAINER, socket, str(deadline), env=self.environment(**environment), stdin=subprocess.DEVNULL
+            *before,
+            sys.executable,
+            "-c",
+            TRAINER,
+            socket,
+            str(deadline),
+            env=self.environment(**environment),
+            stdin=subprocess.DEVNULL,
         )
-        return code, int(out) if out.strip() else None, err.strip().splitlines()[-1] if err.strip() else ""
+        return (
+            code,
+            int(out) if out.strip() else None,
+            err.strip().splitlines()[-1] if err.strip() else "",
+        )
 
 
 def end(daemon):
@@ -81,19 +104,55 @@ def squatter(scene, checks):
     socket = scene.directory("shared", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
     code, token, err = scene.trainer(socket)
-    checks.equal("a stranger listens in a shared directory: root's trainer takes no token", (code != 0, token), (True, None))
-    checks.has("  and says who it is and what to do", err, "RefusedError", f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}")
+    checks.equal(
+        "a stranger listens in a shared directory: root's trainer takes no token",
+        (code != 0, token),
+        (True, None),
+    )
+    checks.has(
+        "  and says who it is and what to do",
+        err,
+        "RefusedError",
+        f"uid {STRANGER}",
+        socket,
+        f"TOKEND_TRUST_UID={STRANGER}",
+    )
     code, out, err = run(TOKCTL, "status", "--socket", socket)
     checks.equal("  neither does tokctl ask it", (code, out), (1, b""))
-    checks.has("  but says the same", err, f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}")
-    checks.equal("  and nobody said a word to it", open(scene.place.file("stranger.log")).read().count("refused"), 0)
-    for value, good in ((f"{STRANGER}", True), (f"1,{STRANGER}", True), ("1", False), (f"{STRANGER}0", False), ("", False), ("x", False)):
+    checks.has(
+        "  but says the same", err, f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}"
+    )
+    checks.equal(
+        "  and nobody said a word to it",
+        open(scene.place.file("stranger.log")).read().count("refused"),
+        0,
+    )
+    for value, good in (
+        (f"{STRANGER}", True),
+        (f"1,{STRANGER}", True),
+        ("1", False),
+        (f"{STRANGER}0", False),
+        ("", False),
+        ("x", False),
+    ):
         code, token, err = scene.trainer(socket, TOKEND_TRUST_UID=value)
-        checks.equal(f"  TOKEND_TRUST_UID={value!r}", (code, token), (0, 666) if good else (1, None))
-    code, _, err = run(TOKCTL, "status", "--socket", socket, env=scene.environment(TOKEND_TRUST_UID=str(STRANGER)))
+        checks.equal(
+            f"  TOKEND_TRUST_UID={value!r}", (code, token), (0, 666) if good else (1, None)
+        )
+    code, _, err = run(
+        TOKCTL, "status", "--socket", socket, env=scene.environment(TOKEND_TRUST_UID=str(STRANGER))
+    )
     checks.equal("  tokctl of one who trusts it", (code, err), (0, ""))
     code, token, err = run(
-        sys.executable, "-c", TRAINER, socket, "20", env=scene.environment(), stdin=subprocess.DEVNULL, user=STRANGER, extra_groups=[]
+        sys.executable,
+        "-c",
+        TRAINER,
+        socket,
+        "20",
+        env=scene.environment(),
+        stdin=subprocess.DEVNULL,
+        user=STRANGER,
+        extra_groups=[],
     )
     checks.equal("  the stranger's own trainer trusts it", (code, token), (0, b"666\n"))
     end(stranger)
@@ -108,13 +167,30 @@ def private_instead(scene, checks):
     with open(scene.place.file("root", "named.yaml"), "w") as f:
         json.dump(config, f)
     runtime = scene.place.file("runtime", ".keep")[: -len("/.keep")]
-    job = "import tokend.private\ntokend.private.LINGER_SECONDS = 1" + TRAINER.replace("socket=sys.argv[1]", "config=sys.argv[1]")
-    code, out, err = run(
-        sys.executable, "-c", job, f.name, "20", env=scene.environment(XDG_RUNTIME_DIR=runtime), stdin=subprocess.DEVNULL
+    job = "import tokend.private\ntokend.private.LINGER_SECONDS = 1" + TRAINER.replace(
+        "socket=sys.argv[1]", "config=sys.argv[1]"
     )
-    checks.equal("Loader(config=) with a stranger at the config's socket: its own daemon", (code, out), (0, b"1\n"))
-    checks.has("  and a warning", err, "RuntimeWarning", f"uid {STRANGER}", "a private daemon serves")
-    checks.ok("  which leaves when it is not needed", wait_for(lambda: not os.path.exists(f"{runtime}/tokend")))
+    code, out, err = run(
+        sys.executable,
+        "-c",
+        job,
+        f.name,
+        "20",
+        env=scene.environment(XDG_RUNTIME_DIR=runtime),
+        stdin=subprocess.DEVNULL,
+    )
+    checks.equal(
+        "Loader(config=) with a stranger at the config's socket: its own daemon",
+        (code, out),
+        (0, b"1\n"),
+    )
+    checks.has(
+        "  and a warning", err, "RuntimeWarning", f"uid {STRANGER}", "a private daemon serves"
+    )
+    checks.ok(
+        "  which leaves when it is not needed",
+        wait_for(lambda: not os.path.exists(f"{runtime}/tokend")),
+    )
     end(stranger)
 
 
@@ -127,7 +203,15 @@ def root_serves(scene, checks):
     daemon = scene.daemon("root", socket)
     checks.equal("root's daemon serves root", scene.trainer(socket), (0, 1, ""))
     code, token, err = run(
-        sys.executable, "-c", TRAINER, socket, "20", env=scene.environment(), stdin=subprocess.DEVNULL, user=STRANGER, extra_groups=[]
+        sys.executable,
+        "-c",
+        TRAINER,
+        socket,
+        "20",
+        env=scene.environment(),
+        stdin=subprocess.DEVNULL,
+        user=STRANGER,
+        extra_groups=[],
     )
     checks.equal("  and another user", (code, token, err), (0, b"1\n", ""))
     end(daemon)
@@ -145,8 +229,14 @@ def taken_over(scene, checks):
     end(daemon)
     stranger = scene.daemon("stranger", socket)
     out, err = trainer.communicate("\n" * 300, timeout=60)
-    checks.equal("  goes on to the end of its ring, and takes nothing of a stranger's", set(out.split()), {"1"})
-    checks.has("  which it names", err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket)
+    checks.equal(
+        "  goes on to the end of its ring, and takes nothing of a stranger's",
+        set(out.split()),
+        {"1"},
+    )
+    checks.has(
+        "  which it names", err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket
+    )
     end(stranger)
 
 
@@ -157,7 +247,11 @@ def rootless(scene, checks):
         checks.skip("a rootless container", "this machine makes no user namespaces")
         return
     for before, inside in ((container, "as its root"), (["unshare", "--user"], "as nobody")):
-        for mode, uid, good in ((0o755, STRANGER, True), (0o777, STRANGER, False), (0o1777, 0, False)):
+        for mode, uid, good in (
+            (0o755, STRANGER, True),
+            (0o777, STRANGER, False),
+            (0o1777, 0, False),
+        ):
             socket = scene.directory(f"container-{len(before)}-{mode:o}-{uid}", uid, mode)
             stranger = scene.daemon("stranger", socket, env={**os.environ, "HOME": "/"})
             code, token, err = scene.trainer(socket, before=before)

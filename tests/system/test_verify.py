@@ -76,7 +76,9 @@ class Scene:
         for name in ("web", "code"):
             place.shard(f"{name}/a.bin", SHARD)
             place.shard(f"{name}/b.bin", SHARD // 2)
-        both = [{**d, "weight": w} for d, w in zip(datasets("web", "code"), (0.7, 0.3), strict=True)]
+        both = [
+            {**d, "weight": w} for d, w in zip(datasets("web", "code"), (0.7, 0.3), strict=True)
+        ]
         finite = {"seed": 7, "seq_len": SEQ_LEN, "epochs": 1, "datasets": datasets("web")}
         stream = {"seed": 42, "seq_len": SEQ_LEN, "datasets": both}
         other = {"seed": 43, "seq_len": SEQ_LEN, "datasets": both}
@@ -89,10 +91,38 @@ class Scene:
     def cursor(self, name):
         return self.place.file(f"cursors/{name}")
 
-    def cat(self, record, rank, world, micro, batches, start=None, stream="train", to=None, run_="job", **keys):
-        start = ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
+    def cat(
+        self,
+        record,
+        rank,
+        world,
+        micro,
+        batches,
+        start=None,
+        stream="train",
+        to=None,
+        run_="job",
+        **keys,
+    ):
+        start = (
+            ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
+        )
         out = ["--cursor-out", self.cursor(f"{to}-{rank}")] if to else []
-        command = [TOKCTL, "cat", stream, "--rank", rank, "--world", world, "--micro", micro, "--batches", batches, "--run", run_]
+        command = [
+            TOKCTL,
+            "cat",
+            stream,
+            "--rank",
+            rank,
+            "--world",
+            world,
+            "--micro",
+            micro,
+            "--batches",
+            batches,
+            "--run",
+            run_,
+        ]
         command += ["--socket", self.daemon.socket, "--record", record, *start, *out]
         keys.setdefault("stderr", subprocess.PIPE)
         return self.place.spawn([str(a) for a in command], stdout=subprocess.DEVNULL, **keys)
@@ -111,7 +141,16 @@ class Scene:
         """All ranks of a world at once, a new record each, as restarted processes have."""
         tag = f"{time.monotonic_ns()}"
         ranks = [
-            self.cat(f"{self.directory(name)}/{tag}-{rank}.record", rank, world, micro, batches, start, to=to, **keys)
+            self.cat(
+                f"{self.directory(name)}/{tag}-{rank}.record",
+                rank,
+                world,
+                micro,
+                batches,
+                start,
+                to=to,
+                **keys,
+            )
             for rank in range(world)
         ]
         said = self.finish(ranks)
@@ -142,7 +181,14 @@ class Scene:
         return err
 
     def is_proof(self, name, said, first, to, **more):
-        want = {"samples": to - first - more.get("skipped", 0), "repeated": 0, "lost": 0, "altered": 0, "from": first, "to": to}
+        want = {
+            "samples": to - first - more.get("skipped", 0),
+            "repeated": 0,
+            "lost": 0,
+            "altered": 0,
+            "from": first,
+            "to": to,
+        }
         want.update(more)
         self.checks.equal(name, {key: said[key] for key in want}, want)
 
@@ -170,7 +216,9 @@ def rescaled(scene):
     scene.phase("chain", 2, 1, 30, "two", to="three")  # to 760
     scene.phase("chain", 4, 2, 30, "three", to="four")  # to 1000
     said = scene.verify(scene.directory("chain"))
-    scene.is_proof("4 → 3 → 2 → 4 ranks", said, 0, 1000, generations=4, void=0, records=13, outside=0)
+    scene.is_proof(
+        "4 → 3 → 2 → 4 ranks", said, 0, 1000, generations=4, void=0, records=13, outside=0
+    )
     scene.phase("alone", 1, 8, 125)
     alone = scene.verify(scene.directory("alone"))
     checks.equal("  the sum is that of one rank", said["sum"], alone["sum"])
@@ -194,7 +242,9 @@ def restarted(scene):
     scene.is_proof("from an older cursor, another world", said, 0, 640, generations=2, void=400)
     scene.phase("restarted", 4, 2, 10, "r400")  # to 480, the first grid again, after another one
     said = scene.verify(name)
-    scene.is_proof("  and the first world from there once more", said, 0, 480, generations=3, void=640)
+    scene.is_proof(
+        "  and the first world from there once more", said, 0, 480, generations=3, void=640
+    )
     scene.phase("restarted", 4, 2, 20, 8)  # to 168, the same grid: back to the beginning nearly
     said = scene.verify(name)
     scene.is_proof("  and on the newest grid from a much older one", said, 0, 168, generations=3)
@@ -207,7 +257,11 @@ def restarted(scene):
     scene.is_proof("  makes void only what rank 1 took", said, 0, 480, generations=1, void=80)
     os.unlink(f"{record}-1.record")
     said = scene.verify(scene.directory("spare"), code=1)
-    checks.equal("  and nothing that rank 1 took before it", (said["lost"], said["faults"][0]["rank"]), (80, 1))
+    checks.equal(
+        "  and nothing that rank 1 took before it",
+        (said["lost"], said["faults"][0]["rank"]),
+        (80, 1),
+    )
 
 
 def out_of_step(scene):
@@ -216,20 +270,43 @@ def out_of_step(scene):
     for rank in range(3):
         for world, batches, start in ((2, 25, 0), (3, 20, 100)):
             if rank < world:
-                late = scene.cat(f"{scene.directory('late')}/{rank}-{world}.record", rank, world, 2, batches, start)
+                late = scene.cat(
+                    f"{scene.directory('late')}/{rank}-{world}.record",
+                    rank,
+                    world,
+                    2,
+                    batches,
+                    start,
+                )
                 checks.equal(f"rank {rank} of {world}", scene.finish([late]), [])
-    scene.is_proof("  all of them are exact", scene.verify(scene.directory("late")), 0, 220, generations=2, void=0)
+    scene.is_proof(
+        "  all of them are exact",
+        scene.verify(scene.directory("late")),
+        0,
+        220,
+        generations=2,
+        void=0,
+    )
 
 
 def cut_short(scene):
     """A world that not all ranks had begun when it was killed, another one from there, and then that world again."""
     checks, name = scene.checks, scene.directory("cut")
     scene.phase("cut", 4, 2, 15)  # to 120
-    for i, (world, batches, ranks) in enumerate(((3, 4, (0, 1)), (2, 3, (1, 0)), (3, 20, (2, 0, 1)))):
+    for i, (world, batches, ranks) in enumerate(
+        ((3, 4, (0, 1)), (2, 3, (1, 0)), (3, 20, (2, 0, 1)))
+    ):
         for rank in ranks:
             one = scene.cat(f"{name}/z{i}-{rank}.record", rank, world, 2, batches, 120)
             checks.equal(f"rank {rank} of {world} from 120", scene.finish([one]), [])
-    scene.is_proof("  the first of them is no late one", scene.verify(name), 0, 240, generations=4, void=16 + 12)
+    scene.is_proof(
+        "  the first of them is no late one",
+        scene.verify(name),
+        0,
+        240,
+        generations=4,
+        void=16 + 12,
+    )
 
 
 def daemon_killed(scene):
@@ -238,21 +315,41 @@ def daemon_killed(scene):
     record = f"{scene.directory('lost')}/a.record"
     process = scene.cat(record, 0, 1, 1, 300_000)
     for i in range(3):
-        wait_for(lambda size=HEAD + 16 * (1 + 2000 * i): os.path.exists(record) and os.path.getsize(record) > size, pause=0.0005)
+        wait_for(
+            lambda size=HEAD + 16 * (1 + 2000 * i): (
+                os.path.exists(record) and os.path.getsize(record) > size
+            ),
+            pause=0.0005,
+        )
         process.send_signal(signal.SIGSTOP)  # far from its end, whatever a new daemon takes to come
         scene.daemon.kill()
         scene.daemon.start()
         process.send_signal(signal.SIGCONT)
-    checks.ok("three daemons are killed under a trainer", os.path.getsize(record) < 16 * 290_000, os.path.getsize(record))
+    checks.ok(
+        "three daemons are killed under a trainer",
+        os.path.getsize(record) < 16 * 290_000,
+        os.path.getsize(record),
+    )
     checks.equal("  it ends well", scene.finish([process]), [])
     checks.equal("  with one beginning", os.path.getsize(record), HEAD + 16 * 300_000)
-    scene.is_proof("  exactly", scene.verify(record, "--to", 50_000), 0, 50_000, generations=1, void=0, outside=250_000)
+    scene.is_proof(
+        "  exactly",
+        scene.verify(record, "--to", 50_000),
+        0,
+        50_000,
+        generations=1,
+        void=0,
+        outside=250_000,
+    )
 
 
 def same_record(scene):
     """One file for all lives of a rank, as for a job whose file names do not tell them apart."""
     for start, batches in ((0, 30), (100, 30), (60, 50), (60, 70)):
-        ranks = [scene.cat(f"{scene.directory('one-file')}/{r}.record", r, 2, 5, batches, start) for r in range(2)]
+        ranks = [
+            scene.cat(f"{scene.directory('one-file')}/{r}.record", r, 2, 5, batches, start)
+            for r in range(2)
+        ]
         scene.checks.equal(f"appended from {start}", scene.finish(ranks), [])
     scene.is_proof("  is exact", scene.verify(scene.directory("one-file")), 0, 760, records=2)
 
@@ -260,7 +357,13 @@ def same_record(scene):
 def in_one_process(scene):
     """Skips, mixes and rescales by seek, of ranks that are threads of one program: the records of long lives."""
     checks, records = scene.checks, scene.directory("life")
-    keys = {"socket": scene.daemon.socket, "run": "life", "framework": "numpy", "agree": False, "record": records}
+    keys = {
+        "socket": scene.daemon.socket,
+        "run": "life",
+        "framework": "numpy",
+        "agree": False,
+        "record": records,
+    }
     ranks = [Loader("train", 4, rank=r, world=3, **keys) for r in range(3)]
 
     def step(n):
@@ -283,14 +386,20 @@ def in_one_process(scene):
     ranks.pop().close()
     step(10)  # to 1380
     said = scene.verify(records, "--run", "life")
-    scene.is_proof("mix, skip and rescale in one process", said, 0, 1380, skipped=100, generations=3, void=0)
+    scene.is_proof(
+        "mix, skip and rescale in one process", said, 0, 1380, skipped=100, generations=3, void=0
+    )
     checks.equal("  the skip is stated", said["skips"], [[360, 460]])
     checks.has("  to people too", said["text"], "skipped: positions 360 to 459")
     log = scene.place.file("state/train/life/mixes/x")[:-2]
     cursors = sorted(os.path.join(log, f) for f in os.listdir(log))
     by_cursors = scene.verify(records, "--cursor", *cursors)
     checks.equal("  the same by cursors", by_cursors["sum"], said["sum"])
-    checks.equal("  the sum", said["sum"], (scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")) & M64)
+    checks.equal(
+        "  the sum",
+        said["sum"],
+        (scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")) & M64,
+    )
     without = scene.verify(records, code=1)
     checks.ok("  by another mix it is altered, from where the mix acts",
               without["altered"] > 100 and without["faults"][0]["position"] >= 1024 and without["lost"] == 0, without)  # fmt: skip
@@ -315,7 +424,13 @@ def in_one_process(scene):
 def loaded(scene):
     """A checkpoint is loaded into loaders that have attached already: what was taken before is still proven, what is missing is lost."""
     records = scene.directory("loaded")
-    keys = {"socket": scene.daemon.socket, "run": "loaded", "framework": "numpy", "agree": False, "record": records}
+    keys = {
+        "socket": scene.daemon.socket,
+        "run": "loaded",
+        "framework": "numpy",
+        "agree": False,
+        "record": records,
+    }
 
     def part(world, micro, steps, state=None, skip=0, ahead=0):
         """The state after it. @skip: samples that an operator has it skip; @ahead: that it goes ahead by itself."""
@@ -336,7 +451,9 @@ def loaded(scene):
         return state
 
     state = part(3, 2, 10, part(2, 4, 10))  # to 80, to 140
-    scene.is_proof("a checkpoint loaded in another world", scene.verify(records), 0, 140, generations=2, void=0)
+    scene.is_proof(
+        "a checkpoint loaded in another world", scene.verify(records), 0, 140, generations=2, void=0
+    )
     state = part(3, 2, 10, state)  # to 200
     scene.is_proof("  and in the same one", scene.verify(records), 0, 200, generations=2, void=0)
     state = part(2, 4, 10, state, skip=40)  # 240 to 320
@@ -346,7 +463,11 @@ def loaded(scene):
     cursor = Cursor(state["cursor"])
     part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 5))}, ahead=2)
     said = scene.verify(records, code=1)
-    scene.checks.equal("  one that is 7 samples ahead of what was trained on", (said["lost"], said["skipped"]), (7, 40))
+    scene.checks.equal(
+        "  one that is 7 samples ahead of what was trained on",
+        (said["lost"], said["skipped"]),
+        (7, 40),
+    )
 
 
 def killed(scene):
@@ -356,7 +477,10 @@ def killed(scene):
     for _ in range(8):
         world, micro = rng.choice([(4, 2), (3, 3), (2, 1)])
         tag = f"{scene.directory('killed')}/{time.monotonic_ns()}"
-        ranks = [scene.cat(f"{tag}-{r}.record", r, world, micro, 1 << 40, at, run_="killed") for r in range(world)]
+        ranks = [
+            scene.cat(f"{tag}-{r}.record", r, world, micro, 1 << 40, at, run_="killed")
+            for r in range(world)
+        ]
         time.sleep(rng.uniform(0.05, 0.3))
         for process in ranks:
             process.send_signal(signal.SIGKILL)
@@ -383,11 +507,19 @@ def finite(scene):
     said = scene.verify(scene.directory("finite"), stream="finite")
     scene.is_proof("a finite stream with padding", said, 0, end)
     checks.ok("  it had padding", end % 21 != 0)
-    checks.has("beyond its end", scene.refused(scene.directory("finite"), "--to", end + 1, stream="finite"), f"ends at position {end}")
+    checks.has(
+        "beyond its end",
+        scene.refused(scene.directory("finite"), "--to", end + 1, stream="finite"),
+        f"ends at position {end}",
+    )
     all_ = entries(f"{record}-0.record")
     numpy.concatenate([all_, numpy.array([[end + 3, 1]], "<u8")]).tofile(f"{record}-0.record")
     said = scene.verify(scene.directory("finite"), code=1, stream="finite")
-    checks.equal("a row that the stream does not have", (said["altered"], said["faults"][0]["position"]), (1, end + 3))
+    checks.equal(
+        "a row that the stream does not have",
+        (said["altered"], said["faults"][0]["position"]),
+        (1, end + 3),
+    )
     checks.has("  is named", said["text"], "past the end of the stream")
 
 
@@ -395,10 +527,27 @@ def peers(scene):
     """Each peer's records are a proof of their own."""
     checks, place = scene.checks, scene.place
     for peer in (0, 5):
-        command = [TOKCTL, "cat", "train", "--rank", 0, "--world", 1, "--micro", 4, "--batches", 30, "--peer", peer, "--socket"]
+        command = [
+            TOKCTL,
+            "cat",
+            "train",
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            4,
+            "--batches",
+            30,
+            "--peer",
+            peer,
+            "--socket",
+        ]
         command += [scene.daemon.socket, "--record", place.file(f"records/peers/{peer}.record")]
         checks.equal(f"peer {peer}", run(*command)[0], 0)
-    status, out, _ = run(TOKCTL, "verify", "-c", scene.config, "train", scene.directory("peers"), "--json")
+    status, out, _ = run(
+        TOKCTL, "verify", "-c", scene.config, "train", scene.directory("peers"), "--json"
+    )
     lines = [json.loads(line) for line in out.splitlines()]
     seen = [(line["peer"], line["samples"], line["repeated"]) for line in lines]
     checks.equal("two peers, two proofs", (status, seen), (0, [(0, 120, 0), (5, 120, 0)]))
@@ -437,11 +586,37 @@ def damaged(scene):
         want = {"repeated": 0, "lost": 0, "altered": 0, kind: 1}
         checks.equal(f"one row {name}", {key: said[key] for key in want}, want)
         fault = said["faults"][0]
-        checks.equal("  its position", (fault["fault"], fault["position"], len(said["faults"])), (kind, position, 1))
-        place = json.loads(run(TOKCTL, "plan", "-c", scene.config, "train", "--from", position, "--count", 1, "--json")[1])
-        checks.equal("  its place", [fault[k] for k in ("dataset", "shard", "offset")], [place[k] for k in ("dataset", "shard", "offset")])
+        checks.equal(
+            "  its position",
+            (fault["fault"], fault["position"], len(said["faults"])),
+            (kind, position, 1),
+        )
+        place = json.loads(
+            run(
+                TOKCTL,
+                "plan",
+                "-c",
+                scene.config,
+                "train",
+                "--from",
+                position,
+                "--count",
+                1,
+                "--json",
+            )[1]
+        )
+        checks.equal(
+            "  its place",
+            [fault[k] for k in ("dataset", "shard", "offset")],
+            [place[k] for k in ("dataset", "shard", "offset")],
+        )
         about = f"of rank {which} of 2" if kind == "lost" else f"in {copies[which]}"
-        checks.has("  in one line", said["text"], f"{kind}: position {position}  dataset {place['dataset']}  shard", about)
+        checks.has(
+            "  in one line",
+            said["text"],
+            f"{kind}: position {position}  dataset {place['dataset']}  shard",
+            about,
+        )
         checks.ok("  no advice to look away", "--to" not in said["err"], said["err"])
 
     # a position that nobody had to take, with the tokens of another one
@@ -451,12 +626,20 @@ def damaged(scene):
     all_[at, 0] += 3
     all_.tofile(copies[0])
     said = scene.verify(*copies, code=1)
-    checks.equal("a row at another position", [said[k] for k in ("repeated", "lost", "altered")], [1, 1, 1])
+    checks.equal(
+        "a row at another position", [said[k] for k in ("repeated", "lost", "altered")], [1, 1, 1]
+    )
 
     many = scene.copy("many", files[0])
     said = scene.verify(*many, "--from", 0, "--to", 300, code=1)
     checks.equal("a whole rank is missing", (said["lost"], said["samples"]), (150, 150))
-    checks.has("  the first are named, the others counted", said["text"], "lost: position 3 ", "and 2 more behind it", "and 120 more")
+    checks.has(
+        "  the first are named, the others counted",
+        said["text"],
+        "lost: position 3 ",
+        "and 2 more behind it",
+        "and 120 more",
+    )
 
 
 def altered_shard(scene):
@@ -465,17 +648,31 @@ def altered_shard(scene):
     scene.phase("altered", 2, 5, 150)  # to 1500
     shard = place.file("code/a.bin")
     tokens = numpy.fromfile(shard, "<u2")
-    plan = run(TOKCTL, "plan", "-c", scene.config, "train", "--from", 0, "--count", 1500, "--json")[1]
-    rows = [row for row in map(json.loads, plan.splitlines()) if (row["dataset"], row["shard"]) == ("code", "a.bin")]
+    plan = run(TOKCTL, "plan", "-c", scene.config, "train", "--from", 0, "--count", 1500, "--json")[
+        1
+    ]
+    rows = [
+        row
+        for row in map(json.loads, plan.splitlines())
+        if (row["dataset"], row["shard"]) == ("code", "a.bin")
+    ]
     row = rows[7]
     before = os.stat(shard)
     tokens[row["offset"] + 11] ^= 1
     tokens.tofile(shard)
     said = scene.verify(scene.directory("altered"), code=1)
     same = [r["position"] for r in rows if r["offset"] == row["offset"]]
-    got = [(f["fault"], f["position"], f["dataset"], f["shard"], f["offset"]) for f in said["faults"]]
-    checks.equal("one token of a shard changed", sorted(got), [("altered", p, "code", "a.bin", row["offset"]) for p in sorted(same)])
-    checks.equal("  nothing else", (said["lost"], said["repeated"], said["altered"]), (0, 0, len(same)))
+    got = [
+        (f["fault"], f["position"], f["dataset"], f["shard"], f["offset"]) for f in said["faults"]
+    ]
+    checks.equal(
+        "one token of a shard changed",
+        sorted(got),
+        [("altered", p, "code", "a.bin", row["offset"]) for p in sorted(same)],
+    )
+    checks.equal(
+        "  nothing else", (said["lost"], said["repeated"], said["altered"]), (0, 0, len(same))
+    )
     tokens[row["offset"] + 11] ^= 1
     tokens.tofile(shard)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # the daemon goes on with it
@@ -488,26 +685,56 @@ def other_mix(scene):
     start = scene.cursor("mixed")
     run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", start)
     run(TOKCTL, "cursor", "mix", start, "--at", 1024, "web=0.1", "code=0.9", "-o", start)
-    ranks = [scene.cat(f"{scene.directory('mixed')}/{r}.record", r, 2, 4, 200, "mixed" if r else 0, run_=f"m{r}") for r in range(2)]
+    ranks = [
+        scene.cat(
+            f"{scene.directory('mixed')}/{r}.record",
+            r,
+            2,
+            4,
+            200,
+            "mixed" if r else 0,
+            run_=f"m{r}",
+        )
+        for r in range(2)
+    ]
     checks.equal("one rank of two has another mix", scene.finish(ranks), [])
     for by, guilty in (((), "1.record"), (("--cursor", start), "0.record")):
         said = scene.verify(scene.directory("mixed"), *by, code=1)
         named = {os.path.basename(f["record"]) for f in said["faults"]}
-        checks.equal("  altered is what the mix did not give", (named, said["lost"], said["repeated"]), ({guilty}, 0, 0))
-        checks.ok("  from where it acts", min(f["position"] for f in said["faults"]) >= 1024, said["faults"])
+        checks.equal(
+            "  altered is what the mix did not give",
+            (named, said["lost"], said["repeated"]),
+            ({guilty}, 0, 0),
+        )
+        checks.ok(
+            "  from where it acts",
+            min(f["position"] for f in said["faults"]) >= 1024,
+            said["faults"],
+        )
 
 
 def last_step(scene):
     """A run that was stopped in the middle of a step."""
     checks = scene.checks
     batches = (20, 18, 19)
-    ranks = [scene.cat(f"{scene.directory('stopped')}/{r}.record", r, 3, 2, n) for r, n in enumerate(batches)]
+    ranks = [
+        scene.cat(f"{scene.directory('stopped')}/{r}.record", r, 3, 2, n)
+        for r, n in enumerate(batches)
+    ]
     checks.equal("ranks that stop at different steps", scene.finish(ranks), [])
     said = scene.verify(scene.directory("stopped"), code=1)
     checks.equal("  to the last row", (said["lost"], said["to"], said["whole_to"]), (2, 116, 108))
     err = run(TOKCTL, "verify", "-c", scene.config, "train", scene.directory("stopped"))[2]
-    checks.has("  what is missing is said, and where whole steps end", err, "rank 1 of 3", "from position 110", "--to 108")
-    scene.is_proof("  and there it is whole", scene.verify(scene.directory("stopped"), "--to", 108), 0, 108)
+    checks.has(
+        "  what is missing is said, and where whole steps end",
+        err,
+        "rank 1 of 3",
+        "from position 110",
+        "--to 108",
+    )
+    scene.is_proof(
+        "  and there it is whole", scene.verify(scene.directory("stopped"), "--to", 108), 0, 108
+    )
 
 
 def full_disk(scene):
@@ -522,12 +749,20 @@ def full_disk(scene):
 
     process = scene.cat(record, 0, 1, 4, 50, to="full", preexec_fn=limited)
     said = scene.finish([process])
-    checks.ok("a disk that takes no more stops the trainer", len(said) == 1 and said[0][0] == 1, said)
+    checks.ok(
+        "a disk that takes no more stops the trainer", len(said) == 1 and said[0][0] == 1, said
+    )
     checks.has("  it says which file", said[0][1], record, "File too large", "nothing was taken")
     checks.equal("  whole batches are in it", (os.path.getsize(record) - HEAD) % 64, 0)
     scene.phase("full", 1, 4, 20, "full-0")
     at = (os.path.getsize(record) - HEAD) // 16
-    scene.is_proof("  its cursor goes on behind the last one", scene.verify(scene.directory("full")), 0, at + 80, void=0)
+    scene.is_proof(
+        "  its cursor goes on behind the last one",
+        scene.verify(scene.directory("full")),
+        0,
+        at + 80,
+        void=0,
+    )
 
 
 # ---- bad input ----
@@ -537,10 +772,17 @@ def bad_input(scene):
     checks, place = scene.checks, scene.place
     sound = scene.phase("bad", 1, 4, 10) + "-0.record"
     other = scene.phase("bad-other", 1, 4, 10, stream="other") + "-0.record"
-    checks.has("a record of another stream", scene.refused(sound, other), other, "another stream", "train")
+    checks.has(
+        "a record of another stream", scene.refused(sound, other), other, "another stream", "train"
+    )
     empty = os.path.dirname(place.file("empty/x"))
     checks.has("an empty directory", scene.refused(empty), empty, "no *.record")
-    checks.has("a file that is not there", scene.refused(place.file("none.record")), "none.record", "No such file")
+    checks.has(
+        "a file that is not there",
+        scene.refused(place.file("none.record")),
+        "none.record",
+        "No such file",
+    )
     checks.has("a file that is no record", scene.refused(scene.config), scene.config, "no record")
     checks.has("a device", scene.refused("/dev/zero"), "no regular file")
     whole = open(sound, "rb").read()
@@ -569,7 +811,9 @@ def bad_input(scene):
     checks.has("a row at the end of the world", scene.refused(torn), "give --from and --to")
     scene.is_proof("  with --to it is outside", scene.verify(torn, "--to", 39), 0, 39, outside=1)
     checks.has("nothing in the range", scene.refused(sound, "--from", 4000), "4000")
-    checks.has("a range upside down", scene.refused(sound, "--from", 20, "--to", 20), "must be above")
+    checks.has(
+        "a range upside down", scene.refused(sound, "--from", 20, "--to", 20), "must be above"
+    )
     for arguments, word in (
         (["train"], "its records"),
         (["train", sound, "--from", "x"], "--from x"),
@@ -579,7 +823,23 @@ def bad_input(scene):
         checks.equal(f"usage: {arguments[1:]}", (status, out), (2, b""))
         checks.has("  says", err, word)
     config = scene.config
-    status, _, err = run(TOKCTL, "cat", "train", "--rank", 0, "--world", 1, "--micro", 1, "--batches", 1, "-c", config, "--record", config)
+    status, _, err = run(
+        TOKCTL,
+        "cat",
+        "train",
+        "--rank",
+        0,
+        "--world",
+        1,
+        "--micro",
+        1,
+        "--batches",
+        1,
+        "-c",
+        config,
+        "--record",
+        config,
+    )
     checks.equal("cat does not write into what is no record", status, 1)
     checks.has("  and says so", err, config, "is no record")
     json.load(open(config))

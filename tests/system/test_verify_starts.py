@@ -142,7 +142,9 @@ class Scene:
             os.read(ready, 1)
             self.daemon.process.send_signal(signal.SIGSTOP)
             os.write(go, b"x")
-            time.sleep(0.05)  # it waits for the daemon now: that it does not end by itself is seen below
+            time.sleep(
+                0.05
+            )  # it waits for the daemon now: that it does not end by itself is seen below
             os.kill(pid, signal.SIGKILL)
             self.daemon.process.send_signal(signal.SIGCONT)
         _, status = os.waitpid(pid, 0)
@@ -153,7 +155,13 @@ class Scene:
             raise RuntimeError(f"{actions}: ended with {status}")
 
     def phase(self, life, directory):
-        ranks = life if isinstance(life, dict) else {rank: life for rank in range(next((n[0] for w, *n in life if w == "world"), WORLD))}
+        ranks = (
+            life
+            if isinstance(life, dict)
+            else {
+                rank: life for rank in range(next((n[0] for w, *n in life if w == "world"), WORLD))
+            }
+        )
         lives = [(*self.live(rank, actions, directory), actions) for rank, actions in ranks.items()]
         for one in lives:
             self.end(*one)
@@ -164,11 +172,15 @@ class Scene:
         said = json.loads(out) if out else {}
         want = {**EXACT, "from": 0, **{key: value for key, value in want.items() if key != "code"}}
         want["samples"] = want["to"] - want["from"] - want["skipped"] - want["lost"]
-        self.checks.equal(name, (status, {key: said.get(key) for key in want}), (code, want)) or print(err)
+        self.checks.equal(
+            name, (status, {key: said.get(key) for key in want}), (code, want)
+        ) or print(err)
 
 
 def beginning(left, position, rank, time_ns, identity):
-    return struct.pack("<10Q", BEGIN, VERSION, time_ns, position, left, rank, WORLD, MICRO, 0, identity)
+    return struct.pack(
+        "<10Q", BEGIN, VERSION, time_ns, position, left, rank, WORLD, MICRO, 0, identity
+    )
 
 
 def old_records(scene):
@@ -195,7 +207,11 @@ def old_records(scene):
                 with open(f"{directory}/{rank}-{number}.record", "wb") as f:
                     for i, what in enumerate(life):
                         time_ns = now_ns(number, i, rank, second)
-                        f.write(what if isinstance(what, bytes) else beginning(*what, rank, time_ns, identity))
+                        f.write(
+                            what
+                            if isinstance(what, bytes)
+                            else beginning(*what, rank, time_ns, identity)
+                        )
         scene.verdict(f"an old record: {name}", directory, want)
         one = scene.directory(f"old, one file: {name}")
         for rank in range(WORLD):
@@ -223,7 +239,12 @@ def main():
         checks.ok("processes were killed", scene.deaths == DEATHS, scene.deaths)
         old_records(scene)
         wait_for(lambda: scene.daemon.rings() == 0)
-        checks.has("--help says what is counted", run(TOKCTL, "verify", "--help")[1].decode(), "what was taken counts", "commit()")
+        checks.has(
+            "--help says what is counted",
+            run(TOKCTL, "verify", "--help")[1].decode(),
+            "what was taken counts",
+            "commit()",
+        )
         checks.equal("exit 0", scene.daemon.stop(), 0)
     checks.exit()
 

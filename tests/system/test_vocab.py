@@ -65,7 +65,11 @@ def cat(socket, name):
 def write_mds(place):
     """Rows that are windows: (bad token) → the rows. In one shard, so that a row's tokens are found by arithmetic."""
     rows = numpy.random.default_rng(6).integers(0, VOCAB, (MDS_ROWS, WINDOW), dtype=numpy.int32)
-    for name, value, how in (("mds", VOCAB, {}), ("mds-negative", -3, {}), ("mds-zstd", VOCAB, {"compression": "zstd"})):
+    for name, value, how in (
+        ("mds", VOCAB, {}),
+        ("mds-negative", -3, {}),
+        ("mds-zstd", VOCAB, {"compression": "zstd"}),
+    ):
         bad = rows.copy()
         bad[MDS_BAD] = value
         mds(place.file(name), bad, 1 << 20, **how)
@@ -102,14 +106,22 @@ def write_all(place):
 
 def windows_of(content, served):
     """The rows as they must come: in order, and the last batch of two filled up with padding."""
-    rows = list(content) if content.ndim == 2 else [content[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
+    rows = (
+        list(content)
+        if content.ndim == 2
+        else [content[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
+    )
     rows += [numpy.zeros(WINDOW, served)] * (len(rows) % 2)
     return [row.astype(served).tobytes() for row in rows]
 
 
 def sound(checks, label, answer, rows):
     code, out, err = answer
-    checks.ok(f"{label}: every token is below vocab: all of it comes", code == 0 and out == b"".join(rows), (code, len(out), err))
+    checks.ok(
+        f"{label}: every token is below vocab: all of it comes",
+        code == 0 and out == b"".join(rows),
+        (code, len(out), err),
+    )
 
 
 def stops(checks, label, answer, rows, path, at, value, wide):
@@ -118,13 +130,21 @@ def stops(checks, label, answer, rows, path, at, value, wide):
     words = [f"dataset data-{path}", f"token {at} is {value};", "stops here, nothing was skipped"]
     named = re.search(r"shard \S+ at token (\d+): ", err)
     told = named and all(w in err for w in words) and err.count("\n") == 1
-    checks.ok(f"{label}: stops with dataset, shard, offset and token", code == 1 and told, (code, err))
+    checks.ok(
+        f"{label}: stops with dataset, shard, offset and token", code == 1 and told, (code, err)
+    )
     whole = len(out) % (2 * len(rows[0])) == 0 and b"".join(rows).startswith(out)
-    checks.ok(f"{label}: only batches from before it", whole and len(out) // len(rows[0]) <= at // wide, (len(out), err))
+    checks.ok(
+        f"{label}: only batches from before it",
+        whole and len(out) // len(rows[0]) <= at // wide,
+        (len(out), err),
+    )
 
 
 def serves(checks, place, streams, cases, mode, direct):
-    config = place.config(f"{mode}{direct}.yaml", memory=64 << 20, io=mode, direct=direct, streams=streams)
+    config = place.config(
+        f"{mode}{direct}.yaml", memory=64 << 20, io=mode, direct=direct, streams=streams
+    )
     daemon = Daemon(place, config)
     for name, served, at, value, content in cases:
         if direct != (mode == "pread") and not name.startswith(ANYWHERE):
@@ -135,7 +155,16 @@ def serves(checks, place, streams, cases, mode, direct):
             sound(checks, label, answer, rows)
         else:
             path = streams[name]["datasets"][0]["path"]
-            stops(checks, label, answer, rows, path, at, value, WINDOW if content.ndim == 2 else SEQ_LEN)
+            stops(
+                checks,
+                label,
+                answer,
+                rows,
+                path,
+                at,
+                value,
+                WINDOW if content.ndim == 2 else SEQ_LEN,
+            )
     checks.equal(f"{mode}, direct {direct}: the daemon ends with 0", daemon.stop(), 0)
 
 

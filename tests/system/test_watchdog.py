@@ -71,8 +71,14 @@ def main():
     with Place() as place:
         place.shard("web/a.bin", 30_000)
         manager = Manager(place.file("notify.sock"))
-        config = place.config(streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}})
-        environment = {**os.environ, "NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": str(int(3e6 * INTERVAL_S))}
+        config = place.config(
+            streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+        )
+        environment = {
+            **os.environ,
+            "NOTIFY_SOCKET": manager.path,
+            "WATCHDOG_USEC": str(int(3e6 * INTERVAL_S)),
+        }
         environment.pop("WATCHDOG_PID", None)
         daemon = Daemon(place, config, env=environment)
         checks.ok("the watchdog of an idle daemon is fed", manager.fed(4 * INTERVAL_S + 1) >= 3)
@@ -81,8 +87,12 @@ def main():
         try:
             with stopped(data):
                 manager.fed(2 * INTERVAL_S)
-                checks.equal("the data thread is stopped: it is fed no more", manager.fed(5 * INTERVAL_S), 0)
-                checks.ok("while the control thread answers", wait_for(lambda: status(daemon.socket)))
+                checks.equal(
+                    "the data thread is stopped: it is fed no more", manager.fed(5 * INTERVAL_S), 0
+                )
+                checks.ok(
+                    "while the control thread answers", wait_for(lambda: status(daemon.socket))
+                )
         except PermissionError as e:
             print(f"skipped: no thread can be stopped here: {e}")
             sys.exit(77)
@@ -90,7 +100,10 @@ def main():
         if len(data) == 1:
             with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
                 manager.fed(2 * INTERVAL_S)
-                checks.ok("threads that wait for storage do not count", manager.fed(4 * INTERVAL_S + 1) >= 3)
+                checks.ok(
+                    "threads that wait for storage do not count",
+                    manager.fed(4 * INTERVAL_S + 1) >= 3,
+                )
         checks.equal("the daemon ends as it should", daemon.stop(), 0)
     checks.exit()
 

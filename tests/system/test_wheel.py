@@ -44,22 +44,44 @@ print(json.dumps({"torch": torch is not None, "uid": os.getuid(), "package": tok
 def build(place, checks):
     """The wheel's path. What is in its names and its metadata."""
     python = f"{REPO}/build/wheel-venv/bin/python"
-    code, out, err = run(python, f"{REPO}/client/python/wheel.py", place.file("dist", "x")[:-2], timeout=200)
+    code, out, err = run(
+        python, f"{REPO}/client/python/wheel.py", place.file("dist", "x")[:-2], timeout=200
+    )
     if not checks.ok("make wheel", code == 0, err):
         checks.exit()
     wheel = out.decode().strip()
     name = os.path.basename(wheel)
     glibc = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
-    tag = re.fullmatch(r"tokend-([\d.]+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", name)
-    checks.ok("its tag: any Python from 3.11 on, a glibc not younger than ours", tag and (int(tag[2]), int(tag[3])) <= glibc, name)
+    tag = re.fullmatch(
+        r"tokend-([\d.]+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", name
+    )
+    checks.ok(
+        "its tag: any Python from 3.11 on, a glibc not younger than ours",
+        tag and (int(tag[2]), int(tag[3])) <= glibc,
+        name,
+    )
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        about = email.message_from_bytes(archive.read(next(n for n in names if n.endswith("dist-info/METADATA"))))
-    checks.equal("it needs no other package", [n for n in about.get_all("Requires-Dist") if "extra" not in n], [])
+        about = email.message_from_bytes(
+            archive.read(next(n for n in names if n.endswith("dist-info/METADATA")))
+        )
+    checks.equal(
+        "it needs no other package",
+        [n for n in about.get_all("Requires-Dist") if "extra" not in n],
+        [],
+    )
     brought = [n for n in names if re.match(r"tokend\.libs/.", n)]
     licenses = {os.path.basename(n) for n in names if "/licenses/" in n and not n.endswith("/")}
-    checks.ok("each library's licence came along", len(licenses) == len(brought) + 1 > 6, (brought, licenses))
-    checks.ok("the metadata names them", set(about.get_all("License-File")) == licenses, about.get_all("License-File"))
+    checks.ok(
+        "each library's licence came along",
+        len(licenses) == len(brought) + 1 > 6,
+        (brought, licenses),
+    )
+    checks.ok(
+        "the metadata names them",
+        set(about.get_all("License-File")) == licenses,
+        about.get_all("License-File"),
+    )
     return wheel
 
 
@@ -67,7 +89,14 @@ def environment(place, checks, wheel):
     """An empty virtual environment with the wheel, and NumPy but nothing else of ours. Its directory."""
     venv = place.file("venv", "x")[:-2]
     subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
-    code, _, err = run(f"{venv}/bin/pip", "install", "--disable-pip-version-check", "--no-index", wheel, timeout=200)
+    code, _, err = run(
+        f"{venv}/bin/pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-index",
+        wheel,
+        timeout=200,
+    )
     checks.ok("pip install, without an index", code == 0, err)
     (site,) = glob.glob(f"{venv}/lib/python3*/site-packages")
     (theirs,) = glob.glob(f"{REPO}/build/venv/lib/python3*/site-packages")
@@ -78,7 +107,11 @@ def environment(place, checks, wheel):
 
 def bundled(site):
     """Every program and library of the wheel."""
-    return [path for part in ("tokend/bin/*", "tokend/*.so", "tokend/lib/*", "tokend.libs/*") for path in glob.glob(f"{site}/{part}")]
+    return [
+        path
+        for part in ("tokend/bin/*", "tokend/*.so", "tokend/lib/*", "tokend.libs/*")
+        for path in glob.glob(f"{site}/{part}")
+    ]
 
 
 def check_links(checks, site):
@@ -87,26 +120,61 @@ def check_links(checks, site):
     for path in bundled(site):
         code, out, err = run("ldd", path)
         found = dict(re.findall(r"^\s*(\S+) => (.+?)(?: \(0x.*)?$", out.decode(), re.M))
-        outside |= {where for where in map(os.path.realpath, found.values()) if not where.startswith(site) and not GLIBC.search(where)}
-    checks.ok("what is needed comes from the wheel or from glibc", len(bundled(site)) > 10 and not outside, outside)
+        outside |= {
+            where
+            for where in map(os.path.realpath, found.values())
+            if not where.startswith(site) and not GLIBC.search(where)
+        }
+    checks.ok(
+        "what is needed comes from the wheel or from glibc",
+        len(bundled(site)) > 10 and not outside,
+        outside,
+    )
 
 
 def check_commands(checks, venv):
     version = re.search(r'TOKEND_VERSION "(.*)"', open(f"{REPO}/proto/version.h").read())[1]
-    for command in (["tokend"], ["tokctl"], ["python", "-m", "tokend", "daemon"], ["python", "-m", "tokend", "ctl"]):
+    for command in (
+        ["tokend"],
+        ["tokctl"],
+        ["python", "-m", "tokend", "daemon"],
+        ["python", "-m", "tokend", "ctl"],
+    ):
         code, out, err = run(f"{venv}/bin/{command[0]}", *command[1:], "--version")
-        checks.ok(" ".join(command) + " --version", code == 0 and version in out.decode(), (out, err))
-    code, out, err = run(f"{venv}/bin/tokctl", "--version", env={**os.environ, "TOKEND_BIN": f"{venv}/bin"})
-    checks.ok("TOKEND_BIN may name where the commands are", code == 0 and version in out.decode(), (out, err))
-    reader = subprocess.Popen([f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        checks.ok(
+            " ".join(command) + " --version", code == 0 and version in out.decode(), (out, err)
+        )
+    code, out, err = run(
+        f"{venv}/bin/tokctl", "--version", env={**os.environ, "TOKEND_BIN": f"{venv}/bin"}
+    )
+    checks.ok(
+        "TOKEND_BIN may name where the commands are",
+        code == 0 and version in out.decode(),
+        (out, err),
+    )
+    reader = subprocess.Popen(
+        [f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     reader.stdout.close()  # a pipe that nobody reads, `| head`, ends tokctl as it ends any program
-    checks.ok("tokctl | head", reader.wait(20) in (-13, 0) and reader.stderr.read() == b"", reader.returncode)
+    checks.ok(
+        "tokctl | head",
+        reader.wait(20) in (-13, 0) and reader.stderr.read() == b"",
+        reader.returncode,
+    )
 
 
 def system_copies(site):
     """The same libraries as the system has them, in whatever version: what a machine without them lacks."""
-    stems = {re.sub(r"-[0-9a-f]{8}\.so.*", "", os.path.basename(path)) for path in glob.glob(f"{site}/tokend.libs/*")}
-    found = {os.path.realpath(p) for stem in stems for place in ("/lib", "/usr/lib") for p in glob.glob(f"{place}/*-linux-gnu/{stem}.so*")}
+    stems = {
+        re.sub(r"-[0-9a-f]{8}\.so.*", "", os.path.basename(path))
+        for path in glob.glob(f"{site}/tokend.libs/*")
+    }
+    found = {
+        os.path.realpath(p)
+        for stem in stems
+        for place in ("/lib", "/usr/lib")
+        for p in glob.glob(f"{place}/*-linux-gnu/{stem}.so*")
+    }
     return sorted(found)
 
 
@@ -130,30 +198,63 @@ def check_embedded(place, checks, venv, site, hidden):
         hide = ["unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
         command = [*hide, *command]
         code, _, err = run(*hide, f"{BIN}/tokend", "--version")
-        checks.ok("without the system's libraries a tokend that needs them does not even start", code == 127 and "shared lib" in err, err)
+        checks.ok(
+            "without the system's libraries a tokend that needs them does not even start",
+            code == 127 and "shared lib" in err,
+            err,
+        )
     environment = {"PATH": "/usr/bin:/bin", "HOME": here, "XDG_RUNTIME_DIR": here}
-    keys = {"cwd": here, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": False}
+    keys = {
+        "cwd": here,
+        "env": environment,
+        "capture_output": True,
+        "text": True,
+        "timeout": 100,
+        "check": False,
+    }
     done = subprocess.run(command, preexec_fn=with_parent, **keys)
-    if not checks.ok(f"{name}: it trains and resumes", done.returncode == 0 and not done.stderr, done.stderr):
+    if not checks.ok(
+        f"{name}: it trains and resumes", done.returncode == 0 and not done.stderr, done.stderr
+    ):
         return
     saw = json.loads(done.stdout)
-    checks.equal(f"{name}: as whom, with what", (saw["torch"], saw["kind"], saw["package"]), (False, "numpy", f"{site}/tokend/__init__.py"))
+    checks.equal(
+        f"{name}: as whom, with what",
+        (saw["torch"], saw["kind"], saw["package"]),
+        (False, "numpy", f"{site}/tokend/__init__.py"),
+    )
     if os.getuid() == 0:
         checks.equal(f"{name}: as nobody", saw["uid"], NOBODY)
-    checks.ok(f"{name}: by a daemon of its own", saw["socket"].startswith(f"{here}/tokend/"), saw["socket"])
+    checks.ok(
+        f"{name}: by a daemon of its own",
+        saw["socket"].startswith(f"{here}/tokend/"),
+        saw["socket"],
+    )
     foreign = [path for path in saw["maps"] if not path.startswith(site) and not GLIBC.search(path)]
-    checks.ok(f"{name}: which has mapped nothing of the system but glibc", len(saw["maps"]) > 8 and not foreign, foreign or saw["maps"])
+    checks.ok(
+        f"{name}: which has mapped nothing of the system but glibc",
+        len(saw["maps"]) > 8 and not foreign,
+        foreign or saw["maps"],
+    )
     arguments = "plan", "-c", config, "train", "--from", 0, "--count", 200, "--json"
     code, out, err = run(f"{venv}/bin/tokctl", *arguments, env=environment)
     tokens = numpy.fromfile(f"{here}/web/a.bin", "<u2")
-    rows = [tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())]
-    checks.equal(f"{name}: the order, exactly", saw["crc"], zlib.crc32(numpy.concatenate(rows).tobytes()))
+    rows = [
+        tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())
+    ]
+    checks.equal(
+        f"{name}: the order, exactly", saw["crc"], zlib.crc32(numpy.concatenate(rows).tobytes())
+    )
     arguments = "verify", "-c", config, "train", f"{here}/records", "--run", "default", "--json"
     code, out, err = run(f"{venv}/bin/tokctl", *arguments, env=environment)
     proof = json.loads(out)
     seen = [code, *(proof[name] for name in ("samples", "repeated", "lost", "altered", "skipped"))]
     checks.equal(f"{name}: tokctl verify", seen, [0, 200, 0, 0, 0, 0])
-    checks.ok(f"{name}: it leaves nothing behind", wait_for(lambda: not os.path.exists(f"{here}/tokend")), glob.glob(f"{here}/tokend/*"))
+    checks.ok(
+        f"{name}: it leaves nothing behind",
+        wait_for(lambda: not os.path.exists(f"{here}/tokend")),
+        glob.glob(f"{here}/tokend/*"),
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,10 @@ def torchtitan():
 
     for sizes, meshes in (
         ({"dp_shard": 4, "ep": 2}, ("batch", ["efsdp", "ep"], ["dp_replicate", "efsdp", "ep"])),
-        ({"dp_replicate": 2, "dp_shard": 2, "ep": 2}, ("batch", ["dp_replicate", "fsdp"], ["dp_replicate", "efsdp", "ep"])),
+        (
+            {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
+            ("batch", ["dp_replicate", "fsdp"], ["dp_replicate", "efsdp", "ep"]),
+        ),
         ({"dp_shard": 2, "tp": 2, "ep": 2}, ("batch",)),
         ({"dp_shard": 2, "cp": 2, "ep": 4}, ("batch",)),
     ):
@@ -45,16 +48,26 @@ def torchtitan():
         for names in meshes:
             # The trainer's own word: Trainer takes batch_rank from this mesh.
             batch = dims.get_mesh("batch")
-            yield f"{sizes} {names}", dims.get_optional_mesh(names, include_singleton_axes=True), (batch.get_local_rank(), batch.size())
+            yield (
+                f"{sizes} {names}",
+                dims.get_optional_mesh(names, include_singleton_axes=True),
+                (batch.get_local_rank(), batch.size()),
+            )
 
 
 def olmo():
     from olmo_core.distributed import parallel
-    from olmo_core.distributed.parallel import DataParallelConfig, DataParallelType, ExpertParallelConfig
+    from olmo_core.distributed.parallel import (
+        DataParallelConfig,
+        DataParallelType,
+        ExpertParallelConfig,
+    )
     from olmo_core.distributed.utils import get_rank, get_world_size
 
     experts = DataParallelConfig(name=DataParallelType.hsdp, num_replicas=2, shard_degree=2)
-    mesh = parallel.build_world_mesh(dp=experts, ep=ExpertParallelConfig(degree=2), device_type="cpu")
+    mesh = parallel.build_world_mesh(
+        dp=experts, ep=ExpertParallelConfig(degree=2), device_type="cpu"
+    )
     group = parallel.get_dp_process_group(mesh)
     yield "the world's", mesh, (get_rank(group), get_world_size(group))
     yield "for data loaders", parallel.get_dp_mesh(mesh), (get_rank(group), get_world_size(group))

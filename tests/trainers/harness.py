@@ -34,9 +34,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # Package, daemon and tokctl are the wheel's, which pip installed beside the trainer.
 _found = importlib.util.find_spec("tokend")
 if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
-    sys.exit(f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH")
+    sys.exit(
+        f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH"
+    )
 os.environ["TOKEND_BIN"] = os.path.dirname(sys.executable)
-_spec = importlib.util.spec_from_file_location("system_harness", os.path.join(HERE, "..", "system", "harness.py"))
+_spec = importlib.util.spec_from_file_location(
+    "system_harness", os.path.join(HERE, "..", "system", "harness.py")
+)
 system = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(system)
 del os.environ["TOKEND_BIN"]  # the package knows where its programs are
@@ -68,7 +72,9 @@ class Start:
 
     def trainers(self):
         """The pids of its trainers, without torchrun's own."""
-        return [int(os.path.basename(path).split(".")[0]) for path in glob.glob(self.noted + "*.jsonl")]
+        return [
+            int(os.path.basename(path).split(".")[0]) for path in glob.glob(self.noted + "*.jsonl")
+        ]
 
     def noted_any(self, **event):
         """Did one of its processes note this?"""
@@ -105,9 +111,26 @@ class Job(system.Place):
     discards         gradients that are cleared before the optimizer stepped were thrown away, as a rule of this trainer
     """
 
-    def __init__(self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB, check=None, streams=None,
-                 discards=False, **stream):
-        self.example, self.micro_batch, self.accumulate, self.copies = example, micro_batch, accumulate, copies
+    def __init__(
+        self,
+        example,
+        *,
+        micro_batch=2,
+        accumulate=1,
+        copies=1,
+        seq_len=SEQ,
+        vocab=VOCAB,
+        check=None,
+        streams=None,
+        discards=False,
+        **stream,
+    ):
+        self.example, self.micro_batch, self.accumulate, self.copies = (
+            example,
+            micro_batch,
+            accumulate,
+            copies,
+        )
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
         self.discards = discards
         self.check = check or Checks()
@@ -119,10 +142,21 @@ class Job(system.Place):
         rng = numpy.random.default_rng(7)
         for name, shards in {"web": (90_000, 60_001), "code": (200_000,)}.items():
             for i, tokens in enumerate(shards):
-                rng.integers(0, self.vocab, tokens, dtype=numpy.uint16).tofile(self.file("shards", name, f"{i}.bin"))
-        stream = {"seed": 42, "seq_len": self.seq_len, "datasets": [
-            {"name": "web", "path": "shards/web", "weight": 0.7}, {"name": "code", "path": "shards/code", "weight": 0.3}], **self.stream}
-        rng.integers(0, self.vocab, 7 * (self.seq_len + 1), dtype=numpy.uint16).tofile(self.file("held-out.bin"))
+                rng.integers(0, self.vocab, tokens, dtype=numpy.uint16).tofile(
+                    self.file("shards", name, f"{i}.bin")
+                )
+        stream = {
+            "seed": 42,
+            "seq_len": self.seq_len,
+            "datasets": [
+                {"name": "web", "path": "shards/web", "weight": 0.7},
+                {"name": "code", "path": "shards/code", "weight": 0.3},
+            ],
+            **self.stream,
+        }
+        rng.integers(0, self.vocab, 7 * (self.seq_len + 1), dtype=numpy.uint16).tofile(
+            self.file("held-out.bin")
+        )
         self.yaml = self.config(streams={"train": stream, **self.streams})
         self.daemon = system.Daemon(self, self.yaml)
         self.work = self.file("work", "")
@@ -150,18 +184,42 @@ class Job(system.Place):
         """Begins a start of @world processes; see start()."""
         start = Start()
         start.number, start.world = len(self.starts) + 1, world
-        start.noted, start.log = self.file(f"noted-{start.number}", ""), self.file(f"start-{start.number}.log")
+        start.noted, start.log = (
+            self.file(f"noted-{start.number}", ""),
+            self.file(f"start-{start.number}.log"),
+        )
         self.starts.append(start)
         program = ["-m", module] if module else [launcher or self.example]
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--rdzv-backend", "c10d", "--rdzv-endpoint",
-            "127.0.0.1:0", "--rdzv-id", RUN, os.path.join(HERE, "traced.py"), *program, *map(str, arguments),
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(world),
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "127.0.0.1:0",
+            "--rdzv-id",
+            RUN,
+            os.path.join(HERE, "traced.py"),
+            *program,
+            *map(str, arguments),
         ]
-        environment = {**os.environ, **STEADY, "TOKEND_SOCKET": self.daemon.socket, "TRACE": start.noted, "TRACE_RECORDS": self.records,
-                       "TRACE_HOLD": ",".join(map(str, hold)), **{name: str(value) for name, value in environ.items()}}
+        environment = {
+            **os.environ,
+            **STEADY,
+            "TOKEND_SOCKET": self.daemon.socket,
+            "TRACE": start.noted,
+            "TRACE_RECORDS": self.records,
+            "TRACE_HOLD": ",".join(map(str, hold)),
+            **{name: str(value) for name, value in environ.items()},
+        }
         start.began = time.monotonic()
         with open(start.log, "wb") as out:
-            start.child = self.spawn(command, cwd=self.work, env=environment, stdout=out, stderr=out)
+            start.child = self.spawn(
+                command, cwd=self.work, env=environment, stdout=out, stderr=out
+            )
         return start
 
     def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, **more):
@@ -188,10 +246,19 @@ class Job(system.Place):
                     os.kill(pid, signal.SIGUSR1)
             time.sleep(1)
         text = start.kill()
-        print(f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s", flush=True)
-        if not arrived or (status is None) != bool(hold and not then) or (status is not None and (status != 0) != fails):
+        print(
+            f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s",
+            flush=True,
+        )
+        if (
+            not arrived
+            or (status is None) != bool(hold and not then)
+            or (status is not None and (status != 0) != fails)
+        ):
             print(text[-12_000:], flush=True)
-            raise RuntimeError(f"start {start.number}: " + ("it hangs" if not arrived else f"exit status {status}"))
+            raise RuntimeError(
+                f"start {start.number}: " + ("it hangs" if not arrived else f"exit status {status}")
+            )
         if fails:
             self.starts.pop()  # it is not part of the run
         return text
@@ -200,7 +267,9 @@ class Job(system.Place):
         """An operator asks for each as soon as the one before is carried out."""
         keys = f"--socket {self.daemon.socket} --timeout {LIMIT_S}"
         typed = " && ".join(f"{TOKCTL} {command} {keys}" for command in commands)
-        self.asked = self.spawn(["sh", "-c", typed], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.asked = self.spawn(
+            ["sh", "-c", typed], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def drain(self, _):
         """For start(then=): an operator asks, while the trainer stands still, that it saves and leaves."""
@@ -208,7 +277,11 @@ class Job(system.Place):
 
     def edit_and_drain(self, _):
         """The same, but before that the mix is changed, and so much is skipped that training goes on by the new one."""
-        self.ask("mix train --json web=0.4 code=0.6", f"skip train --json --samples {SKIPPED}", "drain train")
+        self.ask(
+            "mix train --json web=0.4 code=0.6",
+            f"skip train --json --samples {SKIPPED}",
+            "drain train",
+        )
 
     def drained(self):
         """The step at which that was done, as the operator was told, who was told of the mix and the skip, too."""
@@ -267,7 +340,9 @@ class Job(system.Place):
         check, at, lineage = self.check, 0, []
         of_start = [self.steps(start) for start in self.starts]
         first = [min(filter(None, s), default=None) for s in of_start]
-        check.equal("each start goes on behind its checkpoint", first, [1, *(step + 1 for step in resumed)])
+        check.equal(
+            "each start goes on behind its checkpoint", first, [1, *(step + 1 for step in resumed)]
+        )
         last = max(filter(None, of_start[-1]), default=None)
         check.equal("the last start ends where it should", last, steps)
         for number, start in enumerate(self.starts):
@@ -280,13 +355,21 @@ class Job(system.Place):
         if self.edits:
             (_, mixed), (out, back) = self.edits
             skipped, more = back - out, ["--run", RUN]
-            check.ok("the mix was in force", mixed < total + skipped and back < total + skipped, (self.edits, total))
+            check.ok(
+                "the mix was in force",
+                mixed < total + skipped and back < total + skipped,
+                (self.edits, total),
+            )
             check.equal("so many were to be skipped", skipped, SKIPPED)
         order = system.rows_at(self.yaml, "train", 0, total + skipped, *more)
         if skipped:
             was = system.rows_at(self.yaml, "train", 0, total + skipped)
             differ = (was != order).any(1)
-            check.ok(f"the order is another one from position {mixed} on", differ[mixed:].any() and not differ[:mixed].any(), differ)
+            check.ok(
+                f"the order is another one from position {mixed} on",
+                differ[mixed:].any() and not differ[:mixed].any(),
+                differ,
+            )
             order = numpy.concatenate([order[:out], order[back:]])
         position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
         check.equal("all rows of the order differ", len(position), total)
@@ -296,17 +379,33 @@ class Job(system.Place):
             want = sorted(list(range(at, at + rows)) * self.copies)
             got = sorted(position.get(tuple(row), -1) for row in of_start[number].get(step, []))
             if got != want:
-                wrong.append(f"step {step} (start {number + 1}): rows {got}, want {at} to {at + rows - 1}, {self.copies} times")
+                wrong.append(
+                    f"step {step} (start {number + 1}): rows {got}, want {at} to {at + rows - 1}, {self.copies} times"
+                )
             at += rows
         worlds = [start.world for start in self.starts]
-        check.ok(f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step", not wrong, wrong)
-        check.equal("tokctl verify", self.verify(total + skipped, *more), all_taken(total) | {"skipped": skipped})
+        check.ok(
+            f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step",
+            not wrong,
+            wrong,
+        )
+        check.equal(
+            "tokctl verify",
+            self.verify(total + skipped, *more),
+            all_taken(total) | {"skipped": skipped},
+        )
         return total
 
     def verify(self, to, *more):
         """What tokctl proves of each peer's records up to position @to, if it is not the same for all of them."""
         records = os.path.join(self.records, "train")
-        code, out, err = system.run(TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more)
+        code, out, err = system.run(
+            TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more
+        )
         names = ("samples", "repeated", "lost", "altered", "skipped")
         said = {tuple(json.loads(line)[name] for name in names) for line in out.splitlines()}
-        return dict(zip(names, said.pop(), strict=True)) if len(said) == 1 else f"exit status {code}: {said}: {err}"
+        return (
+            dict(zip(names, said.pop(), strict=True))
+            if len(said) == 1
+            else f"exit status {code}: {said}: {err}"
+        )

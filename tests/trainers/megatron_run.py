@@ -51,7 +51,9 @@ for name in (
     "reset_max_memory_allocated _lazy_call memory_snapshot"
 ).split():
     setattr(cuda, name, lambda *_, **__: None)
-for name in "memory_allocated max_memory_allocated memory_reserved max_memory_reserved mem_get_info".split():
+for name in (
+    "memory_allocated max_memory_allocated memory_reserved max_memory_reserved mem_get_info".split()
+):
     setattr(cuda, name, lambda *_, **__: 0)
 cuda.is_available = lambda: True
 cuda.current_device, cuda.device_count = lambda: torch.device("cpu"), lambda: 8
@@ -59,12 +61,21 @@ cuda.is_current_stream_capturing = lambda: False
 cuda.get_rng_state = cuda.random.get_rng_state = lambda *_, **__: torch.get_rng_state()
 cuda.random.set_rng_state = lambda *_, **__: None
 cuda.memory_stats = lambda *_, **__: collections.defaultdict(int)
-cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0, multi_processor_count=1, total_memory=1 << 34, name="cpu")
+cuda.get_device_properties = lambda *_: types.SimpleNamespace(
+    major=9, minor=0, multi_processor_count=1, total_memory=1 << 34, name="cpu"
+)
 cuda.get_device_capability, cuda.get_device_name = lambda *_: (9, 0), lambda *_: "cpu"
 cuda.Stream = cuda.Event = Stream
 cuda.stream = cuda.current_stream = cuda.default_stream = cuda.device = lambda *_: Stream()
-for name, dtype in {"Float": torch.float32, "Long": torch.int64, "Int": torch.int32, "Byte": torch.uint8, "Double": torch.float64,
-                    "Half": torch.half, "BFloat16": torch.bfloat16}.items():
+for name, dtype in {
+    "Float": torch.float32,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Byte": torch.uint8,
+    "Double": torch.float64,
+    "Half": torch.half,
+    "BFloat16": torch.bfloat16,
+}.items():
     setattr(cuda, f"{name}Tensor", lambda values=(), dtype=dtype: torch.tensor(values, dtype=dtype))
 torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 torch.nn.Module.cuda = lambda module, *_, **__: module

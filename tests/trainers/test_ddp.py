@@ -28,7 +28,15 @@ with Job("train_ddp.py") as job:
     text = job.start(2, hold=7)
     job.start(1)
     job.prove(steps=15, resumed=[5, 10])
-    said = [json.loads(line.split("LOSSES ", 1)[1]) for line in text.splitlines() if "LOSSES " in line]
-    job.check.ok("losses by dataset add up", len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said), said)
-    job.check.equal("both datasets have one", {name for names, _, _ in said for name in names}, {"web", "code"})
+    said = [
+        json.loads(line.split("LOSSES ", 1)[1]) for line in text.splitlines() if "LOSSES " in line
+    ]
+    job.check.ok(
+        "losses by dataset add up",
+        len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said),
+        said,
+    )
+    job.check.equal(
+        "both datasets have one", {name for names, _, _ in said for name in names}, {"web", "code"}
+    )
 job.check.exit()

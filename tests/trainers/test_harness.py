@@ -9,8 +9,14 @@ from harness import Checks, Job
 SAVE = 'dcp.save({"model": weights'
 WRONG = {
     "a batch taken ahead of the checkpoint is lost": (SAVE, "next(data)\n        " + SAVE),
-    "a checkpoint behind the model repeats rows": ("loss.backward()", "step == 5 or data.commit()\n    loss.backward()"),
-    "ranks that all read the first one's rows": ("micro_batch=2)", "micro_batch=2, rank=0, world=dist.get_world_size(), strict=False)"),
+    "a checkpoint behind the model repeats rows": (
+        "loss.backward()",
+        "step == 5 or data.commit()\n    loss.backward()",
+    ),
+    "ranks that all read the first one's rows": (
+        "micro_batch=2)",
+        "micro_batch=2, rank=0, world=dist.get_world_size(), strict=False)",
+    ),
 }
 check = Checks()
 for name, (old, new) in WRONG.items():

@@ -7,15 +7,25 @@ import os
 import torch
 from harness import Job
 
-VALID = {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}
+VALID = {
+    "seed": 1,
+    "seq_len": 32,
+    "epochs": 1,
+    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+}
 
 with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
     job.start(1, hold=7)
     job.start(2, hold=7)
     job.start(1)
     job.prove(steps=15, resumed=[5, 10])
-    logged = "".join(open(path).read() for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv")))
-    job.check.has("what the logger got", logged, "tokend/tokens_per_second", "tokend/wait_share", "valid")
+    logged = "".join(
+        open(path).read()
+        for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv"))
+    )
+    job.check.has(
+        "what the logger got", logged, "tokend/tokens_per_second", "tokend/wait_share", "valid"
+    )
     check = job.check
 
 SAVE = """class Save(L.Callback):
@@ -37,7 +47,11 @@ with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=che
     saved = torch.load(last)
     del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     torch.save(saved, last)
-    check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
+    check.has(
+        "a checkpoint without a cursor",
+        job.start(1, fails=True),
+        "the checkpoint has no cursor of tokend",
+    )
 
 # Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over the others.
 PARALLEL = """    def configure_model(self):
@@ -50,9 +64,16 @@ PARALLEL = """    def configure_model(self):
 
     def training_step"""
 
-with Job("train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}, check=check) as job:
-    job.edit('strategy="ddp"', 'strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]) // 2, 2)')
-    job.edit("import torch\n", "import torch\nfrom lightning.pytorch.strategies import ModelParallelStrategy\n")
+with Job(
+    "train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}, check=check
+) as job:
+    job.edit(
+        'strategy="ddp"', 'strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]) // 2, 2)'
+    )
+    job.edit(
+        "import torch\n",
+        "import torch\nfrom lightning.pytorch.strategies import ModelParallelStrategy\n",
+    )
     job.edit("    def training_step", PARALLEL)
     job.start(2, hold=7)
     job.start(4)
@@ -63,7 +84,9 @@ with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=che
     job.prove_edited()
 
 # A finite stream ends the training.
-with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40) as job:
+with Job(
+    "train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40
+) as job:
     job.edit("max_steps=15", "max_steps=100")
     job.start(2)
     job.prove(steps=5, resumed=[])

@@ -41,16 +41,38 @@ with system.Place() as place:
     system.TOKEND = os.path.join(os.path.dirname(sys.executable), "tokend")
     place.shard("web/a.bin", 10_000)
     train = {"seed": 1, "seq_len": 32, "datasets": system.datasets("web")}
-    daemon = system.Daemon(place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}}))
+    daemon = system.Daemon(
+        place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}})
+    )
     # Stream, accumulated batches, the ends of the starts, batches up to the save that the next start goes on from.
-    runs = (("train", 1, (7, 12), [5]), ("train", 2, (7, 12), [10]), ("finite", 1, (7, 22, "all"), [5, 20]))
+    runs = (
+        ("train", 1, (7, 12), [5]),
+        ("train", 2, (7, 12), [10]),
+        ("finite", 1, (7, 22, "all"), [5, 20]),
+    )
     for stream, accumulate, starts, saves in runs:
         out, rows = place.file(f"{stream}-{accumulate}"), []
         for number, steps in enumerate(starts):
-            code, _, err = system.run(sys.executable, "-c", TRAIN, daemon.socket, stream, out, steps, accumulate, timeout=200)
-            checks.equal(f"{stream}, {accumulate} batches a step, up to {steps}", (code, err if code else ""), (0, ""))
+            code, _, err = system.run(
+                sys.executable,
+                "-c",
+                TRAIN,
+                daemon.socket,
+                stream,
+                out,
+                steps,
+                accumulate,
+                timeout=200,
+            )
+            checks.equal(
+                f"{stream}, {accumulate} batches a step, up to {steps}",
+                (code, err if code else ""),
+                (0, ""),
+            )
             with open(out) as file:
-                rows += [position for line in file for position in json.loads(line) if position >= 0]
+                rows += [
+                    position for line in file for position in json.loads(line) if position >= 0
+                ]
             os.unlink(out)
             if number < len(saves):
                 checks.ok("  some steps were not saved", len(rows) > 4 * saves[number], len(rows))

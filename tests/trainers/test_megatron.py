@@ -13,7 +13,14 @@ from harness import HERE, Job
 from tokend.megatron import TokendIterator
 
 EOS = 5
-FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
+FINITE = {
+    "finite": {
+        "seed": 1,
+        "seq_len": 32,
+        "epochs": 1,
+        "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+    }
+}
 
 
 class Megatron(Job):
@@ -21,9 +28,23 @@ class Megatron(Job):
         return 8
 
     def train(self, tp, steps, saved=None, **more):
-        there = saved and (lambda: bool(glob.glob(os.path.join(self.work, "checkpoint", f"{saved:08}", "metadata.json"))))
+        there = saved and (
+            lambda: bool(
+                glob.glob(os.path.join(self.work, "checkpoint", f"{saved:08}", "metadata.json"))
+            )
+        )
         # traced.py notes, megatron_run.py stands in for the GPU
-        self.start(4, "mcore.py", steps, tp, 2, 2, launcher=os.path.join(HERE, "megatron_run.py"), until=there, **more)
+        self.start(
+            4,
+            "mcore.py",
+            steps,
+            tp,
+            2,
+            2,
+            launcher=os.path.join(HERE, "megatron_run.py"),
+            until=there,
+            **more,
+        )
         self.starts[-1].tp = tp
 
     def steps(self, start):
@@ -50,37 +71,84 @@ def batches(job):
     keys = {"rank": 0, "world": 1, "socket": job.daemon.socket}
     batch = next(TokendIterator("train", 4, documents=True, seq_len=seq, **keys))
     wrong = []
-    for tokens, positions, starts, longest in zip(*(batch[k].tolist() for k in ("tokens", "position_ids", "cu_seqlens", "max_seqlen"))):
+    for tokens, positions, starts, longest in zip(
+        *(batch[k].tolist() for k in ("tokens", "position_ids", "cu_seqlens", "max_seqlen"))
+    ):
         begin = [0, *(i + 1 for i, token in enumerate(tokens[:-1]) if token == EOS)]
         want = begin + [seq] * (seq + 1 - len(begin))
         lengths = [b - a for a, b in zip(begin, [*begin[1:], seq])]
-        if starts != want or longest != max(lengths) or positions != [i for n in lengths for i in range(n)]:
+        if (
+            starts != want
+            or longest != max(lengths)
+            or positions != [i for n in lengths for i in range(n)]
+        ):
             wrong.append((tokens, starts, longest, positions))
     check.ok("documents: cu_seqlens, max_seqlen, position_ids", not wrong, wrong)
-    check.ok("there are documents to see", (batch["cu_seqlens"] < seq).sum() > 4, batch["cu_seqlens"])
+    check.ok(
+        "there are documents to see", (batch["cu_seqlens"] < seq).sum() > 4, batch["cu_seqlens"]
+    )
 
     held_out = numpy.fromfile(job.file("held-out.bin"), "<u2")
     rows = sorted(held_out[at : at + seq + 1].tolist() for at in range(0, 7 * seq, seq))
     taken = list(TokendIterator("finite", 4, attention_mask=True, **keys))
-    tokens, labels, counts = (torch.cat([b[k] for b in taken]) for k in ("tokens", "labels", "loss_mask"))
+    tokens, labels, counts = (
+        torch.cat([b[k] for b in taken]) for k in ("tokens", "labels", "loss_mask")
+    )
     got = sorted(tokens[i].tolist() + labels[i, -1:].tolist() for i in range(7))
     check.ok("tokens and labels", got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), got)
-    check.ok("padding counts for nothing", counts[:7].all() and not counts[7:].any() and not labels[7:].any(), counts)
+    check.ok(
+        "padding counts for nothing",
+        counts[:7].all() and not counts[7:].any() and not labels[7:].any(),
+        counts,
+    )
     check.equal("its type and shape", (counts.dtype, *counts.shape), (torch.float32, 8, seq))
     mask = taken[0]["attention_mask"]
-    check.ok("attention_mask", mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [at > 5 for at in range(seq)], mask)
+    check.ok(
+        "attention_mask",
+        mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [at > 5 for at in range(seq)],
+        mask,
+    )
 
-    args = types.SimpleNamespace(micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
-                                 create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves[1]"))
-    begins(check, "from the samples consumed", args, keys, 16, f"{args.dataloader_save} holds no cursor")
+    args = types.SimpleNamespace(
+        micro_batch_size=4,
+        seq_length=seq,
+        iteration=2,
+        consumed_train_samples=16,
+        create_attention_mask_in_dataloader=False,
+        dataloader_save=job.file("saves[1]"),
+    )
+    begins(
+        check,
+        "from the samples consumed",
+        args,
+        keys,
+        16,
+        f"{args.dataloader_save} holds no cursor",
+    )
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
-    begins(check, "from what --dataloader-save kept", args, keys, 20, f"the cursor in {job.file('saves[1]', *iteration)}")
+    begins(
+        check,
+        "from what --dataloader-save kept",
+        args,
+        keys,
+        20,
+        f"the cursor in {job.file('saves[1]', *iteration)}",
+    )
     args.iteration = 4
-    refused(check, "cursors of other iterations alone", args, keys, "iteration, 4", "load an iteration that has one")
+    refused(
+        check,
+        "cursors of other iterations alone",
+        args,
+        keys,
+        "iteration, 4",
+        "load an iteration that has one",
+    )
     args.iteration, args.consumed_train_samples = 2, 24
-    refused(check, "a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24")
+    refused(
+        check, "a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24"
+    )
     args.consumed_train_samples = 16
     args.seq_length = seq + 1
     refused(check, "another seq_length", args, keys, "seq_length", str(seq + 1), "train")
@@ -91,13 +159,22 @@ def begins(check, what, args, keys, position, why):
     with contextlib.redirect_stdout(said):
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
     check.equal(what, [iterator.loader.position for iterator in iterators], [position] * 2)
-    check.has(f"{what}: says so", said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why)
+    check.has(
+        f"{what}: says so",
+        said.getvalue(),
+        f"tokend: stream 'train' begins at sample {position}: ",
+        why,
+    )
     check.equal(f"{what}: once", said.getvalue().count("\n"), 1)
 
 
 def refused(check, what, args, keys, *said):
     try:
-        check.ok(f"{what}: refused", False, TokendIterator.from_args("train", args, **keys).loader.position)
+        check.ok(
+            f"{what}: refused",
+            False,
+            TokendIterator.from_args("train", args, **keys).loader.position,
+        )
     except ValueError as error:
         check.has(f"{what}: refused", str(error), *said)
 

@@ -11,7 +11,14 @@ from olmo_core.data.utils import get_document_lengths
 from tokend.olmo import TokendDataLoader
 
 EOS = 5
-FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
+FINITE = {
+    "finite": {
+        "seed": 1,
+        "seq_len": 32,
+        "epochs": 1,
+        "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+    }
+}
 
 
 class Olmo(Job):
@@ -23,7 +30,9 @@ class Olmo(Job):
         return {step and step - 1: rows for step, rows in super().steps(start).items()}
 
     def saved(self, step):
-        return lambda: bool(glob.glob(os.path.join(self.work, "checkpoints", f"step{step}", ".metadata.json")))
+        return lambda: bool(
+            glob.glob(os.path.join(self.work, "checkpoints", f"step{step}", ".metadata.json"))
+        )
 
 
 with Olmo("olmo.py", discards=True) as job:
@@ -41,12 +50,20 @@ with Olmo("olmo.py", check=job.check, discards=True) as job:
 
 IMPORT = "from tokend.olmo import"
 for name, then, option, imported in (
-    ("tensor", 4, "tp_config=TransformerTensorParallelConfig(degree=2)",
-     "from olmo_core.train.train_module import TransformerTensorParallelConfig"),
+    (
+        "tensor",
+        4,
+        "tp_config=TransformerTensorParallelConfig(degree=2)",
+        "from olmo_core.train.train_module import TransformerTensorParallelConfig",
+    ),
     # With two shards beside, on four processes, OLMo breaks over gloo in its dry run, before it has any data.
-    ("context", 2, "cp_config=TransformerContextParallelConfig(degree=2, uly=UlyssesContextParallelStyle())",
-     "from olmo_core.nn.attention.ring import UlyssesContextParallelStyle\n"
-     "from olmo_core.train.train_module import TransformerContextParallelConfig"),
+    (
+        "context",
+        2,
+        "cp_config=TransformerContextParallelConfig(degree=2, uly=UlyssesContextParallelStyle())",
+        "from olmo_core.nn.attention.ring import UlyssesContextParallelStyle\n"
+        "from olmo_core.train.train_module import TransformerContextParallelConfig",
+    ),
 ):
     print(f"=== {name}-parallel 2", flush=True)
     with Olmo("olmo.py", check=job.check, copies=2, discards=True) as job:
@@ -69,22 +86,40 @@ def batches(job):
     check.equal("max_doc_lens", batch["max_doc_lens"], [max(row) for row in want])
     check.ok("there are documents to see", len(want[0]) > 1, want)
     mock = data.get_mock_batch()
-    check.equal("a mock batch has what one has", {name: len(part) for name, part in mock.items()}, dict.fromkeys(batch, 4))
+    check.equal(
+        "a mock batch has what one has",
+        {name: len(part) for name, part in mock.items()},
+        dict.fromkeys(batch, 4),
+    )
     check.equal("and takes nothing", data.loader.position, 8)
     data.global_batch_size = 8 * seq  # as BatchSizeScheduler does
     data.reshuffle(1)
-    check.equal("the global batch may grow", [len(batch["input_ids"]) for _, batch in zip(range(2), data)], [8, 8])
+    check.equal(
+        "the global batch may grow",
+        [len(batch["input_ids"]) for _, batch in zip(range(2), data)],
+        [8, 8],
+    )
     check.equal("and nothing is lost", data.loader.position, 24)
 
     finite = TokendDataLoader("finite", **keys)
     finite.reshuffle(1)
     check.equal("a finite stream has a length", len(finite), 2)
     labels = torch.cat([batch["labels"] for batch in finite])
-    check.ok("padding has no labels", (labels[7:] == -100).all() and (labels[:7] >= 0).all(), labels)
+    check.ok(
+        "padding has no labels", (labels[7:] == -100).all() and (labels[:7] >= 0).all(), labels
+    )
     for what, name, call in (
         ("a second epoch", "finite", lambda: finite.reshuffle(2)),
-        ("another sequence_length", "sequence_length", lambda: TokendDataLoader("train", **{**keys, "sequence_length": seq // 2})),
-        ("a batch that does not divide", "global_batch_size", lambda: TokendDataLoader("train", **{**keys, "global_batch_size": 50})),
+        (
+            "another sequence_length",
+            "sequence_length",
+            lambda: TokendDataLoader("train", **{**keys, "sequence_length": seq // 2}),
+        ),
+        (
+            "a batch that does not divide",
+            "global_batch_size",
+            lambda: TokendDataLoader("train", **{**keys, "global_batch_size": 50}),
+        ),
     ):
         try:
             check.ok(f"{what} is refused", False, call())

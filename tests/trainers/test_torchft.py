@@ -31,7 +31,9 @@ def proof(job, steps):
             if step is None:
                 given_back |= {position[tuple(row)] for row in rows} - {None}
             else:
-                committed.setdefault(step, []).append([at for at in (position[tuple(row)] for row in rows) if at is not None])
+                committed.setdefault(step, []).append(
+                    [at for at in (position[tuple(row)] for row in rows) if at is not None]
+                )
     at, worlds, wrong = 0, [], []
     for step in range(1, steps + 1):
         groups = committed.get(step, [])
@@ -43,9 +45,17 @@ def proof(job, steps):
     changes = [world for i, world in enumerate(worlds) if i == 0 or worlds[i - 1] != world]
     job.check.ok(f"rows 0 to {at - 1}, each once, in the order of {steps} steps", not wrong, wrong)
     job.check.equal("as many groups in a step", changes, [1, 2, 1, 2])
-    job.check.equal("all steps were committed", sorted(step for step in committed), list(range(1, steps + 1)))
-    twice = [committed_rows for committed_rows in committed.get(19, [[]]) if set(committed_rows) <= given_back]
-    job.check.equal("the rows of the 19th step, which at first failed in both groups, came again", len(twice), 2)
+    job.check.equal(
+        "all steps were committed", sorted(step for step in committed), list(range(1, steps + 1))
+    )
+    twice = [
+        committed_rows
+        for committed_rows in committed.get(19, [[]])
+        if set(committed_rows) <= given_back
+    ]
+    job.check.equal(
+        "the rows of the 19th step, which at first failed in both groups, came again", len(twice), 2
+    )
     job.check.equal("tokctl verify", job.verify(at), all_taken(at))
 
 
@@ -53,7 +63,16 @@ def lighthouse(job):
     """The one of torchft; its address."""
     log = job.file("lighthouse.log")
     program = os.path.join(os.path.dirname(sys.executable), "torchft_lighthouse")
-    bind = ["--min_replicas", "1", "--bind", "127.0.0.1:0", "--join_timeout_ms", "2000", "--heartbeat_timeout_ms", "1000"]
+    bind = [
+        "--min_replicas",
+        "1",
+        "--bind",
+        "127.0.0.1:0",
+        "--join_timeout_ms",
+        "2000",
+        "--heartbeat_timeout_ms",
+        "1000",
+    ]
     with open(log, "wb") as out:
         job.spawn([program, *bind], stdout=out, stderr=out)
     wait(lambda: "listening on: http" in open(log).read(), "the lighthouse")
@@ -69,7 +88,10 @@ def live(mode, check):
 
         def beside(first, behind, **more):
             """Another group, while the first one stands still behind so many steps; it asks for its first quorum then."""
-            wait(lambda: first.noted_any(held=behind) or first.ended(), f"the first group's step {behind + 1}")
+            wait(
+                lambda: first.noted_any(held=behind) or first.ended(),
+                f"the first group's step {behind + 1}",
+            )
             other = job.launch(1, STEPS, REPLICA_GROUP_ID=1, **there, **more)
             wait(lambda: other.noted_any(loader="train") or other.ended(), "the other group")
             time.sleep(2)
@@ -83,7 +105,9 @@ def live(mode, check):
         third = beside(first, 12)
         wait(lambda: first.ended() and third.ended(), "the end")
         print(f"--- {mode} quorum: {time.monotonic() - first.began:.1f} s", flush=True)
-        if not check.equal(f"{mode} quorum: exit status", [first.child.poll(), third.child.poll()], [0, 0]):
+        if not check.equal(
+            f"{mode} quorum: exit status", [first.child.poll(), third.child.poll()], [0, 0]
+        ):
             print(first.kill()[-6000:], third.kill()[-6000:])
         proof(job, STEPS)
 

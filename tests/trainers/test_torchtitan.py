@@ -9,9 +9,23 @@ from harness import HERE, Checks, Job
 
 class Titan(Job):
     def train(self, world, *arguments, saved=None, **more):
-        until = saved and (lambda: os.path.exists(os.path.join(self.work, "outputs", "checkpoint", f"step-{saved}", ".metadata")))
-        arguments = ["--module", "titan_tiny", "--config", "tiny", "--dataloader.record", os.path.join(self.records, "train"), *arguments]
-        return self.start(world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more)
+        until = saved and (
+            lambda: os.path.exists(
+                os.path.join(self.work, "outputs", "checkpoint", f"step-{saved}", ".metadata")
+            )
+        )
+        arguments = [
+            "--module",
+            "titan_tiny",
+            "--config",
+            "tiny",
+            "--dataloader.record",
+            os.path.join(self.records, "train"),
+            *arguments,
+        ]
+        return self.start(
+            world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more
+        )
 
 
 class Pipeline(Titan):
@@ -24,12 +38,27 @@ class Pipeline(Titan):
         """A stage learns its shapes from its first micro-batch, by one call more."""
         steps = super().steps(start)
         first = min(filter(None, steps), default=None)
-        return {step: [list(row) for row in set(map(tuple, rows))] if step == first else rows for step, rows in steps.items()}
+        return {
+            step: [list(row) for row in set(map(tuple, rows))] if step == first else rows
+            for step, rows in steps.items()
+        }
 
 
-PIPELINE = ("--parallelism.pipeline_parallel_degree", 2, "--parallelism.pipeline_parallel_schedule", "1F1B")
+PIPELINE = (
+    "--parallelism.pipeline_parallel_degree",
+    2,
+    "--parallelism.pipeline_parallel_schedule",
+    "1F1B",
+)
 check = Checks()
-FINITE = {"finite": {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": [{"name": "held-out", "path": "held-out.bin"}]}}
+FINITE = {
+    "finite": {
+        "seed": 1,
+        "seq_len": 32,
+        "epochs": 1,
+        "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+    }
+}
 for job, options in (
     (Titan("titan.py", check=check, streams=FINITE), ()),
     (Titan("titan.py", check=check, copies=2), ("--parallelism.tensor_parallel_degree", 2)),
@@ -43,16 +72,24 @@ for job, options in (
         validates = {} if options else {"VALIDATE": 1}
         text = job.train(least, *options, **validates)
         if validates:
-            check.ok("validation over a finite stream, begun anew each time", text.count("validate step: 15") == 1, text[-3000:])
+            check.ok(
+                "validation over a finite stream, begun anew each time",
+                text.count("validate step: 15") == 1,
+                text[-3000:],
+            )
         job.prove(steps=15, resumed=[5, 10])
 with Titan("titan.py", check=check) as job:
     # What an operator has saved torchtitan saves, too.
-    job.train(2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain)
+    job.train(
+        2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain
+    )
     step = job.drained()
     job.train(1, "--training.steps", step + 3)
     job.prove(steps=step + 3, resumed=[step])
     refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
-    check.has("a last checkpoint of the model alone", refused, "last_save_model_only True", "an operator")
+    check.has(
+        "a last checkpoint of the model alone", refused, "last_save_model_only True", "an operator"
+    )
 with Job(None, check=check) as meshes:
     ep_mesh.prove(meshes, "torchtitan")
 check.exit()

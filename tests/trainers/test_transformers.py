@@ -23,7 +23,13 @@ def terminate(pids):
 def losses(job):
     """Every token of a window is a label once, with or without the model's own shift; documents do not see each other."""
     torch.manual_seed(0)
-    tiny = {"vocab_size": 2048, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tiny = {
+        "vocab_size": 2048,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     model = LlamaForCausalLM(LlamaConfig(use_cache=False, **tiny))  # as the Trainer has it
     with Loader("train", 2, socket=job.daemon.socket, documents=True, run="losses") as data:
         batch = next(batch for batch in data if len(batch["cu_seqlens"]) > 4)
@@ -35,9 +41,19 @@ def losses(job):
     with torch.no_grad():
         logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
         apart = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-        within = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, :-1].flatten())
-        job.check.ok("loss of the labels that tokend shifts", torch.allclose(model(**shifted).loss, apart), (model(**shifted).loss, apart))
-        job.check.ok("loss of the labels that the model shifts", torch.allclose(model(**own).loss, within), (model(**own).loss, within))
+        within = torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), batch["labels"][:, :-1].flatten()
+        )
+        job.check.ok(
+            "loss of the labels that tokend shifts",
+            torch.allclose(model(**shifted).loss, apart),
+            (model(**shifted).loss, apart),
+        )
+        job.check.ok(
+            "loss of the labels that the model shifts",
+            torch.allclose(model(**own).loss, within),
+            (model(**own).loss, within),
+        )
         starts, alone = batch["cu_seqlens"].tolist(), []
         for begin, end in zip(starts, starts[1:], strict=False):
             alone.append(model(input_ids=batch["input_ids"].flatten()[None, begin:end]).logits[0])
@@ -48,15 +64,30 @@ def losses(job):
 def refusals(job):
     job.edit("max_steps=15", "max_steps=20")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
-    job.check.has("another micro-batch", job.start(1, fails=True), "micro_batch is 3, but per_device_train_batch_size is 2")
+    job.check.has(
+        "another micro-batch",
+        job.start(1, fails=True),
+        "micro_batch is 3, but per_device_train_batch_size is 2",
+    )
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
-    job.check.has("another world", job.start(1, fails=True), "of a world of 2, the Trainer has 1 data-parallel ranks")
+    job.check.has(
+        "another world",
+        job.start(1, fails=True),
+        "of a world of 2, the Trainer has 1 data-parallel ranks",
+    )
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
-    last = max(glob.glob(os.path.join(job.work, "checkpoints", "*")), key=lambda path: int(path.split("-")[-1]))
+    last = max(
+        glob.glob(os.path.join(job.work, "checkpoints", "*")),
+        key=lambda path: int(path.split("-")[-1]),
+    )
     state = os.path.join(last, "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
-    job.check.has("a checkpoint without a cursor", job.start(1, fails=True), "the checkpoint has no cursor of tokend")
+    job.check.has(
+        "a checkpoint without a cursor",
+        job.start(1, fails=True),
+        "the checkpoint has no cursor of tokend",
+    )
 
 
 with Job("train_transformers.py", accumulate=2) as job:

@@ -10,7 +10,9 @@ PLACE = "tokend.Loader: takes the place of a DataLoader, and is not a dataset"
 
 with Job(None) as job:
     for steps in (-1, 5):
-        arguments = TrainingArguments(output_dir=job.file("out"), report_to=[], use_cpu=True, max_steps=steps)
+        arguments = TrainingArguments(
+            output_dir=job.file("out"), report_to=[], use_cpu=True, max_steps=steps
+        )
         with Loader("train", 2, socket=job.daemon.socket, run="dataset") as data:
             said = "nothing"
             try:

@@ -30,10 +30,21 @@ if not hasattr(torch.distributed, "set_timeout"):
     torch.distributed.set_timeout = lambda timeout, group=None: None
 
 
-def step(schedule, *, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, loss_kwargs=None, return_outputs=True):
+def step(
+    schedule,
+    *,
+    arg_mbs=None,
+    kwarg_mbs=None,
+    target_mbs=None,
+    losses=None,
+    loss_kwargs=None,
+    return_outputs=True,
+):
     schedule._stage.has_backward = schedule._has_backward
     schedule._stage.clear_runtime_states()
-    schedule._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs)
+    schedule._step_microbatches(
+        arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs
+    )
 
 
 if "arg_mbs" not in inspect.signature(PipelineScheduleSingle.step).parameters:

@@ -54,16 +54,27 @@ def model():
     config = Llama3Model.Config(
         dim=DIM,
         vocab_size=VOCAB,
-        tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=DIM, param_init=_EMBEDDING_INIT),
+        tok_embeddings=Embedding.Config(
+            num_embeddings=VOCAB, embedding_dim=DIM, param_init=_EMBEDDING_INIT
+        ),
         norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM_INIT),
-        lm_head=Linear.Config(in_features=DIM, out_features=VOCAB, param_init=_output_linear_init(DIM)),
+        lm_head=Linear.Config(
+            in_features=DIM, out_features=VOCAB, param_init=_output_linear_init(DIM)
+        ),
         layers=_build_llama3_layers(
-            fuse_qkv=True, n_layers=LAYERS, dim=DIM, n_heads=HEADS, hidden_dim=128,
-            rope=ComplexRoPE.Config(dim=DIM // HEADS, max_seq_len=SEQ, theta=10000), attn_backend=attention,
+            fuse_qkv=True,
+            n_layers=LAYERS,
+            dim=DIM,
+            n_heads=HEADS,
+            hidden_dim=128,
+            rope=ComplexRoPE.Config(dim=DIM // HEADS, max_seq_len=SEQ, theta=10000),
+            attn_backend=attention,
         ),
     )
     for layer in config.layers:
-        layer.attention.inner_attention = ScaledDotProductAttention.Config()  # flex wants a compiler
+        layer.attention.inner_attention = (
+            ScaledDotProductAttention.Config()
+        )  # flex wants a compiler
 
     def parallelize(model, **keys):
         model = base.parallelize_fn(model, **keys)
@@ -84,10 +95,17 @@ def tiny():
         loss=CrossEntropyLoss.Config(global_vocab_size=VOCAB),
         hf_assets_path="",
         validator=Validator.Config(
-            enable=bool(os.environ.get("VALIDATE")), freq=5, steps=-1, dataloader=TokendDataLoader.Config(stream="finite"),
+            enable=bool(os.environ.get("VALIDATE")),
+            freq=5,
+            steps=-1,
+            dataloader=TokendDataLoader.Config(stream="finite"),
         ),
         training=TrainingConfig(
-            local_batch_size=2, seq_len=SEQ, steps=15, disable_cuda_graphs=True, mixed_precision_param="float32",
+            local_batch_size=2,
+            seq_len=SEQ,
+            steps=15,
+            disable_cuda_graphs=True,
+            mixed_precision_param="float32",
             global_batch_size=int(os.environ.get("GLOBAL_BATCH", -1)),
         ),
         parallelism=replace(config.parallelism, spmd_backend="partial_dtensor"),

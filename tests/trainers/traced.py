@@ -24,7 +24,10 @@ import tokend
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_file = os.open(os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_file = os.open(
+    os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"),
+    os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+)
 _holds = {int(n) for n in os.environ.get("TRACE_HOLD", "").split(",") if n}
 _inside = threading.local()
 _steps = 0
@@ -39,12 +42,22 @@ def inputs(arguments, named):
     for name in ("input_ids", "tokens", "input"):
         if torch.is_tensor(named.get(name)):
             return named[name]
-    first = arguments[0] if arguments else next((a for a in named.values() if torch.is_tensor(a)), None)
-    return first if torch.is_tensor(first) and first.ndim == 2 and first.dtype in (torch.int32, torch.int64) else None
+    first = (
+        arguments[0] if arguments else next((a for a in named.values() if torch.is_tensor(a)), None)
+    )
+    return (
+        first
+        if torch.is_tensor(first) and first.ndim == 2 and first.dtype in (torch.int32, torch.int64)
+        else None
+    )
 
 
 def before(module, arguments):
-    if torch.compiler.is_compiling() or getattr(_inside, "module", None) is not None or not torch.is_grad_enabled():
+    if (
+        torch.compiler.is_compiling()
+        or getattr(_inside, "module", None) is not None
+        or not torch.is_grad_enabled()
+    ):
         return
     # Hooks for all modules are not given the arguments that have names; the caller has them.
     tokens = inputs(arguments, sys._getframe(1).f_locals.get("kwargs", {}))
@@ -85,7 +98,9 @@ def settle():
 
 def running(thread):
     try:
-        name, state = open(f"/proc/self/task/{thread}/stat").read().split(" (", 1)[1].rsplit(") ", 1)
+        name, state = (
+            open(f"/proc/self/task/{thread}/stat").read().split(" (", 1)[1].rsplit(") ", 1)
+        )
     except OSError:
         return False  # it has ended
     return name == "pt_gloo_runloop" and state[0] == "R"
@@ -107,7 +122,12 @@ def main():
     make = tokend.Loader.__init__
 
     def recorded(loader, stream, *arguments, **named):
-        make(loader, stream, *arguments, **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named})
+        make(
+            loader,
+            stream,
+            *arguments,
+            **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named},
+        )
         note(loader=stream)
 
     tokend.Loader.__init__ = recorded

@@ -80,8 +80,14 @@ def package(name, downloads):
     if not found:
         say(f"{name}: apt-get download")
         try:
-            subprocess.run(["apt-get", "download", name], cwd=downloads, check=True, timeout=120,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["apt-get", "download", name],
+                cwd=downloads,
+                check=True,
+                timeout=120,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         except (OSError, subprocess.SubprocessError):
             return None
         found = sorted(downloads.glob(name + "_*.deb"))
@@ -91,11 +97,20 @@ def package(name, downloads):
 def sources(data):
     downloads = data / "packages"
     downloads.mkdir(parents=True, exist_ok=True)
-    yield "code", python_files(sysconfig.get_path("stdlib"), "/usr/lib/python3", pathlib.Path(numpy.__file__).parent)
+    yield (
+        "code",
+        python_files(
+            sysconfig.get_path("stdlib"), "/usr/lib/python3", pathlib.Path(numpy.__file__).parent
+        ),
+    )
     for name, deb_name, wanted, instead in (
         ("manual", "python3.11-doc", lambda path: path.endswith(".txt"), ["/usr/share/man"]),
-        ("kernel", "linux-doc-6.1", lambda path: path.endswith((".rst.gz", ".txt.gz")) and "translations" not in path,
-         ["/usr/share/doc", "/usr/share/common-licenses"]),
+        (
+            "kernel",
+            "linux-doc-6.1",
+            lambda path: path.endswith((".rst.gz", ".txt.gz")) and "translations" not in path,
+            ["/usr/share/doc", "/usr/share/common-licenses"],
+        ),
     ):
         deb = package(name=deb_name, downloads=downloads)
         if deb is None:
@@ -116,8 +131,20 @@ def tokenizer():
             missing.append(requirement)
     if missing:
         say("installing " + ", ".join(missing))
-        pip = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", *missing],
-                             stderr=subprocess.PIPE, text=True)
+        pip = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--disable-pip-version-check",
+                *missing,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if pip.returncode:
             raise RuntimeError(f"pip could not install {', '.join(missing)}:\n{pip.stderr.strip()}")
         importlib.invalidate_caches()
@@ -187,7 +214,9 @@ def intact(data, recipe):
     """The summary of an earlier run, if this recipe made it and every shard is as it was left."""
     try:
         stamp = json.loads((data / "stamp.json").read_text())
-        if stamp["recipe"] == recipe and all(digest(data / path) == was for path, was in stamp["shards"].items()):
+        if stamp["recipe"] == recipe and all(
+            digest(data / path) == was for path, was in stamp["shards"].items()
+        ):
             return stamp["tokens"]
     except (OSError, ValueError, KeyError):
         pass
@@ -210,18 +239,25 @@ def prepare(data):
             (valid if number % HELD_OUT == HELD_OUT - 1 else shards).add(document)
             if time.monotonic() - shown > 1:
                 shown = time.monotonic()
-                say(f"{name:7} {number + 1:6,} documents, {(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ...")
+                say(
+                    f"{name:7} {number + 1:6,} documents, {(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ..."
+                )
             if shards.tokens >= DATASET_TOKENS:
                 break
         shards.flush()
         tokens[name] = shards.tokens
         files += shards.files
-        say(f"{name:7} {number + 1:6,} documents, {shards.tokens / 1e6:5.1f} M tokens in {len(shards.files)} shards, "
-            f"{time.monotonic() - began:.1f} s")
+        say(
+            f"{name:7} {number + 1:6,} documents, {shards.tokens / 1e6:5.1f} M tokens in {len(shards.files)} shards, "
+            f"{time.monotonic() - began:.1f} s"
+        )
     valid.flush()
     tokens["valid"] = valid.tokens
-    stamp = {"recipe": recipe, "tokens": tokens,
-             "shards": {str(path.relative_to(data)): digest(path) for path in files + valid.files}}
+    stamp = {
+        "recipe": recipe,
+        "tokens": tokens,
+        "shards": {str(path.relative_to(data)): digest(path) for path in files + valid.files},
+    }
     temporary = data / "stamp.json.tmp"
     temporary.write_text(json.dumps(stamp, indent=1))
     os.replace(temporary, data / "stamp.json")

@@ -26,8 +26,15 @@ def start(command, log, environment):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
     with open(log, "a") as output:
-        return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                env={**os.environ, **environment}, start_new_session=True, preexec_fn=with_parent)
+        return subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            preexec_fn=with_parent,
+        )
 
 
 def stat(pid):

@@ -22,13 +22,17 @@ class Attempt:
     def __init__(self, directory, name, world):
         ranks = [read(directory / f"{name}-{rank}.jsonl") for rank in range(world)]
         self.world, self.start = world, ranks[0][0]["start"]
-        assert all(lines[0]["start"] == self.start and lines[0]["world"] == world for lines in ranks)
+        assert all(
+            lines[0]["start"] == self.start and lines[0]["world"] == world for lines in ranks
+        )
         self.steps = defaultdict(list)  # step → one entry a rank
         for lines in ranks:
             for line in lines:
                 if "step" in line:
                     self.steps[line["step"]].append(line)
-        self.last = [lines[-1] for lines in ranks if "valid" in lines[-1]]  # of ranks that ended by themselves
+        self.last = [
+            lines[-1] for lines in ranks if "valid" in lines[-1]
+        ]  # of ranks that ended by themselves
 
     def rows(self, step):
         for entry in self.steps[step]:
@@ -45,7 +49,9 @@ def surviving(attempts):
 
 def plan(tokctl, config, stream, count):
     command = [tokctl, "plan", "-c", config, stream, "--from", "0", "--count", str(count), "--json"]
-    lines = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    lines = subprocess.run(
+        [str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     return [json.loads(line) for line in lines.splitlines()]
 
 
@@ -64,7 +70,7 @@ class Shards:
 
     def checksum(self, row):
         at = row["offset"]
-        window = self.files[row["dataset"], row["shard"]][at:at + self.seq_len + 1]
+        window = self.files[row["dataset"], row["shard"]][at : at + self.seq_len + 1]
         return zlib.crc32(window[1:].tobytes(), zlib.crc32(window[:-1].tobytes()))
 
     def holds(self, row):
@@ -81,36 +87,58 @@ def check(attempts, order, shards, global_batch):
     for step, attempt in steps:
         rows = list(attempt.rows(step))
         seen.update(position for position, _, _ in rows)
-        moved += sorted(position for position, _, _ in rows) != list(range(step * global_batch, (step + 1) * global_batch))
+        moved += sorted(position for position, _, _ in rows) != list(
+            range(step * global_batch, (step + 1) * global_batch)
+        )
         for position, dataset, checksum in rows:
             row = order[position] if position < len(order) else None
-            altered += not (row and row["position"] == position and row["dataset"] == dataset
-                            and shards.holds(row) and shards.checksum(row) == checksum)
+            altered += not (
+                row
+                and row["position"] == position
+                and row["dataset"] == dataset
+                and shards.holds(row)
+                and shards.checksum(row) == checksum
+            )
     windows = Counter((row["dataset"], row["epoch"], row["window"]) for row in order)
-    undone = [(attempt, step) for attempt, following in zip(attempts, attempts[1:])
-              for step in attempt.steps if step >= following.start]
-    again = {position: checksum for step, attempt in steps for position, _, checksum in attempt.rows(step)}
+    undone = [
+        (attempt, step)
+        for attempt, following in zip(attempts, attempts[1:])
+        for step in attempt.steps
+        if step >= following.start
+    ]
+    again = {
+        position: checksum
+        for step, attempt in steps
+        for position, _, checksum in attempt.rows(step)
+    }
     return {
         "samples": sum(seen.values()),
-        "repeated": sum(count - 1 for count in seen.values()) + sum(count - 1 for count in windows.values()),
+        "repeated": sum(count - 1 for count in seen.values())
+        + sum(count - 1 for count in windows.values()),
         "lost": len(order) - sum(position in seen for position in range(len(order))),
         "altered": altered,
         "moved": moved,
         "undone": len(undone),
-        "differ": sum(again.get(position) != checksum for attempt, step in undone
-                      for position, _, checksum in attempt.rows(step)),
+        "differ": sum(
+            again.get(position) != checksum
+            for attempt, step in undone
+            for position, _, checksum in attempt.rows(step)
+        ),
         "shares": Counter(row["dataset"] for row in order),
     }
 
 
 def losses(attempts):
     """Mean loss over the ranks: (steps, losses) of the surviving timeline, and the same of each undone tail."""
+
     def mean(attempt, step):
         return sum(entry["loss"] for entry in attempt.steps[step]) / len(attempt.steps[step])
 
     kept = [(step, mean(attempt, step)) for step, attempt in surviving(attempts)]
-    undone = [[(step, mean(attempt, step)) for step in sorted(attempt.steps) if step >= following.start]
-              for attempt, following in zip(attempts, attempts[1:])]
+    undone = [
+        [(step, mean(attempt, step)) for step in sorted(attempt.steps) if step >= following.start]
+        for attempt, following in zip(attempts, attempts[1:])
+    ]
     return kept, [tail for tail in undone if tail]
 
 
@@ -127,7 +155,9 @@ def text_plot(curve, marks, width=68, height=11):
         grid[round((top - mean) / max(top - bottom, 1e-9) * (height - 1))][column] = "*"
     lines = []
     for number, row in enumerate(grid):
-        label = f"{top - (top - bottom) * number / (height - 1):5.2f}" if number % 5 == 0 else " " * 5
+        label = (
+            f"{top - (top - bottom) * number / (height - 1):5.2f}" if number % 5 == 0 else " " * 5
+        )
         lines.append(f"  {label} | {''.join(row).rstrip()}")
     axis = [" "] * width
     for step, letter in marks.items():
@@ -145,16 +175,36 @@ def picture(path, curve, undone, valid, marks):
 
     figure, axes = pyplot.subplots(figsize=(9, 5), dpi=120)
     steps, values = zip(*curve)
-    means = [sum(values[max(0, n - 19):n + 1]) / (n + 1 - max(0, n - 19)) for n in range(len(values))]
+    means = [
+        sum(values[max(0, n - 19) : n + 1]) / (n + 1 - max(0, n - 19)) for n in range(len(values))
+    ]
     axes.plot(steps, values, color="tab:blue", alpha=0.35, linewidth=1, label="training, each step")
     axes.plot(steps, means, color="tab:blue", linewidth=1.8, label="training, mean of 20 steps")
     for tail in undone:
-        axes.plot(*zip(*tail), color="tab:orange", linewidth=1, linestyle="--", label="undone by the kill, then done again")
+        axes.plot(
+            *zip(*tail),
+            color="tab:orange",
+            linewidth=1,
+            linestyle="--",
+            label="undone by the kill, then done again",
+        )
     axes.plot(*zip(*valid), "o", color="tab:green", label="held-out text")
     for step, text in marks.items():
         axes.axvline(step, color="tab:red", linestyle=":", linewidth=1)
-        axes.text(step, 0.97, " " + text, rotation=90, va="top", fontsize=8, transform=axes.get_xaxis_transform())
-    axes.set(xlabel="step", ylabel="loss (nats a token)", title="A small GPT on real text, read through tokend")
+        axes.text(
+            step,
+            0.97,
+            " " + text,
+            rotation=90,
+            va="top",
+            fontsize=8,
+            transform=axes.get_xaxis_transform(),
+        )
+    axes.set(
+        xlabel="step",
+        ylabel="loss (nats a token)",
+        title="A small GPT on real text, read through tokend",
+    )
     axes.legend()
     figure.tight_layout()
     figure.savefig(path)

@@ -24,7 +24,12 @@ REPO = pathlib.Path(__file__).resolve().parents[3]
 HERE = pathlib.Path(__file__).resolve().parent
 BIN = REPO / "build" / "bin"
 RUN = REPO / "build" / "run"
-CONFIG, DATA, RECORDS, CHECKPOINTS = RUN / "tokend.yaml", RUN / "data", RUN / "records", RUN / "checkpoints"
+CONFIG, DATA, RECORDS, CHECKPOINTS = (
+    RUN / "tokend.yaml",
+    RUN / "data",
+    RUN / "records",
+    RUN / "checkpoints",
+)
 
 SEQ_LEN, GLOBAL_BATCH = 128, 16
 CHECKPOINT_EVERY = 40
@@ -87,7 +92,7 @@ class Screen:
     def progress(self, text):
         """One line that is rewritten on a terminal, and now and then a line in a log."""
         if self.live:
-            print("\r\033[K  " + text[:shutil.get_terminal_size().columns - 3], end="", flush=True)
+            print("\r\033[K  " + text[: shutil.get_terminal_size().columns - 3], end="", flush=True)
         elif time.monotonic() - self.shown > 5 and text != self.last:
             self.shown, self.last = time.monotonic(), text
             print("  " + text, flush=True)
@@ -100,7 +105,13 @@ class Daemon:
     """tokend and what it cost, over all its lives."""
 
     def __init__(self, socket_path):
-        self.socket, self.process, self.cpu_s, self.private_kib, self.shared_kib = socket_path, None, 0.0, 0, 0
+        self.socket, self.process, self.cpu_s, self.private_kib, self.shared_kib = (
+            socket_path,
+            None,
+            0.0,
+            0,
+            0,
+        )
 
     def start(self):
         """Returns the milliseconds until it answers."""
@@ -121,7 +132,10 @@ class Daemon:
             raise Failure(f"tokend ended by itself ({self.process.returncode})", RUN / "tokend.log")
         if self.process:
             private, shared = processes.memory_kib(self.process.pid)
-            self.private_kib, self.shared_kib = max(self.private_kib, private), max(self.shared_kib, shared)
+            self.private_kib, self.shared_kib = (
+                max(self.private_kib, private),
+                max(self.shared_kib, shared),
+            )
 
     def end(self, number):
         """Sends a signal and waits; SIGTERM must end it with 0."""
@@ -162,13 +176,35 @@ class Job:
         self.tails = [Tail(RECORDS / f"{name}-{rank}.jsonl") for rank in range(world)]
         self.steps, self.step, self.moved = [], 0, time.monotonic()
         self.process = processes.start(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world, HERE / "train.py",
-             "--socket", daemon.socket, "--checkpoints", CHECKPOINTS, "--record", RECORDS / name,
-             "--until", until, "--every", CHECKPOINT_EVERY],
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                world,
+                HERE / "train.py",
+                "--socket",
+                daemon.socket,
+                "--checkpoints",
+                CHECKPOINTS,
+                "--record",
+                RECORDS / name,
+                "--until",
+                until,
+                "--every",
+                CHECKPOINT_EVERY,
+            ],
             self.log,
-            {"PYTHONPATH": str(REPO / "build" / "python"), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(RUN / "tmp"),
-             "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world)), "OMP_WAIT_POLICY": "PASSIVE",
-             "GLOO_SOCKET_IFNAME": "lo"})
+            {
+                "PYTHONPATH": str(REPO / "build" / "python"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "TMPDIR": str(RUN / "tmp"),
+                "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world)),
+                "OMP_WAIT_POLICY": "PASSIVE",
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+        )
 
     def look(self):
         for tail in self.tails:
@@ -181,18 +217,22 @@ class Job:
             raise Failure(f"the trainers made no step for {STALLED_S} s", self.log)
 
     def show(self):
-        recent = self.steps[-10 * self.world:]
+        recent = self.steps[-10 * self.world :]
         if not recent:
             self.screen.progress("the trainers are starting (most of it is importing torch) ...")
             return
         if self.step >= self.until:
-            self.screen.progress(f"step {self.step}: the last checkpoint, and the held-out text ...")
+            self.screen.progress(
+                f"step {self.step}: the last checkpoint, and the held-out text ..."
+            )
             return
         took, waited = sum(s["took"] for s in recent), sum(s["waited"] for s in recent)
         rate = sum(len(s["position"]) for s in recent) * SEQ_LEN * self.world / took
         loss = sum(s["loss"] for s in recent) / len(recent)
-        self.screen.progress(f"step {self.step:3}/{END}  loss {loss:6.3f}  {rate:6,.0f} tokens/s  "
-                             f"waiting for data {100 * waited / took:5.2f} %{'' if self.daemon.process else '  NO DAEMON'}")
+        self.screen.progress(
+            f"step {self.step:3}/{END}  loss {loss:6.3f}  {rate:6,.0f} tokens/s  "
+            f"waiting for data {100 * waited / took:5.2f} %{'' if self.daemon.process else '  NO DAEMON'}"
+        )
 
     def follow(self, step=None, seconds=None):
         """Until a step is done, or for a while, or to the end."""
@@ -225,14 +265,23 @@ def fresh_start(socket_path):
 
 def checked(config):
     """`tokend --check`: configuration and shards, without serving."""
-    done = subprocess.run([BIN / "tokend", "-c", config, "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [BIN / "tokend", "-c", config, "--check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
         raise Failure(done.stdout.strip())
 
 
 def story(screen, socket_path):
-    screen.act("Real text becomes token shards",
-               ["GPT-2's tokenizer over the Python library's code, Python's manual and the Linux kernel's."])
+    screen.act(
+        "Real text becomes token shards",
+        [
+            "GPT-2's tokenizer over the Python library's code, Python's manual and the Linux kernel's."
+        ],
+    )
     tokens = prepare.prepare(DATA)
     total = sum(tokens.values())
     screen.say(f"  {total:,} tokens: " + ", ".join(f"{name} {n:,}" for name, n in tokens.items()))
@@ -241,13 +290,22 @@ def story(screen, socket_path):
 
     fresh_start(socket_path)
     daemon = Daemon(socket_path)
-    screen.act("The daemon starts", [f"tokend -c {CONFIG.relative_to(REPO)}: three datasets mixed 50:20:30, seed 42; no index is built."])
+    screen.act(
+        "The daemon starts",
+        [
+            f"tokend -c {CONFIG.relative_to(REPO)}: three datasets mixed 50:20:30, seed 42; no index is built."
+        ],
+    )
     checked(CONFIG)
     screen.say(f"  it answers after {daemon.start():.0f} ms")
 
-    screen.act("Two processes train; the daemon is killed",
-               ["torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with what",
-                "their rings hold, and attach again by themselves where they were."])
+    screen.act(
+        "Two processes train; the daemon is killed",
+        [
+            "torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with what",
+            "their rings hold, and attach again by themselves where they were.",
+        ],
+    )
     first = Job(screen, daemon, "1", 2, END)
     first.follow(step=KILL_DAEMON)
     killed, at = time.time(), first.step
@@ -256,62 +314,113 @@ def story(screen, socket_path):
     first.follow(seconds=2.0)
     answers = daemon.start()
     meanwhile = sum(killed < step["at"] < time.time() for step in first.steps) // first.world
-    screen.say(f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: {meanwhile}")
+    screen.say(
+        f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: {meanwhile}"
+    )
 
-    screen.act("All trainers are killed between two checkpoints",
-               [f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what comes after it is undone."])
+    screen.act(
+        "All trainers are killed between two checkpoints",
+        [
+            f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what comes after it is undone."
+        ],
+    )
     first.follow(step=KILL_TRAINERS)
     number = processes.kill_tree(first.process)
     first.look()
     screen.say(f"  step {first.step}: SIGKILL to torchrun and its ranks, {number} processes")
 
-    screen.act("They resume from the last checkpoint", [f"Two processes again, until a planned stop at step {RESCALE}."])
+    screen.act(
+        "They resume from the last checkpoint",
+        [f"Two processes again, until a planned stop at step {RESCALE}."],
+    )
     second = Job(screen, daemon, "2", 2, RESCALE)
     second.follow()
     resumed = second.steps[0]["step"]
-    screen.say(f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at step {second.step}")
+    screen.say(
+        f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at step {second.step}"
+    )
 
-    screen.act("One process goes on where two stopped", ["Another number of ranks reads the very same global batches."])
+    screen.act(
+        "One process goes on where two stopped",
+        ["Another number of ranks reads the very same global batches."],
+    )
     third = Job(screen, daemon, "3", 1, END)
     third.follow()
     screen.say(f"  from step {third.steps[0]['step']} to {third.step}")
     daemon.end(signal.SIGTERM)
-    return daemon, {at: "daemon killed", first.step: "trainers killed", third.steps[0]["step"]: "one process"}
+    return daemon, {
+        at: "daemon killed",
+        first.step: "trainers killed",
+        third.steps[0]["step"]: "one process",
+    }
 
 
 def proof(screen, daemon, marks):
-    screen.act("The proof", ["What each rank recorded, held against `tokctl plan` and the shard files themselves."])
-    attempts = [report.Attempt(RECORDS, name, world) for name, world in (("1", 2), ("2", 2), ("3", 1))]
+    screen.act(
+        "The proof",
+        ["What each rank recorded, held against `tokctl plan` and the shard files themselves."],
+    )
+    attempts = [
+        report.Attempt(RECORDS, name, world) for name, world in (("1", 2), ("2", 2), ("3", 1))
+    ]
     order = report.plan(BIN / "tokctl", CONFIG, "train", END * GLOBAL_BATCH)
-    found = report.check(attempts, order, report.Shards(DATA, ("code", "manual", "kernel"), SEQ_LEN), GLOBAL_BATCH)
+    found = report.check(
+        attempts, order, report.Shards(DATA, ("code", "manual", "kernel"), SEQ_LEN), GLOBAL_BATCH
+    )
 
     curve, undone = report.losses(attempts)
-    valid = [(attempts[n + 1].start if n + 1 < len(attempts) else END,
-              sum(rank["valid"]["loss"] for rank in attempt.last) / sum(rank["valid"]["tokens"] for rank in attempt.last))
-             for n, attempt in enumerate(attempts) if attempt.last]
+    valid = [
+        (
+            attempts[n + 1].start if n + 1 < len(attempts) else END,
+            sum(rank["valid"]["loss"] for rank in attempt.last)
+            / sum(rank["valid"]["tokens"] for rank in attempt.last),
+        )
+        for n, attempt in enumerate(attempts)
+        if attempt.last
+    ]
     report.picture(RUN / "loss.png", curve, undone, valid, marks)
     screen.say(report.text_plot(curve, dict(zip(marks, "DT1"))))
     screen.say("          D daemon killed, T trainers killed, 1 one process from here on\n")
 
     entries = [entry for attempt in attempts for step in attempt.steps.values() for entry in step]
-    took, waited = sum(entry["took"] for entry in entries), sum(entry["waited"] for entry in entries)
+    took, waited = (
+        sum(entry["took"] for entry in entries),
+        sum(entry["waited"] for entry in entries),
+    )
     lost_wakes = sum(rank["loader"]["lost_wakes"] for attempt in attempts for rank in attempt.last)
     first, last = (sum(loss for _, loss in part) / len(part) for part in (curve[:3], curve[-20:]))
-    served = ", ".join(f"{name} {100 * n / len(order):.1f} %" for name, n in found["shares"].items())
+    served = ", ".join(
+        f"{name} {100 * n / len(order):.1f} %" for name, n in found["shares"].items()
+    )
     lines = (
-        ("loss", f"{first:.2f} -> {last:.2f}; held-out text " + ", ".join(f"{loss:.2f} at step {step}" for step, loss in valid)),
+        (
+            "loss",
+            f"{first:.2f} -> {last:.2f}; held-out text "
+            + ", ".join(f"{loss:.2f} at step {step}" for step, loss in valid),
+        ),
         ("picture", (RUN / "loss.png").relative_to(REPO)),
         ("mix", served),
         ("global batches", f"{END}, {found['moved']} of them not as the order has them"),
-        ("done again", f"{found['undone']} steps, {found['differ']} rows of them different the second time"),
-        ("waiting for data", f"{100 * waited / took:.2f} % of all steps; longest {1000 * max(e['waited'] for e in entries):.0f} ms; "
-                             f"lost wake-ups {lost_wakes}"),
-        ("the daemon", f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in rings, "
-                       f"{daemon.cpu_s:.2f} CPU s in both its lives"),
+        (
+            "done again",
+            f"{found['undone']} steps, {found['differ']} rows of them different the second time",
+        ),
+        (
+            "waiting for data",
+            f"{100 * waited / took:.2f} % of all steps; longest {1000 * max(e['waited'] for e in entries):.0f} ms; "
+            f"lost wake-ups {lost_wakes}",
+        ),
+        (
+            "the daemon",
+            f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in rings, "
+            f"{daemon.cpu_s:.2f} CPU s in both its lives",
+        ),
     )
     for name, text in lines:
         screen.say(f"  {name:17} {text}")
-    verdict = "samples {samples:,}, repeated {repeated}, lost {lost}, altered {altered}".format(**found)
+    verdict = "samples {samples:,}, repeated {repeated}, lost {lost}, altered {altered}".format(
+        **found
+    )
     screen.say(f"\n  {verdict}")
 
     wrong = [name for name in ("repeated", "lost", "altered", "moved", "differ") if found[name]]
@@ -368,8 +477,10 @@ def main():
         screen.say(f"\nFAILED: {failure}")
         if getattr(failure, "log", None):
             lines = failure.log.read_text().splitlines()
-            first = next((n for n, line in enumerate(lines) if "Traceback" in line), max(0, len(lines) - 25))
-            print(f"From {failure.log}:", *lines[first:first + 25], sep="\n    ")
+            first = next(
+                (n for n, line in enumerate(lines) if "Traceback" in line), max(0, len(lines) - 25)
+            )
+            print(f"From {failure.log}:", *lines[first : first + 25], sep="\n    ")
         return 1
     finally:
         processes.kill_all()

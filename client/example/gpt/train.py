@@ -31,15 +31,26 @@ class GPT(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
         self.place = nn.Embedding(length, width)
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, activation="gelu",
-                                           batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            width,
+            heads,
+            4 * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.layers = nn.TransformerEncoder(
+            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         # GPT-2 numbers its tokens roughly by frequency, so rare ones can have a narrower output
         # layer. It is still a distribution over all of them, at a tenth of the arithmetic.
         self.output = nn.AdaptiveLogSoftmaxWithLoss(width, vocabulary, cutoffs=[1000, 8000])
         for embedding in (self.token, self.place):
             nn.init.normal_(embedding.weight, std=0.02)
-        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+        self.register_buffer(
+            "causal", nn.Transformer.generate_square_subsequent_mask(length), persistent=False
+        )
 
     def forward(self, input_ids, labels):
         x = self.layers(self.token(input_ids) + self.place.weight, mask=self.causal, is_causal=True)
@@ -59,8 +70,12 @@ class Training:
         return {"model": model, "optimizer": optimizer, "step": self.step}
 
     def load_state_dict(self, state):
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"],
-                       optim_state_dict=state["optimizer"])
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
         self.step = state["step"]
 
     def learn(self, batch):
@@ -77,7 +92,9 @@ class Training:
 def checksums(batch):
     """Of each row as it was trained on, so that the report can compare it with the bytes on disk."""
     rows = zip(batch["input_ids"].numpy().astype("<u2"), batch["labels"].numpy().astype("<u2"))
-    return [zlib.crc32(labels.tobytes(), zlib.crc32(input_ids.tobytes())) for input_ids, labels in rows]
+    return [
+        zlib.crc32(labels.tobytes(), zlib.crc32(input_ids.tobytes())) for input_ids, labels in rows
+    ]
 
 
 @torch.no_grad()
@@ -119,13 +136,21 @@ def train(arguments):
     for batch in loader:  # tokend: no workers, no sampler, no epochs to count
         waited = time.perf_counter() - began
         loss = training.learn(batch)
-        record.write(json.dumps({
-            "step": training.step - 1, "loss": loss, "waited": waited,
-            "took": time.perf_counter() - began, "at": time.time(),
-            "position": batch["position"].tolist(),
-            "dataset": [names[d] for d in batch["dataset"].tolist()],
-            "checksum": checksums(batch),
-        }) + "\n")
+        record.write(
+            json.dumps(
+                {
+                    "step": training.step - 1,
+                    "loss": loss,
+                    "waited": waited,
+                    "took": time.perf_counter() - began,
+                    "at": time.time(),
+                    "position": batch["position"].tolist(),
+                    "dataset": [names[d] for d in batch["dataset"].tolist()],
+                    "checksum": checksums(batch),
+                }
+            )
+            + "\n"
+        )
 
         if training.step % arguments.every == 0 or training.step == arguments.until:
             dcp.save(state, checkpoint_id=arguments.checkpoints / f"step-{training.step:06d}")
@@ -136,8 +161,15 @@ def train(arguments):
             break
         began = time.perf_counter()
 
-    record.write(json.dumps({"valid": validate(training.model.module, arguments.socket, rank, world),
-                             "loader": loader.stats()}) + "\n")
+    record.write(
+        json.dumps(
+            {
+                "valid": validate(training.model.module, arguments.socket, rank, world),
+                "loader": loader.stats(),
+            }
+        )
+        + "\n"
+    )
     loader.close()
 
 

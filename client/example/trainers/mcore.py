@@ -8,7 +8,11 @@ from pathlib import Path
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -25,16 +29,29 @@ def main(steps, tp, pp, chunks):
     parallel_state.initialize_model_parallel(tp, pp, chunks if chunks > 1 else None)
     model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(
-        num_layers=4, hidden_size=64, num_attention_heads=4, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None, pipeline_dtype=torch.float32, use_cpu_initialization=True,
-        finalize_model_grads_func=finalize_model_grads, gradient_accumulation_fusion=False, bias_dropout_fusion=False,
+        num_layers=4,
+        hidden_size=64,
+        num_attention_heads=4,
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        pipeline_dtype=torch.float32,
+        use_cpu_initialization=True,
+        finalize_model_grads_func=finalize_model_grads,
+        gradient_accumulation_fusion=False,
+        bias_dropout_fusion=False,
     )
     model = []
     for chunk in range(chunks):
         ends = {"ignore_virtual": False, "vp_stage": chunk if chunks > 1 else None}
         part = GPTModel(
-            config, get_gpt_layer_local_spec(), VOCAB, SEQ, pre_process=parallel_state.is_pipeline_first_stage(**ends),
-            post_process=parallel_state.is_pipeline_last_stage(**ends), vp_stage=ends["vp_stage"],
+            config,
+            get_gpt_layer_local_spec(),
+            VOCAB,
+            SEQ,
+            pre_process=parallel_state.is_pipeline_first_stage(**ends),
+            post_process=parallel_state.is_pipeline_last_stage(**ends),
+            vp_stage=ends["vp_stage"],
         )
         model.append(DistributedDataParallel(config, DistributedDataParallelConfig(), part))
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, clip_grad=0.0), model)
@@ -44,7 +61,9 @@ def main(steps, tp, pp, chunks):
         part, rows = chunk.module, {}
         if part.pre_process or part.post_process:
             batch = next(iterator) if parallel_state.get_tensor_model_parallel_rank() == 0 else None
-            rows = tensor_parallel.broadcast_data(["tokens", "labels", "position_ids"], batch, torch.int64)
+            rows = tensor_parallel.broadcast_data(
+                ["tokens", "labels", "position_ids"], batch, torch.int64
+            )
             rows |= tensor_parallel.broadcast_data(["loss_mask"], batch, torch.float32)
         first = (rows["tokens"], rows["position_ids"]) if part.pre_process else (None, None)
         output = chunk(*first, None, labels=rows["labels"] if part.post_process else None)
@@ -76,16 +95,28 @@ def main(steps, tp, pp, chunks):
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         losses = train(
-            forward_step_func=forward, data_iterator=iterators if chunks > 1 else iterators[0], model=model if chunks > 1 else model[0],
-            num_microbatches=count, seq_length=SEQ, micro_batch_size=MICRO, forward_only=False,
+            forward_step_func=forward,
+            data_iterator=iterators if chunks > 1 else iterators[0],
+            model=model if chunks > 1 else model[0],
+            num_microbatches=count,
+            seq_length=SEQ,
+            micro_batch_size=MICRO,
+            forward_only=False,
         )
         optimizer.step()
         if losses:  # on the last stage
-            print(f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True)
+            print(
+                f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True
+            )
         if step % 5 == 0:
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)
-            first = torch.distributed.get_rank() == 0  # its part of what is not sharded is what is saved
-            dist_checkpointing.save(state() | {"step": step, "data": iterators[0].save_state() if first else None}, f"checkpoint/{step:08}")
+            first = (
+                torch.distributed.get_rank() == 0
+            )  # its part of what is not sharded is what is saved
+            dist_checkpointing.save(
+                state() | {"step": step, "data": iterators[0].save_state() if first else None},
+                f"checkpoint/{step:08}",
+            )
     torch.distributed.barrier()  # gloo may else hang behind the gathers of a save
     torch.distributed.destroy_process_group()
 

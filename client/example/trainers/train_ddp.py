@@ -15,14 +15,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048)))
+model = DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048))
+)
 compiled, optimizer = torch.compile(model), torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2)  # rank and world come from torch.distributed
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
-    weights, moments = get_state_dict(model, optimizer)  # only here: it makes a step of zeros, which the optimizer counts
+    weights, moments = get_state_dict(
+        model, optimizer
+    )  # only here: it makes a step of zeros, which the optimizer counts
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(done + 1, 16), data):
@@ -33,7 +37,10 @@ for step, batch in zip(range(done + 1, 16), data):
     optimizer.zero_grad()
     if step % 5 == 0:
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
+        dcp.save(
+            {"model": weights, "optimizer": moments, "data": data},
+            checkpoint_id=f"checkpoint/{step:08}",
+        )
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
 del model, compiled, optimizer  # DDP holds the process group

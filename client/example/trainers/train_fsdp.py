@@ -16,7 +16,11 @@ from torch.distributed.fsdp import fully_shard
 
 dist.init_process_group("gloo")
 replicas = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("dp_replicate", "dp_shard"))
+mesh = init_device_mesh(
+    "cpu",
+    (replicas, dist.get_world_size() // replicas),
+    mesh_dim_names=("dp_replicate", "dp_shard"),
+)
 torch.manual_seed(0)
 blocks = [torch.nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(2)]
 model = torch.nn.Sequential(torch.nn.Embedding(2048, 64), *blocks, torch.nn.Linear(64, 2048))
@@ -25,12 +29,16 @@ for block in blocks:
     fully_shard(block, mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
-data = Loader("train", micro_batch=2, mesh=mesh)  # which of its dimensions are data: nothing else is to be said
+data = Loader(
+    "train", micro_batch=2, mesh=mesh
+)  # which of its dimensions are data: nothing else is to be said
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
-    weights, moments = get_state_dict(model, optimizer)  # only here: it makes a step of zeros, which the optimizer counts
+    weights, moments = get_state_dict(
+        model, optimizer
+    )  # only here: it makes a step of zeros, which the optimizer counts
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(done + 1, 16), data):
@@ -41,6 +49,9 @@ for step, batch in zip(range(done + 1, 16), data):
     optimizer.zero_grad()
     if step % 5 == 0:
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=f"checkpoint/{step:08}")
+        dcp.save(
+            {"model": weights, "optimizer": moments, "data": data},
+            checkpoint_id=f"checkpoint/{step:08}",
+        )
 dist.barrier()  # gloo may else hang when the group goes right behind a save (pytorch#56297)
 dist.destroy_process_group()

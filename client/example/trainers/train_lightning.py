@@ -15,7 +15,9 @@ class Module(L.LightningModule):
         self.model = torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048))
 
     def training_step(self, batch, _):
-        return torch.nn.functional.cross_entropy(self.model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+        return torch.nn.functional.cross_entropy(
+            self.model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()
+        )
 
     def validation_step(self, batch, _):
         self.log("valid", self.training_step(batch, _), sync_dist=True)
@@ -27,8 +29,21 @@ class Module(L.LightningModule):
 L.seed_everything(0)
 last = "checkpoints/last.ckpt"
 saves = ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)
-trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=int(os.environ["WORLD_SIZE"]), max_steps=15, accumulate_grad_batches=2,
-                    callbacks=[saves, TokendCallback(last)], logger=CSVLogger("."), log_every_n_steps=5,
-                    val_check_interval=10, check_val_every_n_epoch=None)
-trainer.fit(Module(), TokendData("train", micro_batch=2, valid="valid"), ckpt_path=last if os.path.exists(last) else None)
+trainer = L.Trainer(
+    accelerator="cpu",
+    strategy="ddp",
+    devices=int(os.environ["WORLD_SIZE"]),
+    max_steps=15,
+    accumulate_grad_batches=2,
+    callbacks=[saves, TokendCallback(last)],
+    logger=CSVLogger("."),
+    log_every_n_steps=5,
+    val_check_interval=10,
+    check_val_every_n_epoch=None,
+)
+trainer.fit(
+    Module(),
+    TokendData("train", micro_batch=2, valid="valid"),
+    ckpt_path=last if os.path.exists(last) else None,
+)
 torch.distributed.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a broadcast

@@ -14,8 +14,14 @@ from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGlo
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048))
 adam = torch.optim.AdamW(net.parameters())
-manager = Manager(pg=ProcessGroupGloo(timeout=timedelta(seconds=20)), min_replica_size=1, load_state_dict=None, state_dict=None,
-                  replica_id=f"group-{os.environ['REPLICA_GROUP_ID']}-", timeout=timedelta(seconds=20))
+manager = Manager(
+    pg=ProcessGroupGloo(timeout=timedelta(seconds=20)),
+    min_replica_size=1,
+    load_state_dict=None,
+    state_dict=None,
+    replica_id=f"group-{os.environ['REPLICA_GROUP_ID']}-",
+    timeout=timedelta(seconds=20),
+)
 model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
 data = TokendReplica(manager, "train", micro_batch=2)
 for name, part in {"model": net, "optimizer": adam, "data": data}.items():
@@ -25,6 +31,8 @@ while manager.current_step() < int(sys.argv[1]):
     optimizer.zero_grad()  # begins the quorum: who takes part, and with which rank
     for batch in data.take(1):
         logits = model(batch["input_ids"])
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()).backward()
+        torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch["labels"].flatten()
+        ).backward()
     optimizer.step()  # if all agree; else the rows come again
 manager.shutdown()

@@ -7,12 +7,36 @@ from tokend.transformers import TokendCallback, TokendTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-args = TrainingArguments("checkpoints", max_steps=15, save_steps=5, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-                         logging_steps=5, report_to=[], use_cpu=True)
+args = TrainingArguments(
+    "checkpoints",
+    max_steps=15,
+    save_steps=5,
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=2,
+    logging_steps=5,
+    report_to=[],
+    use_cpu=True,
+)
 set_seed(0)
-model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4))
-data = Loader("train", micro_batch=args.per_device_train_batch_size)  # rank and world come from torch.distributed
-trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])  # the callback: for tokctl
-trainer.train(resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir))
-(trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)  # DDP holds the process group
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+)
+data = Loader(
+    "train", micro_batch=args.per_device_train_batch_size
+)  # rank and world come from torch.distributed
+trainer = TokendTrainer(
+    model, args, data=data, callbacks=[TokendCallback()]
+)  # the callback: for tokctl
+trainer.train(
+    resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
+)
+(trainer.model_wrapped,) = trainer.accelerator.free_memory(
+    trainer.model_wrapped
+)  # DDP holds the process group
 trainer.accelerator.end_training()  # waits for gloo's threads, which may else abort a process that ends right behind a gather

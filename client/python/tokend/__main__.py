@@ -26,7 +26,9 @@ def fail(text, status=1):
 
 
 def become(command):
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored is inherited
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # Python ignores it, and what is ignored is inherited
     os.execv(command[0], command)
 
 
@@ -44,17 +46,23 @@ def option_config(arguments):
 
 def named(arguments):
     """Is a socket named that comes before the config's?"""
-    return bool(os.environ.get("TOKEND_SOCKET")) or any(a == "--socket" or a.startswith("--socket=") for a in arguments)
+    return bool(os.environ.get("TOKEND_SOCKET")) or any(
+        a == "--socket" or a.startswith("--socket=") for a in arguments
+    )
 
 
 def run(arguments):
-    parser = argparse.ArgumentParser("python -m tokend run", description="Serves a config in the foreground, until Ctrl-C.")
+    parser = argparse.ArgumentParser(
+        "python -m tokend run", description="Serves a config in the foreground, until Ctrl-C."
+    )
     parser.add_argument("-c", "--config", metavar="FILE", required=True)
     config = os.path.realpath(parser.parse_args(arguments).config)
     path = private.socket_of(config)
     lock = private.take_lock(path)
     if lock is None:
-        return fail(f"{config}: its private daemon runs already, at {path}; it leaves a minute after its last session")
+        return fail(
+            f"{config}: its private daemon runs already, at {path}; it leaves a minute after its last session"
+        )
     os.set_inheritable(lock, True)
     become(private.command(config, path, lock))
 
@@ -64,7 +72,11 @@ def ctl(arguments):
     if config is not None and not named(arguments):
         config = os.path.realpath(config)
         # The rest of what may be wrong with the file is tokctl's to say.
-        if os.path.isfile(config) and os.access(config, os.R_OK) and private.configured(config) is None:
+        if (
+            os.path.isfile(config)
+            and os.access(config, os.R_OK)
+            and private.configured(config) is None
+        ):
             path = private.socket_of(config)
             if os.path.exists(path) and os.stat(os.path.dirname(path)).st_uid == os.getuid():
                 os.environ["TOKEND_SOCKET"] = path

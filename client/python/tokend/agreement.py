@@ -18,7 +18,10 @@ def _coverage(table):
     world, seen = table[0][3], {}
     for i, (_, rank, peer, *_) in enumerate(table):
         if (rank, peer) in seen:
-            return i, f"rank: is rank {rank}, peer {peer}, as process {seen[rank, peer]} is: name its own rank, or its own peer"
+            return (
+                i,
+                f"rank: is rank {rank}, peer {peer}, as process {seen[rank, peer]} is: name its own rank, or its own peer",
+            )
         seen[rank, peer] = i
     count = [0] * min(world, len(table) + 1)
     for rank, _ in seen:
@@ -78,4 +81,6 @@ def _compare(group, row, more):
     if "error" in other:
         why += f": {other['error']}"
     rank = f"rank {table[i][1]}, " if table[i][0] else ""
-    raise DisagreementError(f"agreement: process {i} of {group.size} ({rank}host {other['host']}, pid {other['pid']}): {why}")
+    raise DisagreementError(
+        f"agreement: process {i} of {group.size} ({rank}host {other['host']}, pid {other['pid']}): {why}"
+    )

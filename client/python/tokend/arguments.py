@@ -34,7 +34,9 @@ def patience(deadline: float) -> int:
 
 def check_deadline(deadline: Any) -> None:
     if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
-        raise ValueError(f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}")
+        raise ValueError(
+            f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}"
+        )
 
 
 def unchecked_deadline(deadline: Any) -> float:
@@ -99,7 +101,11 @@ def cursor_of(state: Any) -> bytes:
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
         return bytes(cursor)
-    has = f"its keys are {sorted(map(str, state))}" if isinstance(state, Mapping) else f"it is a {type(state).__name__}"
+    has = (
+        f"its keys are {sorted(map(str, state))}"
+        if isinstance(state, Mapping)
+        else f"it is a {type(state).__name__}"
+    )
     if cursor is not None:
         has = f"that is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
@@ -114,7 +120,9 @@ def cp_slice(cp: Any, place: meshes.Place, meshed: bool) -> Slice | None:
         return None
     kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
     if kind not in ("zigzag", "contiguous"):
-        raise _tokend.ArgumentError(f"cp: {cp!r}, must be 'zigzag', 'contiguous', or (rank, size, one of these)")
+        raise _tokend.ArgumentError(
+            f"cp: {cp!r}, must be 'zigzag', 'contiguous', or (rank, size, one of these)"
+        )
     if isinstance(cp, str) and place.cp is None:
         why = "that dim in the mesh" if meshed else "a mesh with a dim cp"
         raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or give cp=(rank, size, {cp!r})")
@@ -138,7 +146,9 @@ def cuda(device: Any, make: Torch | Numpy) -> Any:
 def is_cuda(device: Any) -> bool:
     name = "cpu" if device is None else str(device)
     if name.split(":")[0] not in ("cpu", "cuda"):
-        raise _tokend.ArgumentError(f"device: {name!r}, must be 'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with .to()")
+        raise _tokend.ArgumentError(
+            f"device: {name!r}, must be 'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with .to()"
+        )
     return name != "cpu"
 
 
@@ -146,23 +156,37 @@ def check_workers(workers: int, transform: Any) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ValueError(f"workers: {workers!r}, must be a number of processes, or 0")
     if workers and transform is None:
-        raise ValueError(f"workers: {workers} of them have nothing to do without transform=; batches need none")
+        raise ValueError(
+            f"workers: {workers} of them have nothing to do without transform=; batches need none"
+        )
 
 
-def check_view(view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: Any, transform: Any, cuda: bool) -> None:
+def check_view(
+    view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: Any, transform: Any, cuda: bool
+) -> None:
     if not view:
         if hold is not None:
-            raise ValueError(f"hold: {hold} is of use with view=True only; copies may be held as long as you like")
+            raise ValueError(
+                f"hold: {hold} is of use with view=True only; copies may be held as long as you like"
+            )
         return
     if isinstance(hold, bool) or not isinstance(hold, int) or hold < 1:
         raise ValueError(
             f"hold: {hold}, must be how many batches this trainer holds at once, 1 or more, counting what autograd keeps: view=True lends "
             "it the ring's own slots"
         )
-    asked = {"dtype": dtype, "loss_mask": loss_mask, "cp": cp, "transform": transform, "device": cuda}
+    asked = {
+        "dtype": dtype,
+        "loss_mask": loss_mask,
+        "cp": cp,
+        "transform": transform,
+        "device": cuda,
+    }
     wrong = [name for name, value in asked.items() if value not in (None, False)]
     if wrong:
-        raise ValueError(f"view: tokens are lent as they are stored, so {', '.join(wrong)} cannot be had with it")
+        raise ValueError(
+            f"view: tokens are lent as they are stored, so {', '.join(wrong)} cannot be had with it"
+        )
 
 
 def check_tokens(tokens: bool, view: bool, cp: Any) -> None:
@@ -176,5 +200,7 @@ def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
-        raise _tokend.ArgumentError(f"record: {directory}: {error.strerror}: name a directory that can be written to") from None
+        raise _tokend.ArgumentError(
+            f"record: {directory}: {error.strerror}: name a directory that can be written to"
+        ) from None
     return os.path.join(directory, f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record")

@@ -19,11 +19,19 @@ class Torch:
         import torch
 
         self.module: Any = torch
-        version = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2] if part.isdigit())
+        version = tuple(
+            int(part)
+            for part in str(torch.__version__).split("+")[0].split(".")[:2]
+            if part.isdigit()
+        )
         if version < TORCH_AT_LEAST:
             least = ".".join(map(str, TORCH_AT_LEAST))
-            raise ImportError(f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip install -U torch")
-        self.cpu = torch.device("cpu")  # whatever the program's default device is: the ring's reader writes there
+            raise ImportError(
+                f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip install -U torch"
+            )
+        self.cpu = torch.device(
+            "cpu"
+        )  # whatever the program's default device is: the ring's reader writes there
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
 
     def empty(self, *shape: int, dtype: Any) -> Any:
@@ -35,7 +43,10 @@ class Torch:
 
         def pair() -> tuple[int, Any, Any]:
             both = new()
-            return both.data_ptr(), *both.unbind()  # cheaper than two allocations, or two views made each by itself
+            return (
+                both.data_ptr(),
+                *both.unbind(),
+            )  # cheaper than two allocations, or two views made each by itself
 
         return pair
 
@@ -134,12 +145,16 @@ def framework(name: str | None) -> Torch | Numpy:
             if error.name != "torch":  # it is there, and broken: not for us to go on without
                 raise
             if name == "torch":
-                raise ImportError("framework: torch is not installed: pip install torch, or framework='numpy'") from None
+                raise ImportError(
+                    "framework: torch is not installed: pip install torch, or framework='numpy'"
+                ) from None
     try:
         return Numpy()
     except ModuleNotFoundError:
         missing = "numpy is not" if name else "neither torch nor numpy is"
-        raise ImportError(f"framework: {missing} installed: pip install {name or 'torch'}") from None
+        raise ImportError(
+            f"framework: {missing} installed: pip install {name or 'torch'}"
+        ) from None
 
 
 def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:

@@ -9,7 +9,9 @@ from . import _tokend
 from .arrays import Numpy, Torch
 
 IGNORE = -100  # a label that losses leave out
-ROWS_AHEAD = 32  # batches whose small tensors are made at once: most of a small tensor's cost is the call
+ROWS_AHEAD = (
+    32  # batches whose small tensors are made at once: most of a small tensor's cost is the call
+)
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as _tokend numbers them
 
 
@@ -64,13 +66,24 @@ def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
 class Batches:
     """Takes batches of one shape from a client. Made anew where the shape may have changed."""
 
-    def __init__(self, client: Any, make: Torch | Numpy, wanted: Wanted, source: Source | None, feed: Any = None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        make: Torch | Numpy,
+        wanted: Wanted,
+        source: Source | None,
+        feed: Any = None,
+    ) -> None:
         shape = client.shape()
         self.client, self.make, self.source, self.feed = client, make, source, feed
         self._place = shape["rank"], shape["world"]
         self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.length = shape["batches_in_all"]
-        self.wanted, self._dtype, self._token_bytes = wanted, wanted.dtype or make.int64, wanted.token_bytes
+        self.wanted, self._dtype, self._token_bytes = (
+            wanted,
+            wanted.dtype or make.int64,
+            wanted.token_bytes,
+        )
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
@@ -80,16 +93,26 @@ class Batches:
         # The ring's reader writes labels, but where a transform or a device has the tokens that follow. Those that the tokens alone
         # do not tell are always the reader's: where a mask forbids one, or the window ends.
         ignores = shape["masked"] or self.window <= self.seq
-        self._writes = self._split and (ignores or not (source or feed)) or (wanted.tokens and wanted.loss_mask)
-        self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)  # after a batch was taken
+        self._writes = (
+            self._split
+            and (ignores or not (source or feed))
+            or (wanted.tokens and wanted.loss_mask)
+        )
+        self._may_fail = source is not None or (
+            self._token_bytes < 8 and feed is None
+        )  # after a batch was taken
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
         self._simple = not (more or source or feed or self._token_bytes < 8)
-        self._width = self.seq if self._split and source is None else self.window  # tokens of a row that the reader writes
+        self._width = (
+            self.seq if self._split and source is None else self.window
+        )  # tokens of a row that the reader writes
         self._labels_at = 8 * self.micro * self.seq  # behind input_ids
         self._pair = make.pairs(self.micro, self.seq)
         self._paddings: list[Any] = []  # masks of batches without padding, made ahead
-        self._rows: list[tuple[int, list[Any]]] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
+        self._rows: list[
+            tuple[int, list[Any]]
+        ] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
         self._next_into = client.next_into
         self.taken = client.taken()  # the position behind the last batch taken
         self.begin = self.taken
@@ -118,7 +141,12 @@ class Batches:
                 return None
             self.taken = taken[1]
             position, dataset = fields
-            return {"input_ids": input_ids, "labels": labels, "position": position, "dataset": dataset}
+            return {
+                "input_ids": input_ids,
+                "labels": labels,
+                "position": position,
+                "dataset": dataset,
+            }
         if self.wanted.device is None:
             return self._take_more(at, fields)
         from .device import relaxed
@@ -133,12 +161,19 @@ class Batches:
             return None
         valid, self.taken = taken
         position, dataset = fields
-        return {"tokens": tokens, "padding": self._padding(valid), "position": position, "dataset": dataset}
+        return {
+            "tokens": tokens,
+            "padding": self._padding(valid),
+            "position": position,
+            "dataset": dataset,
+        }
 
     def _padding(self, valid: int) -> Any:
         """True in the rows after the end of a finite stream."""
         if self.wanted.device is not None:
-            padding = self.make.module.zeros(self.micro, dtype=self.make.module.bool, device=self.wanted.device)
+            padding = self.make.module.zeros(
+                self.micro, dtype=self.make.module.bool, device=self.wanted.device
+            )
         else:
             if not self._paddings:
                 self._paddings = self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
@@ -166,14 +201,19 @@ class Batches:
 
     def _take_more(self, at: int, fields: list[Any]) -> Any:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
-        tokens: Any = None if self.feed or wanted.view else self._empty(micro, self._width, dtype=self._dtype)
+        tokens: Any = (
+            None if self.feed or wanted.view else self._empty(micro, self._width, dtype=self._dtype)
+        )
         labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
         ids: Any = None
         starts: Any = None
         into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
-            ids, starts = self._empty(micro, seq, dtype=make.int64), self._empty(micro * seq + 1, dtype=make.int32)
+            ids, starts = (
+                self._empty(micro, seq, dtype=make.int64),
+                self._empty(micro * seq + 1, dtype=make.int32),
+            )
             into += [make.address(ids), make.address(starts)]
         else:
             into += [0, 0]
@@ -182,19 +222,31 @@ class Batches:
             fed = self.feed.next(lambda: self._next_into(*into))
             tokens, taken = fed or (None, None)
         else:
-            taken = self._carefully(tokens, fields, into) if self._may_fail else self._next_into(*into)
+            taken = (
+                self._carefully(tokens, fields, into) if self._may_fail else self._next_into(*into)
+            )
         if taken is None:
             return None
         self.taken = taken[1]
-        batch = {"tokens": make.lent(self.client.view())} if wanted.view else self._made(tokens, labels, taken[0])
+        batch = (
+            {"tokens": make.lent(self.client.view())}
+            if wanted.view
+            else self._made(tokens, labels, taken[0])
+        )
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
-            batch.update(position_ids=self._there(ids), cu_seqlens=self._there(starts[: taken[2] + 1]), max_seqlen=taken[3])
+            batch.update(
+                position_ids=self._there(ids),
+                cu_seqlens=self._there(starts[: taken[2] + 1]),
+                max_seqlen=taken[3],
+            )
         return self._share(batch) if self._cut else batch
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one."""
-        return array if self.wanted.device is None else array.to(self.wanted.device, non_blocking=True)
+        return (
+            array if self.wanted.device is None else array.to(self.wanted.device, non_blocking=True)
+        )
 
     def _made(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
         """@tokens: as the feed, the source or the ring's reader gave them."""

@@ -23,11 +23,15 @@ NOT_ALL = "not every process of its group has called control()"
 EVERY_S = 1.0  # from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
 EVERY_CALLS = 64  # at most, as steps may become slow
 EDITS = ("mix", "skip")
-PLACE = ("position", "taken", "fingerprint")  # what must be equal for a request to be carried out, in the order it is gathered
+PLACE = (
+    "position",
+    "taken",
+    "fingerprint",
+)  # what must be equal for a request to be carried out, in the order it is gathered
 
 
 def _parse(args: str) -> dict[str, Any]:
-    """"KEY VALUE" lines as a dict; weights by name."""
+    """ "KEY VALUE" lines as a dict; weights by name."""
     parsed: dict[str, Any] = {}
     for line in args.splitlines():
         key, _, value = line.partition(" ")
@@ -50,7 +54,9 @@ class Request:
     stop       and then to leave
     """
 
-    def __init__(self, control: Control, number: int, kind: str, args: str, ours: bool, writes: bool) -> None:
+    def __init__(
+        self, control: Control, number: int, kind: str, args: str, ours: bool, writes: bool
+    ) -> None:
         self.number, self.kind, self.args = number, kind, _parse(args)
         self.acts_from: int | None = None
         self.error: str | None = None
@@ -85,7 +91,13 @@ class Request:
             self._control.tell(self.number, outcome, text)
 
     def __repr__(self) -> str:
-        more = f", failed: {self.error}" if self.error else f", acts from {self.acts_from}" if self.acts_from is not None else ""
+        more = (
+            f", failed: {self.error}"
+            if self.error
+            else f", acts from {self.acts_from}"
+            if self.acts_from is not None
+            else ""
+        )
         return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
 
 
@@ -126,7 +138,9 @@ class Control:
         if request is None or request._answered:
             return
         if exception is not None:
-            request._answer(FAILED, f"the trainer ended with {type(exception).__name__}: {exception}")
+            request._answer(
+                FAILED, f"the trainer ended with {type(exception).__name__}: {exception}"
+            )
             return
         try:
             request.done()
@@ -184,7 +198,10 @@ class Control:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:
-                    self._lost = self._work, self.group.launch(0, OFF)  # who comes later is told, and does not wait for us
+                    self._lost = (
+                        self._work,
+                        self.group.launch(0, OFF),
+                    )  # who comes later is told, and does not wait for us
                     self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
                     return False
                 time.sleep(0.0005)
@@ -231,11 +248,15 @@ class Control:
     def _act(self, greatest):
         client, group = self.client, self.group
         place = [client.position(), client.taken(), client.fingerprint()]
-        table = group.gather([self._offered == greatest, self.daemon, self._handled == greatest, *place])
+        table = group.gather(
+            [self._offered == greatest, self.daemon, self._handled == greatest, *place]
+        )
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.share(self._fetch(greatest) if source == group.index else None, source)
         number, kind, args, error = fetched
-        shown = client.request_number()  # the daemon showed it to all its sessions before it gave it to one
+        shown = (
+            client.request_number()
+        )  # the daemon showed it to all its sessions before it gave it to one
         if shown in (greatest, number):
             self._handled = shown
         if error or not number:
@@ -271,7 +292,11 @@ class Control:
         if not failed and not differ:
             return acts_from, None
         first = failed[0] if failed else differ[0]
-        why = group.share(error or "its edit of the cursor gave another one than process 0's: do the daemons' configs differ?", first)
+        why = group.share(
+            error
+            or "its edit of the cursor gave another one than process 0's: do the daemons' configs differ?",
+            first,
+        )
         if len(failed) < group.size:
             why = f"process {first} of {group.size}: {why}"
             if error is None and kind in EDITS:

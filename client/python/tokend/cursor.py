@@ -23,7 +23,10 @@ def _lines(left: Any, right: Any, path: str = "") -> Iterator[str]:
             pair = [side[i] if i < len(side) else None for side in (left, right)]
             yield from _lines(*pair, f"{path}[{i}]")
     elif left != right:
-        left, right = ("absent" if side is None else side if isinstance(side, str) else json.dumps(side) for side in (left, right))
+        left, right = (
+            "absent" if side is None else side if isinstance(side, str) else json.dumps(side)
+            for side in (left, right)
+        )
         yield f"{path}: {left} | {right}"
 
 
@@ -34,7 +37,11 @@ def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
         shown[f"dataset {dataset.pop('name')}"] = dataset
     for segment in shown.pop("segments"):
         whole = sum(segment["units"])
-        shares = (f"{name} {100 * units / whole:.6f} %" for name, units in zip(names, segment["units"], strict=True) if units)
+        shares = (
+            f"{name} {100 * units / whole:.6f} %"
+            for name, units in zip(names, segment["units"], strict=True)
+            if units
+        )
         shown[f"mix from {segment['start']}"] = ", ".join(shares)
     return shown
 
@@ -42,7 +49,9 @@ def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
 def named_weights(weights: Any) -> dict[str, float]:
     """Of a mix, as numbers; which names and numbers they may be is the edit's to say."""
     if not isinstance(weights, Mapping):
-        raise TypeError(f"mix: a {type(weights).__name__}, must be a dict of weights by dataset name")
+        raise TypeError(
+            f"mix: a {type(weights).__name__}, must be a dict of weights by dataset name"
+        )
     for name, weight in weights.items():
         if not isinstance(name, str):
             raise TypeError(f"mix: {name!r}, must be the name of a dataset")
@@ -130,8 +139,12 @@ class Cursor:
         shown = []
         for segment in self._show()["segments"]:
             whole = sum(segment["units"])
-            weights = {name: units / whole for name, units in zip(names, segment["units"], strict=True)}
-            shown.append({"start": segment["start"], "pending": segment["pending"], "weights": weights})
+            weights = {
+                name: units / whole for name, units in zip(names, segment["units"], strict=True)
+            }
+            shown.append(
+                {"start": segment["start"], "pending": segment["pending"], "weights": weights}
+            )
         return shown
 
     @property
@@ -188,7 +201,9 @@ class Cursor:
 
     def __str__(self) -> str:
         def mix(segment: dict[str, Any]) -> str:
-            return ", ".join(f"{name} {100 * share:.4g} %" for name, share in segment["weights"].items() if share)
+            return ", ".join(
+                f"{name} {100 * share:.4g} %" for name, share in segment["weights"].items() if share
+            )
 
         now, *pending = self.segments
         end = "" if self.end is None else f" of {self.end}"

@@ -39,7 +39,10 @@ def check_who_iterates() -> None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader":
             deals = frame.f_locals.get("self")
             state = getattr(deals, "state", deals)
-            if type(deals).__name__ in ("DataLoaderDispatcher", "IterableDatasetShard") and getattr(state, "num_processes", 1) > 1:
+            if (
+                type(deals).__name__ in ("DataLoaderDispatcher", "IterableDatasetShard")
+                and getattr(state, "num_processes", 1) > 1
+            ):
                 raise ArgumentError(ACCELERATE)
         frame = frame.f_back
 

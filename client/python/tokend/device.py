@@ -46,7 +46,9 @@ def named(device: Any) -> Any:
     import torch
 
     if not torch.cuda.is_available():
-        raise ArgumentError(f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch")
+        raise ArgumentError(
+            f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch"
+        )
     try:
         number = torch.device(device).index
     except RuntimeError:
@@ -91,7 +93,9 @@ class Cuda:
         """To the caller's stream, which waits on the device; this thread does not."""
         current = self.torch.cuda.current_stream(self.device)
         current.wait_event(event)
-        tensor.record_stream(current)  # its memory is not the side stream's again before current is done with it
+        tensor.record_stream(
+            current
+        )  # its memory is not the side stream's again before current is done with it
 
 
 class Feed:
@@ -113,7 +117,9 @@ class Feed:
         self._shape: tuple[int, int, int, int, int] | None = None
         self._seen: Any = None  # the parts of it that are widened
         self._stored: Any = None  # the slot as it is in the ring; copies and widenings take turns at it on the side stream
-        self._wide: Any = None  # of the batch that comes next, if the client says that it was copied
+        self._wide: Any = (
+            None  # of the batch that comes next, if the client says that it was copied
+        )
         self._spare: Any = None  # for the next one to be copied: what can fail for want of memory is done before the copy
         self._event: Any = None  # behind its widening
         self._warned = False
@@ -128,11 +134,17 @@ class Feed:
         if wanted == self._shape:
             return
         if wanted[2] == 4 and self._dtype != self._gpu.int64:
-            raise ArgumentError(f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64")
+            raise ArgumentError(
+                f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64"
+            )
         with relaxed():
-            self._stored = self._gpu.empty(wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32)
+            self._stored = self._gpu.empty(
+                wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
+            )
         self._shape, self._mask, self._spare = wanted, (1 << 8 * wanted[2]) - 1, None
-        self._seen = self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
+        self._seen = (
+            self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
+        )
 
     def _pin(self) -> None:
         try:
@@ -175,7 +187,9 @@ class Feed:
             raise Error(
                 "next: this stream is being captured into a graph: take the batch before, and copy it to a tensor that the graph reads"
             )
-        if not self._client.copied():  # at the beginning, after a seek, or where the daemon was late
+        if (
+            not self._client.copied()
+        ):  # at the beginning, after a seek, or where the daemon was late
             if not self._warned and self._client.shape()["pinned_bytes"] == 0:
                 self._pin()  # another ring than before, which was refused: says why
             self._send(True)
@@ -186,6 +200,8 @@ class Feed:
             return None
         tokens, self._wide = self._wide, None
         self._gpu.hand_over(tokens, self._event)
-        with contextlib.suppress(Exception):  # this batch is taken, so it is handed out: what went wrong is the next one's to raise
+        with contextlib.suppress(
+            Exception
+        ):  # this batch is taken, so it is handed out: what went wrong is the next one's to raise
             self._send(False)
         return tokens, taken

@@ -49,7 +49,9 @@ def source_of(path):
             name, packing = name[: -len(ending) - 1], ending
     kind = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}.get(os.path.splitext(name)[1])
     if kind is None or (kind == "parquet" and packing):
-        raise Error(f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet")
+        raise Error(
+            f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet"
+        )
     if status.st_size == 0:
         raise Error(f"{path}: is empty: leave it out")
     return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
@@ -62,7 +64,12 @@ def sources_of(paths):
         if not os.path.isdir(path):
             found.append(source_of(path))
             continue
-        files = [os.path.join(at, name) for at, _, names in os.walk(path, onerror=_raise) for name in names if name[0] != "."]
+        files = [
+            os.path.join(at, name)
+            for at, _, names in os.walk(path, onerror=_raise)
+            for name in names
+            if name[0] != "."
+        ]
         if not files:
             raise Error(f"{path}: holds no file")
         found += map(source_of, sorted(files))
@@ -150,11 +157,15 @@ def _blocks(source, file, offset):
 def _check_unchanged(source, file):
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
-        raise Error(f"{source.path}: was changed while it was read: start again, in another directory")
+        raise Error(
+            f"{source.path}: was changed while it was read: start again, in another directory"
+        )
 
 
 def _too_long(where, bytes_):
-    return Error(f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split it (split -C 16M)")
+    return Error(
+        f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split it (split -C 16M)"
+    )
 
 
 # ---- pieces ----
@@ -180,7 +191,15 @@ def _jsonl(source, index, offset, line, before):
 
     def piece(contents):
         nonlocal offset, line
-        made = Piece(index, offset, line, [source.path], contents, "jsonl", before + min(file.tell(), source.size))
+        made = Piece(
+            index,
+            offset,
+            line,
+            [source.path],
+            contents,
+            "jsonl",
+            before + min(file.tell(), source.size),
+        )
         offset += len(contents)
         line += contents.count(b"\n")
         return made
@@ -207,10 +226,16 @@ def _parquet_column(source, opened, field):
     pyarrow = package("pyarrow", source.path)
     schema = opened.schema_arrow
     if field not in schema.names:
-        raise Error(f'{source.path}: no column "{field}"; has {", ".join(schema.names[:8])}: give --field')
+        raise Error(
+            f'{source.path}: no column "{field}"; has {", ".join(schema.names[:8])}: give --field'
+        )
     kind = schema.field(field).type
     value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    if not (pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value) or str(value) == "string_view"):
+    if not (
+        pyarrow.types.is_string(value)
+        or pyarrow.types.is_large_string(value)
+        or str(value) == "string_view"
+    ):
         raise Error(f'{source.path}: column "{field}" is {kind}; must be strings: give --field')
 
 
@@ -244,10 +269,15 @@ def _parquet_rows(source, opened, row, field):
         names = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
         share = names[field].total_uncompressed_size // max(group.num_rows, 1)
         size = max(1, min(4096, PIECE_BYTES // max(share, 1)))
-        for batch in opened.iter_batches(size, row_groups=[number], columns=[field], use_threads=False):
+        for batch in opened.iter_batches(
+            size, row_groups=[number], columns=[field], use_threads=False
+        ):
             skipped = min(max(row - first, 0), len(batch))
             if skipped < len(batch):
-                yield first + skipped, _strings(source, batch.column(0).slice(skipped), first + skipped)
+                yield (
+                    first + skipped,
+                    _strings(source, batch.column(0).slice(skipped), first + skipped),
+                )
             first += len(batch)
 
 
@@ -326,7 +356,9 @@ def _decoded(path, contents, line):
 
 
 def _kind(value):
-    return {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+    return {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}.get(
+        type(value), "a number"
+    )
 
 
 def _string(where, field, value):
@@ -339,19 +371,27 @@ def _of_line(where, line, field):
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise Error(f"{where}: broken JSON at column {error.colno}: {error.msg}; must be one object a line") from None
+        raise Error(
+            f"{where}: broken JSON at column {error.colno}: {error.msg}; must be one object a line"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise Error(f"{where}: broken JSON: {error}") from None
     if not isinstance(value, dict):
-        raise Error(f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON object")
+        raise Error(
+            f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON object"
+        )
     if field not in value:
-        raise Error(f'{where}: no field "{field}"; has {", ".join(list(value)[:8]) or "none"}: give --field')
+        raise Error(
+            f'{where}: no field "{field}"; has {", ".join(list(value)[:8]) or "none"}: give --field'
+        )
     text = _string(where, field, value[field])
     if "\\ud" in line or "\\uD" in line:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise Error(f'{where}: field "{field}" has half a surrogate pair, \\u{ord(text[error.start]):04x}, which is no text') from None
+            raise Error(
+                f'{where}: field "{field}" has half a surrogate pair, \\u{ord(text[error.start]):04x}, which is no text'
+            ) from None
     return text
 
 
@@ -362,9 +402,14 @@ def documents(piece, field):
     elif piece.kind == "jsonl":
         path = piece.paths[0]
         contents = piece.contents.removeprefix(_BOM) if piece.offset == 0 else piece.contents
-        for number, line in enumerate(_decoded(path, contents, piece.line).split("\n"), piece.line + 1):
+        for number, line in enumerate(
+            _decoded(path, contents, piece.line).split("\n"), piece.line + 1
+        ):
             if line.strip(" \t\r"):
                 yield f"{path}:{number}", _of_line(f"{path}:{number}", line, field)
     else:
         for row, text in enumerate(piece.contents, piece.line):
-            yield f"{piece.paths[0]}: row {row}", _string(f"{piece.paths[0]}: row {row}", field, text)
+            yield (
+                f"{piece.paths[0]}: row {row}",
+                _string(f"{piece.paths[0]}: row {row}", field, text),
+            )

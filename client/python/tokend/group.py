@@ -51,8 +51,12 @@ def over(group):
     """A Group to talk over; None: this process is alone, or knows of no others. TypeError if that is no group of its own."""
     if group is None:
         return None
-    if not hasattr(group, "allreduce"):  # new_group() gives a number to processes that are not in it
-        raise TypeError(f"group: {group!r}, must be a torch.distributed process group that this process is in")
+    if not hasattr(
+        group, "allreduce"
+    ):  # new_group() gives a number to processes that are not in it
+        raise TypeError(
+            f"group: {group!r}, must be a torch.distributed process group that this process is in"
+        )
     return None if group.size() == 1 else Group(group)
 
 
@@ -69,7 +73,9 @@ class Group:
         self.size, self.index = group.size(), group.rank()
         # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
         self._beside = _own[2]() if _own is not None and _own[1]() is group else group
-        self._everyone = weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
+        self._everyone = (
+            weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
+        )
         self._greatest = distributed.AllreduceOptions()
         self._greatest.reduceOp = distributed.ReduceOp.MAX
 
@@ -77,7 +83,10 @@ class Group:
         """Was torch.distributed ended, or begun anew, since?"""
         if self._everyone is None:
             return False
-        return not self._distributed.is_initialized() or self._distributed.group.WORLD is not self._everyone()
+        return (
+            not self._distributed.is_initialized()
+            or self._distributed.group.WORLD is not self._everyone()
+        )
 
     def meet(self, patience):
         """Waits until all processes have called this; Error after @patience seconds."""
@@ -87,7 +96,9 @@ class Group:
 
     def launch(self, *numbers):
         """Begins to find the greatest of all for each of two numbers."""
-        self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)  # anew: the one before may still be under way
+        self._numbers = self._torch.tensor(
+            numbers, dtype=self._torch.int64
+        )  # anew: the one before may still be under way
         return self._keep(self._beside.allreduce([self._numbers], self._greatest))
 
     @staticmethod

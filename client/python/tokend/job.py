@@ -59,8 +59,16 @@ def _of_torch() -> Place | None:
 
 def _of_jax() -> Place | None:
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    if hasattr(state, "client") and hasattr(state, "process_id") and hasattr(state, "num_processes"):
-        return Place("jax.distributed", state.process_id, state.num_processes) if state.client is not None else None
+    if (
+        hasattr(state, "client")
+        and hasattr(state, "process_id")
+        and hasattr(state, "num_processes")
+    ):
+        return (
+            Place("jax.distributed", state.process_id, state.num_processes)
+            if state.client is not None
+            else None
+        )
     public: Any = sys.modules.get("jax.distributed")
     if public is None or not public.is_initialized():
         return None
@@ -80,11 +88,17 @@ def check_halves() -> None:
     """No launcher tells both numbers. One that tells one of them has started several processes, and each would take all rows."""
     for launcher, names in ENVIRONMENTS.items():
         values = [os.environ.get(name, "") for name in names]
-        if any(values) and launcher != "Slurm":  # Slurm's batch script has a SLURM_PROCID, and is alone
-            raise ValueError(f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: set both to numbers, or pass rank= and world=")
+        if (
+            any(values) and launcher != "Slurm"
+        ):  # Slurm's batch script has a SLURM_PROCID, and is alone
+            raise ValueError(
+                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: set both to numbers, or pass rank= and world="
+            )
     rank = os.environ.get("PMIX_RANK", "")
     if rank not in ("", "0"):  # a program alone under Open MPI is rank 0, too
-        raise ValueError(f"PMIX_RANK={rank!r}: this is one of several processes, but no launcher says how many: pass rank= and world=")
+        raise ValueError(
+            f"PMIX_RANK={rank!r}: this is one of several processes, but no launcher says how many: pass rank= and world="
+        )
 
 
 def token() -> str | None:

@@ -204,7 +204,13 @@ class Loader(Generic[B]):
 
         def attach(socket: Any, **reach: Any) -> None:
             """@reach: how the daemon of a config is reached; workers reach it so, too."""
-            self._session = {"stream": stream, "socket": arguments.socket(socket), "run": run, "peer": self._peer, "slots": slots}
+            self._session = {
+                "stream": stream,
+                "socket": arguments.socket(socket),
+                "run": run,
+                "peer": self._peer,
+                "slots": slots,
+            }
             self._session |= {"deadline_ms": max(1, round(deadline * 1000)), **reach}
             self._client = _tokend.Client(
                 micro_batch=micro_batch, rank=self._rank, world=self._world, strict=arguments.strict(strict, run),
@@ -217,7 +223,9 @@ class Loader(Generic[B]):
             arguments.check_names(stream, run)
             arguments.check_deadline(deadline)
             arguments.check_workers(workers, transform)
-            arguments.check_view(view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device))
+            arguments.check_view(
+                view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device)
+            )
             arguments.check_tokens(tokens, view, cp)
             run = run or job.token()
             self._make = arrays.framework(framework)
@@ -239,8 +247,12 @@ class Loader(Generic[B]):
             if documents:
                 self._client.need_documents()
             if record is not None:
-                self._client.record(arguments.record_path(record, self._client.run(), self._rank, self._peer))
-            self._wanted = Wanted(documents, provenance, loss_mask, share, *token_type, there, view, tokens)
+                self._client.record(
+                    arguments.record_path(record, self._client.run(), self._rank, self._peer)
+                )
+            self._wanted = Wanted(
+                documents, provenance, loss_mask, share, *token_type, there, view, tokens
+            )
             self._ahead = holding(prefetched, self._client)
             if transform is not None:
                 self._source = self._transforms(transform, workers)
@@ -251,17 +263,28 @@ class Loader(Generic[B]):
         except BaseException:
             self.close()
             raise
-        daemon = zlib.crc32(f"{gethostname()} {os.path.realpath(self._session['socket'])}".encode(errors="surrogateescape"))
+        daemon = zlib.crc32(
+            f"{gethostname()} {os.path.realpath(self._session['socket'])}".encode(
+                errors="surrogateescape"
+            )
+        )
         self._control = Control(self._client, together, daemon)
-        self._alone = group is not None or max(self._world, groups.processes()) == 1  # if there is no `together`
+        self._alone = (
+            group is not None or max(self._world, groups.processes()) == 1
+        )  # if there is no `together`
         self._inside = 0.0  # seconds in next(), in all
 
     def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
         from . import transform as transforms
 
-        seed, greatest = Cursor(self._client.cursor()).seed, transforms.greatest(self._wanted.token_bytes)
+        seed, greatest = (
+            Cursor(self._client.cursor()).seed,
+            transforms.greatest(self._wanted.token_bytes),
+        )
         if not workers:
-            return transforms.InProcess(self._client, transforms.Transform(transform, seed, greatest))
+            return transforms.InProcess(
+                self._client, transforms.Transform(transform, seed, greatest)
+            )
         from .workers import Workers
 
         return Workers(self._client, workers, transform, seed, self._session, greatest)
@@ -271,7 +294,12 @@ class Loader(Generic[B]):
     def _asks(self, together: groups.Group | None) -> bool:
         return together is not None and self._agree and not together.gone()
 
-    def _in_agreement(self, together: groups.Group | None, go: Callable[[], None], patience: float = groups.PATIENCE_S) -> None:
+    def _in_agreement(
+        self,
+        together: groups.Group | None,
+        go: Callable[[], None],
+        patience: float = groups.PATIENCE_S,
+    ) -> None:
         """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
         asked = self._asks(together)
         if asked:
@@ -294,7 +322,9 @@ class Loader(Generic[B]):
             self._source.begin()
         if self._wanted.device is not None and self._source is None:
             self._feed_device()
-        self._batches: Batches | None = Batches(self._client, self._make, self._wanted, self._source, self._feed)
+        self._batches: Batches | None = Batches(
+            self._client, self._make, self._wanted, self._source, self._feed
+        )
 
     def _measured(self) -> Batches:
         if self._batches is None:  # what came after a seek was interrupted, or failed
@@ -308,7 +338,9 @@ class Loader(Generic[B]):
         from .device import Feed
 
         split = not self._wanted.tokens
-        self._feed = Feed(self._client, self._client.shape(), self._wanted.device, self._wanted.dtype, split=split)
+        self._feed = Feed(
+            self._client, self._client.shape(), self._wanted.device, self._wanted.dtype, split=split
+        )
 
     # ---- batches ----
 
@@ -333,7 +365,9 @@ class Loader(Generic[B]):
         self._control.finish()
         self._batches = None
         if self._ahead is not None:
-            self._client.commit(self._client.taken())  # of the pass that ended nothing can be asked for any more
+            self._client.commit(
+                self._client.taken()
+            )  # of the pass that ended nothing can be asked for any more
         beginning = _tokend.cursor_seek(self._client.cursor(), 0)
         self._client.seek(beginning, self._rank, self._world, self._micro, True)
         self._begun(beginning)
@@ -419,7 +453,9 @@ class Loader(Generic[B]):
         Default: all that were taken. From the first call on, the state is that of the committed place.
         """
         if self._ahead is not None:
-            raise _tokend.ArgumentError(f"commit: prefetched={self._ahead.n} commits by itself: make the loader without one of them")
+            raise _tokend.ArgumentError(
+                f"commit: prefetched={self._ahead.n} commits by itself: make the loader without one of them"
+            )
         self._client.commit(self.taken if next is None else next)
 
     def checkpoint(self, tag: str) -> str:
@@ -439,6 +475,7 @@ class Loader(Generic[B]):
         With a group all its processes do so together, and are compared as when they attached. group: the processes that go
         on; default those of before, but none where the world becomes another, as nobody can know who stays.
         """
+
         def to() -> bytes | None:
             if cursor is not None and position is not None:
                 raise ValueError("cursor, position: give one of them")
@@ -534,7 +571,17 @@ class Loader(Generic[B]):
         pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means that copies are slower
         """
         shape = self._client.shape()
-        stats = {name: shape[name] for name in ("batches", "tokens", "waited_s", "reattached", "lost_wakes", "pinned_bytes")}
+        stats = {
+            name: shape[name]
+            for name in (
+                "batches",
+                "tokens",
+                "waited_s",
+                "reattached",
+                "lost_wakes",
+                "pinned_bytes",
+            )
+        }
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
         return {**stats, "next_s": self._inside}

@@ -17,9 +17,7 @@ from ._tokend import Error
 WARN_S = 5.0
 LONGEST_PAUSE_S = 0.25  # between two looks; each asks the store for the keys of all
 NAMED = 8  # ranks in a message
-REMEDY = (
-    "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
-)
+REMEDY = "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
 
 
 def _default_store() -> Any:
@@ -59,7 +57,9 @@ class _Meeting:
     def missing(self) -> str:
         """Some rank is, or was just now."""
         missing = [rank for rank in self._ranks if not self._store.check([self._key(rank)])]
-        named = ", ".join(map(str, missing[:NAMED])) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
+        named = ", ".join(map(str, missing[:NAMED])) + (
+            f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        )
         return f"rank{'s' if len(missing) != 1 else ''} {named} of {len(self._ranks)}"
 
     def end(self) -> None:
@@ -102,7 +102,9 @@ def _wait(meeting: _Meeting, seconds: float) -> None:
     while not meeting.complete():
         waited = time.monotonic() - begin
         if waited >= seconds:
-            raise Error(f"tokend.Loader: {meeting.missing()} did not come within {seconds:g} s: {REMEDY}")
+            raise Error(
+                f"tokend.Loader: {meeting.missing()} did not come within {seconds:g} s: {REMEDY}"
+            )
         if waited >= WARN_S and not warned:
             warned = True
             text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}: {REMEDY}"

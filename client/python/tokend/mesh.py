@@ -19,8 +19,39 @@ from typing import Any, NamedTuple
 
 from ._tokend import ArgumentError
 
-DATA = frozenset(("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard", "ep", "efsdp", "edp", "expert"))
-PEER = frozenset(("tp", "cp", "pp", "sp", "etp", "mp", "model", "tensor", "context", "pipe", "pipeline", "sequence", "cfg"))
+DATA = frozenset(
+    (
+        "dp",
+        "ddp",
+        "fsdp",
+        "hsdp",
+        "data",
+        "batch",
+        "replicate",
+        "shard",
+        "ep",
+        "efsdp",
+        "edp",
+        "expert",
+    )
+)
+PEER = frozenset(
+    (
+        "tp",
+        "cp",
+        "pp",
+        "sp",
+        "etp",
+        "mp",
+        "model",
+        "tensor",
+        "context",
+        "pipe",
+        "pipeline",
+        "sequence",
+        "cfg",
+    )
+)
 CONTEXT = frozenset(("cp", "context"))
 
 

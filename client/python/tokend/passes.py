@@ -25,7 +25,9 @@ class Pass:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._number: int | None = None  # of the loader's pass that this one is; None before its first batch
+        self._number: int | None = (
+            None  # of the loader's pass that this one is; None before its first batch
+        )
         self._begun_at = 0
 
     def __iter__(self) -> Pass:
@@ -89,5 +91,7 @@ class Prefetched:
 
 def prefetched(n: Any, client: Any) -> Prefetched | None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise ArgumentError(f"prefetched: {n!r}, must be the number of batches that the loop holds untrained when it saves, or 0")
+        raise ArgumentError(
+            f"prefetched: {n!r}, must be the number of batches that the loop holds untrained when it saves, or 0"
+        )
     return Prefetched(n, client) if n else None

@@ -25,11 +25,21 @@ LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
 KEY_DIGITS = 16  # of the config, in its socket's name
 # A service's, not its child's.
-OTHERS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "JOURNAL_STREAM", "STATE_DIRECTORY")
+OTHERS = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "JOURNAL_STREAM",
+    "STATE_DIRECTORY",
+)
 
 # A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while we hold it.
 _no_fork = threading.RLock()
-os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release)
+os.register_at_fork(
+    before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release
+)
 
 _children = {}  # by socket: (process, its log, where its part of that begins); for reaping, and to say why one failed
 
@@ -42,7 +52,11 @@ def _is_running(path):
 def program(name):
     """Where one of our programs is: $TOKEND_BIN, beside the package, in the build tree it stands in, or on PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
-    places = [os.environ.get("TOKEND_BIN"), os.path.join(here, "bin"), os.path.join(here, "..", "..", "bin")]
+    places = [
+        os.environ.get("TOKEND_BIN"),
+        os.path.join(here, "bin"),
+        os.path.join(here, "..", "..", "bin"),
+    ]
     places.append(os.path.join(here, "..", "..", "..", "build", "bin"))
     for place in filter(None, places):
         path = os.path.join(place, name)
@@ -50,7 +64,9 @@ def program(name):
             return os.path.abspath(path)
     found = shutil.which(name)
     if found is None:
-        raise Error(f"config: {name} is neither beside the package nor on PATH: install it, or set TOKEND_BIN to its directory")
+        raise Error(
+            f"config: {name} is neither beside the package nor on PATH: install it, or set TOKEND_BIN to its directory"
+        )
     return found
 
 
@@ -77,12 +93,16 @@ def make_directory():
         except FileExistsError:
             pass
         except OSError as error:
-            raise Error(f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, for the daemon's socket") from None
+            raise Error(
+                f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, for the daemon's socket"
+            ) from None
         with contextlib.suppress(FileNotFoundError):  # the last daemon in it has just left
             status = os.lstat(path)
             break
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise Error(f"config: {path} must be a directory of uid {os.getuid()} with mode 0700: remove it")
+        raise Error(
+            f"config: {path} must be a directory of uid {os.getuid()} with mode 0700: remove it"
+        )
 
 
 def socket_of(config):
@@ -101,7 +121,10 @@ def configured(config):
     environment = {name: value for name, value in os.environ.items() if name != "TOKEND_SOCKET"}
     asked = subprocess.run(
         [program("tokctl"), "status", "-c", config, "--json"],
-        capture_output=True, text=True, env=environment, check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     if asked.returncode != 0:
         if "TOKEND_TRUST_UID" in asked.stderr:  # somebody listens there, but who may be anybody
@@ -152,7 +175,11 @@ def _look_after(path):
         log.seek(begin)
         lines = log.read().decode(errors="replace").splitlines()
     if process.returncode > 0:
-        last = lines[-1] if lines else f"config: tokend exited with status {process.returncode} and said nothing"
+        last = (
+            lines[-1]
+            if lines
+            else f"config: tokend exited with status {process.returncode} and said nothing"
+        )
         raise Error(last.removeprefix("tokend: "))
 
 
@@ -172,11 +199,19 @@ class Starter:
         if lock is None:
             return
         try:
-            log = open(self._path + ".log", "a+b", buffering=0)  # behind the last words of one that was killed
+            log = open(
+                self._path + ".log", "a+b", buffering=0
+            )  # behind the last words of one that was killed
             begin = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
-                [*command(self._config, self._path, lock), "--linger", str(LINGER_SECONDS)], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True, cwd="/", pass_fds=(lock,), env=environment(),
+                [*command(self._config, self._path, lock), "--linger", str(LINGER_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                pass_fds=(lock,),
+                env=environment(),
             )
             _children[self._path] = process, log, begin
         finally:

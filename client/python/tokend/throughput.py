@@ -32,7 +32,9 @@ class Throughput:
 
     def __call__(self) -> dict[str, float]:
         then, self._last = self._last, self._now()
-        seconds, tokens, waited, inside = (now - before for now, before in zip(self._last, then, strict=True))
+        seconds, tokens, waited, inside = (
+            now - before for now, before in zip(self._last, then, strict=True)
+        )
         tokens *= self._loader.world
         self._tokens += tokens
         seconds = max(seconds, 1e-9)

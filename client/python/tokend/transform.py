@@ -54,7 +54,9 @@ def needs_numpy() -> Any:
     try:
         import numpy
     except ImportError:
-        raise ImportError("transform: rows are NumPy arrays, and NumPy is not installed: pip install numpy") from None
+        raise ImportError(
+            "transform: rows are NumPy arrays, and NumPy is not installed: pip install numpy"
+        ) from None
     return numpy
 
 
@@ -64,7 +66,9 @@ class Transform:
     def __init__(self, function: Any, seed: int, greatest: int) -> None:
         numpy = needs_numpy()
         if not callable(function):
-            raise TypeError(f"transform: {function!r}, must be a function of (tokens, position, rng)")
+            raise TypeError(
+                f"transform: {function!r}, must be a function of (tokens, position, rng)"
+            )
         self._numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
@@ -102,7 +106,9 @@ class Transform:
         try:
             made = self._function(given, row.position, self._rng)
         except (Exception, SystemExit) as error:
-            raise row.error(f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")) from error
+            raise row.error(
+                f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+            ) from error
         made = self._checked(made, given)
         if isinstance(made, str):
             raise row.error(made)

@@ -53,12 +53,20 @@ def _preparation(transform: Any) -> tuple[bytes, dict]:
             f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at the top level of a module, or workers=0"
         ) from None
     needs: dict[str, Any] = {"sys_argv": sys.argv}
-    if b"__main__" in pickled or b"__mp_main__" in pickled:  # the same in a process that multiprocessing has spawned
+    if (
+        b"__main__" in pickled or b"__mp_main__" in pickled
+    ):  # the same in a process that multiprocessing has spawned
         from multiprocessing import spawn
 
         given = spawn.get_preparation_data("tokend")
-        main = {name: given[name] for name in ("init_main_from_name", "init_main_from_path") if name in given}
-        if not main or not os.path.isfile(main.get("init_main_from_path", __file__)):  # "<stdin>" is not
+        main = {
+            name: given[name]
+            for name in ("init_main_from_name", "init_main_from_path")
+            if name in given
+        }
+        if not main or not os.path.isfile(
+            main.get("init_main_from_path", __file__)
+        ):  # "<stdin>" is not
             raise _tokend.ArgumentError(
                 f"transform: {transform!r} is not in a file, worker processes cannot import it: put it into a module, or workers=0"
             )
@@ -103,10 +111,16 @@ class _Worker:
             code = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             code = None
-        how = "closed its connection" if code is None else f"ended with status {code}, its own message is on stderr"
+        how = (
+            "closed its connection"
+            if code is None
+            else f"ended with status {code}, its own message is on stderr"
+        )
         if code is not None and code < 0:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
-        return WorkerError(f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its state")
+        return WorkerError(
+            f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its state"
+        )
 
 
 def _closed() -> _tokend.Error:
@@ -138,9 +152,13 @@ def _end(owner: int, workers: list[_Worker]) -> None:
 class Workers:
     """The source of batches that @n processes transform. @session: the arguments of their _tokend.Client but rank, world and start."""
 
-    def __init__(self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int) -> None:
+    def __init__(
+        self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int
+    ) -> None:
         if _is_worker:
-            raise WorkerError('workers: this is a worker itself: put what the program does under if __name__ == "__main__":')
+            raise WorkerError(
+                'workers: this is a worker itself: put what the program does under if __name__ == "__main__":'
+            )
         self._numpy, self._client, self._n = needs_numpy(), client, n
         self._generation = self._next = 0
         self._failed: Exception | None = None
@@ -172,7 +190,10 @@ class Workers:
         for j, worker in enumerate(self._workers):
             worker.resize(SLOTS * self._bytes)
             rank, world = j * shape["world"] + shape["rank"], self._n * shape["world"]
-            worker.send(b"S" + pickle.dumps((self._generation, cursor, rank, world, self._micro, self._window)))
+            worker.send(
+                b"S"
+                + pickle.dumps((self._generation, cursor, rank, world, self._micro, self._window))
+            )
         self._amid = False
 
     def _receive(self, worker: _Worker) -> tuple[int, int]:
@@ -180,7 +201,9 @@ class Workers:
         while True:
             try:
                 message = worker.connection.recv(MESSAGE_BYTES)
-            except ConnectionResetError:  # it died with messages of ours unread; what it had sent is there still
+            except (
+                ConnectionResetError
+            ):  # it died with messages of ours unread; what it had sent is there still
                 continue
             except OSError:  # closed by another thread
                 message = b""
@@ -218,10 +241,14 @@ class Workers:
         taken = client.next_into(*nothing)
         here = NOBODY if taken is None else int(fields[0][0])
         if position != here:
-            raise _tokend.ProtocolError(f"workers: {worker.what} is at position {position}, {here} is due: report this, seek to go on")
+            raise _tokend.ProtocolError(
+                f"workers: {worker.what} is at position {position}, {here} is due: report this, seek to go on"
+            )
         if worker.map is None:
             raise _closed()
-        made = self._numpy.frombuffer(worker.map, self._numpy.int64, tokens.size, slot * self._bytes)
+        made = self._numpy.frombuffer(
+            worker.map, self._numpy.int64, tokens.size, slot * self._bytes
+        )
         tokens[:] = made.reshape(tokens.shape)
         worker.send(FREE.pack(b"F", self._generation, slot))
         self._next += 1
@@ -289,12 +316,21 @@ class _Session:
     def _seek(self, cursor: bytes, rank: int, world: int, micro: int, window: int) -> None:
         numpy = self._numpy
         if self._client is None:
-            self._client = _tokend.Client(micro_batch=micro, rank=rank, world=world, cursor=cursor, helper=True, **self._arguments)
+            self._client = _tokend.Client(
+                micro_batch=micro,
+                rank=rank,
+                world=world,
+                cursor=cursor,
+                helper=True,
+                **self._arguments,
+            )
         else:
             self._client.seek(cursor, rank, world, micro)
         self._names = self._client.datasets()
         self._fields = numpy.empty((6, micro), numpy.int64)
-        self._slots = numpy.frombuffer(mmap.mmap(self._memory, SLOTS * 8 * micro * window), numpy.int64).reshape(SLOTS, micro, window)
+        self._slots = numpy.frombuffer(
+            mmap.mmap(self._memory, SLOTS * 8 * micro * window), numpy.int64
+        ).reshape(SLOTS, micro, window)
         self._free = deque(range(SLOTS))
         self._goes = True
 
@@ -338,4 +374,3 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         session.run()
     os._exit(0)
-

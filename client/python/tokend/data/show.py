@@ -23,20 +23,39 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not drive 
 
 def _arguments(argv):
     parser = argparse.ArgumentParser(
-        prog="python -m tokend.show", description="What a run was given at some place, as text.", allow_abbrev=False
+        prog="python -m tokend.show",
+        description="What a run was given at some place, as text.",
+        allow_abbrev=False,
     )
     parser.add_argument("-c", "--config", required=True, metavar="FILE")
     parser.add_argument("stream", metavar="STREAM")
     parser.add_argument("--position", metavar="P", help="from this position on")
     parser.add_argument("--count", metavar="N", help="so many; default 1")
-    parser.add_argument("--step", metavar="N", help="what this step gave to the ranks; steps are counted from 0")
+    parser.add_argument(
+        "--step", metavar="N", help="what this step gave to the ranks; steps are counted from 0"
+    )
     parser.add_argument("--world", metavar="W")
     parser.add_argument("--micro", metavar="B")
     parser.add_argument("--rank", metavar="R", help="only this one")
-    parser.add_argument("--from", metavar="I", help="the position of step 0; default the cursor's, else 0")
-    parser.add_argument("--cursor", metavar="F", nargs="+", action="extend", default=[], help="the run's mixes, by its cursors")
-    parser.add_argument("--run", metavar="RUN", help="the run's mixes, by the log that tokend keeps")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, .tiktoken or a SentencePiece model; without it: numbers")
+    parser.add_argument(
+        "--from", metavar="I", help="the position of step 0; default the cursor's, else 0"
+    )
+    parser.add_argument(
+        "--cursor",
+        metavar="F",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="the run's mixes, by its cursors",
+    )
+    parser.add_argument(
+        "--run", metavar="RUN", help="the run's mixes, by the log that tokend keeps"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="tokenizer.json, .tiktoken or a SentencePiece model; without it: numbers",
+    )
     parser.add_argument("--json", action="store_true", help="one object a row")
     given = parser.parse_args(argv)
     if (given.position is None) == (given.step is None):

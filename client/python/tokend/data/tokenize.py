@@ -133,7 +133,9 @@ class Output:
         if set(os.listdir(self.path)) <= {RUN + ".part"}:
             self._save(RUN, self.run)
         elif not resume:
-            raise Error(f"{self.path}: is not empty: give another directory, or --resume to go on there")
+            raise Error(
+                f"{self.path}: is not empty: give another directory, or --resume to go on there"
+            )
         else:
             self._resume()
 
@@ -144,15 +146,21 @@ class Output:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise Error(f"{self.path}/{name}: is no JSON: start again, in another directory") from None
+            raise Error(
+                f"{self.path}/{name}: is no JSON: start again, in another directory"
+            ) from None
 
     def _resume(self):
         run = self._load(RUN)
         if run is None:
-            raise Error(f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give another directory")
+            raise Error(
+                f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give another directory"
+            )
         for key, now in self.run.items():
             if run.get(key) != now:
-                raise Error(f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, in another directory")
+                raise Error(
+                    f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, in another directory"
+                )
         with contextlib.suppress(TypeError):  # of another version
             self.done = Done(**(self._load(DONE) or {}))
         for number in range(self.done.shards):
@@ -162,7 +170,9 @@ class Output:
         path = os.path.join(self.path, _name(number))
         size = os.stat(path).st_size if os.path.exists(path) else 0
         if size != self.size and not (last and 0 < size < self.size):
-            raise Error(f"{path}: has {size} bytes, must have {self.size}: start again, in another directory")
+            raise Error(
+                f"{path}: has {size} bytes, must have {self.size}: start again, in another directory"
+            )
 
     def _save(self, name, value):
         with open(os.path.join(self.path, name + ".part"), "w") as file:
@@ -183,7 +193,9 @@ class Output:
         while data:
             if self._part is None:
                 if self.done.shards == MOST_SHARDS:
-                    raise Error(f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} shards: give a larger one")
+                    raise Error(
+                        f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} shards: give a larger one"
+                    )
                 self._part = open(self._part_path(), "wb", buffering=0)
             written = self._part.write(data[: self.size - self._held])
             self._held += written
@@ -253,7 +265,11 @@ class Progress:
         self.last = now
         read = before - self.first
         left = (self.total - before) * self.seconds() / read if read > 0 else None
-        eta = "" if left is None else f", {int(left) // 3600}:{int(left) // 60 % 60:02}:{int(left) % 60:02} left"
+        eta = (
+            ""
+            if left is None
+            else f", {int(left) // 3600}:{int(left) // 60 % 60:02}:{int(left) % 60:02} left"
+        )
         self.say(f"{count.documents} documents, {count.tokens} tokens, {self.rate():.1f} MB/s{eta}")
 
     def say(self, text):
@@ -273,7 +289,13 @@ def _results(pool, pieces, window):
         return place, done, result
 
     for piece in pieces:
-        pending.append(((piece.input, piece.offset, piece.line), piece.done, piece.error or pool.submit(_work, piece)))
+        pending.append(
+            (
+                (piece.input, piece.offset, piece.line),
+                piece.done,
+                piece.error or pool.submit(_work, piece),
+            )
+        )
         piece = None
         if len(pending) >= window:
             yield first()
@@ -300,12 +322,18 @@ def _eos(given, encoder, path):
     if given is None:
         ends = encoder.ends_of_text()
         if len(ends) != 1:
-            known = f"names several ends of text, {', '.join(ends)}" if ends else "does not name the end of a text"
+            known = (
+                f"names several ends of text, {', '.join(ends)}"
+                if ends
+                else "does not name the end of a text"
+            )
             raise Error(f"--eos: {path} {known}: give its number or its text")
         return next(iter(ends.values()))
     if given.isascii() and given.isdigit():
         number = int(given)
-        most = 2**32 if encoder.pattern else encoder.vocab  # a .tiktoken file leaves out its special tokens
+        most = (
+            2**32 if encoder.pattern else encoder.vocab
+        )  # a .tiktoken file leaves out its special tokens
         if number >= most:
             raise Error(f"--eos {given}: {path} has no such token; must be below {most}")
         return number
@@ -317,14 +345,20 @@ def _eos(given, encoder, path):
 
 def _dtype(given, vocab):
     if given == "u16" and vocab > 1 << 16:
-        raise Error(f"--dtype u16: the vocabulary has {vocab} tokens, u16 holds {1 << 16}: give u32")
+        raise Error(
+            f"--dtype u16: the vocabulary has {vocab} tokens, u16 holds {1 << 16}: give u32"
+        )
     return ("u16" if vocab <= 1 << 16 else "u32") if given == "auto" else given
 
 
 def config(path, dtype, eos, vocab):
     """Text of a config that serves @path."""
     path = os.path.realpath(path)
-    name = "".join(c for c in os.path.basename(path) if c.isprintable()).encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore")
+    name = (
+        "".join(c for c in os.path.basename(path) if c.isprintable())
+        .encode(errors="ignore")[:LABEL_BYTES]
+        .decode(errors="ignore")
+    )
     quoted = [json.dumps(text, ensure_ascii=False) for text in (name or "text", path)]
     return f"""streams:
   train:
@@ -362,16 +396,22 @@ def tokenize(given):
         count = output.done
     else:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of NumPy, in every worker
-        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # where this process ends before its pool
+        os.environ.setdefault(
+            "PYTHONWARNINGS", "ignore:resource_tracker"
+        )  # where this process ends before its pool
         workers = (given.tokenizer, given.pattern, given.field, eos, WIDTH[dtype])
         with concurrent.futures.ProcessPoolExecutor(
             given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
         ) as pool:
             try:
-                count = _convert(pool, 4 * given.workers + 4, sources, given.field, output, progress)
+                count = _convert(
+                    pool, 4 * given.workers + 4, sources, given.field, output, progress
+                )
             except concurrent.futures.process.BrokenProcessPool:
                 _say(f"a worker died (out of memory?): give fewer --workers, and {GO_ON}")
-                os._exit(1)  # Python before 3.11.6 waits for ever to hand the dead what they were to work on
+                os._exit(
+                    1
+                )  # Python before 3.11.6 waits for ever to hand the dead what they were to work on
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -402,16 +442,49 @@ def _arguments(argv):
         description="Text, JSONL or parquet into flat token shards, EOS behind each document. Prints a config for them.",
         epilog="What looks like a special token in the text is encoded as text.",
     )  # fmt: skip
-    parser.add_argument("inputs", nargs="+", metavar="IN", help=".txt, .jsonl (also .gz, .zst), .parquet, or a directory of them")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="empty, or not yet there")
-    parser.add_argument("--tokenizer", required=True, metavar="FILE", help="tokenizer.json, .tiktoken or a SentencePiece model")
-    parser.add_argument("--field", default="text", metavar="NAME", help="of JSONL and parquet; default text")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "u16", "u32"), help="default: u16 where the vocabulary fits")
-    parser.add_argument("--shard-tokens", type=_positive, default=1 << 28, metavar="N", help="in each shard; default 2^28")
-    parser.add_argument("--eos", metavar="ID|TEXT", help="default: the tokenizer's own, if it names one")
-    parser.add_argument("--pattern", metavar="REGEX", help="how a .tiktoken file splits text; default GPT-2's")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core")
-    parser.add_argument("--resume", action="store_true", help="go on after the last whole shard in DIR")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="IN",
+        help=".txt, .jsonl (also .gz, .zst), .parquet, or a directory of them",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="empty, or not yet there"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        required=True,
+        metavar="FILE",
+        help="tokenizer.json, .tiktoken or a SentencePiece model",
+    )
+    parser.add_argument(
+        "--field", default="text", metavar="NAME", help="of JSONL and parquet; default text"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=("auto", "u16", "u32"),
+        help="default: u16 where the vocabulary fits",
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=_positive,
+        default=1 << 28,
+        metavar="N",
+        help="in each shard; default 2^28",
+    )
+    parser.add_argument(
+        "--eos", metavar="ID|TEXT", help="default: the tokenizer's own, if it names one"
+    )
+    parser.add_argument(
+        "--pattern", metavar="REGEX", help="how a .tiktoken file splits text; default GPT-2's"
+    )
+    parser.add_argument(
+        "--workers", type=_positive, metavar="N", help="processes; default: one a core"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on after the last whole shard in DIR"
+    )
     given = parser.parse_intermixed_args(argv)  # IN may stand behind options too
     given.workers = given.workers or len(os.sched_getaffinity(0))
     return given
@@ -424,7 +497,9 @@ def main(argv=None):
     except Error as error:
         text, status = str(error), 1
     except OSError as error:
-        more = f": free some space, and {GO_ON}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        more = (
+            f": free some space, and {GO_ON}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        )
         text, status = f"{error.filename or given.output}: {error.strerror or error}{more}", 1
     except KeyboardInterrupt:
         text, status = f"interrupted: {GO_ON}", 130

@@ -13,7 +13,15 @@ from .._tokend import Error
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT2_RANKS = 50256
-ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<｜end▁of▁sentence｜>")
+ENDS_OF_TEXT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+)
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
 
 
@@ -58,7 +66,9 @@ def _package(name, path):
     try:
         return __import__(name)
     except ImportError:
-        raise Error(f"--tokenizer {path}: needs the Python package {name}: pip install {name}") from None
+        raise Error(
+            f"--tokenizer {path}: needs the Python package {name}: pip install {name}"
+        ) from None
 
 
 def _version(name):
@@ -97,7 +107,10 @@ class _HuggingFace(Encoder):
         self.number = self._tokenizer.token_to_id
 
     def encode(self, texts):
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [
+            encoding.ids
+            for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ]
 
 
 # ---- tiktoken ----
@@ -113,9 +126,13 @@ def _ranks(path, data):
             encoded, rank = line.split()
             token, rank = base64.b64decode(encoded, validate=True), int(rank)
         except (ValueError, binascii.Error):
-            raise Error(f"--tokenizer {path}:{number}: must be a token in base64 and its rank") from None
+            raise Error(
+                f"--tokenizer {path}:{number}: must be a token in base64 and its rank"
+            ) from None
         if token in ranks or rank in used:
-            raise Error(f"--tokenizer {path}:{number}: token or rank stands there twice; each must be there once")
+            raise Error(
+                f"--tokenizer {path}:{number}: token or rank stands there twice; each must be there once"
+            )
         if rank >= 2**32:
             raise Error(f"--tokenizer {path}:{number}: rank {rank}: must be below 2^32")
         ranks[token] = rank
@@ -139,11 +156,15 @@ class _Tiktoken(Encoder):
         self._ranks = _ranks(path, data)
         missing = [byte for byte in range(256) if bytes([byte]) not in self._ranks]
         if missing:
-            raise Error(f"--tokenizer {path}: has no token for byte {missing[0]:#04x}: not every text could be encoded with it")
+            raise Error(
+                f"--tokenizer {path}: has no token for byte {missing[0]:#04x}: not every text could be encoded with it"
+            )
         self.vocab = max(self._ranks.values()) + 1
         self.pattern = pattern or GPT2_PATTERN
         try:
-            self._encoding = tiktoken.Encoding("user", pat_str=self.pattern, mergeable_ranks=self._ranks, special_tokens={})
+            self._encoding = tiktoken.Encoding(
+                "user", pat_str=self.pattern, mergeable_ranks=self._ranks, special_tokens={}
+            )
         except Exception as error:
             raise Error(f"--pattern: {' '.join(str(error).split())}") from None
         self._lengths = numpy.zeros(self.vocab, numpy.int64)
@@ -158,7 +179,9 @@ class _Tiktoken(Encoder):
     def _encode(self, text):
         tokens = self._encoding.encode_to_numpy(text, disallowed_special=())
         if self._lengths[tokens].sum() != len(text.encode()):
-            raise Error(f"--pattern {self.pattern}: it matches only parts of this text, the others would be lost")
+            raise Error(
+                f"--pattern {self.pattern}: it matches only parts of this text, the others would be lost"
+            )
         return tokens
 
     def number(self, text):
@@ -181,7 +204,9 @@ def _sentencepiece_text(path, data):
     def name(token):
         if token >= model.vocab_size():
             return f"<|{token}|>"
-        return model.id_to_piece(token) if model.is_control(token) or model.is_unknown(token) else None
+        return (
+            model.id_to_piece(token) if model.is_control(token) or model.is_unknown(token) else None
+        )
 
     return Tokenizer(model.decode, name)
 

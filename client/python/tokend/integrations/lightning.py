@@ -24,7 +24,9 @@ class Batches:
     def __init__(self, loader, trainer):
         self.loader, self.trainer = loader, trainer
         self.throughput = Throughput(loader)
-        self._handed = deque()  # for each batch: the steps made before it, and the position behind it
+        self._handed = (
+            deque()
+        )  # for each batch: the steps made before it, and the position behind it
         self._begun = False
         self._logged = 0
         loader.commit()  # for a checkpoint that is made before the first step
@@ -37,8 +39,10 @@ class Batches:
 
     def __next__(self):
         if self.trainer.global_step > 0 and not self._begun:
-            raise ValueError("TokendData: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
-                             "load its weights alone and begin with start=POSITION")
+            raise ValueError(
+                "TokendData: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
+                "load its weights alone and begin with start=POSITION"
+            )
         self._begun = True
         self.settle()
         batch = next(self.loader, None)
@@ -97,7 +101,9 @@ class TokendData(LightningDataModule):
     def _loader(self, stream, **options):
         options = {**self._options, **options}
         if not options.keys() & {"mesh", "rank", "world"}:
-            options["mesh"] = self.trainer.lightning_module.device_mesh  # None: all processes are data ranks
+            options["mesh"] = (
+                self.trainer.lightning_module.device_mesh
+            )  # None: all processes are data ranks
         return Loader(stream, self._micro, **options)
 
     def train_dataloader(self):

@@ -27,7 +27,14 @@ IGNORE = -100
 
 def _kept(directory: str, iteration: str) -> list[str]:
     """The files of that iteration that hold a cursor. All data ranks' are the same."""
-    return glob.glob(os.path.join(glob.escape(directory), f"iter_{iteration}", "mp_rank_00*", "train_dataloader_dprank000.pt"))
+    return glob.glob(
+        os.path.join(
+            glob.escape(directory),
+            f"iter_{iteration}",
+            "mp_rank_00*",
+            "train_dataloader_dprank000.pt",
+        )
+    )
 
 
 @functools.cache  # a process with several model chunks asks for each
@@ -38,11 +45,18 @@ def _say(line: str) -> None:
 
 def _begin(stream: str, args: Any) -> bytes | int:
     """Where Megatron's checkpoint is, and why; ValueError if what it saved contradicts itself."""
-    consumed, directory, iteration = args.consumed_train_samples, getattr(args, "dataloader_save", None), f"{args.iteration:07d}"
+    consumed, directory, iteration = (
+        args.consumed_train_samples,
+        getattr(args, "dataloader_save", None),
+        f"{args.iteration:07d}",
+    )
     where, why = consumed, "Megatron's consumed_train_samples"
     kept = _kept(directory, iteration) if directory and args.iteration else []
     if kept:
-        where, why = torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"], f"the cursor in {kept[0]}"
+        where, why = (
+            torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"],
+            f"the cursor in {kept[0]}",
+        )
         if Cursor(where).position < consumed:
             raise ValueError(
                 f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, but the checkpoint of iteration "
@@ -55,7 +69,9 @@ def _begin(stream: str, args: Any) -> bytes | int:
                 f"({others[0]}): load an iteration that has one, or name an empty directory to go on from the samples consumed"
             )
         why += f", as {directory} holds no cursor: right if no mix was changed and nothing skipped"
-    _say(f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: {why}")
+    _say(
+        f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: {why}"
+    )
     return where
 
 
@@ -64,7 +80,9 @@ def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Ten
     row = starts[:-1] // seq_len
     count = torch.bincount(row, minlength=rows)
     padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32)
-    padded[torch.arange(seq_len + 1) < count[:, None]] = starts[:-1] - (row * seq_len).to(torch.int32)
+    padded[torch.arange(seq_len + 1) < count[:, None]] = starts[:-1] - (row * seq_len).to(
+        torch.int32
+    )
     return padded
 
 
@@ -89,8 +107,17 @@ class TokendIterator:
     """
 
     def __init__(
-        self, stream: str, micro_batch: int, *, rank: int | None = None, world: int | None = None, start: Any = "begin",
-        seq_len: int | None = None, attention_mask: bool = False, documents: bool = False, **options: Any,
+        self,
+        stream: str,
+        micro_batch: int,
+        *,
+        rank: int | None = None,
+        world: int | None = None,
+        start: Any = "begin",
+        seq_len: int | None = None,
+        attention_mask: bool = False,
+        documents: bool = False,
+        **options: Any,
     ) -> None:
         if attention_mask and documents:
             raise ValueError("attention_mask, documents: ask for one of them")
@@ -99,9 +126,17 @@ class TokendIterator:
             from megatron.core import parallel_state as groups
 
             rank, world = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
-            stage = groups.get_pipeline_model_parallel_rank() * groups.get_context_parallel_world_size()
+            stage = (
+                groups.get_pipeline_model_parallel_rank() * groups.get_context_parallel_world_size()
+            )
             self._peer = stage + groups.get_context_parallel_rank()
-        self._stream, self._micro, self._rank, self._world, self._options = stream, micro_batch, rank, world, options
+        self._stream, self._micro, self._rank, self._world, self._options = (
+            stream,
+            micro_batch,
+            rank,
+            world,
+            options,
+        )
         self._start = start["cursor"] if isinstance(start, dict) else start
         self._seq, self._mask, self._documents = seq_len, attention_mask, documents
         self._loader: Loader | None = None
@@ -117,7 +152,12 @@ class TokendIterator:
         documents = getattr(args, "dataloader_inter_document_masking", False)
         mask = args.create_attention_mask_in_dataloader and not documents
         return cls(
-            stream, args.micro_batch_size, start=_begin(stream, args), seq_len=args.seq_length, documents=documents, attention_mask=mask,
+            stream,
+            args.micro_batch_size,
+            start=_begin(stream, args),
+            seq_len=args.seq_length,
+            documents=documents,
+            attention_mask=mask,
             **options,
         )
 
@@ -126,13 +166,22 @@ class TokendIterator:
         """The Loader; attaches if this process has not."""
         if self._loader is None:
             loader = Loader(
-                self._stream, self._micro, rank=self._rank, world=self._world, peer=self._peer, start=self._start,
-                documents=self._documents, framework="torch", **self._options,
+                self._stream,
+                self._micro,
+                rank=self._rank,
+                world=self._world,
+                peer=self._peer,
+                start=self._start,
+                documents=self._documents,
+                framework="torch",
+                **self._options,
             )
             seq_len = loader.cursor.to_dict()["seq_len"]
             if self._seq not in (None, seq_len):
                 loader.close()
-                raise ValueError(f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: make them equal")
+                raise ValueError(
+                    f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: make them equal"
+                )
             self._loader = loader
         return self._loader
 
@@ -151,11 +200,15 @@ class TokendIterator:
             "tokens": tokens.contiguous(),
             "labels": labels.clamp(min=0),
             "loss_mask": (labels != IGNORE).float(),
-            "position_ids": taken["position_ids"] if self._documents else torch.arange(seq_len).repeat(rows, 1),
+            "position_ids": taken["position_ids"]
+            if self._documents
+            else torch.arange(seq_len).repeat(rows, 1),
         }
         if self._documents:
             starts = _document_starts(taken["cu_seqlens"], rows, seq_len)
             batch |= {"cu_seqlens": starts, "max_seqlen": starts.diff().amax(1)}
         if self._mask:
-            batch["attention_mask"] = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool).triu(1)
+            batch["attention_mask"] = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool).triu(
+                1
+            )
         return batch

@@ -44,11 +44,23 @@ class TokendDataLoader(DataLoaderBase):
     """
 
     def __init__(
-        self, stream: str, *, sequence_length: int, global_batch_size: int, dp_world_size: int = 1, dp_rank: int = 0,
-        documents: bool = False, work_dir: str = ".", fs_local_rank: int | None = None, **options: Any,
+        self,
+        stream: str,
+        *,
+        sequence_length: int,
+        global_batch_size: int,
+        dp_world_size: int = 1,
+        dp_rank: int = 0,
+        documents: bool = False,
+        work_dir: str = ".",
+        fs_local_rank: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(
-            work_dir=work_dir, global_batch_size=global_batch_size, dp_world_size=dp_world_size, dp_rank=dp_rank,
+            work_dir=work_dir,
+            global_batch_size=global_batch_size,
+            dp_world_size=dp_world_size,
+            dp_rank=dp_rank,
             fs_local_rank=fs_local_rank,
         )
         self._stream, self._seq, self._documents = stream, sequence_length, documents
@@ -56,13 +68,22 @@ class TokendDataLoader(DataLoaderBase):
         self._before = 0  # batches of this epoch that the loader knows nothing of
         peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
-            stream, self._rows, rank=dp_rank, world=dp_world_size, peer=peer, group=group, documents=documents, framework="torch",
+            stream,
+            self._rows,
+            rank=dp_rank,
+            world=dp_world_size,
+            peer=peer,
+            group=group,
+            documents=documents,
+            framework="torch",
             **options,
         )
         seq_len = self.loader.cursor.to_dict()["seq_len"]
         if seq_len != sequence_length:
             self.loader.close()
-            raise ValueError(f"sequence_length: is {sequence_length}, that of stream {stream!r} is {seq_len}: make them equal")
+            raise ValueError(
+                f"sequence_length: is {sequence_length}, that of stream {stream!r} is {seq_len}: make them equal"
+            )
 
     def _rank_rows(self) -> int:
         rows, rest = divmod(self.global_batch_size, self.dp_world_size * self._seq)
@@ -81,7 +102,11 @@ class TokendDataLoader(DataLoaderBase):
             return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.loader.state_dict(), "epoch": self._epoch, "batches_processed": self.batches_processed}
+        return {
+            **self.loader.state_dict(),
+            "epoch": self._epoch,
+            "batches_processed": self.batches_processed,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.loader.load_state_dict(state_dict)
@@ -135,13 +160,22 @@ class TokendCallback(Callback):
         request = loader.control()
         if request is not None and request.save:
             self._save()
-            request.done(f"{self.trainer.save_folder}/{self.trainer.checkpointer.checkpoint_dirname(self.step)}")
+            request.done(
+                f"{self.trainer.save_folder}/{self.trainer.checkpointer.checkpoint_dirname(self.step)}"
+            )
         if loader.should_stop and not self.trainer.is_canceled:
             self.trainer.cancel_run("an operator asked for it", no_sync=True)
 
     def _save(self) -> None:
         """OLMo may be saving this very step, beside the training."""
-        saves = next((c for c in self.trainer.callbacks.values() if isinstance(c, CheckpointerCallback) and c.enabled), None)
+        saves = next(
+            (
+                c
+                for c in self.trainer.callbacks.values()
+                if isinstance(c, CheckpointerCallback) and c.enabled
+            ),
+            None,
+        )
         if saves is None:
             self.trainer.save_checkpoint()
         else:

@@ -26,7 +26,9 @@ class TokendReplica:
         # The groups attach at different times, so nothing is compared among them; which rank it is each step says.
         # Until then all groups are the same ranks of one group, and must not wait for each other's end.
         options = {"strict": False, **options}
-        self.loader = Loader(stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options)
+        self.loader = Loader(
+            stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options
+        )
         # Where a step begins, which one, and how many rows of all groups it takes with it once it is committed.
         self._at = self.loader.cursor, manager.current_step(), 0
 
@@ -51,26 +53,45 @@ class TokendReplica:
             taken = [self._zeros(cursor) for _ in range(batches)]
         else:
             rank = replica * self._ranks + self._rank
-            if (self.loader.rank, self.loader.world, self.loader.taken) != (rank, world, cursor.position):
+            if (self.loader.rank, self.loader.world, self.loader.taken) != (
+                rank,
+                world,
+                cursor.position,
+            ):
                 self.loader.seek(bytes(cursor), rank=rank, world=world)
             taken = [batch for _, batch in zip(range(batches), self.loader, strict=False)]
-        self._at = cursor, self._manager.current_step(), batches * self._micro * world if replicas else 0
+        self._at = (
+            cursor,
+            self._manager.current_step(),
+            batches * self._micro * world if replicas else 0,
+        )
         return taken
 
     def _zeros(self, cursor):
         """Of the loader's shapes and dtypes, with nothing in it."""
         import torch
 
-        asked, seq, device = self._options.get, cursor.to_dict()["seq_len"], self._options.get("device")
+        asked, seq, device = (
+            self._options.get,
+            cursor.to_dict()["seq_len"],
+            self._options.get("device"),
+        )
         share = seq // asked("cp")[1] if asked("cp") else seq
         tokens = torch.zeros(self._micro, share, dtype=torch.int64, device=device)
         nowhere = torch.full((self._micro,), -1)
         narrow = str(asked("dtype")).endswith("int32")
-        batch = {"input_ids": tokens.int() if narrow else tokens, "labels": tokens, "position": nowhere, "dataset": nowhere}
+        batch = {
+            "input_ids": tokens.int() if narrow else tokens,
+            "labels": tokens,
+            "position": nowhere,
+            "dataset": nowhere,
+        }
         if asked("documents") or asked("cp"):
             batch["position_ids"] = torch.arange(share, device=device).repeat(self._micro, 1)
         if asked("documents"):
-            batch["cu_seqlens"] = torch.arange(0, self._micro * seq + 1, seq, dtype=torch.int32, device=device)
+            batch["cu_seqlens"] = torch.arange(
+                0, self._micro * seq + 1, seq, dtype=torch.int32, device=device
+            )
             batch["max_seqlen"] = seq
         if asked("loss_mask"):
             batch["loss_mask"] = tokens.float()

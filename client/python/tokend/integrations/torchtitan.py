@@ -57,25 +57,48 @@ class TokendDataLoader(BaseDataLoader):
         """Set by torchtitan's validator; a stream is finite if its config says so."""
 
     def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, local_batch_size: int, **_: Any
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        seq_len: int,
+        local_batch_size: int,
+        **_: Any,
     ) -> None:
         self._documents = config.documents
         start = int(config.start) if config.start.isdigit() else config.start
         peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
-            config.stream, local_batch_size, socket=config.socket, config=config.config, run=config.run, rank=dp_rank,
-            world=dp_world_size, peer=peer, group=group, start=start, documents=config.documents, record=config.record,
+            config.stream,
+            local_batch_size,
+            socket=config.socket,
+            config=config.config,
+            run=config.run,
+            rank=dp_rank,
+            world=dp_world_size,
+            peer=peer,
+            group=group,
+            start=start,
+            documents=config.documents,
+            record=config.record,
             framework="torch",
         )
         rows = self.loader.cursor.to_dict()["seq_len"]
         if rows != seq_len:
             self.loader.close()
-            raise ValueError(f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make them equal")
+            raise ValueError(
+                f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make them equal"
+            )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.loader:
             tokens = batch["input_ids"]
-            positions = batch["position_ids"] if self._documents else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+            positions = (
+                batch["position_ids"]
+                if self._documents
+                else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+            )
             yield {"input": tokens, "positions": positions}, batch["labels"]
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,14 +18,18 @@ class Batches:
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
         self.over = False  # the run is at its max_steps, which a Trainer notices behind a step only
-        self._taken = deque()  # the position behind each batch that was handed out and is not committed
+        self._taken = (
+            deque()
+        )  # the position behind each batch that was handed out and is not committed
 
     def __iter__(self):
         for batch in () if self.over else self.loader:
             rows = len(batch["input_ids"])
             if rows != self._rows:
-                raise ValueError(f"TokendTrainer: the loader's micro_batch is {rows}, but per_device_train_batch_size is {self._rows}: "
-                                 "give both the same number")
+                raise ValueError(
+                    f"TokendTrainer: the loader's micro_batch is {rows}, but per_device_train_batch_size is {self._rows}: "
+                    "give both the same number"
+                )
             self._taken.append(self.loader.taken)
             yield self._made(batch)
 
@@ -71,18 +75,24 @@ class TokendCursor(TrainerCallback, ExportableState):
     def on_train_begin(self, args, state, control, train_dataloader=None, **_):
         if not isinstance(train_dataloader, Batches):
             other = type(train_dataloader).__name__
-            raise TypeError(f"TokendTrainer: training would read from a {other} around the loader or in its place: "
-                            "get_train_dataloader() must be TokendFeed's, and sequence parallelism by deepspeed is not supported")
+            raise TypeError(
+                f"TokendTrainer: training would read from a {other} around the loader or in its place: "
+                "get_train_dataloader() must be TokendFeed's, and sequence parallelism by deepspeed is not supported"
+            )
         self._batches = train_dataloader
         self._batches.over = state.global_step >= state.max_steps
         found = state.stateful_callbacks.get(type(self).__name__)
         if found is None and state.global_step > 0:
-            raise ValueError("TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
-                             "load its weights alone (from_pretrained) and begin with Loader(start=POSITION)")
+            raise ValueError(
+                "TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
+                "load its weights alone (from_pretrained) and begin with Loader(start=POSITION)"
+            )
         cursor = found["attributes"]["cursor"] if found else None
         self._batches.begin(bytes.fromhex(cursor) if cursor else None)
         if found is None:
-            state.stateful_callbacks[type(self).__name__] = self.state()  # the Trainer only fills what is there
+            state.stateful_callbacks[type(self).__name__] = (
+                self.state()
+            )  # the Trainer only fills what is there
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not when a step ends: what saves then may have been asked first.
@@ -120,11 +130,15 @@ class TokendFeed:
     def get_train_dataloader(self):
         args = self.args
         if self._train_batch_size != args.per_device_train_batch_size:
-            raise ValueError("TokendTrainer: one process with several devices (DataParallel): start one a device, with torchrun")
+            raise ValueError(
+                "TokendTrainer: one process with several devices (DataParallel): start one a device, with torchrun"
+            )
         ranks = args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
         if self.data.world != ranks:
-            raise ValueError(f"TokendTrainer: the loader is of a world of {self.data.world}, the Trainer has {ranks} data-parallel ranks: "
-                             "make the Loader behind TrainingArguments(), which begin torch.distributed, or pass it rank= and world=")
+            raise ValueError(
+                f"TokendTrainer: the loader is of a world of {self.data.world}, the Trainer has {ranks} data-parallel ranks: "
+                "make the Loader behind TrainingArguments(), which begin torch.distributed, or pass it rank= and world="
+            )
         self._throughput = Throughput(self.data)
         return Batches(self.data, args.per_device_train_batch_size, self.model_accepts_loss_kwargs)
 
