@@ -508,10 +508,10 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 	return true;
 }
 
-uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro)
+uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro_batch)
 {
 	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra,
-		cursor->stride, cursor->epochs, cursor->samples, cursor->next, world, micro,
+		cursor->stride, cursor->epochs, cursor->samples, cursor->next, world, micro_batch,
 		order_name_hash(cursor->stream, strlen(cursor->stream)));
 
 	for (uint32_t d = 0; d < cursor->datasets; d++) {

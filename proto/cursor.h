@@ -159,7 +159,7 @@ int cursor_find(const struct cursor *cursor, const char *name);
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
 /* A number over identity, order version, mix, position, world and micro-batch: equal on all ranks
  * at one step. */
-uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro);
+uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro_batch);
 
 /* ---- bytes ---- */
 

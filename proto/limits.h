@@ -18,7 +18,7 @@ enum {
 	LIMIT_DEPTH = 8,		 /* nesting of a message */
 	LIMIT_MICRO_BATCH = 1 << 16,	 /* rows of one slot */
 	LIMIT_SLOTS = 4096,		 /* slots of one ring */
-	LIMIT_RING_ROWS = 1 << 22,	 /* rows of one ring: slots × micro batch */
+	LIMIT_RING_ROWS = 1 << 22,	 /* rows of one ring: slots × micro-batch */
 	LIMIT_BLOCK = 1024,    /* the order scrambles and cuts segments in blocks of this */
 	LIMIT_SESSIONS = 4096, /* sessions of one daemon */
 	LIMIT_STREAMS = 1024,  /* in one configuration */

@@ -640,13 +640,13 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 /* ---- ranks ---- */
 
 uint64_t order_rank_position(
-	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro)
+	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro_batch)
 {
 	u128 batch;
 
-	/* m·world + rank < 2^96 and × micro < 2^113: no step of this overflows 128 bits. */
-	assert(world <= LIMIT_WORLD && rank < world && micro <= LIMIT_MICRO_BATCH);
+	/* m·world + rank < 2^96 and × micro_batch < 2^113: no step of this overflows 128 bits. */
+	assert(world <= LIMIT_WORLD && rank < world && micro_batch <= LIMIT_MICRO_BATCH);
 	batch = (u128)m * world + rank;
-	batch = batch * micro + next;
+	batch = batch * micro_batch + next;
 	return batch > UINT64_MAX ? UINT64_MAX : (uint64_t)batch;
 }

@@ -156,8 +156,9 @@ uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t str
 
 /* First position of micro-batch @m of @rank after a cursor at @next; saturates at UINT64_MAX. */
 uint64_t order_rank_position(
-	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro);
-/* Where the cursor stands when every rank has taken one micro-batch more: @step is world × micro,
+	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro_batch);
+/* Where the cursor stands when every rank has taken one micro-batch more: @step is world ×
+ * micro_batch,
  * @end at most 2^64 - 1. */
 static inline uint64_t order_rank_next(uint64_t next, uint64_t step, uint64_t end)
 {

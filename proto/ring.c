@@ -30,7 +30,7 @@ static bool within(uint64_t value, uint64_t limit, const char *name, char *why, 
 }
 
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, unsigned marks, char *why, size_t why_bytes)
+	uint64_t token_bytes, unsigned annotations, char *why, size_t why_bytes)
 {
 	if (!within(slots, LIMIT_SLOTS, "slots", why, why_bytes) ||
 		!within(rows, LIMIT_MICRO_BATCH, "micro_batch", why, why_bytes) ||
@@ -64,8 +64,8 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 	g->slot_stride = round_up(slot_bytes, 64);
 	g->control_at = round_up(ring_slot_offset(g, slots - 1) + g->slot_stride, RING_PAGE);
 	g->data_bytes = g->control_at + RING_PAGE;
-	g->documents = (marks & RING_DOCUMENTS) != 0;
-	g->loss_mask = (marks & RING_LOSS_MASK) != 0;
+	g->documents = (annotations & RING_DOCUMENTS) != 0;
+	g->loss_mask = (annotations & RING_LOSS_MASK) != 0;
 	g->meta_bytes = RING_PAGE + slots * sizeof(struct ring_slot) +
 			slots * rows * sizeof(struct ring_row);
 	if (g->documents) /* < 2^22 · 2^31 */
@@ -108,16 +108,16 @@ bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, u
 {
 	const struct ring_header *header = meta;
 	struct ring_geometry g;
-	unsigned marks;
+	unsigned annotations;
 	char why[256];
 
 	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC ||
 		header->version != RING_VERSION)
 		return false;
-	marks = (header->geometry.documents ? RING_DOCUMENTS : 0) |
-		(header->geometry.loss_mask ? RING_LOSS_MASK : 0);
+	annotations = (header->geometry.documents ? RING_DOCUMENTS : 0) |
+		      (header->geometry.loss_mask ? RING_LOSS_MASK : 0);
 	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows,
-		    header->geometry.window_tokens, header->geometry.token_bytes, marks, why,
+		    header->geometry.window_tokens, header->geometry.token_bytes, annotations, why,
 		    sizeof(why)))
 		return false;
 	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes ||

@@ -34,8 +34,8 @@
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
 
+#include "proto/annotations.h"
 #include "proto/limits.h"
-#include "proto/marks.h"
 
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -51,7 +51,7 @@
 
 struct ring_geometry {
 	uint32_t slots;
-	uint32_t rows;		/* micro batch */
+	uint32_t rows;		/* micro-batch */
 	uint32_t window_tokens; /* seq_len + extra */
 	uint32_t token_bytes;	/* 2 or 4 */
 	uint64_t slot_bytes;	/* rows × window_tokens × token_bytes */
@@ -133,11 +133,11 @@ struct ring {
 };
 
 /*
- * Sizes of a ring. @marks: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is
+ * Sizes of a ring. @annotations: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is
  * broken; @why then holds the arithmetic.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, unsigned marks, char *why, size_t why_bytes);
+	uint64_t token_bytes, unsigned annotations, char *why, size_t why_bytes);
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
@@ -181,11 +181,11 @@ static inline uint8_t *ring_loss_mask(const struct ring *ring, uint32_t index)
 }
 
 /* Where what is to be said of the row is written. */
-static inline struct marks ring_marks(const struct ring *ring, uint32_t index)
+static inline struct annotations ring_annotations(const struct ring *ring, uint32_t index)
 {
 	bool documents = ring->geometry.documents, loss_mask = ring->geometry.loss_mask;
 
-	return (struct marks){
+	return (struct annotations){
 		.count = documents ? ring_document_count(ring, index) : NULL,
 		.start = documents ? ring_document_start(ring, index) : NULL,
 		.loss_mask = loss_mask ? ring_loss_mask(ring, index) : NULL,

@@ -11,23 +11,21 @@
  * again until its deadline
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor, helper?,
- * node?, replaces?, strict?} ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} +
- * 2 fds. A seek attaches anew and says in replaces the id of the session that it closes then:
- *                                 `memory:` counts the two rings as one meanwhile. run: what an
- * unnamed run is called if "default" is another user's ← warning{text}    at any time, only to
- * clients that sent their process → checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{}
- *   ← described{cursor}    where the stream begins
- *   → pending{}
- *   ← request{number, kind, args}    number 0: none
- *   → answer{number, outcome, text, cursor?, from?, acts_from?}
+ *   → attach{stream, run, rank, world, micro_batch, peer, slots, begin|position|tag|cursor,
+ * helper?, node?, replaces?, strict?} ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?,
+ * run?} + 2 fds. A seek attaches anew and says in replaces the id of the session that it closes
+ * then: `memory:` counts the two rings as one meanwhile. run: what an unnamed run is called if
+ * "default" is another user's ← warning{text}    at any time, only to clients that sent their
+ * process → checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{} ← described{cursor}
+ * where the stream begins → pending{} ← request{number, kind, args}    number 0: none →
+ * answer{number, outcome, text, cursor?, from?, acts_from?}
  *
  *   an operator
  *   → status{after}
  *   ← session{…} × n, status{…, after: next page or 0}
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions}
- *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
+ *   ← answer{number, outcome, waiting, run, rank, world, micro_batch, peer, pid, host, text, same?,
  * cursor?, from?, acts_from?}    one at a time, as they come → cancel{number} ← cancelled{number,
  * fetched}
  *

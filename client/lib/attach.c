@@ -158,7 +158,7 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 	wire_set_text(w, WIRE_RUN, t->run);
 	wire_set(w, WIRE_RANK, target->rank);
 	wire_set(w, WIRE_WORLD, target->world);
-	wire_set(w, WIRE_MICRO, target->micro);
+	wire_set(w, WIRE_MICRO, target->micro_batch);
 	wire_set(w, WIRE_PEER, t->peer);
 	wire_set(w, WIRE_SLOTS, t->slots);
 	if (t->helper)
@@ -337,7 +337,7 @@ static int take_feed(
 	}
 	const struct ring_geometry *shape = &(*g)->ring.geometry;
 
-	if (shape->rows != target->micro ||
+	if (shape->rows != target->micro_batch ||
 		shape->window_tokens != cursor->seq_len + cursor->extra ||
 		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
 		generation_free(*g, true);
@@ -431,7 +431,7 @@ int handle_revive(struct tokend *t, bool wait)
 		.cursor_bytes = cursor_encode(place, t->bytes, LIMIT_CURSOR_BYTES),
 		.rank = t->rank,
 		.world = t->world,
-		.micro = t->micro,
+		.micro_batch = t->micro_batch,
 	};
 
 	const struct patience patience = {

@@ -35,7 +35,7 @@ struct target {
 	uint64_t position;
 	bool at_position; /* none of the three: the beginning */
 	uint64_t rank, world;
-	uint32_t micro;
+	uint32_t micro_batch;
 };
 
 /*
@@ -107,10 +107,10 @@ struct tokend {
 	struct generation
 		*now; /* never NULL; its published slots are served even when the daemon is gone */
 	uint64_t taken, end;
-	uint64_t step; /* world × micro */
+	uint64_t step; /* world × micro_batch */
 	uint64_t rank, world;
 	uint64_t number;
-	uint32_t micro;
+	uint32_t micro_batch;
 	uint32_t copying;	  /* slots on their way to a GPU */
 	int fd;			  /* of the session; -1: lost */
 	uint64_t session;	  /* its id at the daemon, or NO_SESSION */

@@ -187,7 +187,7 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 	struct generation *g = t->now;
 	uint64_t s = g->out.taken;
 	const struct ring_slot *slot = ring_slot(&g->ring, s);
-	uint64_t due = t->taken + t->rank * t->micro;
+	uint64_t due = t->taken + t->rank * t->micro_batch;
 
 	if (slot->rows_valid > 0 && slot->position != due)
 		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL,

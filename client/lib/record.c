@@ -22,7 +22,7 @@ struct told {
 	bool rows;   /* this process took a row: from then on a move forwards is a skip */
 	bool begun;  /* the rest is set: */
 	uint64_t at; /* the position after the last row of all ranks, or after the last move */
-	uint64_t rank, world, micro;
+	uint64_t rank, world, micro_batch;
 };
 
 /* The end of a batch, or of a skip, among the entries that are kept. */
@@ -180,7 +180,8 @@ static bool is_elsewhere(const struct tokend *t)
 	const struct told *told = &r->told;
 
 	return !told->begun || told->at != t->taken || told->at != r->from ||
-	       told->rank != t->rank || told->world != t->world || told->micro != t->micro;
+	       told->rank != t->rank || told->world != t->world ||
+	       told->micro_batch != t->micro_batch;
 }
 
 static void put_beginning(const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left,
@@ -196,7 +197,7 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 		.left = left,
 		.rank = t->rank,
 		.world = t->world,
-		.micro = t->micro,
+		.micro_batch = t->micro_batch,
 		.peer = t->peer,
 		.identity = record_identity(&t->origin),
 	};
@@ -233,7 +234,7 @@ static int finish(struct tokend *t, struct recording *r, size_t entries, bool ro
 		.at = at,
 		.rank = t->rank,
 		.world = t->world,
-		.micro = t->micro};
+		.micro_batch = t->micro_batch};
 
 	r->mark[r->marks++] = (struct mark){r->entries, next, told};
 

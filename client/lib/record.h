@@ -20,7 +20,7 @@
  * What counts. Beginnings are taken by their time, each process's in the order of its file; so the
  * clocks of the nodes must agree better than two changes of a run follow each other. The ranks of a
  * world and micro-batch from some position on are a generation: they share a grid, positions modulo
- * world × micro.
+ * world × micro_batch.
  *   - On the newest generation's grid a beginning is a rank that joins it, or comes back to it:
  * whatever that rank recorded in it from its position on is void, and taken anew.
  *   - With the very world, micro-batch and position of an older generation that its rank is not yet
@@ -49,7 +49,7 @@ struct record_begin {
 	uint64_t time_ns;  /* CLOCK_REALTIME */
 	uint64_t position; /* of the cursor */
 	uint64_t left; /* where the session was before; = position where it comes from nowhere */
-	uint64_t rank, world, micro;
+	uint64_t rank, world, micro_batch;
 	uint64_t peer;
 	uint64_t identity; /* record_identity(): files of other streams are refused */
 };

@@ -73,7 +73,7 @@ int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 /* What the lines "KEY VALUE" of a request say. */
 struct orders {
 	bool has_at, has_samples, has_world;
-	uint64_t at, samples, world, micro;
+	uint64_t at, samples, world, micro_batch;
 	uint32_t weights;
 	const char **name;
 	double *weight;
@@ -110,7 +110,7 @@ static int read_line(
 		uint64_t *to;
 		bool *has;
 	} numbers[] = {{"at", &o->at, &o->has_at}, {"samples", &o->samples, &o->has_samples},
-		{"world", &o->world, &o->has_world}, {"micro", &o->micro, NULL}};
+		{"world", &o->world, &o->has_world}, {"micro", &o->micro_batch, NULL}};
 
 	if (strcmp(key, "weight") == 0)
 		return read_weight(t, o, value, plain);
@@ -206,9 +206,9 @@ static int check_save(struct tokend *t, const char *kind, const struct orders *o
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
 		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64,
 			o->world, (uint64_t)LIMIT_WORLD);
-	if (o->micro > LIMIT_MICRO_BATCH)
+	if (o->micro_batch > LIMIT_MICRO_BATCH)
 		return handle_fail(t, TOKEND_EARGUMENT, "micro: %" PRIu64 ", must be 1 to %d",
-			o->micro, LIMIT_MICRO_BATCH);
+			o->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
 

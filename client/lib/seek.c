@@ -72,7 +72,7 @@ uint64_t tokend_fingerprint(const struct tokend *t)
 {
 	const struct cursor *cursor = handle_forked(t) ? NULL : current(t);
 
-	return cursor ? cursor_fingerprint(cursor, t->world, t->micro) : 0;
+	return cursor ? cursor_fingerprint(cursor, t->world, t->micro_batch) : 0;
 }
 
 /* ---- committing ---- */
@@ -131,9 +131,9 @@ int handle_check_target(struct tokend *t, const struct target *target)
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"rank: %" PRIu64 " is not below world, %" PRIu64, target->rank,
 			target->world);
-	if (target->micro < 1 || target->micro > LIMIT_MICRO_BATCH)
+	if (target->micro_batch < 1 || target->micro_batch > LIMIT_MICRO_BATCH)
 		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch: %u, must be 1 to %d",
-			target->micro, LIMIT_MICRO_BATCH);
+			target->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
 
@@ -141,8 +141,8 @@ static void set_target(struct tokend *t, const struct target *target)
 {
 	t->rank = target->rank;
 	t->world = target->world;
-	t->micro = target->micro;
-	t->step = target->world * target->micro;
+	t->micro_batch = target->micro_batch;
+	t->step = target->world * target->micro_batch;
 	t->number = 0;
 	t->batches = atomic_load(&t->now->ring.header->end);
 	t->failed = 0;
@@ -241,7 +241,7 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 		.cursor_bytes = cursor_bytes,
 		.rank = rank,
 		.world = world,
-		.micro = micro_batch};
+		.micro_batch = micro_batch};
 	struct cursor origin;
 	int r = handle_check(t);
 
@@ -278,8 +278,10 @@ static int no_memory(struct tokend *t)
 /* Attaches at @edited, as who we are. */
 static int go_edited(struct tokend *t, const struct cursor *edited)
 {
-	struct target target = {
-		.cursor = t->bytes, .rank = t->rank, .world = t->world, .micro = t->micro};
+	struct target target = {.cursor = t->bytes,
+		.rank = t->rank,
+		.world = t->world,
+		.micro_batch = t->micro_batch};
 	struct cursor cursor;
 
 	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
@@ -296,7 +298,8 @@ static int go_edited(struct tokend *t, const struct cursor *edited)
 int handle_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 {
 	const struct cursor *here = handle_speak(t, t->taken);
-	const struct target target = {.rank = t->rank, .world = t->world, .micro = t->micro};
+	const struct target target = {
+		.rank = t->rank, .world = t->world, .micro_batch = t->micro_batch};
 	struct fault why;
 	struct cursor edited;
 

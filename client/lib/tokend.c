@@ -178,7 +178,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		.at_position = o->start_at_position != 0,
 		.rank = o->rank,
 		.world = o->world,
-		.micro = o->micro_batch,
+		.micro_batch = o->micro_batch,
 	};
 	struct patience patience;
 	struct generation *g;

@@ -40,7 +40,7 @@ static uint32_t beside_of(const struct shard_facts *facts)
 	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
 }
 
-void dataset_keep_marks(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
+void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
 {
 	uint32_t beside = beside_of(facts);
 
@@ -147,26 +147,26 @@ bool dataset_same_shard(const struct dataset *dataset, uint64_t shard, const str
 }
 
 /* A mask or an index that is gone since would go unnoticed: there are shards without. */
-static bool same_marks(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
-	char *why, size_t why_bytes)
+static bool same_annotations(const struct dataset *d, uint64_t shard,
+	const struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
 	const struct {
 		const char *what;
 		bool asked, was, is;
-	} marks[] = {
+	} annotations[] = {
 		{"loss mask", d->hint.loss_mask, d->masks, facts->mask},
 		{"list of document bounds", d->hint.loss_mask, d->bounds, facts->bounds},
 		{"index of documents", indexed != DATASET_UNKNOWN, indexed == DATASET_INDEXED,
 			dataset_is_indexed(facts)},
 	};
 
-	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-		if (marks[i].asked && marks[i].was != marks[i].is)
+	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
+		if (annotations[i].asked && annotations[i].was != annotations[i].is)
 			return bytes_why(why, why_bytes,
 				"had %s %s when it was listed and has %s now",
-				marks[i].was ? "its" : "no", marks[i].what,
-				marks[i].is ? "one" : "none");
+				annotations[i].was ? "its" : "no", annotations[i].what,
+				annotations[i].is ? "one" : "none");
 	return true;
 }
 
@@ -248,7 +248,7 @@ static void remember(
 	if (!d->sizes || fstat(fd, &st) != 0)
 		return;
 	d->identity[shard] = dataset_identify(&st);
-	dataset_keep_marks(d, shard, facts);
+	dataset_keep_annotations(d, shard, facts);
 	if (facts->plain && facts->data_at < UINT32_MAX)
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
@@ -277,7 +277,7 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	hint.frames = frames;
 	errno = 0;
 	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
-		same_marks(dataset, shard, &facts, why, why_bytes) &&
+		same_annotations(dataset, shard, &facts, why, why_bytes) &&
 		same_beside(dataset, shard, &facts, why, why_bytes))
 		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
 	if (opened && !sample_opened(dataset, shard, opened, why, why_bytes)) {

@@ -42,7 +42,7 @@ struct dataset {
 	uint64_t sample_tokens; /* > 0: windows are samples */
 	uint64_t frame_bytes;	/* compressed: what the largest frame decodes to; else 0 */
 	/* Marks of the stream's windows may come from files, not from the tokens alone: shards are
-	 * looked into even where they are plain. See marks.h. */
+	 * looked into even where they are plain. See annotations.h. */
 	bool marked;
 	bool has_eos; /* the stream's: ends a document where a shard has no index */
 	uint32_t eos;

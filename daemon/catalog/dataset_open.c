@@ -80,7 +80,7 @@ static bool check_label_mask(const struct opening *o)
 }
 
 /* What the stream wants said of its windows, and where that is looked for. */
-static bool prepare_marks(const struct opening *o)
+static bool prepare_annotations(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	const char *mask = o->source->label_mask;
@@ -140,7 +140,7 @@ static bool allocate(const struct opening *o, struct shard_list *list)
 	d->identity = calloc(count, sizeof(*d->identity));
 	d->beside = calloc(count, sizeof(*d->beside));
 	return ((d->table.first_window && d->identity && d->beside) || refuse_memory(o)) &&
-	       prepare_marks(o);
+	       prepare_annotations(o);
 }
 
 /*
@@ -212,7 +212,7 @@ static void gather(struct dataset *d, uint64_t s, const struct shard_facts *shar
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	d->data_at_of[s] = (uint32_t)shard->data_at;
-	dataset_keep_marks(d, s, shard);
+	dataset_keep_annotations(d, s, shard);
 	pthread_mutex_lock(&lock);
 	d->marked |= (d->hint.documents && dataset_is_indexed(shard)) ||
 		     (d->hint.loss_mask && (shard->mask || shard->bounds));
@@ -470,9 +470,9 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 
 /*
  * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents
- * shows when it is read (marks.h); whether they have masks the first one tells for all.
+ * shows when it is read (annotations.h); whether they have masks the first one tells for all.
  */
-static bool presume_marks(const struct opening *o)
+static bool presume_annotations(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	struct shard_facts facts;
@@ -525,7 +525,7 @@ static bool take_manifest(const struct opening *o)
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	manifest_free(&m);
-	return fine && presume_marks(o);
+	return fine && presume_annotations(o);
 }
 
 bool dataset_manifest(const struct config *config, const struct config_stream *stream,

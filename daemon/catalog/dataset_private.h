@@ -29,6 +29,7 @@ struct dataset_identity dataset_identify(const struct stat *st);
 bool dataset_is_indexed(const struct shard_facts *facts);
 /* Keeps what lies beside the shard, and whether it is indexed, where somebody asks for documents.
  */
-void dataset_keep_marks(const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
+void dataset_keep_annotations(
+	const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
 
 #endif

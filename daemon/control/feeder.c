@@ -112,7 +112,7 @@ static void perform(struct feeder *f, const struct engine_action *a)
 					    .token = a->token,
 					    .tokens = a->tokens,
 					    .to = a->to,
-					    .marks = a->marks,
+					    .annotations = a->annotations,
 				    });
 		break;
 	case ENGINE_WAKE:

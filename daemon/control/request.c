@@ -17,7 +17,7 @@
 enum { RUNS_NAMED = 8 }; /* in one line */
 
 struct party {
-	uint64_t rank, world, micro, peer;
+	uint64_t rank, world, micro_batch, peer;
 	pid_t pid;
 	char host[LIMIT_NAME_BYTES + 1];
 	enum wire_outcome outcome; /* 0: not seen it yet */
@@ -131,7 +131,7 @@ static bool add_party(struct request *r, const struct session *s)
 	if (p->outcome == WIRE_GONE)
 		p->outcome = 0; /* it has come back */
 	p->world = s->world;
-	p->micro = s->micro;
+	p->micro_batch = s->micro_batch;
 	p->pid = s->connection->pid;
 	memcpy(p->host, s->connection->host, sizeof(p->host));
 	return true;
@@ -222,7 +222,7 @@ static void pass_on(
 	wire_set(&out, WIRE_WAITING, left);
 	wire_set(&out, WIRE_RANK, p->rank);
 	wire_set(&out, WIRE_WORLD, p->world);
-	wire_set(&out, WIRE_MICRO, p->micro);
+	wire_set(&out, WIRE_MICRO, p->micro_batch);
 	wire_set(&out, WIRE_PEER, p->peer);
 	wire_set(&out, WIRE_PID, (uint64_t)p->pid);
 	wire_set_text(&out, WIRE_RUN, r->run);

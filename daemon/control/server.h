@@ -136,7 +136,7 @@ struct session {
 	struct connection *connection;
 	const struct stream *stream;
 	uint32_t id;
-	uint64_t rank, world, micro, peer, slots;
+	uint64_t rank, world, micro_batch, peer, slots;
 	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes;		  /* of its ring, out of memory: */

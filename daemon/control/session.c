@@ -1,8 +1,8 @@
 /*
- * A session is what its client said at attach: (stream, cursor, rank, world, micro). Attaching runs
- * in three steps: what needs no waiting is checked on the loop, cursor and ring are made in libuv's
- * pool, and back on the loop the data thread gets the feed and the client its two descriptors. Only
- * an attach at a snapshot waits for state_dir, before the second step.
+ * A session is what its client said at attach: (stream, cursor, rank, world, micro_batch).
+ * Attaching runs in three steps: what needs no waiting is checked on the loop, cursor and ring are
+ * made in libuv's pool, and back on the loop the data thread gets the feed and the client its two
+ * descriptors. Only an attach at a snapshot waits for state_dir, before the second step.
  *
  * Teardown goes backwards: the data thread is asked to let go, and when it has, everything is freed
  * and the connection may close. A job in the pool holds its connection open until it is back.
@@ -220,7 +220,7 @@ static bool read_coordinates(
 
 	s->rank = wire_number(w, WIRE_RANK);
 	s->world = wire_number(w, WIRE_WORLD);
-	s->micro = wire_number(w, WIRE_MICRO);
+	s->micro_batch = wire_number(w, WIRE_MICRO);
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
@@ -243,16 +243,16 @@ static bool read_coordinates(
 	return true;
 }
 
-static unsigned ring_marks_of(const struct config_stream *c)
+static unsigned ring_annotations_of(const struct config_stream *c)
 {
 	return (c->documents ? RING_DOCUMENTS : 0) | (c->loss_mask ? RING_LOSS_MASK : 0);
 }
 
-static uint64_t default_slots(const struct stream *stream, uint64_t micro)
+static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
 {
 	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
 			 stream->config->loss_mask;
-	uint64_t slot = micro * (stream->config->seq_len + stream->config->extra) * token;
+	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
 	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
 
 	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
@@ -267,13 +267,13 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 	uint64_t limit = config->memory_bytes;
 	char why[300];
 
-	if (s->micro < 1 || s->micro > LIMIT_MICRO_BATCH)
+	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
 		return refuse(&job->refusal, "attach", "micro_batch",
-			"%" PRIu64 ", must be 1 to %d", s->micro, LIMIT_MICRO_BATCH);
+			"%" PRIu64 ", must be 1 to %d", s->micro_batch, LIMIT_MICRO_BATCH);
 	if (s->slots == 0)
-		s->slots = default_slots(s->stream, s->micro);
-	if (!ring_geometry(&job->geometry, s->slots, s->micro, c->seq_len + c->extra,
-		    s->stream->token_bytes, ring_marks_of(c), why, sizeof(why)))
+		s->slots = default_slots(s->stream, s->micro_batch);
+	if (!ring_geometry(&job->geometry, s->slots, s->micro_batch, c->seq_len + c->extra,
+		    s->stream->token_bytes, ring_annotations_of(c), why, sizeof(why)))
 		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
@@ -399,7 +399,7 @@ static void attach_work(uv_work_t *work)
 	job->noted = runs_note(job->connection->server, &job->place, mixes_checksum(&job->cursor),
 		job->bytes, job->cursor_bytes);
 	job->fingerprint =
-		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro);
+		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro_batch);
 	job->session->next = job->cursor.next;
 }
 
@@ -579,7 +579,7 @@ void session_leave(struct session *s)
 static uint64_t sound_until(const struct session *s)
 {
 	return order_rank_position(
-		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro);
+		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro_batch);
 }
 
 static void say_failure(struct session *s, const struct feeder_failure *f)
@@ -594,14 +594,14 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	case DISK_SHORT:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": the file ends before that, it was "
-						     "truncated; stream %s stops here, nothing was "
+			"truncated; stream %s stops here, nothing was "
 			"skipped: restore it, then attach at the cursor",
 			shard, f->token, stream);
 		break;
 	case DISK_REPLACED:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": not the file that was there when tokend "
-						     "started: %s; stream %s stops here, "
+			"started: %s; stream %s stops here, "
 			"nothing was skipped: restore it, or restart tokend",
 			shard, f->token, f->why, stream);
 		break;

@@ -18,14 +18,14 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set_text(&w, WIRE_HOST, s->connection->host);
 	wire_set(&w, WIRE_RANK, s->rank);
 	wire_set(&w, WIRE_WORLD, s->world);
-	wire_set(&w, WIRE_MICRO, s->micro);
+	wire_set(&w, WIRE_MICRO, s->micro_batch);
 	wire_set(&w, WIRE_PEER, s->peer);
 	wire_set(&w, WIRE_SLOTS, s->slots);
 	wire_set(&w, WIRE_PID, (uint64_t)s->connection->pid);
 	wire_set(&w, WIRE_PUBLISHED, counters.published);
 	wire_set(&w, WIRE_RELEASED, counters.released);
 	wire_set(&w, WIRE_LOST_WAKES, counters.lost_wakes);
-	wire_set(&w, WIRE_POSITION, s->next + counters.released * s->world * s->micro);
+	wire_set(&w, WIRE_POSITION, s->next + counters.released * s->world * s->micro_batch);
 	wire_set(&w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
 	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
 	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);

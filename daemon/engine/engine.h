@@ -15,8 +15,8 @@
  * equally, counted in bytes (turns.h). One stream may have three quarters of the reads in flight,
  * so that storage that stops to answer leaves some for the other streams; streams that are slow
  * share one quarter. Everything a feed needs is allocated when it is made; a step allocates
- * nothing. It never looks at tokens: whoever reads a row's also writes its marks, where documents
- * begin in it and what may be a label, and is DONE when both are there.
+ * nothing. It never looks at tokens: whoever reads a row's also writes its annotations, where
+ * documents begin in it and what may be a label, and is DONE when both are there.
  */
 #ifndef TOKEND_ENGINE_H
 #define TOKEND_ENGINE_H
@@ -50,7 +50,7 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 /* Only after ENGINE_GONE, or if it was never attached. */
 void feed_free(struct feed *feed);
 /* Micro-batches a rank gets from @cursor to the end of its stream, or RING_ENDLESS. */
-uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro);
+uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro_batch);
 
 struct engine_event {
 	enum {
@@ -81,7 +81,7 @@ struct engine_action {
 	const void *owner;
 	uint64_t shard, token, tokens;
 	void *to;
-	struct marks marks; /* READ: of these tokens, wanted too */
+	struct annotations annotations; /* READ: of these tokens, wanted too */
 	int fault;
 };
 

@@ -6,14 +6,14 @@
 
 typedef unsigned __int128 u128;
 
-uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro)
+uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro_batch)
 {
 	uint64_t end = cursor_end(cursor);
 
 	if (end == UINT64_MAX)
 		return RING_ENDLESS;
 
-	u128 step = (u128)world * micro;
+	u128 step = (u128)world * micro_batch;
 
 	return (uint64_t)((end - cursor->next + step - 1) / step);
 }
@@ -176,7 +176,7 @@ static void describe_read(const struct feed *feed, uint32_t index, const struct 
 		.token = row->offset,
 		.tokens = g->window_tokens,
 		.to = row_tokens(feed, index),
-		.marks = ring_marks(&feed->options.ring, index),
+		.annotations = ring_annotations(&feed->options.ring, index),
 	};
 }
 
@@ -248,10 +248,10 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->reading++;
 	} else {
 		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
-		if (read->marks.count)
-			*read->marks.count = 0;
-		if (read->marks.loss_mask)
-			memset(read->marks.loss_mask, 0, g->window_tokens);
+		if (read->annotations.count)
+			*read->annotations.count = 0;
+		if (read->annotations.loss_mask)
+			memset(read->annotations.loss_mask, 0, g->window_tokens);
 	}
 	if (++feed->row == g->rows) {
 		feed->row = 0;

@@ -12,8 +12,8 @@
  * opening it waits for, or in a look at the file that it has read. So depth of them are enough, and
  * everything is allocated when the disk is opened.
  */
+#include "daemon/reader/annotations.h"
 #include "daemon/reader/files.h"
-#include "daemon/reader/marks.h"
 #include "daemon/reader/recheck.h"
 #include "daemon/reader/share.h"
 #include "daemon/reader/watch.h"
@@ -331,8 +331,8 @@ static bool request_mark(struct request *request, int *error)
 {
 	const struct disk_read *read = &request->read;
 
-	return marks_write(read->dataset, request->file->source, read->token, read->tokens,
-		read->to, &read->marks, error, request->why, sizeof(request->why));
+	return annotations_write(read->dataset, request->file->source, read->token, read->tokens,
+		read->to, &read->annotations, error, request->why, sizeof(request->why));
 }
 
 /* In the pool, the tokens are there: may they be served? */
@@ -376,7 +376,7 @@ static void request_call(
 	disk_submit(disk, &request->work, share_of(disk, request));
 }
 
-/* The tokens are there, and marks come from them alone. */
+/* The tokens are there, and annotations come from them alone. */
 static void request_marked(struct disk *disk, struct request *request)
 {
 	int error = 0;
@@ -396,7 +396,7 @@ static void request_start(struct disk *disk, struct request *request)
 
 	if (source && !request->file->straight) {
 		/* Marks that come from files are read where their tokens are. */
-		if (request->file->nowait && !marks_in_files(read->dataset, source)) {
+		if (request->file->nowait && !annotations_in_files(read->dataset, source)) {
 			request->place = shard_find(source, read->token);
 			STAILQ_INSERT_TAIL(&disk->found, request, link);
 			return;
@@ -731,7 +731,7 @@ static void file_ready(struct disk *disk, struct file *file)
 
 /*
  * In the pool. A shard may turn out to be plain only once its index was looked through; then that
- * is not kept, but for marks.
+ * is not kept, but for annotations.
  */
 static int64_t source_open(struct disk_work *work)
 {
@@ -750,7 +750,7 @@ static int64_t source_open(struct disk_work *work)
 	file->straight = source->facts.plain;
 	if (file->straight)
 		file->data_at = source->facts.data_at;
-	if (file->straight && !marks_in_files(file->dataset, source)) {
+	if (file->straight && !annotations_in_files(file->dataset, source)) {
 		shard_close(source);
 		source = NULL;
 	}

@@ -8,14 +8,14 @@
  * to where the tokens belong; all others by the data thread if they are in memory, else in the
  * backend's pool. Before a read is handed up, its file is looked at again (watch.h): a shard that
  * was written to meanwhile is a fault. Short reads are continued. Marks follow the tokens, in the
- * pool where they come from files (marks_write()). A read is done exactly once: every tag that was
- * queued comes back from disk_reap(), with 0 or an error.
+ * pool where they come from files (annotations_write()). A read is done exactly once: every tag
+ * that was queued comes back from disk_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
 
 #include "daemon/catalog/dataset.h"
-#include "proto/marks.h"
+#include "proto/annotations.h"
 
 struct disk;
 
@@ -27,7 +27,7 @@ struct disk_read {
 	uint64_t token; /* first token */
 	uint64_t tokens;
 	void *to; /* tokens × token_bytes bytes; untouched by others until the tag comes back */
-	struct marks marks; /* of these tokens: what is not NULL is written, too */
+	struct annotations annotations; /* of these tokens: what is not NULL is written, too */
 };
 
 enum disk_fault {

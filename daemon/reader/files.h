@@ -44,7 +44,7 @@ struct file {
 	bool nowait; /* as in struct disk_work */
 	int fd;	     /* of whatever state; -1: none */
 	uint64_t data_at;     /* of its first token, where it is plain */
-	struct shard *source; /* reads it where it is not, and has its marks; else NULL */
+	struct shard *source; /* reads it where it is not, and has its annotations; else NULL */
 	bool straight;	/* with a source: it is plain all the same, its tokens are read from data_at
 			 */
 	unsigned users; /* requests that read or wait */

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order in which they are asked: flat files have no marks, so they come last. */
+/* In the order in which they are asked: flat files have no annotations, so they come last. */
 static const struct shard_format *const formats[] = {
 	&shard_megatron,
 	&shard_npy,
@@ -110,14 +110,14 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 /* ---- files that are no shards ---- */
 
 /*
- * Known by their marks, so that nobody trains on a header read as tokens. Of a mark's bytes few
- * enough files of tokens can begin so that nobody will meet one; `format: flat` still reads it.
+ * Known by their annotations, so that nobody trains on a header read as tokens. Of a mark's bytes
+ * few enough files of tokens can begin so that nobody will meet one; `format: flat` still reads it.
  */
 static const struct {
 	const char *bytes;
 	size_t n;
 	const char *kind;
-} marks[] = {
+} annotations[] = {
 	{"MMIDIDX\0\0", 9, "a Megatron index"},
 	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
 	{"\xfd"
@@ -172,9 +172,10 @@ static const char *foreign(const struct bytes *b)
 	uint8_t head[512];
 	size_t n = bytes_head(b, head, sizeof(head));
 
-	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-		if (n >= marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
-			return marks[i].kind;
+	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
+		if (n >= annotations[i].n &&
+			memcmp(head, annotations[i].bytes, annotations[i].n) == 0)
+			return annotations[i].kind;
 	if (is_gzip(head, n))
 		return "gzip-compressed";
 	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)
@@ -283,7 +284,7 @@ static bool within(
 }
 
 /* What lies beside it, for whoever asks. */
-static bool describe_marks(const struct shard_format *format, const char *path,
+static bool describe_annotations(const struct shard_format *format, const char *path,
 	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
 {
 	struct mask *mask = NULL;
@@ -312,7 +313,7 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 		if (!bytes_check(b, why, why_bytes) ||
 			!format->describe(b, hint, facts, why, why_bytes) ||
 			!within(b, facts, why, why_bytes) ||
-			!describe_marks(format, path, hint, facts, why, why_bytes))
+			!describe_annotations(format, path, hint, facts, why, why_bytes))
 			format = NULL;
 		else
 			finish(b, hint, facts);
@@ -323,7 +324,7 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 
 /* ---- open shards ---- */
 
-static bool open_marks(struct shard *shard, const char *path, const struct shard_hint *hint,
+static bool open_annotations(struct shard *shard, const char *path, const struct shard_hint *hint,
 	char *why, size_t why_bytes)
 {
 	struct shard_facts *facts = &shard->facts;
@@ -366,7 +367,7 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 	}
 	shard->bytes->path = NULL; /* it was borrowed */
 	if (!within(shard->bytes, &shard->facts, why, why_bytes) ||
-		!open_marks(shard, path, hint, why, why_bytes))
+		!open_annotations(shard, path, hint, why, why_bytes))
 		goto fail;
 	finish(shard->bytes, hint, &shard->facts);
 	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;

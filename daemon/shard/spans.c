@@ -14,18 +14,18 @@ struct spans_mark {
 	uint64_t token, byte;
 };
 
-static bool resize(struct spans *s, uint64_t bytes, uint64_t marks)
+static bool resize(struct spans *s, uint64_t bytes, uint64_t annotations)
 {
 	uint8_t *lengths = realloc(s->lengths, bytes);
 
 	s->lengths = lengths ? lengths : s->lengths;
-	struct spans_mark *grown = reallocarray(s->marks, marks, sizeof(*grown));
+	struct spans_mark *grown = reallocarray(s->annotations, annotations, sizeof(*grown));
 
-	s->marks = grown ? grown : s->marks;
+	s->annotations = grown ? grown : s->annotations;
 	if (!lengths || !grown)
 		return false;
 	s->bytes_room = bytes;
-	s->marks_room = marks;
+	s->annotations_room = annotations;
 	return true;
 }
 
@@ -35,12 +35,12 @@ bool spans_add(struct spans *s, uint64_t end, bool gap)
 
 	if (end == s->end)
 		return true;
-	if ((s->bytes_room - s->bytes < LENGTH_MOST || mark >= s->marks_room) &&
+	if ((s->bytes_room - s->bytes < LENGTH_MOST || mark >= s->annotations_room) &&
 		!resize(s, s->bytes_room + s->bytes_room / 2 + 64,
-			s->marks_room + s->marks_room / 2 + 1))
+			s->annotations_room + s->annotations_room / 2 + 1))
 		return false;
 	if (s->count++ % STRIDE == 0)
-		s->marks[mark] = (struct spans_mark){s->end, s->bytes};
+		s->annotations[mark] = (struct spans_mark){s->end, s->bytes};
 	for (; left >= 0x80; left >>= 7)
 		s->lengths[s->bytes++] = (uint8_t)(left | 0x80);
 	s->lengths[s->bytes++] = (uint8_t)left;
@@ -57,12 +57,12 @@ void spans_trim(struct spans *s)
 void spans_free(struct spans *s)
 {
 	free(s->lengths);
-	free(s->marks);
+	free(s->annotations);
 }
 
 uint64_t spans_bytes(const struct spans *s)
 {
-	return s->bytes_room + s->marks_room * sizeof(*s->marks);
+	return s->bytes_room + s->annotations_room * sizeof(*s->annotations);
 }
 
 void span_step(struct span *span)
@@ -85,12 +85,13 @@ struct span spans_find(const struct spans *s, uint64_t token)
 	while (hi - lo > 1) { /* the last mark that is not behind it; the first never is */
 		uint64_t mid = lo + (hi - lo) / 2;
 
-		if (s->marks[mid].token > token)
+		if (s->annotations[mid].token > token)
 			hi = mid;
 		else
 			lo = mid;
 	}
-	struct span span = {.end = s->marks[lo].token, .next = s->lengths + s->marks[lo].byte};
+	struct span span = {
+		.end = s->annotations[lo].token, .next = s->lengths + s->annotations[lo].byte};
 
 	do
 		span_step(&span);

@@ -14,8 +14,8 @@ struct spans_mark;
 struct spans {
 	uint8_t *lengths;
 	uint64_t bytes, bytes_room;
-	struct spans_mark *marks;
-	uint64_t count, marks_room;
+	struct spans_mark *annotations;
+	uint64_t count, annotations_room;
 	uint64_t end; /* of the last one */
 };
 

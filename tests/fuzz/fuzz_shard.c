@@ -27,7 +27,7 @@ static const struct target {
 	const char *name, *format; /* NULL: recognised */
 	const char *shard;
 	const char *beside[2];
-	bool marks; /* bounds and loss masks are asked for, too; these under MASKS */
+	bool annotations; /* bounds and loss masks are asked for, too; these under MASKS */
 } targets[] = {
 	{"auto", NULL, "a.bin", {NULL}, false},
 	{"zstd", "flat", "a.bin.zst", {NULL}, false},
@@ -212,8 +212,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	hint.window_tokens = size % 5;
 	hint.budget_bytes = BUDGET;
 	put_files(data, size, path);
-	hint.documents = hint.loss_mask = target->marks;
-	if (target->marks && size % 2) {
+	hint.documents = hint.loss_mask = target->annotations;
+	if (target->annotations && size % 2) {
 		hint.label_mask = masks;
 		hint.root_bytes = strlen(directory) + 1;
 	}
@@ -232,7 +232,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(shard->facts.tokens == facts.tokens);
 			read_documents(shard);
 			read_tokens(shard, data, size);
-			if (target->marks)
+			if (target->annotations)
 				read_loss_mask(shard);
 		}
 		shard_close(shard);

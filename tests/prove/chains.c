@@ -24,24 +24,24 @@ struct run {
 };
 
 /* All ranks take @batches. Where the cursor then stands. */
-static uint64_t tile(struct run *run, uint64_t world, uint64_t micro, uint64_t batches)
+static uint64_t tile(struct run *run, uint64_t world, uint64_t micro_batch, uint64_t batches)
 {
 	const struct cursor *c = &run->chain.cursor;
 	uint64_t end = cursor_end(c), taken = c->next, expected = c->next;
 
 	for (uint64_t m = 0; m < batches && taken < end; m++) {
 		for (uint64_t r = 0; r < world; r++) {
-			uint64_t first = order_rank_position(c->next, m, r, world, micro);
+			uint64_t first = order_rank_position(c->next, m, r, world, micro_batch);
 			uint64_t left = first < end ? end - first : 0,
-				 valid = left < micro ? left : micro;
+				 valid = left < micro_batch ? left : micro_batch;
 
 			PROVE(run->chain.p, valid == 0 || first == expected,
 				"rank %" PRIu64 " of %" PRIu64 ", batch %" PRIu64 " of %" PRIu64
 				" samples from %" PRIu64 " on: at %" PRIu64 ", due is %" PRIu64,
-				r, world, m, micro, c->next, first, expected);
+				r, world, m, micro_batch, c->next, first, expected);
 			expected += valid;
 		}
-		taken = order_rank_next(taken, world * micro, end);
+		taken = order_rank_next(taken, world * micro_batch, end);
 		PROVE(run->chain.p, taken == expected,
 			"%" PRIu64 " ranks have [%" PRIu64 ", %" PRIu64
 			"), the cursor goes to %" PRIu64,
@@ -82,13 +82,13 @@ static void leg(struct run *run)
 	struct rng *rng = &c->p->rng;
 	/* Few are very large, or they would be all that there is time for. */
 	uint64_t world = prove_log(rng, rng_below(rng, 8) == 0 ? 15 : 10),
-		 micro = prove_log(rng, 5);
+		 micro_batch = prove_log(rng, 5);
 	uint64_t from, to;
 
 	if (rng_below(rng, 256) == 0)
 		world = WORLD;
 	from = c->cursor.next;
-	to = tile(run, world, micro, 1 + rng_below(rng, 3));
+	to = tile(run, world, micro_batch, 1 + rng_below(rng, 3));
 
 	prove_most(c->p, 0, world);
 	atomic_fetch_add(&c->p->sums->most[1], 1);

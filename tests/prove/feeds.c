@@ -14,7 +14,7 @@ struct prove_feeds {
 };
 
 struct prove_feeds *prove_feeds_new(
-	const struct prove *p, const struct cursor *cursor, uint32_t micro)
+	const struct prove *p, const struct cursor *cursor, uint32_t micro_batch)
 {
 	struct prove_feeds *f = prove_memory(p, 1, sizeof(*f));
 	struct ring_geometry g;
@@ -36,7 +36,7 @@ struct prove_feeds *prove_feeds_new(
 		table_number(&f->table[d]);
 		f->source[d].table = &f->table[d];
 	}
-	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro, 1, 2, 0, why, sizeof(why)), "%s", why);
+	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro_batch, 1, 2, 0, why, sizeof(why)), "%s", why);
 	f->meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	f->data = aligned_alloc(RING_PAGE, g.data_bytes);
 	PROVE(p, f->meta && f->data, "memory");

@@ -142,11 +142,11 @@ void prove_chain_save(struct prove_chain *chain);
 
 /* ---- feeds: the engine's own planning, without an engine ---- */
 
-/* Rings of a few slots of @micro rows, one feed at a time; and tables for the datasets of @cursor,
- * whose windows are single tokens. */
+/* Rings of a few slots of @micro_batch rows, one feed at a time; and tables for the datasets of
+ * @cursor, whose windows are single tokens. */
 struct prove_feeds;
 struct prove_feeds *prove_feeds_new(
-	const struct prove *p, const struct cursor *cursor, uint32_t micro);
+	const struct prove *p, const struct cursor *cursor, uint32_t micro_batch);
 void prove_feeds_free(struct prove_feeds *feeds);
 
 enum { PROVE_SLOTS = 4 };

@@ -37,10 +37,10 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	run->window[bit / 8] |= (uint8_t)(1u << bit % 8);
 }
 
-static void leg(struct run *run, uint64_t world, uint32_t micro)
+static void leg(struct run *run, uint64_t world, uint32_t micro_batch)
 {
-	struct prove_feeds *feeds = prove_feeds_new(run->p, &run->cursor, micro);
-	uint64_t step = world * micro, next = run->cursor.next;
+	struct prove_feeds *feeds = prove_feeds_new(run->p, &run->cursor, micro_batch);
+	uint64_t step = world * micro_batch, next = run->cursor.next;
 	struct fault why;
 
 	run->room = BATCHES * step;

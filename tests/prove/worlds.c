@@ -22,7 +22,7 @@ enum {
 
 struct leg {
 	uint64_t world;
-	uint32_t micro;
+	uint32_t micro_batch;
 	uint64_t batches;
 };
 
@@ -30,7 +30,7 @@ struct walk {
 	const struct prove *p;
 	struct prove_feeds *feeds[MICRO + 1];
 	uint64_t world_most;
-	uint32_t micro_most;
+	uint32_t micro_batch_most;
 	struct order_place truth[LAST]; /* what the order says, asked for before anything ran */
 	uint64_t chains, positions;
 	struct leg leg[PHASES];
@@ -48,7 +48,7 @@ static void say(const struct walk *w, char *text, size_t n)
 
 	for (unsigned i = 0; i <= w->phase; i++)
 		at += (size_t)snprintf(text + at, n - at, "%s%" PRIu64 "×%u, %" PRIu64 " batches",
-			i ? " → " : "", w->leg[i].world, w->leg[i].micro, w->leg[i].batches);
+			i ? " → " : "", w->leg[i].world, w->leg[i].micro_batch, w->leg[i].batches);
 }
 
 #define WALK(w, what, ...)                                                                         \
@@ -68,7 +68,7 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 
 	if (!place) {
 		/* Padding stands only where the step is over. */
-		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro + row;
+		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro_batch + row;
 
 		WALK(w, would_be >= w->from[batch + 1], "rank %" PRIu64 " has padding for %" PRIu64,
 			rank, would_be);
@@ -88,7 +88,7 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 {
 	struct leg *leg = &w->leg[w->phase];
-	uint64_t end = cursor_end(cursor), step = leg->world * leg->micro;
+	uint64_t end = cursor_end(cursor), step = leg->world * leg->micro_batch;
 
 	w->steps = 0;
 	w->from[0] = cursor->next;
@@ -98,8 +98,8 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 		w->steps++;
 	}
 	for (uint64_t r = 0; r < leg->world; r++) {
-		uint64_t batches = prove_feed(
-			w->feeds[leg->micro], cursor, r, leg->world, leg->batches, row_seen, w);
+		uint64_t batches = prove_feed(w->feeds[leg->micro_batch], cursor, r, leg->world,
+			leg->batches, row_seen, w);
 
 		WALK(w, batches == w->steps,
 			"rank %" PRIu64 " has %" PRIu64 " micro-batches of %" PRIu64, r, batches,
@@ -123,7 +123,7 @@ static void go(struct walk *w, const struct cursor *start)
 	struct cursor finite = *start; /* shares what @start owns */
 
 	if (w->phase + 1 == PHASES) {
-		uint64_t step = leg->world * leg->micro;
+		uint64_t step = leg->world * leg->micro_batch;
 
 		leg->batches = PROVE_SLOTS; /* it ends before */
 		finite.samples = start->next + 1 + order_derive(w->chains, step) % (2 * step);
@@ -145,9 +145,9 @@ static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 	prove_bytes(w->p, &c);
 	w->phase++;
 	for (uint64_t world = 1; world <= w->world_most; world++)
-		for (uint32_t micro = 1; micro <= w->micro_most; micro++)
+		for (uint32_t micro_batch = 1; micro_batch <= w->micro_batch_most; micro_batch++)
 			for (uint64_t n = 1; n <= (w->phase + 1 == PHASES ? 1 : BATCHES); n++) {
-				w->leg[w->phase] = (struct leg){world, micro, n};
+				w->leg[w->phase] = (struct leg){world, micro_batch, n};
 				go(w, &c);
 			}
 	w->phase--;
@@ -176,23 +176,24 @@ static void run_worlds(struct prove *p)
 
 	w->p = p;
 	w->world_most = p->brief ? BRIEF_WORLD : WORLD;
-	w->micro_most = p->brief ? BRIEF_MICRO : MICRO;
+	w->micro_batch_most = p->brief ? BRIEF_MICRO : MICRO;
 	w->leg[0].batches = 1 + n % BATCHES;
-	w->leg[0].micro = 1 + (uint32_t)(n / BATCHES % w->micro_most);
-	w->leg[0].world = w->world_most - n / BATCHES / w->micro_most; /* the large ones first */
+	w->leg[0].micro_batch = 1 + (uint32_t)(n / BATCHES % w->micro_batch_most);
+	w->leg[0].world =
+		w->world_most - n / BATCHES / w->micro_batch_most; /* the large ones first */
 	begin(p, &c);
 
 	struct order order = cursor_order(&c);
 
 	for (uint64_t i = 0; i < LAST; i++)
 		PROVE(p, order_at(&order, i, &w->truth[i]), "position %" PRIu64, i);
-	for (uint32_t micro = 1; micro <= w->micro_most; micro++)
-		w->feeds[micro] = prove_feeds_new(p, &c, micro);
+	for (uint32_t micro_batch = 1; micro_batch <= w->micro_batch_most; micro_batch++)
+		w->feeds[micro_batch] = prove_feeds_new(p, &c, micro_batch);
 	go(w, &c);
 	atomic_fetch_add(&p->sums->cases, w->chains);
 	atomic_fetch_add(&p->sums->positions, w->positions);
-	for (uint32_t micro = 1; micro <= w->micro_most; micro++)
-		prove_feeds_free(w->feeds[micro]);
+	for (uint32_t micro_batch = 1; micro_batch <= w->micro_batch_most; micro_batch++)
+		prove_feeds_free(w->feeds[micro_batch]);
 	cursor_free(&c);
 	free(w);
 }

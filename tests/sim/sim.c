@@ -66,7 +66,7 @@ struct stream {
 	struct dataset dataset[DATASETS];
 	struct feed_source source[DATASETS];
 	uint32_t token_bytes;
-	unsigned marks; /* RING_DOCUMENTS, RING_LOSS_MASK */
+	unsigned annotations; /* RING_DOCUMENTS, RING_LOSS_MASK */
 };
 
 struct client {
@@ -206,13 +206,15 @@ static void stream_make(struct sim *sim, struct stream *s)
 	identity.extra = below(sim, 3);
 	identity.stride = 1 + below(sim, 2 * identity.seq_len);
 	s->token_bytes = one_in(sim, 2) ? 2 : 4;
-	s->marks = s == sim->stream ? RING_DOCUMENTS | RING_LOSS_MASK : (unsigned)below(sim, 4);
+	s->annotations =
+		s == sim->stream ? RING_DOCUMENTS | RING_LOSS_MASK : (unsigned)below(sim, 4);
 	for (uint32_t d = 0; d < n; d++) {
 		do
 			dataset_make(sim, &s->dataset[d], identity.seq_len + identity.extra,
 				identity.stride);
 		while (d == 0 && s->dataset[d].table.windows == 0);
-		s->dataset[d].often = s->marks & RING_DOCUMENTS ? (uint32_t)below(sim, 12) : 0;
+		s->dataset[d].often =
+			s->annotations & RING_DOCUMENTS ? (uint32_t)below(sim, 12) : 0;
 		source[d] = source_of(sim, &s->dataset[d], names[d]);
 		s->source[d] = (struct feed_source){
 			.table = &s->dataset[d].table, .owner = &s->dataset[d]};
@@ -269,14 +271,14 @@ static void write_tokens(const struct dataset *d, uint64_t shard, uint64_t token
 }
 
 /* What may be a label is told by the token alone. A read that goes wrong leaves nonsense. */
-static void write_marks(const struct engine_action *a, uint32_t bytes, bool bad)
+static void write_annotations(const struct engine_action *a, uint32_t bytes, bool bad)
 {
-	if (a->marks.count)
-		*a->marks.count = bad ? UINT32_MAX
-				      : documents_find(a->marks.start, a->to, (uint32_t)a->tokens,
-						bytes, EOS);
-	for (uint64_t i = 0; a->marks.loss_mask && i < a->tokens; i++)
-		a->marks.loss_mask[i] = bad ? 0xee : ((const uint8_t *)a->to)[i * bytes] & 1;
+	if (a->annotations.count)
+		*a->annotations.count = bad ? UINT32_MAX
+					    : documents_find(a->annotations.start, a->to,
+						      (uint32_t)a->tokens, bytes, EOS);
+	for (uint64_t i = 0; a->annotations.loss_mask && i < a->tokens; i++)
+		a->annotations.loss_mask[i] = bad ? 0xee : ((const uint8_t *)a->to)[i * bytes] & 1;
 }
 
 /* Shard and offset of a window, by counting. */
@@ -341,7 +343,7 @@ static void client_make(struct sim *sim, struct client *c)
 	c->user = (uint32_t)below(sim, USERS);
 	c->run = USERS + c->user * RUNS + (uint32_t)below(sim, RUNS);
 	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes,
-			   s->marks, why, sizeof(why)));
+			   s->annotations, why, sizeof(why)));
 	c->meta = map(sim, g.meta_bytes);
 	c->data = map(sim, g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
@@ -760,7 +762,7 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 	check_target(sim, c, &r.action);
 	write_tokens(d, r.action.shard, r.action.token, bad ? r.action.tokens / 2 : r.action.tokens,
 		c->ring.geometry.token_bytes, r.action.to);
-	write_marks(&r.action, c->ring.geometry.token_bytes, bad);
+	write_annotations(&r.action, c->ring.geometry.token_bytes, bad);
 	c->reading[(uint32_t)r.action.tag] = false;
 	if (bad) {
 		event.fault = 5;

@@ -436,7 +436,7 @@ static void test_widths(void **state)
 }
 
 /* What the stream wants said of its windows must be somewhere to be found. */
-static void test_marks(void **state)
+static void test_annotations(void **state)
 {
 	struct place *p = *state;
 
@@ -1348,7 +1348,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_short, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_widths, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_format, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_marks, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_annotations, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_bounds, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_loss_masks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),

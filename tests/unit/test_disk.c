@@ -883,7 +883,7 @@ static void read_documents(struct reader *reader, const struct shelf *shelf, uin
 		.token = token,
 		.tokens = COUNT(tokens),
 		.to = tokens,
-		.marks = {.count = &count, .start = start}};
+		.annotations = {.count = &count, .start = start}};
 
 	disk_queue(reader->disk, &read);
 	disk_commit(reader->disk);
@@ -908,7 +908,7 @@ static bool knows_nowait(const char *path)
 	return knows;
 }
 
-static void marks_of_tokens(const struct mode *mode, enum shard_type type)
+static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
 {
 	struct shelf *shelf = shelf_new(1, 3000);
 	struct disk_options options = options_of(mode, 1);
@@ -933,10 +933,10 @@ static void marks_of_tokens(const struct mode *mode, enum shard_type type)
 	shelf_free(shelf);
 }
 
-static void marks_of_tokens_need_no_pool(void **state)
+static void annotations_of_tokens_need_no_pool(void **state)
 {
-	marks_of_tokens(*state, SHARD_U16);
-	marks_of_tokens(*state, SHARD_U8); /* converted, where they lie in memory */
+	annotations_of_tokens(*state, SHARD_U16);
+	annotations_of_tokens(*state, SHARD_U8); /* converted, where they lie in memory */
 }
 
 static void short_of_descriptors(void **state)
@@ -986,7 +986,7 @@ static const struct test_case cases[] = {
 	CASE(falls_back_where_uring_is_forbidden),
 	CASE(short_of_descriptors),
 	CASE(short_of_descriptors_for_indexes),
-	CASE(marks_of_tokens_need_no_pool),
+	CASE(annotations_of_tokens_need_no_pool),
 	CASE(memory_is_told),
 };
 

@@ -57,7 +57,7 @@ struct session {
 struct shape {
 	uint32_t id, stream, slots, rows;
 	uint64_t rank, world, samples, next;
-	unsigned marks;
+	unsigned annotations;
 };
 
 static struct session session_make(const struct shape *shape)
@@ -68,7 +68,7 @@ static struct session session_make(const struct shape *shape)
 	char why[256];
 
 	assert_true(ring_geometry(
-		&g, shape->slots, shape->rows, WINDOW, 4, shape->marks, why, sizeof(why)));
+		&g, shape->slots, shape->rows, WINDOW, 4, shape->annotations, why, sizeof(why)));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);
@@ -105,8 +105,8 @@ static uint64_t published(const struct session *s)
 struct rig {
 	struct engine *engine;
 	struct engine_actions out;
-	uint64_t reading[LIMIT_READS];	 /* tags of the reads in flight, oldest first */
-	struct marks marks[LIMIT_READS]; /* what is asked of them */
+	uint64_t reading[LIMIT_READS];		     /* tags of the reads in flight, oldest first */
+	struct annotations annotations[LIMIT_READS]; /* what is asked of them */
 	unsigned reads;
 };
 
@@ -133,7 +133,7 @@ static unsigned step(struct rig *r, struct engine_event event)
 	for (unsigned i = 0; i < r->out.count; i++)
 		if (r->out.action[i].type == ENGINE_READ) {
 			assert_true(r->reads < LIMIT_READS);
-			r->marks[r->reads] = r->out.action[i].marks;
+			r->annotations[r->reads] = r->out.action[i].annotations;
 			r->reading[r->reads++] = r->out.action[i].tag;
 		}
 	return r->out.count;
@@ -167,7 +167,8 @@ static unsigned done(struct rig *r, uint64_t tag, int fault, bool retryable)
 		at++;
 	assert_true(at < r->reads);
 	memmove(&r->reading[at], &r->reading[at + 1], (--r->reads - at) * sizeof(tag));
-	memmove(&r->marks[at], &r->marks[at + 1], (r->reads - at) * sizeof(r->marks[at]));
+	memmove(&r->annotations[at], &r->annotations[at + 1],
+		(r->reads - at) * sizeof(r->annotations[at]));
 	return step(r, (struct engine_event){.type = ENGINE_DONE,
 			       .id = UINT32_MAX,
 			       .tag = tag,
@@ -411,7 +412,7 @@ static void a_tick_finds_a_lost_byte(void **state)
 static void batches(void **state)
 {
 	static const struct {
-		uint64_t end, next, world, micro, batches;
+		uint64_t end, next, world, micro_batch, batches;
 	} cases[] = {{10, 0, 1, 1, 10}, {10, 0, 2, 3, 2}, {12, 0, 2, 3, 2}, {13, 0, 2, 3, 3},
 		{13, 13, 2, 3, 0}, {13, 12, 8, 8, 1},
 		{UINT64_MAX - 1, 0, LIMIT_WORLD, LIMIT_MICRO_BATCH, UINT64_C(1) << 16},
@@ -422,7 +423,7 @@ static void batches(void **state)
 		struct cursor c = begin(cases[i].end, cases[i].next);
 
 		assert_int_equal(
-			feed_batches(&c, cases[i].world, cases[i].micro), cases[i].batches);
+			feed_batches(&c, cases[i].world, cases[i].micro_batch), cases[i].batches);
 		cursor_free(&c);
 	}
 }
@@ -536,16 +537,16 @@ static void documents_begin_behind_each_eos(void **state)
 	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
 }
 
-/* A read is asked for a row's marks where the ring has them, into the row's own place; padding has
- * none. */
-static void reads_bring_marks(void **state)
+/* A read is asked for a row's annotations where the ring has them, into the row's own place;
+ * padding has none. */
+static void reads_bring_annotations(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.id = 3,
 		.slots = 2,
 		.rows = 3,
 		.samples = 5,
-		.marks = RING_DOCUMENTS | RING_LOSS_MASK});
+		.annotations = RING_DOCUMENTS | RING_LOSS_MASK});
 
 	(void)state;
 	memset(ring_document_count(&s.ring, 0), 0xee, 6 * sizeof(uint32_t));
@@ -553,7 +554,7 @@ static void reads_bring_marks(void **state)
 	attach(r, &s, 3);
 	assert_int_equal(r->reads, 5);
 	for (unsigned i = 0; i < 5; i++) {
-		struct marks asked = r->marks[i], place = ring_marks(&s.ring, i);
+		struct annotations asked = r->annotations[i], place = ring_annotations(&s.ring, i);
 
 		assert_int_equal(r->reading[i], 3ull << 32 | i);
 		assert_true(asked.count && asked.start && asked.loss_mask);
@@ -561,10 +562,10 @@ static void reads_bring_marks(void **state)
 	}
 	done(r, 3ull << 32 | 4, EIO, true); /* tried again, for the same */
 	assert_int_equal(r->reading[4], 3ull << 32 | 4);
-	assert_ptr_equal(r->marks[4].count, ring_document_count(&s.ring, 4));
+	assert_ptr_equal(r->annotations[4].count, ring_document_count(&s.ring, 4));
 	for (unsigned i = 0; i < 5; i++) {
-		*r->marks[0].count = i;
-		memset(r->marks[0].loss_mask, (int)i, WINDOW);
+		*r->annotations[0].count = i;
+		memset(r->annotations[0].loss_mask, (int)i, WINDOW);
 		done(r, 3ull << 32 | i, 0, false);
 	}
 	assert_int_equal(published(&s), 2);
@@ -579,22 +580,25 @@ static void reads_bring_marks(void **state)
 	rig_free(r);
 }
 
-static void who_has_no_room_asks_for_no_marks(void **state)
+static void who_has_no_room_asks_for_no_annotations(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 
 	(void)state;
-	for (unsigned marks = 0; marks < 4; marks++) {
-		struct session s = session_make(&(struct shape){
-			.id = marks, .slots = 1, .rows = 1, .samples = 1, .marks = marks});
+	for (unsigned annotations = 0; annotations < 4; annotations++) {
+		struct session s = session_make(&(struct shape){.id = annotations,
+			.slots = 1,
+			.rows = 1,
+			.samples = 1,
+			.annotations = annotations});
 
-		attach(r, &s, marks);
+		attach(r, &s, annotations);
 		assert_int_equal(r->reads, 1);
-		assert_true(!r->marks[0].count == !(marks & RING_DOCUMENTS));
-		assert_true(!r->marks[0].start == !(marks & RING_DOCUMENTS));
-		assert_true(!r->marks[0].loss_mask == !(marks & RING_LOSS_MASK));
+		assert_true(!r->annotations[0].count == !(annotations & RING_DOCUMENTS));
+		assert_true(!r->annotations[0].start == !(annotations & RING_DOCUMENTS));
+		assert_true(!r->annotations[0].loss_mask == !(annotations & RING_LOSS_MASK));
 		read_all(r);
-		leave(r, &s, marks);
+		leave(r, &s, annotations);
 	}
 	rig_free(r);
 }
@@ -850,8 +854,8 @@ int main(void)
 		cmocka_unit_test(padding_at_the_end),
 		cmocka_unit_test(nothing_behind_the_end),
 		cmocka_unit_test(documents_begin_behind_each_eos),
-		cmocka_unit_test(reads_bring_marks),
-		cmocka_unit_test(who_has_no_room_asks_for_no_marks),
+		cmocka_unit_test(reads_bring_annotations),
+		cmocka_unit_test(who_has_no_room_asks_for_no_annotations),
 		cmocka_unit_test(padding_alone_wakes),
 		cmocka_unit_test(gone_comes_behind_the_last_read),
 		cmocka_unit_test(events_for_nobody_are_ignored),

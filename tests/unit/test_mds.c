@@ -18,7 +18,7 @@
 #define CONFIG(names, encodings, sizes)                                                            \
 	"{\"column_encodings\": [" encodings "], \"column_names\": [" names                        \
 	"], \"column_sizes\": [" sizes "], \"compression\": null, \"format\": \"mds\", "           \
-				       "\"hashes\": [], \"size_limit\": 67108864, "                \
+	"\"hashes\": [], \"size_limit\": 67108864, "                                               \
 	"\"version\": 2}"
 
 static const char usual_config[] = CONFIG("\"tokens\"", "\"ndarray:int32\"", "null");

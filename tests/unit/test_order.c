@@ -1061,19 +1061,19 @@ static void ranks_partition(void **state)
 {
 	(void)state;
 	for (uint64_t world = 1; world <= 5; world++)
-		for (uint64_t micro = 1; micro <= 4; micro++) {
+		for (uint64_t micro_batch = 1; micro_batch <= 4; micro_batch++) {
 			uint8_t seen[5 * 4 * 6] = {0};
 
 			for (uint64_t m = 0; m < 6; m++)
 				for (uint64_t rank = 0; rank < world; rank++) {
-					uint64_t first =
-						order_rank_position(1000, m, rank, world, micro) -
-						1000;
+					uint64_t first = order_rank_position(1000, m, rank, world,
+								 micro_batch) -
+							 1000;
 
-					for (uint64_t row = 0; row < micro; row++)
+					for (uint64_t row = 0; row < micro_batch; row++)
 						assert_int_equal(seen[first + row]++, 0);
 				}
-			for (uint64_t i = 0; i < world * micro * 6; i++)
+			for (uint64_t i = 0; i < world * micro_batch * 6; i++)
 				assert_int_equal(seen[i], 1);
 		}
 }

@@ -94,7 +94,7 @@ static struct tokend handle(uint64_t rank, uint64_t world, uint64_t taken)
 	struct tokend t = {.alive = &alive,
 		.rank = rank,
 		.world = world,
-		.micro = MICRO,
+		.micro_batch = MICRO,
 		.step = world * MICRO,
 		.taken = taken,
 		.end = UINT64_MAX,
@@ -248,7 +248,7 @@ static void a_beginning_then_rows(void **state)
 	assert_int_equal(b.left, 1000);
 	assert_int_equal(b.rank, 1);
 	assert_int_equal(b.world, 2);
-	assert_int_equal(b.micro, MICRO);
+	assert_int_equal(b.micro_batch, MICRO);
 	assert_int_equal(b.peer, 3);
 	assert_true(b.identity == record_identity(&t.origin));
 	assert_true(b.time_ns / 1000000000 - (uint64_t)now.tv_sec < 60);

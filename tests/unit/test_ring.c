@@ -152,11 +152,11 @@ static void *map(uint64_t bytes)
 }
 
 static void maps_make_with(
-	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned marks)
+	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned annotations)
 {
 	char why[256];
 
-	assert_true(ring_geometry(&m->g, slots, rows, window, 4, marks, why, sizeof(why)));
+	assert_true(ring_geometry(&m->g, slots, rows, window, 4, annotations, why, sizeof(why)));
 	m->meta = map(m->g.meta_bytes);
 	m->data = map(m->g.data_bytes);
 	ring_format(&m->daemon, &m->g, m->meta, m->data);
@@ -194,32 +194,34 @@ static void both_sides_see_the_same(void **state)
 	maps_free(&m);
 }
 
-/* Room for each row's marks, between the rows and the end of the meta segment, none of it shared.
+/* Room for each row's annotations, between the rows and the end of the meta segment, none of it
+ * shared.
  */
-static void marks_have_a_place(unsigned marks)
+static void annotations_have_a_place(unsigned annotations)
 {
 	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
 	struct maps m;
 
-	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, marks);
+	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, annotations);
 	uint8_t *at = (uint8_t *)(m.client.row + ROWS);
 
-	if (marks & RING_DOCUMENTS) {
+	if (annotations & RING_DOCUMENTS) {
 		for (uint32_t i = 0; i < ROWS; i++, at += sizeof(uint32_t))
-			assert_ptr_equal(ring_marks(&m.client, i).count, at);
+			assert_ptr_equal(ring_annotations(&m.client, i).count, at);
 		for (uint32_t i = 0; i < ROWS; i++, at += TOKENS * sizeof(uint32_t))
-			assert_ptr_equal(ring_marks(&m.client, i).start, at);
+			assert_ptr_equal(ring_annotations(&m.client, i).start, at);
 	}
-	for (uint32_t i = 0; marks & RING_LOSS_MASK && i < ROWS; i++, at += TOKENS)
-		assert_ptr_equal(ring_marks(&m.client, i).loss_mask, at);
+	for (uint32_t i = 0; annotations & RING_LOSS_MASK && i < ROWS; i++, at += TOKENS)
+		assert_ptr_equal(ring_annotations(&m.client, i).loss_mask, at);
 	assert_true(at <= (uint8_t *)m.meta + m.g.meta_bytes);
 	for (uint32_t i = 0; i < ROWS; i++) {
-		struct marks daemon = ring_marks(&m.daemon, i), client = ring_marks(&m.client, i);
+		struct annotations daemon = ring_annotations(&m.daemon, i),
+				   client = ring_annotations(&m.client, i);
 
 		assert_memory_equal(&daemon, &client, sizeof(client));
-		assert_true(!client.count == !(marks & RING_DOCUMENTS) &&
+		assert_true(!client.count == !(annotations & RING_DOCUMENTS) &&
 			    !client.count == !client.start);
-		assert_true(!client.loss_mask == !(marks & RING_LOSS_MASK));
+		assert_true(!client.loss_mask == !(annotations & RING_LOSS_MASK));
 	}
 	maps_free(&m);
 }
@@ -227,8 +229,8 @@ static void marks_have_a_place(unsigned marks)
 static void what_is_asked_for_has_a_place(void **state)
 {
 	(void)state;
-	for (unsigned marks = 0; marks < 4; marks++)
-		marks_have_a_place(marks);
+	for (unsigned annotations = 0; annotations < 4; annotations++)
+		annotations_have_a_place(annotations);
 }
 
 static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
@@ -238,12 +240,12 @@ static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes
 	return ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes);
 }
 
-static void mangled_headers(unsigned marks)
+static void mangled_headers(unsigned annotations)
 {
 	struct maps m;
 
 	maps_make_with(&m, 3, 128, 33,
-		marks); /* so many rows that another number of slots has other sizes */
+		annotations); /* so many rows that another number of slots has other sizes */
 	uint8_t *header = m.meta;
 	size_t reserved = offsetof(struct ring_header, reserved);
 
@@ -262,8 +264,8 @@ static void mangled_headers(unsigned marks)
 static void mangled_headers_are_refused(void **state)
 {
 	(void)state;
-	for (unsigned marks = 0; marks < 4; marks++)
-		mangled_headers(marks);
+	for (unsigned annotations = 0; annotations < 4; annotations++)
+		mangled_headers(annotations);
 }
 
 static void maps_of_another_size_are_refused(void **state)

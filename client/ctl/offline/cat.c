@@ -60,13 +60,13 @@ static int set_start(struct cat *c, const char *start, const char *cursor)
 /* 0, or the exit status to leave with. The socket is the caller's to free. */
 static int parse(int argc, char **argv, struct cat *c, char **socket_path)
 {
-	const char *rank = NULL, *world = NULL, *micro = NULL, *batches = NULL, *socket = NULL,
-		   *start = NULL, *cursor = NULL;
+	const char *rank = NULL, *world = NULL, *micro_batch = NULL, *batches = NULL,
+		   *socket = NULL, *start = NULL, *cursor = NULL;
 	const char *run = NULL, *peer = NULL, *slots = NULL, *config = NULL;
 	const struct ctl_option options[] = {
 		{.name = "rank", .value = &rank},
 		{.name = "world", .value = &world},
-		{.name = "micro", .value = &micro},
+		{.name = "micro", .value = &micro_batch},
 		{.name = "batches", .value = &batches},
 		{.name = "socket", .value = &socket},
 		{.name = "config", .letter = 'c', .value = &config},
@@ -88,7 +88,7 @@ static int parse(int argc, char **argv, struct cat *c, char **socket_path)
 		return ctl_usage("cat", "name one stream");
 	if (!number("--rank", rank, true, UINT64_MAX, &c->options.rank) ||
 		!number("--world", world, true, UINT64_MAX, &c->options.world) ||
-		!number("--micro", micro, true, UINT32_MAX, &rows) ||
+		!number("--micro", micro_batch, true, UINT32_MAX, &rows) ||
 		!number("--batches", batches, false, UINT64_MAX, &c->batches) ||
 		!number("--peer", peer, false, UINT32_MAX, &peer_number) ||
 		!number("--slots", slots, false, UINT32_MAX, &slot_count))

@@ -137,7 +137,7 @@ static bool refuse_gap(const struct order_segment *a, const struct order_segment
 	if (a->start == b->start)
 		ctl_fail("the cursors do not join: two of them have different mixes from position "
 			 "%" PRIu64 " on; leave out those of another run, or from before it was "
-				    "restarted there",
+			 "restarted there",
 			a->start);
 	else
 		ctl_fail("the cursors do not join: the mix from %" PRIu64

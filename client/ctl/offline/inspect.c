@@ -287,7 +287,7 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 }
 
 /* Of a stream with loss_mask all shards of a dataset are alike, or the daemon refuses it. */
-static void compare_marks(struct report *r, struct listed *l)
+static void compare_annotations(struct report *r, struct listed *l)
 {
 	bool mask = r->facts.mask, bounds = r->facts.bounds;
 
@@ -464,7 +464,7 @@ static void inspect_file(
 		if (listed)
 			count_windows(r, listed->stream);
 		if (listed && listed->stream->loss_mask)
-			compare_marks(r, listed);
+			compare_annotations(r, listed);
 		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
 		/* Among others it is a shard without windows; alone, and without a header that says
 		 * so, it is one that was not written. */

@@ -198,7 +198,7 @@ struct question {
 	const char **cursors;
 	unsigned cursor_count;
 	uint64_t from, count;
-	uint64_t step, world, micro, rank;
+	uint64_t step, world, micro_batch, rank;
 	bool has_from, ranks, one_rank, tokens, json;
 };
 
@@ -240,7 +240,7 @@ static int print_range(struct plan *p, const struct question *q)
 
 static int print_step(struct plan *p, const struct question *q)
 {
-	uint64_t end = cursor_end(p->history->widest), global = q->world * q->micro;
+	uint64_t end = cursor_end(p->history->widest), global = q->world * q->micro_batch;
 	uint64_t steps = (end - q->from) / global + ((end - q->from) % global != 0);
 	uint64_t first = q->one_rank ? q->rank : 0, last = q->one_rank ? q->rank : q->world - 1;
 	struct ctl_out out = {0};
@@ -256,13 +256,14 @@ static int print_step(struct plan *p, const struct question *q)
 				" samples, the last is %" PRIu64,
 			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
 	if (!p->json) {
-		measure(p, order_rank_position(q->from, q->step, q->world - 1, q->world, q->micro));
+		measure(p, order_rank_position(
+				   q->from, q->step, q->world - 1, q->world, q->micro_batch));
 		put_head(&out, p);
 	}
 	for (uint64_t rank = first; rank <= last && good; rank++) {
-		uint64_t at = order_rank_position(q->from, q->step, rank, q->world, q->micro);
+		uint64_t at = order_rank_position(q->from, q->step, rank, q->world, q->micro_batch);
 
-		for (uint64_t row = 0; row < q->micro && good; row++) {
+		for (uint64_t row = 0; row < q->micro_batch && good; row++) {
 			struct line line = {
 				.rank = rank, .row = row, .padding = at >= end || row >= end - at};
 
@@ -326,7 +327,7 @@ static int answer(struct question *q)
 
 /* Numbers as they were given; NULL: not. */
 struct texts {
-	const char *from, *count, *step, *world, *micro, *rank;
+	const char *from, *count, *step, *world, *micro_batch, *rank;
 };
 
 /* A number given as @text, at most @most; where it was not given it stays. CTL_OK, or after an
@@ -352,7 +353,7 @@ static int numbers(struct question *q, const struct texts *t)
 	if (status == CTL_OK)
 		status = number("world", t->world, 1, LIMIT_WORLD, &q->world);
 	if (status == CTL_OK)
-		status = number("micro", t->micro, 1, LIMIT_MICRO_BATCH, &q->micro);
+		status = number("micro", t->micro_batch, 1, LIMIT_MICRO_BATCH, &q->micro_batch);
 	if (status == CTL_OK)
 		status = number("rank", t->rank, 0, LIMIT_WORLD, &q->rank);
 	if (status == CTL_OK && t->rank && t->world && q->rank >= q->world)
@@ -366,14 +367,14 @@ static int partners(const struct question *q, const struct texts *t)
 {
 	if (q->run && q->cursor_count > 0)
 		return ctl_usage("plan", "--run and --cursor exclude each other");
-	if (!t->step && (t->world || t->micro || t->rank))
+	if (!t->step && (t->world || t->micro_batch || t->rank))
 		return ctl_usage("plan", "--world, --micro and --rank go with --step");
 	if (!t->step && (!t->from || !t->count))
 		return ctl_usage(
 			"plan", "needs --from and --count, or --step, --world and --micro");
 	if (t->step && t->count)
 		return ctl_usage("plan", "--step and --count exclude each other");
-	if (t->step && (!t->world || !t->micro))
+	if (t->step && (!t->world || !t->micro_batch))
 		return ctl_usage("plan", "--step needs --world and --micro");
 	if (t->step && !t->from && q->cursor_count > 1)
 		return ctl_usage(
@@ -391,7 +392,7 @@ static int plan(int argc, char **argv, const char **cursors)
 		{.name = "count", .value = &t.count},
 		{.name = "step", .value = &t.step},
 		{.name = "world", .value = &t.world},
-		{.name = "micro", .value = &t.micro},
+		{.name = "micro", .value = &t.micro_batch},
 		{.name = "rank", .value = &t.rank},
 		{.name = "cursor", .list = cursors, .count = &q.cursor_count},
 		{.name = "run", .value = &q.run},

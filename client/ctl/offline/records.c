@@ -247,7 +247,8 @@ static uint64_t section_end(const struct record_section *s)
 {
 	const struct record_begin *b = &s->begin;
 
-	return b->position + (s->rows + b->micro - 1) / b->micro * b->micro * b->world;
+	return b->position +
+	       (s->rows + b->micro_batch - 1) / b->micro_batch * b->micro_batch * b->world;
 }
 
 /* Is @b the first of a process? Otherwise it is of the last one's, in another world at the same
@@ -260,7 +261,7 @@ static bool is_first(const struct scan *s, const struct record_begin *b)
 		return false;
 	return !last || s->fresh || section_end(last) != b->position ||
 	       (last->begin.rank == b->rank && last->begin.world == b->world &&
-		       last->begin.micro == b->micro);
+		       last->begin.micro_batch == b->micro_batch);
 }
 
 /*
@@ -303,8 +304,8 @@ static bool add_section(struct scan *s, uint64_t entry)
 	struct record_begin *b = &section.begin;
 
 	memcpy(b, s->word, sizeof(*b));
-	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro < 1 ||
-		b->micro > LIMIT_MICRO_BATCH) {
+	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro_batch < 1 ||
+		b->micro_batch > LIMIT_MICRO_BATCH) {
 		ctl_fail("%s: is damaged: the beginning before entry %" PRIu64 " cannot be",
 			s->path, entry + 1);
 		return false;
@@ -418,7 +419,8 @@ static bool on_grid(const struct record_generation *g, const struct record_begin
 	uint64_t apart =
 		b->position > g->position ? b->position - g->position : g->position - b->position;
 
-	return g->world == b->world && g->micro == b->micro && apart % (g->world * g->micro) == 0;
+	return g->world == b->world && g->micro_batch == b->micro_batch &&
+	       apart % (g->world * g->micro_batch) == 0;
 }
 
 /* Is rank @rank in generation @g, by the first @n sections? */
@@ -436,7 +438,8 @@ static size_t find_late(const struct record_peer *p, size_t i)
 	const struct record_begin *b = &p->section[i].begin;
 
 	for (size_t g = p->generations; g-- > 0;)
-		if (p->generation[g].world == b->world && p->generation[g].micro == b->micro &&
+		if (p->generation[g].world == b->world &&
+			p->generation[g].micro_batch == b->micro_batch &&
 			p->generation[g].position == b->position)
 			return is_member(p, i, g, b->rank) ? p->generations : g;
 	return p->generations;
@@ -454,7 +457,7 @@ static void gather_early(struct record_peer *p, size_t i, const struct record_be
 		const struct record_begin *early = &p->section[s].begin;
 
 		if (p->section[s].generation != newest && early->position == b->position &&
-			early->world == b->world && early->micro == b->micro)
+			early->world == b->world && early->micro_batch == b->micro_batch)
 			p->section[s].generation = (uint32_t)p->generations;
 	}
 }
@@ -480,8 +483,10 @@ static bool place_section(struct record_peer *p, size_t i)
 	if (!grow((void **)&p->generation, p->generations, sizeof(*p->generation)))
 		return false;
 	gather_early(p, i, b);
-	p->generation[p->generations++] = (struct record_generation){
-		.position = b->position, .world = b->world, .micro = b->micro, .opener = i};
+	p->generation[p->generations++] = (struct record_generation){.position = b->position,
+		.world = b->world,
+		.micro_batch = b->micro_batch,
+		.opener = i};
 	return true;
 }
 

@@ -29,7 +29,7 @@ struct record_section {
 };
 
 struct record_generation {
-	uint64_t position, world, micro;
+	uint64_t position, world, micro_batch;
 	uint64_t limit; /* where a later one makes it void */
 	size_t opener;	/* the number, by time, of the section that opened it */
 };

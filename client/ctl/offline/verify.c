@@ -263,7 +263,7 @@ static const struct record_generation *who(const struct proof *p, uint64_t posit
 
 static uint64_t rank_of(const struct record_generation *g, uint64_t position)
 {
-	return (position - g->position) / g->micro % g->world;
+	return (position - g->position) / g->micro_batch % g->world;
 }
 
 /*
@@ -288,7 +288,7 @@ static uint64_t whole_to(const struct proof *p)
 			s->last > first)
 			return 0;
 	}
-	return first - (first - g->position) % (g->world * g->micro);
+	return first - (first - g->position) % (g->world * g->micro_batch);
 }
 
 /* ---- saying it ---- */

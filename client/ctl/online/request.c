@@ -27,7 +27,7 @@ enum {
 };
 
 struct answer {
-	uint64_t rank, peer, pid, world, micro;
+	uint64_t rank, peer, pid, world, micro_batch;
 	char host[LIMIT_NAME_BYTES + 1];
 	enum wire_outcome outcome; /* 0: only known from status */
 	bool same;
@@ -37,7 +37,7 @@ struct answer {
 struct request {
 	const char *kind, *stream, *run, *tag; /* NULL: not given */
 	bool json;
-	uint64_t timeout_s, world, micro; /* micro 0: as it is */
+	uint64_t timeout_s, world, micro_batch; /* micro_batch 0: as it is */
 	char args[WIRE_ARGS_BYTES];
 	size_t args_length;
 
@@ -51,7 +51,7 @@ struct request {
 	size_t answers;
 	struct cursor cursor; /* of the first that was done */
 	bool has_cursor, has_acts_from;
-	uint64_t from, acts_from, world_before, micro_before; /* of that one */
+	uint64_t from, acts_from, world_before, micro_batch_before; /* of that one */
 };
 
 static const char *const outcomes[] = {"waiting", "noted", "done", "failed", "gone"};
@@ -112,7 +112,7 @@ static int read_mix(struct request *r, int others, char **argv)
 }
 
 struct texts {
-	const char *at, *samples, *tag, *world, *micro, *timeout;
+	const char *at, *samples, *tag, *world, *micro_batch, *timeout;
 };
 
 /* A number as a line; @key is its option's name too. */
@@ -138,7 +138,7 @@ static int read_kind(struct request *r, const struct texts *t, int others, char 
 	int status = CTL_OK;
 
 	if ((t->at && !mix) || (t->samples && !skip) || (t->tag && (mix || skip)) ||
-		((t->world || t->micro) && !rescale))
+		((t->world || t->micro_batch) && !rescale))
 		return ctl_usage(r->kind, "an option of another command");
 	if (!mix && others > 1)
 		return ctl_usage(r->kind, "'%s' is one word too many", argv[2]);
@@ -152,8 +152,9 @@ static int read_kind(struct request *r, const struct texts *t, int others, char 
 		status = read_number(r, "samples", t->samples, 1, UINT64_MAX, NULL);
 	if (t->world)
 		status = read_number(r, "world", t->world, 1, LIMIT_WORLD, &r->world);
-	if (t->micro && status == CTL_OK)
-		status = read_number(r, "micro", t->micro, 1, LIMIT_MICRO_BATCH, &r->micro);
+	if (t->micro_batch && status == CTL_OK)
+		status = read_number(
+			r, "micro", t->micro_batch, 1, LIMIT_MICRO_BATCH, &r->micro_batch);
 	if (t->tag && !wire_name_ok(t->tag))
 		return ctl_usage(r->kind,
 			"--tag %s: 1 to %d characters without '/' and leading dot", t->tag,
@@ -222,7 +223,7 @@ static struct answer *who(struct request *r, const struct wire *w)
 		return NULL;
 	a->pid = wire_number(w, WIRE_PID);
 	a->world = wire_number(w, WIRE_WORLD);
-	a->micro = wire_number(w, WIRE_MICRO);
+	a->micro_batch = wire_number(w, WIRE_MICRO);
 	if (!wire_text(w, WIRE_HOST, a->host, sizeof(a->host)))
 		a->host[0] = 0;
 	return a;
@@ -263,8 +264,8 @@ static void print_answer(struct request *r, const struct answer *a)
 	const struct {
 		const char *key;
 		uint64_t value;
-	} pairs[] = {{"rank", a->rank}, {"world", a->world}, {"micro", a->micro}, {"peer", a->peer},
-		{"pid", a->pid}, {"waiting", r->waiting}};
+	} pairs[] = {{"rank", a->rank}, {"world", a->world}, {"micro", a->micro_batch},
+		{"peer", a->peer}, {"pid", a->pid}, {"waiting", r->waiting}};
 
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
 		ctl_put(out, ",");
@@ -291,8 +292,8 @@ static bool take_answer(struct request *r, const struct wire *w)
 		return false;
 	}
 	if (wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
-		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD || a->micro == 0 ||
-		a->micro > LIMIT_MICRO_BATCH) {
+		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD ||
+		a->micro_batch == 0 || a->micro_batch > LIMIT_MICRO_BATCH) {
 		ctl_fail("the daemon passed on an answer that is none of ours: is it of another "
 			 "version?");
 		return false;
@@ -317,7 +318,7 @@ static bool take_answer(struct request *r, const struct wire *w)
 	r->from = wire_number(w, WIRE_FROM);
 	r->acts_from = wire_number(w, WIRE_ACTS_FROM);
 	r->world_before = a->world;
-	r->micro_before = a->micro;
+	r->micro_batch_before = a->micro_batch;
 	return true;
 }
 
@@ -454,11 +455,11 @@ static int await(struct request *r)
 
 /* ---- what came of it ---- */
 
-static void put_rank(struct request *r, uint64_t rank, uint64_t micro)
+static void put_rank(struct request *r, uint64_t rank, uint64_t micro_batch)
 {
 	uint64_t end = cursor_end(&r->cursor);
-	uint64_t first = order_rank_position(r->cursor.next, 0, rank, r->world, micro);
-	uint64_t rows = first >= end ? 0 : end - first < micro ? end - first : micro;
+	uint64_t first = order_rank_position(r->cursor.next, 0, rank, r->world, micro_batch);
+	uint64_t rows = first >= end ? 0 : end - first < micro_batch ? end - first : micro_batch;
 	char line[160];
 
 	if (!r->json) {
@@ -482,7 +483,7 @@ static void put_rank(struct request *r, uint64_t rank, uint64_t micro)
 	ctl_put(&r->out, line);
 }
 
-static void put_ranks(struct request *r, uint64_t micro)
+static void put_ranks(struct request *r, uint64_t micro_batch)
 {
 	bool all = r->json || r->world <= LISTED;
 
@@ -491,7 +492,7 @@ static void put_ranks(struct request *r, uint64_t micro)
 			ctl_put(&r->out, "  …\n");
 			rank = r->world - LISTED_EDGE;
 		}
-		put_rank(r, rank, micro);
+		put_rank(r, rank, micro_batch);
 	}
 }
 
@@ -529,25 +530,26 @@ static void put_steps(struct request *r, uint64_t before, uint64_t after)
 
 static void put_rescale(struct request *r)
 {
-	uint64_t micro = r->micro ? r->micro : r->micro_before;
-	uint64_t before = r->world_before * r->micro_before, after = r->world * micro;
+	uint64_t micro_batch = r->micro_batch ? r->micro_batch : r->micro_batch_before;
+	uint64_t before = r->world_before * r->micro_batch_before, after = r->world * micro_batch;
 	char line[200];
 
 	if (!r->json) {
 		snprintf(line, sizeof(line),
 			"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
 			": from position %" PRIu64 " on every sample once, as before\n",
-			r->world_before, r->world, r->micro_before, micro, r->cursor.next);
+			r->world_before, r->world, r->micro_batch_before, micro_batch,
+			r->cursor.next);
 		ctl_put(&r->out, line);
-		put_ranks(r, micro);
+		put_ranks(r, micro_batch);
 		put_steps(r, before, after);
 		return;
 	}
 	const struct {
 		const char *key;
 		uint64_t value;
-	} pairs[] = {{"world_before", r->world_before}, {"micro_before", r->micro_before},
-		{"global_before", before}, {"world", r->world}, {"micro", micro},
+	} pairs[] = {{"world_before", r->world_before}, {"micro_before", r->micro_batch_before},
+		{"global_before", before}, {"world", r->world}, {"micro", micro_batch},
 		{"global", after}};
 
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
@@ -561,7 +563,7 @@ static void put_rescale(struct request *r)
 		ctl_put_pair(&r->out, "batches", batches(&r->cursor, after));
 	}
 	ctl_put(&r->out, ",\"ranks\":[");
-	put_ranks(r, micro);
+	put_ranks(r, micro_batch);
 	ctl_put(&r->out, "]");
 }
 
@@ -739,7 +741,7 @@ int ctl_request(int argc, char **argv)
 		{.name = "samples", .value = &t.samples},
 		{.name = "tag", .value = &t.tag},
 		{.name = "world", .value = &t.world},
-		{.name = "micro", .value = &t.micro},
+		{.name = "micro", .value = &t.micro_batch},
 	};
 	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status;
 

@@ -156,7 +156,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		"absent", "strict", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
-	struct whole micro = WHOLE("micro_batch", UINT32_MAX), rank = WHOLE("rank", UINT64_MAX);
+	struct whole micro_batch = WHOLE("micro_batch", UINT32_MAX),
+		     rank = WHOLE("rank", UINT64_MAX);
 	struct whole world = {"world", UINT64_MAX, 1, false};
 	struct whole peer = WHOLE("peer", UINT32_MAX), slots = WHOLE("slots", UINT32_MAX);
 	struct whole deadline = WHOLE("deadline", UINT32_MAX),
@@ -173,14 +174,14 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		return -1;
 	}
 	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names,
-		    &o.stream, to_whole, &micro, &o.socket, &o.run, to_whole, &rank, to_whole,
+		    &o.stream, to_whole, &micro_batch, &o.socket, &o.run, to_whole, &rank, to_whole,
 		    &world, to_whole, &peer, to_whole, &slots, to_whole, &deadline, to_whole,
 		    &patience, &o.cursor, &cursor_bytes, &o.tag, to_whole, &position, &o.helper,
 		    &absent, &o.strict))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
-	o.micro_batch = (uint32_t)micro.value;
+	o.micro_batch = (uint32_t)micro_batch.value;
 	o.peer = (uint32_t)peer.value;
 	o.slots = (uint32_t)slots.value;
 	o.deadline_ms = (uint32_t)deadline.value;
@@ -393,18 +394,18 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	struct whole rank = WHOLE("rank", UINT64_MAX), world = WHOLE("world", UINT64_MAX);
-	struct whole micro = WHOLE("micro_batch", UINT32_MAX);
+	struct whole micro_batch = WHOLE("micro_batch", UINT32_MAX);
 	const char *cursor;
 	Py_ssize_t n;
 	int again = 0, r;
 
 	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_whole, &rank, to_whole, &world,
-		    to_whole, &micro, &again) ||
+		    to_whole, &micro_batch, &again) ||
 		!enter(c, true))
 		return NULL;
 	handle_record_pass(c->t, again);
 	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value,
-			   (uint32_t)micro.value));
+			   (uint32_t)micro_batch.value));
 	if (r < 0)
 		handle_record_pass(c->t, false);
 

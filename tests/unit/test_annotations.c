@@ -1,7 +1,7 @@
 /*
  * What lies beside shards: bounds of documents (.csv.gz) and loss masks. What good ones say, and
  * the line that each of many broken ones gets. The daemon with files of their own writers:
- * tests/system/test_marks.py.
+ * tests/system/test_annotations.py.
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"

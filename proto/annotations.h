@@ -1,10 +1,10 @@
 /* Where what is to be said of a window besides its tokens is written: NULL what nobody asks for. */
-#ifndef TOKEND_PROTO_MARKS_H
-#define TOKEND_PROTO_MARKS_H
+#ifndef TOKEND_ANNOTATIONS_H
+#define TOKEND_ANNOTATIONS_H
 
 #include <stdint.h>
 
-struct marks {
+struct annotations {
 	/* Where documents begin, both or neither: *count indices of tokens from 1 on, ascending, in
 	 * start, which has room for one a token. */
 	uint32_t *count, *start;

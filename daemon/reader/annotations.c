@@ -1,11 +1,11 @@
-#include "daemon/reader/marks.h"
+#include "daemon/reader/annotations.h"
 
 #include "daemon/reader/documents.h"
 
 #include <errno.h>
 #include <string.h>
 
-bool marks_in_files(const struct dataset *d, const struct shard *source)
+bool annotations_in_files(const struct dataset *d, const struct shard *source)
 {
 	return (d->hint.documents && source->facts.documents != SHARD_UNKNOWN) ||
 	       (d->hint.loss_mask && (source->mask || source->bounds));
@@ -13,7 +13,7 @@ bool marks_in_files(const struct dataset *d, const struct shard *source)
 
 /* Windows that are samples hold no boundary but what an eos shows. */
 static bool write_documents(const struct dataset *d, const struct shard *source, uint64_t token,
-	uint64_t n, const void *tokens, const struct marks *to, char *why, size_t why_bytes)
+	uint64_t n, const void *tokens, const struct annotations *to, char *why, size_t why_bytes)
 {
 	int64_t count = 0;
 
@@ -31,8 +31,9 @@ static bool write_documents(const struct dataset *d, const struct shard *source,
 	return count >= 0;
 }
 
-bool marks_write(const struct dataset *d, const struct shard *source, uint64_t token, uint64_t n,
-	const void *tokens, const struct marks *to, int *error, char *why, size_t why_bytes)
+bool annotations_write(const struct dataset *d, const struct shard *source, uint64_t token,
+	uint64_t n, const void *tokens, const struct annotations *to, int *error, char *why,
+	size_t why_bytes)
 {
 	*error = EBADMSG;
 	if (to->count && !write_documents(d, source, token, n, tokens, to, why, why_bytes))
