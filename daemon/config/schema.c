@@ -1,5 +1,6 @@
 #include "daemon/config/schema.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -221,6 +222,7 @@ bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct 
 {
 	int own[SCHEMA_KEYS] = {0};
 
+	assert(n <= SCHEMA_KEYS);
 	lines = lines ? lines : own;
 	memset(lines, 0, n * sizeof(*lines));
 	if (!schema_node(s, node, YAML_MAPPING_NODE, line, "a mapping of keys to values"))
@@ -240,6 +242,14 @@ bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct 
 }
 
 /* ---- takers ---- */
+
+bool schema_keep(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	(void)s, (void)key, (void)line;
+	*(yaml_node_t **)to = value;
+	return true;
+}
 
 /* Plain decimal digits only, no leading zero. NULL, or what is wrong. */
 static const char *whole(const char *text, size_t n, uint64_t *value)

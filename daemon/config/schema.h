@@ -33,6 +33,11 @@ struct schema_key {
 
 enum { SCHEMA_KEYS = 16 }; /* in one table at most */
 
+#define SCHEMA_COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+/* What is right for a weight, of a dataset or of a step of a schedule. */
+#define CONFIG_WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
+
 /* Always false, with "FILE:LINE: FIELD: …" in why. */
 __attribute__((format(printf, 3, 4))) bool schema_refuse(
 	struct schema *s, int line, const char *text, ...);
@@ -40,6 +45,9 @@ __attribute__((format(printf, 3, 4))) bool schema_refuse(
  * to come back. */
 __attribute__((format(printf, 2, 3))) size_t schema_enter(struct schema *s, const char *part, ...);
 void schema_leave(struct schema *s, size_t field);
+/* Refuses one key of a mapping that has been read. @name: ".seq_len", or "" for the mapping. */
+#define SCHEMA_REFUSE_KEY(s, line, name, ...)                                                      \
+	(schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
 
 /*
  * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not
@@ -59,6 +67,9 @@ const char *schema_near(const char *text, const char *const *known, size_t n);
 
 /* ---- takers ---- */
 
+/* The node itself, to be read later: yaml_node_t * */
+bool schema_keep(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
 bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
 	void *to); /* uint64_t */
 bool schema_number32(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
