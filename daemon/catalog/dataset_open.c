@@ -3,7 +3,7 @@
  * four arrays and the names; see the sizes in dataset.h. Faults are the config's: each names the
  * line that asked for what is not there.
  */
-#include "daemon/catalog/crew.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/catalog/dataset_private.h"
 #include "daemon/catalog/sample.h"
 #include "daemon/shard/list.h"
@@ -305,7 +305,7 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	/* The first says what the others must be like. A fault is looked at again, to be told. */
 	if (!describe(o, format, 0))
 		return false;
-	uint64_t fault = crew_each(d->table.shards - 1, describe_quietly, &all);
+	uint64_t fault = parallel_for(d->table.shards - 1, describe_quietly, &all);
 
 	for (uint64_t s = fault + 1; s < d->table.shards; s++)
 		if (!describe(o, format, s))

@@ -1,6 +1,6 @@
 #include "daemon/catalog/sample.h"
 
-#include "daemon/catalog/crew.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/catalog/vocab.h"
 #include "daemon/shard/sample.h"
 
@@ -161,7 +161,7 @@ bool sample_dataset(const struct opening *o)
 	/* Of a manifest's shards none is looked at before it is read. */
 	if (d->sizes || (d->format != &shard_flat && d->limit == 0))
 		return true;
-	uint64_t n = samples_of(d), fault = crew_each(n, sample_quietly, (void *)(uintptr_t)o);
+	uint64_t n = samples_of(d), fault = parallel_for(n, sample_quietly, (void *)(uintptr_t)o);
 
 	for (; fault < n; fault++) /* looked at again, to be told */
 		if (!sample(o, shard_of(d, fault)))

@@ -1,5 +1,5 @@
-/* A crew: all is done once, and the least that fails is the one that is told. */
-#include "daemon/catalog/crew.h"
+/* parallel_for(): each is done once, and the least failure is returned. */
+#include "daemon/catalog/parallel_for.h"
 
 #include <sched.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static void expect(uint64_t n, bool (*fails)(uint64_t), uint64_t least)
 {
 	struct job job = {.fails = fails};
 
-	assert_int_equal(crew_each(n, work, &job), least);
+	assert_int_equal(parallel_for(n, work, &job), least);
 	for (uint64_t i = 0; i < n; i++)
 		assert_in_range(job.done[i], i <= least && i < n ? 1 : 0, 1);
 	for (uint64_t i = n; i < MOST; i++)
