@@ -69,6 +69,8 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_SLOW_MS] = "slow_ms",
 	[WIRE_PROCESS] = "process",
 	[WIRE_STRICT] = "strict",
+	[WIRE_SERIAL] = "serial",
+	[WIRE_FAULT] = "fault",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -83,6 +85,27 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_IO] = "io",
 	[WIRE_SLOW_SHARD] = "slow_shard",
 };
+
+static const char *const code_names[FAULT_CODES] = {
+	[FAULT_ARGUMENT] = "attach",
+	[FAULT_MEMORY] = "memory",
+	[FAULT_DESCRIPTORS] = "descriptors",
+	[FAULT_IO] = "data",
+	[FAULT_DATA] = "data",
+	[FAULT_CHANGED] = "data",
+	[FAULT_PROTOCOL] = "protocol",
+	[FAULT_CURSOR] = "cursor",
+	[FAULT_ATTACH] = "attach",
+	[FAULT_CHECKPOINT] = "checkpoint",
+	[FAULT_REQUEST] = "request",
+	[FAULT_STATE_DIR] = "state_dir",
+	[FAULT_PERMISSION] = "uid",
+};
+
+/* Codes that are read from their word. */
+static const enum fault_code named_codes[] = {FAULT_ATTACH, FAULT_CHECKPOINT, FAULT_CURSOR,
+	FAULT_DATA, FAULT_DESCRIPTORS, FAULT_MEMORY, FAULT_PROTOCOL, FAULT_REQUEST, FAULT_STATE_DIR,
+	FAULT_PERMISSION};
 
 #define BIT WIRE_BIT
 
@@ -109,7 +132,14 @@ static const uint64_t required[WIRE_OPS] = {
 
 const char *wire_op_name(enum wire_op op)
 {
+	assert(op < WIRE_OPS);
 	return op_names[op];
+}
+
+const char *wire_code_name(enum fault_code code)
+{
+	assert(code > FAULT_NONE && code < FAULT_CODES);
+	return code_names[code];
 }
 
 /* ---- building ---- */
@@ -124,6 +154,12 @@ void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t
 void wire_set_text(struct wire *w, enum wire_key key, const char *text)
 {
 	wire_set_bytes(w, key, text, strlen(text));
+}
+
+void wire_set_code(struct wire *w, enum fault_code code)
+{
+	wire_set_text(w, WIRE_CODE, wire_code_name(code));
+	wire_set(w, WIRE_FAULT, code);
 }
 
 size_t wire_encode(const struct wire *w, void *packet)
@@ -149,7 +185,7 @@ size_t wire_encode(const struct wire *w, void *packet)
 
 /* ---- reading ---- */
 
-/* Where @value may stand among the first @n names, or @n. */
+/* The index of the text @value among @n names, or @n. */
 static unsigned find_name(const struct value *value, const char *const *names, unsigned n)
 {
 	unsigned i = 0;
@@ -173,19 +209,25 @@ static bool take(struct wire *w, unsigned key, const struct value *value)
 	return true;
 }
 
-const char *wire_decode(struct wire *w, const void *packet, size_t n)
+static bool no_message(struct fault *fault, const char *field, const char *text)
 {
+	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
+}
+
+bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault)
+{
+	static const char wrong[] = "missing, or not of its type";
 	struct value values[256];
 	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : UNPACK_MANY;
 	const struct value *end = values + count, *v = values + 1;
 	unsigned op = WIRE_OPS;
 
 	if (count == UNPACK_DEPTH)
-		return "nested too deep";
+		return no_message(fault, "packet", "nested too deep");
 	if (count == UNPACK_MANY)
-		return "too long";
+		return no_message(fault, "packet", "too long");
 	if (count < 0 || values[0].type != VALUE_MAP)
-		return "not a MessagePack map";
+		return no_message(fault, "packet", "not a MessagePack map");
 
 	memset(w, 0, sizeof(*w));
 	for (uint32_t i = 0; i < values[0].count; i++) {
@@ -196,15 +238,32 @@ const char *wire_decode(struct wire *w, const void *packet, size_t n)
 		if (value_is(key, "op"))
 			op = find_name(value, op_names, WIRE_OPS);
 		else if (k < WIRE_KEYS && !take(w, k, value))
-			return key_names[k]; /* of the wrong type */
+			return no_message(fault, key_names[k], wrong);
 	}
 	if (op == WIRE_OPS)
-		return "op";
+		return no_message(fault, "op", wrong);
 	w->op = op;
 	for (unsigned k = 0; k < WIRE_KEYS; k++)
 		if ((required[op] & BIT(k)) && !wire_has(w, k))
-			return key_names[k]; /* missing */
-	return NULL;
+			return no_message(fault, key_names[k], wrong);
+	return true;
+}
+
+enum fault_code wire_code(const struct wire *w)
+{
+	uint64_t number = wire_has(w, WIRE_FAULT) ? wire_number(w, WIRE_FAULT) : FAULT_NONE;
+	struct wire_bytes word = wire_bytes(w, WIRE_CODE);
+
+	if (number > FAULT_NONE && number < FAULT_CODES)
+		return (enum fault_code)number;
+	for (size_t i = 0;
+		wire_has(w, WIRE_CODE) && i < sizeof(named_codes) / sizeof(named_codes[0]); i++) {
+		const char *name = code_names[named_codes[i]];
+
+		if (word.n == strlen(name) && memcmp(word.at, name, word.n) == 0)
+			return named_codes[i];
+	}
+	return FAULT_NONE;
 }
 
 bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity)

@@ -1,53 +1,66 @@
 /*
- * Messages on the socket: one MessagePack map a packet, {"op": …, key: value, …}, and no value is a
+ * Messages on the socket. A packet is one MessagePack map {"op": …, key: value, …}; no value is a
  * container.
  *
  * From the client to the daemon (→) and back (←):
  *
  *   → hello{version, host, process?}
  *   ← hello{version}
- *   ← error{code, field, text, passing?}    at any time; the daemon then closes, unless it answers
- * a checkpoint or an operator. passing: the same attach fits once others leave, so the client tries
- * again until its deadline
+ *   ← error{code, field, text, fault?, passing?}
+ *         At any time. The daemon then closes the connection, except after a failed checkpoint or
+ *         request. passing: the same attach may succeed later, so the client retries until its
+ *         deadline. code and fault say the same: see wire_code().
  *
  *   a trainer's session
- *   → attach{stream, run, rank, world, micro_batch, peer, slots, begin|position|tag|cursor,
- * helper?, node?, replaces?, strict?} ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?,
- * run?} + 2 fds. A seek attaches anew and says in replaces the id of the session that it closes
- * then: `memory:` counts the two rings as one meanwhile. run: what an unnamed run is called if
- * "default" is another user's ← warning{text}    at any time, only to clients that sent their
- * process → checkpoint{tag, cursor} ← saved{tag, path, digest} → describe{} ← described{cursor}
- * where the stream begins → pending{} ← request{number, kind, args}    number 0: none →
- * answer{number, outcome, text, cursor?, from?, acts_from?}
+ *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
+ *         helper?, node?, replaces?, strict?}
+ *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
+ *         A seek attaches again and names in `replaces` the id of the session that it closes
+ *         afterwards; `memory:` counts the two rings as one meanwhile. `run` is the name of an
+ *         unnamed run if "default" belongs to another user.
+ *   ← warning{text}
+ *         At any time, only to clients that sent their process.
+ *   → checkpoint{tag, cursor}
+ *   ← saved{tag, path, digest}
+ *   → describe{}
+ *   ← described{cursor}                       the beginning of the stream
+ *   → pending{}
+ *   ← request{number, kind, args}             number 0: there is none
+ *   → answer{number, outcome, text, cursor?, from?, acts_from?}
  *
  *   an operator
  *   → status{after}
  *   ← session{…} × n, status{…, after: next page or 0}
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions}
- *   ← answer{number, outcome, waiting, run, rank, world, micro_batch, peer, pid, host, text, same?,
- * cursor?, from?, acts_from?}    one at a time, as they come → cancel{number} ← cancelled{number,
- * fetched}
+ *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
+ *         cursor?, from?, acts_from?}         one at a time, as they come
+ *   → cancel{number}
+ *   ← cancelled{number, fetched}
  *
- * A helper reads ahead for another session, which is the one that operators speak to: requests are
- * not for it.
+ * Serials. A query may carry `serial`, any number but 0. Every reply to it, errors and the answers
+ * to a request included, carries the same serial. A peer of an older release ignores it and sends
+ * none: its replies come in the order of the queries. hello has none.
  *
- * Requests. A request goes to the sessions of one run: they see its number in their rings until
- * they have answered it, and any of them may fetch the rest. `waiting` is how many have neither
- * done it nor failed to when the answer was passed on; at 0 the request is over. A session that
- * ends without an answer gives the answer WIRE_GONE, unless another one of its rank and peer is
- * there (it went to another ring). The first WIRE_DONE comes with its cursor, for those after it
- * `same` tells whether theirs has the very same bytes, and the first that has not is passed on too.
- * cancel takes a request back if nobody has fetched it (fetched: 0), and so does the end of the
- * operator's connection; otherwise it goes on, and a run has one at a time.
+ * A helper reads ahead for another session of its process. Requests go to that other session.
  *
- * A packet of one byte is not a message: it is a wake-up (see ring.h), in either direction. Detach
- * is close. Unknown keys are ignored, missing ones refused. Texts and bytes are borrowed from the
- * packet.
+ * Requests. A request goes to the sessions of one run. They see its number in their rings until
+ * they have answered it, and any of them may fetch the rest. `waiting` is the number of sessions
+ * that had neither done it nor failed when the answer was passed on; at 0 the request is over. If
+ * a session ends without an answer, its answer is WIRE_GONE, unless another session of its rank
+ * and peer exists (it moved to another ring). The first WIRE_DONE comes with its cursor. For later
+ * ones, `same` tells whether their cursor has the same bytes; the first that differs is passed on
+ * as well. cancel takes a request back if nobody has fetched it (fetched: 0). The end of the
+ * operator's connection does the same. Otherwise the request goes on; a run has one at a time.
+ *
+ * A packet of one byte is a wake-up (see ring.h), in either direction, and not a message. To
+ * detach is to close. Unknown keys are ignored; a missing required key is an error. Texts and bytes
+ * are borrowed from the packet.
  */
 #ifndef TOKEND_WIRE_H
 #define TOKEND_WIRE_H
 
+#include "proto/fault.h"
 #include "proto/limits.h"
 
 #include <stdbool.h>
@@ -80,7 +93,7 @@ enum wire_op {
 	WIRE_OPS,
 };
 
-/* Keys with numbers first, then keys with texts or bytes. The names in a packet are these, in lower
+/* Keys of numbers first, then keys of texts or bytes. Their names in a packet are the same in lower
  * case. */
 enum wire_key {
 	WIRE_VERSION_KEY, /* "version" */
@@ -117,15 +130,17 @@ enum wire_key {
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
-	WIRE_NODE,    /* of NUMA: where the client runs; in a status: where its ring is to lie */
-	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
+	WIRE_NODE,    /* NUMA node: of the client; in a status: the one that its ring prefers */
+	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it failed */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_SLOW_MS, /* how long its storage has not answered */
-	WIRE_PROCESS, /* random, one for each process; tells whether two sessions are of one; 0:
-			 none */
-	WIRE_STRICT,  /* 1: refuse, passing, while another process reads for this rank, run and peer
+	WIRE_PROCESS, /* a random number for each process: two sessions with the same one are of
+			 one process; 0: none */
+	WIRE_STRICT,  /* 1: reject, passing, while another process reads for this rank, run and peer
 		       */
+	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
+	WIRE_FAULT,   /* enum fault_code of an error, next to its older form, `code` */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -147,7 +162,7 @@ enum wire_key {
 /* struct wire has one bit for each key. */
 _Static_assert(WIRE_KEYS <= 64, "too many keys for struct wire's bit mask");
 
-/* The first three are what trainers say: enum tokend_outcome. */
+/* Trainers send the first three: enum tokend_outcome. */
 enum wire_outcome { WIRE_NOTED = 1, WIRE_DONE, WIRE_FAILED, WIRE_GONE };
 
 enum { WIRE_ARGS_BYTES = 65536 }; /* of a request, with the 0 that ends a text */
@@ -176,6 +191,8 @@ static inline void wire_set(struct wire *w, enum wire_key key, uint64_t value)
 
 void wire_set_text(struct wire *w, enum wire_key key, const char *text);
 void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n);
+/* Sets WIRE_CODE and WIRE_FAULT. @code is not FAULT_NONE. */
+void wire_set_code(struct wire *w, enum fault_code code);
 /* Length of the packet written to @packet (LIMIT_PACKET_BYTES of room), 0 if it does not fit. */
 size_t wire_encode(const struct wire *w, void *packet);
 
@@ -199,27 +216,33 @@ static inline struct wire_bytes wire_bytes(const struct wire *w, enum wire_key k
 /* Copies a text with its 0 into @to. False if it is absent, has a 0 inside, or does not fit. */
 bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity);
 
-/* NULL, or why the packet is no message: names the key or the fault. */
-const char *wire_decode(struct wire *w, const void *packet, size_t n);
+/* False (FAULT_PROTOCOL) if the packet is not a message. fault->field is the key that is missing or
+ * has the wrong type, or "packet". */
+bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault);
+/* Code of an error, by WIRE_FAULT if it is there and known, otherwise by the word of WIRE_CODE.
+ * FAULT_NONE: neither is known here. */
+enum fault_code wire_code(const struct wire *w);
+/* The word of WIRE_CODE for @code, which is not FAULT_NONE. Several codes share a word: those that
+ * peers of older releases treat alike. */
+const char *wire_code_name(enum fault_code code);
 const char *wire_op_name(enum wire_op op);
 
-/* The number that plain decimal digits up to 2^64 - 1 are; false, with *@value as it was: @text is
- * none. */
+/* Reads plain decimal digits, up to 2^64 - 1. False if @text is anything else; *@value is then
+ * unchanged. */
 bool wire_digits(const char *text, uint64_t *value);
 
-/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Those of streams, runs
- * and tags become file names: no '/', no leading dot. Those of datasets (labels) may hold both. */
-/* Bytes of the character that @text begins with; 0 if it is no UTF-8, or a control character, or
- * the text is empty. */
+/* Bytes of the first character of @text; 0 if it is not UTF-8, a control character, or empty. */
 unsigned wire_character(const char *text);
+/* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Names of streams, runs
+ * and tags become file names: no '/', no leading dot. Names of datasets (labels) may contain both.
+ */
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
 /*
- * Where a daemon of user @uid listens if that user may not create WIRE_SOCKET:
- * @runtime/tokend/tokend.sock, or /tmp/tokend-UID/tokend.sock where @runtime ($XDG_RUNTIME_DIR) is
- * NULL. The directory must belong to the user and be writable by no one else. False: the path is
- * too long for a socket.
+ * The socket of a daemon of user @uid who may not create WIRE_SOCKET: @runtime/tokend/tokend.sock,
+ * or /tmp/tokend-UID/tokend.sock if @runtime ($XDG_RUNTIME_DIR) is NULL. The directory must belong
+ * to the user, and only the user may write to it. False: the path is too long for a socket.
  */
 bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES]);
 

@@ -85,6 +85,16 @@ static int not_ours(struct tokend *t, const char *what)
 		t->socket, what);
 }
 
+/* What is in t->packet is not a message. */
+static int no_message(struct tokend *t)
+{
+	const struct fault *fault = &t->packet->fault;
+	char what[sizeof(fault->field) + sizeof(fault->text) + 2];
+
+	snprintf(what, sizeof(what), "%s: %s", fault->field, fault->text);
+	return not_ours(t, what);
+}
+
 /* ---- searching ---- */
 
 static void search_begin(struct search *s, const struct patience *patience)
@@ -239,7 +249,7 @@ static int search_receive(struct tokend *t, struct search *s)
 		search_later(t, s, ECONNRESET, 0);
 		return 0;
 	case LINK_FAULT:
-		return not_ours(t, t->packet->fault);
+		return no_message(t);
 	case LINK_MESSAGE:
 		break;
 	}
@@ -520,7 +530,7 @@ int handle_listen(struct tokend *t)
 			handle_lose(t);
 			return 0;
 		case LINK_FAULT:
-			return handle_latch(t, not_ours(t, t->packet->fault));
+			return handle_latch(t, no_message(t));
 		case LINK_MESSAGE:
 			if (!take_warning(t) && !late_answer(t) && t->packet->wire.op == WIRE_ERROR)
 				return handle_latch(t, refused(t));
@@ -579,7 +589,7 @@ static int await(struct tokend *t, const struct wire *question, enum wire_op ans
 			handle_lose(t);
 			return 0;
 		case LINK_FAULT:
-			return handle_latch(t, not_ours(t, t->packet->fault));
+			return handle_latch(t, no_message(t));
 		case LINK_MESSAGE:
 			break;
 		}

@@ -70,8 +70,14 @@ static bool keep_fds(struct packet *packet, struct msghdr *m)
 	return fine && !(m->msg_flags & MSG_CTRUNC);
 }
 
-/* One packet's bytes and descriptors; recvmsg()'s result. */
-static ssize_t receive(int fd, struct packet *packet, const char **fault)
+static bool not_ours(struct fault *fault, const char *field, const char *text)
+{
+	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
+}
+
+/* One packet's bytes and descriptors; recvmsg()'s result. @whole is false, with packet->fault, if
+ * either is more than a packet of ours has. */
+static ssize_t receive(int fd, struct packet *packet, bool *whole)
 {
 	union {
 		struct cmsghdr align;
@@ -89,36 +95,41 @@ static ssize_t receive(int fd, struct packet *packet, const char **fault)
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return n;
+	*whole = true;
 	if (!keep_fds(packet, &m))
-		*fault = "more descriptors than a feed has";
+		*whole = not_ours(&packet->fault, "descriptors", "more than a feed has");
 	if (m.msg_flags & MSG_TRUNC)
-		*fault = "a packet over 128 KiB";
+		*whole = not_ours(&packet->fault, "packet", "longer than 128 KiB");
 	return n;
 }
 
 enum link_event link_receive(int fd, struct packet *packet)
 {
 	packet_close(packet);
-	packet->fault = NULL;
 
-	ssize_t n = receive(fd, packet, &packet->fault);
+	bool whole;
+	ssize_t n = receive(fd, packet, &whole);
 
 	/* Closing with our bytes unread resets the connection; what the daemon said before comes
 	 * after that.
 	 */
 	if (n < 0 && errno == ECONNRESET)
-		n = receive(fd, packet, &packet->fault);
+		n = receive(fd, packet, &whole);
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? LINK_NOTHING : LINK_CLOSED;
 	if (n == 0)
 		return LINK_CLOSED;
-	if (!packet->fault && n == 1)
+	if (!whole)
+		return LINK_FAULT;
+	if (n == 1)
 		return LINK_WAKE;
-	if (!packet->fault)
-		packet->fault = wire_decode(&packet->wire, packet->bytes, (size_t)n);
-	if (!packet->fault && packet->fds && packet->wire.op != WIRE_FEED)
-		packet->fault = "descriptors with a message that has none";
-	return packet->fault ? LINK_FAULT : LINK_MESSAGE;
+	if (!wire_decode(&packet->wire, packet->bytes, (size_t)n, &packet->fault))
+		return LINK_FAULT;
+	if (packet->fds && packet->wire.op != WIRE_FEED) {
+		not_ours(&packet->fault, "descriptors", "with a message that has none");
+		return LINK_FAULT;
+	}
+	return LINK_MESSAGE;
 }
 
 int link_send(int fd, const struct wire *wire, void *buffer)

@@ -12,12 +12,12 @@ enum link_event {
 	LINK_WAKE,    /* a wake-up byte */
 	LINK_MESSAGE, /* packet->wire */
 	LINK_CLOSED,  /* the daemon is gone */
-	LINK_FAULT,   /* packet->fault: the peer does not speak our protocol */
+	LINK_FAULT,   /* packet->fault (FAULT_PROTOCOL): the peer does not speak our protocol */
 };
 
 struct packet {
 	struct wire wire;
-	const char *fault;
+	struct fault fault;
 	int fd[2]; /* received with the message; the reader's, who sets those it keeps to -1 */
 	unsigned fds;
 	uint8_t bytes[LIMIT_PACKET_BYTES];

@@ -285,7 +285,7 @@ static bool receive(struct connection *c)
 		.msg_control = control,
 		.msg_controllen = sizeof(control)};
 	ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	const char *fault;
+	struct fault fault;
 	struct wire w;
 
 	/* A peer that closes with our bytes unread resets the connection; what it said before comes
@@ -305,8 +305,8 @@ static bool receive(struct connection *c)
 	} else if (n == 1) {
 		if (c->session && c->session->fed)
 			feeder_kick(c->server->feeder, c->session->id);
-	} else if ((fault = wire_decode(&w, packet, (size_t)n))) {
-		connection_refuse(c, "protocol", fault, "missing, or not of its type");
+	} else if (!wire_decode(&w, packet, (size_t)n, &fault)) {
+		connection_refuse(c, "protocol", fault.field, fault.text);
 	} else {
 		dispatch(c, &w);
 	}

@@ -43,6 +43,7 @@ static void assert_same(const struct wire *a, const struct wire *b)
 static void round_trip(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
+	struct fault fault;
 
 	(void)state;
 	assert_non_null(packet);
@@ -51,7 +52,7 @@ static void round_trip(void **state)
 		size_t n = wire_encode(&w, packet);
 
 		assert_true(n > 1);
-		assert_null(wire_decode(&back, packet, n));
+		assert_true(wire_decode(&back, packet, n, &fault));
 		assert_same(&w, &back);
 		for (unsigned key = WIRE_NUMBERS; key < WIRE_KEYS; key++)
 			assert_true(wire_bytes(&back, key).at > packet &&
@@ -64,10 +65,11 @@ static void absent_keys_stay_absent(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
 	struct wire w = {.op = WIRE_HELLO}, back;
+	struct fault fault;
 
 	(void)state;
 	wire_set(&w, WIRE_VERSION_KEY, 1);
-	assert_null(wire_decode(&back, packet, wire_encode(&w, packet)));
+	assert_true(wire_decode(&back, packet, wire_encode(&w, packet), &fault));
 	assert_true(back.has == WIRE_BIT(WIRE_VERSION_KEY));
 	assert_false(wire_has(&back, WIRE_HOST));
 	free(packet);
@@ -83,13 +85,13 @@ static void missing_keys_are_named(void **state)
 	for (unsigned op = 0; op < WIRE_OPS; op++)
 		for (unsigned key = 0; key < WIRE_KEYS; key++) {
 			struct wire w = message(op), back;
-			const char *fault;
+			struct fault fault;
 
 			w.has &= ~WIRE_BIT(key);
-			fault = wire_decode(&back, packet, wire_encode(&w, packet));
-			refused[op] += fault != NULL;
-			if (!fault)
+			if (wire_decode(&back, packet, wire_encode(&w, packet), &fault))
 				continue;
+			refused[op]++;
+			assert_int_equal(fault.code, FAULT_PROTOCOL);
 			w = (struct wire){.op = op};
 			if (key < WIRE_NUMBERS)
 				wire_set(&w, key, 0);
@@ -97,7 +99,7 @@ static void missing_keys_are_named(void **state)
 				wire_set_text(&w, key, "");
 			size_t n = wire_encode(&w, packet);
 
-			assert_non_null(memmem(packet, n, fault, strlen(fault)));
+			assert_non_null(memmem(packet, n, fault.field, strlen(fault.field)));
 		}
 	assert_int_equal(refused[WIRE_HELLO], 1);
 	assert_int_equal(refused[WIRE_ATTACH], 7);
@@ -121,6 +123,7 @@ static void unknown_keys_are_ignored(void **state)
 	char bytes[256];
 	struct pack p = pack_into(bytes, sizeof(bytes));
 	struct wire w;
+	struct fault fault;
 
 	(void)state;
 	pack_map(&p, 5);
@@ -139,13 +142,14 @@ static void unknown_keys_are_ignored(void **state)
 	pack_text(&p, "versions", 8);
 	pack_uint(&p, 4);
 	assert_false(p.full);
-	assert_null(wire_decode(&w, bytes, p.length));
+	assert_true(wire_decode(&w, bytes, p.length, &fault));
 	assert_int_equal(w.op, WIRE_HELLO);
 	assert_true(w.has == WIRE_BIT(WIRE_VERSION_KEY));
 	assert_int_equal(wire_number(&w, WIRE_VERSION_KEY), 3);
 }
 
-static const char *decode_pair(const char *key, bool text, const char *op)
+/* "", or the field that is wrong. */
+static const char *decode_pair(const char *key, bool text, const char *op, struct fault *fault)
 {
 	char bytes[256];
 	struct pack p = pack_into(bytes, sizeof(bytes));
@@ -159,36 +163,105 @@ static const char *decode_pair(const char *key, bool text, const char *op)
 		pack_text(&p, "1", 1);
 	else
 		pack_uint(&p, 1);
-	return wire_decode(&w, bytes, p.length);
+	return wire_decode(&w, bytes, p.length, fault) ? "" : fault->field;
 }
 
 static void wrong_types_are_named(void **state)
 {
+	static const struct {
+		const char *key;
+		bool text;
+		const char *op, *field;
+	} cases[] = {
+		{"version", false, "hello", ""},
+		{"version", true, "hello", "version"},
+		{"stream", false, "hello", "stream"},
+		{"cursor", true, "hello", "cursor"},
+		{"serial", true, "pending", "serial"},
+		{"fault", true, "pending", "fault"},
+		{"serial", false, "pending", ""},
+		{"version", false, "hullo", "op"},
+		{"version", false, "", "op"},
+	};
+	struct fault fault;
+
 	(void)state;
-	assert_null(decode_pair("version", false, "hello"));
-	assert_string_equal(decode_pair("version", true, "hello"), "version");
-	assert_string_equal(decode_pair("stream", false, "hello"), "stream");
-	assert_string_equal(decode_pair("cursor", true, "hello"), "cursor");
-	assert_string_equal(decode_pair("version", false, "hullo"), "op");
-	assert_string_equal(decode_pair("version", false, ""), "op");
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		assert_string_equal(decode_pair(cases[i].key, cases[i].text, cases[i].op, &fault),
+			cases[i].field);
+}
+
+/* FAULT_NONE: neither a number nor a word that we know. */
+static void codes(void **state)
+{
+	char *packet = malloc(LIMIT_PACKET_BYTES);
+	static const struct {
+		const char *word;
+		enum fault_code code;
+	} words[] = {
+		{"attach", FAULT_ATTACH},
+		{"checkpoint", FAULT_CHECKPOINT},
+		{"cursor", FAULT_CURSOR},
+		{"data", FAULT_DATA},
+		{"descriptors", FAULT_DESCRIPTORS},
+		{"memory", FAULT_MEMORY},
+		{"protocol", FAULT_PROTOCOL},
+		{"request", FAULT_REQUEST},
+		{"state_dir", FAULT_STATE_DIR},
+		{"uid", FAULT_PERMISSION},
+		{"dat", FAULT_NONE},
+		{"data2", FAULT_NONE},
+		{"", FAULT_NONE},
+	};
+	struct fault fault;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		struct wire w = {.op = WIRE_ERROR};
+
+		assert_int_equal(wire_code(&w), FAULT_NONE);
+		wire_set_text(&w, WIRE_CODE, words[i].word);
+		assert_int_equal(wire_code(&w), words[i].code);
+		wire_set(&w, WIRE_FAULT, FAULT_CODES); /* of a later release */
+		assert_int_equal(wire_code(&w), words[i].code);
+		wire_set(&w, WIRE_FAULT, UINT64_MAX);
+		assert_int_equal(wire_code(&w), words[i].code);
+		if (words[i].code != FAULT_NONE)
+			assert_string_equal(wire_code_name(words[i].code), words[i].word);
+	}
+	for (unsigned code = FAULT_NONE + 1; code < FAULT_CODES; code++) {
+		struct wire w = {.op = WIRE_ERROR}, back;
+
+		wire_set_code(&w, code);
+		wire_set_text(&w, WIRE_FIELD, "f");
+		wire_set_text(&w, WIRE_TEXT, "t");
+		assert_true(wire_decode(&back, packet, wire_encode(&w, packet), &fault));
+		assert_int_equal(wire_code(&back), code);
+		back.has &= ~WIRE_BIT(WIRE_FAULT); /* to an older release, the word says it */
+		assert_int_not_equal(wire_code(&back), FAULT_NONE);
+	}
+	free(packet);
 }
 
 static void what_is_no_message(void **state)
 {
 	char *packet = calloc(1, LIMIT_PACKET_BYTES + 1);
 	struct wire w;
+	struct fault fault;
 
 	(void)state;
-	assert_non_null(wire_decode(&w, packet, 0));
-	assert_non_null(wire_decode(&w, "\0", 1)); /* a wake-up */
-	assert_non_null(wire_decode(&w, "\x90", 1));
-	assert_non_null(wire_decode(&w, "\x80", 1));
-	assert_string_equal(
-		wire_decode(&w, "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 10), "nested too deep");
-	assert_string_equal(wire_decode(&w, packet, LIMIT_PACKET_BYTES + 1), "too long");
+	assert_false(wire_decode(&w, packet, 0, &fault));
+	assert_false(wire_decode(&w, "\0", 1, &fault)); /* a wake-up */
+	assert_false(wire_decode(&w, "\x90", 1, &fault));
+	assert_false(wire_decode(&w, "\x80", 1, &fault));
+	assert_false(wire_decode(&w, "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 10, &fault));
+	assert_string_equal(fault.text, "nested too deep");
+	assert_false(wire_decode(&w, packet, LIMIT_PACKET_BYTES + 1, &fault));
+	assert_string_equal(fault.text, "too long");
 	packet[0] = '\xdc'; /* an array of 4,096 zeros */
 	packet[1] = 0x10;
-	assert_string_equal(wire_decode(&w, packet, 3 + 4096), "too long");
+	assert_false(wire_decode(&w, packet, 3 + 4096, &fault));
+	assert_string_equal(fault.text, "too long");
 	free(packet);
 }
 
@@ -196,13 +269,14 @@ static void too_long_to_send(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES), *cursor = calloc(1, LIMIT_PACKET_BYTES);
 	struct wire w = {.op = WIRE_CHECKPOINT}, back;
+	struct fault fault;
 
 	(void)state;
 	wire_set_text(&w, WIRE_TAG, "t");
 	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_PACKET_BYTES);
 	assert_int_equal(wire_encode(&w, packet), 0);
 	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_CURSOR_BYTES);
-	assert_null(wire_decode(&back, packet, wire_encode(&w, packet)));
+	assert_true(wire_decode(&back, packet, wire_encode(&w, packet), &fault));
 	assert_int_equal(wire_bytes(&back, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
 	free(cursor);
 	free(packet);
@@ -216,6 +290,7 @@ static void the_longest_request_and_answer_fit(void **state)
 	char *cursor = calloc(1, LIMIT_CURSOR_BYTES), text[LIMIT_TEXT_BYTES + 1],
 	     name[LIMIT_NAME_BYTES + 1];
 	struct wire w = {.op = WIRE_REQUEST}, heard;
+	struct fault fault;
 
 	(void)state;
 	memset(args, 'a', WIRE_ARGS_BYTES - 1);
@@ -228,7 +303,7 @@ static void the_longest_request_and_answer_fit(void **state)
 	wire_set_text(&w, WIRE_RUN, name);
 	wire_set_text(&w, WIRE_KIND, name);
 	wire_set_text(&w, WIRE_ARGS, args);
-	assert_null(wire_decode(&heard, packet, wire_encode(&w, packet)));
+	assert_true(wire_decode(&heard, packet, wire_encode(&w, packet), &fault));
 	assert_true(wire_text(&heard, WIRE_ARGS, back, WIRE_ARGS_BYTES));
 	assert_string_equal(back, args);
 
@@ -240,7 +315,7 @@ static void the_longest_request_and_answer_fit(void **state)
 	wire_set_text(&w, WIRE_HOST, name);
 	wire_set_text(&w, WIRE_TEXT, text);
 	wire_set_bytes(&w, WIRE_CURSOR, cursor, LIMIT_CURSOR_BYTES);
-	assert_null(wire_decode(&heard, packet, wire_encode(&w, packet)));
+	assert_true(wire_decode(&heard, packet, wire_encode(&w, packet), &fault));
 	assert_same(&w, &heard);
 	free(packet);
 	free(args);
@@ -272,13 +347,14 @@ static void truncated_at_every_byte(void **state)
 	char *packet = malloc(LIMIT_PACKET_BYTES);
 	struct wire w = message(WIRE_ATTACH), back;
 	size_t n = wire_encode(&w, packet);
+	struct fault fault;
 
 	(void)state;
 	for (size_t cut = 0; cut < n; cut++) {
 		char *exact = malloc(cut ? cut : 1);
 
 		memcpy(exact, packet, cut);
-		assert_non_null(wire_decode(&back, exact, cut));
+		assert_false(wire_decode(&back, exact, cut, &fault));
 		free(exact);
 	}
 	free(packet);
@@ -289,6 +365,7 @@ static void random_mutations(void **state)
 	char *packet = malloc(LIMIT_PACKET_BYTES), *again = malloc(LIMIT_PACKET_BYTES);
 	struct rng rng = {12};
 	unsigned fine = 0, refused = 0;
+	struct fault fault;
 
 	(void)state;
 	for (unsigned i = 0; i < 100000; i++) {
@@ -297,12 +374,12 @@ static void random_mutations(void **state)
 
 		for (unsigned hits = 1 + (unsigned)rng_below(&rng, 4); hits > 0; hits--)
 			packet[rng_below(&rng, n)] = (char)rng_next(&rng);
-		if (wire_decode(&back, packet, n)) {
+		if (!wire_decode(&back, packet, n, &fault)) {
 			refused++;
 			continue;
 		}
 		fine++;
-		assert_null(wire_decode(&once_more, again, wire_encode(&back, again)));
+		assert_true(wire_decode(&once_more, again, wire_encode(&back, again), &fault));
 		assert_same(&back, &once_more);
 	}
 	assert_true(fine > 100 && refused > 100);
@@ -365,6 +442,7 @@ int main(void)
 		cmocka_unit_test(missing_keys_are_named),
 		cmocka_unit_test(unknown_keys_are_ignored),
 		cmocka_unit_test(wrong_types_are_named),
+		cmocka_unit_test(codes),
 		cmocka_unit_test(what_is_no_message),
 		cmocka_unit_test(too_long_to_send),
 		cmocka_unit_test(the_longest_request_and_answer_fit),

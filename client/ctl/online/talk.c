@@ -24,7 +24,8 @@ enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other)
 		case LINK_CLOSED:
 			return CTL_LOST;
 		case LINK_FAULT:
-			ctl_fail("not a daemon that speaks our protocol: %s", packet->fault);
+			ctl_fail("not a daemon that speaks our protocol: %s: %s",
+				packet->fault.field, packet->fault.text);
 			return CTL_BAD;
 		case LINK_WAKE:
 			continue;
