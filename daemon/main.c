@@ -294,7 +294,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
 	char note[LIMIT_TEXT_BYTES] = "", why[LIMIT_TEXT_BYTES];
-	struct disk_options options = {
+	struct reader_options options = {
 		.io = config->io,
 		.direct = config->direct,
 		.depth = LIMIT_READS / 2,
@@ -310,9 +310,9 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	options.files = (options.files + each - 1) / each;
 	if (any_dataset(catalog, is_indexed))
 		options.indexes_bytes = config->memory_bytes / INDEXES_SHARE;
-	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+	struct reader *reader = reader_open(&options, note, why, sizeof(why));
 
-	if (!disk)
+	if (!reader)
 		return fail_start(why);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
@@ -322,10 +322,10 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	return server_run(&(struct server_options){
 		.catalog = catalog,
 		.listener = listener,
-		.disk = disk,
+		.reader = reader,
 		.depth = options.depth,
 		.connections = descriptors.sessions,
-		.staging_bytes = disk_memory(&options),
+		.staging_bytes = reader_memory(&options),
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,
 	});

@@ -32,7 +32,7 @@ struct member {
 struct feeder {
 	pthread_t thread;
 	struct engine *engine;
-	struct disk *disk;
+	struct reader *reader;
 	void (*ring)(void *);
 	void *context;
 	bool stop;		/* under to_data.lock */
@@ -40,10 +40,10 @@ struct feeder {
 	uint64_t turns_seen;	/* control thread: at the last feeder_answers() */
 	unsigned streams;
 	pthread_mutex_t hangs; /* of what follows */
-	struct disk_hang hang[LIMIT_STREAMS];
-	bool news;		  /* data thread: something was posted since the last ring() */
-	bool noted;		  /* data thread: the disk's note is in the log */
-	char why[DISK_WHY_BYTES]; /* of the last fault */
+	struct reader_hang hang[LIMIT_STREAMS];
+	bool news;		    /* data thread: something was posted since the last ring() */
+	bool noted;		    /* data thread: the disk's note is in the log */
+	char why[READER_WHY_BYTES]; /* of the last fault */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
@@ -104,16 +104,16 @@ static void perform(struct feeder *f, const struct engine_action *a)
 
 	switch (a->type) {
 	case ENGINE_READ:
-		disk_queue(f->disk, &(struct disk_read){
-					    .tag = a->tag,
-					    .stream = a->stream,
-					    .dataset = a->owner,
-					    .shard = a->shard,
-					    .token = a->token,
-					    .tokens = a->tokens,
-					    .to = a->to,
-					    .annotations = a->annotations,
-				    });
+		reader_queue(f->reader, &(struct reader_read){
+						.tag = a->tag,
+						.stream = a->stream,
+						.dataset = a->owner,
+						.shard = a->shard,
+						.token = a->token,
+						.tokens = a->tokens,
+						.to = a->to,
+						.annotations = a->annotations,
+					});
 		break;
 	case ENGINE_WAKE:
 		send_wake(m->socket);
@@ -123,7 +123,7 @@ static void perform(struct feeder *f, const struct engine_action *a)
 			.dataset = a->owner,
 			.shard = a->shard,
 			.token = a->token,
-			.fault = (enum disk_fault)(a->fault & 0xff),
+			.fault = (enum reader_fault)(a->fault & 0xff),
 			.error = a->fault >> 8,
 		};
 		memcpy(m->failure.why, f->why, sizeof(f->why));
@@ -164,16 +164,16 @@ static void read_mail(struct feeder *f)
 }
 
 /* What may pass by itself: tried again. All else is fail-stop. */
-static bool retryable(const struct disk_done *done)
+static bool retryable(const struct reader_done *done)
 {
-	return done->fault == DISK_ERRNO &&
+	return done->fault == READER_ERRNO &&
 	       (done->error == EIO || done->error == EAGAIN || done->error == EINTR ||
 		       done->error == ENOMEM || done->error == ESTALE || done->error == ETIMEDOUT);
 }
 
-static void take_done(struct feeder *f, const struct disk_done *done)
+static void take_done(struct feeder *f, const struct reader_done *done)
 {
-	if (done->fault != DISK_OK)
+	if (done->fault != READER_OK)
 		snprintf(f->why, sizeof(f->why), "%s", done->why);
 	step(f, &(struct engine_event){
 			.type = ENGINE_DONE,
@@ -183,7 +183,7 @@ static void take_done(struct feeder *f, const struct disk_done *done)
 			.retryable = retryable(done),
 		});
 	/* All whom it stops are told now: f->why is of the last fault. */
-	while (done->fault != DISK_OK && f->actions.more)
+	while (done->fault != READER_OK && f->actions.more)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
@@ -210,20 +210,20 @@ static void note_disk(struct feeder *f)
 {
 	char warning[LIMIT_TEXT_BYTES];
 
-	if (disk_warning(f->disk, warning, sizeof(warning)))
+	if (reader_warning(f->reader, warning, sizeof(warning)))
 		log_line(LOG_WARNING, "%s", warning);
-	if (f->noted || !disk_notes(f->disk)[0])
+	if (f->noted || !reader_notes(f->reader)[0])
 		return;
 	f->noted = true;
-	log_line(LOG_WARNING, "%s", disk_notes(f->disk));
+	log_line(LOG_WARNING, "%s", reader_notes(f->reader));
 }
 
 /* Looks for storage that does not answer, and tells the engine whose. */
 static void tick_disk(struct feeder *f)
 {
-	disk_tick(f->disk);
+	reader_tick(f->reader);
 	for (uint32_t stream = 0; stream < f->streams; stream++) {
-		struct disk_hang hang = disk_hang(f->disk, stream);
+		struct reader_hang hang = reader_hang(f->reader, stream);
 		bool was = f->hang[stream].ticks > 0, is = hang.ticks > 0;
 
 		if (!was && !is)
@@ -240,21 +240,21 @@ static void tick_disk(struct feeder *f)
 static void *run(void *argument)
 {
 	struct feeder *f = argument;
-	struct disk_done done[REAP];
+	struct reader_done done[REAP];
 	int64_t tick = now_ms() + TICK_MS;
 
 	pthread_setname_np(pthread_self(), "tokend-data");
 	while (!stopping(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
-		disk_commit(f->disk);
+		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
 			f->ring(f->context);
 		}
 		int64_t now = now_ms();
 		int wait_ms = f->actions.more ? 0 : now < tick ? (int)(tick - now) : 1;
-		unsigned n = disk_reap(f->disk, done, REAP, wait_ms);
+		unsigned n = reader_reap(f->reader, done, REAP, wait_ms);
 
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
@@ -274,8 +274,8 @@ static void *run(void *argument)
 
 /* ---- the control thread's side ---- */
 
-struct feeder *feeder_start(
-	struct disk *disk, unsigned depth, unsigned streams, void (*ring)(void *), void *context)
+struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
+	void (*ring)(void *), void *context)
 {
 	struct feeder *f = calloc(1, sizeof(*f));
 	sigset_t all, before;
@@ -283,7 +283,7 @@ struct feeder *feeder_start(
 
 	if (!f)
 		return NULL;
-	f->disk = disk;
+	f->reader = reader;
 	f->streams = streams;
 	f->ring = ring;
 	f->context = context;
@@ -314,10 +314,10 @@ void feeder_stop(struct feeder *f)
 	pthread_mutex_lock(&f->to_data.lock);
 	f->stop = true;
 	pthread_mutex_unlock(&f->to_data.lock);
-	disk_kick(f->disk);
+	reader_kick(f->reader);
 	pthread_join(f->thread, NULL);
 	engine_free(f->engine);
-	disk_close(f->disk);
+	reader_close(f->reader);
 	pthread_mutex_destroy(&f->to_data.lock);
 	pthread_mutex_destroy(&f->to_control.lock);
 	pthread_mutex_destroy(&f->hangs);
@@ -329,7 +329,7 @@ static void tell(struct feeder *f, uint32_t id, unsigned what)
 	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there
 	 * is. */
 	if (mailbox_post(&f->to_data, id, what))
-		disk_kick(f->disk);
+		reader_kick(f->reader);
 }
 
 void feeder_attach(struct feeder *f, uint32_t id, struct feed *feed, int socket)
@@ -359,10 +359,10 @@ struct feeder_failure feeder_failure(const struct feeder *f, uint32_t id)
 	return f->member[id].failure;
 }
 
-struct disk_hang feeder_hang(struct feeder *f, uint32_t stream)
+struct reader_hang feeder_hang(struct feeder *f, uint32_t stream)
 {
 	pthread_mutex_lock(&f->hangs);
-	struct disk_hang hang = f->hang[stream];
+	struct reader_hang hang = f->hang[stream];
 
 	pthread_mutex_unlock(&f->hangs);
 	return hang;
@@ -374,6 +374,6 @@ bool feeder_answers(struct feeder *f)
 	bool answers = turns != f->turns_seen;
 
 	f->turns_seen = turns;
-	disk_kick(f->disk);
+	reader_kick(f->reader);
 	return answers;
 }

@@ -7,7 +7,7 @@
 #define TOKEND_FEEDER_H
 
 #include "daemon/engine/engine.h"
-#include "daemon/reader/disk.h"
+#include "daemon/reader/reader.h"
 
 struct feeder;
 
@@ -20,15 +20,15 @@ enum {
 struct feeder_failure {
 	const struct dataset *dataset;
 	uint64_t shard, token;
-	enum disk_fault fault;
-	int error;		  /* errno of DISK_ERRNO */
-	char why[DISK_WHY_BYTES]; /* see struct disk_done */
+	enum reader_fault fault;
+	int error;		    /* errno of READER_ERRNO */
+	char why[READER_WHY_BYTES]; /* see struct reader_done */
 };
 
-/* Takes over @disk, which @streams share. @ring is called in the data thread when feeder_take() has
- * news. NULL with errno. */
-struct feeder *feeder_start(
-	struct disk *disk, unsigned depth, unsigned streams, void (*ring)(void *), void *context);
+/* Takes over @reader, which @streams share. @ring is called in the data thread when feeder_take()
+ * has news. NULL with errno. */
+struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
+	void (*ring)(void *), void *context);
 /* Every feed must be gone. Closes the disk. */
 void feeder_stop(struct feeder *feeder);
 
@@ -43,7 +43,7 @@ bool feeder_take(struct feeder *feeder, uint32_t *id, unsigned *news);
 struct feeder_failure feeder_failure(const struct feeder *feeder, uint32_t id);
 
 /* What the stream's storage did not answer to at the last tick, a second ago at most. */
-struct disk_hang feeder_hang(struct feeder *feeder, uint32_t stream);
+struct reader_hang feeder_hang(struct feeder *feeder, uint32_t stream);
 /* Has the data thread answered since the last call? Asks it to answer until the next one. */
 bool feeder_answers(struct feeder *feeder);
 

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-static void name_shard(const struct disk_hang *hang, char *path, size_t path_bytes)
+static void name_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
 	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
 	if (!path[0]) /* longer than there is room */
@@ -13,7 +13,7 @@ static void name_shard(const struct disk_hang *hang, char *path, size_t path_byt
 }
 
 static void tell(
-	const struct stream *stream, const struct disk_hang *was, const struct disk_hang *is)
+	const struct stream *stream, const struct reader_hang *was, const struct reader_hang *is)
 {
 	char path[LIMIT_TEXT_BYTES];
 
@@ -36,14 +36,14 @@ void hang_clock(struct server *server)
 	const struct catalog *catalog = server->options->catalog;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		struct disk_hang was = server->hang[i];
+		struct reader_hang was = server->hang[i];
 
 		server->hang[i] = feeder_hang(server->feeder, i);
 		tell(&catalog->stream[i], &was, &server->hang[i]);
 	}
 }
 
-const struct disk_hang *hang_of(const struct server *server, const struct stream *stream)
+const struct reader_hang *hang_of(const struct server *server, const struct stream *stream)
 {
 	return &server->hang[stream - server->options->catalog->stream];
 }
@@ -62,7 +62,7 @@ const struct stream *hang_longest(const struct server *server)
 	return longest;
 }
 
-void hang_put(const struct disk_hang *hang, struct wire *w, char *path, size_t path_bytes)
+void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes)
 {
 	if (hang->ticks == 0)
 		return;

@@ -142,7 +142,7 @@ static void page(FILE *to, const struct server *server)
 	uv_getrusage(&usage);
 	header(to, "tokend_info", "gauge", "Version and way of reading");
 	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION,
-		disk_name(server->options->disk));
+		reader_name(server->options->reader));
 	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready",
 		(double)(now - server->started_ms) / 1000);
 	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",

@@ -196,10 +196,10 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
 	server->feeder =
-		feeder_start(o->disk, o->depth, o->catalog->config->streams, ring_news, server);
+		feeder_start(o->reader, o->depth, o->catalog->config->streams, ring_news, server);
 	if (!server->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
-		disk_close(o->disk);
+		reader_close(o->reader);
 		listener_close(server->listener);
 		return false;
 	}
@@ -276,7 +276,7 @@ int server_run(const struct server_options *options)
 	if (!server || uv_loop_init(&server->loop) < 0) {
 		log_line(LOG_ERROR, "out of memory");
 		free(server);
-		disk_close(options->disk);
+		reader_close(options->reader);
 		return 1;
 	}
 	server->options = options;

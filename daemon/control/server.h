@@ -37,7 +37,7 @@
 struct server_options {
 	const struct catalog *catalog;
 	struct listener *listener; /* open; closed at the end */
-	struct disk *disk;	   /* taken over */
+	struct reader *reader;	   /* taken over */
 	unsigned depth;
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
 	struct cgroup *cgroup;	/* or NULL */
@@ -98,7 +98,7 @@ struct server {
 	uint64_t failures;   /* sessions stopped by a shard */
 	uint32_t sessions;
 	bool nodes_forbidden; /* said once */
-	struct disk_hang hang[LIMIT_STREAMS];
+	struct reader_hang hang[LIMIT_STREAMS];
 	struct session *session[LIMIT_SESSIONS];
 	struct connection *connections;
 	unsigned connected;		   /* length of that list */
@@ -190,11 +190,11 @@ void save_checkpoint(struct connection *c, const struct wire *w); /* save.c */
 void request_new(struct connection *c, const struct wire *w);	  /* hang.c */
 /* Once a second. */
 void hang_clock(struct server *server);
-const struct disk_hang *hang_of(const struct server *server, const struct stream *stream);
+const struct reader_hang *hang_of(const struct server *server, const struct stream *stream);
 /* The stream whose storage has not answered for the longest time, or NULL. */
 const struct stream *hang_longest(const struct server *server);
 /* Puts it into a message, unless there is none; that borrows @path. */
-void hang_put(const struct disk_hang *hang, struct wire *w, char *path, size_t path_bytes);
+void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes);
 
 /* request.c */
 void request_cancel(struct connection *c, const struct wire *w);

@@ -591,21 +591,21 @@ static void say_failure(struct session *s, const struct feeder_failure *f)
 	const char *stream = s->stream->config->name;
 
 	switch (f->fault) {
-	case DISK_SHORT:
+	case READER_SHORT:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": the file ends before that, it was "
 			"truncated; stream %s stops here, nothing was "
 			"skipped: restore it, then attach at the cursor",
 			shard, f->token, stream);
 		break;
-	case DISK_REPLACED:
+	case READER_REPLACED:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64 ": not the file that was there when tokend "
 			"started: %s; stream %s stops here, "
 			"nothing was skipped: restore it, or restart tokend",
 			shard, f->token, f->why, stream);
 		break;
-	case DISK_CHANGED:
+	case READER_CHANGED:
 		snprintf(text, sizeof(text),
 			"shard %s at token %" PRIu64
 			": not the file that it was, it was written to while it "

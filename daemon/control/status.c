@@ -73,7 +73,7 @@ void status_list(struct connection *c, const struct wire *w)
 	wire_set(&total, WIRE_UPTIME_MS, now - server->started_ms);
 	wire_set(&total, WIRE_LOST_WAKES, server->lost_wakes);
 	wire_set(&total, WIRE_PID, (uint64_t)uv_os_getpid());
-	wire_set_text(&total, WIRE_IO, disk_name(server->options->disk));
+	wire_set_text(&total, WIRE_IO, reader_name(server->options->reader));
 	name_config(config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
 	if (slow) {

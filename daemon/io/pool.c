@@ -31,7 +31,7 @@ void works_clear(struct works *works)
 	works->count = 0;
 }
 
-void works_add(struct works *works, struct disk_work *work)
+void works_add(struct works *works, struct io_work *work)
 {
 	work->next = NULL;
 	*works->end = work;
@@ -39,9 +39,9 @@ void works_add(struct works *works, struct disk_work *work)
 	works->count++;
 }
 
-struct disk_work *works_take(struct works *works)
+struct io_work *works_take(struct works *works)
 {
-	struct disk_work *work = works->first;
+	struct io_work *work = works->first;
 
 	if (!work)
 		return NULL;
@@ -100,7 +100,7 @@ static unsigned pool_room(const struct pool *pool)
 	       less(slow, above(POOL_SLOW, pool->slow_busy));
 }
 
-static void share_add(struct pool *pool, struct disk_work *work)
+static void share_add(struct pool *pool, struct io_work *work)
 {
 	struct pool_share *share = work->share;
 
@@ -110,7 +110,7 @@ static void share_add(struct pool *pool, struct disk_work *work)
 }
 
 /* The work in turn, which is begun; NULL: none may be. */
-static struct disk_work *share_begin(struct pool *pool)
+static struct io_work *share_begin(struct pool *pool)
 {
 	struct pool_share *share;
 
@@ -119,7 +119,7 @@ static struct disk_work *share_begin(struct pool *pool)
 		break;
 	if (!share)
 		return NULL;
-	struct disk_work *work = works_take(&share->todo);
+	struct io_work *work = works_take(&share->todo);
 
 	TAILQ_REMOVE(&pool->turns, share, turn);
 	if (share->todo.first)
@@ -137,7 +137,7 @@ static void share_end(struct pool *pool, struct pool_share *share)
 
 /* ---- the threads ---- */
 
-void opening_make_room(struct disk_opening *opening)
+void opening_make_room(struct reader_opening *opening)
 {
 	shard_close(opening->source);
 	opening->source = NULL;
@@ -146,7 +146,7 @@ void opening_make_room(struct disk_opening *opening)
 	opening->old = -1;
 }
 
-static int64_t opening_do(struct disk_opening *opening)
+static int64_t opening_do(struct reader_opening *opening)
 {
 	opening_make_room(opening);
 
@@ -163,7 +163,7 @@ static int64_t opening_do(struct disk_opening *opening)
 	return fd;
 }
 
-static int64_t work_do(struct disk_work *work)
+static int64_t work_do(struct io_work *work)
 {
 	if (work->call)
 		return work->call(work);
@@ -174,9 +174,9 @@ static int64_t work_do(struct disk_work *work)
 	return n < 0 ? -errno : n;
 }
 
-static struct disk_work *pool_next(struct pool *pool)
+static struct io_work *pool_next(struct pool *pool)
 {
-	struct disk_work *work;
+	struct io_work *work;
 
 	while (!(work = share_begin(pool)) && !pool->stop) {
 		pool->idle++;
@@ -189,7 +189,7 @@ static struct disk_work *pool_next(struct pool *pool)
 static void *pool_thread(void *argument)
 {
 	struct pool *pool = argument;
-	struct disk_work *work;
+	struct io_work *work;
 
 	pthread_mutex_lock(&pool->mutex);
 	while ((work = pool_next(pool))) {
@@ -253,7 +253,7 @@ static void pool_start(struct pool *pool)
 
 void pool_give(struct pool *pool, struct works *works)
 {
-	struct disk_work *work;
+	struct io_work *work;
 
 	if (!works->first)
 		return;

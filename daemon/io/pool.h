@@ -11,7 +11,7 @@
 #ifndef TOKEND_POOL_H
 #define TOKEND_POOL_H
 
-#include "daemon/io/disk_ops.h"
+#include "daemon/io/io.h"
 
 #include <sys/queue.h>
 
@@ -25,13 +25,13 @@ enum {
 };
 
 struct works {
-	struct disk_work *first, **end;
+	struct io_work *first, **end;
 	unsigned count;
 };
 
 void works_clear(struct works *works);
-void works_add(struct works *works, struct disk_work *work);
-struct disk_work *works_take(struct works *works); /* NULL: none */
+void works_add(struct works *works, struct io_work *work);
+struct io_work *works_take(struct works *works); /* NULL: none */
 void works_move(struct works *to, struct works *from);
 
 /* All of it is the pool's, under its lock. Begins as zeros, by pool_share_init(). */
@@ -45,7 +45,7 @@ struct pool_share {
 void pool_share_init(struct pool_share *share);
 
 /* Closes what is to be closed before, which may hang. */
-void opening_make_room(struct disk_opening *opening);
+void opening_make_room(struct reader_opening *opening);
 
 struct pool;
 

@@ -7,7 +7,7 @@
 #ifndef TOKEND_FILES_H
 #define TOKEND_FILES_H
 
-#include "daemon/io/disk_ops.h"
+#include "daemon/io/io.h"
 
 #include <sys/queue.h>
 
@@ -25,11 +25,11 @@ struct watch {
 	STAILQ_ENTRY(file) link; /* while queued */
 	struct requests ended,
 		held; /* reads that ended since the last look; those that wait for this one */
-	struct disk_work work;
-	enum disk_fault fault; /* of the last look: OK, CHANGED with why, or ERRNO with error */
+	struct io_work work;
+	enum reader_fault fault; /* of the last look: OK, CHANGED with why, or ERRNO with error */
 	int error;
 	bool touched; /* OK, but a ctime differed */
-	char why[DISK_WHY_BYTES];
+	char why[READER_WHY_BYTES];
 };
 
 struct file {
@@ -41,7 +41,7 @@ struct file {
 	bool known;  /* can be found; a file that failed cannot, and leaves when its last user does
 		      */
 	bool direct; /* opened with O_DIRECT */
-	bool nowait; /* as in struct disk_work */
+	bool nowait; /* as in struct io_work */
 	int fd;	     /* of whatever state; -1: none */
 	uint64_t data_at;     /* of its first token, where it is plain */
 	struct shard *source; /* reads it where it is not, and has its annotations; else NULL */
@@ -52,13 +52,13 @@ struct file {
 	unsigned *in_use;	 /* counts the entries with users, this one too */
 	struct requests waiting; /* for the opening */
 	unsigned tries;
-	struct disk_work work; /* the opening */
-	struct disk_opening opening;
+	struct io_work work; /* the opening */
+	struct reader_opening opening;
 	uint64_t reserved;	/* of the share of indexes, while this one's is made */
 	struct shard *stripped; /* of other files, to be closed before this one's index is made */
 	char *path;		/* [PATH_MAX] */
 	struct frames *frames;	/* the disk's */
-	char why[DISK_WHY_BYTES];
+	char why[READER_WHY_BYTES];
 	struct watch watch;
 };
 

@@ -10,10 +10,10 @@ enum { SOME_BYTES = 32 * 1024 }; /* read at a time, onto the stack of a pool thr
 
 /* Private memory for some tokens; with O_DIRECT more is read than asked for. */
 struct some {
-	_Alignas(DISK_ALIGN) char bytes[SOME_BYTES + 2 * DISK_ALIGN];
+	_Alignas(IO_ALIGN) char bytes[SOME_BYTES + 2 * IO_ALIGN];
 };
 
-bool recheck_passes(const struct disk_read *read)
+bool recheck_passes(const struct reader_read *read)
 {
 	return vocab_first_refused(read->dataset, read->to, read->tokens) == read->tokens;
 }
@@ -22,13 +22,13 @@ bool recheck_passes(const struct disk_read *read)
 static bool read_plain(
 	const struct file *file, uint64_t at, uint64_t n, struct some *some, int *error)
 {
-	uint64_t skip = file->direct ? at % DISK_ALIGN : 0, have = 0;
-	uint64_t want = file->direct ? (skip + n + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN : n;
+	uint64_t skip = file->direct ? at % IO_ALIGN : 0, have = 0;
+	uint64_t want = file->direct ? (skip + n + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN : n;
 
 	while (have < skip + n) {
 		/* O_DIRECT goes on where a block begins; stopped within one, it is at the end of
 		 * the file. */
-		uint64_t from = file->direct ? have / DISK_ALIGN * DISK_ALIGN : have;
+		uint64_t from = file->direct ? have / IO_ALIGN * IO_ALIGN : have;
 		ssize_t got =
 			pread(file->fd, some->bytes + from, want - from, (off_t)(at - skip + from));
 
@@ -43,7 +43,7 @@ static bool read_plain(
 	return true;
 }
 
-static bool read_some(const struct file *file, const struct disk_read *read, uint64_t done,
+static bool read_some(const struct file *file, const struct reader_read *read, uint64_t done,
 	uint64_t n, struct some *some, int *error, char *why, size_t why_bytes)
 {
 	uint32_t width = read->dataset->token_bytes;
@@ -54,7 +54,7 @@ static bool read_some(const struct file *file, const struct disk_read *read, uin
 	return read_plain(file, file->data_at + token * width, n * width, some, error);
 }
 
-bool recheck_read(const struct file *file, const struct disk_read *read, int *error, char *why,
+bool recheck_read(const struct file *file, const struct reader_read *read, int *error, char *why,
 	size_t why_bytes)
 {
 	const struct dataset *d = read->dataset;

@@ -10,13 +10,13 @@
 #include "daemon/reader/files.h"
 
 /* Are all tokens that lie at read->to below the dataset's limit? Costs no I/O. */
-bool recheck_passes(const struct disk_read *read);
+bool recheck_passes(const struct reader_read *read);
 /*
  * Reads the tokens of @read again from @file, looks at them in private memory, and copies them to
  * read->to. False: as shard_read() says; ERANGE: @why names the token and its value. Blocks: for
  * the pool.
  */
-bool recheck_read(const struct file *file, const struct disk_read *read, int *error, char *why,
+bool recheck_read(const struct file *file, const struct reader_read *read, int *error, char *why,
 	size_t why_bytes);
 
 #endif

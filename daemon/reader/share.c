@@ -58,18 +58,18 @@ unsigned share_files_most(const struct shares *shares, const struct share *share
 void shares_tick(struct shares *shares)
 {
 	for (unsigned i = 0; i < shares->count; i++)
-		shares->share[i].hang = (struct disk_hang){0};
+		shares->share[i].hang = (struct reader_hang){0};
 }
 
-void share_tick(struct share *share, struct disk_work *work, const struct file *file)
+void share_tick(struct share *share, struct io_work *work, const struct file *file)
 {
 	if (!work->begun || ++work->ticks <= SHARE_TICKS || work->ticks <= share->hang.ticks)
 		return;
-	share->hang = (struct disk_hang){
+	share->hang = (struct reader_hang){
 		.ticks = work->ticks, .dataset = file->dataset, .shard = file->shard};
 }
 
-void shares_ticked(struct shares *shares, const struct disk_ops *ops, void *backend)
+void shares_ticked(struct shares *shares, const struct io_ops *ops, void *backend)
 {
 	shares->slow = 0;
 	for (unsigned i = 0; i < shares->count; i++) {

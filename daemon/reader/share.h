@@ -21,7 +21,7 @@ struct share {
 	struct requests parked;	    /* that wait for one */
 	TAILQ_ENTRY(share) waiting; /* while any is parked */
 	bool slow;
-	struct disk_hang hang; /* the oldest at the last tick; ticks 0: none is late */
+	struct reader_hang hang; /* the oldest at the last tick; ticks 0: none is late */
 };
 
 TAILQ_HEAD(shares_waiting, share);
@@ -43,8 +43,8 @@ unsigned share_files_most(const struct shares *shares, const struct share *share
 /* A tick: what was late at the last one is forgotten, */
 void shares_tick(struct shares *shares);
 /* each work of @file that was begun is a tick older, */
-void share_tick(struct share *share, struct disk_work *work, const struct file *file);
+void share_tick(struct share *share, struct io_work *work, const struct file *file);
 /* and then it is known who is slow. Tells the backend what has changed. */
-void shares_ticked(struct shares *shares, const struct disk_ops *ops, void *backend);
+void shares_ticked(struct shares *shares, const struct io_ops *ops, void *backend);
 
 #endif

@@ -90,9 +90,9 @@ struct file *watch_next(struct watched *watched)
 
 static void verdict(struct watch *w, enum look_result result, int error)
 {
-	w->fault = result == LOOK_FAILED    ? DISK_ERRNO
-		   : result == LOOK_CHANGED ? DISK_CHANGED
-					    : DISK_OK;
+	w->fault = result == LOOK_FAILED    ? READER_ERRNO
+		   : result == LOOK_CHANGED ? READER_CHANGED
+					    : READER_OK;
 	w->error = result == LOOK_FAILED ? error : 0;
 }
 
@@ -133,7 +133,7 @@ static bool look_quickly(struct watch *w)
 }
 
 /* In the pool. */
-static int64_t look_thoroughly(struct disk_work *work)
+static int64_t look_thoroughly(struct io_work *work)
 {
 	struct watch *w = &work->look->watch;
 	enum look_result result = LOOK_SAME;
@@ -159,7 +159,7 @@ bool watch_look(struct file *file)
 	if (w->without_waiting && look_quickly(w))
 		return true;
 	w->in_flight = true;
-	w->work = (struct disk_work){.call = look_thoroughly, .look = file, .fd = file->fd};
+	w->work = (struct io_work){.call = look_thoroughly, .look = file, .fd = file->fd};
 	return false;
 }
 

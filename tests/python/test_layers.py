@@ -122,8 +122,8 @@ client/python/src/device.c → client/lib/pin.c
 client/python/src/dlpack.c → client/lib/attach.c
 client/python/src/dlpack.c → client/lib/copy.c
 client/python/src/dlpack.c → client/lib/pin.c
-daemon/io/disk_ops.h → daemon/reader/disk.h
-daemon/io/disk_ops.h → daemon/reader/look.h
+daemon/io/io.h → daemon/reader/reader.h
+daemon/io/io.h → daemon/reader/look.h
 daemon/io/pool.c → daemon/shard/shard.c
 daemon/main.c → daemon/shard/bytes.c
 """

@@ -1,11 +1,11 @@
 /*
- * For tests of the disk: a dataset of real files in a directory of its own, and a reader that
+ * For tests of the disk: a dataset of real files in a directory of its own, and a checker that
  * compares every byte it gets.
  */
 #ifndef TEST_SHELF_H
 #define TEST_SHELF_H
 
-#include "daemon/io/disk_ops.h"
+#include "daemon/io/io.h"
 #include "tests/unit/rng.h"
 
 #include <errno.h>
@@ -147,18 +147,18 @@ static inline void shelf_free(struct shelf *shelf)
 
 /* ---- a disk, and reads whose bytes are compared ---- */
 
-struct reader {
-	struct disk *disk;
+struct checker {
+	struct reader *reader;
 	unsigned in_flight;
 	uint64_t done;
-	struct disk_read read[DEPTH]; /* by tag */
+	struct reader_read read[DEPTH]; /* by tag */
 	bool busy[DEPTH];
 	char *to; /* [DEPTH] of LARGEST_BYTES */
 };
 
-static inline struct disk_options options_of(const struct mode *mode, unsigned files)
+static inline struct reader_options options_of(const struct mode *mode, unsigned files)
 {
-	return (struct disk_options){
+	return (struct reader_options){
 		.io = mode->io,
 		.direct = mode->direct,
 		.depth = DEPTH,
@@ -171,172 +171,172 @@ static inline bool uring_works(void)
 {
 	const char *what;
 	int error;
-	void *backend = disk_uring.open(4, &what, &error);
+	void *backend = uring_ops.open(4, &what, &error);
 
 	if (backend)
-		disk_uring.close(backend);
+		uring_ops.close(backend);
 	return backend;
 }
 
-static inline void reader_use(struct reader *reader, struct disk *disk)
+static inline void checker_use(struct checker *checker, struct reader *reader)
 {
-	*reader = (struct reader){.disk = disk, .to = malloc((size_t)DEPTH * LARGEST_BYTES)};
-	assert_non_null(disk);
-	assert_non_null(reader->to);
+	*checker = (struct checker){.reader = reader, .to = malloc((size_t)DEPTH * LARGEST_BYTES)};
+	assert_non_null(reader);
+	assert_non_null(checker->to);
 }
 
-static inline void reader_open(struct reader *reader, const struct mode *mode, unsigned files)
+static inline void checker_open(struct checker *checker, const struct mode *mode, unsigned files)
 {
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
-	struct disk_options options = options_of(mode, files);
+	struct reader_options options = options_of(mode, files);
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
-	reader_use(reader, disk_open(&options, note, why, sizeof(why)));
+	checker_use(checker, reader_open(&options, note, why, sizeof(why)));
 	assert_string_equal(
-		disk_name(reader->disk), mode->io == CONFIG_IO_URING ? "uring" : "pread");
+		reader_name(checker->reader), mode->io == CONFIG_IO_URING ? "uring" : "pread");
 	assert_string_equal(note, "");
 }
 
-static inline void reader_close(struct reader *reader)
+static inline void checker_close(struct checker *checker)
 {
-	disk_close(reader->disk);
-	free(reader->to);
+	reader_close(checker->reader);
+	free(checker->to);
 }
 
-static inline char *reader_to(const struct reader *reader, uint64_t tag)
+static inline char *checker_to(const struct checker *checker, uint64_t tag)
 {
-	return reader->to + tag * LARGEST_BYTES;
+	return checker->to + tag * LARGEST_BYTES;
 }
 
-static inline void reader_queue(struct reader *reader, const struct shelf *shelf, uint64_t shard,
+static inline void checker_queue(struct checker *checker, const struct shelf *shelf, uint64_t shard,
 	uint64_t token, uint64_t tokens)
 {
 	uint64_t tag = 0;
 
-	while (reader->busy[tag])
+	while (checker->busy[tag])
 		tag++;
 	assert_true(tag < DEPTH && tokens * 2 <= LARGEST_BYTES);
-	reader->busy[tag] = true;
-	reader->in_flight++;
-	reader->read[tag] = (struct disk_read){
+	checker->busy[tag] = true;
+	checker->in_flight++;
+	checker->read[tag] = (struct reader_read){
 		.tag = tag,
 		.dataset = &shelf->dataset,
 		.shard = shard,
 		.token = token,
 		.tokens = tokens,
-		.to = reader_to(reader, tag),
+		.to = checker_to(checker, tag),
 	};
-	memset(reader->read[tag].to, 0, tokens * 2);
-	disk_queue(reader->disk, &reader->read[tag]);
+	memset(checker->read[tag].to, 0, tokens * 2);
+	reader_queue(checker->reader, &checker->read[tag]);
 }
 
 static inline void assert_right_bytes(
-	const struct reader *reader, const struct shelf *shelf, uint64_t tag)
+	const struct checker *checker, const struct shelf *shelf, uint64_t tag)
 {
-	const struct disk_read *read = &reader->read[tag];
+	const struct reader_read *read = &checker->read[tag];
 
 	assert_memory_equal(
 		read->to, shelf->bytes[read->shard] + read->token * 2, read->tokens * 2);
 }
 
 /* Each tag comes back once: busy says so. */
-static inline unsigned reader_reap(
-	struct reader *reader, struct disk_done *done, unsigned max, int timeout_ms)
+static inline unsigned checker_reap(
+	struct checker *checker, struct reader_done *done, unsigned max, int timeout_ms)
 {
-	unsigned n = disk_reap(reader->disk, done, max, timeout_ms);
+	unsigned n = reader_reap(checker->reader, done, max, timeout_ms);
 
 	for (unsigned i = 0; i < n; i++) {
-		assert_true(done[i].tag < DEPTH && reader->busy[done[i].tag]);
-		reader->busy[done[i].tag] = false;
-		reader->in_flight--;
-		reader->done++;
+		assert_true(done[i].tag < DEPTH && checker->busy[done[i].tag]);
+		checker->busy[done[i].tag] = false;
+		checker->in_flight--;
+		checker->done++;
 	}
 	return n;
 }
 
-static inline void reap_right(struct reader *reader, const struct shelf *shelf)
+static inline void reap_right(struct checker *checker, const struct shelf *shelf)
 {
-	struct disk_done done[DEPTH];
-	unsigned n = reader_reap(reader, done, 1 + reader->done % DEPTH, 10000);
+	struct reader_done done[DEPTH];
+	unsigned n = checker_reap(checker, done, 1 + checker->done % DEPTH, 10000);
 
 	assert_true(n > 0);
 	for (unsigned i = 0; i < n; i++) {
 		assert_int_equal(done[i].error, 0);
-		assert_int_equal(done[i].fault, DISK_OK);
-		assert_right_bytes(reader, shelf, done[i].tag);
+		assert_int_equal(done[i].fault, READER_OK);
+		assert_right_bytes(checker, shelf, done[i].tag);
 	}
 }
 
 static inline void queue_random(
-	struct reader *reader, const struct shelf *shelf, struct rng *rng, uint64_t tokens)
+	struct checker *checker, const struct shelf *shelf, struct rng *rng, uint64_t tokens)
 {
 	uint64_t shard = rng_below(rng, shelf->dataset.table.shards);
 
-	reader_queue(
-		reader, shelf, shard, rng_below(rng, shelf->tokens[shard] - tokens + 1), tokens);
+	checker_queue(
+		checker, shelf, shard, rng_below(rng, shelf->tokens[shard] - tokens + 1), tokens);
 }
 
 static inline void read_random(
-	struct reader *reader, const struct shelf *shelf, uint64_t reads, uint64_t tokens)
+	struct checker *checker, const struct shelf *shelf, uint64_t reads, uint64_t tokens)
 {
 	struct rng rng = {.state = 11};
-	uint64_t end = reader->done + reads;
+	uint64_t end = checker->done + reads;
 
-	while (reader->done < end) {
-		while (reader->in_flight < DEPTH && reader->done + reader->in_flight < end)
-			queue_random(reader, shelf, &rng, tokens);
-		disk_commit(reader->disk);
-		reap_right(reader, shelf);
+	while (checker->done < end) {
+		while (checker->in_flight < DEPTH && checker->done + checker->in_flight < end)
+			queue_random(checker, shelf, &rng, tokens);
+		reader_commit(checker->reader);
+		reap_right(checker, shelf);
 	}
-	assert_int_equal(reader->in_flight, 0);
+	assert_int_equal(checker->in_flight, 0);
 }
 
-static inline struct disk_done read_once(struct reader *reader, const struct shelf *shelf,
+static inline struct reader_done read_once(struct checker *checker, const struct shelf *shelf,
 	uint64_t shard, uint64_t token, uint64_t tokens)
 {
-	struct disk_done done;
+	struct reader_done done;
 
-	assert_int_equal(reader->in_flight, 0);
-	reader_queue(reader, shelf, shard, token, tokens);
-	disk_commit(reader->disk);
-	assert_int_equal(reader_reap(reader, &done, 1, 10000), 1);
+	assert_int_equal(checker->in_flight, 0);
+	checker_queue(checker, shelf, shard, token, tokens);
+	reader_commit(checker->reader);
+	assert_int_equal(checker_reap(checker, &done, 1, 10000), 1);
 	return done;
 }
 
-static inline void assert_reads(struct reader *reader, const struct shelf *shelf, uint64_t shard)
+static inline void assert_reads(struct checker *checker, const struct shelf *shelf, uint64_t shard)
 {
-	struct disk_done done = read_once(reader, shelf, shard, 1, shelf->tokens[shard] - 1);
+	struct reader_done done = read_once(checker, shelf, shard, 1, shelf->tokens[shard] - 1);
 
-	assert_int_equal(done.fault, DISK_OK);
+	assert_int_equal(done.fault, READER_OK);
 	assert_string_equal(done.why, "");
-	assert_right_bytes(reader, shelf, done.tag);
+	assert_right_bytes(checker, shelf, done.tag);
 }
 
 static inline void assert_replaced(
-	struct reader *reader, const struct shelf *shelf, uint64_t shard, const char *what)
+	struct checker *checker, const struct shelf *shelf, uint64_t shard, const char *what)
 {
-	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
 
-	assert_int_equal(done.fault, DISK_REPLACED);
+	assert_int_equal(done.fault, READER_REPLACED);
 	assert_memory_equal(done.why, what, strlen(what));
 }
 
 static inline void assert_changed(
-	struct reader *reader, const struct shelf *shelf, uint64_t shard, const char *what)
+	struct checker *checker, const struct shelf *shelf, uint64_t shard, const char *what)
 {
-	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
 
-	assert_int_equal(done.fault, DISK_CHANGED);
+	assert_int_equal(done.fault, READER_CHANGED);
 	assert_memory_equal(done.why, what, strlen(what));
 }
 
 static inline void assert_errno(
-	struct reader *reader, const struct shelf *shelf, uint64_t shard, int error)
+	struct checker *checker, const struct shelf *shelf, uint64_t shard, int error)
 {
-	struct disk_done done = read_once(reader, shelf, shard, 0, 1);
+	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
 
-	assert_int_equal(done.fault, DISK_ERRNO);
+	assert_int_equal(done.fault, READER_ERRNO);
 	assert_int_equal(done.error, error);
 }
 

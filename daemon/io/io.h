@@ -7,8 +7,8 @@
 #ifndef TOKEND_DISK_OPS_H
 #define TOKEND_DISK_OPS_H
 
-#include "daemon/reader/disk.h"
 #include "daemon/reader/look.h"
+#include "daemon/reader/reader.h"
 
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 
 /* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a
  * network file system. */
-struct disk_opening {
+struct reader_opening {
 	const char *path;
 	int flags;
 	struct shard *source; /* NULL afterwards */
@@ -27,8 +27,8 @@ struct disk_opening {
 struct pool_share;
 
 /* One operation. It belongs to the backend from submit() until reap() hands it back. */
-struct disk_work {
-	struct disk_work *next;	  /* the backend's */
+struct io_work {
+	struct io_work *next;	  /* the backend's */
 	struct pool_share *share; /* whose threads it may use */
 	_Atomic bool begun;	  /* the backend is at it; cleared by the caller when it is back */
 	unsigned ticks;		  /* the caller's: since then */
@@ -36,9 +36,9 @@ struct disk_work {
 			   repeat */
 	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false
 	 * then). */
-	int64_t (*call)(struct disk_work *work);
-	struct disk_opening *opening; /* NULL: it is a read, or a look */
-	struct file *look;	      /* with a call that looks at it; else NULL */
+	int64_t (*call)(struct io_work *work);
+	struct reader_opening *opening; /* NULL: it is a read, or a look */
+	struct file *look;		/* with a call that looks at it; else NULL */
 	int fd;
 	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
 	bool direct; /* the file is open with O_DIRECT */
@@ -66,38 +66,38 @@ static inline struct stat stat_of(const struct statx *found)
 }
 
 /* Nothing is ordered by it: it is looked at once a second. */
-static inline void work_begun(struct disk_work *work, bool begun)
+static inline void work_begun(struct io_work *work, bool begun)
 {
 	atomic_store_explicit(&work->begun, begun, memory_order_relaxed);
 }
 
-struct disk_ops {
+struct io_ops {
 	const char *name;
 	/* At most @works are submitted and not reaped. NULL: *@error is an errno, and @what failed.
 	 */
 	void *(*open)(unsigned works, const char **what, int *error);
 	void (*close)(void *backend); /* only when every work is back */
-	void (*submit)(void *backend, struct disk_work *work);
+	void (*submit)(void *backend, struct io_work *work);
 	void (*commit)(
 		void *backend); /* starts what was submitted; is called after each reap(), too */
 	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0:
 	 * not at all) or a kick. */
-	unsigned (*reap)(void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns,
+	unsigned (*reap)(void *backend, struct io_work **done, unsigned max, int64_t deadline_ns,
 		bool *kicked);
 	void (*kick)(void *backend); /* any thread */
 	/* Works of @share take long from now on, or no longer. */
 	void (*slow)(void *backend, struct pool_share *share, bool slow);
 };
 
-extern const struct disk_ops disk_uring;
-extern const struct disk_ops disk_pread;
+extern const struct io_ops uring_ops;
+extern const struct io_ops pread_ops;
 
 /* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that
  * matters. */
-enum { DISK_ALIGN = 4096 };
+enum { IO_ALIGN = 4096 };
 
-/* disk_open() with a backend of the caller's. */
-struct disk *disk_open_with(const struct disk_ops *ops, const struct disk_options *options,
+/* reader_open() with a backend of the caller's. */
+struct reader *reader_open_with(const struct io_ops *ops, const struct reader_options *options,
 	char *why, size_t why_bytes);
 
 #endif

@@ -274,64 +274,64 @@ static void hold_no_more(void)
 static void reads_through_it(void **state)
 {
 	struct shelf *shelf = mounted_new();
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 4);
-	read_random(&reader, shelf, 300, WINDOW_BYTES / 2);
+	checker_open(&checker, *state, 4);
+	read_random(&checker, shelf, 300, WINDOW_BYTES / 2);
 	mounted.orders->read_most = 1024;
 	mounted.orders->reads = 0;
-	read_random(&reader, shelf, 100, WINDOW_BYTES / 2);
+	read_random(&checker, shelf, 100, WINDOW_BYTES / 2);
 	assert_true(mounted.orders->reads > 400); /* so they were short */
 	assert_int_equal(mounted.orders->opens, 1);
-	reader_close(&reader);
+	checker_close(&checker);
 }
 
-static void read_beside(struct reader *reader, const struct shelf *shelf, unsigned reads)
+static void read_beside(struct checker *checker, const struct shelf *shelf, unsigned reads)
 {
 	for (unsigned i = 0; i < reads; i++) {
-		reader_queue(reader, shelf, 0, i % 4000, 1000);
-		disk_commit(reader->disk);
-		reap_right(reader, shelf);
+		checker_queue(checker, shelf, 0, i % 4000, 1000);
+		reader_commit(checker->reader);
+		reap_right(checker, shelf);
 	}
 }
 
-static void assert_wait_ends(struct reader *reader)
+static void assert_wait_ends(struct checker *checker)
 {
-	struct disk_done done;
+	struct reader_done done;
 	int64_t begin = now_ms();
 
-	assert_int_equal(reader->in_flight, 1);
-	assert_int_equal(reader_reap(reader, &done, 1, 50), 0);
+	assert_int_equal(checker->in_flight, 1);
+	assert_int_equal(checker_reap(checker, &done, 1, 50), 0);
 	assert_in_range(now_ms() - begin, 49, 5000);
 }
 
 /* Whatever hangs: other reads are done, a wait ends in time, and in the end the late ones come,
  * too. */
-static void check_hang(
-	struct reader *reader, const struct shelf *fuse, const struct shelf *local, unsigned opcode)
+static void check_hang(struct checker *checker, const struct shelf *fuse, const struct shelf *local,
+	unsigned opcode)
 {
 	hold(opcode);
-	reader_queue(reader, fuse, 0, 7, 1000);
-	disk_commit(reader->disk);
-	assert_wait_ends(reader); /* it may have read, and look now */
+	checker_queue(checker, fuse, 0, 7, 1000);
+	reader_commit(checker->reader);
+	assert_wait_ends(checker); /* it may have read, and look now */
 	wait_held(1);
-	read_beside(reader, local, 2000);
-	assert_wait_ends(reader);
+	read_beside(checker, local, 2000);
+	assert_wait_ends(checker);
 	hold_no_more();
-	reap_right(reader, fuse);
-	assert_int_equal(reader->in_flight, 0);
+	reap_right(checker, fuse);
+	assert_int_equal(checker->in_flight, 0);
 }
 
 static void a_hang_holds_up_nobody_else(void **state)
 {
 	struct shelf *fuse = mounted_new(), *local = shelf_new(1, 5000);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 3);
-	check_hang(&reader, fuse, local, FUSE_OPEN);
-	check_hang(&reader, fuse, local, FUSE_READ);
-	check_hang(&reader, fuse, local, FUSE_GETATTR);
-	reader_close(&reader);
+	checker_open(&checker, *state, 3);
+	check_hang(&checker, fuse, local, FUSE_OPEN);
+	check_hang(&checker, fuse, local, FUSE_READ);
+	check_hang(&checker, fuse, local, FUSE_GETATTR);
+	checker_close(&checker);
 	shelf_free(local);
 }
 
@@ -340,35 +340,35 @@ static void a_hang_holds_up_nobody_else(void **state)
 static void a_hanging_close_holds_up_nobody_else(void **state)
 {
 	struct shelf *fuse = mounted_new(), *local = shelf_new(2, 5000);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 2);
-	assert_reads(&reader, fuse, 0);
-	assert_reads(&reader, local, 0);
+	checker_open(&checker, *state, 2);
+	assert_reads(&checker, fuse, 0);
+	assert_reads(&checker, local, 0);
 	hold(FUSE_FLUSH);
-	reader_queue(&reader, local, 1, 0, 1000);
-	disk_commit(reader.disk);
+	checker_queue(&checker, local, 1, 0, 1000);
+	reader_commit(checker.reader);
 	wait_held(1);
-	read_beside(&reader, local, 100);
-	assert_wait_ends(&reader);
+	read_beside(&checker, local, 100);
+	assert_wait_ends(&checker);
 	hold_no_more();
-	reap_right(&reader, local);
-	reader_close(&reader);
+	reap_right(&checker, local);
+	checker_close(&checker);
 	shelf_free(local);
 }
 
 static void eio_comes_out_and_passes(void **state)
 {
 	struct shelf *shelf = mounted_new();
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 4);
+	checker_open(&checker, *state, 4);
 	mounted.orders->read_error = EIO;
-	assert_errno(&reader, shelf, 0, EIO);
-	assert_errno(&reader, shelf, 0, EIO);
+	assert_errno(&checker, shelf, 0, EIO);
+	assert_errno(&checker, shelf, 0, EIO);
 	mounted.orders->read_error = 0;
-	assert_reads(&reader, shelf, 0);
-	reader_close(&reader);
+	assert_reads(&checker, shelf, 0);
+	checker_close(&checker);
 }
 
 /* A handle is stale for ever; the path may still lead to the file. */
@@ -376,21 +376,21 @@ static void estale_opens_again(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct orders *orders = mounted.orders;
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	orders->forgotten = orders->opens;
-	read_random(&reader, shelf, 200, WINDOW_BYTES / 2);
+	read_random(&checker, shelf, 200, WINDOW_BYTES / 2);
 	assert_int_equal(orders->opens, 2);
 	orders->forgotten = UINT64_MAX;
-	assert_errno(&reader, shelf, 0, ESTALE);
+	assert_errno(&checker, shelf, 0, ESTALE);
 	orders->forgotten = 0;
-	assert_reads(&reader, shelf, 0);
+	assert_reads(&checker, shelf, 0);
 	orders->newer_ns = 1;
 	orders->forgotten = orders->opens;
-	assert_replaced(&reader, shelf, 0, "mtime (ns) was ");
-	reader_close(&reader);
+	assert_replaced(&checker, shelf, 0, "mtime (ns) was ");
+	checker_close(&checker);
 }
 
 /* Every read is followed by a look, in the pool, which many of them share; what it finds is for
@@ -399,77 +399,77 @@ static void looks_at_it(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct orders *orders = mounted.orders;
-	struct reader reader;
+	struct checker checker;
 	char text[LIMIT_TEXT_BYTES];
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	orders->looks = 0;
-	assert_reads(&reader, shelf, 0);
+	assert_reads(&checker, shelf, 0);
 	assert_true(orders->looks > 0);
-	assert_false(disk_warning(reader.disk, text, sizeof(text)));
+	assert_false(reader_warning(checker.reader, text, sizeof(text)));
 	orders->ctime_s = 5;
-	assert_reads(&reader, shelf, 0);
-	assert_true(disk_warning(reader.disk, text, sizeof(text)));
+	assert_reads(&checker, shelf, 0);
+	assert_true(reader_warning(checker.reader, text, sizeof(text)));
 	assert_non_null(strstr(text, "its ctime changed"));
-	assert_false(disk_warning(reader.disk, text, sizeof(text)));
-	read_random(&reader, shelf, 200, WINDOW_BYTES / 2);
+	assert_false(reader_warning(checker.reader, text, sizeof(text)));
+	read_random(&checker, shelf, 200, WINDOW_BYTES / 2);
 	orders->flips = 1; /* without a trace it cannot be seen */
 	orders->ctime_s = 6;
-	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
+	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
 	orders->flips = 0;
-	assert_reads(&reader, shelf, 0);
+	assert_reads(&checker, shelf, 0);
 	orders->newer_ns = 1;
-	assert_changed(&reader, shelf, 0, "mtime (ns) was ");
+	assert_changed(&checker, shelf, 0, "mtime (ns) was ");
 	assert_int_equal(orders->opens, 1);
-	reader_close(&reader);
+	checker_close(&checker);
 }
 
 static void a_look_that_hangs_is_shared(void **state)
 {
 	struct shelf *shelf = mounted_new();
-	struct reader reader;
-	struct disk_done done;
+	struct checker checker;
+	struct reader_done done;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	hold(FUSE_GETATTR);
-	reader_queue(&reader, shelf, 0, 0, 1000);
-	disk_commit(reader.disk);
-	assert_wait_ends(&reader);
+	checker_queue(&checker, shelf, 0, 0, 1000);
+	reader_commit(checker.reader);
+	assert_wait_ends(&checker);
 	wait_held(1);
 	for (unsigned i = 0; i < 20; i++)
-		reader_queue(&reader, shelf, 0, i, 1000);
-	disk_commit(reader.disk);
-	assert_int_equal(reader_reap(&reader, &done, 1, 200), 0);
+		checker_queue(&checker, shelf, 0, i, 1000);
+	reader_commit(checker.reader);
+	assert_int_equal(checker_reap(&checker, &done, 1, 200), 0);
 	assert_int_equal(mounted.orders->held, 1);
 	mounted.orders->newer_ns = 1;
 	hold_no_more();
 	for (unsigned i = 0; i < 21; i++) {
-		assert_int_equal(reader_reap(&reader, &done, 1, 10000), 1);
-		assert_int_equal(done.fault, DISK_CHANGED);
+		assert_int_equal(checker_reap(&checker, &done, 1, 10000), 1);
+		assert_int_equal(done.fault, READER_CHANGED);
 	}
-	reader_close(&reader);
+	checker_close(&checker);
 }
 
 /* The server dies: every read ends with an error, and the disk closes. */
 static void the_server_dies(void **state)
 {
 	struct shelf *shelf = mounted_new();
-	struct reader reader;
-	struct disk_done done;
+	struct checker checker;
+	struct reader_done done;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	hold(FUSE_READ);
-	reader_queue(&reader, shelf, 0, 0, 1000);
-	disk_commit(reader.disk);
+	checker_queue(&checker, shelf, 0, 0, 1000);
+	reader_commit(checker.reader);
 	wait_held(1);
 	kill(mounted.process, SIGKILL);
-	assert_int_equal(reader_reap(&reader, &done, 1, 10000), 1);
-	assert_int_equal(done.fault, DISK_ERRNO);
+	assert_int_equal(checker_reap(&checker, &done, 1, 10000), 1);
+	assert_int_equal(done.fault, READER_ERRNO);
 	assert_int_equal(done.error, ECONNABORTED);
-	reader_close(&reader);
+	checker_close(&checker);
 }
 
 static const struct test_case cases[] = {

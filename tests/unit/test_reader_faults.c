@@ -7,7 +7,7 @@
 /* ---- faults laid over a real backend ---- */
 
 static struct injection {
-	const struct disk_ops *real;
+	const struct io_ops *real;
 	bool direct;
 	/* What to do to the @nth work of its kind that comes back, and to those after it while
 	 * @times lasts.
@@ -23,7 +23,7 @@ static void *fault_open(unsigned works, const char **what, int *error)
 	return fault.real->open(works, what, error);
 }
 
-static bool fault_hits(const struct disk_work *work)
+static bool fault_hits(const struct io_work *work)
 {
 	if (!!work->opening != (fault.kind == FAULT_OPEN) || work->result < 0)
 		return false;
@@ -35,7 +35,7 @@ static bool fault_hits(const struct disk_work *work)
 	return true;
 }
 
-static void fault_apply(struct disk_work *work)
+static void fault_apply(struct io_work *work)
 {
 	if (fault.kind == FAULT_SHORT) {
 		uint64_t unit = fault.direct ? 512 : 1;
@@ -50,7 +50,7 @@ static void fault_apply(struct disk_work *work)
 }
 
 static unsigned fault_reap(
-	void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
 	unsigned n = fault.real->reap(backend, done, max, deadline_ns, kicked);
 
@@ -60,22 +60,22 @@ static unsigned fault_reap(
 	return n;
 }
 
-static struct disk_ops fault_ops;
+static struct io_ops fault_ops;
 
-static void fault_reader(struct reader *reader, const struct mode *mode, unsigned files)
+static void fault_checker(struct checker *checker, const struct mode *mode, unsigned files)
 {
 	char why[LIMIT_TEXT_BYTES];
-	struct disk_options options = options_of(mode, files);
+	struct reader_options options = options_of(mode, files);
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
 	memset(&fault, 0, sizeof(fault));
-	fault.real = mode->io == CONFIG_IO_URING ? &disk_uring : &disk_pread;
+	fault.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	fault.direct = mode->direct;
 	fault_ops = *fault.real;
 	fault_ops.open = fault_open;
 	fault_ops.reap = fault_reap;
-	reader_use(reader, disk_open_with(&fault_ops, &options, why, sizeof(why)));
+	checker_use(checker, reader_open_with(&fault_ops, &options, why, sizeof(why)));
 }
 
 static void inject(int kind, int error, unsigned nth, unsigned times)
@@ -102,18 +102,18 @@ static void passing_faults(void **state)
 		{FAULT_SHORT, 0, 100},
 	};
 	struct shelf *shelf = shelf_new(4, 20000);
-	struct reader reader;
+	struct checker checker;
 
-	fault_reader(&reader, *state, 2);
+	fault_checker(&checker, *state, 2);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
 		for (unsigned nth = 0; nth < 40; nth += 3) {
 			inject(cases[c].kind, cases[c].error, nth, cases[c].times);
-			read_random(&reader, shelf, 100, 10000);
+			read_random(&checker, shelf, 100, 10000);
 			if (cases[c].kind != FAULT_OPEN || nth < 4)
 				assert_int_equal(fault.injected, cases[c].times);
 		}
 	}
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -132,18 +132,18 @@ static void lasting_faults(void **state)
 		{FAULT_OPEN, ENFILE},
 	};
 	struct shelf *shelf = shelf_new(2, 3000);
-	struct reader reader;
+	struct checker checker;
 
-	fault_reader(&reader, *state, 1);
+	fault_checker(&checker, *state, 1);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
-		assert_reads(&reader, shelf, 1);
+		assert_reads(&checker, shelf, 1);
 		inject(cases[c].kind, cases[c].error, 0, 2000);
-		assert_errno(&reader, shelf, 0, cases[c].error);
+		assert_errno(&checker, shelf, 0, cases[c].error);
 		assert_true(fault.injected > 0);
 		fault.times = fault.injected;
-		assert_reads(&reader, shelf, 0);
+		assert_reads(&checker, shelf, 0);
 	}
-	reader_close(&reader);
+	checker_close(&checker);
 	assert_int_equal(open_below(shelf->root), 0);
 	shelf_free(shelf);
 }
@@ -153,21 +153,21 @@ static void direct_refused_at_the_read(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(2, 20000);
-	struct reader reader;
+	struct checker checker;
 
-	fault_reader(&reader, mode, 2);
+	fault_checker(&checker, mode, 2);
 	inject(FAULT_READ, EINVAL, 20, 1);
 	if (mode->direct) {
-		read_random(&reader, shelf, 500, 3000);
+		read_random(&checker, shelf, 500, 3000);
 		assert_int_equal(fault.injected, 1);
 		assert_non_null(
-			strstr(disk_notes(reader.disk), "its file system refuses O_DIRECT"));
+			strstr(reader_notes(checker.reader), "its file system refuses O_DIRECT"));
 	} else {
 		fault.nth = 0;
-		assert_errno(&reader, shelf, 0, EINVAL);
-		assert_string_equal(disk_notes(reader.disk), "");
+		assert_errno(&checker, shelf, 0, EINVAL);
+		assert_string_equal(reader_notes(checker.reader), "");
 	}
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 

@@ -12,14 +12,14 @@
 #include <sys/uio.h>
 #include <time.h>
 
-struct reader {
+struct pread {
 	struct pool *pool;
 	struct works submitted;
 	struct works done;
 };
 
 /* True: done, from the page cache. A real error comes again, in the pool. */
-static bool read_cached(struct disk_work *work)
+static bool read_cached(struct io_work *work)
 {
 	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
 	if (work->opening || !work->nowait || work->direct)
@@ -30,23 +30,23 @@ static bool read_cached(struct disk_work *work)
 	return work->result >= 0;
 }
 
-static void pread_submit(void *backend, struct disk_work *work)
+static void pread_submit(void *backend, struct io_work *work)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 
-	works_add(&reader->submitted, work);
+	works_add(&p->submitted, work);
 }
 
 static void pread_commit(void *backend)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 	struct works cold;
-	struct disk_work *work;
+	struct io_work *work;
 
 	works_clear(&cold);
-	while ((work = works_take(&reader->submitted)))
-		works_add(read_cached(work) ? &reader->done : &cold, work);
-	pool_give(reader->pool, &cold);
+	while ((work = works_take(&p->submitted)))
+		works_add(read_cached(work) ? &p->done : &cold, work);
+	pool_give(p->pool, &cold);
 }
 
 /* Until the news descriptor says something, or @deadline_ns. */
@@ -68,63 +68,63 @@ static void news_wait(int fd, int64_t deadline_ns)
 }
 
 static unsigned pread_reap(
-	void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 	unsigned count = 0;
 
-	*kicked = pool_take(reader->pool, &reader->done);
-	if (!reader->done.first && !*kicked && deadline_ns > 0) {
-		news_wait(pool_news_fd(reader->pool), deadline_ns);
-		*kicked = pool_take(reader->pool, &reader->done);
+	*kicked = pool_take(p->pool, &p->done);
+	if (!p->done.first && !*kicked && deadline_ns > 0) {
+		news_wait(pool_news_fd(p->pool), deadline_ns);
+		*kicked = pool_take(p->pool, &p->done);
 	}
-	while (count < max && (done[count] = works_take(&reader->done)))
+	while (count < max && (done[count] = works_take(&p->done)))
 		count++;
 	return count;
 }
 
 static void pread_slow(void *backend, struct pool_share *share, bool slow)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 
-	pool_slow(reader->pool, share, slow);
+	pool_slow(p->pool, share, slow);
 }
 
 static void pread_kick(void *backend)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 
-	pool_kick(reader->pool);
+	pool_kick(p->pool);
 }
 
 static void pread_close(void *backend)
 {
-	struct reader *reader = backend;
+	struct pread *p = backend;
 
-	pool_close(reader->pool);
-	free(reader);
+	pool_close(p->pool);
+	free(p);
 }
 
 static void *pread_open(unsigned works, const char **what, int *error)
 {
-	struct reader *reader = calloc(1, sizeof(*reader));
+	struct pread *p = calloc(1, sizeof(*p));
 
 	(void)works; /* no list here has a bound of its own */
 	*what = "memory";
 	*error = ENOMEM;
-	if (!reader)
+	if (!p)
 		return NULL;
-	works_clear(&reader->submitted);
-	works_clear(&reader->done);
-	reader->pool = pool_open(what, error);
-	if (!reader->pool) {
-		free(reader);
+	works_clear(&p->submitted);
+	works_clear(&p->done);
+	p->pool = pool_open(what, error);
+	if (!p->pool) {
+		free(p);
 		return NULL;
 	}
-	return reader;
+	return p;
 }
 
-const struct disk_ops disk_pread = {
+const struct io_ops pread_ops = {
 	.name = "pread",
 	.open = pread_open,
 	.close = pread_close,

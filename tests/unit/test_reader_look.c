@@ -31,17 +31,17 @@ static void overwrite(const struct shelf *shelf, off_t at, size_t n)
 static void overwritten(void **state)
 {
 	struct shelf *shelf = shelf_new(2, TOKENS);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	overwrite(shelf, DATA_AT, 2 * TOKENS);
-	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
-	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
-	assert_reads(&reader, shelf, 1);
+	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
+	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
+	assert_reads(&checker, shelf, 1);
 	overwrite(shelf, DATA_AT, 2 * TOKENS); /* back again */
-	assert_reads(&reader, shelf, 0);
-	reader_close(&reader);
+	assert_reads(&checker, shelf, 0);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -50,14 +50,14 @@ static void overwritten_in_part(void **state)
 {
 	for (unsigned part = 0; part < 8; part++) {
 		struct shelf *shelf = shelf_new(1, TOKENS);
-		struct reader reader;
+		struct checker checker;
 
-		reader_open(&reader, *state, 4);
+		checker_open(&checker, *state, 4);
 		for (unsigned i = 0; i < 20; i++)
-			assert_reads(&reader, shelf, 0);
+			assert_reads(&checker, shelf, 0);
 		overwrite(shelf, DATA_AT + part * TOKENS / 4, TOKENS / 4);
-		assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
-		reader_close(&reader);
+		assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
+		checker_close(&checker);
 		shelf_free(shelf);
 	}
 }
@@ -67,87 +67,87 @@ static void overwritten_while_reading(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct rng rng = {.state = 3};
-	struct reader reader;
-	struct disk_done done[DEPTH];
+	struct checker checker;
+	struct reader_done done[DEPTH];
 	unsigned changed = 0;
 
-	reader_open(&reader, *state, 4);
+	checker_open(&checker, *state, 4);
 	for (unsigned round = 0; round < 400; round++) {
-		while (reader.in_flight < DEPTH)
-			queue_random(&reader, shelf, &rng, 1000);
-		disk_commit(reader.disk);
+		while (checker.in_flight < DEPTH)
+			queue_random(&checker, shelf, &rng, 1000);
+		reader_commit(checker.reader);
 		if (round == 200)
 			overwrite(shelf, DATA_AT, 2 * TOKENS);
-		unsigned n = reader_reap(&reader, done, DEPTH, 10000);
+		unsigned n = checker_reap(&checker, done, DEPTH, 10000);
 
 		for (unsigned i = 0; i < n; i++) {
-			changed += done[i].fault == DISK_CHANGED;
-			if (done[i].fault == DISK_OK)
-				assert_right_bytes(&reader, shelf, done[i].tag);
-			assert_true(done[i].fault == DISK_OK || round >= 200);
+			changed += done[i].fault == READER_CHANGED;
+			if (done[i].fault == READER_OK)
+				assert_right_bytes(&checker, shelf, done[i].tag);
+			assert_true(done[i].fault == READER_OK || round >= 200);
 		}
 	}
 	assert_true(changed > 100);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
 static void cut_and_written_again(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
-	struct reader reader;
+	struct checker checker;
 	struct stat st;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	assert_return_code(stat(shelf_path(shelf, 0), &st), errno);
 	char *other = calloc(TOKENS, 2);
 
 	write_file(shelf_path(shelf, 0), other, 2 * TOKENS); /* O_TRUNC, the same inode */
-	assert_changed(&reader, shelf, 0, "mtime (ns) was ");
+	assert_changed(&checker, shelf, 0, "mtime (ns) was ");
 	struct timespec times[] = {st.st_mtim, st.st_mtim};
 
 	assert_return_code(utimensat(AT_FDCWD, shelf_path(shelf, 0), times, 0), errno);
-	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
+	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
 	free(other);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
-static void assert_warned(struct reader *reader)
+static void assert_warned(struct checker *checker)
 {
 	char text[LIMIT_TEXT_BYTES];
 
-	assert_true(disk_warning(reader->disk, text, sizeof(text)));
+	assert_true(reader_warning(checker->reader, text, sizeof(text)));
 	assert_non_null(strstr(text, "000.bin: its ctime changed while it was open"));
 	assert_null(strchr(text, '\n'));
-	assert_false(disk_warning(reader->disk, text, sizeof(text)));
+	assert_false(reader_warning(checker->reader, text, sizeof(text)));
 }
 
 /* What changes the ctime and no byte is a warning, once each. */
 static void touched(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
-	struct reader reader;
+	struct checker checker;
 	char other[80];
 
 	snprintf(other, sizeof(other), "%s/link", shelf->root);
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	assert_return_code(chmod(shelf_path(shelf, 0), 0600), errno);
-	assert_reads(&reader, shelf, 0);
-	assert_warned(&reader);
+	assert_reads(&checker, shelf, 0);
+	assert_warned(&checker);
 	assert_return_code(link(shelf_path(shelf, 0), other), errno);
-	read_random(&reader, shelf, 200, 1000);
-	assert_warned(&reader);
+	read_random(&checker, shelf, 200, 1000);
+	assert_warned(&checker);
 	assert_return_code(
 		rename(other, shelf_path(shelf, 0)), errno); /* the same file: nothing happens */
 	assert_return_code(unlink(other), errno);
-	assert_reads(&reader, shelf, 0);
-	assert_warned(&reader);
+	assert_reads(&checker, shelf, 0);
+	assert_warned(&checker);
 	overwrite(shelf, DATA_AT, 2 * TOKENS);
-	assert_changed(&reader, shelf, 0, "it was overwritten at byte ");
-	reader_close(&reader);
+	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -155,20 +155,20 @@ static void touched(void **state)
 static void touched_before_the_first_look(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
-	struct reader reader;
+	struct checker checker;
 	unsigned ok = 0;
 
 	for (unsigned i = 0; i < 50; i++) {
-		struct disk_done done;
+		struct reader_done done;
 
-		reader_open(&reader, *state, 4);
-		reader_queue(&reader, shelf, 0, 0, 1000);
-		disk_commit(reader.disk); /* opens it in the pool */
+		checker_open(&checker, *state, 4);
+		checker_queue(&checker, shelf, 0, 0, 1000);
+		reader_commit(checker.reader); /* opens it in the pool */
 		assert_return_code(chmod(shelf_path(shelf, 0), 0600 + i % 2), errno);
-		assert_int_equal(reader_reap(&reader, &done, 1, 10000), 1);
-		ok += done.fault == DISK_OK;
-		assert_right_bytes(&reader, shelf, done.tag);
-		reader_close(&reader);
+		assert_int_equal(checker_reap(&checker, &done, 1, 10000), 1);
+		ok += done.fault == READER_OK;
+		assert_right_bytes(&checker, shelf, done.tag);
+		checker_close(&checker);
 	}
 	assert_int_equal(ok, 50);
 	shelf_free(shelf);

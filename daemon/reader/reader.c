@@ -36,9 +36,9 @@ enum {
 };
 
 struct request {
-	struct disk_work work;
+	struct io_work work;
 	STAILQ_ENTRY(request) link; /* free, parked, waiting, found or finished */
-	struct disk_read read;
+	struct reader_read read;
 	struct file *file;
 	struct shard_place place; /* of what is no plain shard */
 	char *staging;		  /* O_DIRECT's, own; NULL where the disk is not direct */
@@ -48,12 +48,12 @@ struct request {
 	unsigned tries;
 	bool staged;
 	bool reopened; /* ESTALE gets one chance */
-	struct disk_done done;
-	char why[DISK_WHY_BYTES];
+	struct reader_done done;
+	char why[READER_WHY_BYTES];
 };
 
-struct disk {
-	const struct disk_ops *ops;
+struct reader {
+	const struct io_ops *ops;
 	void *backend;
 	bool direct;
 	uint64_t largest_window_bytes;
@@ -75,100 +75,100 @@ struct disk {
 	unsigned warnings; /* since it was taken; the first is there */
 };
 
-static uint64_t staging_each(const struct disk_options *options)
+static uint64_t staging_each(const struct reader_options *options)
 {
-	uint64_t window = options->largest_window_bytes, align = DISK_ALIGN;
+	uint64_t window = options->largest_window_bytes, align = IO_ALIGN;
 
 	return options->direct ? (window + align - 1) / align * align + 2 * align : 0;
 }
 
-uint64_t disk_memory(const struct disk_options *options)
+uint64_t reader_memory(const struct reader_options *options)
 {
-	return sizeof(struct disk) +
+	return sizeof(struct reader) +
 	       options->depth * (sizeof(struct request) + staging_each(options)) +
 	       files_memory(options->files) + shares_memory(options->streams) +
 	       options->frames_bytes + options->indexes_bytes;
 }
 
-static bool disk_allocate(struct disk *disk, const struct disk_options *options)
+static bool reader_allocate(struct reader *reader, const struct reader_options *options)
 {
 	uint64_t each = staging_each(options);
 
-	disk->request = calloc(options->depth, sizeof(*disk->request));
-	if (!disk->request || !files_init(&disk->files, options->files))
+	reader->request = calloc(options->depth, sizeof(*reader->request));
+	if (!reader->request || !files_init(&reader->files, options->files))
 		return false;
-	if (options->frames_bytes > 0 && !(disk->frames = frames_new(options->frames_bytes)))
+	if (options->frames_bytes > 0 && !(reader->frames = frames_new(options->frames_bytes)))
 		return false;
-	if (!shares_init(&disk->shares, options->streams, disk->frames))
+	if (!shares_init(&reader->shares, options->streams, reader->frames))
 		return false;
-	disk->staging_bytes = options->depth * each;
+	reader->staging_bytes = options->depth * each;
 	if (each > 0) {
-		void *staging = mmap(NULL, disk->staging_bytes, PROT_READ | PROT_WRITE,
+		void *staging = mmap(NULL, reader->staging_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (staging == MAP_FAILED)
 			return false;
-		disk->staging = staging;
+		reader->staging = staging;
 	}
 	for (unsigned i = 0; i < options->depth; i++) {
-		disk->request[i].staging = disk->staging ? disk->staging + i * each : NULL;
-		STAILQ_INSERT_TAIL(&disk->unused, &disk->request[i], link);
+		reader->request[i].staging = reader->staging ? reader->staging + i * each : NULL;
+		STAILQ_INSERT_TAIL(&reader->unused, &reader->request[i], link);
 	}
 	return true;
 }
 
-static void disk_release(struct disk *disk)
+static void reader_release(struct reader *reader)
 {
-	if (disk->staging)
-		munmap(disk->staging, disk->staging_bytes);
-	if (disk->files.count > 0)
-		files_free(&disk->files);
-	shares_free(&disk->shares);
-	if (disk->frames)
-		frames_free(disk->frames);
-	free(disk->request);
-	free(disk);
+	if (reader->staging)
+		munmap(reader->staging, reader->staging_bytes);
+	if (reader->files.count > 0)
+		files_free(&reader->files);
+	shares_free(&reader->shares);
+	if (reader->frames)
+		frames_free(reader->frames);
+	free(reader->request);
+	free(reader);
 }
 
-static struct disk *disk_make(const struct disk_ops *ops, const struct disk_options *options,
+static struct reader *reader_make(const struct io_ops *ops, const struct reader_options *options,
 	const char **what, int *error)
 {
 	assert(options->depth >= 1 && options->depth <= LIMIT_READS);
-	struct disk *disk = calloc(1, sizeof(*disk));
+	struct reader *reader = calloc(1, sizeof(*reader));
 
 	*what = "memory";
 	*error = ENOMEM;
-	if (!disk)
+	if (!reader)
 		return NULL;
-	disk->ops = ops;
-	disk->direct = options->direct;
-	disk->depth = options->depth;
-	disk->indexes_most = options->indexes_bytes;
-	disk->largest_window_bytes = options->largest_window_bytes;
-	STAILQ_INIT(&disk->unused);
-	STAILQ_INIT(&disk->found);
-	STAILQ_INIT(&disk->finished);
-	STAILQ_INIT(&disk->watched);
-	if (disk_allocate(disk, options))
-		disk->backend = ops->open(options->depth, what, error);
-	if (!disk->backend) {
-		disk_release(disk);
+	reader->ops = ops;
+	reader->direct = options->direct;
+	reader->depth = options->depth;
+	reader->indexes_most = options->indexes_bytes;
+	reader->largest_window_bytes = options->largest_window_bytes;
+	STAILQ_INIT(&reader->unused);
+	STAILQ_INIT(&reader->found);
+	STAILQ_INIT(&reader->finished);
+	STAILQ_INIT(&reader->watched);
+	if (reader_allocate(reader, options))
+		reader->backend = ops->open(options->depth, what, error);
+	if (!reader->backend) {
+		reader_release(reader);
 		return NULL;
 	}
-	return disk;
+	return reader;
 }
 
-struct disk *disk_open_with(
-	const struct disk_ops *ops, const struct disk_options *options, char *why, size_t why_bytes)
+struct reader *reader_open_with(
+	const struct io_ops *ops, const struct reader_options *options, char *why, size_t why_bytes)
 {
 	const char *what;
 	int error;
-	struct disk *disk = disk_make(ops, options, &what, &error);
+	struct reader *reader = reader_make(ops, options, &what, &error);
 
-	if (!disk)
+	if (!reader)
 		snprintf(why, why_bytes, "reading with %s: %s: %s (%s)", ops->name, what,
 			strerrorname_np(error), strerror(error));
-	return disk;
+	return reader;
 }
 
 static bool is_forbidden(int error)
@@ -176,19 +176,20 @@ static bool is_forbidden(int error)
 	return error == EPERM || error == EACCES || error == ENOSYS;
 }
 
-struct disk *disk_open(const struct disk_options *options, char *note, char *why, size_t text_bytes)
+struct reader *reader_open(
+	const struct reader_options *options, char *note, char *why, size_t text_bytes)
 {
 	const char *what;
 	int error;
 
 	snprintf(note, text_bytes, "%s", "");
 	if (options->io == CONFIG_IO_PREAD)
-		return disk_open_with(&disk_pread, options, why, text_bytes);
+		return reader_open_with(&pread_ops, options, why, text_bytes);
 
-	struct disk *disk = disk_make(&disk_uring, options, &what, &error);
+	struct reader *reader = reader_make(&uring_ops, options, &what, &error);
 
-	if (disk)
-		return disk;
+	if (reader)
+		return reader;
 	if (options->io == CONFIG_IO_URING) {
 		snprintf(why, text_bytes,
 			"io: uring: %s: %s (%s); let the container's seccomp profile and "
@@ -206,68 +207,68 @@ struct disk *disk_open(const struct disk_options *options, char *note, char *why
 			"io_uring does not work here (%s: %s): reading with a pool of %d pread "
 			"threads",
 			what, strerrorname_np(error), POOL_THREADS);
-	return disk_open_with(&disk_pread, options, why, text_bytes);
+	return reader_open_with(&pread_ops, options, why, text_bytes);
 }
 
-void disk_close(struct disk *disk)
+void reader_close(struct reader *reader)
 {
-	struct disk_done done[BATCH];
+	struct reader_done done[BATCH];
 
-	if (!disk)
+	if (!reader)
 		return;
-	disk_commit(disk);
-	while (disk->in_flight > 0)
-		disk_reap(disk, done, BATCH, 1000);
-	disk->ops->close(disk->backend);
-	disk_release(disk);
+	reader_commit(reader);
+	while (reader->in_flight > 0)
+		reader_reap(reader, done, BATCH, 1000);
+	reader->ops->close(reader->backend);
+	reader_release(reader);
 }
 
-const char *disk_name(const struct disk *disk)
+const char *reader_name(const struct reader *reader)
 {
-	return disk->ops->name;
+	return reader->ops->name;
 }
 
-const char *disk_notes(const struct disk *disk)
+const char *reader_notes(const struct reader *reader)
 {
-	return disk->notes;
+	return reader->notes;
 }
 
-bool disk_warning(struct disk *disk, char *text, size_t text_bytes)
+bool reader_warning(struct reader *reader, char *text, size_t text_bytes)
 {
-	unsigned more = disk->warnings > 0 ? disk->warnings - 1 : 0;
+	unsigned more = reader->warnings > 0 ? reader->warnings - 1 : 0;
 
-	if (disk->warnings == 0)
+	if (reader->warnings == 0)
 		return false;
-	snprintf(text, text_bytes, "%s%s", disk->warning, more > 0 ? ", as are others" : "");
-	disk->warnings = 0;
+	snprintf(text, text_bytes, "%s%s", reader->warning, more > 0 ? ", as are others" : "");
+	reader->warnings = 0;
 	return true;
 }
 
 /* ---- reading ---- */
 
-static struct share *share_of(struct disk *disk, const struct request *request)
+static struct share *share_of(struct reader *reader, const struct request *request)
 {
-	return &disk->shares.share[request->read.stream];
+	return &reader->shares.share[request->read.stream];
 }
 
-static void disk_submit(struct disk *disk, struct disk_work *work, struct share *share)
+static void reader_submit(struct reader *reader, struct io_work *work, struct share *share)
 {
 	work->share = &share->pool;
 	work_begun(work, false);
 	work->ticks = 0;
-	disk->ops->submit(disk->backend, work);
+	reader->ops->submit(reader->backend, work);
 }
 
 static void request_finish(
-	struct disk *disk, struct request *request, enum disk_fault fault, int error)
+	struct reader *reader, struct request *request, enum reader_fault fault, int error)
 {
-	request->done = (struct disk_done){
+	request->done = (struct reader_done){
 		.tag = request->read.tag,
 		.fault = fault,
 		.error = error,
 		.why = request->why,
 	};
-	STAILQ_INSERT_TAIL(&disk->finished, request, link);
+	STAILQ_INSERT_TAIL(&reader->finished, request, link);
 }
 
 /*
@@ -275,7 +276,7 @@ static void request_finish(
  * its file says.
  */
 static void request_hold(
-	struct disk *disk, struct request *request, enum disk_fault fault, int error)
+	struct reader *reader, struct request *request, enum reader_fault fault, int error)
 {
 	struct file *file = request->file;
 	bool straight = !file->source || file->straight;
@@ -285,10 +286,10 @@ static void request_hold(
 	request->done.fault = fault;
 	request->done.error = error;
 	STAILQ_INSERT_TAIL(&file->watch.ended, request, link);
-	watch_add(&disk->watched, file, straight ? request->start + request->skip : SIZE_MAX);
+	watch_add(&reader->watched, file, straight ? request->start + request->skip : SIZE_MAX);
 }
 
-static uint64_t read_bytes(const struct disk_read *read)
+static uint64_t read_bytes(const struct reader_read *read)
 {
 	return read->tokens * read->dataset->token_bytes;
 }
@@ -303,15 +304,15 @@ static uint64_t request_end(const struct request *request)
  * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: stopped at
  * the end of the file, it gets no further; at a bad sector, it is told so.
  */
-static void request_continue(struct disk *disk, struct request *request)
+static void request_continue(struct reader *reader, struct request *request)
 {
-	struct disk_work *work = &request->work;
+	struct io_work *work = &request->work;
 	char *to = request->staged ? request->staging : request->read.to;
 	uint64_t from = request->have, end = request_end(request);
 
 	if (request->staged) {
 		from = from / SECTOR * SECTOR;
-		end = (end + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN;
+		end = (end + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN;
 	}
 	work->call = NULL;
 	work->opening = NULL;
@@ -321,7 +322,7 @@ static void request_continue(struct disk *disk, struct request *request)
 	work->to = to + from;
 	work->bytes = end - from;
 	work->at = request->start + from;
-	disk_submit(disk, work, share_of(disk, request));
+	reader_submit(reader, work, share_of(reader, request));
 }
 
 /* Says of the tokens, which are there, what is wanted besides them. Blocks only where the file has
@@ -329,7 +330,7 @@ static void request_continue(struct disk *disk, struct request *request)
  */
 static bool request_mark(struct request *request, int *error)
 {
-	const struct disk_read *read = &request->read;
+	const struct reader_read *read = &request->read;
 
 	return annotations_write(read->dataset, request->file->source, read->token, read->tokens,
 		read->to, &read->annotations, error, request->why, sizeof(request->why));
@@ -344,10 +345,10 @@ static bool request_check(struct request *request, int *error)
 }
 
 /* In the pool. */
-static int64_t request_decode(struct disk_work *work)
+static int64_t request_decode(struct io_work *work)
 {
 	struct request *request = (struct request *)((char *)work - offsetof(struct request, work));
-	const struct disk_read *read = &request->read;
+	const struct reader_read *read = &request->read;
 	int error = EIO;
 
 	return shard_read(request->file->source, read->token, read->tokens, read->to, &error,
@@ -358,7 +359,7 @@ static int64_t request_decode(struct disk_work *work)
 }
 
 /* In the pool. */
-static int64_t request_check_call(struct disk_work *work)
+static int64_t request_check_call(struct io_work *work)
 {
 	int error = EIO;
 
@@ -369,87 +370,87 @@ static int64_t request_check_call(struct disk_work *work)
 }
 
 static void request_call(
-	struct disk *disk, struct request *request, int64_t (*call)(struct disk_work *work))
+	struct reader *reader, struct request *request, int64_t (*call)(struct io_work *work))
 {
 	request->tries = 0;
-	request->work = (struct disk_work){.call = call, .fd = request->file->fd};
-	disk_submit(disk, &request->work, share_of(disk, request));
+	request->work = (struct io_work){.call = call, .fd = request->file->fd};
+	reader_submit(reader, &request->work, share_of(reader, request));
 }
 
 /* The tokens are there, and annotations come from them alone. */
-static void request_marked(struct disk *disk, struct request *request)
+static void request_marked(struct reader *reader, struct request *request)
 {
 	int error = 0;
 
 	if (request_mark(request, &error)) {
-		request_hold(disk, request, DISK_OK, 0);
+		request_hold(reader, request, READER_OK, 0);
 		return;
 	}
-	files_put(&disk->files, request->file);
-	request_finish(disk, request, DISK_ERRNO, error);
+	files_put(&reader->files, request->file);
+	request_finish(reader, request, READER_ERRNO, error);
 }
 
-static void request_start(struct disk *disk, struct request *request)
+static void request_start(struct reader *reader, struct request *request)
 {
-	const struct disk_read *read = &request->read;
+	const struct reader_read *read = &request->read;
 	const struct shard *source = request->file->source;
 
 	if (source && !request->file->straight) {
 		/* Marks that come from files are read where their tokens are. */
 		if (request->file->nowait && !annotations_in_files(read->dataset, source)) {
 			request->place = shard_find(source, read->token);
-			STAILQ_INSERT_TAIL(&disk->found, request, link);
+			STAILQ_INSERT_TAIL(&reader->found, request, link);
 			return;
 		}
 		request->staged = false;
-		request_call(disk, request, request_decode);
+		request_call(reader, request, request_decode);
 		return;
 	}
 	request->start = request->file->data_at + read->token * read->dataset->token_bytes;
 	request->staged = request->file->direct;
-	request->skip = request->staged ? request->start % DISK_ALIGN : 0;
+	request->skip = request->staged ? request->start % IO_ALIGN : 0;
 	request->start -= request->skip;
 	request->have = 0;
 	request->tries = 0;
-	request_continue(disk, request);
+	request_continue(reader, request);
 }
 
 /* All that were found. A system call between two searches would keep them from waiting for memory
  * together.
  */
-static void disk_try(struct disk *disk)
+static void reader_try(struct reader *reader)
 {
 	struct request *request;
 
-	while ((request = STAILQ_FIRST(&disk->found))) {
-		const struct disk_read *read = &request->read;
+	while ((request = STAILQ_FIRST(&reader->found))) {
+		const struct reader_read *read = &request->read;
 
-		STAILQ_REMOVE_HEAD(&disk->found, link);
+		STAILQ_REMOVE_HEAD(&reader->found, link);
 		request->staged = false;
 		if (shard_try(request->file->source, request->place, read->tokens, read->to) &&
 			recheck_passes(read))
-			request_marked(disk, request);
+			request_marked(reader, request);
 		else
-			request_call(disk, request, request_decode);
+			request_call(reader, request, request_decode);
 	}
 }
 
 /* ---- finding the file ---- */
 
 /* It leaves the table. */
-static struct shard *source_leaves(struct disk *disk, struct shard *source)
+static struct shard *source_leaves(struct reader *reader, struct shard *source)
 {
 	if (source)
-		disk->indexes_bytes -= source->facts.index_bytes;
+		reader->indexes_bytes -= source->facts.index_bytes;
 	return source;
 }
 
-static void file_open(struct disk *disk, struct file *file)
+static void file_open(struct reader *reader, struct file *file)
 {
 	file->state = FILE_OPENING;
 	file->work.call = NULL;
 	file->work.opening = &file->opening;
-	disk_submit(disk, &file->work, file->share);
+	reader_submit(reader, &file->work, file->share);
 }
 
 /* It is looked through before it is read, in whatever way. */
@@ -458,41 +459,41 @@ static bool has_source(const struct file *file)
 	return !dataset_is_plain(file->dataset, file->shard) || file->dataset->marked;
 }
 
-static void file_begin(struct disk *disk, struct file *file)
+static void file_begin(struct reader *reader, struct file *file)
 {
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->shard, file->path, PATH_MAX);
-	file->direct = disk->direct && !has_source(file);
+	file->direct = reader->direct && !has_source(file);
 	file->opening.path = file->path;
 	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a
 	 * writer. */
 	file->opening.flags =
 		O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
 	file->data_at = dataset_data_at(file->dataset, file->shard);
-	file->opening.source = source_leaves(disk, file->source);
+	file->opening.source = source_leaves(reader, file->source);
 	file->source = NULL;
 	file->opening.old = file->fd;
 	file->fd = -1;
-	file_open(disk, file);
+	file_open(reader, file);
 }
 
-static bool request_place(struct disk *disk, struct request *request)
+static bool request_place(struct reader *reader, struct request *request)
 {
-	struct share *share = share_of(disk, request);
-	struct file *file = files_get(&disk->files, request->read.dataset, request->read.shard,
-		&share->files, share_files_most(&disk->shares, share, disk->files.count));
+	struct share *share = share_of(reader, request);
+	struct file *file = files_get(&reader->files, request->read.dataset, request->read.shard,
+		&share->files, share_files_most(&reader->shares, share, reader->files.count));
 
 	if (!file)
 		return false;
 	file->share = share;
 	request->file = file;
 	if (file->state == FILE_OPEN) {
-		request_start(disk, request);
+		request_start(reader, request);
 		return true;
 	}
 	STAILQ_INSERT_TAIL(&file->waiting, request, link);
 	if (file->state == FILE_CLOSED)
-		file_begin(disk, file);
+		file_begin(reader, file);
 	return true;
 }
 
@@ -500,26 +501,26 @@ static bool request_place(struct disk *disk, struct request *request)
  * Nobody overtakes who is parked of the same stream: a file that is always in use would keep them
  * out for ever.
  */
-static void request_admit(struct disk *disk, struct request *request)
+static void request_admit(struct reader *reader, struct request *request)
 {
-	struct share *share = share_of(disk, request);
+	struct share *share = share_of(reader, request);
 	bool first = STAILQ_EMPTY(&share->parked);
 
-	if (first && request_place(disk, request))
+	if (first && request_place(reader, request))
 		return;
 	if (first)
-		TAILQ_INSERT_TAIL(&disk->shares.waiting, share, waiting);
+		TAILQ_INSERT_TAIL(&reader->shares.waiting, share, waiting);
 	STAILQ_INSERT_TAIL(&share->parked, request, link);
 }
 
 /* Returns whether all that were parked could go on. */
-static bool share_unpark(struct disk *disk, struct share *share)
+static bool share_unpark(struct reader *reader, struct share *share)
 {
 	struct request *request;
 
 	while ((request = STAILQ_FIRST(&share->parked))) {
 		STAILQ_REMOVE_HEAD(&share->parked, link);
-		if (request_place(disk, request))
+		if (request_place(reader, request))
 			continue;
 		STAILQ_INSERT_HEAD(&share->parked, request, link);
 		return false;
@@ -527,50 +528,50 @@ static bool share_unpark(struct disk *disk, struct share *share)
 	return true;
 }
 
-static void disk_unpark(struct disk *disk)
+static void reader_unpark(struct reader *reader)
 {
-	struct share *share = TAILQ_FIRST(&disk->shares.waiting), *next;
+	struct share *share = TAILQ_FIRST(&reader->shares.waiting), *next;
 
 	for (; share; share = next) {
 		next = TAILQ_NEXT(share, waiting);
-		if (share_unpark(disk, share))
-			TAILQ_REMOVE(&disk->shares.waiting, share, waiting);
+		if (share_unpark(reader, share))
+			TAILQ_REMOVE(&reader->shares.waiting, share, waiting);
 	}
 	/* The next one is the first to be let in next time. */
-	if ((share = TAILQ_FIRST(&disk->shares.waiting))) {
-		TAILQ_REMOVE(&disk->shares.waiting, share, waiting);
-		TAILQ_INSERT_TAIL(&disk->shares.waiting, share, waiting);
+	if ((share = TAILQ_FIRST(&reader->shares.waiting))) {
+		TAILQ_REMOVE(&reader->shares.waiting, share, waiting);
+		TAILQ_INSERT_TAIL(&reader->shares.waiting, share, waiting);
 	}
 }
 
-void disk_queue(struct disk *disk, const struct disk_read *read)
+void reader_queue(struct reader *reader, const struct reader_read *read)
 {
-	struct request *request = STAILQ_FIRST(&disk->unused);
+	struct request *request = STAILQ_FIRST(&reader->unused);
 
 	assert(request);
-	assert(!disk->direct || read_bytes(read) <= disk->largest_window_bytes);
-	assert(read->stream < disk->shares.count);
-	STAILQ_REMOVE_HEAD(&disk->unused, link);
-	disk->in_flight++;
+	assert(!reader->direct || read_bytes(read) <= reader->largest_window_bytes);
+	assert(read->stream < reader->shares.count);
+	STAILQ_REMOVE_HEAD(&reader->unused, link);
+	reader->in_flight++;
 	request->read = *read;
 	request->why[0] = 0;
 	request->reopened = false;
-	request_admit(disk, request);
+	request_admit(reader, request);
 }
 
-void disk_commit(struct disk *disk)
+void reader_commit(struct reader *reader)
 {
-	disk_try(disk);
-	disk->ops->commit(disk->backend);
+	reader_try(reader);
+	reader->ops->commit(reader->backend);
 }
 
 /* ---- what came back ---- */
 
-static void disk_note_buffered(struct disk *disk, struct file *file)
+static void reader_note_buffered(struct reader *reader, struct file *file)
 {
 	file->direct = false;
-	if (!disk->notes[0])
-		snprintf(disk->notes, sizeof(disk->notes),
+	if (!reader->notes[0])
+		snprintf(reader->notes, sizeof(reader->notes),
 			"direct: %.900s: its file system refuses O_DIRECT: such shards are read "
 			"through the "
 			"page cache",
@@ -587,64 +588,65 @@ static bool may_repeat(int error, unsigned *tries)
  * whether that leads to the same file shows when it is opened again.
  */
 static void request_fail(
-	struct disk *disk, struct request *request, enum disk_fault fault, int error)
+	struct reader *reader, struct request *request, enum reader_fault fault, int error)
 {
 	if (error != ESTALE || request->reopened) {
-		request_finish(disk, request, fault, error);
+		request_finish(reader, request, fault, error);
 		return;
 	}
 	request->reopened = true;
 	request->why[0] = 0;
-	request_admit(disk, request);
+	request_admit(reader, request);
 }
 
-static void read_failed(struct disk *disk, struct request *request, int error)
+static void read_failed(struct reader *reader, struct request *request, int error)
 {
 	struct file *file = request->file;
 
 	if (may_repeat(error, &request->tries)) {
 		request->why[0] = 0;
-		request->work.call ? disk_submit(disk, &request->work, share_of(disk, request))
-				   : request_continue(disk, request);
+		request->work.call
+			? reader_submit(reader, &request->work, share_of(reader, request))
+			: request_continue(reader, request);
 		return;
 	}
 	if (error == EINVAL && request->staged && !request->work.call) {
 		/* Taken at open, refused now: this file system wants a coarser alignment. */
 		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
-		disk_note_buffered(disk, file);
-		request_start(disk, request);
+		reader_note_buffered(reader, file);
+		request_start(reader, request);
 		return;
 	}
 	if (error == EBADMSG || error == ERANGE) {
-		request_hold(disk, request, DISK_ERRNO, error);
+		request_hold(reader, request, READER_ERRNO, error);
 		return;
 	}
 	if (error == ESTALE)
 		files_forget(file);
-	files_put(&disk->files, file);
-	request_fail(disk, request, DISK_ERRNO, error);
+	files_put(&reader->files, file);
+	request_fail(reader, request, READER_ERRNO, error);
 }
 
 /* The tokens are there, without the pool. */
-static void request_succeed(struct disk *disk, struct request *request)
+static void request_succeed(struct reader *reader, struct request *request)
 {
 	if (request->file->source || !recheck_passes(&request->read))
-		request_call(disk, request, request_check_call);
+		request_call(reader, request, request_check_call);
 	else
-		request_marked(disk, request);
+		request_marked(reader, request);
 }
 
-static void read_done(struct disk *disk, struct request *request)
+static void read_done(struct reader *reader, struct request *request)
 {
-	struct disk_work *work = &request->work;
+	struct io_work *work = &request->work;
 
 	if (work->result < 0) {
-		read_failed(disk, request, (int)-work->result);
+		read_failed(reader, request, (int)-work->result);
 		return;
 	}
 
 	if (work->call) { /* whole, and looked at */
-		request_hold(disk, request, DISK_OK, 0);
+		request_hold(reader, request, READER_OK, 0);
 		return;
 	}
 
@@ -653,21 +655,21 @@ static void read_done(struct disk *disk, struct request *request)
 	request->have = work->at - request->start + (uint64_t)work->result;
 	request->tries = 0;
 	if (request->have < end && request->have > had) {
-		request_continue(disk, request);
+		request_continue(reader, request);
 		return;
 	}
 	if (request->have < end) {
-		request_hold(disk, request, DISK_SHORT, 0);
+		request_hold(reader, request, READER_SHORT, 0);
 		return;
 	}
 	if (request->staged)
 		memcpy(request->read.to, request->staging + request->skip, end - request->skip);
-	request_succeed(disk, request);
+	request_succeed(reader, request);
 }
 
 /* Nobody finds the file any more, and all who wait for it learn @why. */
-static void file_fail(
-	struct disk *disk, struct file *file, enum disk_fault fault, int error, const char *why)
+static void file_fail(struct reader *reader, struct file *file, enum reader_fault fault, int error,
+	const char *why)
 {
 	struct requests waiting = STAILQ_HEAD_INITIALIZER(waiting);
 	struct request *request;
@@ -678,44 +680,44 @@ static void file_fail(
 	while ((request = STAILQ_FIRST(&waiting))) {
 		STAILQ_REMOVE_HEAD(&waiting, link);
 		snprintf(request->why, sizeof(request->why), "%s", why);
-		files_put(&disk->files, file);
-		request_fail(disk, request, fault, error);
+		files_put(&reader->files, file);
+		request_fail(reader, request, fault, error);
 	}
 }
 
-static void file_refused(struct disk *disk, struct file *file, int error)
+static void file_refused(struct reader *reader, struct file *file, int error)
 {
-	struct disk_opening *opening = &file->opening;
+	struct reader_opening *opening = &file->opening;
 
 	if (error == EINVAL && file->direct) {
-		disk_note_buffered(disk, file);
+		reader_note_buffered(reader, file);
 		opening->flags &= ~O_DIRECT;
-		file_open(disk, file);
+		file_open(reader, file);
 		return;
 	}
 	/* Short of descriptors, the table shrinks before a stream fails. */
 	if (error == EMFILE || error == ENFILE) {
-		opening->old = files_rob(&disk->files, &opening->source);
-		source_leaves(disk, opening->source);
+		opening->old = files_rob(&reader->files, &opening->source);
+		source_leaves(reader, opening->source);
 	}
 	if (opening->old >= 0 || may_repeat(error, &file->tries)) {
-		file_open(disk, file);
+		file_open(reader, file);
 		return;
 	}
-	file_fail(disk, file, DISK_ERRNO, error, "");
+	file_fail(reader, file, READER_ERRNO, error, "");
 }
 
-static void file_ready(struct disk *disk, struct file *file)
+static void file_ready(struct reader *reader, struct file *file)
 {
 	struct request *request;
 
 	/* NONBLOCK was meant for the open. */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
-	if (file->work.call && disk->direct &&
+	if (file->work.call && reader->direct &&
 		(!file->source || file->straight)) { /* plain, which shows only now */
 		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
 		if (!file->direct)
-			disk_note_buffered(disk, file);
+			reader_note_buffered(reader, file);
 	}
 	/* Windows in random order: read what is asked for, and nothing around it. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
@@ -725,7 +727,7 @@ static void file_ready(struct disk *disk, struct file *file)
 	file->state = FILE_OPEN;
 	while ((request = STAILQ_FIRST(&file->waiting))) {
 		STAILQ_REMOVE_HEAD(&file->waiting, link);
-		request_start(disk, request);
+		request_start(reader, request);
 	}
 }
 
@@ -733,7 +735,7 @@ static void file_ready(struct disk *disk, struct file *file)
  * In the pool. A shard may turn out to be plain only once its index was looked through; then that
  * is not kept, but for annotations.
  */
-static int64_t source_open(struct disk_work *work)
+static int64_t source_open(struct io_work *work)
 {
 	struct file *file = (struct file *)((char *)work - offsetof(struct file, work));
 
@@ -764,59 +766,60 @@ static int64_t source_open(struct disk_work *work)
 	return error ? -error : -EBADMSG;
 }
 
-static void source_begin(struct disk *disk, struct file *file)
+static void source_begin(struct reader *reader, struct file *file)
 {
 	/* Neither a single large one nor many openings at once must cost all others their places.
 	 */
-	uint64_t most = disk->indexes_most / 4 - disk->reserved;
+	uint64_t most = reader->indexes_most / 4 - reader->reserved;
 	struct shard *stripped;
 
-	file->reserved = disk->index_largest < most ? disk->index_largest : most;
-	disk->reserved += file->reserved;
-	disk->indexes_bytes += file->reserved;
-	while (disk->indexes_bytes > disk->indexes_most &&
-		(stripped = source_leaves(disk, files_strip(&disk->files)))) {
+	file->reserved = reader->index_largest < most ? reader->index_largest : most;
+	reader->reserved += file->reserved;
+	reader->indexes_bytes += file->reserved;
+	while (reader->indexes_bytes > reader->indexes_most &&
+		(stripped = source_leaves(reader, files_strip(&reader->files)))) {
 		stripped->next = file->stripped;
 		file->stripped = stripped;
 	}
 	file->frames = file->share->frames;
 	file->work.call = source_open;
-	disk_submit(disk, &file->work, file->share);
+	reader_submit(reader, &file->work, file->share);
 }
 
-static void source_done(struct disk *disk, struct file *file)
+static void source_done(struct reader *reader, struct file *file)
 {
 	int error = file->work.result < 0 ? (int)-file->work.result : 0;
 
-	disk->reserved -= file->reserved;
-	disk->indexes_bytes -= file->reserved;
+	reader->reserved -= file->reserved;
+	reader->indexes_bytes -= file->reserved;
 	if (error == EMFILE || error == ENFILE) { /* of what lies beside it: as with itself */
-		file->opening.old = files_rob(&disk->files, &file->opening.source);
-		source_leaves(disk, file->opening.source);
+		file->opening.old = files_rob(&reader->files, &file->opening.source);
+		source_leaves(reader, file->opening.source);
 	}
 	if (error == 0) {
 		uint64_t bytes = file->source ? file->source->facts.index_bytes : 0;
 
-		disk->indexes_bytes += bytes;
-		disk->index_largest = bytes > disk->index_largest ? bytes : disk->index_largest;
-		file_ready(disk, file);
+		reader->indexes_bytes += bytes;
+		reader->index_largest =
+			bytes > reader->index_largest ? bytes : reader->index_largest;
+		file_ready(reader, file);
 	} else if (file->opening.old >= 0) {
-		source_begin(disk, file);
+		source_begin(reader, file);
 	} else {
-		file_fail(disk, file, DISK_ERRNO, error, file->why);
+		file_fail(reader, file, READER_ERRNO, error, file->why);
 	}
 }
 
-static void opening_done(struct disk *disk, struct file *file)
+static void opening_done(struct reader *reader, struct file *file)
 {
-	char why[DISK_WHY_BYTES];
+	char why[READER_WHY_BYTES];
 
 	if (file->work.call) {
-		source_done(disk, file);
+		source_done(reader, file);
 		return;
 	}
 	if (file->work.result < 0) {
-		file_refused(disk, file, (int)-file->work.result);
+		file_refused(reader, file, (int)-file->work.result);
 		return;
 	}
 	file->fd = (int)file->work.result;
@@ -825,27 +828,27 @@ static void opening_done(struct disk *disk, struct file *file)
 	struct stat st = stat_of(&file->opening.found);
 
 	if (!dataset_same_shard(file->dataset, file->shard, &st, why, sizeof(why)))
-		file_fail(disk, file, DISK_REPLACED, 0, why);
+		file_fail(reader, file, READER_REPLACED, 0, why);
 	else if (!has_source(file))
-		file_ready(disk, file);
+		file_ready(reader, file);
 	else
-		source_begin(disk, file);
+		source_begin(reader, file);
 }
 
 /* ---- is it still the same file? ---- */
 
-static void disk_warn(struct disk *disk, const struct file *file)
+static void reader_warn(struct reader *reader, const struct file *file)
 {
-	if (disk->warnings++ > 0)
+	if (reader->warnings++ > 0)
 		return;
-	snprintf(disk->warning, sizeof(disk->warning),
+	snprintf(reader->warning, sizeof(reader->warning),
 		"%.800s: its ctime changed while it was open (mode, owner, links or name), the "
 		"sampled bytes "
 		"did not: going on",
 		file->path);
 }
 
-static void file_looked(struct disk *disk, struct file *file)
+static void file_looked(struct reader *reader, struct file *file)
 {
 	struct requests held = STAILQ_HEAD_INITIALIZER(held);
 	struct watch *w = &file->watch;
@@ -853,68 +856,69 @@ static void file_looked(struct disk *disk, struct file *file)
 
 	STAILQ_CONCAT(&held, &w->held);
 	/* One that was changed is kept: opened anew it might pass for the one that was listed. */
-	if (w->fault == DISK_ERRNO)
+	if (w->fault == READER_ERRNO)
 		files_forget(file);
-	if (w->fault == DISK_OK && w->touched)
-		disk_warn(disk, file);
-	watch_end(&disk->watched, file);
+	if (w->fault == READER_OK && w->touched)
+		reader_warn(reader, file);
+	watch_end(&reader->watched, file);
 	while ((request = STAILQ_FIRST(&held))) {
 		STAILQ_REMOVE_HEAD(&held, link);
-		files_put(&disk->files, file);
-		if (w->fault == DISK_OK) {
-			request_finish(disk, request, request->done.fault, request->done.error);
+		files_put(&reader->files, file);
+		if (w->fault == READER_OK) {
+			request_finish(reader, request, request->done.fault, request->done.error);
 			continue;
 		}
 		snprintf(request->why, sizeof(request->why), "%s", w->why);
-		request_fail(disk, request, w->fault, w->error);
+		request_fail(reader, request, w->fault, w->error);
 	}
 }
 
 /* Returns whether the backend has something to start. */
-static bool disk_look(struct disk *disk)
+static bool reader_look(struct reader *reader)
 {
 	bool submitted = false;
 	struct file *file;
 
-	while ((file = watch_next(&disk->watched))) {
+	while ((file = watch_next(&reader->watched))) {
 		if (watch_look(file)) {
-			file_looked(disk, file);
+			file_looked(reader, file);
 			continue;
 		}
-		disk_submit(disk, &file->watch.work, file->share);
+		reader_submit(reader, &file->watch.work, file->share);
 		submitted = true;
 	}
 	return submitted;
 }
 
-static void work_done(struct disk *disk, struct disk_work *work)
+static void work_done(struct reader *reader, struct io_work *work)
 {
 	work_begun(work, false);
 	if (work->look)
-		file_looked(disk, work->look);
+		file_looked(reader, work->look);
 	else if (work->opening)
-		opening_done(disk, (struct file *)((char *)work - offsetof(struct file, work)));
+		opening_done(reader, (struct file *)((char *)work - offsetof(struct file, work)));
 	else
-		read_done(disk, (struct request *)((char *)work - offsetof(struct request, work)));
+		read_done(
+			reader, (struct request *)((char *)work - offsetof(struct request, work)));
 }
 
 /* A fault is handed up alone: the next read that is queued may take its request, and its text with
  * that. */
-static unsigned take_finished(struct disk *disk, struct disk_done *done, unsigned max)
+static unsigned take_finished(struct reader *reader, struct reader_done *done, unsigned max)
 {
 	unsigned count = 0;
 	struct request *request;
 
-	while (count < max && (request = STAILQ_FIRST(&disk->finished))) {
-		if (count > 0 && request->done.fault != DISK_OK)
+	while (count < max && (request = STAILQ_FIRST(&reader->finished))) {
+		if (count > 0 && request->done.fault != READER_OK)
 			break;
-		STAILQ_REMOVE_HEAD(&disk->finished, link);
-		STAILQ_INSERT_HEAD(&disk->unused, request, link);
+		STAILQ_REMOVE_HEAD(&reader->finished, link);
+		STAILQ_INSERT_HEAD(&reader->unused, request, link);
 		done[count++] = request->done;
-		if (request->done.fault != DISK_OK)
+		if (request->done.fault != READER_OK)
 			break;
 	}
-	disk->in_flight -= count;
+	reader->in_flight -= count;
 	return count;
 }
 
@@ -926,61 +930,61 @@ static int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Returns whether the caller of disk_reap() has a reason to look: something ended, or a kick. */
-static bool disk_turn(struct disk *disk, int64_t deadline_ns)
+/* Returns whether the caller of reader_reap() has a reason to look: something ended, or a kick. */
+static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 {
-	struct disk_work *works[BATCH];
+	struct io_work *works[BATCH];
 	bool kicked = false;
-	unsigned count = disk->ops->reap(disk->backend, works, BATCH, deadline_ns, &kicked);
+	unsigned count = reader->ops->reap(reader->backend, works, BATCH, deadline_ns, &kicked);
 
 	for (unsigned i = 0; i < count; i++)
-		work_done(disk, works[i]);
-	disk_unpark(disk);
-	disk_commit(disk);
-	if (disk_look(disk))
-		disk->ops->commit(disk->backend);
-	return kicked || !STAILQ_EMPTY(&disk->finished);
+		work_done(reader, works[i]);
+	reader_unpark(reader);
+	reader_commit(reader);
+	if (reader_look(reader))
+		reader->ops->commit(reader->backend);
+	return kicked || !STAILQ_EMPTY(&reader->finished);
 }
 
-unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int timeout_ms)
+unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned max, int timeout_ms)
 {
 	assert(max >= 1 && timeout_ms >= 0);
-	bool look = disk_turn(disk, 0);
+	bool look = reader_turn(reader, 0);
 
 	if (!look && timeout_ms > 0) {
 		int64_t deadline_ns = now_ns() + timeout_ms * INT64_C(1000000);
 
 		while (!look && now_ns() < deadline_ns)
-			look = disk_turn(disk, deadline_ns);
+			look = reader_turn(reader, deadline_ns);
 	}
-	return take_finished(disk, done, max);
+	return take_finished(reader, done, max);
 }
 
-void disk_tick(struct disk *disk)
+void reader_tick(struct reader *reader)
 {
-	shares_tick(&disk->shares);
-	for (unsigned i = 0; i < disk->depth; i++) {
-		struct request *request = &disk->request[i];
+	shares_tick(&reader->shares);
+	for (unsigned i = 0; i < reader->depth; i++) {
+		struct request *request = &reader->request[i];
 
-		share_tick(share_of(disk, request), &request->work, request->file);
+		share_tick(share_of(reader, request), &request->work, request->file);
 	}
-	for (unsigned i = 0; i < disk->files.count; i++) {
-		struct file *file = &disk->files.file[i];
+	for (unsigned i = 0; i < reader->files.count; i++) {
+		struct file *file = &reader->files.file[i];
 
 		share_tick(file->share, &file->work, file);
 		share_tick(file->share, &file->watch.work, file);
 	}
-	shares_ticked(&disk->shares, disk->ops, disk->backend);
-	disk_unpark(
-		disk); /* where a stream is slow no longer, nothing else may come back to do it */
+	shares_ticked(&reader->shares, reader->ops, reader->backend);
+	reader_unpark(
+		reader); /* where a stream is slow no longer, nothing else may come back to do it */
 }
 
-struct disk_hang disk_hang(const struct disk *disk, uint32_t stream)
+struct reader_hang reader_hang(const struct reader *reader, uint32_t stream)
 {
-	return disk->shares.share[stream].hang;
+	return reader->shares.share[stream].hang;
 }
 
-void disk_kick(struct disk *disk)
+void reader_kick(struct reader *reader)
 {
-	disk->ops->kick(disk->backend);
+	reader->ops->kick(reader->backend);
 }

@@ -132,7 +132,7 @@ static struct io_uring_sqe *ring_entry(struct io_uring *ring)
 	return sqe;
 }
 
-static void uring_submit(void *backend, struct disk_work *work)
+static void uring_submit(void *backend, struct io_work *work)
 {
 	struct uring *u = backend;
 
@@ -170,13 +170,13 @@ static void uring_commit(void *backend)
 
 /* ---- completions ---- */
 
-static unsigned uring_harvest(struct uring *u, struct disk_work **done, unsigned max, bool *kicked)
+static unsigned uring_harvest(struct uring *u, struct io_work **done, unsigned max, bool *kicked)
 {
 	struct io_uring_cqe *cqe[64];
 	unsigned count = 0, seen = io_uring_peek_batch_cqe(&u->ring, cqe, max < 64 ? max : 64);
 
 	for (unsigned i = 0; i < seen; i++) {
-		struct disk_work *work = io_uring_cqe_get_data(cqe[i]);
+		struct io_work *work = io_uring_cqe_get_data(cqe[i]);
 
 		if (work) {
 			work->result = cqe[i]->res;
@@ -211,7 +211,7 @@ static void uring_wait(struct uring *u, int64_t deadline_ns)
 }
 
 static unsigned uring_reap(
-	void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
 	struct uring *u = backend;
 	unsigned count = uring_harvest(u, done, max, kicked);
@@ -239,7 +239,7 @@ static void uring_kick(void *backend)
 	pool_kick(u->pool);
 }
 
-const struct disk_ops disk_uring = {
+const struct io_ops uring_ops = {
 	.name = "uring",
 	.open = uring_open,
 	.close = uring_close,

@@ -17,32 +17,32 @@
 static void reads_of_all_sizes(void **state)
 {
 	struct shelf *shelf = shelf_new(7, LARGEST_BYTES / 2 + 5000);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 16);
+	checker_open(&checker, *state, 16);
 	for (uint64_t tokens = 1; tokens <= LARGEST_BYTES / 2; tokens = tokens * 3 + 1)
-		read_random(&reader, shelf, 150, tokens);
-	read_random(&reader, shelf, 20, LARGEST_BYTES / 2);
-	assert_string_equal(disk_notes(reader.disk), "");
-	reader_close(&reader);
+		read_random(&checker, shelf, 150, tokens);
+	read_random(&checker, shelf, 20, LARGEST_BYTES / 2);
+	assert_string_equal(reader_notes(checker.reader), "");
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
 static void first_and_last_token(void **state)
 {
 	struct shelf *shelf = shelf_new(4, 4096);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 2);
+	checker_open(&checker, *state, 2);
 	for (uint64_t shard = 0; shard < 4; shard++) {
-		reader_queue(&reader, shelf, shard, 0, 1);
-		reader_queue(&reader, shelf, shard, shelf->tokens[shard] - 1, 1);
-		reader_queue(&reader, shelf, shard, 0, shelf->tokens[shard]);
+		checker_queue(&checker, shelf, shard, 0, 1);
+		checker_queue(&checker, shelf, shard, shelf->tokens[shard] - 1, 1);
+		checker_queue(&checker, shelf, shard, 0, shelf->tokens[shard]);
 	}
-	disk_commit(reader.disk);
-	while (reader.in_flight > 0)
-		reap_right(&reader, shelf);
-	reader_close(&reader);
+	reader_commit(checker.reader);
+	while (checker.in_flight > 0)
+		reap_right(&checker, shelf);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -50,11 +50,11 @@ static void hundred_thousand_reads(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(5, 100000);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, mode, 8);
-	read_random(&reader, shelf, mode->direct ? 10000 : 100000, WINDOW_BYTES / 2);
-	reader_close(&reader);
+	checker_open(&checker, mode, 8);
+	read_random(&checker, shelf, mode->direct ? 10000 : 100000, WINDOW_BYTES / 2);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -63,12 +63,12 @@ static void more_files_than_the_table(void **state)
 	struct shelf *shelf = shelf_new(SHARDS_MOST, 5000);
 
 	for (unsigned files = 1; files <= 9; files += 4) {
-		struct reader reader;
+		struct checker checker;
 
-		reader_open(&reader, *state, files);
-		read_random(&reader, shelf, 3000, WINDOW_BYTES / 2);
+		checker_open(&checker, *state, files);
+		read_random(&checker, shelf, 3000, WINDOW_BYTES / 2);
 		assert_int_equal(open_below(shelf->root), files);
-		reader_close(&reader);
+		checker_close(&checker);
 		assert_int_equal(open_below(shelf->root), 0);
 	}
 	shelf_free(shelf);
@@ -78,27 +78,27 @@ static void more_files_than_the_table(void **state)
 static void a_busy_file_lets_others_in(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 5000);
-	struct reader reader;
-	struct disk_done done[DEPTH];
+	struct checker checker;
+	struct reader_done done[DEPTH];
 	uint64_t tokens = 100, rounds = 0;
 	bool other = false;
 
-	reader_open(&reader, *state, 1);
-	reader_queue(&reader, shelf, 0, 0, tokens);
-	reader_queue(&reader, shelf, 1, 0, tokens);
+	checker_open(&checker, *state, 1);
+	checker_queue(&checker, shelf, 0, 0, tokens);
+	checker_queue(&checker, shelf, 1, 0, tokens);
 	while (!other && rounds++ < 1000) {
-		while (reader.in_flight < DEPTH)
-			reader_queue(&reader, shelf, 0, 0, tokens);
-		disk_commit(reader.disk);
-		unsigned n = reader_reap(&reader, done, 4, 10000);
+		while (checker.in_flight < DEPTH)
+			checker_queue(&checker, shelf, 0, 0, tokens);
+		reader_commit(checker.reader);
+		unsigned n = checker_reap(&checker, done, 4, 10000);
 
 		for (unsigned i = 0; i < n; i++)
-			other |= reader.read[done[i].tag].shard == 1;
+			other |= checker.read[done[i].tag].shard == 1;
 	}
 	assert_true(other);
-	while (reader.in_flight > 0)
-		reap_right(&reader, shelf);
-	reader_close(&reader);
+	while (checker.in_flight > 0)
+		reap_right(&checker, shelf);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -126,7 +126,7 @@ static bool is_cached(const char *path)
 static void reads_of_what_is_not_cached(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
-	struct reader reader;
+	struct checker checker;
 
 	for (unsigned round = 0; round < 5; round++) {
 		for (unsigned s = 0; s < 8; s++)
@@ -135,9 +135,9 @@ static void reads_of_what_is_not_cached(void **state)
 			shelf_free(shelf);
 			skip(); /* TMPDIR is a tmpfs */
 		}
-		reader_open(&reader, *state, 8);
-		read_random(&reader, shelf, 500, WINDOW_BYTES / 2);
-		reader_close(&reader);
+		checker_open(&checker, *state, 8);
+		read_random(&checker, shelf, 500, WINDOW_BYTES / 2);
+		checker_close(&checker);
 	}
 	shelf_free(shelf);
 }
@@ -227,16 +227,16 @@ static struct shelf *shelf_of_swapped(unsigned shards, uint64_t tokens)
 static void shards_that_are_not_plain(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGEST_BYTES / 2 - 200);
-	struct reader reader;
+	struct checker checker;
 
 	for (unsigned round = 0; round < 4; round++) {
 		for (unsigned s = 0; round % 2 == 0 && s < 8; s++)
 			drop_from_cache(shelf_path(shelf, s));
-		reader_open(&reader, *state, 6);
-		read_random(&reader, shelf, 1000, WINDOW_BYTES / 2);
+		checker_open(&checker, *state, 6);
+		read_random(&checker, shelf, 1000, WINDOW_BYTES / 2);
 		for (unsigned s = 0; s < 8; s++)
-			assert_reads(&reader, shelf, s);
-		reader_close(&reader);
+			assert_reads(&checker, shelf, s);
+		checker_close(&checker);
 	}
 	shelf_free(shelf);
 }
@@ -245,24 +245,24 @@ static void shards_that_are_not_plain(void **state)
 static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 {
 	struct shelf *shelf = shelf_of_swapped(8, 5000);
-	struct disk_options options = options_of(mode, 16);
+	struct reader_options options = options_of(mode, 16);
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
-	struct reader reader;
+	struct checker checker;
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
 	options.indexes_bytes = indexes_bytes;
 	atomic_store(&opened, 0);
-	reader_use(&reader, disk_open(&options, note, why, sizeof(why)));
+	checker_use(&checker, reader_open(&options, note, why, sizeof(why)));
 	atomic_store(&held_most, 0);
 	for (unsigned i = 0; i < 24; i++)
-		assert_reads(&reader, shelf, i % 8);
+		assert_reads(&checker, shelf, i % 8);
 	/* One after another: never more than fit, not even while the next is opened. */
 	if (indexes_bytes > 0)
 		assert_in_range(
 			atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
-	read_random(&reader, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
-	reader_close(&reader);
+	read_random(&checker, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
+	checker_close(&checker);
 	shelf_free(shelf);
 	return atomic_load(&opened);
 }
@@ -280,24 +280,24 @@ static void indexes_that_fit_stay(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGE_TOKENS);
 	const struct mode *mode = *state;
-	struct disk_options options = options_of(mode, 16);
+	struct reader_options options = options_of(mode, 16);
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
-	struct reader reader;
+	struct checker checker;
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
 	options.indexes_bytes = 64000;
 	atomic_store(&opened, 0);
-	reader_use(&reader, disk_open(&options, note, why, sizeof(why)));
-	assert_reads(&reader, shelf, 0);
+	checker_use(&checker, reader_open(&options, note, why, sizeof(why)));
+	assert_reads(&checker, shelf, 0);
 	for (unsigned s = 1; s < 8; s++)
-		reader_queue(&reader, shelf, s, 0, 100);
-	disk_commit(reader.disk);
-	while (reader.in_flight > 0)
-		reap_right(&reader, shelf);
-	assert_reads(&reader, shelf, 0);
+		checker_queue(&checker, shelf, s, 0, 100);
+	reader_commit(checker.reader);
+	while (checker.in_flight > 0)
+		reap_right(&checker, shelf);
+	assert_reads(&checker, shelf, 0);
 	assert_int_equal(atomic_load(&opened), 8);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -306,31 +306,31 @@ static void indexes_that_fit_stay(void **state)
 static void truncated_when_open(void **state)
 {
 	struct shelf *shelf = shelf_new(1, 50000);
-	struct reader reader;
-	struct disk_done done;
+	struct checker checker;
+	struct reader_done done;
 
-	reader_open(&reader, *state, 4);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 4);
+	assert_reads(&checker, shelf, 0);
 	assert_return_code(truncate(shelf_path(shelf, 0), DATA_AT + 9001), errno);
-	done = read_once(&reader, shelf, 0, 4000, 501); /* one byte more than there is */
-	assert_int_equal(done.fault, DISK_CHANGED);
-	done = read_once(&reader, shelf, 0, 40000, 500);
-	assert_int_equal(done.fault, DISK_CHANGED);
+	done = read_once(&checker, shelf, 0, 4000, 501); /* one byte more than there is */
+	assert_int_equal(done.fault, READER_CHANGED);
+	done = read_once(&checker, shelf, 0, 40000, 500);
+	assert_int_equal(done.fault, READER_CHANGED);
 	/* Nobody knows whether what is left is as it was. */
-	assert_changed(&reader, shelf, 0, "it was truncated: size was 101030 ");
-	reader_close(&reader);
+	assert_changed(&checker, shelf, 0, "it was truncated: size was 101030 ");
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
 static void truncated_before_open(void **state)
 {
 	struct shelf *shelf = shelf_new(1, 50000);
-	struct reader reader;
+	struct checker checker;
 
-	reader_open(&reader, *state, 4);
+	checker_open(&checker, *state, 4);
 	assert_return_code(truncate(shelf_path(shelf, 0), 100), errno);
-	assert_replaced(&reader, shelf, 0, "size was 101030 ");
-	reader_close(&reader);
+	assert_replaced(&checker, shelf, 0, "size was 101030 ");
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -340,75 +340,75 @@ static void truncated_before_open(void **state)
 static void replaced_by_rename(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
-	struct reader reader;
+	struct checker checker;
 	char other[80];
 
-	reader_open(&reader, *state, 1);
-	assert_reads(&reader, shelf, 0);
+	checker_open(&checker, *state, 1);
+	assert_reads(&checker, shelf, 0);
 	snprintf(other, sizeof(other), "%s/new", shelf->root);
 	write_file(other, shelf->bytes[1], 6000);
 	assert_return_code(rename(other, shelf_path(shelf, 0)), errno);
-	assert_reads(&reader, shelf, 0);
-	assert_reads(&reader, shelf, 1); /* takes the only entry */
-	assert_replaced(&reader, shelf, 0, "inode was ");
-	assert_reads(&reader, shelf, 1);
-	reader_close(&reader);
+	assert_reads(&checker, shelf, 0);
+	assert_reads(&checker, shelf, 1); /* takes the only entry */
+	assert_replaced(&checker, shelf, 0, "inode was ");
+	assert_reads(&checker, shelf, 1);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
 static void rewritten_in_place(void **state)
 {
 	struct shelf *shelf = shelf_new(1, 3000);
-	struct reader reader;
+	struct checker checker;
 	struct timespec times[] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000, .tv_nsec = 5}};
 
-	reader_open(&reader, *state, 4);
+	checker_open(&checker, *state, 4);
 	assert_return_code(utimensat(AT_FDCWD, shelf_path(shelf, 0), times, 0), errno);
-	assert_replaced(&reader, shelf, 0, "mtime (ns) was ");
+	assert_replaced(&checker, shelf, 0, "mtime (ns) was ");
 	identify(shelf, 0);
-	assert_reads(&reader, shelf, 0);
-	reader_close(&reader);
+	assert_reads(&checker, shelf, 0);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
 /* The shard at @path was moved to @aside; @other has been put in its place. */
 static void check_other(
-	struct reader *reader, const struct shelf *shelf, const char *aside, int error)
+	struct checker *checker, const struct shelf *shelf, const char *aside, int error)
 {
 	char path[256];
 
 	snprintf(path, sizeof(path), "%s", shelf_path(shelf, 0));
 	if (error)
-		assert_errno(reader, shelf, 0, error);
+		assert_errno(checker, shelf, 0, error);
 	else
-		assert_replaced(reader, shelf, 0, "size was ");
+		assert_replaced(checker, shelf, 0, "size was ");
 	if (remove(path) < 0)
 		assert_int_equal(errno, ENOENT);
 	assert_return_code(rename(aside, path), errno);
-	assert_reads(reader, shelf, 0); /* the failure was not kept */
-	assert_reads(reader, shelf, 1); /* gives it up */
+	assert_reads(checker, shelf, 0); /* the failure was not kept */
+	assert_reads(checker, shelf, 1); /* gives it up */
 	assert_return_code(rename(path, aside), errno);
 }
 
 static void missing_or_not_a_file(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
-	struct reader reader;
+	struct checker checker;
 	char path[256], aside[80];
 
-	reader_open(&reader, *state, 1);
+	checker_open(&checker, *state, 1);
 	snprintf(path, sizeof(path), "%s", shelf_path(shelf, 0));
 	snprintf(aside, sizeof(aside), "%s/aside", shelf->root);
 	assert_return_code(rename(path, aside), errno);
-	check_other(&reader, shelf, aside, ENOENT);
+	check_other(&checker, shelf, aside, ENOENT);
 	assert_return_code(symlink(path, path), errno);
-	check_other(&reader, shelf, aside, ELOOP);
+	check_other(&checker, shelf, aside, ELOOP);
 	assert_return_code(mkfifo(path, 0600), errno);
-	check_other(&reader, shelf, aside, 0);
+	check_other(&checker, shelf, aside, 0);
 	assert_return_code(mkdir(path, 0700), errno);
-	check_other(&reader, shelf, aside, 0);
+	check_other(&checker, shelf, aside, 0);
 	assert_return_code(rename(aside, path), errno);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -416,32 +416,32 @@ static void missing_or_not_a_file(void **state)
 static void many_wait_for_one_that_fails(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
-	struct reader reader;
-	struct disk_done done[DEPTH];
+	struct checker checker;
+	struct reader_done done[DEPTH];
 	unsigned failed = 0, right = 0;
 
-	reader_open(&reader, *state, 1);
+	checker_open(&checker, *state, 1);
 	assert_return_code(unlink(shelf_path(shelf, 0)), errno);
 	for (unsigned i = 0; i < DEPTH; i++)
-		reader_queue(&reader, shelf, i % 2, i, 100);
-	disk_commit(reader.disk);
-	while (reader.in_flight > 0) {
-		unsigned n = reader_reap(&reader, done, DEPTH, 10000);
+		checker_queue(&checker, shelf, i % 2, i, 100);
+	reader_commit(checker.reader);
+	while (checker.in_flight > 0) {
+		unsigned n = checker_reap(&checker, done, DEPTH, 10000);
 
 		for (unsigned i = 0; i < n; i++) {
-			if (reader.read[done[i].tag].shard == 0) {
+			if (checker.read[done[i].tag].shard == 0) {
 				assert_int_equal(done[i].error, ENOENT);
 				failed++;
 			} else {
-				assert_int_equal(done[i].fault, DISK_OK);
-				assert_right_bytes(&reader, shelf, done[i].tag);
+				assert_int_equal(done[i].fault, READER_OK);
+				assert_right_bytes(&checker, shelf, done[i].tag);
 				right++;
 			}
 		}
 	}
 	assert_int_equal(failed, DEPTH / 2);
 	assert_int_equal(right, DEPTH / 2);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -450,7 +450,7 @@ static void file_system_without_direct(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(1, 3000);
-	struct reader reader;
+	struct checker checker;
 	struct stat st;
 	char paths[] = "vmlinux", root[] = "/sys/kernel/btf";
 	int fd = open("/sys/kernel/btf/vmlinux", O_RDONLY | O_CLOEXEC);
@@ -472,14 +472,14 @@ static void file_system_without_direct(void **state)
 	shelf->identity[0].bytes = (uint64_t)st.st_size;
 	shelf->identity[0].mtime_ns =
 		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
-	reader_open(&reader, mode, 4);
-	read_random(&reader, shelf, 2000, WINDOW_BYTES / 2);
-	read_random(&reader, shelf, 20, LARGEST_BYTES / 2);
-	assert_string_equal(disk_notes(reader.disk),
+	checker_open(&checker, mode, 4);
+	read_random(&checker, shelf, 2000, WINDOW_BYTES / 2);
+	read_random(&checker, shelf, 20, LARGEST_BYTES / 2);
+	assert_string_equal(reader_notes(checker.reader),
 		mode->direct ? "direct: /sys/kernel/btf/vmlinux: its file system refuses O_DIRECT: "
 			       "such shards are read through the page cache"
 			     : "");
-	reader_close(&reader);
+	checker_close(&checker);
 	close(fd);
 	shelf->dataset.root = shelf->root;
 	shelf->dataset.paths = shelf->paths;
@@ -490,51 +490,51 @@ static void file_system_without_direct(void **state)
 
 static void timeout_returns(void **state)
 {
-	struct reader reader;
-	struct disk_done done;
+	struct checker checker;
+	struct reader_done done;
 	int64_t begin;
 
-	reader_open(&reader, *state, 1);
+	checker_open(&checker, *state, 1);
 	for (int i = 0; i < 3; i++) {
 		begin = now_ms();
-		assert_int_equal(disk_reap(reader.disk, &done, 1, 30), 0);
+		assert_int_equal(reader_reap(checker.reader, &done, 1, 30), 0);
 		assert_true(now_ms() - begin >= 29);
 		begin = now_ms();
-		assert_int_equal(disk_reap(reader.disk, &done, 1, 0), 0);
+		assert_int_equal(reader_reap(checker.reader, &done, 1, 0), 0);
 		assert_true(now_ms() - begin < 10000);
 	}
-	reader_close(&reader);
+	checker_close(&checker);
 }
 
-static void *kick_later(void *disk)
+static void *kick_later(void *reader)
 {
 	usleep(20000);
-	disk_kick(disk);
+	reader_kick(reader);
 	return NULL;
 }
 
 /* The timeout is far beyond what a test may take: only the kick ends the wait. */
 static void kick_wakes(void **state)
 {
-	struct reader reader;
-	struct disk_done done;
+	struct checker checker;
+	struct reader_done done;
 	pthread_t thread;
 
-	reader_open(&reader, *state, 1);
+	checker_open(&checker, *state, 1);
 	for (int i = 0; i < 10; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, kick_later, reader.disk), 0);
-		assert_int_equal(disk_reap(reader.disk, &done, 1, 3600000), 0);
+		assert_int_equal(pthread_create(&thread, NULL, kick_later, checker.reader), 0);
+		assert_int_equal(reader_reap(checker.reader, &done, 1, 3600000), 0);
 		pthread_join(thread, NULL);
 	}
-	disk_kick(reader.disk); /* before the wait; two are as good as one */
-	disk_kick(reader.disk);
-	assert_int_equal(disk_reap(reader.disk, &done, 1, 3600000), 0);
-	assert_int_equal(disk_reap(reader.disk, &done, 1, 30), 0);
-	reader_close(&reader);
+	reader_kick(checker.reader); /* before the wait; two are as good as one */
+	reader_kick(checker.reader);
+	assert_int_equal(reader_reap(checker.reader, &done, 1, 3600000), 0);
+	assert_int_equal(reader_reap(checker.reader, &done, 1, 30), 0);
+	checker_close(&checker);
 }
 
 struct kicker {
-	struct disk *disk;
+	struct reader *reader;
 	uint64_t kicks;
 	_Atomic uint64_t seen;
 };
@@ -544,7 +544,7 @@ static void *kick_often(void *argument)
 	struct kicker *kicker = argument;
 
 	for (uint64_t i = 1; i <= kicker->kicks; i++) {
-		disk_kick(kicker->disk);
+		reader_kick(kicker->reader);
 		while (kicker->seen < i)
 			sched_yield();
 	}
@@ -555,27 +555,27 @@ static void *kick_often(void *argument)
 static void no_kick_is_lost(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
-	struct reader reader;
+	struct checker checker;
 	pthread_t thread;
 	uint64_t reads = 0;
 
-	reader_open(&reader, *state, 1);
-	struct kicker kicker = {.disk = reader.disk, .kicks = 2000};
+	checker_open(&checker, *state, 1);
+	struct kicker kicker = {.reader = checker.reader, .kicks = 2000};
 
 	assert_int_equal(pthread_create(&thread, NULL, kick_often, &kicker), 0);
 	while (kicker.seen < kicker.kicks) {
-		struct disk_done done[DEPTH];
+		struct reader_done done[DEPTH];
 
-		if (reads <= kicker.seen / 3 && reader.in_flight == 0)
-			reader_queue(&reader, shelf, reads++ % 2, 0, 100);
-		disk_commit(reader.disk);
-		if (reader_reap(&reader, done, DEPTH, 3600000) == 0)
+		if (reads <= kicker.seen / 3 && checker.in_flight == 0)
+			checker_queue(&checker, shelf, reads++ % 2, 0, 100);
+		reader_commit(checker.reader);
+		if (checker_reap(&checker, done, DEPTH, 3600000) == 0)
 			kicker.seen++;
 		else
-			disk_kick(reader.disk); /* it may have come in the same call */
+			reader_kick(checker.reader); /* it may have come in the same call */
 	}
 	pthread_join(thread, NULL);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -585,23 +585,23 @@ static void close_with_reads_in_flight(void **state)
 	struct rng rng = {.state = 3};
 
 	for (unsigned round = 0; round < 20; round++) {
-		struct reader reader;
+		struct checker checker;
 
 		for (unsigned s = 0; s < 8; s++)
 			drop_from_cache(shelf_path(shelf, s));
-		reader_open(&reader, *state, 1 + round % 8);
+		checker_open(&checker, *state, 1 + round % 8);
 		for (unsigned i = 0; i < DEPTH; i++)
-			queue_random(&reader, shelf, &rng, 20000);
+			queue_random(&checker, shelf, &rng, 20000);
 		if (round % 2)
-			disk_commit(reader.disk);
-		reader_close(&reader);
+			reader_commit(checker.reader);
+		checker_close(&checker);
 		assert_int_equal(open_below(shelf->root), 0);
 	}
 	shelf_free(shelf);
 }
 
 struct leaving {
-	struct reader *reader;
+	struct checker *checker;
 	struct shelf *shelf;
 };
 
@@ -611,8 +611,8 @@ static void *queue_and_leave(void *argument)
 	struct rng rng = {.state = 5};
 
 	for (unsigned i = 0; i < DEPTH; i++)
-		queue_random(leaving->reader, leaving->shelf, &rng, 20000);
-	disk_commit(leaving->reader->disk);
+		queue_random(leaving->checker, leaving->shelf, &rng, 20000);
+	reader_commit(leaving->checker->reader);
 	return NULL;
 }
 
@@ -623,17 +623,17 @@ static void close_after_the_reading_thread(void **state)
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
 
 	for (unsigned round = 0; round < 20; round++) {
-		struct reader reader;
+		struct checker checker;
 		pthread_t thread;
 
 		for (unsigned s = 0; s < 8; s++)
 			drop_from_cache(shelf_path(shelf, s));
-		reader_open(&reader, *state, 4);
-		struct leaving leaving = {.reader = &reader, .shelf = shelf};
+		checker_open(&checker, *state, 4);
+		struct leaving leaving = {.checker = &checker, .shelf = shelf};
 
 		assert_int_equal(pthread_create(&thread, NULL, queue_and_leave, &leaving), 0);
 		pthread_join(thread, NULL);
-		reader_close(&reader);
+		checker_close(&checker);
 		assert_int_equal(open_below(shelf->root), 0);
 	}
 	shelf_free(shelf);
@@ -668,24 +668,24 @@ static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf),
 
 /* Reads each shard as a whole; the errno of the first that failed, -1 if something else is wrong.
  */
-static int read_all(struct disk *disk, const struct shelf *shelf)
+static int read_all(struct reader *reader, const struct shelf *shelf)
 {
 	static char to[LARGEST_BYTES];
-	struct disk_done done;
+	struct reader_done done;
 
 	for (uint64_t s = 0; s < shelf->dataset.table.shards; s++) {
 		uint64_t tokens = shelf->tokens[s];
 
-		disk_queue(disk, &(struct disk_read){.dataset = &shelf->dataset,
-					 .shard = s,
-					 .tokens = tokens,
-					 .to = to});
-		disk_commit(disk);
-		if (disk_reap(disk, &done, 1, 10000) != 1)
+		reader_queue(reader, &(struct reader_read){.dataset = &shelf->dataset,
+					     .shard = s,
+					     .tokens = tokens,
+					     .to = to});
+		reader_commit(reader);
+		if (reader_reap(reader, &done, 1, 10000) != 1)
 			return -1;
-		if (done.fault == DISK_ERRNO)
+		if (done.fault == READER_ERRNO)
 			return done.error;
-		if (done.fault != DISK_OK || memcmp(to, shelf->bytes[s], tokens * 2) != 0)
+		if (done.fault != READER_OK || memcmp(to, shelf->bytes[s], tokens * 2) != 0)
 			return -1;
 	}
 	return 0;
@@ -709,22 +709,22 @@ static void forbidden(
 	const struct mode *mode, struct shelf *shelf, int error, const char *expected_note)
 {
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
-	struct disk_options options = options_of(mode, 4);
+	struct reader_options options = options_of(mode, 4);
 
 	forbid_uring(error);
 	options.io = CONFIG_IO_URING;
-	CHECK(!disk_open(&options, note, why, sizeof(why)));
+	CHECK(!reader_open(&options, note, why, sizeof(why)));
 	CHECK(strncmp(why, "io: uring: io_uring_setup: E", 28) == 0);
 	CHECK(!strchr(why, '\n'));
 	options.io = CONFIG_IO_AUTO;
 
-	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+	struct reader *reader = reader_open(&options, note, why, sizeof(why));
 
-	CHECK(disk);
-	CHECK(strcmp(disk_name(disk), "pread") == 0);
+	CHECK(reader);
+	CHECK(strcmp(reader_name(reader), "pread") == 0);
 	CHECK(strcmp(note, expected_note) == 0);
-	CHECK(read_all(disk, shelf) == 0);
-	disk_close(disk);
+	CHECK(read_all(reader, shelf) == 0);
+	reader_close(reader);
 }
 
 static void forbidden_eperm(const struct mode *mode, struct shelf *shelf)
@@ -771,31 +771,31 @@ static void limit_descriptors(unsigned more)
 static void few_descriptors(const struct mode *mode, struct shelf *shelf)
 {
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
-	struct disk_options options = options_of(mode, 16);
-	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+	struct reader_options options = options_of(mode, 16);
+	struct reader *reader = reader_open(&options, note, why, sizeof(why));
 
-	CHECK(disk);
+	CHECK(reader);
 	limit_descriptors(3);
 	for (int i = 0; i < 5; i++)
-		CHECK(read_all(disk, shelf) == 0);
-	disk_close(disk);
+		CHECK(read_all(reader, shelf) == 0);
+	reader_close(reader);
 }
 
 static void no_descriptors(const struct mode *mode, struct shelf *shelf)
 {
 	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES];
-	struct disk_options options = options_of(mode, 16);
-	struct disk *disk = disk_open(&options, note, why, sizeof(why));
+	struct reader_options options = options_of(mode, 16);
+	struct reader *reader = reader_open(&options, note, why, sizeof(why));
 
-	CHECK(disk);
+	CHECK(reader);
 	limit_descriptors(1);
 	int taken = dup(0);
 
 	CHECK(taken >= 0);
-	CHECK(read_all(disk, shelf) == EMFILE);
+	CHECK(read_all(reader, shelf) == EMFILE);
 	close(taken);
-	CHECK(read_all(disk, shelf) == 0);
-	disk_close(disk);
+	CHECK(read_all(reader, shelf) == 0);
+	reader_close(reader);
 }
 
 /* Megatron's .idx beside each shard: its descriptor is one more while the shard is opened. */
@@ -847,11 +847,11 @@ static void short_of_descriptors_for_indexes(void **state)
 }
 
 static struct {
-	const struct disk_ops *real;
+	const struct io_ops *real;
 	unsigned calls;
 } pool_use;
 
-static void count_calls(void *backend, struct disk_work *work)
+static void count_calls(void *backend, struct io_work *work)
 {
 	pool_use.calls += work->call != NULL;
 	pool_use.real->submit(backend, work);
@@ -874,21 +874,21 @@ static void flat_shelf(struct shelf *shelf, enum shard_type type)
 	d->eos = 0;
 }
 
-static void read_documents(struct reader *reader, const struct shelf *shelf, uint64_t token)
+static void read_documents(struct checker *checker, const struct shelf *shelf, uint64_t token)
 {
 	uint16_t tokens[64];
 	uint32_t count = 0, start[64], found = 0;
-	struct disk_done done;
-	const struct disk_read read = {.dataset = &shelf->dataset,
+	struct reader_done done;
+	const struct reader_read read = {.dataset = &shelf->dataset,
 		.token = token,
 		.tokens = COUNT(tokens),
 		.to = tokens,
 		.annotations = {.count = &count, .start = start}};
 
-	disk_queue(reader->disk, &read);
-	disk_commit(reader->disk);
-	assert_int_equal(disk_reap(reader->disk, &done, 1, 10000), 1);
-	assert_int_equal(done.fault, DISK_OK);
+	reader_queue(checker->reader, &read);
+	reader_commit(checker->reader);
+	assert_int_equal(reader_reap(checker->reader, &done, 1, 10000), 1);
+	assert_int_equal(done.fault, READER_OK);
 	for (uint32_t i = 1; i < COUNT(tokens); i++)
 		if (tokens[i - 1] == shelf->dataset.eos)
 			assert_int_equal(start[found++], i);
@@ -911,25 +911,25 @@ static bool knows_nowait(const char *path)
 static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
 {
 	struct shelf *shelf = shelf_new(1, 3000);
-	struct disk_options options = options_of(mode, 1);
-	struct disk_ops ops;
-	struct reader reader;
+	struct reader_options options = options_of(mode, 1);
+	struct io_ops ops;
+	struct checker checker;
 	char why[LIMIT_TEXT_BYTES];
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
-	pool_use.real = mode->io == CONFIG_IO_URING ? &disk_uring : &disk_pread;
+	pool_use.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	pool_use.calls = 0;
 	ops = *pool_use.real;
 	ops.submit = count_calls;
 	flat_shelf(shelf, type);
-	reader_use(&reader, disk_open_with(&ops, &options, why, sizeof(why)));
+	checker_use(&checker, reader_open_with(&ops, &options, why, sizeof(why)));
 	for (uint64_t token = 0; token < 20; token++)
-		read_documents(&reader, shelf, DATA_AT / 2 - token);
+		read_documents(&checker, shelf, DATA_AT / 2 - token);
 	if (knows_nowait(shelf_path(
 		    shelf, 0))) /* the shard was opened; with O_DIRECT it was sampled once */
 		assert_in_range(pool_use.calls, 1, 1 + mode->direct);
-	reader_close(&reader);
+	checker_close(&checker);
 	shelf_free(shelf);
 }
 
@@ -954,8 +954,8 @@ static void short_of_descriptors(void **state)
 static void memory_is_told(void **state)
 {
 	const struct mode *mode = *state;
-	struct disk_options options = options_of(mode, 4);
-	uint64_t bytes = disk_memory(&options);
+	struct reader_options options = options_of(mode, 4);
+	uint64_t bytes = reader_memory(&options);
 
 	assert_true(bytes > (mode->direct ? DEPTH * (uint64_t)LARGEST_BYTES : 0));
 	assert_true(bytes < (mode->direct ? DEPTH * (uint64_t)LARGEST_BYTES : 0) + 1000000);

@@ -1,7 +1,7 @@
 /*
  * Reading shards. One small interface, two ways of doing it: io_uring, and a pool of threads that
  * pread where io_uring is forbidden (most containers). Same bytes, same errors. The data thread
- * owns a disk; only disk_kick() may be called from others.
+ * owns a reader; only reader_kick() may be called from others.
  *
  * The disk keeps a bounded table of open shards, opens on first use, and compares what it opened
  * with what the dataset listed (size, inode, mtime). Plain shards are read by the backend straight
@@ -9,7 +9,7 @@
  * backend's pool. Before a read is handed up, its file is looked at again (watch.h): a shard that
  * was written to meanwhile is a fault. Short reads are continued. Marks follow the tokens, in the
  * pool where they come from files (annotations_write()). A read is done exactly once: every tag
- * that was queued comes back from disk_reap(), with 0 or an error.
+ * that was queued comes back from reader_reap(), with 0 or an error.
  */
 #ifndef TOKEND_DISK_H
 #define TOKEND_DISK_H
@@ -17,11 +17,11 @@
 #include "daemon/catalog/dataset.h"
 #include "proto/annotations.h"
 
-struct disk;
+struct reader;
 
-struct disk_read {
+struct reader_read {
 	uint64_t tag;	 /* the caller's */
-	uint32_t stream; /* < disk_options.streams: whose share of the disk it uses */
+	uint32_t stream; /* < reader_options.streams: whose share of the disk it uses */
 	const struct dataset *dataset;
 	uint64_t shard;
 	uint64_t token; /* first token */
@@ -30,27 +30,28 @@ struct disk_read {
 	struct annotations annotations; /* of these tokens: what is not NULL is written, too */
 };
 
-enum disk_fault {
-	DISK_OK = 0,
-	DISK_ERRNO,    /* open or read failed; see error */
-	DISK_SHORT,    /* the file ends before the window does */
-	DISK_REPLACED, /* it is not the file that was listed at start */
-	DISK_CHANGED,  /* it was written to while it was open; nothing that was read since its last
-			  look is  handed up as read */
+enum reader_fault {
+	READER_OK = 0,
+	READER_ERRNO,	 /* open or read failed; see error */
+	READER_SHORT,	 /* the file ends before the window does */
+	READER_REPLACED, /* it is not the file that was listed at start */
+	READER_CHANGED, /* it was written to while it was open; nothing that was read since its last
+			 look is  handed up as read */
 };
 
-struct disk_done {
+struct reader_done {
 	uint64_t tag;
-	enum disk_fault fault;
-	int error; /* errno of DISK_ERRNO */
-	/* DISK_REPLACED, DISK_CHANGED: what differs; DISK_ERRNO: what is wrong, or "". Valid until
-	 * the next disk_queue() or disk_reap(), which is why a fault is handed up alone. */
+	enum reader_fault fault;
+	int error; /* errno of READER_ERRNO */
+	/* READER_REPLACED, READER_CHANGED: what differs; READER_ERRNO: what is wrong, or "". Valid
+	 * until the next reader_queue() or reader_reap(), which is why a fault is handed up alone.
+	 */
 	const char *why;
 };
 
-enum { DISK_WHY_BYTES = 256 };
+enum { READER_WHY_BYTES = 256 };
 
-struct disk_options {
+struct reader_options {
 	enum config_io io;
 	bool direct;	/* O_DIRECT through staging of our own */
 	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
@@ -69,48 +70,48 @@ struct disk_options {
  * forbids it;
  * *@note then says so in one line (else ""). CONFIG_IO_URING fails instead.
  */
-struct disk *disk_open(
-	const struct disk_options *options, char *note, char *why, size_t text_bytes);
+struct reader *reader_open(
+	const struct reader_options *options, char *note, char *why, size_t text_bytes);
 /* Waits for what is in flight; its completions are lost. */
-void disk_close(struct disk *disk);
-const char *disk_name(const struct disk *disk); /* "uring" or "pread" */
+void reader_close(struct reader *reader);
+const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
 /* What a disk of these options keeps for itself, to be counted in `memory:`: all of it is allocated
  * when it is opened. */
-uint64_t disk_memory(const struct disk_options *options);
+uint64_t reader_memory(const struct reader_options *options);
 /* "", or one line once a file system refused O_DIRECT and its shards are read through the page
  * cache. */
-const char *disk_notes(const struct disk *disk);
+const char *reader_notes(const struct reader *reader);
 
 /*
  * What happened to open shards since the last call and is no fault, one line for all of it; false:
  * nothing.
  */
-bool disk_warning(struct disk *disk, char *text, size_t text_bytes);
+bool reader_warning(struct reader *reader, char *text, size_t text_bytes);
 
 /* Copies @read. At most depth may be in flight, that is, queued and not yet reaped: the caller
  * counts. */
-void disk_queue(struct disk *disk, const struct disk_read *read);
+void reader_queue(struct reader *reader, const struct reader_read *read);
 /* Starts everything queued. */
-void disk_commit(struct disk *disk);
+void reader_commit(struct reader *reader);
 /*
  * Fills at most @max completions. With none at hand it waits for the first one, for a kick, or for
  * @timeout_ms (0: do not wait), and may return 0.
  */
-unsigned disk_reap(struct disk *disk, struct disk_done *done, unsigned max, int timeout_ms);
+unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned max, int timeout_ms);
 
 /* The oldest read or opening of a stream that does not come back. */
-struct disk_hang {
+struct reader_hang {
 	unsigned ticks; /* since it was begun; 0: there is none */
 	const struct dataset *dataset;
 	uint64_t shard;
 };
 
 /* To be called once a second: looks for what does not come back. */
-void disk_tick(struct disk *disk);
+void reader_tick(struct reader *reader);
 /* Is the stream slow, that is, did one not come back for more than two ticks? */
-struct disk_hang disk_hang(const struct disk *disk, uint32_t stream);
+struct reader_hang reader_hang(const struct reader *reader, uint32_t stream);
 
-/* Makes the current or next disk_reap() return soon. Any thread. */
-void disk_kick(struct disk *disk);
+/* Makes the current or next reader_reap() return soon. Any thread. */
+void reader_kick(struct reader *reader);
 
 #endif

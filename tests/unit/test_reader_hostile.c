@@ -8,7 +8,7 @@ enum { TOKENS = 20000, LIMIT = 30000 };
 
 /* ---- a backend that scribbles ---- */
 
-static const struct disk_ops *real;
+static const struct io_ops *real;
 static bool scribbles;
 static unsigned scribbled;
 
@@ -22,7 +22,7 @@ static void scribbler_close(void *backend)
 	real->close(backend);
 }
 
-static void scribbler_submit(void *backend, struct disk_work *work)
+static void scribbler_submit(void *backend, struct io_work *work)
 {
 	real->submit(backend, work);
 }
@@ -34,7 +34,7 @@ static void scribbler_commit(void *backend)
 
 /* Every bit of what was read becomes 1: no token is below a limit, and each is negative. */
 static unsigned scribbler_reap(
-	void *backend, struct disk_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
 	unsigned n = real->reap(backend, done, max, deadline_ns, kicked);
 
@@ -56,7 +56,7 @@ static void scribbler_slow(void *backend, struct pool_share *share, bool slow)
 	real->slow(backend, share, slow);
 }
 
-static const struct disk_ops scribbler = {
+static const struct io_ops scribbler = {
 	"scribbler",
 	scribbler_open,
 	scribbler_close,
@@ -67,17 +67,17 @@ static const struct disk_ops scribbler = {
 	scribbler_slow,
 };
 
-static struct disk *scribbler_disk(const struct mode *mode)
+static struct reader *scribbler_disk(const struct mode *mode)
 {
-	struct disk_options options = options_of(mode, 4);
+	struct reader_options options = options_of(mode, 4);
 	char why[LIMIT_TEXT_BYTES] = "";
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
-	real = mode->io == CONFIG_IO_URING ? &disk_uring : &disk_pread;
+	real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	scribbles = true;
 	scribbled = 0;
-	return disk_open_with(&scribbler, &options, why, sizeof(why));
+	return reader_open_with(&scribbler, &options, why, sizeof(why));
 }
 
 /* ---- signed tokens, plain ---- */
@@ -102,16 +102,16 @@ static struct shelf *shelf_of(uint32_t bytes, uint64_t bad, uint32_t value)
 	return shelf;
 }
 
-static struct disk_done read_one(
-	struct disk *disk, const struct shelf *shelf, uint64_t token, uint64_t n, char *to)
+static struct reader_done read_one(
+	struct reader *reader, const struct shelf *shelf, uint64_t token, uint64_t n, char *to)
 {
-	struct disk_read read = {
+	struct reader_read read = {
 		.tag = 5, .dataset = &shelf->dataset, .token = token, .tokens = n, .to = to};
-	struct disk_done done;
+	struct reader_done done;
 
-	disk_queue(disk, &read);
-	disk_commit(disk);
-	assert_int_equal(disk_reap(disk, &done, 1, 10000), 1);
+	reader_queue(reader, &read);
+	reader_commit(reader);
+	assert_int_equal(reader_reap(reader, &done, 1, 10000), 1);
 	assert_int_equal(done.tag, 5);
 	return done;
 }
@@ -120,19 +120,19 @@ static void what_is_written_meanwhile_stops_nothing(void **state)
 {
 	for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
 		struct shelf *shelf = shelf_of(bytes, TOKENS, 0);
-		struct disk *disk = scribbler_disk(*state);
+		struct reader *reader = scribbler_disk(*state);
 		char *to = calloc(TOKENS, bytes);
 
-		assert_non_null(disk);
+		assert_non_null(reader);
 		for (uint64_t n = 1; n <= TOKENS; n = n * 3 + 1) {
-			struct disk_done done = read_one(disk, shelf, TOKENS - n, n, to);
+			struct reader_done done = read_one(reader, shelf, TOKENS - n, n, to);
 
-			assert_int_equal(done.fault, DISK_OK);
+			assert_int_equal(done.fault, READER_OK);
 			assert_string_equal(done.why, "");
 			assert_memory_equal(to, shelf->bytes[0] + (TOKENS - n) * bytes, n * bytes);
 		}
 		assert_true(scribbled >= 9);
-		disk_close(disk);
+		reader_close(reader);
 		free(to);
 		shelf_free(shelf);
 	}
@@ -142,21 +142,21 @@ static void refuses(
 	const struct mode *mode, uint32_t bytes, uint64_t bad, uint32_t value, const char *why)
 {
 	struct shelf *shelf = shelf_of(bytes, bad, value);
-	struct disk *disk = scribbler_disk(mode);
+	struct reader *reader = scribbler_disk(mode);
 	char *to = calloc(TOKENS, bytes);
 
-	assert_non_null(disk);
+	assert_non_null(reader);
 	for (unsigned i = 0; i < 2; i++) {
 		scribbles = i == 0; /* what is in the file counts, whoever writes */
-		struct disk_done done = read_one(disk, shelf, 100, TOKENS - 100, to);
+		struct reader_done done = read_one(reader, shelf, 100, TOKENS - 100, to);
 
-		assert_int_equal(done.fault, DISK_ERRNO);
+		assert_int_equal(done.fault, READER_ERRNO);
 		assert_int_equal(done.error, ERANGE);
 		assert_memory_equal(done.why, why, strlen(why));
-		assert_int_equal(read_one(disk, shelf, 0, bad, to).fault, DISK_OK);
+		assert_int_equal(read_one(reader, shelf, 0, bad, to).fault, READER_OK);
 	}
 	assert_int_equal(scribbled, 2);
-	disk_close(disk);
+	reader_close(reader);
 	free(to);
 	shelf_free(shelf);
 }
