@@ -228,7 +228,7 @@ static void dispatch(struct connection *c, const struct wire *w)
 		session_attach(c, w);
 		return;
 	case WIRE_CHECKPOINT:
-		save_checkpoint(c, w);
+		snapshot_save(c, w);
 		return;
 	case WIRE_PENDING:
 		request_pending(c);

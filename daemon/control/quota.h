@@ -8,7 +8,7 @@
  * no limit themselves.
  *
  * state_dir: a user may write 256 files at once and then 10 a second, and begin 64 runs at once and
- * then one every two seconds; 16,384 in all. A run has at most 16,384 snapshots (store.h).
+ * then one every two seconds; 16,384 in all. A run has at most 16,384 snapshots (snapshot_file.h).
  */
 #ifndef TOKEND_QUOTA_H
 #define TOKEND_QUOTA_H

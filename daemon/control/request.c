@@ -101,7 +101,7 @@ uint64_t request_number(const struct session *s)
 static void show(struct session *s)
 {
 	atomic_store_explicit(
-		&s->segment.ring.header->request, request_number(s), memory_order_release);
+		&s->memory.ring.header->request, request_number(s), memory_order_release);
 }
 
 /* To all sessions of a run, whatever has become of its request. */

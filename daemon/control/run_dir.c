@@ -1,7 +1,7 @@
 #include "daemon/control/run_dir.h"
 
+#include "daemon/control/durable.h"
 #include "daemon/control/log.h"
-#include "daemon/control/store.h"
 #include "proto/order.h"
 #include "proto/wire.h"
 
@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,16 +28,6 @@ bool run_dir_path(const struct run_place *place, char *path)
 	int n = snprintf(path, PATH_MAX, "%s/%s/%s", place->state_dir, place->stream, place->run);
 
 	return n > 0 && n < PATH_MAX;
-}
-
-bool run_dir_temporary(char name[RUN_TEMPORARY_BYTES])
-{
-	uint64_t random;
-
-	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
-		return false;
-	snprintf(name, RUN_TEMPORARY_BYTES, ".%016" PRIx64 ".new", random);
-	return true;
 }
 
 /* Also the fixed names of earlier versions, .TAG.new and .TAG.link. No tag begins with a dot. */
@@ -221,7 +210,7 @@ static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t 
 static bool read_owner(int at, uid_t *owner)
 {
 	char text[32];
-	ssize_t n = store_read_file(at, ".owner", text, sizeof(text) - 1);
+	ssize_t n = durable_read_file(at, ".owner", text, sizeof(text) - 1);
 	uint64_t uid;
 
 	*owner = RUN_NOBODY;
@@ -251,12 +240,12 @@ uid_t run_dir_owner(const char *path, bool *known)
 /* Appears whole. We hold the lock, so nobody else writes it. */
 static bool write_owner(int at, uid_t uid)
 {
-	char beside[RUN_TEMPORARY_BYTES], text[32];
+	char beside[DURABLE_NAME_BYTES], text[32];
 	int n = snprintf(text, sizeof(text), "%u\n", (unsigned)uid);
 
-	if (!run_dir_temporary(beside))
+	if (!durable_temporary(beside))
 		return false;
-	if (store_write_file(at, beside, text, (size_t)n) &&
+	if (durable_write_file(at, beside, text, (size_t)n) &&
 		renameat(at, beside, at, ".owner") == 0)
 		return fsync(at) == 0;
 
@@ -382,7 +371,7 @@ bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why,
 	*dir = (struct run_dir){.at = -1, .lock = 0, .owner = RUN_NOBODY};
 	if (!run_dir_path(place, path))
 		return log_why(why, why_bytes, "state_dir: the path is too long");
-	if (store_make_directories(path))
+	if (durable_make_directories(path))
 		dir->at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir->at >= 0 && open_locks(place)) {
 		tell_neighbour(place);

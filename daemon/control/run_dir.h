@@ -25,8 +25,6 @@
 
 #define RUN_NOBODY ((uid_t)-1) /* owner of a run that has none */
 
-enum { RUN_TEMPORARY_BYTES = 32 };
-
 /* What a job of the keeper says about a run. Holds copies: a job may outlive everything else. */
 struct run_place {
 	char state_dir[PATH_MAX];
@@ -59,7 +57,5 @@ uid_t run_dir_owner(const char *path, bool *known);
 unsigned run_dir_sweep(const struct run_place *place);
 /* STATE_DIR/STREAM/RUN in @path, of PATH_MAX bytes. False: too long. */
 bool run_dir_path(const struct run_place *place, char *path);
-/* A name for a new temporary file. False with errno. */
-bool run_dir_temporary(char name[RUN_TEMPORARY_BYTES]);
 
 #endif

@@ -2,9 +2,9 @@
 
 #include "daemon/control/keeper.h"
 #include "daemon/control/log.h"
-#include "daemon/control/mixes.h"
+#include "daemon/control/mix_log.h"
 #include "daemon/control/server.h"
-#include "daemon/control/store.h"
+#include "daemon/control/snapshot_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -176,7 +176,7 @@ static void set_owner(struct server *server, struct run *run, uid_t owner)
 		quota_has_run(quota);
 }
 
-bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refusal *r)
+bool runs_claim(struct session *s, const struct mix_log_noted *noted, struct refusal *r)
 {
 	struct server *server = s->connection->server;
 	struct run *run = get(server->runs, s->stream->config->name, s->run);
@@ -272,7 +272,7 @@ struct note {
 	struct server *server;
 	struct run_place place;
 	uint64_t checksum;
-	struct mixes_noted noted;
+	struct mix_log_noted noted;
 	size_t n;
 	char bytes[];
 };
@@ -281,7 +281,7 @@ static void note_work(struct keeper_job *job)
 {
 	struct note *note = (struct note *)job;
 
-	mixes_note(&note->place, note->checksum, note->bytes, note->n, &note->noted);
+	mix_log_note(&note->place, note->checksum, note->bytes, note->n, &note->noted);
 }
 
 static void note_done(struct keeper_job *job)
@@ -320,16 +320,16 @@ static struct note *note_new(struct server *server, const struct run_place *plac
 	note->server = server;
 	note->place = *place;
 	note->checksum = checksum;
-	note->noted = (struct mixes_noted){.owner = RUN_NOBODY};
+	note->noted = (struct mix_log_noted){.owner = RUN_NOBODY};
 	note->n = n;
 	memcpy(note->bytes, bytes, n);
 	return note;
 }
 
-struct mixes_noted runs_note(struct server *server, const struct run_place *place,
+struct mix_log_noted runs_note(struct server *server, const struct run_place *place,
 	uint64_t checksum, const void *bytes, size_t n)
 {
-	struct mixes_noted noted = {.owner = RUN_NOBODY};
+	struct mix_log_noted noted = {.owner = RUN_NOBODY};
 	struct note *note = note_new(server, place, checksum, bytes, n);
 
 	if (note && keeper_await(server->keeper, &note->job, NOTE_MS)) {
@@ -349,7 +349,7 @@ void runs_note_again(const struct session *s)
 	struct note *note;
 
 	runs_place(server, s->connection->uid, s->stream->config->name, s->run, &place);
-	note = note_new(server, &place, mixes_checksum(cursor), bytes, n);
+	note = note_new(server, &place, mix_log_checksum(cursor), bytes, n);
 	if (note)
 		keeper_give(server->keeper, &note->job);
 }

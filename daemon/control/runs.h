@@ -11,7 +11,7 @@
 #ifndef TOKEND_RUNS_H
 #define TOKEND_RUNS_H
 
-#include "daemon/control/mixes.h"
+#include "daemon/control/mix_log.h"
 #include "daemon/control/run_dir.h"
 
 #include <stdbool.h>
@@ -44,7 +44,7 @@ void runs_rename(const struct connection *c, const struct stream *stream, char *
 bool runs_begin(struct session *s, struct refusal *r);
 /* @s is attached: its user, unless privileged, becomes the owner if there is none. False: somebody
  * was faster, also in another daemon with this state_dir, which @noted says. */
-bool runs_claim(struct session *s, const struct mixes_noted *noted, struct refusal *r);
+bool runs_claim(struct session *s, const struct mix_log_noted *noted, struct refusal *r);
 /* May the user of @c change this run? */
 bool runs_may_change(const struct connection *c, const struct stream *stream, const char *run);
 
@@ -64,7 +64,7 @@ void runs_found(struct server *server, const char *stream, const char *run, uid_
  * moment for that, and not at all while state_dir does not answer; then it is added later. What is
  * known by then.
  */
-struct mixes_noted runs_note(struct server *server, const struct run_place *place,
+struct mix_log_noted runs_note(struct server *server, const struct run_place *place,
 	uint64_t checksum, const void *bytes, size_t n);
 /* On the loop: adds the cursor that @s, which is fed, attached with once more. It is written later.
  */

@@ -6,7 +6,7 @@
  *   connection.c  one client's socket: packets in, packets out, who it is, when it dies
  *   session.c     attach and what it owns, and its end
  *   twins.c       two processes that read for one rank
- *   save.c        snapshots, asked for by a session
+ *   snapshot.c    snapshots, asked for by a session
  *   runs.c        whose each run is
  *   keeper.c      the thread that makes all calls on state_dir; errand.c: who waits for it
  *   request.c     an operator's word to a run, and what its sessions answer
@@ -28,8 +28,8 @@
 #include "daemon/control/metrics.h"
 #include "daemon/control/pace.h"
 #include "daemon/control/quota.h"
+#include "daemon/control/ring_memory.h"
 #include "daemon/control/runs.h"
-#include "daemon/control/segment.h"
 #include "proto/wire.h"
 
 #include <uv.h>
@@ -137,14 +137,14 @@ struct session {
 	const struct stream *stream;
 	uint32_t id;
 	uint64_t rank, world, micro_batch, peer, slots;
-	uint64_t node; /* of NUMA, as the client said, or SEGMENT_ANYWHERE */
+	uint64_t node; /* of NUMA, as the client said, or RING_MEMORY_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes;		  /* of its ring, out of memory: */
 	struct session *replaces; /* the ring that its client leaves for this one, until that is
 				     gone; or NULL */
 	uint64_t lent;		  /* bytes that `memory:` does not count meanwhile */
 	uint64_t outlived_ms;	  /* when it last outlived a session that replaced it, or 0 */
-	struct segment segment;
+	struct ring_memory memory;
 	struct feed *feed;
 	bool fed;      /* the data thread has the feed */
 	bool helper;   /* operators' requests are not for it */
@@ -185,9 +185,9 @@ void connection_close(struct connection *c);
 void connection_settle(struct connection *c);
 
 /* Each of these carries out one message. */
-void session_attach(struct connection *c, const struct wire *w);  /* session.c */
-void save_checkpoint(struct connection *c, const struct wire *w); /* save.c */
-void request_new(struct connection *c, const struct wire *w);	  /* hang.c */
+void session_attach(struct connection *c, const struct wire *w); /* session.c */
+void snapshot_save(struct connection *c, const struct wire *w);	 /* snapshot.c */
+void request_new(struct connection *c, const struct wire *w);	 /* hang.c */
 /* Once a second. */
 void hang_clock(struct server *server);
 const struct reader_hang *hang_of(const struct server *server, const struct stream *stream);

@@ -8,9 +8,9 @@
  * and the connection may close. A job in the pool holds its connection open until it is back.
  */
 #include "daemon/control/log.h"
-#include "daemon/control/mixes.h"
+#include "daemon/control/mix_log.h"
 #include "daemon/control/server.h"
-#include "daemon/control/store.h"
+#include "daemon/control/snapshot_file.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -39,11 +39,11 @@ struct attach_job {
 	struct ring_geometry geometry;
 	enum start start;
 	uint64_t position;
-	char tag[STORE_TAG_BYTES], former[STORE_TAG_BYTES];
+	char tag[SNAPSHOT_TAG_BYTES], former[SNAPSHOT_TAG_BYTES];
 	size_t cursor_bytes;
 	struct cursor cursor;
 	uint64_t fingerprint;
-	struct mixes_noted noted;
+	struct mix_log_noted noted;
 	bool ok;
 	bool replaces;	  /* another ring of its client, which goes then */
 	uint64_t used_ns; /* CPU time */
@@ -134,7 +134,7 @@ static void session_free(struct session *s)
 
 	assert(!s->fed);
 	feed_free(s->feed);
-	segment_free(&s->segment);
+	ring_memory_free(&s->memory);
 	end_pairs(s);
 	server->memory_bytes -= s->bytes;
 	quota_return(s->connection->quota, s->bytes);
@@ -150,7 +150,7 @@ static void unmap_work(uv_work_t *work)
 	struct session *s = work->data;
 	uint64_t begin = pace_clock();
 
-	segment_free(&s->segment);
+	ring_memory_free(&s->memory);
 	s->used_ns = pace_clock() - begin;
 }
 
@@ -225,7 +225,7 @@ static bool read_coordinates(
 	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
-	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : SEGMENT_ANYWHERE;
+	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return refuse(r, "attach", "run",
 			"not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
@@ -336,7 +336,7 @@ static bool make_cursor(struct attach_job *job)
 
 /* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills
  * instead of failing, so we look first. */
-static bool make_segment(struct attach_job *job)
+static bool make_memory(struct attach_job *job)
 {
 	struct session *s = job->session;
 	struct cgroup *cgroup = job->connection->server->options->cgroup;
@@ -349,7 +349,7 @@ static bool make_segment(struct attach_job *job)
 			" that cgroup %s may use: raise its limit, or take fewer slots",
 			s->slots, s->bytes, room.left, room.limit, room.path);
 
-	bool made = segment_new(&s->segment, &job->geometry, s->node) ||
+	bool made = ring_memory_new(&s->memory, &job->geometry, s->node) ||
 		    refuse_passing(&job->refusal, "memory", "ring",
 			    "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
 
@@ -365,7 +365,7 @@ static bool make_feed(struct attach_job *job)
 	struct feed_source source[LIMIT_DATASETS];
 	const struct catalog *catalog = job->connection->server->options->catalog;
 
-	if (!make_segment(job))
+	if (!make_memory(job))
 		return false;
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
@@ -378,7 +378,7 @@ static bool make_feed(struct attach_job *job)
 						 .run = order_name_hash(s->run, strlen(s->run)),
 						 .rank = s->rank,
 						 .world = s->world,
-						 .ring = s->segment.ring,
+						 .ring = s->memory.ring,
 						 .source = source,
 					 });
 	return s->feed || refuse_passing(&job->refusal, "memory", "feed", "out of memory");
@@ -396,7 +396,7 @@ static void attach_work(uv_work_t *work)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
-	job->noted = runs_note(job->connection->server, &job->place, mixes_checksum(&job->cursor),
+	job->noted = runs_note(job->connection->server, &job->place, mix_log_checksum(&job->cursor),
 		job->bytes, job->cursor_bytes);
 	job->fingerprint =
 		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro_batch);
@@ -407,7 +407,7 @@ static void send_feed(struct attach_job *job)
 {
 	struct session *s = job->session;
 	struct wire w = {.op = WIRE_FEED};
-	int fds[] = {s->segment.meta_fd, s->segment.data_fd};
+	int fds[] = {s->memory.meta_fd, s->memory.data_fd};
 
 	wire_set_bytes(&w, WIRE_CURSOR, job->bytes, job->cursor_bytes);
 	wire_set(&w, WIRE_FINGERPRINT, job->fingerprint);
@@ -417,14 +417,14 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_ID, s->id);
 	wire_set_text(&w, WIRE_RUN, s->run);
 	connection_send(job->connection, &w, fds, 2);
-	segment_close_fds(&s->segment);
+	ring_memory_close_fds(&s->memory);
 }
 
 /* A ring that could not be put where its client runs. */
 static void tell_node(struct session *s)
 {
 	struct server *server = s->connection->server;
-	int error = s->segment.node_error;
+	int error = s->memory.node_error;
 
 	if (error == 0 || (error != EINVAL && server->nodes_forbidden))
 		return;
@@ -468,8 +468,8 @@ static void load_work(struct keeper_job *work)
 	struct attach_job *job = (struct attach_job *)work;
 	char text[600];
 
-	job->cursor_bytes = store_load(job->place.state_dir, job->place.stream, job->place.run,
-		job->tag, job->bytes, job->former, text, sizeof(text));
+	job->cursor_bytes = snapshot_file_load(job->place.state_dir, job->place.stream,
+		job->place.run, job->tag, job->bytes, job->former, text, sizeof(text));
 	job->ok = job->cursor_bytes > 0 ||
 		  refuse(&job->refusal, "cursor", "tag", "%s%s%s", text,
 			  job->former[0] ? "; the one before it is kept as " : "", job->former);
@@ -516,7 +516,7 @@ static struct session *session_new(struct connection *c)
 		return NULL;
 	s->connection = c;
 	s->id = id;
-	s->segment.meta_fd = s->segment.data_fd = -1;
+	s->memory.meta_fd = s->memory.data_fd = -1;
 	server->session[id] = s;
 	server->sessions++;
 	c->session = s;
@@ -664,7 +664,7 @@ static void vacate_work(uv_work_t *work)
 	struct session *s = work->data;
 	uint64_t begin = pace_clock();
 
-	segment_vacate(&s->segment);
+	ring_memory_vacate(&s->memory);
 	s->used_ns = pace_clock() - begin;
 }
 

@@ -30,8 +30,8 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
 	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);
 	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
-	if (s->segment.node != SEGMENT_ANYWHERE)
-		wire_set(&w, WIRE_NODE, s->segment.node);
+	if (s->memory.node != RING_MEMORY_ANYWHERE)
+		wire_set(&w, WIRE_NODE, s->memory.node);
 	if (counters.pinned != 0)
 		wire_set(&w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
 	hang_put(hang_of(s->connection->server, s->stream), &w, path, sizeof(path));

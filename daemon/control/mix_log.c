@@ -1,7 +1,7 @@
-#include "daemon/control/mixes.h"
+#include "daemon/control/mix_log.h"
 
+#include "daemon/control/durable.h"
 #include "daemon/control/log.h"
-#include "daemon/control/store.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ struct log_of {
 static struct seen all_seen[RUNS];
 static unsigned next_seen;
 
-uint64_t mixes_checksum(const struct cursor *cursor)
+uint64_t mix_log_checksum(const struct cursor *cursor)
 {
 	struct cursor begin = *cursor; /* shares everything; only encoded */
 	char bytes[LIMIT_CURSOR_BYTES];
@@ -115,9 +115,9 @@ static bool holds(const struct log_of *log, uint64_t number)
 	char bytes[LIMIT_CURSOR_BYTES], name[32];
 
 	name_of(number, name);
-	ssize_t n = store_read_file(log->at, name, bytes, sizeof(bytes));
+	ssize_t n = durable_read_file(log->at, name, bytes, sizeof(bytes));
 	bool same = n > 0 && cursor_decode(&cursor, bytes, (size_t)n, &why) &&
-		    mixes_checksum(&cursor) == log->checksum;
+		    mix_log_checksum(&cursor) == log->checksum;
 
 	cursor_free(&cursor);
 	return same;
@@ -127,12 +127,12 @@ static bool holds(const struct log_of *log, uint64_t number)
  * number. */
 static bool add(const struct log_of *log, uint64_t number, const void *bytes, size_t n)
 {
-	char beside[RUN_TEMPORARY_BYTES], name[32];
+	char beside[DURABLE_NAME_BYTES], name[32];
 
-	if (!run_dir_temporary(beside))
+	if (!durable_temporary(beside))
 		return false;
 	name_of(number, name);
-	bool done = store_write_file(log->at, beside, bytes, n) &&
+	bool done = durable_write_file(log->at, beside, bytes, n) &&
 		    linkat(log->at, beside, log->at, name, 0) == 0;
 	int error = errno;
 
@@ -142,7 +142,7 @@ static bool add(const struct log_of *log, uint64_t number, const void *bytes, si
 }
 
 /* In an open directory. False with errno. */
-static bool note(struct log_of *log, const void *bytes, size_t n, struct mixes_noted *noted)
+static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_log_noted *noted)
 {
 	uint64_t last;
 
@@ -165,7 +165,7 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mixes_n
 
 /* In the directory of the run, which is locked. False with errno. */
 static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
-	size_t n, struct mixes_noted *noted)
+	size_t n, struct mix_log_noted *noted)
 {
 	if (mkdirat(dir->at, "mixes", 0755) == 0) {
 		if (fsync(dir->at) < 0)
@@ -207,15 +207,15 @@ static bool is_noted(const struct log_of *log, const struct run_place *place)
 	       exists(log, seen->number) && !exists(log, seen->number + 1);
 }
 
-bool mixes_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
-	struct mixes_noted *noted)
+bool mix_log_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
+	struct mix_log_noted *noted)
 {
 	struct log_of log = {
 		.at = -1, .checksum = checksum, .seen = find_seen(place->stream, place->run)};
 	char why[LIMIT_TEXT_BYTES];
 	struct run_dir dir;
 
-	*noted = (struct mixes_noted){.owner = log.seen->owner};
+	*noted = (struct mix_log_noted){.owner = log.seen->owner};
 	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir,
 		    place->stream, place->run) >= (int)sizeof(log.directory)) {
 		complain(&log, place, "state_dir: the path is too long");

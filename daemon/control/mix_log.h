@@ -7,16 +7,16 @@
  *
  * The log is written after the attach, by the keeper: an attach does not wait for state_dir.
  */
-#ifndef TOKEND_MIXES_H
-#define TOKEND_MIXES_H
+#ifndef TOKEND_MIX_LOG_H
+#define TOKEND_MIX_LOG_H
 
 #include "daemon/control/run_dir.h"
 #include "proto/cursor.h"
 
 /* A number over all but the position. */
-uint64_t mixes_checksum(const struct cursor *cursor);
+uint64_t mix_log_checksum(const struct cursor *cursor);
 
-struct mixes_noted {
+struct mix_log_noted {
 	uid_t owner;  /* of the run, as far as it is known */
 	bool foreign; /* not noted: the run is that owner's */
 	bool added;   /* a file */
@@ -29,7 +29,7 @@ struct mixes_noted {
  * the directory. False: what failed is logged once a mix, and tried again after the next attach.
  * Blocks: only the keeper calls it.
  */
-bool mixes_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
-	struct mixes_noted *noted);
+bool mix_log_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
+	struct mix_log_noted *noted);
 
 #endif

@@ -8,8 +8,8 @@
  * as TAG.former, a tag like any other except that it cannot be saved. All of this blocks: only the
  * keeper calls it.
  */
-#ifndef TOKEND_STORE_H
-#define TOKEND_STORE_H
+#ifndef TOKEND_SNAPSHOT_FILE_H
+#define TOKEND_SNAPSHOT_FILE_H
 
 #include "daemon/control/run_dir.h"
 #include "proto/limits.h"
@@ -18,43 +18,31 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-enum { STORE_RUN_MOST = 16384 }; /* snapshots of a run, root's not counted */
+enum { SNAPSHOTS_MOST = 16384 }; /* snapshots of a run, root's not counted */
 
-struct store_saved {
+struct snapshot_saved {
 	char path[PATH_MAX]; /* of the file */
 	bool written;	     /* it was not there already */
 	bool opened;	     /* the run's directory, which is clean now */
 	bool replaced;	     /* there was another snapshot of this tag: it is the former one now */
 	uid_t owner;	     /* of the run, as far as it is known */
-	bool full;	     /* refused: it has STORE_RUN_MOST */
+	bool full;	     /* refused: it has SNAPSHOTS_MOST */
 	bool foreign;	     /* refused: the run is that owner's */
 };
 
 /* Names must satisfy wire_name_ok(). False: one line in @why; what was there before stays. @saved
  * is filled either way. */
-bool store_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
-	struct store_saved *saved, char *why, size_t why_bytes);
+bool snapshot_file_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
+	struct snapshot_saved *saved, char *why, size_t why_bytes);
 
 /*
  * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG"
  * names the run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in
  * @why. Contents are not checked here; whoever finds them damaged offers *@former, the tag of the
- * one before ("": there is none), which has STORE_TAG_BYTES of room.
+ * one before ("": there is none), which has SNAPSHOT_TAG_BYTES of room.
  */
-enum { STORE_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag,
-	void *bytes, char *former, char *why, size_t why_bytes);
-
-/* ---- what the log of mixes (mixes.h) does in the same way; on false errno is set ---- */
-
-/* Creates @path and everything above it, durably. */
-bool store_make_directories(const char *path);
-/* The whole of a small file in directory @at. Its length, or -1 with errno; EFBIG if it is longer
- * than
- * @capacity. */
-ssize_t store_read_file(int at, const char *name, void *bytes, size_t capacity);
-/* Creates file NAME in directory @at, or empties it, and fsyncs it; the directory is left to the
- * caller. */
-bool store_write_file(int at, const char *name, const void *bytes, size_t n);
+enum { SNAPSHOT_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
+size_t snapshot_file_load(const char *state_dir, const char *stream, const char *run,
+	const char *tag, void *bytes, char *former, char *why, size_t why_bytes);
 
 #endif

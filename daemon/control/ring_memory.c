@@ -1,4 +1,4 @@
-#include "daemon/control/segment.h"
+#include "daemon/control/ring_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,22 +33,22 @@ static bool populate(void *map, size_t bytes)
  * The policy is the memfd's own, whoever touches its pages. One that is refused (no such node, or
  * seccomp forbids it) leaves things as they are without: slower on large machines, never wrong.
  */
-static void prefer_node(struct segment *segment, void *map, size_t bytes)
+static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 {
 	unsigned long mask[NODES / LONG_BITS] = {0};
 
-	if (segment->node == SEGMENT_ANYWHERE)
+	if (memory->node == RING_MEMORY_ANYWHERE)
 		return;
-	if (segment->node < NODES) {
-		mask[segment->node / LONG_BITS] = 1UL << segment->node % LONG_BITS;
+	if (memory->node < NODES) {
+		mask[memory->node / LONG_BITS] = 1UL << memory->node % LONG_BITS;
 		/* The kernel takes one bit less than it is told of. */
 		if (syscall(SYS_mbind, map, bytes, MPOL_PREFERRED, mask, NODES + 1UL, 0U) == 0)
 			return;
-		segment->node_error = errno;
+		memory->node_error = errno;
 	} else {
-		segment->node_error = EINVAL;
+		memory->node_error = EINVAL;
 	}
-	segment->node = SEGMENT_ANYWHERE;
+	memory->node = RING_MEMORY_ANYWHERE;
 }
 
 /*
@@ -59,8 +59,8 @@ static void prefer_node(struct segment *segment, void *map, size_t bytes)
  *
  * A policy is about pages that are allocated later. All pages exist before the client gets the
  * descriptor, and the seals keep the size. New pages are needed only after a swap-out, or where the
- * client frees pages of the data segment itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE
- * forbids both in the meta segment). Slots are written in full before they are published, so only
+ * client frees pages of the data memfd itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE
+ * forbids both in the meta memory). Slots are written in full before they are published, so only
  * its own batches come from elsewhere. The pages stay within what `memory:` has counted, and are
  * charged to us as before.
  *
@@ -69,12 +69,12 @@ static void prefer_node(struct segment *segment, void *map, size_t bytes)
  * ignores a policy for nodes outside of our cpuset. MPOL_MF_MOVE moves only pages that no other
  * process maps, and we map all of them; MPOL_MF_MOVE_ALL takes CAP_SYS_NICE.
  *
- * Forbidding it would take a read-only descriptor. Clients write to the data segment (their control
+ * Forbidding it would take a read-only descriptor. Clients write to the data memfd (their control
  * words), and GPU drivers register it for writing. tests/system/test_ring_memory.py does what a
  * hostile client can do.
  */
-static bool make(
-	struct segment *segment, const char *name, uint64_t bytes, int seals, int *fd, void **map)
+static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, int seals, int *fd,
+	void **map)
 {
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (*fd < 0 || ftruncate(*fd, (off_t)bytes) < 0)
@@ -82,39 +82,38 @@ static bool make(
 	*map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (*map == MAP_FAILED)
 		return false;
-	prefer_node(segment, *map, bytes);
+	prefer_node(memory, *map, bytes);
 	/* fallocate first: where memory is short it says so, where a page fault would kill us. */
 	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0 || !populate(*map, bytes))
 		return false;
 	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
 }
 
-bool segment_new(struct segment *segment, const struct ring_geometry *g, uint64_t node)
+bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node)
 {
-	*segment = (struct segment){
+	*memory = (struct ring_memory){
 		.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1, .node = node};
-	segment->ring.geometry = *g;
-	if (!make(segment, "tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &segment->meta_fd,
-		    &segment->meta) ||
-		!make(segment, "tokend-data", g->data_bytes, 0, &segment->data_fd,
-			&segment->data)) {
+	memory->ring.geometry = *g;
+	if (!make(memory, "tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &memory->meta_fd,
+		    &memory->meta) ||
+		!make(memory, "tokend-data", g->data_bytes, 0, &memory->data_fd, &memory->data)) {
 		int error = errno;
 
-		segment_free(segment);
+		ring_memory_free(memory);
 		errno = error;
 		return false;
 	}
-	ring_format(&segment->ring, g, segment->meta, segment->data);
+	ring_format(&memory->ring, g, memory->meta, memory->data);
 	return true;
 }
 
-void segment_close_fds(struct segment *segment)
+void ring_memory_close_fds(struct ring_memory *memory)
 {
-	if (segment->meta_fd >= 0)
-		close(segment->meta_fd);
-	if (segment->data_fd >= 0)
-		close(segment->data_fd);
-	segment->meta_fd = segment->data_fd = -1;
+	if (memory->meta_fd >= 0)
+		close(memory->meta_fd);
+	if (memory->data_fd >= 0)
+		close(memory->data_fd);
+	memory->meta_fd = memory->data_fd = -1;
 }
 
 static void vacate(void *at, uint64_t bytes)
@@ -126,19 +125,19 @@ static void vacate(void *at, uint64_t bytes)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-void segment_vacate(struct segment *segment)
+void ring_memory_vacate(struct ring_memory *memory)
 {
-	segment_close_fds(segment);
-	vacate(segment->meta, segment->ring.geometry.meta_bytes);
-	vacate(segment->data, segment->ring.geometry.data_bytes);
+	ring_memory_close_fds(memory);
+	vacate(memory->meta, memory->ring.geometry.meta_bytes);
+	vacate(memory->data, memory->ring.geometry.data_bytes);
 }
 
-void segment_free(struct segment *segment)
+void ring_memory_free(struct ring_memory *memory)
 {
-	segment_close_fds(segment);
-	if (segment->meta && segment->meta != MAP_FAILED)
-		munmap(segment->meta, segment->ring.geometry.meta_bytes);
-	if (segment->data && segment->data != MAP_FAILED)
-		munmap(segment->data, segment->ring.geometry.data_bytes);
-	segment->meta = segment->data = NULL;
+	ring_memory_close_fds(memory);
+	if (memory->meta && memory->meta != MAP_FAILED)
+		munmap(memory->meta, memory->ring.geometry.meta_bytes);
+	if (memory->data && memory->data != MAP_FAILED)
+		munmap(memory->data, memory->ring.geometry.data_bytes);
+	memory->meta = memory->data = NULL;
 }

@@ -5,7 +5,7 @@
  */
 #include "daemon/control/log.h"
 #include "daemon/control/server.h"
-#include "daemon/control/store.h"
+#include "daemon/control/snapshot_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct save_job {
 	bool ok;
 	uint64_t used_ns; /* CPU time */
 	struct refusal refusal;
-	struct store_saved saved;
+	struct snapshot_saved saved;
 	size_t n;
 	char bytes[];
 };
@@ -39,8 +39,8 @@ static void save(struct save_job *job)
 		  refuse(&job->refusal, "checkpoint", why.field, "%s", why.text);
 	cursor_free(&cursor);
 	if (job->ok)
-		job->ok = store_save(&job->place, job->tag, job->bytes, job->n, &job->saved, text,
-				  sizeof(text)) ||
+		job->ok = snapshot_file_save(&job->place, job->tag, job->bytes, job->n, &job->saved,
+				  text, sizeof(text)) ||
 			  refuse(&job->refusal, "checkpoint",
 				  job->saved.foreign ? "run" : "state_dir", "%s", text);
 }
@@ -101,7 +101,7 @@ static bool check(const struct connection *c, const struct wire *w, struct refus
 	return quota_may_write(c->quota, uv_now(&c->server->loop), why);
 }
 
-void save_checkpoint(struct connection *c, const struct wire *w)
+void snapshot_save(struct connection *c, const struct wire *w)
 {
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 	struct save_job *job;

@@ -1,5 +1,6 @@
-#include "daemon/control/store.h"
+#include "daemon/control/snapshot_file.h"
 
+#include "daemon/control/durable.h"
 #include "daemon/control/log.h"
 #include "proto/wire.h"
 
@@ -23,100 +24,12 @@ static bool join(char *path, const char *directory, const char *run, const char 
 	return false;
 }
 
-/* Creates one directory level and makes it durable in its parent. */
-static bool make_directory(const char *path)
-{
-	char parent[PATH_MAX];
-	char *slash;
-	int fd, error;
-
-	if (mkdir(path, 0755) < 0)
-		return errno == EEXIST;
-	snprintf(parent, sizeof(parent), "%s", path);
-	slash = strrchr(parent, '/');
-	if (!slash || slash == parent)
-		return true;
-	*slash = 0;
-	fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	error = fsync(fd) < 0 ? errno : 0;
-	close(fd);
-	if (error) /* or the next one would find it there and take it for durable */
-		rmdir(path);
-	errno = error;
-	return error == 0;
-}
-
-bool store_make_directories(const char *path)
-{
-	char part[PATH_MAX];
-
-	snprintf(part, sizeof(part), "%s", path);
-	for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
-		*p = 0;
-		if (!make_directory(part))
-			return false;
-		*p = '/';
-	}
-	return make_directory(part);
-}
-
-ssize_t store_read_file(int at, const char *name, void *bytes, size_t capacity)
-{
-	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	size_t have = 0;
-	ssize_t n = 0;
-	char more;
-
-	if (fd < 0)
-		return -1;
-	while (have < capacity && (n = read(fd, (char *)bytes + have, capacity - have)) > 0)
-		have += (size_t)n;
-	if (n >= 0 && have == capacity && (n = read(fd, &more, 1)) == 1) {
-		errno = EFBIG;
-		n = -1;
-	}
-	int error = errno;
-
-	close(fd);
-	errno = error;
-	return n < 0 ? -1 : (ssize_t)have;
-}
-
-bool store_write_file(int at, const char *name, const void *bytes, size_t n)
-{
-	int fd = openat(at, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-	const char *p = bytes;
-	bool ok = fd >= 0;
-
-	while (ok && n > 0) {
-		ssize_t done = write(fd, p, n);
-
-		if (done < 0 && errno == EINTR)
-			continue;
-		ok = done >= 0;
-		p += ok ? done : 0;
-		n -= ok ? (size_t)done : 0;
-	}
-	ok = ok && fsync(fd) == 0;
-
-	int error = errno;
-
-	if (fd >= 0 && close(fd) < 0 && ok) {
-		ok = false;
-		error = errno;
-	}
-	errno = error;
-	return ok;
-}
-
 /* Keeps what NAME holds now as FORMER, whatever happens in between. */
 static bool keep_former(int at, const char *name, const char *former)
 {
-	char beside[RUN_TEMPORARY_BYTES];
+	char beside[DURABLE_NAME_BYTES];
 
-	if (!run_dir_temporary(beside) || linkat(at, name, at, beside, 0) < 0)
+	if (!durable_temporary(beside) || linkat(at, name, at, beside, 0) < 0)
 		return false;
 
 	bool kept = renameat(at, beside, at, former) == 0;
@@ -154,16 +67,16 @@ static bool is_full(int at)
 		n++;
 	if (dir)
 		closedir(dir);
-	return n > STORE_RUN_MOST;
+	return n > SNAPSHOTS_MOST;
 }
 
 /* Puts @bytes in place of NAME in directory @at, which is locked. False with errno, or because it
  * is full. */
 static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n,
-	bool limited, struct store_saved *saved)
+	bool limited, struct snapshot_saved *saved)
 {
-	char beside[RUN_TEMPORARY_BYTES], now[LIMIT_CURSOR_BYTES];
-	ssize_t have = store_read_file(at, name, now, sizeof(now));
+	char beside[DURABLE_NAME_BYTES], now[LIMIT_CURSOR_BYTES];
+	ssize_t have = durable_read_file(at, name, now, sizeof(now));
 	struct stat st;
 
 	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
@@ -171,9 +84,9 @@ static bool replace(int at, const char *name, const char *former, const void *by
 	/* Whatever is there is kept, damaged or not. */
 	saved->replaced = fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 	saved->full = limited && !saved->replaced && is_full(at);
-	if (saved->full || !run_dir_temporary(beside))
+	if (saved->full || !durable_temporary(beside))
 		return false;
-	if (!store_write_file(at, beside, bytes, n))
+	if (!durable_write_file(at, beside, bytes, n))
 		goto fail;
 	if (saved->replaced && !keep_former(at, name, former))
 		goto fail;
@@ -192,13 +105,13 @@ fail:;
 	return false;
 }
 
-bool store_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
-	struct store_saved *saved, char *why, size_t why_bytes)
+bool snapshot_file_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
+	struct snapshot_saved *saved, char *why, size_t why_bytes)
 {
 	char directory[PATH_MAX], name[LIMIT_NAME_BYTES + 16], former[LIMIT_NAME_BYTES + 16];
 	struct run_dir dir;
 
-	*saved = (struct store_saved){.owner = RUN_NOBODY};
+	*saved = (struct snapshot_saved){.owner = RUN_NOBODY};
 	if (!run_dir_path(place, directory))
 		return log_why(why, why_bytes, "state_dir: the path is too long");
 	if (strlen(tag) >= strlen(FORMER) &&
@@ -223,7 +136,7 @@ bool store_save(const struct run_place *place, const char *tag, const void *byte
 	if (!ok && saved->full)
 		log_why(why, why_bytes,
 			"%s: the run has %d snapshots, and may not have more: remove old ones",
-			directory, STORE_RUN_MOST);
+			directory, SNAPSHOTS_MOST);
 	else if (!ok)
 		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was",
 			saved->path, strerror(errno));
@@ -268,7 +181,7 @@ static int find_runs(
 /* A name, or one with FORMER behind it. */
 static bool tag_ok(const char *tag)
 {
-	char name[STORE_TAG_BYTES];
+	char name[SNAPSHOT_TAG_BYTES];
 	size_t n = strlen(tag), tail = strlen(FORMER);
 
 	if (n > tail && strcmp(tag + n - tail, FORMER) == 0)
@@ -298,14 +211,14 @@ static void offer_former(const char *path, const char *tag, char *former)
 
 	snprintf(before, sizeof(before), "%.*s" FORMER ".cursor", (int)stem, path);
 	if (access(before, F_OK) == 0)
-		snprintf(former, STORE_TAG_BYTES, "%s" FORMER, tag);
+		snprintf(former, SNAPSHOT_TAG_BYTES, "%s" FORMER, tag);
 }
 
-size_t store_load(const char *state_dir, const char *stream, const char *run, const char *tag,
-	void *bytes, char *former, char *why, size_t why_bytes)
+size_t snapshot_file_load(const char *state_dir, const char *stream, const char *run,
+	const char *tag, void *bytes, char *former, char *why, size_t why_bytes)
 {
 	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
-	char in_run[STORE_TAG_BYTES], name[STORE_TAG_BYTES], file[STORE_TAG_BYTES + 16];
+	char in_run[SNAPSHOT_TAG_BYTES], name[SNAPSHOT_TAG_BYTES], file[SNAPSHOT_TAG_BYTES + 16];
 	bool named;
 	ssize_t n;
 
@@ -339,7 +252,7 @@ size_t store_load(const char *state_dir, const char *stream, const char *run, co
 		}
 	}
 	offer_former(path, tag, former);
-	n = store_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
+	n = durable_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
 	if (n > 0)
 		return (size_t)n;
 	if (n < 0 && errno == ENOENT)
