@@ -2,6 +2,8 @@
  * tokend: reads its configuration, opens every shard list once, and serves until it is told to
  * stop.
  */
+#include "daemon/catalog/catalog.h"
+#include "daemon/catalog/dataset_note.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/place.h"

@@ -8,8 +8,8 @@
 #ifndef TOKEND_DATASET_H
 #define TOKEND_DATASET_H
 
-#include "daemon/catalog/manifest.h"
 #include "daemon/config/config.h"
+#include "daemon/shard/shard.h"
 #include "proto/cursor.h"
 #include "proto/table.h"
 
@@ -81,30 +81,6 @@ struct dataset {
 	uint8_t *unsampled;
 };
 
-struct stream {
-	const struct config_stream *config;
-	const char *file;	 /* the config's, for complaints */
-	struct dataset *dataset; /* [config->datasets] */
-	uint32_t token_bytes;	 /* of every dataset; mixed widths are refused */
-	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
-	void *begin_bytes;	 /* that cursor, encoded: many sessions may ask for it often */
-	size_t begin_length;
-};
-
-struct catalog {
-	const struct config *config;
-	struct stream *stream; /* [config->streams] */
-};
-
-/* NULL on any fault, with one line in @why that starts "FILE:LINE: ". @config must outlive the
- * catalog. */
-struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes);
-/* The same for a single stream: the others are left empty. For tools that need one. */
-struct catalog *catalog_open_stream(
-	const struct config *config, const char *stream, char *why, size_t why_bytes);
-void catalog_free(struct catalog *catalog);
-const struct stream *catalog_stream(const struct catalog *catalog, const char *name);
-
 /* The shard's path relative to the dataset's root, and (into @path) the one to open it by. */
 const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 void dataset_shard_path(
@@ -132,50 +108,23 @@ static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t s
 	return dataset->data_at_of ? dataset->data_at_of[shard] : dataset->data_at;
 }
 
-/*
- * Opens the shard to read from with shard_read(), if it is what was listed. @fd is @path, open, and
- * dataset_same_shard() let it pass; it stays the caller's and must outlive the shard. @frames may
- * be NULL. NULL: @why, and errno is what reading failed with, or 0 where the shard is at fault.
- * Blocks.
- */
-struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
-	int fd, struct frames *frames, char *why, size_t why_bytes);
-
-/* Things that users should know of a dataset, one line each: false where there is none of number
- * @i. */
-enum { DATASET_NOTES = 4 };
-bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
-/*
- * The manifest of a dataset that has one, whole, for tools; manifest_free() is the caller's. False:
- * @why, which starts "FILE:LINE: " or names the manifest's own line.
- */
-bool dataset_manifest(const struct config *config, const struct config_stream *stream,
-	const struct config_dataset *source, struct manifest *manifest, char *why,
-	size_t why_bytes);
 /* What is kept of decoded frames, for all datasets together, and what one may decode to at most. */
 uint64_t dataset_frames_budget(const struct config *config);
 
 /* What cursor_begin() and cursor_add() want to know of it. Borrows the name. */
 void dataset_source(const struct dataset *dataset, struct cursor_source *source);
 
-/*
- * For each dataset of @cursor the stream's own (NULL: not in the config any more, which only a
- * dataset without units may be).
- * @out has cursor->datasets entries. Call after cursor_belongs(cursor, &stream->begin).
- */
-void stream_map(
-	const struct stream *stream, const struct cursor *cursor, const struct dataset **out);
+/* ---- for those that open one ---- */
 
-/*
- * The config's plan for a cursor whose list of datasets may be another one: cursor_schedule() with
- * the schedule's weights and the max_epochs of the datasets, matched by name. A dataset that the
- * config no longer has gets no weight and keeps its limit; one that only the config has may be
- * given weight only once the cursor has it. The mix that is in force stays until the first step,
- * but for a schedule that starts with a ramp which has begun: that one comes from the config's
- * weights. Call after cursor_belongs(). On false, *cursor is as it was, and @why has one line that
- * starts "FILE:LINE: ".
- */
-bool stream_schedule(
-	const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes);
+struct dataset_identity dataset_identify(const struct stat *st);
+bool dataset_is_indexed(const struct shard_facts *facts);
+/* One number for the shard's side files; 0: there is none. */
+uint32_t dataset_beside(const struct shard_facts *facts);
+/* Keeps the identity of the shard's side files, and whether it is indexed if the stream asks for
+ * documents. */
+void dataset_keep_annotations(
+	const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
+/* Frees what the dataset owns, not *@dataset. */
+void dataset_close(struct dataset *dataset);
 
 #endif

@@ -13,9 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of what threads say of a dataset. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* Of the samples that are taken, shard number @i. */
 static uint64_t shard_of(const struct dataset *d, uint64_t i)
 {
@@ -67,28 +64,30 @@ static void keep_refused(const struct opening *o, uint64_t s, const char *path, 
 
 	told.why = text;
 	told.why_bytes = sizeof(text);
-	dataset_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
-	pthread_mutex_lock(&lock);
+	opening_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
+	pthread_mutex_lock(o->lock);
 	if (!d->refused || s < d->refused_shard) {
 		free(d->refused);
 		d->refused = strdup(text);
 		d->refused_shard = s;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(o->lock);
 }
 
 /* What a flat shard looks like is a warning where the config says what it is. */
-static bool check_type(struct dataset *d, uint64_t s, const char *looks)
+static bool check_type(const struct opening *o, uint64_t s, const char *looks)
 {
+	struct dataset *d = o->dataset;
+
 	if (!looks || !d->hint.has_type)
 		return !looks;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(o->lock);
 	if (!d->note[0] || s < d->note_shard) {
 		snprintf(d->note, sizeof(d->note), "%.*s; dtype: %s is taken all the same",
 			(int)strcspn(looks, ";"), looks, shard_type_name(d->hint.type));
 		d->note_shard = s;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(o->lock);
 	return true;
 }
 
@@ -100,8 +99,8 @@ static bool check_shard(
 
 	if (!check_tokens(o->dataset, shard, &looks, why, sizeof(why)))
 		keep_refused(o, s, path, why);
-	return check_type(o->dataset, s, looks) ||
-	       dataset_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
+	return check_type(o, s, looks) ||
+	       opening_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
 }
 
 /* A shard that cannot be opened now is told of when it is opened to be served. */
@@ -147,7 +146,7 @@ static bool remember_others(const struct opening *o)
 		return true;
 	d->unsampled = malloc(d->table.shards);
 	if (!d->unsampled)
-		return dataset_refuse(o, o->source->line, "path", "out of memory");
+		return opening_refuse(o, o->source->line, "path", "out of memory");
 	memset(d->unsampled, true, d->table.shards);
 	for (uint64_t i = 0; i < SAMPLE_SHARDS; i++)
 		d->unsampled[shard_of(d, i)] = false;

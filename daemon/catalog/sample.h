@@ -8,7 +8,7 @@
 #ifndef TOKEND_SAMPLE_H
 #define TOKEND_SAMPLE_H
 
-#include "daemon/catalog/dataset_private.h"
+#include "daemon/catalog/opening.h"
 
 enum { SAMPLE_SHARDS = 64 };
 

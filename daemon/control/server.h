@@ -20,7 +20,7 @@
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
 
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/feeder.h"

@@ -12,6 +12,7 @@
  * opening it waits for, or in a look at the file that it has read. So depth of them are enough, and
  * everything is allocated when the disk is opened.
  */
+#include "daemon/catalog/dataset_shard.h"
 #include "daemon/reader/annotations.h"
 #include "daemon/reader/files.h"
 #include "daemon/reader/recheck.h"

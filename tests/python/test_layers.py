@@ -59,7 +59,6 @@ ROOMS = {
 CIRCLES = [
     "proto",
     "daemon/shard",
-    "daemon/catalog",
     "daemon/control",
     "client/lib",
     "client/ctl",
@@ -71,7 +70,7 @@ client/ctl/common/arguments.c → client/lib/place.c
 client/ctl/common/arguments.c → client/lib/place.h
 client/ctl/common/arguments.c → daemon/config/config.c
 client/ctl/common/arguments.c → daemon/config/load.c
-client/ctl/common/ctl.h → daemon/catalog/dataset.h
+client/ctl/common/ctl.h → daemon/catalog/catalog.h
 client/ctl/common/ctl.h → daemon/config/config.h
 client/ctl/common/out.c → client/ctl/main.c
 client/ctl/main.c → daemon/shard/bytes.c

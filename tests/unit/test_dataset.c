@@ -2,7 +2,10 @@
  * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that
  * each fault gets.
  */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
+#include "daemon/catalog/dataset_note.h"
+#include "daemon/catalog/dataset_shard.h"
+#include "daemon/catalog/stream_schedule.h"
 #include "daemon/shard/list.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #ifndef TOKEND_CTL_H
 #define TOKEND_CTL_H
 
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
 #include "proto/cursor.h"
 

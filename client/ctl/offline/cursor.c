@@ -3,6 +3,7 @@
  * written, so that -o may name the file that was read; then what has changed is said.
  */
 #include "client/ctl/offline/cursor_show.h"
+#include "daemon/catalog/stream_schedule.h"
 
 #include <inttypes.h>
 #include <limits.h>

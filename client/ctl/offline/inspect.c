@@ -6,6 +6,7 @@
 #include "client/ctl/offline/input.h"
 #include "client/ctl/offline/manifest.h"
 #include "client/ctl/offline/scan.h"
+#include "daemon/catalog/dataset_manifest.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/memo.h"
 #include "daemon/shard/sample.h"

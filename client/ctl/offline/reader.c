@@ -3,6 +3,7 @@
  * still be the one that was listed. A few stay open, for windows come in any order.
  */
 #include "client/ctl/common/ctl.h"
+#include "daemon/catalog/dataset_shard.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,87 @@
+#include "daemon/catalog/catalog.h"
+
+#include "daemon/catalog/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* @only: the stream to open, NULL for all. */
+static struct catalog *open_catalog(
+	const struct config *config, const struct config_stream *only, char *why, size_t why_bytes)
+{
+	struct catalog *catalog = calloc(1, sizeof(*catalog));
+
+	if (catalog)
+		catalog->stream = calloc(config->streams, sizeof(*catalog->stream));
+	if (!catalog || !catalog->stream) {
+		snprintf(why, why_bytes, "%s:1: streams: out of memory", config->path);
+		goto fail;
+	}
+	catalog->config = config;
+	for (uint32_t i = 0; i < config->streams; i++)
+		if ((!only || only == &config->stream[i]) &&
+			!stream_open(
+				&catalog->stream[i], &config->stream[i], config, why, why_bytes))
+			goto fail;
+	return catalog;
+fail:
+	catalog_free(catalog);
+	return NULL;
+}
+
+struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes)
+{
+	return open_catalog(config, NULL, why, why_bytes);
+}
+
+struct catalog *catalog_open_stream(
+	const struct config *config, const char *stream, char *why, size_t why_bytes)
+{
+	const struct config_stream *only = config_stream(config, stream);
+	size_t n;
+
+	if (only)
+		return open_catalog(config, only, why, why_bytes);
+	snprintf(why, why_bytes, "%s:%d: streams: none is called %s; there are:", config->path,
+		config->stream[0].line, stream);
+	for (uint32_t i = 0; i < config->streams && (n = strlen(why)) + 1 < why_bytes; i++)
+		snprintf(why + n, why_bytes - n, "%s%s", i ? ", " : " ", config->stream[i].name);
+	return NULL;
+}
+
+void catalog_free(struct catalog *catalog)
+{
+	if (!catalog)
+		return;
+	for (uint32_t i = 0; catalog->stream && i < catalog->config->streams; i++) {
+		struct stream *stream = &catalog->stream[i];
+
+		for (uint32_t d = 0; stream->dataset && d < stream->config->datasets; d++)
+			dataset_close(&stream->dataset[d]);
+		free(stream->dataset);
+		cursor_free(&stream->begin);
+		free(stream->begin_bytes);
+	}
+	free(catalog->stream);
+	free(catalog);
+}
+
+const struct stream *catalog_stream(const struct catalog *catalog, const char *name)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		if (catalog->stream[i].config && strcmp(catalog->stream[i].config->name, name) == 0)
+			return &catalog->stream[i];
+	return NULL;
+}
+
+void stream_map(
+	const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
+{
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		out[d] = NULL;
+		for (uint32_t i = 0; i < stream->config->datasets; i++)
+			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
+				out[d] = &stream->dataset[i];
+	}
+}

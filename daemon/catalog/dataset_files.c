@@ -1,0 +1,226 @@
+#include "daemon/catalog/dataset_files.h"
+
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/shard/list.h"
+#include "daemon/shard/memo.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool list_files(const struct opening *o, struct shard_list *list)
+{
+	char path[PATH_MAX], why[PATH_MAX + 256];
+
+	if (!config_path(o->config, o->source->path, path, sizeof(path)))
+		return opening_refuse(
+			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
+	if (!shard_list_read(list, path, why, sizeof(why)))
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s; must be a file, a directory or a glob that can be read", why);
+	if (list->count > 0)
+		return true;
+	shard_list_free(list);
+	return opening_refuse(o, o->source->path_line, "path",
+		"%s: no file there; must be at least one shard", path);
+}
+
+/*
+ * What no format knows is read as flat tokens. Among shards of a format, it is most likely one of
+ * them whose index is lost, or whose header is damaged.
+ */
+static bool refuse_mixed(const struct opening *o, const struct shard_format *format,
+	const char *path, const char *first)
+{
+	const struct shard_format *of_first = o->dataset->format;
+	bool is_flat = format == &shard_flat;
+
+	if (!is_flat && of_first != &shard_flat)
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s: is %s, the first shard, %s, is %s; must be one format", path,
+			format->name, first, of_first->name);
+	return opening_refuse(o, o->source->path_line, "path",
+		"%s: its format is not known, and another shard, %s, is %s: its index is lost or "
+		"its header "
+		"is "
+		"damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
+		"own with "
+		"format: flat",
+		is_flat ? path : first, is_flat ? first : path,
+		is_flat ? of_first->name : format->name);
+}
+
+/* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
+static bool agree(const struct opening *o, const struct shard_format *format,
+	const struct shard_facts *shard, const char *path)
+{
+	struct dataset *d = o->dataset;
+	bool mask = shard->mask != 0, bounds = shard->bounds != 0;
+
+	if (!d->format) {
+		d->format = format;
+		d->token_bytes = shard->token_bytes;
+		d->sample_tokens = shard->sample_tokens;
+		d->data_at = shard->data_at;
+		d->plain = true;
+		d->masks = mask;
+		d->bounds = bounds;
+	}
+	if (d->format != format)
+		return refuse_mixed(o, format, path, dataset_shard_name(d, 0));
+	if (d->token_bytes != shard->token_bytes)
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s: has tokens of %" PRIu32 " bytes, the first shard, %s, of %" PRIu32
+			"; must be one width",
+			path, shard->token_bytes, dataset_shard_name(d, 0), d->token_bytes);
+	if (d->sample_tokens != shard->sample_tokens)
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s: has samples of %" PRIu64
+			" tokens (0: none), the first shard, %s, of %" PRIu64 "; must be alike",
+			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
+	if (o->stream->loss_mask && (d->masks != mask || d->bounds != bounds))
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must",
+			path, (d->masks != mask ? mask : bounds) ? "a" : "no",
+			d->masks != mask ? "loss mask" : "list of document bounds",
+			dataset_shard_name(d, 0),
+			(d->masks != mask ? d->masks : d->bounds) ? "one" : "none");
+	return true;
+}
+
+/* What one shard adds to what is known of all of them. Called by several threads. */
+static void gather(const struct opening *o, uint64_t s, const struct shard_facts *shard)
+{
+	struct dataset *d = o->dataset;
+
+	d->data_at_of[s] = (uint32_t)shard->data_at;
+	dataset_keep_annotations(d, s, shard);
+	pthread_mutex_lock(o->lock);
+	d->marked |= (d->hint.documents && dataset_is_indexed(shard)) ||
+		     (d->hint.loss_mask && (shard->mask || shard->bounds));
+	if (!dataset_is_indexed(shard) && s < d->unindexed)
+		d->unindexed = s;
+	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
+	d->is_signed |= shard->type == SHARD_I32;
+	if (shard->frame_bytes > d->frame_bytes)
+		d->frame_bytes = shard->frame_bytes;
+	if (shard->note[0] && (!d->note[0] || s < d->note_shard)) {
+		memcpy(d->note, shard->note, sizeof(d->note));
+		d->note_shard = s;
+	}
+	pthread_mutex_unlock(o->lock);
+}
+
+static bool describe_open(const struct opening *o, const struct shard_format *format, uint64_t s,
+	int fd, const char *path)
+{
+	struct dataset *d = o->dataset;
+	struct shard_facts shard;
+	struct stat st;
+	char why[512];
+
+	if (fstat(fd, &st) != 0)
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s; must be readable",
+			path, strerror(errno));
+	format = shard_describe(format, path, fd, &d->hint, &shard, why, sizeof(why));
+	if (!format)
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+	if (!agree(o, format, &shard, path))
+		return false;
+	gather(o, s, &shard);
+	d->table.tokens[s] = shard.tokens;
+	d->identity[s] = dataset_identify(&st);
+	return true;
+}
+
+static bool describe(const struct opening *o, const struct shard_format *format, uint64_t s)
+{
+	char path[PATH_MAX + 1];
+
+	dataset_shard_path(o->dataset, s, path, sizeof(path));
+	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s; must be readable",
+			path, bytes_open_fault(errno));
+	bool fine = describe_open(o, format, s, fd, path);
+
+	close(fd);
+	return fine;
+}
+
+/* What all threads share. */
+struct describing {
+	const struct opening *opening;
+	const struct shard_format *format;
+};
+
+static bool describe_quietly(void *context, uint64_t s)
+{
+	const struct describing *all = context;
+	struct opening quiet = *all->opening;
+
+	quiet.why = NULL;
+	quiet.why_bytes = 0;
+	return describe(&quiet, all->format, s + 1);
+}
+
+/* Only headers of different lengths are worth a word a shard. */
+static void keep_data_at(struct dataset *d)
+{
+	bool differ = false;
+
+	for (uint64_t s = 0; d->plain && !differ && s < d->table.shards; s++)
+		differ = d->data_at_of[s] != d->data_at;
+	if (differ)
+		return;
+	free(d->data_at_of);
+	d->data_at_of = NULL;
+}
+
+static bool describe_shards(const struct opening *o, const struct shard_format *format)
+{
+	struct dataset *d = o->dataset;
+	struct describing all = {o, format};
+
+	/* The first says what the others must be like. A fault is looked at again, to be told. */
+	if (!describe(o, format, 0))
+		return false;
+	uint64_t fault = parallel_for(d->table.shards - 1, describe_quietly, &all);
+
+	for (uint64_t s = fault + 1; s < d->table.shards; s++)
+		if (!describe(o, format, s))
+			return false;
+	keep_data_at(d);
+	return true;
+}
+
+/* What shards share, an index of their directory, is read once, and serves again when they are
+ * opened. */
+static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
+{
+	struct dataset *d = o->dataset;
+
+	d->table.tokens = calloc(d->table.shards, sizeof(*d->table.tokens));
+	d->data_at_of = calloc(d->table.shards, sizeof(*d->data_at_of));
+	if (!d->table.tokens || !d->data_at_of)
+		return opening_refuse_memory(o);
+	d->hint.memo = memo_new(d->root);
+	if (!d->hint.memo)
+		return opening_refuse_memory(o);
+	return describe_shards(o, format);
+}
+
+bool dataset_from_files(const struct opening *o)
+{
+	const struct shard_format *format;
+	struct shard_list list = {0};
+
+	return opening_format(o, &format) && list_files(o, &list) && opening_allocate(o, &list) &&
+	       describe_with_memo(o, format);
+}

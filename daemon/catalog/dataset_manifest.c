@@ -1,0 +1,112 @@
+#include "daemon/catalog/dataset_manifest.h"
+
+#include "daemon/shard/list.h"
+#include "daemon/shard/memo.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool read_manifest(const struct opening *o, struct manifest *m)
+{
+	char path[PATH_MAX], root[PATH_MAX], why[2 * PATH_MAX];
+	const struct shard_format *format;
+	struct shard_hint hint = opening_hint(o);
+	struct stat st;
+
+	if (!opening_format(o, &format))
+		return false;
+	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
+		return opening_refuse(
+			o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
+	/* It may be away, where nobody reads; a name that is there is taken as it stands. */
+	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
+		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
+				      : strpbrk(o->source->path, "*?[") != NULL))
+		return opening_refuse(o, o->source->path_line, "path",
+			"%.80s: must be the directory that the names in %s start at",
+			o->source->path, path);
+	if (manifest_read(m, path, root, format, &hint, why, sizeof(why)))
+		return true;
+	if (strncmp(why + strlen(path), ": ", 2) == 0) /* of the whole file */
+		return opening_refuse(o, o->source->manifest_line, "manifest",
+			"%s; must be a file that `tokctl inspect --manifest` wrote", why);
+	snprintf(o->why, o->why_bytes, "%s", why);
+	return false;
+}
+
+/*
+ * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents
+ * shows when it is read (annotations.h); whether they have masks the first one tells for all.
+ */
+static bool presume_annotations(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	struct shard_facts facts;
+	char path[PATH_MAX + 1], why[512] = "";
+
+	d->marked = d->hint.documents || d->hint.loss_mask;
+	d->unindexed = 0;
+	if (!d->hint.loss_mask)
+		return true;
+	dataset_shard_path(d, 0, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	bool fine =
+		fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
+
+	if (fd < 0)
+		bytes_why(why, sizeof(why), "%s; must be readable", bytes_open_fault(errno));
+	else
+		close(fd);
+	if (!fine)
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+	d->masks = facts.mask;
+	d->bounds = facts.bounds;
+	return true;
+}
+
+/* No shard is looked at before it is read: whether one is plain, and where its tokens begin, shows
+ * then. */
+bool dataset_from_manifest(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	struct manifest m = {0};
+
+	if (!read_manifest(o, &m))
+		return false;
+	d->format = m.format;
+	d->token_bytes = m.token_bytes;
+	d->sample_tokens = m.sample_tokens;
+	d->frame_bytes = m.frame_bytes;
+	d->is_signed = m.is_signed;
+	d->table.tokens = m.tokens;
+	d->sizes = m.sizes;
+	d->types = m.types;
+	m.tokens = m.sizes = NULL;
+	m.types = NULL;
+	bool fine = opening_allocate(o, &m.list);
+
+	d->hint.memo = fine ? memo_new(d->root) : NULL;
+	d->plain_at = fine ? calloc(d->table.shards, sizeof(*d->plain_at)) : NULL;
+	fine = fine && ((d->hint.memo && d->plain_at) || opening_refuse_memory(o));
+	if (!o->source->has_dtype)
+		d->hint.type = (enum shard_type)d->types[0];
+	manifest_free(&m);
+	return fine && presume_annotations(o);
+}
+
+bool dataset_manifest(const struct config *config, const struct config_stream *stream,
+	const struct config_dataset *source, struct manifest *manifest, char *why, size_t why_bytes)
+{
+	const struct opening o = {.config = config,
+		.stream = stream,
+		.source = source,
+		.why = why,
+		.why_bytes = why_bytes};
+
+	return read_manifest(&o, manifest);
+}

@@ -1,0 +1,13 @@
+/* Opens a dataset of the config. */
+#ifndef TOKEND_DATASET_OPEN_H
+#define TOKEND_DATASET_OPEN_H
+
+#include "daemon/catalog/opening.h"
+
+/*
+ * Fills *o->dataset, whose config is set, from files or from a manifest. False: one line in o->why,
+ * which starts "FILE:LINE: "; dataset_close() frees what has been filled.
+ */
+bool dataset_open(const struct opening *o);
+
+#endif

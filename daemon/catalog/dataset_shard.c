@@ -1,0 +1,156 @@
+#include "daemon/catalog/dataset_shard.h"
+
+#include "daemon/catalog/manifest.h"
+#include "daemon/catalog/sample.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A mask or an index that is gone since would go unnoticed: there are shards without. */
+static bool same_annotations(const struct dataset *d, uint64_t shard,
+	const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
+	const struct {
+		const char *what;
+		bool asked, was, is;
+	} annotations[] = {
+		{"loss mask", d->hint.loss_mask, d->masks, facts->mask},
+		{"list of document bounds", d->hint.loss_mask, d->bounds, facts->bounds},
+		{"index of documents", indexed != DATASET_UNKNOWN, indexed == DATASET_INDEXED,
+			dataset_is_indexed(facts)},
+	};
+
+	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
+		if (annotations[i].asked && annotations[i].was != annotations[i].is)
+			return bytes_why(why, why_bytes,
+				"had %s %s when it was listed and has %s now",
+				annotations[i].was ? "its" : "no", annotations[i].what,
+				annotations[i].is ? "one" : "none");
+	return true;
+}
+
+/* What lies beside a shard says what its tokens are for, as the shard what they are. */
+static bool same_beside(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
+	char *why, size_t why_bytes)
+{
+	const char *index = facts->bounds		   ? "list of document bounds"
+			    : facts->index || !facts->mask ? "index"
+							   : "";
+
+	if ((d->sizes && d->identity[shard].inode == 0) ||
+		dataset_beside(facts) == d->beside[shard])
+		return true;
+	return bytes_why(why, why_bytes,
+		"its %s%s%s is not the file that it was when the shard was listed, by inode, size "
+		"or mtime",
+		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
+}
+
+/* What was listed was kept as a number alone. */
+static bool as_listed(const struct dataset *dataset, uint64_t shard,
+	const struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	uint64_t tokens = dataset->table.tokens[shard];
+
+	return (facts->tokens == tokens && facts->token_bytes == dataset->token_bytes) ||
+	       bytes_why(why, why_bytes,
+		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now",
+		       tokens, facts->tokens);
+}
+
+static bool as_in_manifest(const struct dataset *d, uint64_t shard,
+	const struct shard_format *format, const struct shard_facts *facts, const struct stat *st,
+	char *why, size_t why_bytes)
+{
+	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
+		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
+	const struct manifest_shard found = {format, facts->type, facts->tokens,
+		(uint64_t)st->st_size, facts->sample_tokens, facts->frame_bytes};
+
+	size_t n;
+
+	if (manifest_same(&listed, &found, why, why_bytes))
+		return true;
+	n = strlen(why);
+	if (strncmp(why, "dtype ", 6) == 0 && d->hint.has_type && found.type == d->hint.type)
+		snprintf(why + n, why_bytes - n, ", as `dtype` of the config has it");
+	return false;
+}
+
+/* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be
+ * anything.
+ */
+static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
+	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	const struct shard_format *format = d->sizes ? shard_format(d->config->format) : d->format;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return bytes_why(why, why_bytes, "%s", strerror(errno));
+	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* what is in it matters no more */
+		return as_in_manifest(d, shard, d->format, facts, &st, why, why_bytes);
+	format = shard_describe(format, path, fd, hint, facts, why, why_bytes);
+	if (!format)
+		return false;
+	if (!d->sizes)
+		return as_listed(d, shard, facts, why, why_bytes);
+	return as_in_manifest(d, shard, format, facts, &st, why, why_bytes);
+}
+
+/* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it
+ * again. */
+static void remember(
+	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
+{
+	struct stat st;
+
+	if (!d->sizes || fstat(fd, &st) != 0)
+		return;
+	d->identity[shard] = dataset_identify(&st);
+	dataset_keep_annotations(d, shard, facts);
+	if (facts->plain && facts->data_at < UINT32_MAX)
+		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
+}
+
+/* Formats take a header that cannot be read for one that is not there. Leaves errno as
+ * dataset_open_shard() says. */
+static void tell_error(char *why, size_t why_bytes)
+{
+	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
+	int error = 0;
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		error = errno == errors[i] ? errno : error;
+	if (error && !strstr(why, strerror(error)))
+		snprintf(why, why_bytes, "%s while it was opened", strerror(error));
+	errno = error;
+}
+
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
+	int fd, struct frames *frames, char *why, size_t why_bytes)
+{
+	struct shard_hint hint = dataset->hint;
+	struct shard_facts facts = {0};
+	struct shard *opened = NULL;
+
+	hint.frames = frames;
+	errno = 0;
+	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
+		same_annotations(dataset, shard, &facts, why, why_bytes) &&
+		same_beside(dataset, shard, &facts, why, why_bytes))
+		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
+	if (opened && !sample_opened(dataset, shard, opened, why, why_bytes)) {
+		shard_close(opened);
+		opened = NULL;
+		errno = 0;
+	}
+	if (opened)
+		remember(dataset, shard, fd, &opened->facts);
+	else
+		tell_error(why, why_bytes);
+	return opened;
+}

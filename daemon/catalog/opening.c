@@ -1,0 +1,121 @@
+#include "daemon/catalog/opening.h"
+
+#include "daemon/shard/list.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool opening_refuse(const struct opening *o, int line, const char *field, const char *text, ...)
+{
+	size_t index = (size_t)(o->source - o->stream->dataset);
+	int n = snprintf(o->why, o->why_bytes,
+		"%s:%d: streams.%s.datasets[%zu].%s: ", o->config->path, line, o->stream->name,
+		index, field);
+	va_list args;
+
+	va_start(args, text);
+	if (n >= 0 && (size_t)n < o->why_bytes)
+		vsnprintf(o->why + n, o->why_bytes - (size_t)n, text, args);
+	va_end(args);
+	return false;
+}
+
+bool opening_refuse_memory(const struct opening *o)
+{
+	return opening_refuse(o, o->source->line, "path", "out of memory");
+}
+
+/* Masks among the shards would be served as tokens. */
+static bool check_label_mask(const struct opening *o)
+{
+	const struct dataset *d = o->dataset;
+	char path[PATH_MAX + 1];
+	size_t n = strlen(d->label_mask);
+
+	for (uint64_t s = 0; s < d->table.shards; s++) {
+		dataset_shard_path(d, s, path, sizeof(path));
+		if (strncmp(path, d->label_mask, n) == 0 && path[n] == '/')
+			return opening_refuse(o, o->source->label_mask_line, "label_mask",
+				"%s lies in it and is among the shards; must be a directory that "
+				"path does "
+				"not reach",
+				path);
+	}
+	return true;
+}
+
+/* What the stream wants said of its windows, and where that is looked for. */
+static bool prepare_annotations(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	const char *mask = o->source->label_mask;
+	size_t root = strlen(d->root);
+
+	d->has_eos = o->stream->has_eos;
+	d->eos = (uint32_t)o->stream->eos;
+	d->unindexed = d->table.shards;
+	d->hint.documents = o->stream->documents;
+	d->hint.loss_mask = o->stream->loss_mask;
+	d->indexed = d->hint.documents ? calloc(d->table.shards, sizeof(*d->indexed)) : NULL;
+	if (d->hint.documents && !d->indexed)
+		return opening_refuse_memory(o);
+	if (!mask)
+		return true;
+	bool below = mask[0] != '/';
+
+	if (asprintf(&d->label_mask, "%s%s%s", below ? o->config->directory : "", below ? "/" : "",
+		    mask) < 0) {
+		d->label_mask = NULL;
+		return opening_refuse_memory(o);
+	}
+	for (size_t n = strlen(d->label_mask); n > 1 && d->label_mask[n - 1] == '/'; n--)
+		d->label_mask[n - 1] = 0;
+	d->hint.label_mask = d->label_mask;
+	d->hint.root_bytes = root + (root > 0 && d->root[root - 1] != '/');
+	return check_label_mask(o);
+}
+
+struct shard_hint opening_hint(const struct opening *o)
+{
+	return (struct shard_hint){
+		.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
+		.has_type = o->source->has_dtype,
+		.column = o->source->column,
+		.window_tokens = o->stream->seq_len + o->stream->extra,
+		.budget_bytes = dataset_frames_budget(o->config),
+	};
+}
+
+bool opening_allocate(const struct opening *o, struct shard_list *list)
+{
+	struct dataset *d = o->dataset;
+	uint64_t count = list->count;
+
+	assert(count > 0);
+	d->root = list->root;
+	d->paths = list->paths;
+	d->path_at = list->at;
+	*list = (struct shard_list){0};
+	d->hint = opening_hint(o);
+	d->table.shards = count;
+	d->table.window_tokens = d->hint.window_tokens;
+	d->table.stride = o->stream->stride;
+	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
+	d->identity = calloc(count, sizeof(*d->identity));
+	d->beside = calloc(count, sizeof(*d->beside));
+	return ((d->table.first_window && d->identity && d->beside) || opening_refuse_memory(o)) &&
+	       prepare_annotations(o);
+}
+
+bool opening_format(const struct opening *o, const struct shard_format **format)
+{
+	*format = shard_format(o->source->format);
+	return *format || strcmp(o->source->format, "auto") == 0 ||
+	       opening_refuse(o, o->source->format_line, "format",
+		       "'%.40s' is unknown; must be auto or one of: %s", o->source->format,
+		       shard_format_names());
+}
