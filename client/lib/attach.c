@@ -41,7 +41,7 @@ static int64_t earlier(int64_t a, int64_t b)
 
 int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 {
-	const int64_t longest = (t->waiter.idle ? IDLE_MS : SLICE_MS) * MS;
+	const int64_t longest = (t->call.idle ? IDLE_MS : SLICE_MS) * MS;
 	struct pollfd p = {fd, events, 0};
 
 	for (;;) {
@@ -54,7 +54,7 @@ int handle_doze(struct tokend *t, int fd, short events, int64_t until)
 			return 1;
 		if (left <= longest && n == 0)
 			return 0;
-		if (t->waiter.idle && t->waiter.idle(t->waiter.context))
+		if (t->call.idle && t->call.idle(t->call.context))
 			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
 	}
 }
@@ -277,8 +277,8 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 		search_later(t, s, ETIMEDOUT, 0);
 	if (s->fd < 0 && now >= s->retry) {
 		r = search_connect(t, target, s);
-		if (r == 0 && s->fd < 0 && nobody_listens(s) && t->waiter.absent &&
-			t->waiter.absent(t->waiter.context))
+		if (r == 0 && s->fd < 0 && nobody_listens(s) && t->call.absent &&
+			t->call.absent(t->call.context))
 			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
 	}
 	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
@@ -499,10 +499,10 @@ static bool take_warning(struct tokend *t)
 	if (t->packet->wire.op != WIRE_WARNING)
 		return false;
 	snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
-	if (t->waiter.notice)
-		t->waiter.notice(t->waiter.context, line);
-	else if (t->waiter.warn)
-		t->waiter.warn(t->waiter.context, line);
+	if (t->call.notice)
+		t->call.notice(t->call.context, line);
+	else if (t->call.warn)
+		t->call.warn(t->call.warn_context, line);
 	return true;
 }
 

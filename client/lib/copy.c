@@ -91,10 +91,39 @@ int tokend_copy(
 	return 0;
 }
 
-void handle_settle(struct tokend *t, uint64_t handle)
+int tokend_copied(const struct tokend *t, const struct tokend_batch *batch)
 {
-	struct generation **at = handle_generation(t, handle), *g = *at;
-	uint64_t s = handle_slot(handle);
+	if (handle_forked(t))
+		return 0;
+	if (!batch)
+		return handle_copies(t->now, t->now->out.taken);
+
+	/* To users the handle does not change: it is only looked into. */
+	const struct generation *g = *handle_generation((struct tokend *)t, batch->handle);
+
+	return g && handle_copies(g, handle_slot(batch->handle));
+}
+
+uint64_t tokend_held(const struct tokend *t)
+{
+	const struct generation *g = t->now;
+	uint64_t oldest = g->out.released;
+
+	if (handle_forked(t))
+		return 0;
+	/* A slot that is being copied comes back by itself. */
+	while (oldest < g->out.taken && handle_copies(g, oldest))
+		oldest++;
+	return g->out.taken - oldest;
+}
+
+void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
+{
+	if (handle_check(t) < 0)
+		return;
+
+	struct generation **at = handle_generation(t, batch->handle), *g = *at;
+	uint64_t s = handle_slot(batch->handle);
 
 	if (!g || handle_copies(g, s)) /* it comes back by itself */
 		return;

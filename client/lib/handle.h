@@ -87,18 +87,14 @@ struct leg {
 	uint64_t from; /* where the one before it ended: < start behind a skip */
 };
 
-/* Who wraps the library, and is asked while it waits. Not 0: the call returns TOKEND_EAGAIN. */
-struct waiter {
-	int (*idle)(void *context);   /* every 100 ms, and after signals; or NULL */
-	int (*absent)(void *context); /* nobody listens at the socket: may start a daemon. Does not
-					 wait; or NULL */
-	/* A search has gone on for 2, 10 and 60 s: @line says what for; or NULL */
-	int (*warn)(void *context, const char *line);
-	/* The daemon warns. Called at any moment, also where nothing waits, so it only keeps @line;
-	 * or NULL
-	 */
+/* The callbacks of struct tokend_options, each NULL if it is not wanted. */
+struct callbacks {
+	int (*idle)(void *context);
+	int (*absent)(void *context);
 	void (*notice)(void *context, const char *line);
 	void *context;
+	int (*warn)(void *context, const char *line);
+	void *warn_context;
 };
 
 struct tokend {
@@ -142,12 +138,8 @@ struct tokend {
 	uint8_t *out;	/* [LIMIT_PACKET_BYTES] */
 	struct packet *packet;
 
-	struct waiter waiter;
+	struct callbacks call;
 };
-
-/* As tokend_attach(), with somebody who is asked while it waits, or NULL. */
-int handle_attach(struct tokend **out, const struct tokend_options *options,
-	const struct waiter *waiter, char *why, size_t why_bytes);
 
 /* ---- tokend.c ---- */
 
@@ -184,12 +176,6 @@ struct generation **handle_generation(struct tokend *t, uint64_t handle);
 /* Slot @s of the generation that @at points to is back. False if it was not out. */
 bool handle_return(struct tokend *t, struct generation **at, uint64_t s);
 
-/* ---- widen.c ---- */
-
-/* Widens @n tokens to @to, and to @next the @n tokens that begin one later: n + 1 are read. */
-void handle_widen_pair(
-	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
-
 /* ---- copy.c ---- */
 
 /* Gives back the slots whose copies are over, if they were handed out. */
@@ -201,9 +187,6 @@ static inline bool handle_copies(const struct generation *g, uint64_t s)
 }
 /* Registers @g, if rings are to be. False, and why: it stays as it was. */
 bool handle_pin(struct tokend *t, struct generation *g);
-/* A batch that others had in their hands: given back, once what they may have queued from it is
- * over. */
-void handle_settle(struct tokend *t, uint64_t handle);
 
 /* ---- attach.c ---- */
 
@@ -260,9 +243,6 @@ int handle_mix(struct tokend *t, const char *const *names, const double *weights
 	uint64_t at, uint64_t *acts_from);
 /* Keeps where we are, and its ring, for handle_undo() of the edit that follows. */
 int handle_remember(struct tokend *t);
-/* Takes the edit that was remembered back: for jobs where not every rank could carry it out.
- * Nothing that can fail for want of memory or of a daemon. */
-void handle_undo(struct tokend *t);
 /* What was remembered is not needed any more. */
 void handle_forget(struct tokend *t);
 /* Goes @samples further than what is taken. *@to: the position it comes to. */

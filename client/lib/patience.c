@@ -77,10 +77,10 @@ int search_warn(struct tokend *t, struct search *s)
 		return 0;
 	while (handle_clock() >= search_warn_at(s))
 		s->warnings++;
-	if (!t->waiter.warn)
+	if (!t->call.warn)
 		return 0;
 	say_wait(t, s, line, sizeof(line));
-	return t->waiter.warn(t->waiter.context, line)
+	return t->call.warn(t->call.warn_context, line)
 		       ? handle_fail(t, TOKEND_EAGAIN, "interrupted")
 		       : 0;
 }

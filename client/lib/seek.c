@@ -263,6 +263,20 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	return 0;
 }
 
+int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	int r = handle_check(t);
+
+	if (r < 0)
+		return r;
+	handle_record_pass(t, true);
+	r = tokend_seek(t, cursor, cursor_bytes, rank, world, micro_batch);
+	if (r < 0)
+		handle_record_pass(t, false);
+	return r;
+}
+
 /* ---- edits of where we are ---- */
 
 static int refused(struct tokend *t, const struct fault *why)
@@ -585,12 +599,15 @@ static void readopt(struct tokend *t, const struct kept *k)
 		link_wake(t->fd);
 }
 
-void handle_undo(struct tokend *t)
+int tokend_undo(struct tokend *t)
 {
 	const struct kept k = t->kept;
+	int r = handle_check(t);
 
+	if (r < 0)
+		return r;
 	if (!k.ring)
-		return;
+		return 0;
 	readopt(t, &k);
 	t->kept = (struct kept){.fd = -1};
 	handle_stop_search(&t->search);
@@ -605,6 +622,7 @@ void handle_undo(struct tokend *t)
 	t->batches = k.batches;
 	set_origin(t, &k.origin);
 	handle_record_place(t);
+	return 1;
 }
 
 int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,

@@ -70,17 +70,15 @@ int handle_failed(struct tokend *t)
 
 int handle_check(struct tokend *t)
 {
-	if (handle_forked(t))
-		return handle_fail(t, TOKEND_EFORKED,
-			"fork: this handle belongs to the process that attached: attach anew in "
-			"the child, "
-			"with another peer or rank; in a DataLoader's worker: num_workers=0");
-	return 0;
+	return handle_forked(t) ? TOKEND_EFORKED : 0;
 }
 
 const char *tokend_why(const struct tokend *t)
 {
-	return t->why;
+	return handle_forked(t) ? "fork: this handle belongs to the process that attached: attach "
+				  "anew in the child, with another peer or rank; in a DataLoader's "
+				  "worker: num_workers=0"
+				: t->why;
 }
 
 const char *tokend_version(void)
@@ -206,8 +204,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	return handle_speak(t, t->taken) ? 0 : TOKEND_EMEMORY;
 }
 
-int handle_attach(struct tokend **out, const struct tokend_options *options,
-	const struct waiter *waiter, char *why, size_t why_bytes)
+int tokend_attach(
+	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
 {
 	struct tokend_options o;
 	struct tokend *t = calloc(1, sizeof(*t));
@@ -220,8 +218,14 @@ int handle_attach(struct tokend **out, const struct tokend_options *options,
 		return r;
 	t->fd = t->search.fd = t->kept.fd = -1;
 	if (read_options(&o, options)) {
-		t->waiter = waiter ? *waiter
-				   : (struct waiter){.warn = o.warn, .context = o.warn_context};
+		t->call = (struct callbacks){
+			.idle = o.idle,
+			.absent = o.absent,
+			.notice = o.notice,
+			.context = o.context,
+			.warn = o.warn,
+			.warn_context = o.warn_context,
+		};
 		r = attach(t, &o);
 	} else {
 		r = handle_fail(t, TOKEND_EARGUMENT,
@@ -236,12 +240,6 @@ int handle_attach(struct tokend **out, const struct tokend_options *options,
 	else
 		tokend_detach(t);
 	return r;
-}
-
-int tokend_attach(
-	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
-{
-	return handle_attach(out, options, NULL, why, why_bytes);
 }
 
 void tokend_detach(struct tokend *t)
@@ -330,6 +328,60 @@ const char *tokend_dataset(const struct tokend *t, uint32_t dataset)
 const char *tokend_run(const struct tokend *t)
 {
 	return t->run;
+}
+
+const char *tokend_stream_name(const struct tokend *t)
+{
+	return t->stream;
+}
+
+unsigned tokend_annotations(const struct tokend *t)
+{
+	const struct ring_geometry *g = &t->now->ring.geometry;
+
+	return (g->documents ? TOKEND_DOCUMENTS : 0u) | (g->loss_mask ? TOKEND_LOSS_MASK : 0u);
+}
+
+int tokend_forked(const struct tokend *t)
+{
+	return handle_forked(t);
+}
+
+int tokend_lost(const struct tokend *t)
+{
+	return t->fd < 0;
+}
+
+uint64_t tokend_position(const struct tokend *t)
+{
+	return handle_position(t);
+}
+
+uint64_t tokend_taken(const struct tokend *t)
+{
+	return t->taken;
+}
+
+void tokend_leave(struct tokend *t)
+{
+	if (!handle_forked(t))
+		handle_lose(t);
+}
+
+uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value)
+{
+	return order_derive(seed, tag, value);
+}
+
+int tokend_default_socket(char *path, size_t capacity)
+{
+	char own[WIRE_SOCKET_BYTES];
+	const char *found = place_socket(own);
+
+	if (strlen(found) >= capacity)
+		return TOKEND_EMEMORY;
+	memcpy(path, found, strlen(found) + 1);
+	return 0;
 }
 
 /* ---- the daemon's other services ---- */

@@ -92,6 +92,23 @@ struct tokend_options {
 	 * Needs a run.
 	 */
 	int strict;
+	/*
+	 * Called, unless NULL, while a call waits: every 100 ms, and after signals. If it does not
+	 * return 0, the call ends with TOKEND_EAGAIN. While it runs, another thread
+	 * may use the handle for what does not wait, such as tokend_cursor().
+	 */
+	int (*idle)(void *context);
+	/*
+	 * Called, unless NULL, each time that nobody listens at the socket. It may start a daemon,
+	 * and must not wait for it. If it does not return 0, the call ends with TOKEND_EAGAIN.
+	 */
+	int (*absent)(void *context);
+	/*
+	 * Called, unless NULL, instead of @warn when the daemon itself warns. It may be called
+	 * within any call, so it only stores a copy of @line.
+	 */
+	void (*notice)(void *context, const char *line);
+	void *context; /* of idle, absent and notice */
 };
 
 struct tokend_row {
@@ -176,6 +193,12 @@ struct tokend_shape {
 	uint64_t copying;      /* slots on their way to a GPU */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
+/* What batches carry next to tokens: the sum of the bits below; changed only by tokend_seek(). */
+enum {
+	TOKEND_DOCUMENTS = 1, /* tokend_documents() */
+	TOKEND_LOSS_MASK = 2, /* tokend_loss_mask() */
+};
+TOKEND_API unsigned tokend_annotations(const struct tokend *t);
 /* Name of a dataset by its index in tokend_row, or NULL. Owned by the handle until seek or detach.
  */
 TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
@@ -183,6 +206,12 @@ TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
  * next call.
  */
 TOKEND_API const char *tokend_run(const struct tokend *t);
+/* Name of the stream. Owned by the handle. */
+TOKEND_API const char *tokend_stream_name(const struct tokend *t);
+/* 1 in a child of the process that attached, where every call fails with EFORKED; otherwise 0. */
+TOKEND_API int tokend_forked(const struct tokend *t);
+/* 1 while there is no session: the daemon was lost, or tokend_leave() was called; otherwise 0. */
+TOKEND_API int tokend_lost(const struct tokend *t);
 
 /*
  * For trainers that fetch ahead: says that everything up to and including the batch with this
@@ -199,6 +228,10 @@ TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
  * Makes no system call.
  */
 TOKEND_API int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity);
+/* The position of that cursor. */
+TOKEND_API uint64_t tokend_position(const struct tokend *t);
+/* The position after the last batch taken by all ranks, whatever is committed. */
+TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 /* A number over cursor, world and micro-batch: equal on all ranks at one step, or the job is not
  * one job. */
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
@@ -218,6 +251,13 @@ TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, 
  */
 TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch);
+/*
+ * The same, to the beginning of another pass over a finite stream whose end this process has
+ * reached: a record then says so.
+ */
+TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes,
+	uint64_t rank, uint64_t world, uint32_t micro_batch);
+
 /*
  * Cursors as values: each writes the edited cursor to @to and returns its length, touching no
  * session. @to may be @cursor; TOKEND_CURSOR_BYTES are always enough. On failure EARGUMENT or
@@ -248,6 +288,8 @@ TOKEND_API int64_t tokend_cursor_remove(
 /* Position of a cursor, or an error; pure. */
 TOKEND_API int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
+/* The key that the order derives from @seed for @tag and @value (`order.md`, 2); pure. */
+TOKEND_API uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value);
 /*
  * The cursor as one JSON object, as `tokctl cursor show --json` prints it. Returns the length of
  * the text, which ends with a 0 that is not counted; EMEMORY if @capacity is too small (4 MiB never
@@ -311,6 +353,13 @@ TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
  */
 TOKEND_API int tokend_obey(
 	struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
+/*
+ * Takes back the mix or skip that tokend_obey() carried out last, for jobs where another rank could
+ * not carry it out. Needs neither memory nor the daemon. It is possible until tokend_answer() with
+ * TOKEND_DONE or TOKEND_FAILED, the next look for a batch, or a seek. Returns 1, or 0 if there is
+ * nothing to take back. Errors: EFORKED.
+ */
+TOKEND_API int tokend_undo(struct tokend *t);
 /*
  * Tells the operator how request @number stands here, with one line for people, cut to 1023 bytes.
  * With TOKEND_DONE the present cursor goes along, and what tokend_obey() said. Answer before
@@ -380,12 +429,48 @@ TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wai
 TOKEND_API int tokend_copy(
 	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream);
 
+/*
+ * 1 if @batch is on its way to a GPU: it was given to tokend_copy(), and its slot has not come back
+ * yet. @batch NULL: the batch that tokend_next() hands out next. Otherwise 0.
+ */
+TOKEND_API int tokend_copied(const struct tokend *t, const struct tokend_batch *batch);
+
+/*
+ * ---- lending ----
+ *
+ * For trainers that pass slots on without a copy, to code that queues copies of its own.
+ */
+
+/*
+ * Releases a batch once all work is over that the pinned context has been given so far; at once
+ * where the ring is not pinned. For batches that were lent to code whose streams are not known.
+ */
+TOKEND_API void tokend_settle(struct tokend *t, const struct tokend_batch *batch);
+/*
+ * How many of the last batches taken from the present ring it cannot fill again: all from the
+ * oldest one on that is neither released nor being copied.
+ */
+TOKEND_API uint64_t tokend_held(const struct tokend *t);
+/*
+ * Ends the session, as if the daemon was lost: the daemon may reuse its part of the memory. Batches
+ * that are held stay valid until they are released, or until tokend_detach().
+ */
+TOKEND_API void tokend_leave(struct tokend *t);
+
 /* Widens @n tokens to int64. For consumers without a GPU. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);
+/* Widens @n tokens to @to, and to @next the @n that begin one later: n + 1 are read. */
+TOKEND_API void tokend_widen_pair(
+	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 
 /* One line on the last failure of this handle; "" if there was none. Valid until its next call. */
 TOKEND_API const char *tokend_why(const struct tokend *t);
 TOKEND_API const char *tokend_version(void);
+/*
+ * Where a daemon is looked for if the options name no socket (see there), as a path that ends with
+ * a 0. EMEMORY if @capacity is too small: 108 bytes always hold a path that can be a socket's.
+ */
+TOKEND_API int tokend_default_socket(char *path, size_t capacity);
 
 #ifdef __cplusplus
 }

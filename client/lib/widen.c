@@ -3,7 +3,7 @@
  * over restrict pointers: the compiler turns them into vectors, which is all there is to win in
  * front of memory.
  */
-#include "client/lib/handle.h"
+#include "client/lib/tokend.h"
 
 #include <assert.h>
 
@@ -48,7 +48,7 @@ static void widen_pair_u32(
 	}
 }
 
-void handle_widen_pair(
+void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes)
 {
 	assert(token_bytes == 2 || token_bytes == 4);

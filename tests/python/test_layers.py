@@ -38,7 +38,7 @@ ROOMS = {
         "daemon/config",
         "proto",
     ],
-    "client/lib": ["proto"],
+    "client/lib": ["client/lib/tokend.h", "client/lib/connect.h", "proto"],
     "client/lib/tokend.h": [],
     "client/lib/connect.h": ["proto"],
     "client/ctl/common": ["proto"],
@@ -105,22 +105,6 @@ client/ctl/online/talk.c → client/ctl/main.c
 client/ctl/online/talk.c → client/lib/trust.c
 client/ctl/online/talk.c → client/lib/trust.h
 client/ctl/online/top.c → client/ctl/main.c
-client/lib/connect.c → client/lib/connect.h
-client/lib/edit.c → client/lib/tokend.h
-client/lib/handle.h → client/lib/connect.h
-client/lib/handle.h → client/lib/tokend.h
-client/lib/tokend.c → client/lib/tokend.h
-client/python/src/batch.c → client/lib/widen.c
-client/python/src/client.c → client/lib/record.c
-client/python/src/client.c → client/lib/seek.c
-client/python/src/client.h → client/lib/handle.h
-client/python/src/cursor.c → client/lib/place.c
-client/python/src/cursor.c → client/lib/place.h
-client/python/src/cursor.c → proto/order.c
-client/python/src/device.c → client/lib/pin.c
-client/python/src/dlpack.c → client/lib/attach.c
-client/python/src/dlpack.c → client/lib/copy.c
-client/python/src/dlpack.c → client/lib/pin.c
 daemon/io/io.h → daemon/reader/reader.h
 daemon/io/io.h → daemon/reader/look.h
 daemon/io/pool.c → daemon/shard/shard.c

@@ -48,12 +48,12 @@ static bool has_documents(struct client *c)
 {
 	char why[300];
 
-	if (c->t->now->ring.geometry.documents)
+	if (tokend_annotations(c->t) & TOKEND_DOCUMENTS)
 		return true;
 	snprintf(why, sizeof(why),
 		"documents: stream %s does not carry them: its config must have documents: true, "
 		"and eos",
-		c->t->stream);
+		tokend_stream_name(c->t));
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 	return false;
 }
@@ -193,12 +193,11 @@ static bool copy_tokens(struct client *c, const struct tokend_batch *b, const st
 }
 
 /* Are labels all of the following tokens, as int64, and inputs too? */
-static bool is_pair(const struct client *c, const struct into *into, uint32_t seq)
+static bool is_pair(
+	const struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
-	const struct ring_geometry *g = &c->t->now->ring.geometry;
-
 	return into->tokens && into->labels && into->token_bytes == 8 && into->width == seq &&
-	       g->window_tokens > seq && !g->loss_mask;
+	       b->window_tokens > seq && !(tokend_annotations(c->t) & TOKEND_LOSS_MASK);
 }
 
 /* Inputs and labels in one pass over the slot. */
@@ -211,7 +210,7 @@ static void copy_pair(const struct tokend_batch *b, const struct into *into, uin
 		const uint8_t *row =
 			(const uint8_t *)b->tokens + (size_t)r * b->window_tokens * b->token_bytes;
 
-		handle_widen_pair(tokens, labels, row, seq, b->token_bytes);
+		tokend_widen_pair(tokens, labels, row, seq, b->token_bytes);
 		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
 			labels[i] = IGNORE;
 	}
@@ -220,9 +219,13 @@ static void copy_pair(const struct tokend_batch *b, const struct into *into, uin
 static bool fill(
 	struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
 {
-	uint32_t seq = (uint32_t)c->t->origin.seq_len;
+	struct tokend_shape shape;
 
-	bool pair = is_pair(c, into, seq);
+	tokend_shape(c->t, &shape);
+
+	uint32_t seq = (uint32_t)shape.seq_len;
+
+	bool pair = is_pair(c, b, into, seq);
 
 	if (pair)
 		copy_pair(b, into, seq);

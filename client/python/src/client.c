@@ -40,9 +40,8 @@ static bool busy(struct client *c)
 
 bool enter(struct client *c, bool waits)
 {
-	if (c->t && handle_forked(c->t)) {
+	if (c->t && tokend_forked(c->t)) {
 		/* The locks were copied as they stood: leave them alone. */
-		handle_check(c->t);
 		raise_last(c, TOKEND_EFORKED);
 		return false;
 	}
@@ -164,7 +163,6 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		     patience = WHOLE("connect", UINT32_MAX);
 	struct whole position = WHOLE("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
-	const struct waiter waiter = {on_idle, on_absent, on_warn, on_notice, c};
 	PyObject *absent = NULL;
 	char why[1400];
 	int r;
@@ -189,9 +187,15 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.cursor_bytes = (size_t)cursor_bytes;
 	o.position = position.value;
 	o.start_at_position = position.given;
+	o.idle = on_idle;
+	o.absent = on_absent;
+	o.notice = on_notice;
+	o.context = c;
+	o.warn = on_warn;
+	o.warn_context = c;
 	Py_XDECREF(c->absent);
 	c->absent = absent && absent != Py_None ? Py_NewRef(absent) : NULL;
-	WAITING(c, r = handle_attach(&c->t, &o, &waiter, why, sizeof(why)));
+	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	if (r == 0)
 		return 0;
 	raise_error(self, r, why);
@@ -236,7 +240,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 	struct client *c = (struct client *)self;
 
 	(void)none;
-	if (!c->t || handle_forked(c->t))
+	if (!c->t || tokend_forked(c->t))
 		Py_RETURN_NONE;
 	if (!enter(c, true)) {
 		if (c->t)
@@ -292,18 +296,13 @@ static PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t
 static PyObject *client_position(PyObject *self, PyObject *none)
 {
 	(void)none;
-	return number_of(self, handle_position);
-}
-
-static uint64_t taken_of(const struct tokend *t)
-{
-	return t->taken;
+	return number_of(self, tokend_position);
 }
 
 static PyObject *client_taken(PyObject *self, PyObject *none)
 {
 	(void)none;
-	return number_of(self, taken_of);
+	return number_of(self, tokend_taken);
 }
 
 static PyObject *client_fingerprint(PyObject *self, PyObject *none)
@@ -347,7 +346,7 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 		"reattached", (unsigned long long)s.reattached, "waited_s",
 		(double)s.waited_ns / 1e9, "pinned_bytes", (unsigned long long)s.pinned_bytes,
 		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens,
-		"masked", c->t->now->ring.geometry.loss_mask ? Py_True : Py_False);
+		"masked", tokend_annotations(c->t) & TOKEND_LOSS_MASK ? Py_True : Py_False);
 
 	leave(c, false);
 	return result;
@@ -403,11 +402,8 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 		    to_whole, &micro_batch, &again) ||
 		!enter(c, true))
 		return NULL;
-	handle_record_pass(c->t, again);
-	WAITING(c, r = tokend_seek(c->t, cursor, (size_t)n, rank.value, world.value,
-			   (uint32_t)micro_batch.value));
-	if (r < 0)
-		handle_record_pass(c->t, false);
+	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(c->t, cursor, (size_t)n, rank.value,
+			   world.value, (uint32_t)micro_batch.value));
 
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 
@@ -439,7 +435,7 @@ static PyObject *client_set_mix(PyObject *self, PyObject *args)
 static PyObject *client_checkpoint(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	char path[LIMIT_TEXT_BYTES + 1];
+	char path[4096];
 	const char *tag;
 	int r;
 
@@ -535,7 +531,7 @@ static PyObject *client_undo(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, handle_undo(c->t));
+	WAITING(c, tokend_undo(c->t));
 	leave(c, true);
 	Py_RETURN_NONE;
 }

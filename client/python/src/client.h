@@ -13,10 +13,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "client/lib/handle.h"
+#include "client/lib/tokend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 struct views;
 
@@ -107,7 +108,7 @@ bool say_notice(struct client *c);
  * daemon to one that may: absent() takes that lock, and a new ring is registered with a GPU's
  * driver.
  */
-#define UNLESS_LOST(c, call) ((c)->t->fd < 0 ? (int)TOKEND_EAGAIN : (call))
+#define UNLESS_LOST(c, call) (tokend_lost((c)->t) ? (int)TOKEND_EAGAIN : (call))
 
 /* ---- batch.c ---- */
 

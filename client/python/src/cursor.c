@@ -1,5 +1,4 @@
 /* Cursors as values: bytes in, bytes out. */
-#include "client/lib/place.h"
 #include "client/python/src/client.h"
 
 /* An edit on its way: the library's view of it, and room for its result and for a line. */
@@ -133,7 +132,7 @@ static PyObject *derive(PyObject *module, PyObject *args)
 	(void)module;
 	if (!PyArg_ParseTuple(args, "KKK", &seed, &tag, &value))
 		return NULL;
-	return PyLong_FromUnsignedLongLong(order_derive(seed, tag, value));
+	return PyLong_FromUnsignedLongLong(tokend_derive(seed, tag, value));
 }
 
 static PyObject *show(PyObject *module, PyObject *args)
@@ -161,10 +160,12 @@ static PyObject *show(PyObject *module, PyObject *args)
 
 static PyObject *default_socket(PyObject *module, PyObject *none)
 {
-	char path[WIRE_SOCKET_BYTES];
+	char path[4096];
 
 	(void)module, (void)none;
-	return PyUnicode_DecodeFSDefault(place_socket(path));
+	if (tokend_default_socket(path, sizeof(path)) < 0)
+		return raise_edit(module, TOKEND_EARGUMENT, "TOKEND_SOCKET: too long for a path");
+	return PyUnicode_DecodeFSDefault(path);
 }
 
 PyMethodDef cursor_methods[] = {

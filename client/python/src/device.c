@@ -27,7 +27,7 @@ PyObject *client_copied(PyObject *self, PyObject *none)
 	if (!enter(c, false))
 		return NULL;
 
-	bool copied = handle_copies(c->t->now, c->t->now->out.taken);
+	bool copied = tokend_copied(c->t, NULL);
 
 	leave(c, false);
 	return PyBool_FromLong(copied);

@@ -6,7 +6,7 @@
  * batch.
  *
  * Between a tensor's end and the end of the copies to a GPU that it was used for nobody but us
- * stands: where the ring is registered, handle_settle() waits for all that the context has been
+ * stands: where the ring is registered, tokend_settle() waits for all that the context has been
  * given by then.
  */
 #include "client/python/src/client.h"
@@ -41,7 +41,7 @@ struct view {
 	struct dl_managed managed;
 	int64_t shape[2];
 	struct views *of;
-	uint64_t batch; /* its handle */
+	struct tokend_batch batch;
 	struct view *next;
 };
 
@@ -64,12 +64,12 @@ static struct view *take_back(struct views *v)
 /* What is back, to the daemon; @t: NULL, or of a parent: to nobody. */
 static void settle(struct views *v, struct tokend *t)
 {
-	bool ours = t && !handle_forked(t);
+	bool ours = t && !tokend_forked(t);
 
 	for (struct view *view = take_back(v), *next; view; view = next) {
 		next = view->next;
 		if (ours)
-			handle_settle(t, view->batch);
+			tokend_settle(t, &view->batch);
 		free(view);
 	}
 }
@@ -104,19 +104,6 @@ static void give_back(struct client *c)
 	v->keeps = false;
 }
 
-/* How many of the last batches taken from this ring, from the oldest that is held on, it cannot
- * fill again.
- */
-static uint64_t depth(const struct generation *g)
-{
-	uint64_t oldest = g->out.released;
-
-	while (oldest < g->out.taken &&
-		handle_copies(g, oldest)) /* it is back, and soon the daemon's */
-		oldest++;
-	return g->out.taken - oldest;
-}
-
 bool views_before(struct client *c)
 {
 	char why[300];
@@ -125,8 +112,12 @@ bool views_before(struct client *c)
 		return true;
 	give_back(c);
 
-	uint32_t slots = c->t->now->ring.geometry.slots, hold = c->views->hold;
-	uint64_t held = depth(c->t->now);
+	struct tokend_shape shape;
+
+	tokend_shape(c->t, &shape);
+
+	uint32_t slots = shape.slots, hold = c->views->hold;
+	uint64_t held = tokend_held(c->t);
 
 	if (held <= hold && slots > hold)
 		return true;
@@ -152,7 +143,7 @@ void views_after(struct client *c, const struct tokend_batch *batch)
 	if (c->views) {
 		c->views->kept = *batch;
 		c->views->keeps = true;
-	} else if (!handle_copies(c->t->now, handle_slot(batch->handle))) {
+	} else if (!tokend_copied(c->t, batch)) {
 		tokend_release(c->t, batch);
 	}
 }
@@ -161,10 +152,10 @@ void views_detach(struct client *c)
 {
 	struct views *v = c->views;
 
-	if (v && c->t && !handle_forked(c->t)) {
+	if (v && c->t && !tokend_forked(c->t)) {
 		/* The daemon may forget us; the memory is needed for as long as somebody looks at
 		 * it. */
-		handle_lose(c->t);
+		tokend_leave(c->t);
 		v->left = c->t;
 	} else {
 		tokend_detach(c->t);
@@ -224,7 +215,7 @@ static struct view *new_view(struct views *v)
 	view->shape[0] = b->rows;
 	view->shape[1] = b->window_tokens;
 	view->of = v;
-	view->batch = b->handle;
+	view->batch = *b;
 	view->managed = (struct dl_managed){
 		.tensor = {(void *)b->tokens, {DEVICE_CPU, 0}, 2,
 			{CODE_UINT, (uint8_t)(8 * b->token_bytes), 1}, view->shape, NULL, 0},
