@@ -9,6 +9,7 @@
 #include "daemon/control/place.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
+#include "proto/fault.h"
 #include "proto/version.h"
 
 #include <errno.h>
@@ -403,7 +404,7 @@ static int run(const struct arguments *a, struct listener *listener)
 	int code = 0;
 
 	if (!catalog)
-		code = fail_start(bytes_line(why));
+		code = fail_start(fault_line(why));
 	else if (a->check)
 		code = check(catalog);
 	else if (!place_state_dir(config, listener->handed))

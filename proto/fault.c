@@ -71,3 +71,10 @@ bool fault_prefix(struct fault *fault, const char *format, ...)
 	memcpy(fault->text, text, sizeof(text));
 	return false;
 }
+
+char *fault_line(char *text)
+{
+	for (char *c = text; *c; c++)
+		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+	return text;
+}

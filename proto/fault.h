@@ -57,4 +57,8 @@ bool fault_memory(struct fault *fault);
 __attribute__((format(printf, 2, 3))) bool fault_prefix(
 	struct fault *fault, const char *format, ...);
 
+/* Puts @text, which may hold names of files, on one line: control characters become '?'. Returns
+ * @text. */
+char *fault_line(char *text);
+
 #endif

@@ -27,13 +27,6 @@ void bytes_say(char *why, size_t why_bytes, const char *text, ...)
 	va_end(args);
 }
 
-char *bytes_line(char *text)
-{
-	for (char *c = text; *c; c++)
-		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-	return text;
-}
-
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 {
 	const uint8_t *in = from;

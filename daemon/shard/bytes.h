@@ -149,9 +149,6 @@ static inline bool bytes_false(void)
 
 #define bytes_why(...) (bytes_say(__VA_ARGS__), bytes_false())
 
-/* @text, in which names of files may be: they get no say in where its line ends, what would is a
- * '?'. */
-char *bytes_line(char *text);
 /* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a
  * '?'. */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);

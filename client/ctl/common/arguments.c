@@ -1,8 +1,9 @@
 /*
  * Arguments. getopt_long() finds the options; a table says where they go.
  */
-#include "client/ctl/common/ctl.h"
-#include "client/lib/place.h"
+#include "client/ctl/common/arguments.h"
+
+#include "proto/wire.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -76,26 +77,4 @@ bool ctl_weight(const char *text, double *value)
 		return false;
 	*value = strtod(text, &end);
 	return end != text && *end == 0 && isfinite(*value) && *value >= 0;
-}
-
-char *ctl_socket(const char *option, const char *config)
-{
-	const char *environment = getenv("TOKEND_SOCKET");
-	char path[WIRE_SOCKET_BYTES], why[1024], *copy;
-
-	if (option || (environment && *environment) || !config) {
-		copy = strdup(option ? option : place_socket(path));
-	} else {
-		struct config *loaded = config_load(config, why, sizeof(why));
-
-		if (!loaded) {
-			ctl_fail("%s", why);
-			return NULL;
-		}
-		copy = strdup(loaded->has_socket ? loaded->socket : place_socket(path));
-		config_free(loaded);
-	}
-	if (!copy)
-		ctl_fail("out of memory");
-	return copy;
 }

@@ -1,7 +1,9 @@
 /*
  * Output in large pieces: a plan may be millions of lines.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/out.h"
+
+#include "client/ctl/common/error.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,7 +2,11 @@
  * tokctl cursor: the edits of a cursor, on files. Everything is checked before the first byte is
  * written, so that -o may name the file that was read; then what has changed is said.
  */
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/cursor_file.h"
+#include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/cursor_show.h"
+#include "client/ctl/offline/stream.h"
 #include "daemon/catalog/stream_schedule.h"
 
 #include <inttypes.h>

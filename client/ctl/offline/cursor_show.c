@@ -3,7 +3,9 @@
  */
 #include "client/ctl/offline/cursor_show.h"
 
-#include "client/lib/tokend.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/cursor_file.h"
+#include "proto/cursor_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +15,7 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 enum {
-	COLUMNS = 2,	      /* as many segments stand side by side; more get a line each */
-	JSON_BYTES = 4 << 20, /* see tokend_cursor_show() */
+	COLUMNS = 2, /* as many segments stand side by side; more get a line each */
 	SHARE_WIDTH = 13,
 };
 
@@ -188,22 +189,16 @@ static void show_text(struct ctl_out *out, const struct cursor *c)
 
 static int show_json(struct ctl_out *out, const struct cursor *c)
 {
-	char bytes[LIMIT_CURSOR_BYTES], why[512], *json = malloc(JSON_BYTES);
-	size_t n = cursor_encode(c, bytes, sizeof(bytes));
-	int status = CTL_FAILED;
+	char *json = malloc(CURSOR_JSON_BYTES);
 
-	if (!json)
-		ctl_fail("out of memory");
-	else if (tokend_cursor_show(bytes, n, json, JSON_BYTES, why, sizeof(why)) < 0)
-		ctl_fail("%s", why);
-	else
-		status = CTL_OK;
-	if (status == CTL_OK) {
-		ctl_put(out, json);
-		ctl_put(out, "\n");
+	if (!json || cursor_json(c, json, CURSOR_JSON_BYTES) == 0) {
+		free(json);
+		return ctl_fail("out of memory");
 	}
+	ctl_put(out, json);
+	ctl_put(out, "\n");
 	free(json);
-	return status;
+	return CTL_OK;
 }
 
 int ctl_cursor_show(int argc, char **argv)

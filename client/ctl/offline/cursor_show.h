@@ -2,7 +2,8 @@
 #ifndef TOKEND_CTL_CURSOR_SHOW_H
 #define TOKEND_CTL_CURSOR_SHOW_H
 
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/out.h"
+#include "proto/cursor.h"
 
 /* ---- the subcommands `tokctl cursor show` and `diff` ---- */
 

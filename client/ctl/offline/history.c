@@ -11,7 +11,11 @@
  * file's word counts from where its current segment begins, whatever earlier ones said of what
  * comes there.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/offline/history.h"
+
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/cursor_file.h"
+#include "client/ctl/common/error.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -252,7 +256,7 @@ static int by_number(const struct dirent **a, const struct dirent **b)
  * give.
  */
 static bool read_files(struct ctl_history_parts *p, const char *directory, struct dirent **entry,
-	unsigned n, const struct stream *stream)
+	unsigned n, const struct cursor *begin)
 {
 	unsigned at = n;
 
@@ -264,7 +268,7 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 			ctl_fail("out of memory");
 			return false;
 		}
-		if (!ctl_cursor_read(&word->cursor, word->path, stream)) {
+		if (!ctl_cursor_read(&word->cursor, word->path, begin)) {
 			if (at == n)
 				return false;
 			say_end(&p->word[at]);
@@ -326,7 +330,7 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 		ctl_fail("out of memory");
 	else {
 		p->words = (unsigned)n;
-		done = read_files(p, directory, entry, (unsigned)n, s->stream);
+		done = read_files(p, directory, entry, (unsigned)n, &s->stream->begin);
 	}
 	for (int i = 0; i < n; i++)
 		free(entry[i]);
@@ -338,7 +342,7 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 /* ---- both ---- */
 
 static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, unsigned n,
-	const struct stream *stream)
+	const struct cursor *begin)
 {
 	p->word = calloc(n, sizeof(*p->word));
 	if (!p->word) {
@@ -352,7 +356,7 @@ static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, 
 		word->path = strdup(paths[p->words]);
 		if (!word->path)
 			ctl_fail("out of memory");
-		if (!word->path || !ctl_cursor_read(&word->cursor, paths[p->words], stream)) {
+		if (!word->path || !ctl_cursor_read(&word->cursor, paths[p->words], begin)) {
 			forget(word);
 			return false;
 		}
@@ -360,10 +364,10 @@ static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, 
 	return true;
 }
 
-static bool read_config(struct ctl_history_parts *p, const struct stream *stream)
+static bool read_config(struct ctl_history_parts *p, const struct cursor *begin)
 {
 	p->word = calloc(1, sizeof(*p->word));
-	if (p->word && cursor_copy(&p->word->cursor, &stream->begin)) {
+	if (p->word && cursor_copy(&p->word->cursor, begin)) {
 		p->words = 1;
 		return true;
 	}
@@ -432,7 +436,8 @@ static bool allocate_segments(struct ctl_history_parts *p)
 static bool open_parts(struct ctl_history_parts *p, const struct ctl_stream *s,
 	const char *const *paths, unsigned n, const char *run)
 {
-	if (!run && !(n > 0 ? read_cursors(p, paths, n, s->stream) : read_config(p, s->stream)))
+	if (!run && !(n > 0 ? read_cursors(p, paths, n, &s->stream->begin)
+			    : read_config(p, &s->stream->begin)))
 		return false;
 	if (run && !read_log(p, s, run))
 		return false;

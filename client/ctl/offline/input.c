@@ -3,7 +3,7 @@
  */
 #include "client/ctl/offline/input.h"
 
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,14 +2,18 @@
  * tokctl inspect: what shards say of themselves. What a file does not say comes from the options,
  * else from the dataset of the config that lists it, else it is the config's default.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/input.h"
 #include "client/ctl/offline/manifest.h"
 #include "client/ctl/offline/scan.h"
 #include "daemon/catalog/dataset_manifest.h"
+#include "daemon/config/config.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/memo.h"
 #include "daemon/shard/sample.h"
+#include "proto/fault.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -87,7 +91,7 @@ __attribute__((format(printf, 2, 3))) static void add_problem(
 	va_start(args, text);
 	vsnprintf(problem, sizeof(r->problem[0]), text, args);
 	va_end(args);
-	bytes_line(problem);
+	fault_line(problem);
 }
 
 static void put_json(struct ctl_out *out, const struct report *r)

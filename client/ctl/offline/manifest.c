@@ -3,7 +3,8 @@
  */
 #include "client/ctl/offline/manifest.h"
 
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/out.h"
 
 #include <errno.h>
 #include <inttypes.h>

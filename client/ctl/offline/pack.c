@@ -7,7 +7,9 @@
  * nobody's of ours.
  */
 #include "client/ctl/offline/pack.h"
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/scan.h"
 
 #define XXH_INLINE_ALL

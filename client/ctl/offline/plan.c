@@ -2,7 +2,11 @@
  * tokctl plan: what is served at each position, or to each rank at a step, computed as the daemon
  * computes it.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/history.h"
+#include "client/ctl/offline/reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

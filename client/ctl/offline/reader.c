@@ -2,7 +2,8 @@
  * Tokens of windows, straight from the shards. A file is checked once, when it is opened: it must
  * still be the one that was listed. A few stay open, for windows come in any order.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/offline/reader.h"
+#include "client/ctl/common/error.h"
 #include "daemon/catalog/dataset_shard.h"
 
 #include <errno.h>

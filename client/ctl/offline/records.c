@@ -3,7 +3,7 @@
  */
 #include "client/ctl/offline/records.h"
 
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/error.h"
 
 #include <dirent.h>
 #include <endian.h>

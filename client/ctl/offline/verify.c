@@ -3,7 +3,11 @@
  * recorded, all ranks together, must be exactly the order: each position once, with the tokens that
  * the shards have there. One bit a position is held; records and shards are read as they come.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/history.h"
+#include "client/ctl/offline/reader.h"
 #include "client/ctl/offline/records.h"
 
 #include <inttypes.h>

@@ -2,7 +2,11 @@
  * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that
  * hold them.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/history.h"
+#include "client/ctl/offline/reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -4,8 +4,12 @@
  * session's answer comes back. Until a rank has fetched the request it can be taken back, and is,
  * when time is up or we are interrupted.
  */
-#include "client/ctl/common/ctl.h"
-#include "client/lib/connect.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
+#include "daemon/config/config.h"
+#include "proto/cursor.h"
 
 #include <assert.h>
 #include <inttypes.h>

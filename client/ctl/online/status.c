@@ -1,6 +1,8 @@
 /* tokctl status: what a daemon is doing, session by session. */
-#include "client/ctl/common/ctl.h"
-#include "client/lib/connect.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
 #include "proto/wire.h"
 
 #include <inttypes.h>

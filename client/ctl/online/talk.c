@@ -1,8 +1,9 @@
 /*
  * Talking to a daemon: connect, ask, hear. What goes wrong is printed here, once.
  */
-#include "client/ctl/common/ctl.h"
-#include "client/lib/connect.h"
+#include "client/ctl/online/talk.h"
+#include "client/ctl/common/error.h"
+#include "client/ctl/online/socket.h"
 #include "client/lib/trust.h"
 
 #include <errno.h>

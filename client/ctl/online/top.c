@@ -1,7 +1,9 @@
 /* tokctl top: status again and again, with the rate at which each session gives its batches back.
  */
-#include "client/ctl/common/ctl.h"
-#include "client/lib/connect.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
 
 #include <inttypes.h>
 #include <poll.h>

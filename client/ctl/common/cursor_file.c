@@ -1,7 +1,6 @@
-/*
- * Streams from a config, cursors from and to files.
- */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/cursor_file.h"
+
+#include "client/ctl/common/error.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,30 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream)
-{
-	char why[8192];
-
-	*s = (struct ctl_stream){.config = config_load(config, why, sizeof(why))};
-	if (s->config)
-		s->catalog = catalog_open_stream(s->config, stream, why, sizeof(why));
-	if (s->catalog) {
-		s->stream = catalog_stream(s->catalog, stream);
-		return true;
-	}
-	ctl_fail("%s", why);
-	ctl_stream_close(s);
-	return false;
-}
-
-void ctl_stream_close(struct ctl_stream *s)
-{
-	catalog_free(s->catalog);
-	config_free(s->config);
-	*s = (struct ctl_stream){0};
-}
-
-bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct stream *stream)
+bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin)
 {
 	char bytes[LIMIT_CURSOR_BYTES + 1];
 	struct fault why;
@@ -53,9 +29,9 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct strea
 		ctl_fail("%s: %s", path, strerror(error));
 	else if (!cursor_decode(cursor, bytes, n, &why))
 		ctl_fail("%s: %s: %s", path, why.field, why.text);
-	else if (stream && !cursor_belongs(cursor, &stream->begin, &why))
-		ctl_fail("%s: does not belong to stream %s: %s: %s", path, stream->config->name,
-			why.field, why.text);
+	else if (begin && !cursor_belongs(cursor, begin, &why))
+		ctl_fail("%s: does not belong to stream %s: %s: %s", path, begin->stream, why.field,
+			why.text);
 	else
 		return true;
 	return false;

@@ -3,7 +3,10 @@
  * stdout as they lie in the ring, and can leave its cursor in a file: enough to see, diff and
  * checksum what any rank gets.
  */
-#include "client/ctl/common/ctl.h"
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/cursor_file.h"
+#include "client/ctl/online/commands.h"
+#include "client/ctl/online/socket.h"
 #include "client/lib/tokend.h"
 
 #include <errno.h>

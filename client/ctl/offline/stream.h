@@ -1,0 +1,19 @@
+/*
+ * A stream from a config, without a daemon. Errors are printed.
+ */
+#ifndef TOKEND_CTL_STREAM_H
+#define TOKEND_CTL_STREAM_H
+
+#include "daemon/catalog/catalog.h"
+#include "daemon/config/config.h"
+
+struct ctl_stream {
+	struct config *config;
+	struct catalog *catalog;
+	const struct stream *stream;
+};
+
+bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream);
+void ctl_stream_close(struct ctl_stream *s);
+
+#endif

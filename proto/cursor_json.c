@@ -1,0 +1,162 @@
+#include "proto/cursor_json.h"
+
+#include "proto/wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct text {
+	char *bytes;
+	size_t n, capacity;
+	bool full; /* something did not fit: what follows it is void */
+};
+
+static void put_bytes(struct text *t, const char *bytes, size_t n)
+{
+	if (t->full || n >= t->capacity - t->n) {
+		t->full = true;
+		return;
+	}
+	memcpy(t->bytes + t->n, bytes, n);
+	t->n += n;
+}
+
+static void put(struct text *t, const char *text)
+{
+	put_bytes(t, text, strlen(text));
+}
+
+static void put_number(struct text *t, uint64_t value)
+{
+	char digits[20];
+	size_t at = sizeof(digits);
+
+	do {
+		digits[--at] = (char)('0' + value % 10);
+		value /= 10;
+	} while (value > 0);
+	put_bytes(t, digits + at, sizeof(digits) - at);
+}
+
+static void put_pair(struct text *t, const char *before, const char *key, uint64_t value)
+{
+	put(t, before);
+	put(t, "\"");
+	put(t, key);
+	put(t, "\":");
+	put_number(t, value);
+}
+
+/* A name has no control characters. A byte that is not UTF-8 becomes \udcXX (Python's
+ * surrogateescape). */
+static void put_string(struct text *t, const char *text)
+{
+	char escape[8];
+
+	put(t, "\"");
+	while (*text) {
+		unsigned n = wire_character(text);
+
+		if (n == 0 || *text == '"' || *text == '\\') {
+			snprintf(escape, sizeof(escape), "\\u%04x",
+				(unsigned char)*text | (n ? 0 : 0xdc00));
+			put(t, escape);
+			text++;
+		} else {
+			put_bytes(t, text, n);
+			text += n;
+		}
+	}
+	put(t, "\"");
+}
+
+static void put_list(
+	struct text *t, const char *key, const uint64_t *values, uint32_t n, uint32_t of)
+{
+	put(t, ",\"");
+	put(t, key);
+	put(t, "\":[");
+	for (uint32_t i = 0; i < of; i++) {
+		put(t, i ? "," : "");
+		put_number(t, i < n ? values[i] : 0);
+	}
+	put(t, "]");
+}
+
+static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
+{
+	static const char *const shuffles[] = {
+		[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
+	const struct order_dataset *o = &c->order[d];
+	uint64_t ends_at, unserved;
+
+	put(t, d ? ",{\"name\":" : "{\"name\":");
+	put_string(t, c->dataset[d].name);
+	put_pair(t, ",", "windows", o->windows);
+	put_pair(t, ",", "digest", c->dataset[d].digest);
+	put(t, ",\"shuffle\":");
+	put_string(t, shuffles[o->shuffle]);
+	put_pair(t, ",", "block", o->block);
+	put_pair(t, ",", "group", o->group);
+	put(t, o->slide ? ",\"slide\":true" : ",\"slide\":false");
+	if (c->dataset[d].max_epochs)
+		put_pair(t, ",", "max_epochs", c->dataset[d].max_epochs);
+	else
+		put(t, ",\"max_epochs\":null");
+	if (cursor_unserved(c, d, &ends_at, &unserved)) {
+		put_pair(t, ",", "ends_at", ends_at);
+		put_pair(t, ",", "unserved", unserved);
+	} else {
+		put(t, ",\"ends_at\":null,\"unserved\":null");
+	}
+	put(t, "}");
+}
+
+static void put_segments(struct text *t, const struct cursor *c)
+{
+	put(t, ",\"segments\":[");
+	for (uint32_t i = 0; i < c->segments; i++) {
+		const struct order_segment *s = c->segment[i];
+
+		put_pair(t, i ? ",{" : "{", "start", s->start);
+		put(t, i ? ",\"pending\":true" : ",\"pending\":false");
+		put_list(t, "units", s->units, s->datasets, c->datasets);
+		put_list(t, "base", s->base, s->datasets, c->datasets);
+		put(t, "}");
+	}
+	put(t, "]");
+}
+
+static void put_cursor(struct text *t, const struct cursor *c)
+{
+	put(t, "{\"stream\":");
+	put_string(t, c->stream);
+	put_pair(t, ",", "seed", c->seed);
+	put_pair(t, ",", "seq_len", c->seq_len);
+	put_pair(t, ",", "extra", c->extra);
+	put_pair(t, ",", "stride", c->stride);
+	put_pair(t, ",", "epochs", c->epochs);
+	put_pair(t, ",", "samples", c->samples);
+	put_pair(t, ",", "next", c->next);
+	if (c->epochs || c->samples)
+		put_pair(t, ",", "end", cursor_end(c));
+	else
+		put(t, ",\"end\":null");
+	put(t, ",\"datasets\":[");
+	for (uint32_t d = 0; d < c->datasets; d++)
+		put_dataset(t, c, d);
+	put(t, "]");
+	put_segments(t, c);
+	put(t, "}");
+}
+
+size_t cursor_json(const struct cursor *cursor, char *json, size_t capacity)
+{
+	struct text t = {.bytes = json, .capacity = capacity};
+
+	put_cursor(&t, cursor);
+	if (t.full)
+		return 0;
+	json[t.n] = 0;
+	return t.n;
+}
