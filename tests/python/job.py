@@ -17,7 +17,7 @@ class Job:
     """Its processes, each with its own daemon's socket. More options are those of main()."""
 
     def __init__(self, directory, sockets, **options):
-        from conftest import subprocess_environment
+        from lib import child_environment
 
         self.files = []
         self.processes = []
@@ -40,7 +40,7 @@ class Job:
             self.files.append(file)
             with open(directory / f"{rank}.log", "w") as log:
                 command = [sys.executable, __file__, json.dumps(each)]
-                environment = subprocess_environment(OMP_NUM_THREADS="1")
+                environment = child_environment(OMP_NUM_THREADS="1")
                 self.processes.append(
                     subprocess.Popen(command, stdout=log, stderr=log, env=environment)
                 )
@@ -73,7 +73,7 @@ class Job:
             assert process.wait(seconds) == expected, self.said(rank)
 
     def wait_for_steps(self, n, seconds=60):
-        from conftest import wait_until
+        from lib import wait_until
 
         def there():
             for rank, process in enumerate(self.processes):

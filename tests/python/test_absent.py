@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import subprocess_environment
+from lib import child_environment
 
 JOB = """
 import os, signal, sys, time
@@ -47,7 +47,7 @@ def test_who_is_asked_and_says_no_is_asked_again(daemon, ahead):
     """A call that finds a lost daemon still lost once held the interpreter's lock while it asked, and hung."""
     job = subprocess.Popen(
         [sys.executable, "-c", JOB, daemon.socket, str(daemon.process.pid), ahead],
-        env=subprocess_environment(),
+        env=child_environment(),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

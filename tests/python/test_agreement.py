@@ -6,7 +6,8 @@ import sys
 import time
 
 import pytest
-from conftest import another_daemon, subprocess_environment
+from lib import child_environment
+from lib.stock import another_daemon
 from job import Job
 
 import tokend
@@ -110,7 +111,7 @@ dist.barrier()
     processes = [
         subprocess.Popen(
             [*command, str(rank), str(daemon.directory / "meet"), daemon.socket], stdout=subprocess.PIPE, text=True,
-            env=subprocess_environment(OMP_NUM_THREADS="1"),
+            env=child_environment(OMP_NUM_THREADS="1"),
         )
         for rank in range(2)
     ]  # fmt: skip

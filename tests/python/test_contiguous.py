@@ -10,7 +10,7 @@ import pytest
 import tokend
 import torch
 import transforms
-from conftest import BIN, subprocess_environment
+from lib import BIN, child_environment
 
 SEQ = 64
 KINDS = [
@@ -194,7 +194,7 @@ print(json.dumps(out))
 
 def test_a_devices_batches(daemon):
     """The fake libcuda.so.1 beneath a real loader: no evidence of how a GPU behaves."""
-    environment = subprocess_environment(LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"))
+    environment = child_environment(LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"))
     command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

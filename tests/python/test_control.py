@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from conftest import BIN, another_daemon, subprocess_environment, wait_until
+from lib import BIN, child_environment, wait_until
+from lib.stock import another_daemon
 from job import Job
 
 import tokend
@@ -27,11 +28,7 @@ def ask(daemon, kind, *arguments, run="job"):
         "--json",
     ]
     return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=subprocess_environment(),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment()
     )
 
 
@@ -384,7 +381,7 @@ dist.destroy_process_group()
 def test_a_world_that_changes_in_process(daemon):
     command = [sys.executable, "-c", RESCALE]
     more = [daemon.socket, str(daemon.directory / "meet")]
-    environment = subprocess_environment(OMP_NUM_THREADS="1")
+    environment = child_environment(OMP_NUM_THREADS="1")
     trainers = [
         subprocess.Popen(
             [*command, str(rank), *more], stdout=subprocess.PIPE, text=True, env=environment

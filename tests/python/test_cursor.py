@@ -5,7 +5,7 @@ import pickle
 import subprocess
 
 import pytest
-from conftest import BIN
+from lib import BIN
 
 import tokend
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 import tokend
-from conftest import wait_until
+from lib import wait_until
 from torch.utils.data import DataLoader, IterableDataset
 
 PLACE = "tokend.Loader: takes the place of a DataLoader, and is not a dataset"

@@ -9,7 +9,7 @@ import sys
 import urllib.request
 
 import pytest
-from conftest import BIN, subprocess_environment, wait_until
+from lib import BIN, child_environment, wait_until
 from tokend import _tokend
 
 HERE = pathlib.Path(__file__).parent
@@ -18,7 +18,7 @@ MICRO, WINDOW = 4, 65
 
 
 def start(daemon, scenario, **environment):
-    env = subprocess_environment(
+    env = child_environment(
         LD_LIBRARY_PATH=str(FAKE), **{name: str(value) for name, value in environment.items()}
     )
     command = [sys.executable, HERE / "feed_job.py", daemon.socket, scenario]
@@ -203,7 +203,7 @@ def test_tokend_does_not_import_torch_for_it():
     code = "import sys, tokend, tokend.device; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], env=subprocess_environment(), check=False
+            [sys.executable, "-c", code], env=child_environment(), check=False
         ).returncode
         == 0
     )

@@ -8,7 +8,7 @@ import subprocess
 import numpy
 import pyarrow as pa
 import pytest
-from shard_cat import CAT, facts, tokens
+from lib.shard_cat import CAT, facts, tokens
 
 RANDOM = numpy.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]

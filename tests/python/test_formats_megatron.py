@@ -9,7 +9,7 @@ import warnings
 import numpy
 import pytest
 import torch
-from shard_cat import facts, tokens
+from lib.shard_cat import facts, tokens
 
 with (
     warnings.catch_warnings()

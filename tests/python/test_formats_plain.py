@@ -12,7 +12,7 @@ import xxhash
 import zstandard
 from datatrove.pipeline.tokens import DocumentTokenizerContextShuffler, DocumentTokenizerMerger
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
-from shard_cat import facts, tokens
+from lib.shard_cat import facts, tokens
 
 TOKENS = numpy.random.default_rng(5).integers(0, 128, 30011)
 

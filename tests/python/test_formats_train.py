@@ -3,15 +3,15 @@
 import importlib.util
 import json
 import pathlib
-import shutil
 import socket
 import sys
 
 import numpy
 import pytest
 import torch
-from conftest import ROOT, Daemon, socket_directory
-from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
+from lib import REPO
+from lib.stock import StockDaemon
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens
 SEQ, STEPS, VOCABULARY = (
@@ -85,7 +85,7 @@ def write_samples(directory):
 @pytest.fixture(scope="module")
 def gpt():
     """client/example/gpt/train.py, whose main() is a rank of torchrun's: here the only one, and on one thread."""
-    spec = importlib.util.spec_from_file_location("train", ROOT / "client/example/gpt/train.py")
+    spec = importlib.util.spec_from_file_location("train", REPO / "client/example/gpt/train.py")
     module, before = importlib.util.module_from_spec(spec), torch.get_num_threads()
     spec.loader.exec_module(module)
     torch.set_num_threads(1)
@@ -94,13 +94,13 @@ def gpt():
 
 
 @pytest.fixture(scope="module")
-def train(gpt):
+def train(gpt, shared):
     """(stream) → what it recorded of each step, and of the validation with the weights that they led to."""
-    directory = socket_directory()
+    directory = pathlib.Path(shared.path)
     streams = write_streams(directory) | write_samples(directory)
 
     def train(name):
-        d, stream = Daemon(directory), {"seed": 3, "seq_len": SEQ, **streams[name]}
+        d, stream = StockDaemon(directory), {"seed": 3, "seq_len": SEQ, **streams[name]}
         streams_ = {
             "train": {**stream, "samples": 16 * STEPS},
             "valid": {**stream, "seed": 4, "samples": 32},
@@ -139,8 +139,7 @@ def train(gpt):
         assert len(steps) == STEPS
         return [(step["position"], step["checksum"], step["loss"]) for step in steps], end["valid"]
 
-    yield train
-    shutil.rmtree(directory)
+    return train
 
 
 @pytest.fixture(scope="module")

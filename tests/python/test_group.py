@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import subprocess_environment
+from lib import child_environment
 
 # gloo's threads stand still before they let go of a collective, until Python is about to say that it ends and holds its lock.
 LATE = r"""
@@ -77,7 +77,7 @@ def late(tmp_path_factory):
 
 
 def end(late, daemon, behind):
-    environment = subprocess_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
+    environment = child_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
     meet = str(daemon.directory / behind.replace(" ", "-"))
     commands = [
         [sys.executable, "-c", PROGRAM, late, meet, str(rank), daemon.socket, behind]

@@ -15,7 +15,8 @@ import numpy
 import pytest
 import tokend
 import torch
-from conftest import Daemon, subprocess_environment, wait_until
+from lib import child_environment, wait_until
+from lib.stock import StockDaemon
 
 SEQ = 64
 
@@ -213,7 +214,7 @@ def run_ranks(world, *arguments):
             [sys.executable, "-c", DCP, *map(str, arguments)],
             stdout=subprocess.PIPE,
             text=True,
-            env=subprocess_environment(RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"),
+            env=child_environment(RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"),
         )
         for rank in range(world)
     ]
@@ -296,7 +297,7 @@ def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, 
     (directory / "torch.py").write_text(torch)
     (directory / "numpy.py").write_text("raise ModuleNotFoundError(name='numpy')")
     program = f"from tokend import arrays\ntry: arrays.framework({name!r})\nexcept ImportError as e: print(type(e).__name__, e)"
-    environment = subprocess_environment()
+    environment = child_environment()
     environment["PYTHONPATH"] = f"{directory}:{environment['PYTHONPATH']}"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -694,7 +695,7 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
         capture_output=True,
         text=True,
         check=False,
-        env=subprocess_environment(),
+        env=child_environment(),
     )
     assert done.returncode == 0, done.stderr
     batch = json.loads(done.stdout)
@@ -725,14 +726,14 @@ with tokend.Loader("train", 4, config=sys.argv[1], rank=int(sys.argv[2]), world=
 def kill_private(directory):
     """Ends the private daemons of this directory by their own pids."""
     for path in (directory / "tokend").glob("*.sock"):
-        for line in Daemon.tokctl(None, "status", "--socket", path, "--json")[-1:]:
+        for line in StockDaemon.tokctl(None, "status", "--socket", path, "--json")[-1:]:
             os.kill(line["pid"], signal.SIGTERM)
             wait_until(lambda path=path: not path.exists(), "the end of a private daemon")
 
 
 def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
-    config = Daemon(directory).config
-    environment = subprocess_environment(XDG_RUNTIME_DIR=str(directory))
+    config = StockDaemon(directory).config
+    environment = child_environment(XDG_RUNTIME_DIR=str(directory))
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", EMBEDDED, str(config), str(rank)],
@@ -747,7 +748,10 @@ def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
         assert [json.loads(rank.stdout.readline()) for rank in ranks] == [[0, 8, 16], [4, 12, 20]]
         sockets = list((directory / "tokend").glob("*.sock"))
         assert len(sockets) == 1
-        assert Daemon.tokctl(None, "status", "--socket", sockets[0], "--json")[-1]["sessions"] == 2
+        assert (
+            StockDaemon.tokctl(None, "status", "--socket", sockets[0], "--json")[-1]["sessions"]
+            == 2
+        )
         for rank in ranks:
             rank.communicate("\n", timeout=20)
         assert [rank.returncode for rank in ranks] == [0, 0]
@@ -756,7 +760,7 @@ def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
 
 
 def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
-    monkeypatch.setenv("TOKEND_BIN", str(subprocess_environment()["TOKEND_BIN"]))
+    monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(daemon.directory))
     monkeypatch.setenv("TOKEND_SOCKET", "/nowhere")
     with tokend.Loader("train", 4, config=daemon.config, rank=0, world=1) as loader:
@@ -776,9 +780,9 @@ def test_a_config_that_is_none_is_one_line(directory):
 
 
 def test_a_config_with_a_fault_raises_the_daemons_own_line(directory, monkeypatch):
-    config = Daemon(directory).config
+    config = StockDaemon(directory).config
     config.write_text(config.read_text().replace("weight: 0.7", "weight: -1"))
-    monkeypatch.setenv("TOKEND_BIN", str(subprocess_environment()["TOKEND_BIN"]))
+    monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     with pytest.raises(tokend.Error, match=r"tokend.yaml:\d+: .*weight"):
         tokend.Loader("train", 4, config=config, rank=0, world=1)

@@ -12,7 +12,7 @@ import pytest
 import tokend
 import torch
 import transforms
-from conftest import BIN, ROOT, subprocess_environment
+from lib import BIN, REPO, child_environment
 from tokend.torchft import TokendReplica
 
 SEQ = 64
@@ -246,7 +246,7 @@ def test_batches_of_a_device(daemon):
     """The fake libcuda.so.1 beneath a real loader: no evidence of how a GPU behaves."""
     fake = BIN.parent / "check" / "fake"
     command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
-    environment = subprocess_environment(LD_LIBRARY_PATH=str(fake))
+    environment = child_environment(LD_LIBRARY_PATH=str(fake))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     for batch, start in zip(json.loads(done.stdout), (0, 4, 8, 12, 1000), strict=True):
@@ -472,7 +472,7 @@ except ImportError as error:
 def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
     command = [sys.executable, "-c", FAKE, daemon.socket, torch_is, framework]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=subprocess_environment()
+        command, capture_output=True, text=True, check=False, env=child_environment()
     )
     assert (done.returncode, done.stdout.strip()) == (0, text), done.stderr
 
@@ -483,7 +483,7 @@ def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
 def said_by(program, *arguments):
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, env=subprocess_environment()
+        command, capture_output=True, text=True, check=True, env=child_environment()
     ).stdout
 
 
@@ -541,7 +541,7 @@ def test_the_recipe_for_losses_by_dataset(daemon):
     )
     daemon.stop()
     daemon.start()
-    sys.path.insert(0, str(ROOT / "client" / "example" / "trainers"))
+    sys.path.insert(0, str(REPO / "client" / "example" / "trainers"))
     try:
         import losses
     finally:

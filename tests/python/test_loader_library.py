@@ -8,8 +8,8 @@ import time
 
 import numpy
 import pytest
-from conftest import BIN, wait_until
-from declarations import Batch, Options, Request
+from lib import BIN, wait_until
+from lib.declarations import Batch, Options, Request
 
 LIBRARY = BIN.parent / "lib" / "libtokend.so.1"
 EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import tokend
-from conftest import subprocess_environment
+from lib import child_environment
 from tokend import mesh as meshes
 
 # Every process goes through all these meshes; slices are taken of the mesh, or it is flattened, as trainers do.
@@ -51,7 +51,7 @@ def run(daemon, world, cases):
     processes = [
         subprocess.Popen(
             [*program, str(rank), str(world), json.dumps(cases)], stdout=subprocess.PIPE, text=True,
-            env=subprocess_environment(OMP_NUM_THREADS="1"),
+            env=child_environment(OMP_NUM_THREADS="1"),
         )
         for rank in range(world)
     ]  # fmt: skip

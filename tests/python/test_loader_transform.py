@@ -14,7 +14,7 @@ import pytest
 import tokend
 import torch
 import transforms
-from conftest import BIN, ROOT, subprocess_environment, wait_until
+from lib import BIN, REPO, child_environment, wait_until
 
 SEQ = 64
 WINDOW = SEQ + 1
@@ -326,8 +326,8 @@ if __name__ == "__main__":
 def test_a_killed_trainer_leaves_no_workers(daemon, function):
     path = daemon.directory / "trainer.py"
     path.write_text(TRAINER)
-    environment = subprocess_environment(
-        PYTHONPATH=f"{subprocess_environment()['PYTHONPATH']}:{ROOT}/tests/python"
+    environment = child_environment(
+        PYTHONPATH=f"{child_environment()['PYTHONPATH']}:{REPO}/tests/python"
     )
     trainer = subprocess.Popen(
         [sys.executable, path, daemon.socket, function],
@@ -384,7 +384,7 @@ def test_a_transform_of_the_script_itself(daemon):
             capture_output=True,
             text=True,
             check=False,
-            env=subprocess_environment(),
+            env=child_environment(),
             timeout=60,
         )
         assert done.returncode == status
@@ -396,7 +396,7 @@ def test_a_transform_of_no_file(daemon, how):
     program = SCRIPT.format(guard="")
     command = [sys.executable, how, *([program] if how == "-c" else []), daemon.socket]
     done = subprocess.run(
-        command, input=program, capture_output=True, text=True, check=False, env=subprocess_environment(), timeout=60
+        command, input=program, capture_output=True, text=True, check=False, env=child_environment(), timeout=60
     )  # fmt: skip
     assert done.returncode == 1
     assert (
@@ -424,12 +424,7 @@ def test_a_transform_of_the_script_in_a_process_that_it_spawned(daemon):
     path.write_text(SPAWNS)
     command = [sys.executable, path, daemon.socket]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=subprocess_environment(),
-        timeout=60,
+        command, capture_output=True, text=True, check=False, env=child_environment(), timeout=60
     )
     assert done.stdout == "[4, 5, 6, 7]\n", done.stderr
 
@@ -515,7 +510,7 @@ def test_operators_do_not_wait_for_workers(daemon):
 
 
 def test_fill_in_the_middle(daemon):
-    sys.path.insert(0, str(ROOT / "client" / "example"))
+    sys.path.insert(0, str(REPO / "client" / "example"))
     try:
         import fim
     finally:
@@ -668,7 +663,7 @@ def examples(daemon, *command):
     daemon.config.write_text(
         config.replace("    seed: 42\n", "    seed: 42\n    eos: 0\n    documents: true\n")
     )
-    environment = subprocess_environment(XDG_RUNTIME_DIR=str(daemon.directory), OMP_NUM_THREADS="1")
+    environment = child_environment(XDG_RUNTIME_DIR=str(daemon.directory), OMP_NUM_THREADS="1")
     daemon.stop()
     daemon.start()
     done = subprocess.run(
@@ -686,7 +681,7 @@ def examples(daemon, *command):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_fim_example_runs(daemon, workers):
     said = examples(
-        daemon, ROOT / "client/example/fim.py", daemon.config, str(workers)
+        daemon, REPO / "client/example/fim.py", daemon.config, str(workers)
     ).splitlines()
     assert [line.split(" documents")[0] for line in said] == [
         f"samples {[4 * i + j for j in range(4)]}" for i in range(3)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from conftest import subprocess_environment
+from lib import child_environment
 
 PROGRAM = """
 import json, sys, time, warnings
@@ -67,7 +67,7 @@ print(json.dumps(said))
 
 def run(daemon, scenario, world):
     meet = daemon.directory / f"meet-{scenario}"
-    environment = subprocess_environment(OMP_NUM_THREADS="1")
+    environment = child_environment(OMP_NUM_THREADS="1")
     commands = [
         [sys.executable, "-c", PROGRAM, daemon.socket, meet, str(rank), str(world), scenario]
         for rank in range(world)

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-import order_reference as ref
+from lib import order_reference as ref
 import pytest
 
 WEB_SHARDS = [("a.bin", 50001), ("b.bin", 30000), ("c.bin", 5)]

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import tokend
 import transforms
-from conftest import BIN, subprocess_environment
+from lib import BIN, child_environment
 
 WINDOWS = 468  # of the finite stream
 
@@ -215,7 +215,7 @@ def test_a_kill_in_the_second_pass(daemon):
             str(steps),
         ]
         return subprocess.run(
-            command, env=subprocess_environment(), capture_output=True, text=True, check=False
+            command, env=child_environment(), capture_output=True, text=True, check=False
         )
 
     assert run(1, 30).returncode == -signal.SIGKILL

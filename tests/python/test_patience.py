@@ -11,7 +11,8 @@ import warnings
 import numpy
 import pytest
 import tokend
-from conftest import BIN, Daemon, another_daemon, wait_until
+from lib import BIN, wait_until
+from lib.stock import StockDaemon, another_daemon
 from job import Job
 from test_control import answer, ask
 from tokend import _tokend
@@ -117,7 +118,7 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
 
 
 def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
-    daemon = Daemon(directory)
+    daemon = StockDaemon(directory)
     with (
         later(2.5, daemon.start),
         pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s"),
@@ -168,7 +169,7 @@ def opening(daemon):
 
 
 def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
-    with opening(Daemon(directory)) as daemon:
+    with opening(StockDaemon(directory)) as daemon:
         with (
             later(2.5, lambda: daemon.signal(signal.SIGCONT)),
             pytest.warns(RuntimeWarning, match="is it starting"),
@@ -181,7 +182,7 @@ def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
 
 
 def test_a_daemon_that_is_opening_its_shards_is_stopped_without_a_trace(directory):
-    with opening(Daemon(directory)) as daemon:
+    with opening(StockDaemon(directory)) as daemon:
         before = {path.name for path in directory.iterdir()}
         daemon.signal(signal.SIGTERM)
         daemon.signal(signal.SIGCONT)

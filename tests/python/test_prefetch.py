@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import tokend
-from conftest import BIN, subprocess_environment
+from lib import BIN, child_environment
 
 MICRO = 2
 
@@ -56,7 +56,7 @@ def test_a_loop_that_fetches_one_batch_ahead(daemon, way):
     for _ in range(4):
         command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, trained, way]
         done = subprocess.run(
-            command, env=subprocess_environment(), capture_output=True, text=True, check=False
+            command, env=child_environment(), capture_output=True, text=True, check=False
         )
         assert done.returncode == -signal.SIGKILL, done.stderr
     rows = [int(position) for position in trained.read_text().split()]

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import tokend
-from conftest import Daemon, subprocess_environment
+from lib import child_environment
+from lib.stock import StockDaemon
 from test_loader import kill_private
 from tokend import private
 
@@ -35,12 +36,12 @@ with tokend.Loader("train", 4, config=sys.argv[1], framework="numpy") as loader:
 
 
 def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):
-    config = Daemon(directory).config
+    config = StockDaemon(directory).config
     try:
         forker = [sys.executable, "-c", FORKER, str(config)]
         done = subprocess.run(
             forker,
-            env=subprocess_environment(XDG_RUNTIME_DIR=str(directory)),
+            env=child_environment(XDG_RUNTIME_DIR=str(directory)),
             capture_output=True,
             text=True,
             timeout=60,
@@ -62,7 +63,7 @@ def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(
         assert private.directory() == (
             f"{runtime}/tokend" if taken else f"/tmp/tokend-{os.getuid()}"
         )
-        path = private.socket_of(Daemon(directory).config)
+        path = private.socket_of(StockDaemon(directory).config)
         assert len(path) <= 107
         assert path.startswith(private.directory())
 

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 
-import conftest
+
 import numpy
 import pytest
 import sentencepiece
 import tokenizers
 
+import lib
 import tokend
 
 EOS = 50256
@@ -95,11 +96,7 @@ def write_shards(directory, documents, encode):
 def show(*arguments, code=0, **keys):
     command = [sys.executable, "-m", "tokend.show", *map(str, arguments)]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=conftest.subprocess_environment(**keys),
-        check=False,
+        command, capture_output=True, text=True, env=lib.child_environment(**keys), check=False
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -131,9 +128,9 @@ def test_what_a_loader_was_given_across_a_mix(directory):
     tokenizer, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)
     log = open(directory / "text.log", "w")
-    process = subprocess.Popen([conftest.BIN / "tokend", "-c", config], stdout=log, stderr=log)
+    process = subprocess.Popen([lib.BIN / "tokend", "-c", config], stdout=log, stderr=log)
     try:
-        conftest.wait_until(
+        lib.wait_until(
             lambda: "ready at" in (directory / "text.log").read_text(), "the daemon's start"
         )
         options = {
@@ -271,7 +268,7 @@ def test_a_missing_package_is_named(directory, package):
     tokenizer = directory / "tokenizer"
     tokenizer.write_bytes(b"{}" if package == "tokenizers" else b"\x0a")
     said = show("-c", config, "train", "--position", 0, "--tokenizer", tokenizer, code=1,
-                PYTHONPATH=f"{directory}/shadow:{conftest.PACKAGE}")  # fmt: skip
+                PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}")  # fmt: skip
     assert (
         said
         == f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip install {package}\n"
@@ -295,10 +292,7 @@ def test_a_reader_that_has_seen_enough(directory):
         "100000",
     ]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=conftest.subprocess_environment(),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=lib.child_environment()
     ) as process:
         process.stdout.readline()
         process.stdout.close()

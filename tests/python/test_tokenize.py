@@ -10,13 +10,14 @@ import re
 import subprocess
 import sys
 
-import conftest
+
 import numpy
 import pytest
 import sentencepiece
 import tokenizers
 from test_show import of_hugging_face, of_sentencepiece, of_tiktoken
 
+import lib
 import tokend
 
 SPECIAL = "<|endoftext|>"
@@ -54,16 +55,20 @@ def command(*arguments):
     return [sys.executable, "-m", "tokend.tokenize", *map(str, arguments)]
 
 
-def environment(**keys):
-    return conftest.subprocess_environment(
-        **{"PYTHONPATH": os.environ.get("PYTHONPATH", str(conftest.PACKAGE)), **keys}
+def child_environment(**keys):
+    return lib.child_environment(
+        **{"PYTHONPATH": os.environ.get("PYTHONPATH", str(lib.PACKAGE)), **keys}
     )
 
 
 def tokenize(*arguments, code=0, **keys):
     """(stdout, stderr)"""
     done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=environment(**keys), check=False
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        env=child_environment(**keys),
+        check=False,
     )
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
@@ -367,17 +372,15 @@ def kill_and_resume(out, source, tokenizer, shards_of, kills=2):
     for _ in range(kills):
         awaited = out / f"{len(names) + 1:05}.bin"
         with subprocess.Popen(
-            command(*arguments), env=environment(), stderr=subprocess.DEVNULL
+            command(*arguments), env=child_environment(), stderr=subprocess.DEVNULL
         ) as process:
-            conftest.wait_until(awaited.exists, "a shard")
+            lib.wait_until(awaited.exists, "a shard")
             assert process.poll() is None, "it was done before it could be killed"
             workers = children(process)
             process.kill()
         assert workers
         for pid in workers:
-            conftest.wait_until(
-                lambda path=f"/proc/{pid}": not os.path.exists(path), "a worker's end"
-            )
+            lib.wait_until(lambda path=f"/proc/{pid}": not os.path.exists(path), "a worker's end")
         names = list(shards(out))
         (out / f".{len(names):05}.bin.part").write_bytes(b"of another time")
     kept = {name: (out / name).stat().st_mtime_ns for name in names[:-1]}
@@ -563,7 +566,7 @@ def test_a_missing_package_is_named(directory, made, name, package):
         directory / "out",
         "--tokenizer",
         made,
-        PYTHONPATH=f"{directory}/shadow:{conftest.PACKAGE}",
+        PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}",
     )
     assert said == f"{directory / name}: needs the Python package {package}: pip install {package}"
 
@@ -572,9 +575,9 @@ def test_a_worker_that_is_killed(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 20)
     with subprocess.Popen(
         command(source, "-o", directory / "out", "--tokenizer", made, "--workers", 2, "--shard-tokens", 50_000),
-        env=environment(), stderr=subprocess.PIPE, text=True,
+        env=child_environment(), stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        conftest.wait_until((directory / "out" / "00000.bin").exists, "a shard")
+        lib.wait_until((directory / "out" / "00000.bin").exists, "a shard")
         os.kill(children(process)[-1], 9)
         said = process.stderr.read()
     assert process.returncode == 1
@@ -598,9 +601,13 @@ def test_two_at_once_and_ctrl_c(directory, made):
         50_000,
     )
     with subprocess.Popen(
-        command(*ask), env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(*ask),
+        env=child_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
-        conftest.wait_until((directory / "out" / "00000.bin").exists, "a shard")
+        lib.wait_until((directory / "out" / "00000.bin").exists, "a shard")
         assert refused(*ask, "--resume") == f"{directory}/out: another tokend.tokenize writes there"
         os.killpg(process.pid, 2)
         assert process.stderr.read() == "tokend.tokenize: interrupted: go on with --resume\n"
@@ -612,7 +619,7 @@ def test_progress_on_a_terminal(directory, made):
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command(source, "-o", directory / "out", "--tokenizer", made), stderr=theirs, stdout=subprocess.DEVNULL,
-        env=environment(),
+        env=child_environment(),
     ):  # fmt: skip
         os.close(theirs)
         seen = b""
@@ -646,11 +653,9 @@ def test_served_and_shown(directory, made):
     )
     whole = tokens(directory / "prose")
     with open(directory / "log", "w") as log:
-        process = subprocess.Popen([conftest.BIN / "tokend", "-c", config], stdout=log, stderr=log)
+        process = subprocess.Popen([lib.BIN / "tokend", "-c", config], stdout=log, stderr=log)
     try:
-        conftest.wait_until(
-            lambda: "ready at" in (directory / "log").read_text(), "the daemon's start"
-        )
+        lib.wait_until(lambda: "ready at" in (directory / "log").read_text(), "the daemon's start")
         with tokend.Loader(
             "train", 4, socket=f"{directory}/socket", run="job", rank=0, world=1, framework="numpy"
         ) as loader:
@@ -674,7 +679,7 @@ def test_served_and_shown(directory, made):
     ]
     plain, shown = (
         [json.loads(line) for line in subprocess.run(
-            [*ask, *more], check=True, stdout=subprocess.PIPE, env=environment()).stdout.splitlines()]
+            [*ask, *more], check=True, stdout=subprocess.PIPE, env=child_environment()).stdout.splitlines()]
         for more in ([], ["--tokenizer", made])
     )  # fmt: skip
     decode = tokenizers.Tokenizer.from_file(str(made)).decode

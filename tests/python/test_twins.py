@@ -11,7 +11,8 @@ import time
 
 import msgpack
 import pytest
-from conftest import BIN, Daemon, socket_directory, subprocess_environment
+from lib import BIN, child_environment
+from lib.stock import StockDaemon
 
 from tokend import Loader, arguments
 
@@ -46,7 +47,7 @@ for batch in loader:
 class Trainer:
     def __init__(self, daemon, env=None, **options):
         command = [sys.executable, "-c", TRAINER, json.dumps({"socket": daemon.socket, **options})]
-        environment = subprocess_environment(**(env or {}))
+        environment = child_environment(**(env or {}))
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
@@ -231,7 +232,7 @@ def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
                 pass
 
 
-def test_where_pids_are_unknown_the_processes_are_told_apart(trainers):
+def test_where_pids_are_unknown_the_processes_are_told_apart(trainers, shared):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
     probe = subprocess.run(
         ["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
@@ -239,7 +240,7 @@ def test_where_pids_are_unknown_the_processes_are_told_apart(trainers):
     if probe.returncode != 0:
         pytest.skip(f"no PID namespaces here: {probe.stderr.strip()}")
 
-    class Apart(Daemon):
+    class Apart(StockDaemon):
         def start(self):
             with open(self.directory / "log", "a") as file:
                 command = [
@@ -257,7 +258,7 @@ def test_where_pids_are_unknown_the_processes_are_told_apart(trainers):
                 time.sleep(0.01)
             return self
 
-    apart = Apart(socket_directory()).start()
+    apart = Apart(shared.path).start()
     try:
         assert apart.answers(), log(apart)
         one = trainers(daemon=apart)

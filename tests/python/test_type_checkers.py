@@ -17,10 +17,10 @@ import sys
 
 import pytest
 import tokend
-from conftest import PACKAGE, ROOT
+from lib import PACKAGE, REPO
 from tokend import kinds
 
-PAGES = {"readme": ROOT / "README.md", "page": ROOT / "client/python/README.md"}
+PAGES = {"readme": REPO / "README.md", "page": REPO / "client/python/README.md"}
 EXAMPLES = [
     "fim.py",
     "trainer.py",
@@ -120,7 +120,7 @@ def code(tmp_path_factory):
             )
     for name in EXAMPLES:
         (place / f"example_{name.replace('/', '_')}").write_text(
-            (ROOT / "client/example" / name).read_text()
+            (REPO / "client/example" / name).read_text()
         )
     (place / "kinds_of_batches.py").write_text(KINDS)
     (place / "wrong.py").write_text(WRONG)
@@ -190,7 +190,7 @@ def test_what_users_write(code, checker):
 
 
 def test_every_example_is_checked_or_exempt():
-    place = ROOT / "client/example"
+    place = REPO / "client/example"
     there = {
         str(path.relative_to(place)) for path in place.rglob("*.py") if path.parent.name != "gpt"
     }

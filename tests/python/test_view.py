@@ -9,7 +9,7 @@ import time
 
 import numpy
 import pytest
-from conftest import BIN, subprocess_environment, wait_until
+from lib import BIN, child_environment, wait_until
 from tokend import ArgumentError, HeldError, Loader, _tokend, view
 
 torch = pytest.importorskip("torch")
@@ -262,7 +262,7 @@ assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 
 
 def copied(daemon, how, job=JOB, **environment):
-    env = subprocess_environment(
+    env = child_environment(
         LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"), FAKE_CUDA_DELAY_MS="10", **environment
     )
     done = subprocess.run(

@@ -21,9 +21,8 @@ from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
 from harness import REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, run
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from declarations import Batch, Options  # noqa: E402
-from shard_writers import mds  # noqa: E402
+from lib.declarations import Batch, Options  # noqa: E402
+from lib.shard_writers import mds  # noqa: E402
 
 EOS, SEQ = 5, 32
 EREFUSED = -3

@@ -20,9 +20,8 @@ import time
 from harness import TOKCTL, TOKEND, Checks, Daemon, Place, run
 from test_order_check import Configuration, Wrong, check_plan, differs, lines, tokctl
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
-import edits_reference as edits  # noqa: E402
-import order_reference as ref  # noqa: E402
+from lib import edits_reference as edits  # noqa: E402
+from lib import order_reference as ref  # noqa: E402
 
 BLOCK = ref.BLOCK
 counts = collections.Counter()

@@ -23,25 +23,13 @@ import sys
 import time
 import traceback
 
-import elastic_trainer
+from lib import elastic_trainer
 import numpy
 import tokend
 import torch
-from harness import (
-    REPO,
-    TOKCTL,
-    Checks,
-    Daemon,
-    Place,
-    datasets,
-    run,
-    status,
-    wait_for,
-    with_parent,
-)
+from harness import TOKCTL, Checks, Daemon, Place, datasets, run, status, wait_for, with_parent
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-import order_reference as reference  # noqa: E402
+from lib import order_reference as reference  # noqa: E402
 
 SEED, SEQ, WINDOW, BLOCK = 42, 32, 33, 1024
 SHARDS = {"web": (90_000, 60_001), "code": (50_000, 20_000), "law": (40_000,)}

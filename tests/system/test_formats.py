@@ -8,15 +8,13 @@ import os
 import re
 import struct
 import subprocess
-import sys
 
 import numpy
 import pyzstd
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run
+from harness import TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import (
+from lib.shard_writers import (
     arrow,
     datatrove,
     documents_of,

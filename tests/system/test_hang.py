@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from hanging import GETATTR, Hanging
+from lib.fuse import GETATTR, Hanging
 from harness import (
     TOKCTL,
     Checks,

@@ -4,7 +4,7 @@
 import subprocess
 import sys
 
-from hanging import Hanging
+from lib.fuse import Hanging
 from harness import TOKCTL, Checks, Client, Daemon, Place, datasets, rows_at, run, status, wait_for
 
 FRAME = 1 << 20  # bytes, decoded and as good as compressed: the tokens are random

@@ -6,14 +6,12 @@ batches. The daemon lives, no stream stops, and a polite client of the same stre
 import json
 import multiprocessing
 import os
-import sys
 import time
 
 import numpy
 
 from harness import (
     LONG,
-    REPO,
     TOKCTL,
     Checks,
     Client,
@@ -28,8 +26,7 @@ from harness import (
     with_parent,
 )
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
+from lib.shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
 
 SEQ_LEN, TOKENS, SHARDS = 512, 50_000, 3
 SECONDS = 1.0

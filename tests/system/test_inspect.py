@@ -7,16 +7,14 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 
 import numpy
 import xxhash
 import zstandard
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Place
+from harness import TOKCTL, TOKEND, Checks, Place
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import mds  # noqa: E402
+from lib.shard_writers import mds  # noqa: E402
 
 
 def inspect(*arguments, code=0):

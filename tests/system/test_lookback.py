@@ -10,14 +10,12 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 
 import numpy
 
 from harness import TOKCTL, Checks, Client, Daemon, Place, run, with_parent
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
-import order_reference as ref  # noqa: E402
+from lib import order_reference as ref  # noqa: E402
 
 SEQ_LEN, WINDOW = 30, 31
 SHARDS = {

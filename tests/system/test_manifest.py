@@ -6,14 +6,12 @@ that is not what the manifest says stops its stream by name.
 import json
 import os
 import resource
-import sys
 
 import numpy
 
-from harness import REPO, TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run, with_parent
+from harness import TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run, with_parent
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128

@@ -21,8 +21,7 @@ import numpy
 
 from harness import TOKCTL, Daemon, Place, with_parent
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
-import order_reference as ref  # noqa: E402
+from lib import order_reference as ref  # noqa: E402
 
 DTYPES = {"u16": "<u2", "u32": "<u4"}
 NAMES = ["web", "code", "math", "b-ooks", "Übersetzung", "wiki/en", "x y"]

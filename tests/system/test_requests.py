@@ -31,8 +31,7 @@ from harness import (
     wait_for,
 )
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from declarations import Batch, Options, Request  # noqa: E402
+from lib.declarations import Batch, Options, Request  # noqa: E402
 
 LIBRARY = os.path.join(REPO, "build", "lib", "libtokend.so.1")
 CURSOR_BYTES = 96 * 1024

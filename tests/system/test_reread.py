@@ -12,16 +12,14 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import urllib.request
 
 import numpy
 import pyzstd
 
-from harness import REPO, TOKCTL, Checks, Daemon, Place, run
+from harness import TOKCTL, Checks, Daemon, Place, run
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import mds, raw, seekable  # noqa: E402
+from lib.shard_writers import mds, raw, seekable  # noqa: E402
 
 SEQ_LEN, TOKENS = 128, 200_000
 WINDOW = SEQ_LEN + 1

@@ -5,14 +5,12 @@ it, in every format and way of reading, and says which dataset, shard, offset an
 
 import os
 import re
-import sys
 
 import numpy
 
-from harness import REPO, TOKCTL, Checks, Daemon, Place, reading_modes, run
+from harness import TOKCTL, Checks, Daemon, Place, reading_modes, run
 
-sys.path.insert(0, os.path.join(REPO, "tests", "python"))
-from shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
 
 SEQ_LEN, TOKENS, VOCAB = 128, 12_000, 1000
 WINDOW = SEQ_LEN + 1

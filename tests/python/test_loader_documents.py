@@ -1,12 +1,10 @@
 """Loader(documents=True) against numpy: position ids and cu_seqlens from where the eos stand in the tokens themselves."""
 
-import shutil
-
 import numpy
 import pytest
 import tokend
 import torch
-from conftest import Daemon, socket_directory
+from lib.stock import StockDaemon
 
 SEQ, EOS = 64, 7
 STREAMS = """\
@@ -42,15 +40,14 @@ def tokens_with(eos, dtype, seed):
 
 
 @pytest.fixture(scope="module")
-def documents():
-    daemon = Daemon(socket_directory())
+def documents(shared):
+    daemon = StockDaemon(shared.path)
     tokens_with(EOS, numpy.uint16, 1).tofile(daemon.directory / "narrow.bin")
     tokens_with(70000, numpy.uint32, 2).tofile(daemon.directory / "wide.bin")
     numpy.full(WINDOWS * SEQ, 9, numpy.uint16).tofile(daemon.directory / "calm.bin")
     write(daemon, STREAMS)
     yield daemon.start()
-    daemon.kill()
-    shutil.rmtree(daemon.directory)
+    daemon.end()
 
 
 def write(daemon, streams):
@@ -192,7 +189,7 @@ def test_who_does_not_ask_gets_the_same_as_ever(documents):
 
 
 def test_a_daemon_that_comes_back_without_them(directory):
-    daemon = Daemon(directory)
+    daemon = StockDaemon(directory)
     tokens_with(EOS, numpy.uint16, 1).tofile(directory / "narrow.bin")
     write(daemon, STREAMS[: STREAMS.index("  u32")])
     daemon.start()

@@ -4,7 +4,7 @@ import subprocess
 
 import numpy
 import pytest
-from conftest import BIN
+from lib import BIN
 
 import tokend
 

@@ -10,7 +10,7 @@ import signal
 import stat
 import struct
 
-from harness import wait_for
+from .wait import wait_for
 
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, FLUSH, INIT = 1, 2, 3, 14, 15, 18, 25, 26

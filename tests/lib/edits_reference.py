@@ -7,7 +7,7 @@ has nothing else (one in force, or in the middle of a ramp); the limits are thos
 
 from dataclasses import dataclass
 
-import order_reference as ref
+from lib import order_reference as ref
 
 BLOCK = ref.BLOCK
 

@@ -1,0 +1,112 @@
+"""Fixtures of all Python tests, a time limit for each test, and the exit status that tests/run expects."""
+
+import os
+import pathlib
+import random
+import signal
+import sys
+
+import pytest
+
+from lib import MODES, PACKAGE, Daemon, Place, datasets, mode_name
+
+LIMIT_S = 240
+sys.path.insert(0, str(PACKAGE))
+skipped = {}  # test: why
+others = []  # the outcomes of all other tests
+
+
+@pytest.fixture
+def place():
+    """A Place of this test's own."""
+    with Place() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A Place that all tests of the module share."""
+    with Place() as made:
+        yield made
+
+
+@pytest.fixture
+def directory(place):
+    """A directory of this test's own, whose path is short enough for a socket in it."""
+    return pathlib.Path(place.path)
+
+
+@pytest.fixture(scope="session")
+def seed():
+    """A number to make random choices from: $TOKEND_SEED repeats a run."""
+    chosen = int(os.environ.get("TOKEND_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"TOKEND_SEED={chosen}")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def uring():
+    """Why no daemon can use io_uring here; "" if it can."""
+    with Place() as place:
+        place.shard("probe/a.bin", 30_000)
+        streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("probe")}}
+        try:
+            Daemon(place, place.config(io="uring", streams=streams)).stop()
+        except RuntimeError as error:
+            return str(error).strip()
+    return ""
+
+
+@pytest.fixture(params=MODES, ids=mode_name)
+def mode(request, uring):
+    """Each (io, direct) of a config in turn. Without io_uring half of them are skipped."""
+    if request.param[0] == "uring" and uring:
+        pytest.skip(f"io: uring: {uring}")
+    return request.param
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    def expired(*_):
+        pytest.fail(f"not done after {limit} s")
+
+    marker = item.get_closest_marker("limit")
+    limit = marker.args[0] if marker else LIMIT_S
+    signal.signal(signal.SIGALRM, expired)
+    signal.alarm(limit)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+# ---- what tests/run is told ----
+
+
+def note(report):
+    if report.skipped:
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped[report.nodeid] = why.removeprefix("Skipped: ")
+    elif report.when == "call" or report.failed:
+        others.append(report.outcome)
+
+
+def pytest_runtest_logreport(report):
+    note(report)
+
+
+def pytest_collectreport(report):
+    if not report.passed:
+        note(report)
+
+
+def pytest_sessionfinish(session):
+    if skipped and not others:
+        session.exitstatus = 77
+
+
+def pytest_unconfigure():
+    """The last line says what was skipped, and why."""
+    if skipped:
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        print(f"skipped: {reasons}" if not others else f"partly skipped: {len(skipped)}: {reasons}")

@@ -1,0 +1,97 @@
+"""A daemon under test."""
+
+import json
+import os
+import time
+
+from .process import TOKCTL, TOKEND, run
+from .wait import LONG, wait_for
+
+
+class Daemon:
+    """tokend -c CONFIG. Its stderr goes to a file, where log() reads it."""
+
+    def __init__(self, place, config, socket_path=None, arguments=(), ready=True, **keys):
+        self.place = place
+        self.config = config
+        self.socket = socket_path or json.load(open(config))["socket"]
+        self.arguments = list(arguments) + (["--socket", socket_path] if socket_path else [])
+        self.log_path = f"{self.socket}.log"
+        self.keys = keys
+        self.process = None
+        self.start(ready)
+
+    def start(self, ready=True):
+        with open(self.log_path, "ab") as log:
+            self.log_from = log.tell()
+            self.process = self.place.spawn(
+                [TOKEND, "-c", self.config, *self.arguments], stdout=log, stderr=log, **self.keys
+            )
+        if ready and not wait_for(
+            lambda: "ready at" in self.log() or self.process.poll() is not None
+        ):
+            raise RuntimeError(f"tokend is not ready: {self.log()}")
+        if ready and self.process.poll() is not None:
+            raise RuntimeError(f"tokend exited with {self.process.returncode}: {self.log()}")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def log(self):
+        """What this daemon said since it was started."""
+        with open(self.log_path, "rb") as f:
+            f.seek(self.log_from)
+            return f.read().decode(errors="replace")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.process.wait(LONG)
+
+    def fds(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def settled_fds(self):
+        """fds(), once it has not changed for a tenth of a second: what was closed here is closed there a moment later."""
+        seen = []
+        while len(seen) < 10 or len(set(seen[-10:])) > 1:
+            seen.append(self.fds())
+            time.sleep(0.01)
+        return seen[-1]
+
+    def memory_kib(self, field):
+        with open(f"/proc/{self.pid}/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith(field + ":"))
+
+    def rings(self):
+        """Rings it has mapped: sessions, counted from outside."""
+        try:
+            with open(f"/proc/{self.pid}/maps") as f:
+                return f.read().count("/memfd:tokend-data")
+        except OSError:
+            return 0
+
+
+def status(path):
+    """What `tokctl status --json` says: (sessions, total)."""
+    code, out, err = run(TOKCTL, "status", "--json", "--socket", path)
+    if code:
+        raise RuntimeError(f"tokctl status: {err}")
+    lines = [json.loads(line) for line in out.splitlines()]
+    return lines[:-1], lines[-1]
+
+
+# (io, direct) of a config: all ways in which a daemon can read
+MODES = [("uring", False), ("pread", False), ("uring", True), ("pread", True)]
+
+
+def mode_name(mode):
+    return mode[0] + (", direct" if mode[1] else "")

@@ -1,0 +1,160 @@
+"""A daemon with one stream of each kind, for the tests of the Python package."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+
+import numpy
+
+from .daemon import Daemon
+from .place import Place
+from .process import TOKCTL, TOKEND, run
+from .wait import wait_until
+
+STREAMS = """\
+streams:
+  train:
+    seed: {seed}
+    seq_len: 64
+    datasets:
+      - {{name: web, path: web, weight: 0.7}}
+      - {{name: code, path: code.bin, weight: 0.3, shuffle: block, block: 8, group: 4}}
+  finite:
+    seed: 7
+    seq_len: 64
+    epochs: 1
+    datasets:
+      - {{name: code, path: code.bin}}
+  whole:
+    seed: 7
+    seq_len: 64
+    extra: 0
+    datasets:
+      - {{name: code, path: code.bin}}
+  wide:
+    seed: 7
+    seq_len: 64
+    datasets:
+      - {{name: wide, path: wide.bin, dtype: u32}}
+  ahead:
+    seed: 7
+    seq_len: 64
+    extra: 3
+    datasets:
+      - {{name: code, path: code.bin}}
+"""
+
+
+def write_shards(directory):
+    """Shards of every kind the streams need, by name; u16 but for wide.bin."""
+    random = numpy.random.default_rng(1)
+    shards = {
+        "web/a.bin": random.integers(0, 50000, 60_000).astype(numpy.uint16),
+        "web/b.bin": random.integers(0, 50000, 41_234).astype(numpy.uint16),
+        "code.bin": random.integers(0, 50000, 30_001).astype(numpy.uint16),
+        "wide.bin": random.integers(0, 2**32, 20_000).astype(numpy.uint32),
+    }
+    for name, tokens in shards.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        tokens.tofile(path)
+    return shards
+
+
+class StockDaemon(Daemon):
+    """A daemon that serves STREAMS from the directory @directory, where its shards, config, socket and log are.
+
+    start() starts it. It outlives the thread that starts it, because some tests restart it from a timer; the fixture ends it.
+    """
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.config = self.directory / "tokend.yaml"
+        self.socket = str(self.directory / "socket")
+        self.log_path = self.directory / "log"
+        self.shards = write_shards(self.directory)
+        self.process = None
+        self.configure()
+
+    def configure(self, seed=42):
+        """Writes the config; the daemon reads it at its next start."""
+        (self.directory / "state").mkdir(exist_ok=True)
+        self.config.write_text(
+            f"socket: {self.socket}\nstate_dir: {self.directory}/state\nmemory: 64MiB\n"
+            + STREAMS.format(seed=seed)
+        )
+
+    def answers(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(self.socket) == 0
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.log_from = log.tell()
+            self.process = subprocess.Popen([TOKEND, "-c", self.config], stdout=log, stderr=log)
+        wait_until(lambda: self.answers() or not self.alive(), "the daemon's start")
+        assert self.alive(), self.log()
+        return self
+
+    def end(self):
+        """Kills it, if it runs, whether it is frozen or not."""
+        if self.process and self.alive():
+            self.kill()
+
+    def stop(self):
+        assert super().stop() == 0, self.log()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def freeze(self):
+        """Stops it, and returns when every thread of it stands."""
+        self.signal(signal.SIGSTOP)
+        threads = f"/proc/{self.pid}/task"
+
+        def state(thread):
+            with open(f"{threads}/{thread}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0]
+
+        wait_until(
+            lambda: all(state(thread) == "T" for thread in os.listdir(threads)),
+            "the daemon's standstill",
+        )
+
+    def tokctl(self, *arguments):
+        """What tokctl prints, a JSON object a line."""
+        code, out, err = run(TOKCTL, *arguments)
+        assert code == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+    def plan(self, stream, start, count, cursor=None):
+        """The order as tokctl computes it without the daemon."""
+        more = []
+        if cursor is not None:
+            path = self.directory / "plan.cursor"
+            path.write_bytes(cursor)
+            more = ["--cursor", path]
+        return self.tokctl(
+            "plan", "-c", self.config, stream, "--from", start, "--count", count, "--json", *more
+        )
+
+    def tokens(self, row, n):
+        """What a row of plan() holds, read with numpy."""
+        name = row["shard"] if row["shard"] in self.shards else f"{row['dataset']}/{row['shard']}"
+        return self.shards[name][row["offset"] : row["offset"] + n].astype(numpy.int64)
+
+
+@contextlib.contextmanager
+def another_daemon(seed=42):
+    """A started daemon in a place of its own, as that of another node."""
+    with Place() as place:
+        other = StockDaemon(place.path)
+        other.configure(seed=seed)
+        try:
+            yield other.start()
+        finally:
+            other.end()

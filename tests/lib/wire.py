@@ -1,0 +1,248 @@
+"""A client that speaks the wire by itself.
+
+It is written from proto/wire.h and proto/ring.h, not from client/: it can say what libtokend would never say, and it checks the bytes
+against `tokctl plan` and the shards, which know nothing of rings and sockets.
+"""
+
+import array
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+
+import msgpack
+import numpy
+
+from .order import rank_rows
+from .wait import LONG
+
+PACKET_BYTES = 128 * 1024
+PAGE = 4096
+
+
+class Refused(Exception):
+    """An error packet."""
+
+    def __init__(self, packet):
+        super().__init__(f"{packet.get('code')}: {packet.get('field')}: {packet.get('text')}")
+        self.packet = packet
+
+
+class Closed(Exception):
+    """The daemon closed without a word."""
+
+
+def connect(path):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(LONG)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
+    try:
+        s.connect(path)
+    except OSError:
+        s.close()
+        raise
+    return s
+
+
+def receive(s):
+    """The next packet's bytes and descriptors. b"" is the end; a reset comes before the last words, so it is passed over."""
+    while True:
+        try:
+            data, ancillary, _, _ = s.recvmsg(PACKET_BYTES, socket.CMSG_SPACE(8 * 4))
+        except ConnectionResetError:
+            continue
+        except BrokenPipeError:
+            data, ancillary = b"", []
+        fds = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        return data, list(fds)
+
+
+def decode(data):
+    """A message, whatever a mutated name in it looks like."""
+    return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
+
+
+class Client:
+    """A session, or less: every step can be done wrongly."""
+
+    def __init__(self, path, hello=True):
+        self.s = connect(path)
+        self.fds = []
+        self.meta = self.data = None
+        self.ended = None  # why nothing more will be published
+        if hello:
+            self.ask(op="hello", version=1, host="test")
+
+    def send(self, raw):
+        self.s.send(raw)
+
+    def tell(self, **message):
+        self.send(msgpack.packb(message))
+
+    def hear(self):
+        """The next message; wake-ups are passed over."""
+        while True:
+            data, fds = receive(self.s)
+            self.fds += fds
+            if data == b"":
+                raise Closed()
+            if len(data) > 1:
+                break
+        packet = decode(data)
+        if packet["op"] == "error":
+            raise Refused(packet)
+        return packet
+
+    def ask(self, **message):
+        try:
+            self.tell(**message)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # why is still to be heard
+        return self.hear()
+
+    def last_words(self):
+        """Everything until the daemon closes: [packets]. TimeoutError if it does not."""
+        packets = []
+        while True:
+            data, fds = receive(self.s)
+            for fd in fds:
+                os.close(fd)
+            if data == b"":
+                return packets
+            if len(data) > 1:
+                packets.append(decode(data))
+
+    def attach(
+        self, stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start
+    ):
+        message = {
+            "op": "attach",
+            "stream": stream,
+            "run": run,
+            "rank": rank,
+            "world": world,
+            "micro": micro,
+            "peer": peer,
+        }
+        self.feed = self.ask(**message, slots=slots, **(start or {"begin": 1}))
+        self.map()
+        return self
+
+    def map(self):
+        meta_fd, data_fd = self.fds
+        self.meta = mmap.mmap(meta_fd, self.feed["meta_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
+        self.data = mmap.mmap(data_fd, self.feed["data_bytes"])
+        fields = struct.unpack_from("<4I5Q", self.meta, 16)
+        self.slots, self.rows, self.window, self.token_bytes = fields[:4]
+        self.slot_bytes, self.slot_stride, self.control_at = fields[4:7]
+        self.documents, self.loss_mask = struct.unpack_from("<2I", self.meta, 72)
+        self.batch = 0  # the next one
+        # struct writes byte by byte; a word of these is loaded and stored at once
+        self.meta_words = memoryview(self.meta).cast("Q")
+        self.data_words = memoryview(self.data).cast("Q")
+        self.dtype = {2: "<u2", 4: "<u4"}[self.token_bytes]
+
+    def published(self):
+        return self.meta_words[128 // 8]
+
+    def end(self):
+        return self.meta_words[136 // 8]
+
+    def wake_at(self):
+        return self.meta_words[192 // 8]
+
+    def set_released(self, value):
+        self.data_words[self.control_at // 8] = value
+
+    def wait(self, seconds=LONG):
+        """Until the next batch is there. Looks twice a millisecond: a test has no need of wake-ups."""
+        until = time.monotonic() + seconds
+        while self.published() <= self.batch:
+            if self.ended and self.published() <= self.batch:  # what is published comes first
+                raise self.ended
+            if not self.ended and select.select([self.s], [], [], 0.0005)[0]:
+                data, _ = receive(self.s)
+                packet = decode(data) if len(data) > 1 else {"op": "wake"}
+                if data == b"":
+                    self.ended = Closed()
+                elif packet["op"] == "error":
+                    self.ended = Refused(packet)
+            if time.monotonic() > until:
+                raise TimeoutError(f"no batch {self.batch}: published {self.published()}")
+
+    def offset(self, number):
+        """Of a slot in the data segment; none crosses a GiB, and no ring here has one."""
+        return number % self.slots * self.slot_stride
+
+    def row_documents(self, number):
+        """Where documents begin in each row of a slot: what is behind slots and rows in the meta segment."""
+        counts = PAGE + 16 * self.slots + 40 * self.slots * self.rows
+        starts, found = counts + 4 * self.slots * self.rows, []
+        for i in range(number % self.slots * self.rows, (number % self.slots + 1) * self.rows):
+            (count,) = struct.unpack_from("<I", self.meta, counts + 4 * i)
+            found.append(
+                list(struct.unpack_from(f"<{count}I", self.meta, starts + 4 * i * self.window))
+            )
+        return found
+
+    def row_masks(self, number):
+        """Each row's loss mask, [rows, window]: behind the documents, if there are any."""
+        rows = self.slots * self.rows
+        at = (
+            PAGE
+            + 16 * self.slots
+            + 40 * rows
+            + (4 * rows * (1 + self.window) if self.documents else 0)
+        )
+        at += number % self.slots * self.rows * self.window
+        raw = self.meta[at : at + self.rows * self.window]
+        return numpy.frombuffer(raw, "u1").reshape(self.rows, self.window)
+
+    def next(self, seconds=LONG):
+        """The next batch, copied, and its slot given back."""
+        self.wait(seconds)
+        at = self.offset(self.batch)
+        raw = self.data[at : at + self.slot_bytes]
+        self.batch += 1
+        self.set_released(self.batch)
+        if 0 < self.wake_at() <= self.batch:
+            try:
+                self.s.send(b"\0")
+            except OSError:
+                pass  # next time wait() says why
+        return numpy.frombuffer(raw, self.dtype).reshape(self.rows, self.window)
+
+    def close(self):
+        if self.meta is not None:
+            for part in (self.meta_words, self.data_words, self.meta, self.data):
+                part.release() if isinstance(part, memoryview) else part.close()
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self.meta, self.data = [], None, None
+        self.s.close()
+
+
+class Witness:
+    """A client that behaves, and compares every batch it gets."""
+
+    def __init__(self, daemon, rows, stream="train", **keys):
+        self.client = Client(daemon.socket).attach(stream=stream, **keys)
+        rank, world = keys.get("rank", 0), keys.get("world", 1)
+        self.batches = rank_rows(rows, rank, world, self.client.rows)
+        self.checked = self.wrong = 0
+
+    def step(self, count=1):
+        """Reads on. False if a batch was wrong."""
+        for _ in range(count):
+            if not numpy.array_equal(self.client.next(), self.batches[self.checked]):
+                self.wrong += 1
+            self.checked += 1
+        return self.wrong == 0
+
+    def close(self):
+        self.client.close()
