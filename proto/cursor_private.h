@@ -46,10 +46,4 @@ bool cursor_units(
 bool cursor_lay_out(struct cursor *cursor, const struct cursor_point *points, uint32_t n,
 	bool asked, struct fault *fault);
 
-/* ---- cursor_schedule.c ---- */
-
-/* The mix of a cursor without a segment: weights from 0 on, then a schedule. */
-bool cursor_begin_mix(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
-	uint32_t n, struct fault *fault);
-
 #endif

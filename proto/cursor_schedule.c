@@ -200,27 +200,6 @@ static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
 	return true;
 }
 
-bool cursor_begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps,
-	uint32_t n, struct fault *fault)
-{
-	uint64_t before[LIMIT_DATASETS];
-	struct plan p;
-	bool ok = false;
-
-	if (!cursor_units(c, weights, before, fault))
-		return false;
-	if (n > 0 && steps[0].to == 0)
-		return fault_set(fault, FAULT_CURSOR, "schedule[0]: at",
-			"0, must be ahead: give the datasets' weights instead");
-	if (plan_open(&p, c, steps, n, 1, fault)) {
-		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
-		ok = plan_steps(&p, c, before, steps, n, fault) &&
-		     cursor_lay_out(c, p.point, p.n, false, fault);
-	}
-	plan_free(&p);
-	return ok;
-}
-
 /* Leaves out what has passed by @least, but for the last, which then acts from there. */
 static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 {
@@ -278,4 +257,55 @@ bool cursor_schedule(struct cursor *c, const struct cursor_step *steps, uint32_t
 	cursor_free(c);
 	*c = copy;
 	return true;
+}
+
+/* ---- the mixes of a new cursor ---- */
+
+/* Weights from 0 on, then a schedule. */
+static bool begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps,
+	uint32_t n, struct fault *fault)
+{
+	uint64_t before[LIMIT_DATASETS];
+	struct plan p;
+	bool ok = false;
+
+	if (!cursor_units(c, weights, before, fault))
+		return false;
+	if (n > 0 && steps[0].to == 0)
+		return fault_set(fault, FAULT_CURSOR, "schedule[0]: at",
+			"0, must be ahead: give the datasets' weights instead");
+	if (plan_open(&p, c, steps, n, 1, fault)) {
+		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
+		ok = plan_steps(&p, c, before, steps, n, fault) &&
+		     cursor_lay_out(c, p.point, p.n, false, fault);
+	}
+	plan_free(&p);
+	return ok;
+}
+
+static bool begin_epochs(struct cursor *out, uint32_t step_count, struct fault *fault)
+{
+	uint64_t units[LIMIT_DATASETS];
+
+	if (step_count > 0)
+		return fault_set(fault, FAULT_CURSOR, "schedule",
+			"stream %s has epochs: it serves every window so often, and has no weights",
+			out->stream);
+	if (!cursor_epoch_units(out, units, fault))
+		return false;
+	return cursor_append(out, order_segment_first(units, out->datasets)) || fault_memory(fault);
+}
+
+bool cursor_begin(struct cursor *out, const struct cursor *identity,
+	const struct cursor_source *sources, uint32_t n, const struct cursor_step *steps,
+	uint32_t step_count, struct fault *fault)
+{
+	double weights[LIMIT_DATASETS];
+
+	if (!cursor_identity(out, identity, sources, n, fault))
+		return false;
+	for (uint32_t d = 0; d < n; d++)
+		weights[d] = sources[d].weight;
+	return out->epochs ? begin_epochs(out, step_count, fault)
+			   : begin_mix(out, weights, steps, step_count, fault);
 }

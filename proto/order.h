@@ -29,7 +29,18 @@
 
 /* ---- hashing ---- */
 
-uint64_t order_mix64(uint64_t x);
+#define ORDER_MUL_1 UINT64_C(0xBF58476D1CE4E5B9)
+#define ORDER_MUL_2 UINT64_C(0x94D049BB133111EB)
+
+static inline uint64_t order_mix64(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= ORDER_MUL_1;
+	x ^= x >> 27;
+	x *= ORDER_MUL_2;
+	return x ^ x >> 31;
+}
+
 uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n);
 #define order_derive(seed, ...)                                                                    \
 	order_derive_n(seed, (const uint64_t[]){__VA_ARGS__},                                      \

@@ -67,7 +67,6 @@ CIRCLES = [
     "client/python/src",
     "daemon/control",
     "daemon/shard",
-    "proto",
 ]
 WRONG = """
 client/ctl/common/arguments.c → daemon/config/load.c

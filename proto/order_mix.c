@@ -1,0 +1,271 @@
+/* Between datasets: weights, segments, and the tree of exact fractions that mixes their samples. */
+#include "proto/order.h"
+
+#include "proto/order_private.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- weights ---- */
+
+struct fraction {
+	double part;
+	uint32_t index;
+};
+
+static int by_larger_part(const void *a, const void *b)
+{
+	const struct fraction *x = a, *y = b;
+
+	if (x->part != y->part)
+		return x->part < y->part ? 1 : -1;
+	return x->index < y->index ? -1 : 1;
+}
+
+int order_units(const double *weights, uint32_t n, uint64_t *units)
+{
+	struct fraction fractions[LIMIT_DATASETS];
+	uint64_t left = ORDER_UNITS;
+	double sum = 0;
+
+	assert(n > 0 && n <= LIMIT_DATASETS);
+	for (uint32_t d = 0; d < n; d++) {
+		if (!isfinite(weights[d]) || weights[d] < 0)
+			return (int)d;
+		sum += weights[d];
+	}
+	if (!isfinite(sum) || sum <= 0)
+		return (int)n;
+	for (uint32_t d = 0; d < n; d++) {
+		double share = weights[d] / sum * 4294967296.0, whole = floor(share);
+
+		units[d] = (uint64_t)whole;
+		left -= units[d];
+		fractions[d] = (struct fraction){share - whole, d};
+	}
+	qsort(fractions, n, sizeof(fractions[0]), by_larger_part);
+	assert(left <= n);
+	for (uint32_t i = 0; i < left; i++)
+		units[fractions[i].index]++;
+	for (uint32_t d = 0; d < n; d++)
+		if (weights[d] > 0 && units[d] == 0)
+			return (int)d;
+	return -1;
+}
+
+/* ---- segments ---- */
+
+uint32_t order_padded(uint32_t datasets)
+{
+	uint32_t padded = 1;
+
+	while (padded < datasets)
+		padded *= 2;
+	return padded;
+}
+
+static uint64_t node_units(const struct order_segment *s, uint32_t lo, uint32_t hi)
+{
+	return s->prefix[hi] - s->prefix[lo];
+}
+
+static struct order_segment *segment_new(uint64_t start, const uint64_t *units, uint32_t datasets)
+{
+	uint32_t padded = order_padded(datasets);
+	size_t words = 2 * (size_t)datasets + padded + padded + 1;
+	struct order_segment *s;
+
+	if (datasets == 0 || datasets > LIMIT_DATASETS || start % LIMIT_BLOCK != 0)
+		return NULL;
+	s = calloc(1, sizeof(*s) + words * sizeof(uint64_t));
+	if (!s)
+		return NULL;
+	s->start = start;
+	s->datasets = datasets;
+	s->padded = padded;
+	s->units = (uint64_t *)(s + 1);
+	s->base = s->units + datasets;
+	s->phase = s->base + datasets;
+	s->prefix = s->phase + padded;
+	memcpy(s->units, units, datasets * sizeof(*units));
+	for (uint32_t d = 0; d < padded; d++) {
+		uint64_t u = d < datasets ? units[d] : 0;
+
+		if (s->prefix[d] + u < u) {
+			free(s);
+			return NULL;
+		}
+		s->prefix[d + 1] = s->prefix[d] + u;
+		s->mixed += u > 0;
+	}
+	if (s->mixed == 0) {
+		free(s);
+		return NULL;
+	}
+	return s;
+}
+
+static size_t segment_bytes(const struct order_segment *s)
+{
+	return sizeof(*s) +
+	       (2 * (size_t)s->datasets + 2 * (size_t)s->padded + 1) * sizeof(uint64_t);
+}
+
+struct order_segment *order_segment_copy(const struct order_segment *segment)
+{
+	struct order_segment *s = malloc(segment_bytes(segment));
+
+	if (!s)
+		return NULL;
+	memcpy(s, segment, segment_bytes(segment));
+	s->units = (uint64_t *)(s + 1);
+	s->base = s->units + s->datasets;
+	s->phase = s->base + s->datasets;
+	s->prefix = s->phase + s->padded;
+	return s;
+}
+
+void order_segment_free(struct order_segment *segment)
+{
+	free(segment);
+}
+
+struct order_segment *order_segment_first(const uint64_t *units, uint32_t datasets)
+{
+	struct order_segment *s = segment_new(0, units, datasets);
+
+	if (!s)
+		return NULL;
+	for (uint32_t width = 2; width <= s->padded; width *= 2)
+		for (uint32_t lo = 0; lo < s->padded; lo += width)
+			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
+	return s;
+}
+
+struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
+	const uint64_t *base, const uint64_t *phase, uint32_t datasets)
+{
+	struct order_segment *s = segment_new(start, units, datasets);
+
+	if (!s)
+		return NULL;
+	memcpy(s->base, base, datasets * sizeof(*base));
+	memcpy(s->phase, phase, s->padded * sizeof(*phase));
+	for (uint32_t width = 2; width <= s->padded; width *= 2)
+		for (uint32_t lo = 0; lo < s->padded; lo += width) {
+			uint64_t w = node_units(s, lo, lo + width);
+
+			if (w > 0 ? s->phase[lo + width / 2] >= w : s->phase[lo + width / 2] != 0) {
+				free(s);
+				return NULL;
+			}
+		}
+	return s;
+}
+
+/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding
+ * that is left.
+ */
+static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi,
+	uint64_t j, uint64_t *rest)
+{
+	uint64_t w = node_units(s, lo, hi);
+	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
+
+	/* At most j + 1, and so are 64 bits enough: one division of 128, the other is a product. */
+	uint64_t left = (uint64_t)(product / w);
+
+	*rest = (uint64_t)product - left * w;
+	return left;
+}
+
+/* Carries the counts and roundings of @before, whose node [lo,hi) has served @j samples, into
+ * @next. */
+static void segment_carry(const struct order_segment *before, struct order_segment *next,
+	uint32_t lo, uint32_t hi, uint64_t j)
+{
+	if (node_units(before, lo, hi) == 0)
+		return;
+	if (hi - lo == 1) {
+		next->base[lo] += j;
+		return;
+	}
+	uint32_t mid = lo + (hi - lo) / 2;
+	uint64_t w = node_units(before, lo, hi), rest;
+	uint64_t left = node_left(before, lo, mid, hi, j, &rest);
+
+	next->phase[mid] = (uint64_t)((u128)rest * node_units(next, lo, hi) / w);
+	segment_carry(before, next, lo, mid, left);
+	segment_carry(before, next, mid, hi, j - left);
+}
+
+struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
+	const uint64_t *units, uint32_t datasets)
+{
+	if (datasets < before->datasets || start <= before->start)
+		return NULL;
+	struct order_segment *s = segment_new(start, units, datasets);
+
+	if (!s)
+		return NULL;
+	memcpy(s->base, before->base, before->datasets * sizeof(*s->base));
+	for (uint32_t width = 2; width <= s->padded; width *= 2)
+		for (uint32_t lo = 0; lo < s->padded; lo += width)
+			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
+	segment_carry(before, s, 0, before->padded, start - before->start);
+	return s;
+}
+
+void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, uint64_t *ordinal)
+{
+	uint32_t lo = 0, hi = s->padded;
+
+	while (hi - lo > 1) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid), rest, left;
+
+		if (wl == w) { /* nothing on the right: the left count is j itself, whatever the
+				  rounding */
+			hi = mid;
+			continue;
+		}
+		if (wl == 0) {
+			lo = mid;
+			continue;
+		}
+		left = node_left(s, lo, mid, hi, j, &rest);
+		if (rest >= w - wl) {
+			hi = mid;
+			j = left;
+		} else {
+			lo = mid;
+			j -= left;
+		}
+	}
+	*dataset = lo;
+	*ordinal = s->base[lo] + j;
+}
+
+bool order_join(const struct order_segment *s, uint32_t dataset, uint64_t ordinal, uint64_t *j)
+{
+	if (dataset >= s->datasets || s->units[dataset] == 0 || ordinal < s->base[dataset])
+		return false;
+	u128 at = ordinal - s->base[dataset];
+
+	for (uint32_t width = 2; width <= s->padded; width *= 2) {
+		uint32_t lo = dataset / width * width, mid = lo + width / 2, hi = lo + width;
+		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid),
+			 phase = s->phase[mid];
+
+		if (dataset < mid)
+			at = ((at + 1) * w - phase + wl - 1) / wl - 1;
+		else
+			at = (at * w + phase) / (w - wl);
+		if (at > UINT64_MAX) /* it only grows on the way up */
+			return false;
+	}
+	*j = (uint64_t)at;
+	return true;
+}

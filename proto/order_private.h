@@ -1,0 +1,21 @@
+/* Constants that the files of the order share. */
+#ifndef TOKEND_ORDER_PRIVATE_H
+#define TOKEND_ORDER_PRIVATE_H
+
+#include "proto/order.h"
+
+typedef unsigned __int128 u128;
+
+#define ORDER_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+/* The first value of every derived key: keys for different uses never coincide by construction. */
+enum {
+	ORDER_KEY_MIX = 1,
+	ORDER_KEY_SHUFFLE,
+	ORDER_KEY_BLOCK,
+	ORDER_KEY_TAIL,
+	ORDER_KEY_GROUP,
+	ORDER_KEY_SLIDE,
+};
+
+#endif
