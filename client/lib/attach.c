@@ -5,6 +5,8 @@
  */
 #include "client/lib/handle.h"
 
+#include "client/lib/connect.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -137,20 +139,6 @@ static void search_later(struct tokend *t, struct search *s, int error, int refu
 	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
 }
 
-static void say_hello(struct wire *w, char *host, size_t host_bytes)
-{
-	if (gethostname(host, host_bytes) != 0)
-		host[0] = 0;
-	host[host_bytes - 1] = 0;
-	uint64_t process = handle_process();
-
-	*w = (struct wire){.op = WIRE_HELLO};
-	wire_set(w, WIRE_VERSION_KEY, WIRE_VERSION);
-	wire_set_text(w, WIRE_HOST, host);
-	if (process)
-		wire_set(w, WIRE_PROCESS, process);
-}
-
 /* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to
  * be. */
 static void say_node(struct wire *w)
@@ -192,31 +180,23 @@ static void say_attach(struct wire *w, const struct tokend *t, const struct targ
 /* Connects and says all we have to say; what comes back is search_receive()'s. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
-	struct wire hello, attach;
-	char host[LIMIT_NAME_BYTES + 1];
+	struct wire attach;
+	struct fault fault;
 
-	s->fd = link_open(t->socket);
+	s->fd = link_open(t->socket, LINK_TRAINER, t->out, &fault);
+	if (s->fd < 0 && fault.code == FAULT_PERMISSION)
+		return handle_fail(t, TOKEND_EREFUSED, "%s: %s", fault.field, fault.text);
 	if (s->fd < 0) {
-		int error = -s->fd;
-
-		s->fd = -1;
-		search_later(t, s, error, 0);
+		search_later(t, s, fault.error, 0);
 		return 0;
 	}
-	if (!trust_peer(s->fd, t->socket, t->why, sizeof(t->why)))
-		return TOKEND_EREFUSED;
-	say_hello(&hello, host, sizeof(host));
 	say_attach(&attach, t, target);
 
-	/* Refused at hello, it may have closed before the second packet: then its word is there to
-	 * be read.
-	 */
-	int error = link_send(s->fd, &hello, t->out);
+	/* If the daemon closed after hello, its reason can still be received. */
+	int error = -link_send(s->fd, &attach, t->out);
 
-	if (error == 0)
-		error = link_send(s->fd, &attach, t->out);
-	if (error != 0 && error != -EPIPE && error != -ECONNRESET) {
-		search_later(t, s, -error, 0);
+	if (error != 0 && error != EPIPE && error != ECONNRESET) {
+		search_later(t, s, error, 0);
 		return 0;
 	}
 	s->answer_by = handle_clock() + HANDSHAKE_MS * MS;

@@ -5,6 +5,9 @@
  */
 #include "client/lib/connect.h"
 
+#include "client/lib/process.h"
+#include "client/lib/trust.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,7 +16,8 @@
 
 enum { FDS_MAX = 8 }; /* room to receive, so that all but two can be closed */
 
-int link_open(const char *path)
+/* A descriptor, or -errno. */
+static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const int room = 2 * LIMIT_PACKET_BYTES;
@@ -37,6 +41,46 @@ int link_open(const char *path)
 		return -error;
 	}
 	return fd;
+}
+
+static int send_hello(int fd, enum link_peer as, void *buffer)
+{
+	struct wire hello = {.op = WIRE_HELLO};
+	char host[LIMIT_NAME_BYTES + 1] = "";
+
+	wire_set(&hello, WIRE_VERSION_KEY, WIRE_VERSION);
+	if (as == LINK_TRAINER) {
+		uint64_t process = process_number();
+
+		if (gethostname(host, sizeof(host)) != 0)
+			host[0] = 0;
+		host[sizeof(host) - 1] = 0;
+		wire_set_text(&hello, WIRE_HOST, host);
+		if (process)
+			wire_set(&hello, WIRE_PROCESS, process);
+	}
+	return link_send(fd, &hello, buffer);
+}
+
+int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault)
+{
+	int fd = connect_to(path), error;
+
+	if (fd < 0) {
+		fault_errno(fault, -fd, "socket", "no daemon at %s: %s", path, strerror(-fd));
+		return -1;
+	}
+	if (!trust_peer(fd, path, fault)) {
+		close(fd);
+		return -1;
+	}
+	error = -send_hello(fd, as, buffer);
+	if (error == 0 || error == EPIPE || error == ECONNRESET)
+		return fd;
+	close(fd);
+	fault_errno(fault, error, "socket", "cannot write to the daemon at %s: %s", path,
+		strerror(error));
+	return -1;
 }
 
 void packet_close(struct packet *packet)

@@ -1,6 +1,6 @@
 /*
- * The socket under a session: packets in, packets out, never blocking. What they mean is attach.c's
- * business.
+ * The link to a daemon: a connection that is checked and greeted, and packets in both directions.
+ * Nothing here waits. What the packets mean is the caller's business.
  */
 #ifndef TOKEND_CONNECT_H
 #define TOKEND_CONNECT_H
@@ -23,8 +23,16 @@ struct packet {
 	uint8_t bytes[LIMIT_PACKET_BYTES];
 };
 
-/* A descriptor, or -errno (-ENAMETOOLONG for a path that no socket can have). */
-int link_open(const char *path);
+enum link_peer { LINK_OPERATOR, LINK_TRAINER };
+
+/*
+ * Connects to the daemon at @path, checks that it may be ours (trust.h), and sends hello; its reply
+ * is the next packet. A trainer's hello also says its host and its process. @buffer has
+ * LIMIT_PACKET_BYTES. Returns a descriptor that does not block, or -1 with @fault: FAULT_PERMISSION
+ * if someone else listens there, otherwise what failed, with errno (ENAMETOOLONG for a path that no
+ * socket can have). A daemon that closes at once is no error: its reason can still be received.
+ */
+int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault);
 /* The next packet. Descriptors of a former one that were not taken are closed. */
 enum link_event link_receive(int fd, struct packet *packet);
 void packet_close(struct packet *packet);

@@ -24,7 +24,6 @@
 #include "client/lib/connect.h"
 #include "client/lib/map.h"
 #include "client/lib/tokend.h"
-#include "client/lib/trust.h"
 #include "proto/cursor.h"
 
 /* What an attach asks for. */
@@ -207,11 +206,6 @@ int handle_listen(struct tokend *t);
 void handle_hear_warnings(struct tokend *t);
 /* Sends @question, waits for @answer, which is then in t->packet->wire. */
 int handle_ask(struct tokend *t, const struct wire *question, enum wire_op answer);
-
-/* ---- process.c ---- */
-
-/* Random, never that of another process; 0: it could not be made. */
-uint64_t handle_process(void);
 
 /* ---- patience.c ---- */
 

@@ -1,9 +1,7 @@
-/*
- * A number for this process, by which the daemon knows that two sessions are of one: PIDs do not
- * tell where client and daemon are in PID namespaces of their own. It lies in a page that fork()
- * wipes, as a child is another process.
- */
-#include "client/lib/handle.h"
+/* The number lies in a page that fork() wipes, because a child is another process. */
+#include "client/lib/process.h"
+
+#include "proto/ring.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -27,7 +25,7 @@ static _Atomic uint64_t *find_page(void)
 	return none; /* another thread was first; NULL: madvise() failed */
 }
 
-uint64_t handle_process(void)
+uint64_t process_number(void)
 {
 	_Atomic uint64_t *at = find_page();
 	uint64_t chosen = 0, none = 0;

@@ -73,24 +73,19 @@ static bool is_ours(uid_t uid, const char *path)
 	return uid == 0 || uid == geteuid();
 }
 
-bool trust_peer(int fd, const char *path, char *why, size_t why_bytes)
+bool trust_peer(int fd, const char *path, struct fault *fault)
 {
 	struct ucred peer = {0};
 	socklen_t n = sizeof(peer);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0) {
-		snprintf(why, why_bytes,
-			"socket: %s does not say who listens there: name the daemon's socket",
-			path);
-		return false;
-	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
+		return fault_set(fault, FAULT_PERMISSION, "socket",
+			"%s does not say who listens there: name the daemon's socket", path);
 	if (is_ours(peer.uid, path) || is_named(peer.uid))
 		return true;
-	snprintf(why, why_bytes,
-		"socket: uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's "
-		"socket, or, if "
-		"that "
-		"is the daemon's user, set TOKEND_TRUST_UID=%u",
+	return fault_set(fault, FAULT_PERMISSION, "socket",
+		"uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, "
+		"if "
+		"that is the daemon's user, set TOKEND_TRUST_UID=%u",
 		(unsigned)peer.uid, (int)peer.pid, path, (unsigned)geteuid(), (unsigned)peer.uid);
-	return false;
 }

@@ -4,13 +4,10 @@
 #ifndef TOKEND_TRUST_H
 #define TOKEND_TRUST_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "proto/fault.h"
 
-/*
- * May the process that listens at @path, to which @fd is connected, be our daemon? False: who it is
- * and what to do, in one line in @why.
- */
-bool trust_peer(int fd, const char *path, char *why, size_t why_bytes);
+/* May the process that listens at @path, to which @fd is connected, be our daemon? On failure
+ * returns false, and @fault (FAULT_PERMISSION) says who it is and what to do. */
+bool trust_peer(int fd, const char *path, struct fault *fault);
 
 #endif

@@ -73,8 +73,6 @@ client/ctl/common/arguments.c → daemon/config/load.c
 client/ctl/common/ctl.h → daemon/catalog/catalog.h
 client/ctl/offline/records.h → client/lib/record.h
 client/ctl/offline/verify.c → client/lib/record.c
-client/ctl/online/talk.c → client/lib/trust.c
-client/ctl/online/talk.c → client/lib/trust.h
 daemon/io/io.h → daemon/reader/look.h
 daemon/io/io.h → daemon/reader/reader.h
 daemon/io/pool.c → daemon/shard/shard.c

@@ -4,7 +4,6 @@
 #include "client/ctl/online/talk.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/socket.h"
-#include "client/lib/trust.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -62,6 +61,16 @@ bool ctl_receive(int fd, struct packet *packet)
 	return false;
 }
 
+static bool refused(const struct packet *packet)
+{
+	struct wire_bytes text = wire_bytes(&packet->wire, WIRE_TEXT);
+
+	if (packet->wire.op != WIRE_ERROR)
+		return false;
+	ctl_fail("refused: %.*s", (int)text.n, text.at);
+	return true;
+}
+
 bool ctl_ask(int fd, const struct wire *question, struct packet *packet)
 {
 	int error = link_send(fd, question, packet->bytes);
@@ -71,34 +80,23 @@ bool ctl_ask(int fd, const struct wire *question, struct packet *packet)
 		ctl_fail("cannot write to the daemon: %s", strerror(-error));
 		return false;
 	}
-	if (!ctl_receive(fd, packet))
-		return false;
-	if (packet->wire.op != WIRE_ERROR)
-		return true;
-
-	struct wire_bytes text = wire_bytes(&packet->wire, WIRE_TEXT);
-
-	ctl_fail("refused: %.*s", (int)text.n, text.at);
-	return false;
+	return ctl_receive(fd, packet) && !refused(packet);
 }
 
 int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet)
 {
-	struct wire hello = {.op = WIRE_HELLO};
-	char why[400];
+	struct fault fault;
 	int fd;
 
 	*socket = ctl_socket(given, config);
 	if (!*socket)
 		return -1;
-	fd = link_open(*socket);
-	wire_set(&hello, WIRE_VERSION_KEY, WIRE_VERSION);
-	if (fd < 0)
-		ctl_fail("no daemon at %s: %s; start one with tokend -c FILE, or name its --socket",
-			*socket, strerror(-fd));
-	else if (!trust_peer(fd, *socket, why, sizeof(why)))
-		ctl_fail("%s", why);
-	else if (ctl_ask(fd, &hello, packet))
+	fd = link_open(*socket, LINK_OPERATOR, packet->bytes, &fault);
+	if (fd < 0 && fault.code == FAULT_PERMISSION)
+		ctl_fail("%s: %s", fault.field, fault.text);
+	else if (fd < 0)
+		ctl_fail("%s; start one with tokend -c FILE, or name its --socket", fault.text);
+	else if (ctl_receive(fd, packet) && !refused(packet))
 		return fd;
 	if (fd >= 0)
 		close(fd);
