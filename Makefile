@@ -78,7 +78,7 @@ $(O)/client/example/trainer.o: ALL_CFLAGS += -Iclient/lib
 $(O)/client/lib/widen.o: FLAGS_$(VARIANT) += -O3
 
 # Loops over all stored tokens must vectorise, too.
-$(O)/daemon/shard/shard.o $(O)/daemon/shard/tokens.o: FLAGS_$(VARIANT) += -O3
+$(O)/daemon/shard/convert.o $(O)/daemon/shard/tokens.o: FLAGS_$(VARIANT) += -O3
 
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
 

@@ -146,12 +146,13 @@ static const char *first(const struct reading *r, char shown[80])
 static bool take_format(const struct reading *r, struct line *l)
 {
 	const struct manifest *m = r->m;
-	char shown[40], other[80];
+	char shown[40], other[80], names[SHARD_NAMES_BYTES];
 
 	l->format = shard_format(l->string[FORMAT]);
 	if (!l->format)
 		return refuse(r, "format '%s' is unknown; must be one of: %s",
-			json_shown(l->string[FORMAT], shown, sizeof(shown)), shard_format_names());
+			json_shown(l->string[FORMAT], shown, sizeof(shown)),
+			shard_format_names(names, sizeof(names)));
 	if (r->format && l->format != r->format)
 		return refuse(r, "format is %s, the config says %s; must be the same",
 			l->format->name, r->format->name);

@@ -113,9 +113,11 @@ bool opening_allocate(const struct opening *o, struct shard_list *list)
 
 bool opening_format(const struct opening *o, const struct shard_format **format)
 {
+	char names[SHARD_NAMES_BYTES];
+
 	*format = shard_format(o->source->format);
 	return *format || strcmp(o->source->format, "auto") == 0 ||
 	       opening_refuse(o, o->source->format_line, "format",
 		       "'%.40s' is unknown; must be auto or one of: %s", o->source->format,
-		       shard_format_names());
+		       shard_format_names(names, sizeof(names)));
 }

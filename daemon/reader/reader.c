@@ -18,6 +18,7 @@
 #include "daemon/reader/recheck.h"
 #include "daemon/reader/share.h"
 #include "daemon/reader/watch.h"
+#include "daemon/shard/frames.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
 #include "daemon/reader/share.h"
+#include "daemon/shard/frames.h"
 
 #include <stdlib.h>
 

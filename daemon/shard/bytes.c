@@ -3,7 +3,6 @@
  */
 #include "daemon/shard/bytes.h"
 
-#include "daemon/shard/bytes_zstd.h"
 #include "daemon/shard/reread.h"
 
 #include <errno.h>
@@ -190,16 +189,7 @@ struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t wh
 	return b;
 }
 
-/* ---- either ---- */
-
-struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
-	char *why, size_t why_bytes)
-{
-	struct bytes *file = bytes_open_plain(fd, path, why, why_bytes);
-
-	return file && zstd_recognise(file) ? zstd_open(file, frames, budget_bytes, why, why_bytes)
-					    : file;
-}
+/* ---- any source ---- */
 
 void bytes_close(struct bytes *b)
 {
@@ -253,6 +243,11 @@ static bool ends(const char *path, size_t n, const char *ending)
 	size_t m = strlen(ending);
 
 	return n >= m && memcmp(path + n - m, ending, m) == 0;
+}
+
+bool bytes_ends_in(const char *path, const char *ending)
+{
+	return ends(path, strlen(path), ending);
 }
 
 const char *bytes_ending(const char *path, const char *ending)

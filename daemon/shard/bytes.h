@@ -46,34 +46,6 @@ struct bytes {
 	uint64_t ctime_ns; /* likewise */
 };
 
-/*
- * Where decoded frames are kept and what they may cost: one for a daemon, shared by all sessions
- * and threads. A frame is decoded once however many wait for it; the one used longest ago makes
- * room. The budget is for all that is held: frames, what is known of them, and decoders with what
- * they read in. With all that in use and no room, a reader waits for another to finish: the budget
- * holds, but for a single larger frame with its decoder.
- */
-struct frames;
-struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
-void frames_free(struct frames *frames);	  /* after every source that uses it */
-uint64_t frames_bytes(struct frames *frames);	  /* held now */
-/*
- * The same cache for the sources of one stream, which are given this instead: it may decode into
- * three quarters of the budget at a time, and all slow shares together into one quarter; what slow
- * ones hold is not counted for others. Freed before the cache. NULL: out of memory.
- */
-struct frames *frames_share(struct frames *frames);
-void frames_slow(struct frames *share, bool slow);
-
-/*
- * The source of an open file: compressed if it begins as a zstd file or is called *.zst or *.zstd,
- * else as it lies. @frames may be NULL: a cache of its own, of about one frame. @budget_bytes: what
- * one frame may decode to; 0: 256 MiB. Refuses, naming field, value and limit: what is no regular
- * file, a seek table that lies, a frame above the budget, damaged frames. @fd stays the caller's
- * and must outlive it. NULL: @why, one line without the path.
- */
-struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
-	char *why, size_t why_bytes);
 /* Always as it lies, and no seek table is looked for. */
 struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes);
 /*
@@ -124,6 +96,8 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
 /* ---- names ---- */
 
+/* Does the name end in @ending? */
+bool bytes_ends_in(const char *path, const char *ending);
 /* Does the name end in @ending, or, compressed, in @ending and .zst or .zstd? Says where it begins,
  * or NULL.
  */

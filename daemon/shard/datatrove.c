@@ -5,7 +5,7 @@
  * the width, and any of them may be missing: what is there must agree with the size of the file,
  * and what is not said follows from what is.
  */
-#include "daemon/shard/shard.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/spans.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * checked is that the size agrees with it.
  */
 #include "daemon/shard/bounds.h"
-#include "daemon/shard/shard.h"
+#include "daemon/shard/format.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  */
 #include "daemon/shard/list.h"
 
-#include "daemon/shard/shard.h"
+#include "daemon/shard/formats.h"
 
 #include <dirent.h>
 #include <errno.h>

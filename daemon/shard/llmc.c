@@ -3,7 +3,7 @@
  * tokens. GPT-2's are u16, Llama-3's u32. Its evaluation files look alike, but are questions and
  * answers and no stream.
  */
-#include "daemon/shard/shard.h"
+#include "daemon/shard/format.h"
 
 #include <inttypes.h>
 #include <string.h>

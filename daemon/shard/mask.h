@@ -7,7 +7,7 @@
 #ifndef TOKEND_SHARD_MASK_H
 #define TOKEND_SHARD_MASK_H
 
-#include "daemon/shard/shard.h"
+#include "daemon/shard/format.h"
 
 struct mask;
 

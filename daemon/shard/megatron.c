@@ -7,8 +7,8 @@
  * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens
  * are those of the sequences, in the order of the index; bytes that no sequence covers are none.
  */
+#include "daemon/shard/megatron_idx.h"
 #include "daemon/shard/pieces.h"
-#include "daemon/shard/shard.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,64 +17,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * The arrays follow the header without a gap: lengths i32[N], pointers i64[N], documents i64[D],
- * and, in multimodal files, modes i8[N].
- */
 enum {
-	VERSION_AT = 9,
-	TYPE_AT = 17,
-	SEQUENCES_AT = 18,
-	DOCUMENTS_AT = 26,
-	HEADER_BYTES = 34,
 	AT_ONCE = 2048, /* items of an array */
 	STRIDE = 256,	/* every so-manieth pointer is kept, to find boundaries with one read */
-};
-
-static const char magic[9] = "MMIDIDX\0"; /* and the 0 that ends the string */
-
-static const struct {
-	const char *name;
-	enum shard_type type;
-	bool integer;
-} types[] = {
-	[1] = {"u8", SHARD_U8, true},
-	[2] = {"i8", SHARD_I8, true},
-	[3] = {"i16", SHARD_I16, true},
-	[4] = {"i32", SHARD_I32, true},
-	[5] = {"i64", SHARD_I64, true},
-	[6] = {"f64", 0, false},
-	[7] = {"f32", 0, false},
-	[8] = {"u16", SHARD_U16, true},
-};
-
-enum { TYPES = sizeof(types) / sizeof(types[0]) };
-
-/* An open .idx, its header read and checked against its size. */
-struct idx {
-	struct bytes *file;
-	enum shard_type type;
-	uint32_t width;
-	uint64_t sequences, documents; /* lengths of the arrays */
-	bool modes;
 };
 
 struct shard_index {
 	uint64_t number; /* no other index has or had it */
 	uint64_t tokens;
 	uint32_t width;
-	bool row;	    /* sequences follow one another from data_at on */
-	uint64_t data_at;   /* row */
-	struct idx idx;	    /* row: kept open, its pointers are the boundaries */
-	uint64_t *pointers; /* row: every STRIDE-th, from the first */
+	bool row;		 /* sequences follow one another from data_at on */
+	uint64_t data_at;	 /* row */
+	struct megatron_idx idx; /* row: kept open, its pointers are the boundaries */
+	uint64_t *pointers;	 /* row: every STRIDE-th, from the first */
 	struct pieces pieces;
 };
-
-/* False: the shard's name is no Megatron's. */
-static bool idx_path(const struct bytes *b, char *path, size_t path_bytes)
-{
-	return bytes_beside(b->path, ".bin", ".idx", path, path_bytes);
-}
 
 /*
  * By the .idx beside it, whatever that begins with: a damaged one must not turn its tokens into a
@@ -85,7 +42,7 @@ static bool megatron_recognise(const struct bytes *b)
 	char path[PATH_MAX], why[256];
 	int error = 0;
 
-	if (!idx_path(b, path, sizeof(path)))
+	if (!megatron_idx_path(b, path, sizeof(path)))
 		return false;
 	struct bytes *file = bytes_open_path(path, &error, why, sizeof(why));
 
@@ -93,144 +50,7 @@ static bool megatron_recognise(const struct bytes *b)
 	return file || error != ENOENT;
 }
 
-/* ---- header ---- */
-
-static uint64_t lengths_at(const struct idx *idx, uint64_t i)
-{
-	(void)idx;
-	return HEADER_BYTES + 4 * i;
-}
-
-static uint64_t pointers_at(const struct idx *idx, uint64_t i)
-{
-	return HEADER_BYTES + 4 * idx->sequences + 8 * i;
-}
-
-static uint64_t documents_at(const struct idx *idx, uint64_t i)
-{
-	return HEADER_BYTES + 12 * idx->sequences + 8 * i;
-}
-
-static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why_bytes)
-{
-	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
-	char text[sizeof(magic) + 1];
-
-	if (size == 0)
-		return bytes_why(why, why_bytes,
-			".idx: its size is 0 bytes; the header alone has %d: its writer was not "
-			"closed",
-			HEADER_BYTES);
-
-	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
-		return bytes_why(why, why_bytes,
-			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; "
-			"must be "
-			"MMIDIDX: write it again with a Megatron of 2020 or later");
-	if (memcmp(head, magic, n) != 0)
-		return bytes_why(why, why_bytes,
-			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; "
-			"if the "
-			".bin is plain tokens, say `format: flat` and move the .idx away",
-			bytes_shown(head, n, text, sizeof(text)));
-	if (size < HEADER_BYTES)
-		return bytes_why(why, why_bytes,
-			".idx: its size is %" PRIu64
-			" bytes; the header alone has %d: it is cut short",
-			size, HEADER_BYTES);
-	return true;
-}
-
-/* Do the arrays make up the file? Else neither of their lengths is to be believed. */
-static bool check_counts(struct idx *idx, char *why, size_t why_bytes)
-{
-	uint64_t rest = idx->file->size - HEADER_BYTES;
-
-	if (idx->documents == 0)
-		return bytes_why(why, why_bytes,
-			".idx: document count is 0; must be at least 1 (the boundary before the "
-			"first)");
-	if (idx->sequences > rest / 12)
-		return bytes_why(why, why_bytes,
-			".idx: sequence count is %" PRIu64 "; its %" PRIu64
-			" bytes after the header hold at most %" PRIu64,
-			idx->sequences, rest, rest / 12);
-	rest -= 12 * idx->sequences;
-	if (idx->documents > rest / 8)
-		return bytes_why(why, why_bytes,
-			".idx: document count is %" PRIu64 "; its %" PRIu64
-			" bytes after the %" PRIu64 " sequences hold at most %" PRIu64,
-			idx->documents, rest, idx->sequences, rest / 8);
-	rest -= 8 * idx->documents;
-	if (idx->sequences == 0 && rest > 0)
-		return bytes_why(why, why_bytes,
-			".idx: sequence count is 0, and there are %" PRIu64
-			" bytes after the %" PRIu64 " document boundaries; must be none",
-			rest, idx->documents);
-	idx->modes = rest > 0;
-	return rest == 0 || rest == idx->sequences ||
-	       bytes_why(why, why_bytes,
-		       ".idx: has %" PRIu64 " bytes after its %" PRIu64 " sequences and %" PRIu64
-		       " document boundaries; must have 0, or %" PRIu64 " (modes)",
-		       rest, idx->sequences, idx->documents, idx->sequences);
-}
-
-static bool read_header(struct idx *idx, char *why, size_t why_bytes)
-{
-	uint8_t head[HEADER_BYTES] = {0};
-	int error;
-
-	bytes_head(idx->file, head, sizeof(head));
-	if (!check_mark(head, idx->file->size, why, why_bytes) ||
-		!bytes_read(idx->file, 0, head, sizeof(head), &error, why, why_bytes))
-		return false;
-	uint64_t version = bytes_u64(head + VERSION_AT);
-	unsigned type = head[TYPE_AT];
-
-	if (version != 1)
-		return bytes_why(
-			why, why_bytes, ".idx: version is %" PRIu64 "; must be 1", version);
-	if (type >= TYPES || !types[type].name)
-		return bytes_why(why, why_bytes, ".idx: dtype is %u; must be 1 to 5 or 8", type);
-	if (!types[type].integer)
-		return bytes_why(why, why_bytes,
-			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, "
-			"i32, i64 "
-			"or u16",
-			type, types[type].name);
-	idx->type = types[type].type;
-	idx->width = shard_type_bytes(idx->type);
-	idx->sequences = bytes_u64(head + SEQUENCES_AT);
-	idx->documents = bytes_u64(head + DOCUMENTS_AT);
-	return check_counts(idx, why, why_bytes);
-}
-
-/* idx->file is to be closed, if it is set, even when this says false. */
-static bool open_idx(struct idx *idx, const struct bytes *b, char *why, size_t why_bytes)
-{
-	char path[PATH_MAX];
-	int error;
-
-	*idx = (struct idx){0};
-	if (!idx_path(b, path, sizeof(path)))
-		return bytes_why(why, why_bytes,
-			"its name does not end in .bin: a Megatron shard is X.bin with X.idx "
-			"beside it; name "
-			"the .bin");
-	idx->file = bytes_open_path(path, &error, why, why_bytes);
-	if (!idx->file)
-		return error == ENOENT ? bytes_why(why, why_bytes,
-						 "has no .idx beside it: a Megatron shard needs "
-						 "both (`format: "
-						 "flat` reads plain tokens)")
-				       : false;
-	idx->file->path = NULL; /* it was ours */
-	return read_header(idx, why, why_bytes);
-}
-
-/* ---- what is in it ---- */
-
-static bool check_length(uint64_t i, int32_t length, char *why, size_t why_bytes)
+static bool megatron_check_length(uint64_t i, int32_t length, char *why, size_t why_bytes)
 {
 	return length >= 0 ||
 	       bytes_why(why, why_bytes,
@@ -243,7 +63,8 @@ static bool check_length(uint64_t i, int32_t length, char *why, size_t why_bytes
  * last sequence lie where the .bin begins and ends does not say that there is no gap between them,
  * so nothing cheaper is sure.
  */
-static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size_t why_bytes)
+static bool sum_lengths(
+	const struct megatron_idx *idx, uint64_t *tokens, char *why, size_t why_bytes)
 {
 	uint8_t lengths[4 * AT_ONCE];
 	uint64_t n;
@@ -252,13 +73,13 @@ static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size
 	*tokens = 0;
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(
-			    idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why, why_bytes))
+		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, &error, why,
+			    why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			int32_t length = (int32_t)bytes_u32(lengths + 4 * j);
 
-			if (!check_length(i + j, length, why, why_bytes))
+			if (!megatron_check_length(i + j, length, why, why_bytes))
 				return false;
 			*tokens += (uint64_t)length;
 		}
@@ -271,8 +92,8 @@ static bool sum_lengths(const struct idx *idx, uint64_t *tokens, char *why, size
 /* Sequences may leave bytes out, but not claim more than there are: that would be an index of
  * another .bin.
  */
-static bool check_total(
-	const struct bytes *b, const struct idx *idx, uint64_t tokens, char *why, size_t why_bytes)
+static bool check_total(const struct bytes *b, const struct megatron_idx *idx, uint64_t tokens,
+	char *why, size_t why_bytes)
 {
 	return tokens <= b->size / idx->width ||
 	       bytes_why(why, why_bytes,
@@ -286,8 +107,8 @@ static bool check_total(
 static bool megatron_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, char *why, size_t why_bytes)
 {
-	struct idx idx;
-	bool fine = open_idx(&idx, b, why, why_bytes) &&
+	struct megatron_idx idx;
+	bool fine = megatron_open_idx(&idx, b, why, why_bytes) &&
 		    sum_lengths(&idx, &facts->tokens, why, why_bytes) &&
 		    check_total(b, &idx, facts->tokens, why, why_bytes);
 
@@ -312,10 +133,8 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 	return true;
 }
 
-/* ---- the whole index ---- */
-
 struct walk {
-	const struct idx *idx;
+	const struct megatron_idx *idx;
 	uint64_t bin_bytes, tokens; /* of the sequences up to here */
 	bool row;		    /* up to here */
 	uint64_t begin, end;	    /* bytes of the last sequence that has any */
@@ -330,7 +149,7 @@ static bool take_sequence(
 {
 	uint32_t width = w->idx->width;
 
-	if (!check_length(i, length, why, why_bytes))
+	if (!megatron_check_length(i, length, why, why_bytes))
 		return false;
 	uint64_t bytes = (uint64_t)length * width;
 
@@ -371,16 +190,16 @@ static bool take_sequence(
 static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
 {
 	uint8_t lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
-	const struct idx *idx = w->idx;
+	const struct megatron_idx *idx = w->idx;
 	uint64_t n;
 	int error;
 
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(idx->file, lengths_at(idx, i), lengths, 4 * n, &error, why,
+		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, &error, why,
 			    why_bytes) ||
-			!bytes_read(idx->file, pointers_at(idx, i), pointers, 8 * n, &error, why,
-				why_bytes))
+			!bytes_read(idx->file, megatron_pointers_at(idx, i), pointers, 8 * n,
+				&error, why, why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++)
 			if (!take_sequence(w, i + j, (int32_t)bytes_u32(lengths + 4 * j),
@@ -406,7 +225,7 @@ static bool check_width(const struct walk *w, char *why, size_t why_bytes)
 	return true;
 }
 
-static bool check_documents(const struct idx *idx, char *why, size_t why_bytes)
+static bool check_documents(const struct megatron_idx *idx, char *why, size_t why_bytes)
 {
 	uint8_t documents[8 * AT_ONCE];
 	uint64_t last = 0, n;
@@ -414,8 +233,8 @@ static bool check_documents(const struct idx *idx, char *why, size_t why_bytes)
 
 	for (uint64_t i = 0; i < idx->documents; i += n) {
 		n = idx->documents - i < AT_ONCE ? idx->documents - i : AT_ONCE;
-		if (!bytes_read(idx->file, documents_at(idx, i), documents, 8 * n, &error, why,
-			    why_bytes))
+		if (!bytes_read(idx->file, megatron_documents_at(idx, i), documents, 8 * n, &error,
+			    why, why_bytes))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			uint64_t boundary = bytes_u64(documents + 8 * j);
@@ -470,9 +289,9 @@ static bool load_pieces(struct shard_index *index, struct walk *w, char *why, si
 static bool load(struct shard_index *index, const struct bytes *b, const struct shard_facts *facts,
 	char *why, size_t why_bytes)
 {
-	struct idx *idx = &index->idx;
+	struct megatron_idx *idx = &index->idx;
 
-	if (!open_idx(idx, b, why, why_bytes))
+	if (!megatron_open_idx(idx, b, why, why_bytes))
 		return false;
 	index->width = idx->width;
 	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
@@ -559,8 +378,8 @@ static const uint8_t *read_pointers(
 
 	if (last.number != index->number || last.first != first) {
 		last.number = 0;
-		if (!bytes_read(index->idx.file, pointers_at(&index->idx, first), last.pointers,
-			    8 * n, &error, why, why_bytes))
+		if (!bytes_read(index->idx.file, megatron_pointers_at(&index->idx, first),
+			    last.pointers, 8 * n, &error, why, why_bytes))
 			return NULL;
 		last.number = index->number;
 		last.first = first;
@@ -571,7 +390,7 @@ static const uint8_t *read_pointers(
 static uint64_t megatron_document(
 	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
 {
-	const struct idx *idx = &index->idx;
+	const struct megatron_idx *idx = &index->idx;
 
 	if (!index->row)
 		return pieces_document(&index->pieces, token);

@@ -5,7 +5,7 @@
  */
 #include "daemon/shard/npy.h"
 
-#include "daemon/shard/shard.h"
+#include "daemon/shard/format.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,15 +1,8 @@
-/*
- * The table of formats; what is the same in all of them: to recognise, to gather, to convert; and
- * what to say of a file that is none of them.
- *
- * A ninth format is one file (recognise() and describe(); open(), close(), extent() and document()
- * if its tokens do not lie in a row or it knows its documents) and one line in `formats`, above
- * flat, with its name in the list at the end of shard.h. Compression, companions, widths, config,
- * inspect and pack follow.
- */
 #include "daemon/shard/shard.h"
 
 #include "daemon/shard/bounds.h"
+#include "daemon/shard/bytes_open.h"
+#include "daemon/shard/convert.h"
 #include "daemon/shard/mask.h"
 
 #include <errno.h>
@@ -18,87 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order in which they are asked: flat files have no annotations, so they come last. */
-static const struct shard_format *const formats[] = {
-	&shard_megatron,
-	&shard_npy,
-	&shard_llmc,
-	&shard_arrow,
-	&shard_datatrove,
-	&shard_mds,
-	&shard_flat,
-};
-
 enum {
-	FORMATS = sizeof(formats) / sizeof(formats[0]),
 	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are read and converted at a time */
 	ROWS_AT_ONCE = 64,	 /* of them, where they lie in short rows, */
 	GAP_MOST = 1024,	 /* as far apart as costs no more to read than to ask twice */
-	TEXT_LEAST = 32,	 /* bytes that tell text from a few tokens */
 	LARGE_FRAME = 32 << 20,	 /* from here on users are told what a frame costs */
 };
 
-const struct shard_format *shard_format(const char *name)
-{
-	for (int i = 0; i < FORMATS; i++)
-		if (strcmp(formats[i]->name, name) == 0)
-			return formats[i];
-	return NULL;
-}
-
-const char *shard_format_names(void)
-{
-	static _Thread_local char names[16 * FORMATS];
-	size_t n = 0;
-
-	for (int i = 0; i < FORMATS && n < sizeof(names); i++)
-		n += (size_t)snprintf(
-			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", formats[i]->name);
-	return names;
-}
-
-/* ---- types ---- */
-
-static const struct {
-	const char *name;
-	uint32_t bytes;
-	bool sign;
-} types[] = {
-	[SHARD_U8] = {"u8", 1, false},
-	[SHARD_I8] = {"i8", 1, true},
-	[SHARD_U16] = {"u16", 2, false},
-	[SHARD_I16] = {"i16", 2, true},
-	[SHARD_U32] = {"u32", 4, false},
-	[SHARD_I32] = {"i32", 4, true},
-	[SHARD_U64] = {"u64", 8, false},
-	[SHARD_I64] = {"i64", 8, true},
-};
-
-const char *shard_type_name(enum shard_type type)
-{
-	return types[type].name;
-}
-
-bool shard_type(const char *name, enum shard_type *type)
-{
-	for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-		if (strcmp(name, types[i].name) == 0) {
-			*type = (enum shard_type)i;
-			return true;
-		}
-	return false;
-}
-
-uint32_t shard_type_bytes(enum shard_type type)
-{
-	return types[type].bytes;
-}
-
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
 {
-	if (types[type].bytes == 8)
+	if (shard_type_bytes(type) == 8)
 		return hint->has_type && hint->type == SHARD_U16 ? 2 : 4;
-	return types[type].bytes == 4 ? 4 : 2;
+	return shard_type_bytes(type) == 4 ? 4 : 2;
 }
 
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint)
@@ -106,147 +30,6 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 	return facts->row_tokens && facts->row_tokens == hint->window_tokens ? facts->row_tokens
 									     : facts->sample_tokens;
 }
-
-/* ---- files that are no shards ---- */
-
-/*
- * Known by their annotations, so that nobody trains on a header read as tokens. Of a mark's bytes
- * few enough files of tokens can begin so that nobody will meet one; `format: flat` still reads it.
- */
-static const struct {
-	const char *bytes;
-	size_t n;
-	const char *kind;
-} annotations[] = {
-	{"MMIDIDX\0\0", 9, "a Megatron index"},
-	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
-	{"\xfd"
-	 "7zXZ\0",
-		6, "xz-compressed"},
-	{"PAR1", 4, "a Parquet file"},
-	{"\x04\"M\x18", 4, "lz4-compressed"},
-	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
-	{"GGUF", 4, "a GGUF file"},
-	{"SQLite format 3\0", 16, "an SQLite database"},
-	{"version https://", 16,
-		"a pointer of Git LFS, whose file was not fetched (`git lfs pull`)"},
-	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
-};
-
-/* Protocol 4 frames what follows and says how long that is; 2 and 3 are known by their ends alone.
- */
-static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
-{
-	int error;
-	char why[256];
-	uint8_t last;
-
-	if (n < 12 || head[0] != 0x80 || head[1] < 2 || head[1] > 5)
-		return false;
-	if (head[1] >= 4)
-		return head[2] == 0x95 && bytes_u64(head + 3) <= b->size - 11;
-	return bytes_read(b, b->size - 1, &last, 1, &error, why, sizeof(why)) && last == '.' &&
-	       strchr("}](cX)K", head[2]) && head[2];
-}
-
-/* Its mark is three bytes; the header's other fields have few values, too. */
-static bool is_gzip(const uint8_t *head, size_t n)
-{
-	return n >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
-	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
-}
-
-/* Tokens that are printable from the first byte to the last: text, or as good as none. */
-static bool is_text(const uint8_t *head, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n && ((head[i] >= ' ' && head[i] <= '~') || strchr("\t\r\n", head[i])) &&
-		head[i])
-		i++;
-	return n >= TEXT_LEAST && i == n;
-}
-
-static const char *foreign(const struct bytes *b)
-{
-	uint8_t head[512];
-	size_t n = bytes_head(b, head, sizeof(head));
-
-	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
-		if (n >= annotations[i].n &&
-			memcmp(head, annotations[i].bytes, annotations[i].n) == 0)
-			return annotations[i].kind;
-	if (is_gzip(head, n))
-		return "gzip-compressed";
-	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)
-		return "bzip2-compressed";
-	if (n > 10 && head[8] == '{' && head[9] == '"' && bytes_u64(head) <= b->size - 8)
-		return "a safetensors file";
-	if (n > 262 && memcmp(head + 257, "ustar", 5) == 0)
-		return "a tar archive";
-	return is_pickle(b, head, n) ? "a Python pickle" : is_text(head, n) ? "text" : NULL;
-}
-
-const struct shard_companion *shard_companion(const char *path, unsigned *next)
-{
-	unsigned at = 0;
-
-	for (int i = 0; i < FORMATS; i++)
-		for (const struct shard_companion *c = formats[i]->companions; c && c->ending;
-			c++) {
-			size_t n = strlen(path), m = strlen(c->ending);
-
-			if (at++ < *next)
-				continue;
-			*next = at;
-			/* "/index.json" is also the whole of a relative path. */
-			bool whole = c->ending[0] == '/' && strcmp(path, c->ending + 1) == 0;
-
-			if ((whole || (n > m && strcmp(path + n - m, c->ending) == 0)) &&
-				(!c->holds || strstr(path, c->holds)))
-				return c;
-		}
-	return NULL;
-}
-
-/* ---- which, and what is in it ---- */
-
-static const struct shard_format *recognise(const struct bytes *b, char *why, size_t why_bytes)
-{
-	unsigned next = 0;
-	const char *kind;
-
-	for (int i = 0; i < FORMATS; i++) {
-		if (formats[i] == &shard_flat) {
-			kind = foreign(b);
-			if (kind) {
-				bytes_why(why, why_bytes,
-					"is %s, which is no shard of tokens; move it away, or say "
-					"`format: "
-					"flat` if "
-					"it is plain tokens",
-					kind);
-				return NULL;
-			}
-		}
-		if (formats[i]->recognise(b))
-			return formats[i];
-	}
-	const struct shard_companion *companion = shard_companion(b->path, &next);
-
-	if (companion)
-		bytes_why(why, why_bytes, "is %s, no shard: name the shard that it belongs to (%s)",
-			companion->kind, companion->shard);
-	else
-		bytes_why(why, why_bytes,
-			"is of no known format (%s; flat ones have names that end in .bin or "
-			".npy); move it "
-			"away, or "
-			"say `format: flat` if it is plain tokens",
-			shard_format_names());
-	return NULL;
-}
-
 /* What the format cannot know of: what its bytes come from, and what is served. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
@@ -257,8 +40,8 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 		facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
-	facts->plain =
-		facts->plain && b->plain && type && facts->token_bytes == types[facts->type].bytes;
+	facts->plain = facts->plain && b->plain && type &&
+		       facts->token_bytes == shard_type_bytes(facts->type);
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
@@ -272,7 +55,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 static bool within(
 	const struct bytes *b, const struct shard_facts *facts, char *why, size_t why_bytes)
 {
-	uint64_t width = types[facts->type].bytes;
+	uint64_t width = shard_type_bytes(facts->type);
 
 	if (!facts->plain ||
 		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
@@ -280,7 +63,7 @@ static bool within(
 	return bytes_why(why, why_bytes,
 		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64
 		" bytes long",
-		facts->tokens, types[facts->type].name, facts->data_at, b->size);
+		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
 }
 
 /* What lies beside it, for whoever asks. */
@@ -307,7 +90,7 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 	if (!b)
 		return NULL;
 	if (!format)
-		format = recognise(b, why, why_bytes);
+		format = shard_recognise(b, why, why_bytes);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
 		if (!bytes_check(b, why, why_bytes) ||
@@ -409,73 +192,15 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 
 /* ---- reading ---- */
 
-/*
- * Converts @n tokens at @from (wherever that is) to the served width. False: some do not fit it.
- * The bits are gathered in the stored width and looked at once, so that the loops vectorise.
- */
-#define CONVERT(stored, served)                                                                    \
-	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                   \
-	{                                                                                          \
-		typedef stored##_t anywhere __attribute__((aligned(1), may_alias));                \
-		const anywhere *in = from;                                                         \
-		served##_t *out = to;                                                              \
-		stored##_t bits = 0;                                                               \
-                                                                                                   \
-		for (uint64_t i = 0; i < n; i++) {                                                 \
-			bits = (stored##_t)(bits | in[i]);                                         \
-			out[i] = (served##_t)in[i];                                                \
-		}                                                                                  \
-		return ((uint64_t)(int64_t)bits & ~(uint64_t)(served##_t) - 1) == 0;               \
-	}
-
-CONVERT(uint8, uint16)
-CONVERT(int8, uint16)
-CONVERT(uint16, uint16)
-CONVERT(int16, uint16)
-CONVERT(uint32, uint16)
-CONVERT(int32, uint16)
-CONVERT(uint64, uint16)
-CONVERT(int64, uint16)
-CONVERT(uint8, uint32)
-CONVERT(int8, uint32)
-CONVERT(uint16, uint32)
-CONVERT(int16, uint32)
-CONVERT(uint32, uint32)
-CONVERT(int32, uint32)
-CONVERT(uint64, uint32)
-CONVERT(int64, uint32)
-
-static bool (*const conversions[][2])(const void *from, uint64_t n, void *to) = {
-	[SHARD_U8] = {uint8_to_uint16, uint8_to_uint32},
-	[SHARD_I8] = {int8_to_uint16, int8_to_uint32},
-	[SHARD_U16] = {uint16_to_uint16, uint16_to_uint32},
-	[SHARD_I16] = {int16_to_uint16, int16_to_uint32},
-	[SHARD_U32] = {uint32_to_uint16, uint32_to_uint32},
-	[SHARD_I32] = {int32_to_uint16, int32_to_uint32},
-	[SHARD_U64] = {uint64_to_uint16, uint64_to_uint32},
-	[SHARD_I64] = {int64_to_uint16, int64_to_uint32},
-};
-
 /* Names the first of @n tokens, which @token is the first of, that does not fit. */
 static bool refuse_token(const struct shard *shard, const char *from, uint64_t token, uint64_t n,
 	char *why, size_t why_bytes)
 {
-	enum shard_type type = shard->facts.type;
-	uint64_t most = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
-	uint32_t width = types[type].bytes;
+	const struct shard_facts *facts = &shard->facts;
+	uint64_t most = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
 
-	for (uint64_t i = 0; i < n; i++) {
-		value = 0;
-		memcpy(&value, from + i * width, width);
-		if (types[type].sign) /* by way of the top bits */
-			value = (uint64_t)((int64_t)(value << (64 - 8 * width)) >>
-					   (64 - 8 * width));
-		if (value > most) {
-			token += i;
-			break;
-		}
-	}
-	if (types[type].sign && (int64_t)value < 0)
+	token += convert_first_unfit(facts->type, facts->token_bytes, from, n, &value);
+	if (shard_type_signed(facts->type) && (int64_t)value < 0)
 		return bytes_why(why, why_bytes,
 			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64, token,
 			(int64_t)value, most);
@@ -520,7 +245,7 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 	const struct shard *shard = r->shard;
 	const struct shard_facts *facts = &shard->facts;
 
-	*row = (struct row){token, most, facts->data_at + token * types[facts->type].bytes, 0};
+	*row = (struct row){token, most, facts->data_at + token * shard_type_bytes(facts->type), 0};
 	if (!shard->format->extent || facts->plain)
 		return true;
 	uint64_t tokens = r->place.tokens;
@@ -541,7 +266,8 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 /* Any token is served as it is stored. */
 static bool as_is(const struct shard_facts *facts)
 {
-	return types[facts->type].bytes == facts->token_bytes && !types[facts->type].sign;
+	return shard_type_bytes(facts->type) == facts->token_bytes &&
+	       !shard_type_signed(facts->type);
 }
 
 static bool convert(const struct reading *r, const struct row *row, const char *from, void *to)
@@ -557,7 +283,7 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 		memcpy(to, from, row->tokens * facts->token_bytes);
 		return true;
 	}
-	if (conversions[facts->type][facts->token_bytes == 4](from, row->tokens, to))
+	if (convert_tokens(facts->type, facts->token_bytes, from, row->tokens, to))
 		return true;
 	refuse_token(shard, from, row->token, row->tokens, r->why, r->why_bytes);
 	return fail(r, ERANGE);
@@ -572,7 +298,7 @@ static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, 
 	const struct shard_facts *facts = &r->shard->facts;
 	char chunk[CHUNK_BYTES];
 	struct row rows[ROWS_AT_ONCE];
-	uint32_t width = types[facts->type].bytes, count = 0;
+	uint32_t width = shard_type_bytes(facts->type), count = 0;
 	uint64_t from = row->byte - row->lead, end, done = 0;
 
 	do {

@@ -66,7 +66,6 @@ CIRCLES = [
     "client/lib",
     "client/python/src",
     "daemon/control",
-    "daemon/shard",
 ]
 WRONG = """
 client/ctl/common/arguments.c → daemon/config/load.c

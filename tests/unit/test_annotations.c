@@ -5,6 +5,7 @@
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"
+#include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
 #include "tests/unit/rng.h"
 

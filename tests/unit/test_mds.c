@@ -3,6 +3,7 @@
  * gets, and what counts where several files are one shard. What Mosaic's own writer writes is read
  * in tests/python.
  */
+#include "daemon/shard/frames.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/memo.h"
 #include "daemon/shard/shard.h"

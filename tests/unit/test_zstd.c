@@ -2,6 +2,8 @@
  * Compressed files: any range of them is what was compressed, whatever the frames; many threads
  * share a cache whose budget holds; and no lie of a seek table or a frame is believed.
  */
+#include "daemon/shard/bytes_open.h"
+#include "daemon/shard/frames.h"
 #include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
 #include "tests/unit/rng.h"

@@ -19,13 +19,15 @@ static const char wild[] = "*?["; /* what makes a path that is not there a patte
 bool ctl_input_options(struct ctl_input *input, const char *command, const char *format,
 	const char *dtype, const char *column)
 {
+	char names[SHARD_NAMES_BYTES];
+
 	*input = (struct ctl_input){.hint = {.type = SHARD_U16, .column = column}};
 	if (format && strcmp(format, "auto") != 0) {
 		input->format = shard_format(format);
 		if (!input->format) {
 			ctl_usage(command,
 				"--input-format %s is unknown; must be auto or one of: %s", format,
-				shard_format_names());
+				shard_format_names(names, sizeof(names)));
 			return false;
 		}
 	}

@@ -11,6 +11,7 @@
 #include "daemon/catalog/dataset_manifest.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bounds.h"
+#include "daemon/shard/frames.h"
 #include "daemon/shard/memo.h"
 #include "daemon/shard/sample.h"
 #include "proto/fault.h"

@@ -11,6 +11,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/scan.h"
+#include "daemon/shard/frames.h"
 
 #define XXH_INLINE_ALL
 #include <dirent.h>

@@ -5,6 +5,7 @@
 #include "client/ctl/offline/reader.h"
 #include "client/ctl/common/error.h"
 #include "daemon/catalog/dataset_shard.h"
+#include "daemon/shard/frames.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,324 @@
+#include "daemon/shard/arrow_schema.h"
+
+#include <stdio.h>
+
+enum {
+	FIELDS_MOST =
+		65536, /* nested ones counted: a forged schema may name one field many times */
+	DEPTH_MOST = 64,
+	NAME_MOST = 1024,
+	FOOTER_SCHEMA = 1,
+};
+
+/* What is read of the schema's tables, by their fields' numbers. */
+enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
+enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
+enum { INT_BITS, INT_SIGNED };
+enum { UNION_MODE };
+
+enum { TYPE_NULL = 1, TYPE_INT = 2, TYPE_UNION = 14, TYPE_RUNS = 22 };
+
+/* How many buffers a column of each type has in a batch, before those of its children. */
+static const struct {
+	const char *name;
+	uint8_t buffers;
+	bool views; /* and as many more as the batch says */
+} types[] = {
+	[TYPE_NULL] = {"null", 0, false},
+	[TYPE_INT] = {"int", 2, false},
+	[3] = {"float", 2, false},
+	[4] = {"binary", 3, false},
+	[5] = {"string", 3, false},
+	[6] = {"bool", 2, false},
+	[7] = {"decimal", 2, false},
+	[8] = {"date", 2, false},
+	[9] = {"time", 2, false},
+	[10] = {"timestamp", 2, false},
+	[11] = {"interval", 2, false},
+	[12] = {"list", 2, false},
+	[13] = {"struct", 1, false},
+	[TYPE_UNION] = {"union", 1, false},
+	[15] = {"fixed-size binary", 2, false},
+	[16] = {"fixed-size list", 1, false},
+	[17] = {"map", 2, false},
+	[18] = {"duration", 2, false},
+	[19] = {"large binary", 3, false},
+	[20] = {"large string", 3, false},
+	[21] = {"large list", 2, false},
+	[TYPE_RUNS] = {"run-end encoded", 0, false},
+	[23] = {"binary view", 2, true},
+	[24] = {"string view", 2, true},
+	[25] = {"list view", 3, false},
+	[26] = {"large list view", 3, false},
+};
+
+enum { TYPES = sizeof(types) / sizeof(types[0]) };
+
+/* @to: as far as it fits, and a 0. *@length: of the whole. */
+static bool read_name(
+	struct arrow *a, const struct fb_table *field, char *to, size_t to_bytes, uint32_t *length)
+{
+	struct fb_vector name;
+	const uint8_t *p;
+
+	if (!fb_vector(&a->footer, field, FIELD_NAME, 1, "a column's name", &name))
+		return false;
+	uint32_t n = name.count < to_bytes ? name.count : (uint32_t)to_bytes - 1;
+
+	*length = name.count;
+	if (n > 0) {
+		if (!fb_bytes(&a->footer, name.at, n, "a column's name", &p))
+			return false;
+		memcpy(to, p, n);
+	}
+	to[n] = 0;
+	return true;
+}
+
+/* For people: nothing that breaks a line. */
+static const char *shown(char *name)
+{
+	for (char *c = name; *c; c++)
+		*c = *c < ' ' || *c > '~' ? '?' : *c;
+	return name;
+}
+
+static bool field_type(struct arrow *a, const struct fb_table *field, unsigned *type)
+{
+	int64_t value;
+
+	if (!fb_integer(&a->footer, field, FIELD_TYPE_TYPE, 1, "a column's type_type", &value))
+		return false;
+	*type = (uint8_t)value;
+	if (*type < TYPES && types[*type].name)
+		return true;
+	read_name(a, field, a->name, sizeof(a->name), &(uint32_t){0});
+	return arrow_refuse(a, "Arrow footer: type of column '%s' is %u; must be 1 to %d", a->name,
+		*type, TYPES - 1);
+}
+
+/* Integers of any width are served; *@fits says whether the column is of such, flat and not
+ * encoded. */
+static bool token_type(
+	struct arrow *a, const struct fb_table *field, bool *fits, enum shard_type *to)
+{
+	static const struct {
+		int64_t bits;
+		enum shard_type type[2];
+	} widths[] = {
+		{8, {SHARD_U8, SHARD_I8}},
+		{16, {SHARD_U16, SHARD_I16}},
+		{32, {SHARD_U32, SHARD_I32}},
+		{64, {SHARD_U64, SHARD_I64}},
+	};
+	struct fb_table dictionary, integer;
+	int64_t bits, sign;
+	unsigned type;
+
+	*fits = false;
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
+		return false;
+	if (type != TYPE_INT || dictionary.at)
+		return true;
+	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &integer))
+		return false;
+	if (!integer.at)
+		return arrow_refuse(
+			a, "Arrow footer: a column's type is absent; an int must say its bitWidth");
+	if (!fb_integer(&a->footer, &integer, INT_BITS, 4, "an int's bitWidth", &bits) ||
+		!fb_integer(&a->footer, &integer, INT_SIGNED, 1, "an int's is_signed", &sign))
+		return false;
+	for (unsigned i = 0; i < sizeof(widths) / sizeof(widths[0]) && !*fits; i++)
+		if (widths[i].bits == bits) {
+			*fits = true;
+			*to = widths[i].type[sign != 0];
+		}
+	return *fits ||
+	       arrow_refuse(a,
+		       "Arrow footer: bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64",
+		       bits);
+}
+
+static bool add_buffers(
+	struct arrow *a, const struct fb_table *field, unsigned type, struct arrow_layout *l)
+{
+	struct fb_table body;
+	int64_t mode = 0;
+
+	l->buffers += types[type].buffers;
+	l->views += types[type].views;
+	l->bare += type == TYPE_UNION || type == TYPE_RUNS;
+	if (type != TYPE_UNION)
+		return true;
+	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &body) ||
+		(body.at && !fb_integer(&a->footer, &body, UNION_MODE, 2, "a union's mode", &mode)))
+		return false;
+	l->buffers += mode == 1; /* offsets, if it is dense */
+	return true;
+}
+
+static bool add_field(
+	struct arrow *a, const struct fb_table *field, unsigned depth, struct arrow_layout *l)
+{
+	struct fb_table dictionary, child;
+	struct fb_vector children;
+	unsigned type;
+
+	if (depth > DEPTH_MOST || l->fields == FIELDS_MOST)
+		return arrow_refuse(a, "Arrow footer: its schema has more than %d %s",
+			depth > DEPTH_MOST ? DEPTH_MOST : FIELDS_MOST,
+			depth > DEPTH_MOST ? "levels" : "columns, nested ones counted");
+	l->fields++;
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
+		return false;
+	if (dictionary.at) { /* what a batch has are indices, whatever the type of the values */
+		l->buffers += types[TYPE_INT].buffers;
+		return true;
+	}
+	if (!add_buffers(a, field, type, l) ||
+		!fb_vector(&a->footer, field, FIELD_CHILDREN, 4, "a column's children", &children))
+		return false;
+	for (uint32_t i = 0; i < children.count; i++)
+		if (!fb_item(&a->footer, &children, i, "a column's child", &child) ||
+			!add_field(a, &child, depth + 1, l))
+			return false;
+	return true;
+}
+
+/* What may be the one, of all that have been looked at. */
+struct choice {
+	const char *wanted; /* or NULL */
+	uint32_t named[3];  /* how many are called: wanted; tokens; input_ids */
+	uint32_t at[3];
+	uint32_t fitting, fitting_at;
+	char names[120]; /* of all, as far as they fit */
+};
+
+static void list_name(struct choice *c, const char *name)
+{
+	size_t n = strlen(c->names), left = sizeof(c->names) - n;
+
+	if (left > 4 && (size_t)snprintf(c->names + n, left, "%s%s", n ? ", " : "", name) >= left)
+		memcpy(c->names + sizeof(c->names) - 4, "…", 4);
+}
+
+static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i, struct choice *c)
+{
+	const char *const names[] = {c->wanted, "tokens", "input_ids"};
+	char name[NAME_MOST];
+	struct fb_table field;
+	enum shard_type type;
+	uint32_t length;
+	bool fits;
+
+	if (!fb_item(&a->footer, fields, i, "a column", &field) ||
+		!read_name(a, &field, name, sizeof(name), &length) ||
+		!token_type(a, &field, &fits, &type))
+		return false;
+	for (unsigned k = 0; k < 3; k++)
+		if (names[k] && strlen(names[k]) == length && length < sizeof(name) &&
+			memcmp(names[k], name, length) == 0) {
+			c->named[k]++;
+			c->at[k] = i;
+		}
+	c->fitting += fits;
+	if (fits)
+		c->fitting_at = i;
+	list_name(c, shown(name));
+	return true;
+}
+
+static bool choose(struct arrow *a, const struct fb_vector *fields, const struct shard_hint *hint,
+	uint32_t *column)
+{
+	struct choice c = {.wanted = hint->column};
+	unsigned k;
+
+	if (fields->count > FIELDS_MOST)
+		return arrow_refuse(a,
+			"Arrow footer: its schema has %" PRIu32 " columns; must be at most %d",
+			fields->count, FIELDS_MOST);
+	for (uint32_t i = 0; i < fields->count; i++)
+		if (!look_at(a, fields, i, &c))
+			return false;
+	for (k = hint->column ? 0 : 1; k < (hint->column ? 1 : 3) && c.named[k] == 0; k++)
+		;
+	if (k < (hint->column ? 1 : 3)) {
+		*column = c.at[k];
+		return c.named[k] == 1 ||
+		       arrow_refuse(a,
+			       "Arrow footer: %" PRIu32 " columns are called '%.64s'; must be one",
+			       c.named[k],
+			       k == 0	? hint->column
+			       : k == 1 ? "tokens"
+					: "input_ids");
+	}
+	if (hint->column)
+		return arrow_refuse(a,
+			"Arrow footer: no column is called '%.64s'; its columns are: %s",
+			hint->column, c.names);
+	*column = c.fitting_at;
+	return c.fitting == 1 ||
+	       arrow_refuse(a,
+		       "Arrow footer: no column is called tokens or input_ids, and %" PRIu32
+		       " are of integers; say which holds the tokens with `column:`; its columns "
+		       "are: %s",
+		       c.fitting, c.names);
+}
+
+static bool refuse_type(struct arrow *a, const struct fb_table *field)
+{
+	struct fb_table dictionary;
+	unsigned type;
+
+	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
+						    "a column's dictionary", &dictionary))
+		return false;
+	return arrow_refuse(a,
+		"Arrow footer: column '%s' is of type %s%s; tokens must be a flat column of "
+		"integers, a "
+		"record batch "
+		"a document",
+		a->name, types[type].name, dictionary.at ? ", dictionary-encoded" : "");
+}
+
+bool arrow_read_schema(struct arrow *a, const struct fb_table *root, const struct shard_hint *hint)
+{
+	struct fb_table schema, field;
+	struct fb_vector fields;
+	int64_t endianness;
+	uint32_t column, length;
+	bool fits;
+
+	if (!fb_table(&a->footer, root, FOOTER_SCHEMA, "schema", &schema))
+		return false;
+	if (!schema.at)
+		return arrow_refuse(a, "Arrow footer: schema is absent; every file must have one");
+	if (!fb_integer(&a->footer, &schema, SCHEMA_ENDIANNESS, 2, "endianness", &endianness) ||
+		!fb_vector(&a->footer, &schema, SCHEMA_FIELDS, 4, "fields", &fields))
+		return false;
+	if (endianness != 0)
+		return arrow_refuse(a,
+			"Arrow footer: endianness is %" PRId64 "%s; must be 0, little", endianness,
+			endianness == 1 ? ", big" : "");
+	if (!choose(a, &fields, hint, &column))
+		return false;
+	for (uint32_t i = 0; i < fields.count; i++) {
+		if (!fb_item(&a->footer, &fields, i, "a column", &field))
+			return false;
+		if (i == column) {
+			a->before = a->all;
+			if (!token_type(a, &field, &fits, &a->type) ||
+				!read_name(a, &field, a->name, sizeof(a->name), &length))
+				return false;
+			shown(a->name);
+			if (!fits)
+				return refuse_type(a, &field);
+		}
+		if (!add_field(a, &field, 1, &a->all))
+			return false;
+	}
+	return true;
+}

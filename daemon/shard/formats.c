@@ -1,0 +1,96 @@
+#include "daemon/shard/formats.h"
+
+#include "daemon/shard/foreign.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* In the order in which they are asked: flat files have no marks, so they come last. */
+static const struct shard_format *const formats[] = {
+	&shard_megatron,
+	&shard_npy,
+	&shard_llmc,
+	&shard_arrow,
+	&shard_datatrove,
+	&shard_mds,
+	&shard_flat,
+};
+
+enum { FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+const struct shard_format *shard_format(const char *name)
+{
+	for (int i = 0; i < FORMATS; i++)
+		if (strcmp(formats[i]->name, name) == 0)
+			return formats[i];
+	return NULL;
+}
+
+const char *shard_format_names(char *to, size_t to_bytes)
+{
+	size_t n = 0;
+
+	for (int i = 0; i < FORMATS && n < to_bytes; i++)
+		n += (size_t)snprintf(
+			to + n, to_bytes - n, "%s%s", i ? ", " : "", formats[i]->name);
+	return to;
+}
+
+const struct shard_companion *shard_companion(const char *path, unsigned *next)
+{
+	unsigned at = 0;
+
+	for (int i = 0; i < FORMATS; i++)
+		for (const struct shard_companion *c = formats[i]->companions; c && c->ending;
+			c++) {
+			size_t n = strlen(path), m = strlen(c->ending);
+
+			if (at++ < *next)
+				continue;
+			*next = at;
+			/* "/index.json" is also the whole of a relative path. */
+			bool whole = c->ending[0] == '/' && strcmp(path, c->ending + 1) == 0;
+
+			if ((whole || (n > m && strcmp(path + n - m, c->ending) == 0)) &&
+				(!c->holds || strstr(path, c->holds)))
+				return c;
+		}
+	return NULL;
+}
+
+const struct shard_format *shard_recognise(const struct bytes *b, char *why, size_t why_bytes)
+{
+	unsigned next = 0;
+	char names[SHARD_NAMES_BYTES];
+	const char *kind;
+
+	for (int i = 0; i < FORMATS; i++) {
+		if (formats[i] == &shard_flat) {
+			kind = foreign_kind(b);
+			if (kind) {
+				bytes_why(why, why_bytes,
+					"is %s, which is no shard of tokens; move it away, or say "
+					"`format: "
+					"flat` if "
+					"it is plain tokens",
+					kind);
+				return NULL;
+			}
+		}
+		if (formats[i]->recognise(b))
+			return formats[i];
+	}
+	const struct shard_companion *companion = shard_companion(b->path, &next);
+
+	if (companion)
+		bytes_why(why, why_bytes, "is %s, no shard: name the shard that it belongs to (%s)",
+			companion->kind, companion->shard);
+	else
+		bytes_why(why, why_bytes,
+			"is of no known format (%s; flat ones have names that end in .bin or "
+			".npy); move it "
+			"away, or "
+			"say `format: flat` if it is plain tokens",
+			shard_format_names(names, sizeof(names)));
+	return NULL;
+}

@@ -1,0 +1,513 @@
+#include "daemon/shard/frames.h"
+
+#include "daemon/shard/reread.h"
+#include "daemon/shard/zstd_decode.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
+};
+
+enum state { DECODING, READY, FAILED };
+
+struct slot {
+	struct zstd_identity identity;
+	uint64_t frame, size;
+	struct slot *next;	    /* of the same bucket */
+	struct slot *older, *newer; /* of those that nobody uses */
+	unsigned users;
+	enum state state;
+	pthread_cond_t decoded;
+	int error;
+	char *data;
+	char why[224];
+};
+
+struct frames {
+	struct frames *
+		cache; /* itself; or, of a share, which has only this and the next two, the cache */
+	uint64_t filling; /* a share's, of what is used: frames that it decodes now, with their
+			     decoders */
+	bool slow;
+	uint64_t stuck; /* filling of the slow shares */
+	pthread_mutex_t lock;
+	pthread_cond_t let_go;
+	uint64_t budget, used; /* used: slots with their data, and decoders */
+	struct slot **bucket;
+	uint64_t buckets, slots; /* a power of two */
+	struct slot ends;	 /* .newer: the one unused longest; .older: the newest */
+	struct zstd_decoder *idle;
+};
+
+struct frames *frames_new(uint64_t budget_bytes)
+{
+	struct frames *frames = calloc(1, sizeof(*frames));
+
+	if (!frames)
+		return NULL;
+	frames->buckets = 64;
+	frames->bucket = calloc(frames->buckets, sizeof(struct slot *));
+	if (!frames->bucket) {
+		free(frames);
+		return NULL;
+	}
+	frames->cache = frames;
+	frames->budget = budget_bytes;
+	frames->ends.newer = frames->ends.older = &frames->ends;
+	pthread_mutex_init(&frames->lock, NULL);
+	pthread_cond_init(&frames->let_go, NULL);
+	return frames;
+}
+
+struct frames *frames_share(struct frames *frames)
+{
+	struct frames *share = calloc(1, sizeof(*share));
+
+	if (share)
+		share->cache = frames;
+	return share;
+}
+
+struct frames *frames_cache(struct frames *share)
+{
+	return share->cache;
+}
+
+void frames_slow(struct frames *share, bool slow)
+{
+	struct frames *frames = share->cache;
+
+	pthread_mutex_lock(&frames->lock);
+	if (share->slow != slow)
+		frames->stuck += slow ? share->filling : -share->filling;
+	share->slow = slow;
+	pthread_cond_broadcast(&frames->let_go);
+	pthread_mutex_unlock(&frames->lock);
+}
+
+static uint64_t hash(const struct zstd_identity *identity, uint64_t frame)
+{
+	uint64_t h = identity->inode * 0x9e3779b97f4a7c15 ^ identity->mtime_ns;
+
+	h = (h ^ identity->device ^ identity->bytes << 20) * 0xbf58476d1ce4e5b9 + frame;
+	h = (h ^ h >> 29) * 0x94d049bb133111eb;
+	return h ^ h >> 32;
+}
+
+static struct slot **place(
+	struct frames *frames, const struct zstd_identity *identity, uint64_t frame, uint64_t size)
+{
+	struct slot **at = &frames->bucket[hash(identity, frame) & (frames->buckets - 1)];
+
+	while (*at && ((*at)->frame != frame || (*at)->size != size ||
+			      memcmp(&(*at)->identity, identity, sizeof(*identity)) != 0))
+		at = &(*at)->next;
+	return at;
+}
+
+/* Twice as many buckets, if there is memory for them. */
+static void grow(struct frames *frames)
+{
+	uint64_t buckets = 2 * frames->buckets;
+	struct slot **bucket = calloc(buckets, sizeof(struct slot *));
+
+	if (!bucket)
+		return;
+	for (uint64_t i = 0; i < frames->buckets; i++)
+		for (struct slot *slot = frames->bucket[i], *next; slot; slot = next) {
+			struct slot **at =
+				&bucket[hash(&slot->identity, slot->frame) & (buckets - 1)];
+
+			next = slot->next;
+			slot->next = *at;
+			*at = slot;
+		}
+	free(frames->bucket);
+	frames->bucket = bucket;
+	frames->buckets = buckets;
+}
+
+static void use(struct slot *slot)
+{
+	if (slot->users++ == 0 && slot->older) {
+		slot->older->newer = slot->newer;
+		slot->newer->older = slot->older;
+		slot->older = slot->newer = NULL;
+	}
+}
+
+static uint64_t cost_of(uint64_t size)
+{
+	return sizeof(struct slot) + size;
+}
+
+static void slot_free(struct slot *slot)
+{
+	if (slot) {
+		pthread_cond_destroy(&slot->decoded);
+		free(slot->data);
+	}
+	free(slot);
+}
+
+/* Takes a slot that is not among the unused out of the cache. */
+static void take_out(struct frames *frames, struct slot *slot)
+{
+	struct slot **at = place(frames, &slot->identity, slot->frame, slot->size);
+
+	if (*at == slot)
+		*at = slot->next;
+	frames->used -= cost_of(slot->size);
+	frames->slots--;
+}
+
+/* Takes out the one unused longest; NULL if all are in use. */
+static struct slot *take_oldest(struct frames *frames)
+{
+	struct slot *slot = frames->ends.newer;
+
+	if (slot == &frames->ends)
+		return NULL;
+	frames->ends.newer = slot->newer;
+	slot->newer->older = &frames->ends;
+	take_out(frames, slot);
+	return slot;
+}
+
+static struct zstd_decoder *take_idle(struct frames *frames)
+{
+	struct zstd_decoder *d = frames->idle;
+
+	if (d)
+		frames->idle = d->next;
+	return d;
+}
+
+static bool drop_idle(struct frames *frames)
+{
+	struct zstd_decoder *d = take_idle(frames);
+
+	if (d)
+		frames->used -= d->counted;
+	zstd_decoder_free(d);
+	return d;
+}
+
+/* Gives up what nobody uses until the budget holds. */
+static void shrink(struct frames *frames)
+{
+	while (frames->used - frames->stuck > frames->budget) {
+		struct slot *oldest = take_oldest(frames);
+
+		slot_free(oldest);
+		if (!oldest && !drop_idle(frames))
+			return;
+	}
+}
+
+static void let_go(struct frames *frames, struct slot *slot)
+{
+	if (--slot->users > 0)
+		return;
+	if (slot->state == FAILED) {
+		take_out(frames, slot);
+		slot_free(slot);
+	} else {
+		slot->older = frames->ends.older;
+		slot->newer = &frames->ends;
+		slot->older->newer = frames->ends.older = slot;
+	}
+	shrink(frames);
+	pthread_cond_broadcast(&frames->let_go);
+}
+
+static void count(struct frames *frames, struct zstd_decoder *d)
+{
+	uint64_t holds = sizeof(*d) + ZSTD_sizeof_DCtx(d->zstd) + d->room;
+
+	frames->used += holds - d->counted;
+	d->counted = holds;
+}
+
+/* One that can take @bytes in. NULL: out of memory. */
+static struct zstd_decoder *take_decoder(struct frames *frames, size_t bytes)
+{
+	struct zstd_decoder *d = take_idle(frames);
+
+	if (!d)
+		d = zstd_decoder_new();
+	if (d && !zstd_decoder_room(d, bytes)) {
+		frames->used -= d->counted;
+		zstd_decoder_free(d);
+		return NULL;
+	}
+	if (d)
+		count(frames, d);
+	return d;
+}
+
+static void put_decoder(struct frames *frames, struct zstd_decoder *d)
+{
+	if (d->room > KEPT_INPUT) {
+		free(d->input);
+		d->input = NULL;
+		d->room = 0;
+	}
+	count(frames, d);
+	d->next = frames->idle;
+	frames->idle = d;
+}
+
+/*
+ * Makes room for @size bytes. False: all that is there is in use, and somebody may have let go
+ * since: look again. A cache without a budget never waits. *@spare: a slot that was given up for
+ * it; frames are mostly of one size, and memory that was written to before costs less than new one.
+ */
+static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
+{
+	while (frames->used - frames->stuck + cost_of(size) > frames->budget) {
+		struct slot *oldest = take_oldest(frames);
+
+		if (oldest) {
+			slot_free(*spare);
+			*spare = oldest;
+			continue;
+		}
+		if (drop_idle(frames))
+			continue;
+		return frames->slots == 0 || frames->budget == 0;
+	}
+	return true;
+}
+
+/*
+ * May the share decode @bytes more now? One may have three quarters of the budget, so that
+ * storage that hangs in the middle of its frames leaves room to others; slow ones have one quarter
+ * together, and what they hold beyond that is no longer counted. A single frame is always let in.
+ */
+static bool may_fill(const struct frames *share, uint64_t bytes)
+{
+	const struct frames *frames = share->cache;
+	uint64_t quarter = frames->budget / 4;
+
+	if (share == frames || share->filling == 0)
+		return true;
+	if (share->slow)
+		return frames->stuck + bytes <= quarter;
+	return share->filling + bytes <= frames->budget - quarter;
+}
+
+static void count_filling(struct frames *share, int64_t bytes)
+{
+	share->filling += (uint64_t)bytes;
+	if (share->slow)
+		share->cache->stuck += (uint64_t)bytes;
+}
+
+/* With the spare's memory, if that is of the right size. */
+static struct slot *slot_new(
+	const struct zstd_source *s, uint64_t frame, uint64_t size, struct slot *spare)
+{
+	struct slot *slot = calloc(1, sizeof(*slot));
+
+	if (slot) {
+		slot->identity = s->identity;
+		slot->frame = frame;
+		slot->size = size;
+		pthread_cond_init(&slot->decoded, NULL);
+	}
+	if (slot && spare && spare->size == size) {
+		slot->data = spare->data;
+		spare->data = NULL;
+	}
+	slot_free(spare);
+	return slot;
+}
+
+static void put_in(struct frames *frames, struct slot *slot)
+{
+	if (frames->slots >= frames->buckets)
+		grow(frames);
+	*place(frames, &slot->identity, slot->frame, slot->size) = slot;
+	frames->used += cost_of(slot->size);
+	frames->slots++;
+	use(slot);
+}
+
+/* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the
+ * slot says so. */
+static bool decode_again(struct zstd_decoder *d, const struct zstd_source *s, struct slot *slot)
+{
+	const struct zstd_frame *f = &s->frame[slot->frame];
+	char first[sizeof(slot->why)];
+
+	memcpy(first, slot->why, sizeof(first));
+	reread_forget(s->file->fd, f->from, f->length);
+	if (zstd_decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
+		    sizeof(slot->why))) {
+		reread_was_good(s->file->fd, f->from, f->length, first);
+		return true;
+	}
+	size_t n = strlen(slot->why);
+
+	bytes_why(slot->why + n, sizeof(slot->why) - n,
+		" (bytes %" PRIu64 " to %" PRIu64 ", read twice)", f->from, f->from + f->length);
+	return false;
+}
+
+/* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
+static void fill(struct frames *frames, const struct zstd_source *s, struct slot *slot,
+	struct zstd_decoder *d)
+{
+	int64_t filling = (int64_t)(cost_of(slot->size) + d->counted);
+
+	count_filling(s->share, filling);
+	pthread_mutex_unlock(&frames->lock);
+	bool fine = zstd_decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
+		sizeof(slot->why));
+
+	if (!fine && slot->error == EBADMSG)
+		fine = decode_again(d, s, slot);
+	pthread_mutex_lock(&frames->lock);
+	count_filling(s->share, -filling);
+	put_decoder(frames, d);
+	slot->state = fine ? READY : FAILED;
+	pthread_cond_broadcast(&slot->decoded);
+}
+
+/* With the lock: the frame's slot, found or made and filled. NULL: out of memory. */
+static struct slot *slot_of(
+	struct frames *frames, const struct zstd_source *s, uint64_t frame, uint64_t size)
+{
+	for (;;) {
+		struct slot *slot = *place(frames, &s->identity, frame, size), *spare = NULL;
+
+		if (slot) {
+			use(slot);
+			while (slot->state == DECODING)
+				pthread_cond_wait(&slot->decoded, &frames->lock);
+			return slot;
+		}
+		struct zstd_decoder *d = take_decoder(frames, s->frame[frame].length);
+
+		if (!d)
+			return NULL;
+		if (!may_fill(s->share, cost_of(size) + d->counted) ||
+			!make_room(frames, size, &spare)) {
+			slot_free(spare);
+			put_decoder(frames, d);
+			shrink(frames);
+			pthread_cond_wait(&frames->let_go, &frames->lock);
+			continue;
+		}
+		slot = slot_new(s, frame, size, spare);
+		if (!slot) {
+			put_decoder(frames, d);
+			return NULL;
+		}
+		put_in(frames, slot);
+		fill(frames, s, slot, d);
+		return slot;
+	}
+}
+
+void frames_free(struct frames *frames)
+{
+	if (!frames)
+		return;
+	if (frames->cache != frames) {
+		free(frames);
+		return;
+	}
+	for (struct slot *slot; (slot = take_oldest(frames));)
+		slot_free(slot);
+	while (drop_idle(frames))
+		;
+	pthread_mutex_destroy(&frames->lock);
+	pthread_cond_destroy(&frames->let_go);
+	free(frames->bucket);
+	free(frames);
+}
+
+uint64_t frames_bytes(struct frames *frames)
+{
+	frames = frames->cache;
+	pthread_mutex_lock(&frames->lock);
+	uint64_t used = frames->used;
+
+	pthread_mutex_unlock(&frames->lock);
+	return used;
+}
+
+/* Bytes [from, from + n) of a frame. */
+bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
+	int *error, char *why, size_t why_bytes)
+{
+	struct frames *frames = s->frames;
+	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
+
+	pthread_mutex_lock(&frames->lock);
+	struct slot *slot = slot_of(frames, s, frame, size);
+
+	if (!slot) {
+		pthread_mutex_unlock(&frames->lock);
+		return zstd_no_memory(error, why, why_bytes);
+	}
+	bool fine = slot->state == READY;
+
+	if (fine) {
+		/* In use, it stays as it is. */
+		pthread_mutex_unlock(&frames->lock);
+		memcpy(to, slot->data + from, n);
+		pthread_mutex_lock(&frames->lock);
+	} else {
+		*error = slot->error;
+		bytes_why(why, why_bytes, "%s", slot->why);
+	}
+	let_go(frames, slot);
+	pthread_mutex_unlock(&frames->lock);
+	return fine;
+}
+
+/* Bytes of a frame that is decoded already. */
+bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n)
+{
+	struct frames *frames = s->frames;
+	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
+
+	pthread_mutex_lock(&frames->lock);
+	struct slot *slot = *place(frames, &s->identity, frame, size);
+	bool ready = slot && slot->state == READY;
+
+	if (ready)
+		use(slot);
+	pthread_mutex_unlock(&frames->lock);
+	if (!ready)
+		return false;
+	memcpy(to, slot->data + from, n);
+	pthread_mutex_lock(&frames->lock);
+	let_go(frames, slot);
+	pthread_mutex_unlock(&frames->lock);
+	return true;
+}
+
+void frames_drop(const struct zstd_source *s)
+{
+	pthread_mutex_lock(&s->frames->lock);
+	for (uint64_t i = 0; i < s->count; i++) {
+		uint64_t size = s->frame[i + 1].begin - s->frame[i].begin;
+		struct slot *slot = *place(s->frames, &s->identity, i, size);
+
+		if (!slot || slot->users > 0)
+			continue;
+		use(slot);
+		take_out(s->frames, slot);
+		slot_free(slot);
+	}
+	pthread_mutex_unlock(&s->frames->lock);
+}
