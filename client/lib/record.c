@@ -1,11 +1,10 @@
 /*
- * Writes what a session takes into a file; the format is in record.h. A batch is handed out only
- * once its entries are in the file, so what was recorded may lack a taker (after a kill), but
+ * Writes what a session takes into a file; the format is in proto/record.h. A batch is handed out
+ * only once its entries are in the file, so what was recorded may lack a taker (after a kill), but
  * nothing taken lacks its record. In a session that commits, the entries of a batch are kept until
  * it is committed, and it is committed only once they are in the file.
  */
-#include "client/lib/record.h"
-
+#include "proto/record.h"
 #include "client/lib/handle.h"
 
 #include <endian.h>
@@ -46,46 +45,6 @@ struct recording {
 	struct mark *mark;
 	size_t mark_room, marks;
 };
-
-/* ---- the format ---- */
-
-static uint64_t load(const unsigned char *bytes)
-{
-	uint64_t word;
-
-	memcpy(&word, bytes, sizeof(word));
-	return le64toh(word);
-}
-
-static void add_words(uint64_t *lane, const unsigned char *bytes)
-{
-	for (size_t i = 0; i < 4; i++) {
-		lane[i] = (lane[i] ^ load(bytes + 8 * i)) * UINT64_C(0xBF58476D1CE4E5B9);
-		lane[i] ^= lane[i] >> 32;
-	}
-}
-
-uint64_t record_checksum(uint64_t position, const void *tokens, size_t bytes)
-{
-	const unsigned char *at = tokens;
-	unsigned char last[32] = {0};
-	uint64_t lane[4] = {0};
-	size_t n = bytes;
-
-	for (; n >= sizeof(last); n -= sizeof(last), at += sizeof(last))
-		add_words(lane, at);
-	if (n > 0) {
-		memcpy(last, at, n);
-		add_words(lane, last);
-	}
-	return order_derive(position, bytes, lane[0], lane[1], lane[2], lane[3]);
-}
-
-uint64_t record_identity(const struct cursor *cursor)
-{
-	return order_derive(cursor->seed, order_name_hash(cursor->stream, strlen(cursor->stream)),
-		cursor->seq_len, cursor->extra, cursor->stride);
-}
 
 /* ---- writing ---- */
 
@@ -340,15 +299,6 @@ static void recording_free(struct recording *r)
 	free(r);
 }
 
-/* Are the first @n bytes of an entry those of a beginning's first entry? */
-static bool is_beginning(const unsigned char *entry, size_t n)
-{
-	const uint64_t plain[2] = {htole64(RECORD_BEGIN), htole64(RECORD_VERSION)};
-	const uint64_t pass[2] = {htole64(RECORD_BEGIN), htole64(RECORD_PASS)};
-
-	return memcmp(entry, plain, n) == 0 || memcmp(entry, pass, n) == 0;
-}
-
 /* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be
  * read, or is no record (errno is 0). */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end)
@@ -359,7 +309,7 @@ static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
 
 	errno = 0;
-	if (pread(fd, head, first, 0) != (ssize_t)first || !is_beginning(head, first))
+	if (pread(fd, head, first, 0) != (ssize_t)first || !record_is_beginning(head, first))
 		return false;
 	if (pread(fd, tail, last * RECORD_ENTRY_BYTES,
 		    (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
@@ -367,7 +317,7 @@ static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 		return false;
 	*end = whole * RECORD_ENTRY_BYTES;
 	for (uint64_t i = 0; i < last; i++)
-		if (is_beginning(tail[i], sizeof(tail[i]))) {
+		if (record_is_beginning(tail[i], sizeof(tail[i]))) {
 			*end = (whole - last + i) * RECORD_ENTRY_BYTES;
 			break;
 		}

@@ -70,8 +70,6 @@ CIRCLES = [
 WRONG = """
 client/ctl/common/arguments.c → daemon/config/load.c
 client/ctl/common/ctl.h → daemon/catalog/catalog.h
-client/ctl/offline/records.h → client/lib/record.h
-client/ctl/offline/verify.c → client/lib/record.c
 daemon/io/io.h → daemon/reader/look.h
 daemon/io/io.h → daemon/reader/reader.h
 daemon/io/pool.c → daemon/shard/shard.c

@@ -539,7 +539,7 @@ def changed(scene):
 
 
 def records(path):
-    """[rows, 2]: position and checksum, by client/lib/record.h. A torn end is left out."""
+    """[rows, 2]: position and checksum, by proto/record.h. A torn end is left out."""
     raw = open(path, "rb").read()
     entries = numpy.frombuffer(raw[: len(raw) // 16 * 16], "<u8").reshape(-1, 2)
     keep = numpy.ones(len(entries), bool)
@@ -549,7 +549,7 @@ def records(path):
 
 
 def checksums(positions, rows):
-    """Of windows, by client/lib/record.h."""
+    """Of windows, by proto/record.h."""
     u = numpy.uint64
 
     def mixed(x):

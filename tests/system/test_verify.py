@@ -2,7 +2,7 @@
 """The proof after the fact: what real trainers recorded of real runs is exactly the order, and whatever is not so is named.
 
 Trainers are `tokctl cat` (one attach, one record) and the Python loader (which goes elsewhere in one process). The checksums are
-computed here a second time, from client/lib/record.h, `tokctl plan` and the shards.
+computed here a second time, from proto/record.h, `tokctl plan` and the shards.
 """
 
 import json
@@ -24,7 +24,7 @@ BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, its marker in
 M64 = (1 << 64) - 1
 
 
-# ---- the checksum, from client/lib/record.h ----
+# ---- the checksum, from proto/record.h ----
 
 
 def mix(x):

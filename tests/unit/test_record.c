@@ -3,7 +3,7 @@
  * moment. The handle here has no daemon: the writer asks it only where it is.
  */
 #include "client/lib/handle.h"
-#include "client/lib/record.h"
+#include "proto/record.h"
 
 #include "tests/unit/rng.h"
 

@@ -1,12 +1,12 @@
 /*
  * Records of trainers, read for `tokctl verify`: which rows there are, and which of them count. The
- * rules are in ../record.h. Nothing is held in memory but the beginnings; rows are read as often as
- * they are asked for.
+ * rules are in proto/record.h. Nothing is held in memory but the beginnings; rows are read as often
+ * as they are asked for.
  */
 #ifndef TOKEND_CTL_RECORDS_H
 #define TOKEND_CTL_RECORDS_H
 
-#include "client/lib/record.h"
+#include "proto/record.h"
 
 #include <sys/types.h>
 
