@@ -392,19 +392,21 @@ static int run(const struct arguments *a, struct listener *listener)
 {
 	rereads_log();
 
-	char why[2 * LIMIT_TEXT_BYTES];
-	struct config *config = config_load(a->config, why, sizeof(why));
+	struct fault fault;
+	struct config *config = config_load(a->config, &fault);
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
 	if (cgroup)
 		cap_memory(config, cgroup);
 
-	bool listens = config && (a->check || listen_at(listener, a, config, why, sizeof(why)));
-	struct catalog *catalog = listens ? catalog_open(config, why, sizeof(why)) : NULL;
+	bool listens = config &&
+		       (a->check || listen_at(listener, a, config, fault.text, sizeof(fault.text)));
+	struct catalog *catalog =
+		listens ? catalog_open(config, fault.text, sizeof(fault.text)) : NULL;
 	int code = 0;
 
 	if (!catalog)
-		code = fail_start(fault_line(why));
+		code = fail_start(fault_line(fault.text));
 	else if (a->check)
 		code = check(catalog);
 	else if (!place_state_dir(config, listener->handed))

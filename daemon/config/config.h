@@ -5,6 +5,7 @@
 #ifndef TOKEND_CONFIG_H
 #define TOKEND_CONFIG_H
 
+#include "proto/fault.h"
 #include "proto/limits.h"
 #include "proto/order.h"
 
@@ -78,12 +79,12 @@ struct config {
 };
 
 /*
- * NULL on any fault, with one line in @why: "FILE:LINE: FIELD: what is wrong; what would be right".
- * Owned by the caller. Defaults: socket WIRE_SOCKET, state_dir /var/lib/tokend, memory 1GiB, io
- * auto, shuffle global, weight 1, block and group 64, dtype u16, format auto, extra 1, stride
- * seq_len.
+ * Reads the file at @path. Owned by the caller. NULL: @fault, whose text is the whole line that
+ * users see, "FILE:LINE: FIELD: what is wrong; what would be right" (see refuse.h). Defaults:
+ * socket WIRE_SOCKET, state_dir /var/lib/tokend, memory 1GiB, io auto, shuffle global, weight 1,
+ * block and group 64, dtype u16, format auto, extra 1, stride seq_len.
  */
-struct config *config_load(const char *path, char *why, size_t why_bytes);
+struct config *config_load(const char *path, struct fault *fault);
 void config_free(struct config *config);
 /* @written is absolute, or relative to the config's directory. False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);

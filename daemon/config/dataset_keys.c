@@ -101,7 +101,7 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	};
 	d->format = strdup("auto");
 	if (!d->format)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	if (!schema_mapping(s, node, line, dataset_keys, SCHEMA_COUNT(dataset_keys), d, lines))
 		return false;
 	d->path_line = lines[DATASET_PATH];
@@ -130,12 +130,12 @@ bool datasets_take(
 			s, line, "has %zu datasets; must have 1 to %d", n, LIMIT_DATASETS);
 	stream->dataset = calloc(n, sizeof(*stream->dataset));
 	if (!stream->dataset)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	for (size_t i = 0; i < n; i++) {
 		yaml_node_t *node =
 			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
 		struct config_dataset *d = &stream->dataset[i];
-		size_t field = schema_enter(s, "[%zu]", i);
+		size_t field = schema_enter_item(s, i);
 
 		stream->datasets = (uint32_t)i + 1;
 		if (!take_dataset(s, node, d))

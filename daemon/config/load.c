@@ -32,7 +32,7 @@ static bool make_absolute(struct schema *s, const struct config *config, int lin
 	char *whole = absolute(config, *path);
 
 	if (!whole)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	free(*path);
 	*path = whole;
 	return true;
@@ -100,11 +100,11 @@ static bool take_uids(struct schema *s, yaml_node_t *value, int line, const char
 
 	*list = calloc(n + 1, sizeof(**list));
 	if (!*list)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	for (size_t i = 0; i < n; i++) {
 		yaml_node_t *node =
 			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
-		size_t field = schema_enter(s, "[%zu]", i);
+		size_t field = schema_enter_item(s, i);
 		uint64_t uid;
 
 		if (!schema_number(s, &uid_key, node, (int)node->start_mark.line + 1, &uid))
@@ -161,11 +161,13 @@ static bool take_document(struct schema *s, struct config *config)
 		SCHEMA_COUNT(config_keys), config, NULL);
 }
 
-static bool parse(FILE *file, struct config *config, char *why, size_t why_bytes)
+static bool parse(FILE *file, struct config *config, struct fault *fault)
 {
 	yaml_document_t document;
-	struct schema s = {
-		.document = &document, .file = config->path, .why = why, .why_bytes = why_bytes};
+	struct schema s = {.document = &document,
+		.file = config->path,
+		.index = FAULT_NO_INDEX,
+		.fault = fault};
 
 	if (!yaml_load(&s, file))
 		return false;
@@ -197,20 +199,21 @@ static bool set_defaults(struct config *config, const char *path)
 	return config->path && config->directory && config->socket && config->state_dir;
 }
 
-struct config *config_load(const char *path, char *why, size_t why_bytes)
+struct config *config_load(const char *path, struct fault *fault)
 {
 	FILE *file = fopen(path, "re");
 	struct config *config = NULL;
 
 	if (!file) {
-		snprintf(why, why_bytes, "%s: cannot be opened: %s; name the config file with -c",
-			path, strerror(errno));
+		fault_errno(fault, errno, "",
+			"%s: cannot be opened: %s; name the config file with -c", path,
+			strerror(errno));
 		return NULL;
 	}
 	config = calloc(1, sizeof(*config));
 	if (!config || !set_defaults(config, path))
-		snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
-	else if (parse(file, config, why, why_bytes))
+		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
+	else if (parse(file, config, fault))
 		goto out;
 	config_free(config);
 	config = NULL;

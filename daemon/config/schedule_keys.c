@@ -116,7 +116,7 @@ static bool take_step_weights(struct schema *s, const struct config_stream *stre
 		return false;
 	step->weights = calloc(stream->datasets, sizeof(*step->weights));
 	if (!step->weights)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
 		p++)
 		if (!take_step_weight(s, stream, p, step->weights, seen))
@@ -235,9 +235,9 @@ bool schedule_take(struct schema *s, yaml_node_t *node, struct config_stream *st
 		return schema_refuse(s, line, "has %zu entries; must have at most %zu", n, most);
 	stream->step = calloc(n + 1, sizeof(*stream->step));
 	if (!stream->step)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	for (size_t i = 0; i < n; i++) {
-		size_t field = schema_enter(s, "[%zu]", i);
+		size_t field = schema_enter_item(s, i);
 
 		if (!take_step(s,
 			    yaml_document_get_node(s->document, node->data.sequence.items.start[i]),

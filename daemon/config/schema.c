@@ -13,15 +13,18 @@
 
 bool schema_refuse(struct schema *s, int line, const char *text, ...)
 {
-	int n = snprintf(s->why, s->why_bytes, "%s:%d: %s: ", s->file, line,
-		s->field[0] ? s->field : "config");
+	char what[sizeof(s->fault->text)];
 	va_list args;
 
 	va_start(args, text);
-	if (n >= 0 && (size_t)n < s->why_bytes)
-		vsnprintf(s->why + n, s->why_bytes - (size_t)n, text, args);
+	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
-	return false;
+	return config_refuse(s->fault, s->file, line, s->field, s->index, "%s", what);
+}
+
+bool schema_refuse_memory(struct schema *s, int line)
+{
+	return config_refuse_memory(s->fault, s->file, line, s->field, s->index);
 }
 
 size_t schema_enter(struct schema *s, const char *part, ...)
@@ -35,9 +38,18 @@ size_t schema_enter(struct schema *s, const char *part, ...)
 	return before;
 }
 
+size_t schema_enter_item(struct schema *s, size_t index)
+{
+	s->index = (int)index;
+	s->item = schema_enter(s, "[%zu]", index);
+	return s->item;
+}
+
 void schema_leave(struct schema *s, size_t field)
 {
 	s->field[field] = 0;
+	if (field <= s->item)
+		s->index = FAULT_NO_INDEX;
 }
 
 const char *schema_show(const char *text, char shown[64])
@@ -443,7 +455,7 @@ bool schema_text(
 		return schema_refuse(s, line, "is null; must be %s", key->right);
 	copy = strdup(text);
 	if (!copy)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	free(*(char **)to);
 	*(char **)to = copy;
 	return true;

@@ -6,6 +6,8 @@
 #ifndef TOKEND_SCHEMA_H
 #define TOKEND_SCHEMA_H
 
+#include "daemon/config/refuse.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,8 +17,9 @@ struct schema {
 	yaml_document_t *document;
 	const char *file;
 	char field[320]; /* where the walk is: "streams.train.seq_len" */
-	char *why;
-	size_t why_bytes;
+	int index;	 /* of the list's entry that it is in, or FAULT_NO_INDEX */
+	size_t item;	 /* how much of the field is before that "[3]" */
+	struct fault *fault;
 };
 
 struct schema_key {
@@ -38,12 +41,15 @@ enum { SCHEMA_KEYS = 16 }; /* in one table at most */
 /* What is right for a weight, of a dataset or of a step of a schedule. */
 #define CONFIG_WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
 
-/* Always false, with "FILE:LINE: FIELD: …" in why. */
+/* Fills s->fault as config_refuse() does, about the current field. Always false. */
 __attribute__((format(printf, 3, 4))) bool schema_refuse(
 	struct schema *s, int line, const char *text, ...);
-/* Goes into a part of the current field (".name" or "[3]"); the answer is what schema_leave() needs
- * to come back. */
+bool schema_refuse_memory(struct schema *s, int line);
+/* Goes into a part of the current field (".name"). Returns what schema_leave() needs to come back.
+ */
 __attribute__((format(printf, 2, 3))) size_t schema_enter(struct schema *s, const char *part, ...);
+/* The same for an entry of a list, "[3]". */
+size_t schema_enter_item(struct schema *s, size_t index);
 void schema_leave(struct schema *s, size_t field);
 /* Refuses one key of a mapping that has been read. @name: ".seq_len", or "" for the mapping. */
 #define SCHEMA_REFUSE_KEY(s, line, name, ...)                                                      \
@@ -55,10 +61,12 @@ void schema_leave(struct schema *s, size_t field);
  */
 bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
 	size_t n, void *into, int *lines);
-/* @node if it is of @type and has no tag, else NULL with why: @right says what would be right. */
+/* @node if it is of @type and has no tag, else NULL and s->fault: @right says what would be right.
+ */
 yaml_node_t *schema_node(
 	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right);
-/* The text of a scalar, in quotes or not. NULL with why if there is none, or a zero byte in it. */
+/* The text of a scalar, in quotes or not. NULL and s->fault if there is none, or it contains a zero
+ * byte. */
 const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right);
 /* A value made fit for one line of text: shortened, control characters replaced. */
 const char *schema_show(const char *text, char shown[64]);

@@ -67,6 +67,13 @@ static const struct schema_key stream_keys[] = {
 		.right = CONFIG_SCHEDULE_RIGHT},
 };
 
+static void enter_dataset(struct schema *s, size_t index, const char *key)
+{
+	schema_enter(s, ".datasets");
+	schema_enter_item(s, index);
+	schema_enter(s, "%s", key);
+}
+
 static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
 {
 	if (stream->extra > WINDOW_MAX - stream->seq_len)
@@ -83,7 +90,7 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 	for (uint32_t i = 0; !stream->loss_mask && i < stream->datasets; i++) {
 		if (!stream->dataset[i].label_mask)
 			continue;
-		schema_enter(s, ".datasets[%u].label_mask", i);
+		enter_dataset(s, (size_t)i, ".label_mask");
 		return schema_refuse(s, stream->dataset[i].label_mask_line,
 			"the stream asks for no loss mask; must have loss_mask: true, or be left "
 			"out");
@@ -101,7 +108,7 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 	for (uint32_t i = 0; stream->epochs && i < stream->datasets; i++) {
 		if (stream->dataset[i].max_epochs == 0)
 			continue;
-		schema_enter(s, ".datasets[%u].max_epochs", i);
+		enter_dataset(s, (size_t)i, ".max_epochs");
 		return schema_refuse(s, stream->dataset[i].max_epochs_line,
 			"a stream with epochs (line %d) serves every window so often; must be left "
 			"out",
@@ -121,7 +128,7 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 
 		weights[i] = d->weight;
 		if (stream->epochs && d->has_weight) {
-			schema_enter(s, ".datasets[%u].weight", i);
+			enter_dataset(s, (size_t)i, ".weight");
 			return schema_refuse(s, d->weight_line,
 				"a stream with epochs (line %d) serves every window so often; must "
 				"be left "
@@ -139,7 +146,7 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 			"weight "
 			"above 0");
 	if (at >= 0) {
-		schema_enter(s, ".datasets[%d].weight", at);
+		enter_dataset(s, (size_t)at, ".weight");
 		return schema_refuse(s, stream->dataset[at].weight_line,
 			"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
 			stream->dataset[at].weight);
@@ -187,7 +194,7 @@ bool streams_take(
 			s, line, "has %zu streams; must have 1 to %d", n, LIMIT_STREAMS);
 	config->stream = calloc(n, sizeof(*config->stream));
 	if (!config->stream)
-		return schema_refuse(s, line, "out of memory");
+		return schema_refuse_memory(s, line);
 	for (size_t i = 0; i < n; i++) {
 		struct config_stream *stream = &config->stream[i];
 		yaml_node_t *name_node = yaml_document_get_node(s->document, pair[i].key);

@@ -29,17 +29,15 @@ static bool read_text(struct schema *s, FILE *file, struct text *text)
 		unsigned char *bytes = realloc(text->bytes, room);
 
 		if (!bytes)
-			return schema_refuse(s, 1, "out of memory");
+			return schema_refuse_memory(s, 1);
 		text->bytes = bytes;
 		errno = 0;
 		n = fread(bytes + text->n, 1, room - text->n, file);
 		text->n += n;
-		if (ferror(file)) {
-			snprintf(s->why, s->why_bytes,
+		if (ferror(file))
+			return fault_errno(s->fault, errno, "",
 				"%s: cannot be read: %s; name a config file with -c", s->file,
 				strerror(errno));
-			return false;
-		}
 		if (text->n < room)
 			return true;
 		if (room >= TEXT_MOST)
@@ -53,7 +51,7 @@ static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
 {
 	snprintf(s->field, sizeof(s->field), "YAML");
 	if (parser->error == YAML_MEMORY_ERROR)
-		return schema_refuse(s, 1, "out of memory");
+		return schema_refuse_memory(s, 1);
 	/* A reader error (bad UTF-8) has an offset but no line. */
 	if (parser->error == YAML_READER_ERROR)
 		return schema_refuse(s, (int)parser->mark.line + 1,
@@ -68,7 +66,7 @@ static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
 static bool begin(struct schema *s, yaml_parser_t *parser, const struct text *text)
 {
 	if (!yaml_parser_initialize(parser))
-		return schema_refuse(s, 1, "out of memory");
+		return schema_refuse_memory(s, 1);
 	yaml_parser_set_input_string(parser, text->bytes, text->n);
 	return true;
 }

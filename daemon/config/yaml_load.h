@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 /*
- * Loads @file into *s->document, which the caller deletes with yaml_document_delete(). False with
- * one line in s->why: the file cannot be read, is larger than 16 MiB, is not valid YAML, is nested
+ * Loads @file into *s->document, which the caller deletes with yaml_document_delete(). False and
+ * s->fault: the file cannot be read, is larger than 16 MiB, is not valid YAML, is nested
  * deeper than 32 levels, or contains a second document. The document is then already deleted.
  */
 bool yaml_load(struct schema *s, FILE *file);

@@ -50,20 +50,19 @@ static void write_bytes(const struct place *p, const char *text, size_t n)
 	assert_int_equal(fclose(file), 0);
 }
 
-static struct config *load(const struct place *p, const char *text, char why[1024])
+static struct config *load(const struct place *p, const char *text, struct fault *fault)
 {
 	write_bytes(p, text, strlen(text));
-	why[0] = 0;
-	return config_load(p->file, why, 1024);
+	return config_load(p->file, fault);
 }
 
 static struct config *load_good(const struct place *p, const char *text)
 {
-	char why[1024];
-	struct config *config = load(p, text, why);
+	struct fault fault;
+	struct config *config = load(p, text, &fault);
 
 	if (!config)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	return config;
 }
 
@@ -305,16 +304,17 @@ static void test_window_bound(void **state)
 
 static void test_example(void **state)
 {
-	char path[512], why[1024];
+	char path[512];
+	struct fault fault;
 	const char *slash = strrchr(__FILE__, '/');
 	struct config *c;
 
 	(void)state;
 	snprintf(path, sizeof(path), "%.*s/../../config/tokend.yaml",
 		slash ? (int)(slash - __FILE__) : 1, slash ? __FILE__ : ".");
-	c = config_load(path, why, sizeof(why));
+	c = config_load(path, &fault);
 	if (!c)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_int_equal(c->streams, 2);
 	assert_int_equal(c->stream[0].datasets, 2);
 	assert_true(c->stream[0].dataset[1].slide);
@@ -728,13 +728,14 @@ static void test_bad_files(void **state)
 	int wrong = 0;
 
 	for (size_t i = 0; i < sizeof(bad_files) / sizeof(bad_files[0]); i++) {
-		char why[1024], expected[1024];
-		struct config *c = load(p, bad_files[i].text, why);
+		char expected[1024];
+		struct fault fault;
+		struct config *c = load(p, bad_files[i].text, &fault);
 
 		snprintf(expected, sizeof(expected), "%s%s", p->file, bad_files[i].why);
-		if (c || strcmp(why, expected) != 0) {
+		if (c || strcmp(fault.text, expected) != 0) {
 			print_error("config:\n%s\nexpected: %s\n     got: %s\n", bad_files[i].text,
-				expected, c ? "(it was taken)" : why);
+				expected, c ? "(it was taken)" : fault.text);
 			wrong++;
 		}
 		config_free(c);
@@ -748,7 +749,8 @@ static void test_long_schedule(void **state)
 {
 	enum { MOST = LIMIT_CURSOR_BYTES / 5 };
 	static const char head[] = GOOD "    schedule:\n";
-	char *text = malloc(sizeof(head) + (size_t)(MOST + 1) * 48), why[1024], expected[1024];
+	char *text = malloc(sizeof(head) + (size_t)(MOST + 1) * 48), expected[1024];
+	struct fault fault;
 	size_t n;
 
 	assert_non_null(text);
@@ -757,7 +759,7 @@ static void test_long_schedule(void **state)
 		for (int i = 1; i <= count; i++)
 			n += (size_t)sprintf(
 				text + n, "    - {at: %d, weights: {web: 1}}\n", 1024 * i);
-		struct config *c = load(*state, text, why);
+		struct config *c = load(*state, text, &fault);
 
 		assert_true((c != NULL) == (count == MOST));
 		config_free(c);
@@ -766,12 +768,13 @@ static void test_long_schedule(void **state)
 	snprintf(expected, sizeof(expected),
 		"%s:7: streams.train.schedule: has %d entries; must have at most %d",
 		((struct place *)*state)->file, MOST + 1, MOST);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 }
 
 static void test_long_socket(void **state)
 {
-	char text[512], why[1024], expected[1024], path[128];
+	char text[512], expected[1024], path[128];
+	struct fault fault;
 
 	memset(path, 'x', sizeof(path));
 	path[0] = '/';
@@ -782,27 +785,28 @@ static void test_long_socket(void **state)
 	path[107] = 'x';
 	path[108] = 0;
 	snprintf(text, sizeof(text), GOOD "socket: %s\n", path);
-	assert_null(load(*state, text, why));
+	assert_null(load(*state, text, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s:7: socket: %s has 108 bytes; a socket's path must have at most 107",
 		((struct place *)*state)->file, path);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 }
 
 static void test_no_file(void **state)
 {
 	const struct place *p = *state;
-	char why[1024], expected[1024];
+	char expected[1024];
+	struct fault fault;
 
-	assert_null(config_load(p->file, why, sizeof(why)));
+	assert_null(config_load(p->file, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s: cannot be opened: No such file or directory; name the config file with -c",
 		p->file);
-	assert_string_equal(why, expected);
-	assert_null(config_load(p->directory, why, sizeof(why)));
+	assert_string_equal(fault.text, expected);
+	assert_null(config_load(p->directory, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s: cannot be read: Is a directory; name a config file with -c", p->directory);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 }
 
 /* libyaml alone takes most of a minute for such a file. */
@@ -810,31 +814,33 @@ static void test_nested(void **state)
 {
 	enum { DEEP = 200000 };
 	const char *file = ((struct place *)*state)->file;
-	char *text = malloc(DEEP + 16), why[1024], expected[1024];
+	char *text = malloc(DEEP + 16), expected[1024];
+	struct fault fault;
 
 	assert_non_null(text);
 	memcpy(text, "streams: ", 9);
 	memset(text + 9, '[', DEEP);
 	write_bytes(*state, text, 9 + DEEP);
-	assert_null(config_load(file, why, sizeof(why)));
+	assert_null(config_load(file, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s:1: YAML: lists and mappings are nested deeper than 32 levels; a config has 7",
 		file);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 	free(text);
 }
 
 static void test_large(void **state)
 {
 	const char *file = ((struct place *)*state)->file;
-	char why[1024], expected[1024];
+	char expected[1024];
+	struct fault fault;
 
 	write_bytes(*state, GOOD, sizeof(GOOD) - 1);
 	assert_int_equal(truncate(file, 17 << 20), 0);
-	assert_null(config_load(file, why, sizeof(why)));
+	assert_null(config_load(file, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s:1: config: the file is larger than 16 MiB; name a config file with -c", file);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 }
 
 /* Any prefix of a config, and any byte of it changed, is taken or refused in one line; a sanitizer
@@ -847,7 +853,8 @@ static void test_mangled(void **state)
 		", weight: 1.5, shuffle: block, max_epochs: 2}\n    eos: 4\n    schedule:\n"
 		"    - {at: 1024, weights: {web: 1}}\n"
 		"    - {from: 2048, to: 4096, steps: 2, weights: {web: 2}}\n";
-	char copy[sizeof(text)], why[1024];
+	char copy[sizeof(text)];
+	struct fault fault;
 	size_t n = sizeof(text) - 1;
 
 	for (size_t i = 0; i < 2 * n; i++) {
@@ -855,10 +862,10 @@ static void test_mangled(void **state)
 		if (i >= n)
 			copy[i - n] ^= (char)(1 + i % 0x7f);
 		write_bytes(*state, copy, i < n ? i : n);
-		why[0] = 0;
-		struct config *c = config_load(((struct place *)*state)->file, why, sizeof(why));
+		fault.text[0] = 0;
+		struct config *c = config_load(((struct place *)*state)->file, &fault);
 
-		assert_true(c || (why[0] && !strchr(why, '\n')));
+		assert_true(c || (fault.text[0] && !strchr(fault.text, '\n')));
 		config_free(c);
 	}
 }

@@ -102,6 +102,16 @@ static void write_file(const struct place *p, const char *name, const void *byte
 	assert_int_equal(fclose(file), 0);
 }
 
+static struct config *load_config(struct place *p)
+{
+	struct fault fault;
+	struct config *config = config_load(in(p, "t.yaml"), &fault);
+
+	if (!config)
+		fail_msg("%s", fault.text);
+	return config;
+}
+
 /* A config whose one stream, "train", has these datasets: one a line from line 6 on. */
 static bool open_datasets(struct place *p, const char *stream_keys, const char *datasets)
 {
@@ -112,9 +122,7 @@ static bool open_datasets(struct place *p, const char *stream_keys, const char *
 
 	close_catalog(p);
 	write_file(p, "t.yaml", text, (size_t)n);
-	p->config = config_load(in(p, "t.yaml"), p->why, sizeof(p->why));
-	if (!p->config)
-		fail_msg("%s", p->why);
+	p->config = load_config(p);
 	p->catalog = catalog_open(p->config, p->why, sizeof(p->why));
 	unlink(in(p, "t.yaml"));
 	return p->catalog;
@@ -1098,8 +1106,7 @@ static void test_one_stream(void **state)
 
 	make(p, "a.bin", 40);
 	write_file(p, "t.yaml", text, sizeof(text) - 1);
-	p->config = config_load(in(p, "t.yaml"), p->why, sizeof(p->why));
-	assert_non_null(p->config);
+	p->config = load_config(p);
 	assert_null(catalog_open(p->config, p->why, sizeof(p->why)));
 	p->catalog = catalog_open_stream(p->config, "a", p->why, sizeof(p->why));
 	assert_non_null(p->catalog);

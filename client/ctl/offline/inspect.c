@@ -611,12 +611,12 @@ static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 
 static bool list_datasets(struct inspect *in, const char *path)
 {
-	char why[4096];
+	struct fault fault;
 	size_t datasets = 0;
 
-	in->config = config_load(path, why, sizeof(why));
+	in->config = config_load(path, &fault);
 	if (!in->config) {
-		ctl_fail("%s", why);
+		ctl_fail("%s", fault.text);
 		return false;
 	}
 	for (uint32_t i = 0; i < in->config->streams; i++)

@@ -4,16 +4,16 @@
 
 bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream)
 {
-	char why[8192];
+	struct fault fault;
 
-	*s = (struct ctl_stream){.config = config_load(config, why, sizeof(why))};
+	*s = (struct ctl_stream){.config = config_load(config, &fault)};
 	if (s->config)
-		s->catalog = catalog_open_stream(s->config, stream, why, sizeof(why));
+		s->catalog = catalog_open_stream(s->config, stream, fault.text, sizeof(fault.text));
 	if (s->catalog) {
 		s->stream = catalog_stream(s->catalog, stream);
 		return true;
 	}
-	ctl_fail("%s", why);
+	ctl_fail("%s", fault.text);
 	ctl_stream_close(s);
 	return false;
 }

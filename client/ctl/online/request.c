@@ -182,15 +182,15 @@ static int read_timeout(struct request *r, const char *text)
 /* What the config tells before anybody is asked. */
 static int check_config(const struct request *r, const char *path)
 {
-	char why[1024];
+	struct fault fault;
 	struct config *config;
 	int status = CTL_OK;
 
 	if (!path || strcmp(r->kind, "mix") != 0)
 		return CTL_OK;
-	config = config_load(path, why, sizeof(why));
+	config = config_load(path, &fault);
 	if (!config)
-		return ctl_fail("%s", why);
+		return ctl_fail("%s", fault.text);
 	for (uint32_t i = 0; i < config->streams; i++)
 		if (strcmp(config->stream[i].name, r->stream) == 0 &&
 			(config->stream[i].epochs || config->stream[i].samples))

@@ -12,13 +12,14 @@ enum { SOCKET_BYTES = 4096 };
 char *ctl_socket(const char *option, const char *config)
 {
 	const char *environment = getenv("TOKEND_SOCKET");
-	char path[SOCKET_BYTES], why[1024], *copy;
+	char path[SOCKET_BYTES], *copy;
 	struct config *loaded = NULL;
+	struct fault fault;
 
 	if (!option && !(environment && *environment) && config) {
-		loaded = config_load(config, why, sizeof(why));
+		loaded = config_load(config, &fault);
 		if (!loaded) {
-			ctl_fail("%s", why);
+			ctl_fail("%s", fault.text);
 			return NULL;
 		}
 	}
