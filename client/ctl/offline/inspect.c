@@ -6,40 +6,28 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/input.h"
+#include "client/ctl/offline/inspect_listed.h"
+#include "client/ctl/offline/inspect_report.h"
 #include "client/ctl/offline/manifest.h"
 #include "client/ctl/offline/scan.h"
-#include "daemon/catalog/dataset_manifest.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/frames.h"
 #include "daemon/shard/memo.h"
 #include "daemon/shard/sample.h"
-#include "proto/fault.h"
+#include "proto/table.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files of one dataset of the config, and how it reads them. */
-struct listed {
-	const struct config_stream *stream;
-	const struct config_dataset *dataset;
-	struct shard_list list;	  /* borrowed from the manifest where there is one */
-	struct manifest manifest; /* else empty */
-	char *root;		  /* without links, to compare paths by */
-	char *first;		  /* the file of it that was looked at first, which had: */
-	bool mask, bounds;
-};
-
 enum {
-	PROBLEMS = 4,
 	SAMPLED_MOST = 64,
 	FRAMES_BYTES = 64 << 20, /* of decoded zstd frames */
 };
@@ -50,7 +38,6 @@ struct inspect {
 	bool json, deep, faults;
 	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
 	struct ctl_manifest *manifest; /* or NULL */
-	bool writes;		       /* a manifest: the config's may be the one to be written */
 	struct memo *memo; /* of the directory that was looked at last; NULL: none yet */
 	const char *first; /* name of that shard of a dataset which said first_format, */
 	const struct shard_format *first_format; /* or NULL: none of the path has; */
@@ -58,136 +45,13 @@ struct inspect {
 	bool mixed;				 /* another has been found to be of another */
 	struct ctl_progress progress;
 	bool alone; /* the path stands for one shard */
-	struct config *config;
-	struct listed *listed;
-	unsigned lists;
+	struct listed_all all;
 };
-
-/* What there is to say of one file. */
-struct report {
-	const char *path;
-	const char *format; /* NULL: it could not be opened */
-	struct shard_facts facts;
-	const struct config_stream *stream; /* NULL: windows are nobody's question */
-	uint64_t windows, unserved;
-	bool scanned;
-	uint64_t most;	 /* the largest id; scanned */
-	bool has_mask;	 /* something says which tokens may be no labels: */
-	uint64_t masked; /* so many; scanned */
-	unsigned problems;
-	char problem[PROBLEMS][PATH_MAX + 512];
-};
-
-static const char *const memory = "out of memory";
-
-__attribute__((format(printf, 2, 3))) static void add_problem(
-	struct report *r, const char *text, ...)
-{
-	va_list args;
-
-	if (r->problems == PROBLEMS)
-		return;
-	char *problem = r->problem[r->problems++];
-
-	va_start(args, text);
-	vsnprintf(problem, sizeof(r->problem[0]), text, args);
-	va_end(args);
-	fault_line(problem);
-}
-
-static void put_json(struct ctl_out *out, const struct report *r)
-{
-
-	ctl_put(out, "{\"path\":");
-	ctl_put_string(out, r->path);
-	ctl_put(out, ",\"format\":");
-	r->format ? ctl_put_string(out, r->format) : ctl_put(out, "null");
-	ctl_put(out, ",\"dtype\":");
-	r->format ? ctl_put_string(out, shard_type_name(r->facts.type)) : ctl_put(out, "null");
-	ctl_put(out, ",\"tokens\":");
-	r->format ? ctl_put_number(out, r->facts.tokens) : ctl_put(out, "null");
-	ctl_put(out, ",\"documents\":");
-	bool counted = r->format && r->facts.documents != SHARD_UNKNOWN;
-
-	counted ? ctl_put_number(out, r->facts.documents) : ctl_put(out, "null");
-	if (r->format && r->stream) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "windows", r->windows);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "unserved", r->unserved);
-	}
-	if (r->scanned && r->facts.tokens > 0) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "max_token", r->most);
-	}
-	if (r->scanned && r->has_mask) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "masked", r->masked);
-	}
-	ctl_put(out, ",\"notes\":[");
-	if (r->format && r->facts.note[0])
-		ctl_put_string(out, r->facts.note);
-	ctl_put(out, "],\"problems\":[");
-	for (unsigned i = 0; i < r->problems; i++) {
-		ctl_put(out, i ? "," : "");
-		ctl_put_string(out, r->problem[i]);
-	}
-	ctl_put(out, "]}\n");
-}
-
-static void put_windows(struct ctl_out *out, const struct report *r)
-{
-	double share = r->facts.tokens ? 100.0 * (double)r->unserved / (double)r->facts.tokens : 0;
-	char text[128];
-
-	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%",
-		r->windows, r->stream->name, share);
-	ctl_put(out, text);
-}
-
-static void put_text(struct ctl_out *out, const struct report *r)
-{
-	char text[64];
-
-	ctl_put_left(out, r->format ? r->format : "?", 10);
-	ctl_put_left(out, r->format ? shard_type_name(r->facts.type) : "?", 4);
-	if (r->format)
-		ctl_put_right(out, r->facts.tokens, 16);
-	else
-		ctl_put_left(out, "               ?", 16);
-	ctl_put(out, " tokens  ");
-	if (r->format && r->facts.documents != SHARD_UNKNOWN) {
-		ctl_put_right(out, r->facts.documents, 10);
-		ctl_put(out, " documents  ");
-	}
-	ctl_put_left(out, r->path, 0);
-	if (r->format && r->stream)
-		put_windows(out, r);
-	if (r->scanned && r->facts.tokens > 0) {
-		snprintf(text, sizeof(text), "  largest token %" PRIu64, r->most);
-		ctl_put(out, text);
-	}
-	if (r->scanned && r->has_mask) {
-		snprintf(text, sizeof(text), "  %.3f %% masked",
-			r->facts.tokens ? 100.0 * (double)r->masked / (double)r->facts.tokens : 0);
-		ctl_put(out, text);
-	}
-	if (r->format && r->facts.note[0]) {
-		ctl_put(out, " (");
-		ctl_put_left(out, r->facts.note, 0);
-		ctl_put(out, ")");
-	}
-	for (unsigned i = 0; i < r->problems; i++) {
-		ctl_put(out, i ? "; " : ": ");
-		ctl_put_left(out, r->problem[i], 0);
-	}
-	ctl_put(out, "\n");
-}
 
 static void print(struct inspect *in, const struct report *r)
 {
 	in->faults |= r->problems > 0;
-	in->json ? put_json(&in->out, r) : put_text(&in->out, r);
+	(in->json ? report_put_json : report_put_text)(&in->out, r);
 }
 
 /* A path that came to nothing. */
@@ -197,40 +61,13 @@ static void print_fault(struct inspect *in, const char *path, const char *why)
 
 	in->faults = true;
 	if (!r) {
-		ctl_fail("%s: %s", path, memory);
+		ctl_fail("%s: %s", path, "out of memory");
 		return;
 	}
 	r->path = path;
-	add_problem(r, "%s", why);
+	report_problem(r, "%s", why);
 	print(in, r);
 	free(r);
-}
-
-/* The list of the config's that has the file, or NULL; of several the first that says where its
- * mask is. */
-static struct listed *listed_in(const struct inspect *in, const char *path, int64_t *shard)
-{
-	struct listed *found = NULL;
-
-	for (unsigned i = 0; i < in->lists; i++) {
-		struct listed *l = &in->listed[i];
-
-		assert(l->root);
-		size_t n = strlen(l->root);
-
-		n -= l->root[n - 1] == '/';
-		int64_t number = strncmp(path, l->root, n) == 0 && path[n] == '/'
-					 ? shard_list_find(&l->list, path + n + 1)
-					 : -1;
-
-		if (number < 0 || (found && !l->dataset->label_mask))
-			continue;
-		found = l;
-		*shard = number;
-		if (l->dataset->label_mask)
-			break;
-	}
-	return found;
 }
 
 /* ---- one file ---- */
@@ -247,7 +84,7 @@ static void count_windows(struct report *r, const struct config_stream *stream)
 
 	if (r->facts.sample_tokens > 0) { /* a window is a sample, then */
 		if (r->facts.sample_tokens != table.window_tokens)
-			add_problem(r,
+			report_problem(r,
 				"its samples have %" PRIu64 " tokens, a window of %s has %" PRIu64
 				"; must be alike",
 				r->facts.sample_tokens, stream->name, table.window_tokens);
@@ -280,14 +117,14 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 	r->masked = scan.masked;
 	*digest = scan.digest;
 	if (!fine)
-		add_problem(r, "%s", memory);
+		report_problem(r, "%s", "out of memory");
 	if (scan.faults == 1)
-		add_problem(r, "%s", scan.why);
+		report_problem(r, "%s", scan.why);
 	else if (scan.faults > 1)
-		add_problem(
+		report_problem(
 			r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
-		add_problem(r,
+		report_problem(r,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
@@ -303,10 +140,10 @@ static void compare_annotations(struct report *r, struct listed *l)
 		l->bounds = bounds;
 	}
 	if (l->mask != mask)
-		add_problem(r, "has %s loss mask beside it, %s has %s; all or none must",
+		report_problem(r, "has %s loss mask beside it, %s has %s; all or none must",
 			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
 	if (l->bounds != bounds)
-		add_problem(r,
+		report_problem(r,
 			"has %s list of document bounds beside it, %s has %s; all or none must",
 			bounds ? "a" : "no", l->first ? l->first : "another",
 			bounds ? "none" : "one");
@@ -319,7 +156,7 @@ static void add_to_manifest(
 		ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
 
 	if (fault)
-		add_problem(r, "%s", fault);
+		report_problem(r, "%s", fault);
 }
 
 /* Is it what the config's manifest says? The digest only where it was computed. */
@@ -333,9 +170,9 @@ static void compare(
 	char why[256];
 
 	if (!manifest_same(&listed, &found, why, sizeof(why)))
-		add_problem(r, "%s", why);
+		report_problem(r, "%s", why);
 	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
-		add_problem(r,
+		report_problem(r,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
 			m->digests[s], digest);
 }
@@ -354,7 +191,7 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 		return;
 	in->mixed = true;
 	if (format == &shard_flat)
-		add_problem(r,
+		report_problem(r,
 			"its format is not known, and another shard, %s, is %s: its index is lost "
 			"or its "
 			"header "
@@ -363,7 +200,7 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 			"own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
-		add_problem(r,
+		report_problem(r,
 			"is %s, and the format of another shard, %s, is not known: the index of "
 			"that is lost "
 			"or "
@@ -373,7 +210,7 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 			"its own",
 			format->name, in->first);
 	else
-		add_problem(r,
+		report_problem(r,
 			"is %s, the first shard, %s, is %s; must be one format to be one dataset",
 			format->name, in->first, in->first_format->name);
 }
@@ -390,7 +227,7 @@ static void check_looks(
 		return;
 	looks = sample_shard(shard);
 	if (looks && !is_said)
-		add_problem(r, "%s", looks);
+		report_problem(r, "%s", looks);
 	else if (looks)
 		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"),
 			looks);
@@ -415,8 +252,8 @@ static struct ctl_input input_of(
 		input.hint.column = listed->dataset->column;
 	if (listed)
 		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	if (in->config && !listed)
-		ctl_note("%s: no dataset of %s lists it; read as %s", path, in->config->path,
+	if (in->all.config && !listed)
+		ctl_note("%s: no dataset of %s lists it; read as %s", path, in->all.config->path,
 			shard_type_name(input.hint.type));
 	return input;
 }
@@ -428,7 +265,7 @@ static struct ctl_input input_of(
 static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
 	struct ctl_input *input, char *mask, char *path)
 {
-	if (!config_path(in->config, listed->dataset->label_mask, mask, PATH_MAX) ||
+	if (!config_path(in->all.config, listed->dataset->label_mask, mask, PATH_MAX) ||
 		!shard_list_path(&listed->list, (uint64_t)number, path, PATH_MAX))
 		return false;
 	for (size_t n = strlen(mask); n > 1 && mask[n - 1] == '/'; n--)
@@ -444,7 +281,7 @@ static void inspect_file(
 	struct inspect *in, const char *path, const char *absolute, const char *name)
 {
 	int64_t number;
-	struct listed *listed = listed_in(in, absolute, &number);
+	struct listed *listed = listed_find(&in->all, absolute, &number);
 	const struct manifest *manifest =
 		listed && listed->manifest.types ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
@@ -456,7 +293,7 @@ static void inspect_file(
 	int fd;
 
 	if (!r || (masked && !find_mask(in, listed, number, &input, mask, by))) {
-		print_fault(in, path, r ? strerror(ENAMETOOLONG) : memory);
+		print_fault(in, path, r ? strerror(ENAMETOOLONG) : "out of memory");
 		free(r);
 		return;
 	}
@@ -475,20 +312,20 @@ static void inspect_file(
 		/* Among others it is a shard without windows; alone, and without a header that says
 		 * so, it is one that was not written. */
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
-			add_problem(r,
+			report_problem(r,
 				"its size is 0 bytes%s: there is no token in it; write it again",
 				shard->bytes->plain ? "" : ", decoded");
 		check_looks(in, r, shard, input.hint.has_type);
 		if (in->deep)
 			scan(in, r, shard, in->manifest || manifest, &digest);
 		if (fstat(fd, &st) != 0)
-			add_problem(r, "%s", strerror(errno));
+			report_problem(r, "%s", strerror(errno));
 		else if (manifest)
 			compare(r, manifest, number, (uint64_t)st.st_size, digest);
 		if (in->manifest && r->problems == 0)
 			add_to_manifest(in, r, name, (uint64_t)st.st_size, digest);
 	} else {
-		add_problem(r, "%s", why);
+		report_problem(r, "%s", why);
 	}
 	print(in, r);
 	shard_close(shard);
@@ -531,7 +368,7 @@ static void inspect_path(struct inspect *in, const char *path)
 		return;
 	}
 	if (!remember(in, list.root)) {
-		print_fault(in, path, memory);
+		print_fault(in, path, "out of memory");
 		shard_list_free(&list);
 		return;
 	}
@@ -577,75 +414,6 @@ static bool one_directory(char **path, int n)
 	return same;
 }
 
-/* ---- the config's datasets ---- */
-
-static bool list_dataset(struct inspect *in, const struct config_stream *stream,
-	const struct config_dataset *dataset)
-{
-	struct listed *l = &in->listed[in->lists];
-	char path[PATH_MAX], why[2 * PATH_MAX + 256];
-
-	l->stream = stream;
-	l->dataset = dataset;
-	if (dataset->manifest && !in->writes) {
-		if (!dataset_manifest(
-			    in->config, stream, dataset, &l->manifest, why, sizeof(why))) {
-			ctl_fail("%s", why);
-			return false;
-		}
-		l->list = l->manifest.list;
-	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
-		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line,
-			strerror(ENAMETOOLONG));
-		return false;
-	} else if (!shard_list_read(&l->list, path, why, sizeof(why))) {
-		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, why);
-		return false;
-	}
-	in->lists++;
-	l->root = realpath(l->list.root, NULL);
-	if (!l->root)
-		ctl_fail("%s: %s", l->list.root, strerror(errno));
-	return l->root;
-}
-
-static bool list_datasets(struct inspect *in, const char *path)
-{
-	struct fault fault;
-	size_t datasets = 0;
-
-	in->config = config_load(path, &fault);
-	if (!in->config) {
-		ctl_fail("%s", fault.text);
-		return false;
-	}
-	for (uint32_t i = 0; i < in->config->streams; i++)
-		datasets += in->config->stream[i].datasets;
-	in->listed = calloc(datasets + 1, sizeof(*in->listed));
-	if (!in->listed) {
-		ctl_fail("out of memory");
-		return false;
-	}
-	for (uint32_t i = 0; i < in->config->streams; i++)
-		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
-			if (!list_dataset(
-				    in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
-				return false;
-	return true;
-}
-
-static void release(struct inspect *in)
-{
-	for (unsigned i = 0; i < in->lists; i++) {
-		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
-					     : shard_list_free(&in->listed[i].list);
-		free(in->listed[i].root);
-		free(in->listed[i].first);
-	}
-	free(in->listed);
-	config_free(in->config);
-}
-
 static int inspect_all(struct inspect *in, char **path, int n, const char *manifest)
 {
 	if (manifest) {
@@ -654,8 +422,8 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 			return CTL_FAILED;
 		in->deep = true; /* for the digests */
 	}
-	if (in->config)
-		in->input.hint.budget_bytes = dataset_frames_budget(in->config);
+	if (in->all.config)
+		in->input.hint.budget_bytes = dataset_frames_budget(in->all.config);
 	in->input.hint.documents = in->input.hint.loss_mask = true;
 	in->input.hint.frames = frames_new(FRAMES_BYTES);
 	for (int i = 0; i < n; i++)
@@ -695,16 +463,15 @@ int ctl_inspect(int argc, char **argv)
 		return CTL_USAGE;
 	n = ctl_input_paths(argv + 1, n);
 	if (n < 0)
-		return ctl_fail("%s", memory);
+		return ctl_fail("%s", "out of memory");
 	if (manifest && !one_directory(argv + 1, n))
 		return ctl_usage(argv[0],
 			"--manifest names shards relative to one directory: give that, or "
 			"files of one directory");
-	in.writes = manifest;
 	if (manifest)
 		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);
-	if (!config || list_datasets(&in, config))
+	if (!config || listed_open(&in.all, config, !manifest))
 		status = inspect_all(&in, argv + 1, n, manifest);
-	release(&in);
+	listed_close(&in.all);
 	return status;
 }

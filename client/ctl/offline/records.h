@@ -1,7 +1,7 @@
 /*
  * Records of trainers, read for `tokctl verify`: which rows there are, and which of them count. The
- * rules are in proto/record.h. Nothing is held in memory but the beginnings; rows are read as often
- * as they are asked for.
+ * format is in proto/record.h. Only the beginnings are held in memory; rows are read from the files
+ * each time.
  */
 #ifndef TOKEND_CTL_RECORDS_H
 #define TOKEND_CTL_RECORDS_H
@@ -59,21 +59,5 @@ bool records_add(struct records *r, const char *path);
  * @identity (of stream @stream) is refused. Errors are printed. */
 bool records_read(struct records *r, uint64_t identity, const char *stream);
 void records_free(struct records *r);
-
-/* The rows of sections, one after the other. */
-struct record_tape {
-	const struct records *records;
-	uint32_t file; /* that is open as fd; fd -1: none */
-	int fd;
-	uint64_t at, end; /* bytes of the file that are still to be read */
-	size_t have, next;
-	uint64_t entry[2 * 4096];
-};
-
-void record_tape_init(struct record_tape *tape, const struct records *r);
-bool record_tape_section(struct record_tape *tape, const struct record_section *section);
-/* 1: a row, 0: the section's end, -1 after an error was printed. */
-int record_tape_next(struct record_tape *tape, uint64_t *position, uint64_t *checksum);
-void record_tape_close(struct record_tape *tape);
 
 #endif

@@ -1,0 +1,11 @@
+#ifndef TOKEND_CTL_GROW_H
+#define TOKEND_CTL_GROW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Makes room for one more item of @bytes in *@array, which has @n and grows by doubling. False
+ * after an error was printed. */
+bool ctl_grow(void **array, size_t n, size_t bytes);
+
+#endif

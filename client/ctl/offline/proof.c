@@ -1,0 +1,264 @@
+#include "client/ctl/offline/proof.h"
+
+#include "client/ctl/common/error.h"
+#include "client/ctl/offline/record_tape.h"
+
+#include <stdlib.h>
+
+static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
+{
+	p->found[kind] += fault.count;
+	if (p->shown[kind] < PROOF_SHOWN)
+		p->finding[kind][p->shown[kind]++] = fault;
+}
+
+/* ---- what should be there ---- */
+
+/* Looks only into the segment that holds @position: there may be many. */
+bool proof_place(const struct proof *p, uint64_t position, struct order_place *place)
+{
+	struct order order = p->history->order;
+	uint32_t lo = 0, hi = order.segments;
+
+	while (hi - lo > 1) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (order.segment[mid]->start <= position)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	order.segment += lo;
+	order.segments = 1;
+	return order_at(&order, position, place);
+}
+
+/* 1: the row's tokens are those of the order, 0: they are not, -1 after an error was printed. */
+static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
+{
+	struct order_place place;
+
+	if (!proof_place(p, position, &place))
+		return 0;
+	if (!ctl_reader_read(p->reader, &place, p->tokens))
+		return -1;
+	return record_checksum(position, p->tokens, p->bytes) == checksum;
+}
+
+/* ---- rows ---- */
+
+/* False: it was taken already. */
+static bool take(struct proof *p, uint64_t position)
+{
+	uint64_t i = position - p->from, bit = UINT64_C(1) << i % 64;
+
+	if (p->taken[i / 64] & bit)
+		return false;
+	p->taken[i / 64] |= bit;
+	return true;
+}
+
+static bool check_row(
+	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
+{
+	const struct finding here = {position, 1, s->file};
+	uint64_t end = p->history->order.end;
+
+	if (position >= s->limit) {
+		p->voided++;
+		return true;
+	}
+	if (end && position >= end) { /* nobody can have taken what the stream does not have */
+		add_finding(p, ALTERED, here);
+		return true;
+	}
+	if (position < p->from || position >= p->to) {
+		p->outside++;
+		return true;
+	}
+	if (take(p, position)) {
+		p->samples++;
+		p->sum += checksum;
+	} else {
+		add_finding(p, REPEATED, here);
+	}
+
+	int same = is_true(p, position, checksum);
+
+	if (same == 0)
+		add_finding(p, ALTERED, here);
+	return same >= 0;
+}
+
+static bool check_rows(struct proof *p)
+{
+	struct record_tape tape;
+	uint64_t position, checksum;
+	int got = 0;
+
+	record_tape_init(&tape, p->records);
+	for (size_t i = 0; i < p->peer->sections && got == 0; i++) {
+		const struct record_section *s = &p->peer->section[i];
+
+		if (!record_tape_section(&tape, s))
+			got = -1;
+		while (got == 0 && (got = record_tape_next(&tape, &position, &checksum)) == 1)
+			got = check_row(p, s, position, checksum) ? 0 : -1;
+	}
+	record_tape_close(&tape);
+	return got == 0;
+}
+
+/* ---- what nobody took ---- */
+
+static int by_from(const void *a, const void *b)
+{
+	const struct stretch *x = a, *y = b;
+
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+static bool is_taken(const struct proof *p, uint64_t position)
+{
+	uint64_t i = position - p->from;
+
+	return p->taken[i / 64] >> i % 64 & 1;
+}
+
+/* The first position from @at on, below @to, that is taken or not; @to if there is none. */
+static uint64_t find(const struct proof *p, uint64_t at, bool taken)
+{
+	while (at < p->to && is_taken(p, at) != taken) {
+		uint64_t i = at - p->from, word = p->taken[i / 64];
+
+		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* all 64 are not it */
+			at = p->to - at > 64 ? at + 64 : p->to;
+		else
+			at++;
+	}
+	return at;
+}
+
+/* The stretches that the run was made to skip, where nobody took anything and no restart went back
+ * into them.
+ */
+static bool find_skips(struct proof *p)
+{
+	size_t n = 0;
+
+	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
+	if (!p->skip)
+		return ctl_fail("out of memory") == CTL_OK;
+	for (size_t i = 0; i < p->peer->sections; i++) {
+		const struct record_section *s = &p->peer->section[i];
+		uint64_t to = s->begin.position < s->limit ? s->begin.position : s->limit;
+		struct stretch one = {
+			s->begin.left > p->from ? s->begin.left : p->from, to < p->to ? to : p->to};
+
+		if (one.from < one.to &&
+			find(p, one.from, true) >= one.to) /* else not all skipped it at one step */
+			p->skip[n++] = one;
+	}
+	qsort(p->skip, n, sizeof(*p->skip), by_from);
+	for (size_t i = 0; i < n; i++)
+		if (p->skips == 0 || p->skip[i].from > p->skip[p->skips - 1].to)
+			p->skip[p->skips++] = p->skip[i];
+		else if (p->skip[i].to > p->skip[p->skips - 1].to)
+			p->skip[p->skips - 1].to = p->skip[i].to;
+	return true;
+}
+
+/* Nobody took [@at, @to): what of it is lost, and not skipped by request? @skip is the first
+ * stretch that may reach into it. */
+static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
+{
+	while (at < to) {
+		while (*skip < p->skips && p->skip[*skip].to <= at)
+			++*skip;
+
+		const struct stretch *s = *skip < p->skips ? &p->skip[*skip] : NULL;
+		uint64_t lost_to = s && s->from < to ? (s->from > at ? s->from : at) : to;
+
+		if (lost_to > at)
+			add_finding(p, LOST, (struct finding){at, lost_to - at, 0});
+		at = lost_to;
+		if (at < to) {
+			uint64_t skip_to = s->to < to ? s->to : to;
+
+			p->skipped += skip_to - at;
+			at = skip_to;
+		}
+	}
+}
+
+static void count_gaps(struct proof *p)
+{
+	size_t skip = 0;
+
+	for (uint64_t at = find(p, p->from, false); at < p->to;) {
+		uint64_t to = find(p, at, true);
+
+		count_gap(p, at, to, &skip);
+		at = find(p, to, false);
+	}
+}
+
+const struct record_generation *proof_generation(const struct proof *p, uint64_t position)
+{
+	for (size_t g = p->peer->generations; g-- > 0;)
+		if (p->peer->generation[g].position <= position)
+			return &p->peer->generation[g];
+	return NULL;
+}
+
+uint64_t proof_rank(const struct record_generation *g, uint64_t position)
+{
+	return (position - g->position) / g->micro_batch % g->world;
+}
+
+uint64_t proof_whole_to(const struct proof *p)
+{
+	if (p->found[LOST] == 0 || p->peer->generations == 0)
+		return 0;
+
+	uint64_t first = p->finding[LOST][0].position;
+	size_t newest = p->peer->generations - 1;
+	const struct record_generation *g = &p->peer->generation[newest];
+
+	if (first < g->position)
+		return 0;
+	for (size_t i = 0; i < p->peer->sections; i++) {
+		const struct record_section *s = &p->peer->section[i];
+
+		if (s->generation == newest && s->begin.rank == proof_rank(g, first) &&
+			s->last > first)
+			return 0;
+	}
+	return first - (first - g->position) % (g->world * g->micro_batch);
+}
+
+bool proof_run(struct proof *p)
+{
+	p->map = calloc(p->history->widest->datasets, sizeof(const struct dataset *));
+	p->reader = ctl_reader_open(p->s, p->history);
+	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
+		   p->s->stream->token_bytes;
+	p->tokens = malloc(p->bytes);
+	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
+	if (!p->map || !p->reader || !p->tokens || !p->taken)
+		return ctl_fail("out of memory") == CTL_OK;
+	stream_map(p->s->stream, p->history->widest, p->map);
+	if (!check_rows(p) || !find_skips(p))
+		return false;
+	count_gaps(p);
+	return true;
+}
+
+void proof_free(struct proof *p)
+{
+	ctl_reader_close(p->reader);
+	free(p->map);
+	free(p->tokens);
+	free(p->taken);
+	free(p->skip);
+}
