@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A client that harms whom it can: one kind of flood, until it is killed. Says "ready" when that begins.
+"""A client that harms whom it can: one kind of flood, until it is killed. Says "ready" when that
+begins.
 
     hostile.py --socket PATH --uid 65534 wakes
 
@@ -62,7 +63,9 @@ def attach(path, stream, number=0, micro=1, slots=2, keep=None):
 
 
 def flood(sockets, packet, window):
-    """Sends packets to each as often as it takes them, or @window ahead of the replies, which it throws away."""
+    """Sends packets to each as often as it takes them, or @window ahead of the replies, which it
+    throws away.
+    """
     poll, ahead, by_fd = select.epoll(), {}, {s.fileno(): s for s in sockets}
     for s in sockets:
         s.setblocking(False)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What a hostile client leaves of a polite one: the waits and the rate of a trainer in C that takes batches as fast as they come,
-next to each kind of flood, relative to those of the same trainer alone just before and after.
+"""What a hostile client leaves of a polite one: the waits and the rate of a trainer in C that takes
+batches as fast as they come, next to each kind of flood, relative to those of the same trainer
+alone just before and after.
 
     make bench                                   this table is part of it
     build/venv/bin/python bench/neighbours.py    alone, about a minute
 
-The hostile client has a uid of its own, where this may set it. A second polite one is what a fair neighbour costs: who reads as
-much as it can leaves the polite one half of the reads, and both a part of the cores.
+The hostile client has a uid of its own, where this may set it. A second polite one is what a fair
+neighbour costs: who reads as much as it can leaves the polite one half of the reads, and both a
+part of the cores.
 """
 
 import argparse, json, os, signal, statistics, subprocess, sys, tempfile, time
@@ -159,10 +161,13 @@ def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
     daemon, rows = Daemon(directory), {}
     try:
         print(
-            f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a hostile client of another uid, ÷ alone"
+            f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a "
+            "hostile client of another uid, ÷ alone"
         )
         print(
-            f"  {'':<40}{'rate':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>12}{'control thread':>16}{'others':>8}",
+            "  "
+            f"{'':<40}{'rate':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}"
+            f"{'p99.9 µs':>12}{'control thread':>16}{'others':>8}",
             flush=True,
         )
         for kind in kinds:
@@ -174,7 +179,8 @@ def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
                 )
             rows[kind] = row = {key: statistics.median(s[key] for s in seen) for key in seen[0]}
             print(
-                f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}{row['us']:>12.0f}"
+                "  "
+                f"{KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}{row['us']:>12.0f}"
                 f"{row['control']:>14.0%}{row['others']:>10.0%}",
                 flush=True,
             )

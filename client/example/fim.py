@@ -1,7 +1,8 @@
 """Fill-in-the-middle as a transform: python fim.py CONFIG [WORKERS].
 
-Half of all documents are cut in three and put as <pre> prefix <suf> suffix <mid> middle, so that a model learns to fill a gap. A
-row keeps its length: the middle gives up the three tokens that the marks take.
+Half of all documents are cut in three and put as <pre> prefix <suf> suffix <mid> middle, so that a
+model learns to fill a gap. A row keeps its length: the middle gives up the three tokens that the
+marks take.
 """
 
 import sys

@@ -1,4 +1,6 @@
-"""torchrun --nproc-per-node 2 trainer.py [CONFIG]: 100 steps, then a checkpoint. Again, on any number: it goes on there."""
+"""torchrun --nproc-per-node 2 trainer.py [CONFIG]: 100 steps, then a checkpoint. Again, on any
+number: it goes on there.
+"""
 
 import gc
 import os
@@ -31,11 +33,13 @@ for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     optimizer.step()
     optimizer.zero_grad()
     print(
-        f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss {loss.item():.3f}",
+        f"rank {dist.get_rank()} step {step} samples {batch['position'].tolist()} loss "
+        f"{loss.item():.3f}",
         flush=True,
     )
 weights, moments = get_state_dict(model, optimizer)
 dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
 del model, optimizer  # DDP holds the process group
 gc.collect()
-dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a save
+# waits for gloo's threads, which may else abort a process that ends right behind a save
+dist.destroy_process_group()

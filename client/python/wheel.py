@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""wheel.py DIRECTORY: the wheel, from what `make all` built: package, extension, daemon, tokctl, libtokend, and the libraries they need.
+"""wheel.py DIRECTORY: the wheel, from what `make all` built: package, extension, daemon, tokctl,
+libtokend, and the libraries they need.
 
-auditwheel brings in the third-party libraries, points the programs at them, and says which systems the whole runs on: the
-tag is that of the oldest glibc which has every symbol that is asked for. The licence of each of them comes along.
+auditwheel brings in the third-party libraries, points the programs at them, and says which systems
+the whole runs on: the tag is that of the oldest glibc which has every symbol that is asked for. The
+licence of each of them comes along.
 """
 
 import base64
@@ -26,7 +28,7 @@ METADATA = """\
 Metadata-Version: 2.4
 Name: tokend
 Version: {version}
-Summary: Feeds tokens to LLM trainers: a daemon per node, batches in shared memory, exact order and resumption
+Summary: Feeds tokens to LLM trainers: a daemon per node, shared memory, exact order and resumption
 License: Apache-2.0; the libraries that come along have their own, see the License-Files
 {licenses}
 Requires-Python: >=3.11
@@ -77,7 +79,9 @@ def is_elf(path):
 
 
 def licenses(files):
-    """Debian package → its copyright file, for every library that will be brought in; and how many libraries those are."""
+    """Debian package → its copyright file, for every library that will be brought in; and how many
+    libraries those are.
+    """
     libraries = set()
     for path in filter(is_elf, files):
         libraries |= set(re.findall(r"=> (/\S+)", output("ldd", str(path))))
@@ -96,7 +100,8 @@ def licenses(files):
                 break
         else:
             sys.exit(
-                f"wheel: {library} is of no Debian package, so its licence is not known: build on a Debian"
+                f"wheel: {library} is of no Debian package, so its licence is not known: build on "
+                "a Debian"
             )
         package = found.stdout.split(":")[0]
         if package not in GLIBC:
@@ -129,7 +134,9 @@ def write(wheel, name, content, executable):
 
 
 def adopt(root, directory, patchelf):
-    """Has the programs below @root ask for what is LEFT by a name that no system has, and puts it under that into @directory."""
+    """Has the programs below @root ask for what is LEFT by a name that no system has, and puts it
+    under that into @directory.
+    """
     for program in sorted((root / "tokend/bin").iterdir()):
         needed = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", str(program))))
         for name in filter(needed.get, LEFT):
@@ -207,7 +214,8 @@ def main():
             brought = [name for name in archive.namelist() if re.match(r"tokend\.libs/.", name)]
         if len(brought) != count:
             sys.exit(
-                f"wheel: {count} libraries have their licence in it, {len(brought)} are brought in: {brought}"
+                f"wheel: {count} libraries have their licence in it, {len(brought)} are brought "
+                f"in: {brought}"
             )
         for older in directory.glob("tokend-*.whl"):
             older.unlink()

@@ -1,7 +1,7 @@
 """Real text to token shards: what a team's own tokenising job would do before tokend enters.
 
-Code from the Python standard library, prose from two Debian documentation packages, GPT-2's own tokenizer.
-A shard is nothing but u16 tokens, documents one after the other, each closed by EOS.
+Code from the Python standard library, prose from two Debian documentation packages, GPT-2's own
+tokenizer. A shard is nothing but u16 tokens, documents one after the other, each closed by EOS.
 
 usage: prepare.py DATA_DIR        (reuses what is there if it is intact)
 """
@@ -63,7 +63,9 @@ def deb_files(deb, wanted):
 
 
 def local_prose(roots):
-    """What stands in where a package cannot be had: documentation that is on the machine already."""
+    """What stands in where a package cannot be had: documentation that is on the machine
+    already.
+    """
     for root in roots:
         for path in sorted(pathlib.Path(root).rglob("*")):
             if path.is_file() and path.suffix in (".gz", ".txt", ".md", ".rst", ""):
@@ -240,7 +242,8 @@ def prepare(data):
             if time.monotonic() - shown > 1:
                 shown = time.monotonic()
                 say(
-                    f"{name:7} {number + 1:6,} documents, {(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ..."
+                    f"{name:7} {number + 1:6,} documents, "
+                    f"{(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ..."
                 )
             if shards.tokens >= DATASET_TOKENS:
                 break
@@ -248,7 +251,8 @@ def prepare(data):
         tokens[name] = shards.tokens
         files += shards.files
         say(
-            f"{name:7} {number + 1:6,} documents, {shards.tokens / 1e6:5.1f} M tokens in {len(shards.files)} shards, "
+            f"{name:7} {number + 1:6,} documents, {shards.tokens / 1e6:5.1f} M tokens in "
+            f"{len(shards.files)} shards, "
             f"{time.monotonic() - began:.1f} s"
         )
     valid.flush()

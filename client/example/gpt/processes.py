@@ -1,8 +1,8 @@
 """Keeps run.py's promise that nothing it starts outlives it, however it ends.
 
-torchrun puts each of its workers into a session of its own, so a process group does not hold them all. Two things do:
-we are their subreaper (whoever loses its parent becomes our child, and so can be found), and the kernel signals our
-children should we die without a chance to clean up.
+torchrun puts each of its workers into a session of its own, so a process group does not hold them
+all. Two things do: we are their subreaper (whoever loses its parent becomes our child, and so can
+be found), and the kernel signals our children should we die without a chance to clean up.
 """
 
 import ctypes

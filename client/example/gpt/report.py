@@ -1,6 +1,8 @@
-"""What the trainers recorded, held against the order: nothing here talks to the daemon or believes it.
+"""What the trainers recorded, held against the order: nothing here talks to the daemon or believes
+it.
 
-The order comes from `tokctl plan`, which needs no daemon; the tokens come from the shard files, through numpy.
+The order comes from `tokctl plan`, which needs no daemon; the tokens come from the shard files,
+through numpy.
 """
 
 import json
@@ -12,7 +14,9 @@ import numpy
 
 
 def read(path):
-    """Lines of one rank's record. A last line without its end was never written: the trainer was killed there."""
+    """Lines of one rank's record. A last line without its end was never written: the trainer was
+    killed there.
+    """
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
@@ -40,7 +44,9 @@ class Attempt:
 
 
 def surviving(attempts):
-    """(step, attempt) for each step whose effect is in the final model: a restart undoes what came after its checkpoint."""
+    """(step, attempt) for each step whose effect is in the final model: a restart undoes what came
+    after its checkpoint.
+    """
     for attempt, following in zip(attempts, [*attempts[1:], None]):
         end = following.start if following else max(attempt.steps) + 1
         for step in range(attempt.start, end):
@@ -129,7 +135,9 @@ def check(attempts, order, shards, global_batch):
 
 
 def losses(attempts):
-    """Mean loss over the ranks: (steps, losses) of the surviving timeline, and the same of each undone tail."""
+    """Mean loss over the ranks: (steps, losses) of the surviving timeline, and the same of each
+    undone tail.
+    """
 
     def mean(attempt, step):
         return sum(entry["loss"] for entry in attempt.steps[step]) / len(attempt.steps[step])

@@ -1,7 +1,9 @@
-"""`make run`: a small GPT learns from real text through tokend, while daemon and trainers are killed.
+"""`make run`: a small GPT learns from real text through tokend, while daemon and trainers are
+killed.
 
-The conductor. It starts the daemon and the trainers as an operator would, kills them, starts them again, and at the end
-holds what was trained on against the order. train.py is what a user would write; this file is not.
+The conductor. It starts the daemon and the trainers as an operator would, kills them, starts them
+again, and at the end holds what was trained on against the order. train.py is what a user would
+write; this file is not.
 """
 
 import fcntl
@@ -231,7 +233,8 @@ class Job:
         loss = sum(s["loss"] for s in recent) / len(recent)
         self.screen.progress(
             f"step {self.step:3}/{END}  loss {loss:6.3f}  {rate:6,.0f} tokens/s  "
-            f"waiting for data {100 * waited / took:5.2f} %{'' if self.daemon.process else '  NO DAEMON'}"
+            f"waiting for data {100 * waited / took:5.2f} "
+            f"%{'' if self.daemon.process else '  NO DAEMON'}"
         )
 
     def follow(self, step=None, seconds=None):
@@ -279,7 +282,8 @@ def story(screen, socket_path):
     screen.act(
         "Real text becomes token shards",
         [
-            "GPT-2's tokenizer over the Python library's code, Python's manual and the Linux kernel's."
+            "GPT-2's tokenizer over the Python library's code, Python's manual and the Linux "
+            "kernel's."
         ],
     )
     tokens = prepare.prepare(DATA)
@@ -293,7 +297,8 @@ def story(screen, socket_path):
     screen.act(
         "The daemon starts",
         [
-            f"tokend -c {CONFIG.relative_to(REPO)}: three datasets mixed 50:20:30, seed 42; no index is built."
+            f"tokend -c {CONFIG.relative_to(REPO)}: three datasets mixed 50:20:30, seed 42; no "
+            "index is built."
         ],
     )
     checked(CONFIG)
@@ -302,7 +307,8 @@ def story(screen, socket_path):
     screen.act(
         "Two processes train; the daemon is killed",
         [
-            "torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with what",
+            "torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with "
+            "what",
             "their rings hold, and attach again by themselves where they were.",
         ],
     )
@@ -315,13 +321,15 @@ def story(screen, socket_path):
     answers = daemon.start()
     meanwhile = sum(killed < step["at"] < time.time() for step in first.steps) // first.world
     screen.say(
-        f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: {meanwhile}"
+        f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: "
+        f"{meanwhile}"
     )
 
     screen.act(
         "All trainers are killed between two checkpoints",
         [
-            f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what comes after it is undone."
+            f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what "
+            "comes after it is undone."
         ],
     )
     first.follow(step=KILL_TRAINERS)
@@ -337,7 +345,8 @@ def story(screen, socket_path):
     second.follow()
     resumed = second.steps[0]["step"]
     screen.say(
-        f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at step {second.step}"
+        f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at "
+        f"step {second.step}"
     )
 
     screen.act(
@@ -407,12 +416,14 @@ def proof(screen, daemon, marks):
         ),
         (
             "waiting for data",
-            f"{100 * waited / took:.2f} % of all steps; longest {1000 * max(e['waited'] for e in entries):.0f} ms; "
+            f"{100 * waited / took:.2f} % of all steps; longest "
+            f"{1000 * max(e['waited'] for e in entries):.0f} ms; "
             f"lost wake-ups {lost_wakes}",
         ),
         (
             "the daemon",
-            f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in rings, "
+            f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in "
+            "rings, "
             f"{daemon.cpu_s:.2f} CPU s in both its lives",
         ),
     )
@@ -435,7 +446,9 @@ def proof(screen, daemon, marks):
 
 
 def place_for_socket():
-    """(path, directory to remove afterwards or None): a checkout may lie too deep for a unix socket's path."""
+    """(path, directory to remove afterwards or None): a checkout may lie too deep for a unix
+    socket's path.
+    """
     path = RUN / "tokend.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
         return path, None

@@ -90,7 +90,9 @@ class Training:
 
 
 def checksums(batch):
-    """Of each row as it was trained on, so that the report can compare it with the bytes on disk."""
+    """Of each row as it was trained on, so that the report can compare it with the bytes on
+    disk.
+    """
     rows = zip(batch["input_ids"].numpy().astype("<u2"), batch["labels"].numpy().astype("<u2"))
     return [
         zlib.crc32(labels.tobytes(), zlib.crc32(input_ids.tobytes())) for input_ids, labels in rows
@@ -185,7 +187,8 @@ def main():
     dist.init_process_group("gloo")
     train(arguments)
     gc.collect()  # DDP, which holds the process group
-    dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a gather
+    # waits for gloo's threads, which may else abort a process that ends right behind a gather
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Recipe: the loss of each dataset, from what the batch says of its rows. On a model's logits, without a second forward pass."""
+"""Recipe: the loss of each dataset, from what the batch says of its rows. On a model's logits,
+without a second forward pass.
+"""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +10,8 @@ from tokend import Batch
 def by_dataset(
     logits: torch.Tensor, batch: Batch[torch.Tensor], names: list[str]
 ) -> dict[str, float]:
-    """{dataset: mean loss of its tokens in this step's rows, on all data ranks}; names: loader.datasets. All ranks call it.
+    """{dataset: mean loss of its tokens in this step's rows, on all data ranks}; names:
+    loader.datasets. All ranks call it.
 
     logits: float [rows, seq_len, vocabulary]; batch: the loader's.
     """

@@ -1,4 +1,5 @@
-"""torchrun --nproc-per-node 4 mcore.py STEPS TP PP CHUNKS: a GPT with megatron.core's pipeline schedules, saved every 5 steps.
+"""torchrun --nproc-per-node 4 mcore.py STEPS TP PP CHUNKS: a GPT with megatron.core's pipeline
+schedules, saved every 5 steps.
 
 Started again, with other numbers too, it goes on where it was.
 """
@@ -57,7 +58,9 @@ def main(steps, tp, pp, chunks):
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, clip_grad=0.0), model)
 
     def forward(iterator, chunk):
-        """Tensor-parallel rank 0 reads for the others; only a chunk at one end of the pipeline is called with rows."""
+        """Tensor-parallel rank 0 reads for the others; only a chunk at one end of the pipeline is
+        called with rows.
+        """
         part, rows = chunk.module, {}
         if part.pre_process or part.post_process:
             batch = next(iterator) if parallel_state.get_tensor_model_parallel_rank() == 0 else None

@@ -1,4 +1,6 @@
-"""torchrun --nproc-per-node 2 olmo.py STEPS; again, on any number of processes: it goes on where it was."""
+"""torchrun --nproc-per-node 2 olmo.py STEPS; again, on any number of processes: it goes on where it
+was.
+"""
 
 import sys
 
@@ -33,7 +35,8 @@ data = TokendDataLoader(
     dp_world_size=get_world_size(module.dp_process_group),
     dp_rank=get_rank(module.dp_process_group),
 )
-# Not beside the training: ranks note when such a save is done, each at its own time, and hang if they reduce different metrics.
+# Not beside the training: ranks note when such a save is done, each at its own time, and hang if
+# they reduce different metrics.
 saves = CheckpointerCallback(save_interval=5, ephemeral_save_interval=None, save_async=False)
 TrainerConfig(
     save_folder="checkpoints",

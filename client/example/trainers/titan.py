@@ -1,4 +1,6 @@
-"""torchrun --nproc-per-node 8 -m torchtitan.train --module titan --config llama3; again, on any number of processes: it goes on."""
+"""torchrun --nproc-per-node 8 -m torchtitan.train --module titan --config llama3; again, on any
+number of processes: it goes on.
+"""
 
 from dataclasses import replace
 

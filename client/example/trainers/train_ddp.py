@@ -1,4 +1,5 @@
-"""torchrun --nproc-per-node 2 train_ddp.py: DistributedDataParallel, torch.compile, a DCP checkpoint every 5 steps.
+"""torchrun --nproc-per-node 2 train_ddp.py: DistributedDataParallel, torch.compile, a DCP
+checkpoint every 5 steps.
 
 Killed and started again, on any number of processes, it goes on where its last checkpoint is.
 """
@@ -45,4 +46,5 @@ for step, batch in zip(range(done + 1, 16), data):
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
 del model, compiled, optimizer  # DDP holds the process group
 gc.collect()
-dist.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a save
+# waits for gloo's threads, which may else abort a process that ends right behind a save
+dist.destroy_process_group()

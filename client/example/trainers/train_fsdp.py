@@ -1,6 +1,8 @@
-"""torchrun --nproc-per-node 4 train_fsdp.py [REPLICAS]: FSDP2, or HSDP with REPLICAS > 1; blocks compiled; a DCP checkpoint every 5 steps.
+"""torchrun --nproc-per-node 4 train_fsdp.py [REPLICAS]: FSDP2, or HSDP with REPLICAS > 1; blocks
+compiled; a DCP checkpoint every 5 steps.
 
-Killed and started again, on any number of processes and replicas, it goes on where its last checkpoint is.
+Killed and started again, on any number of processes and replicas, it goes on where its last
+checkpoint is.
 """
 
 import sys

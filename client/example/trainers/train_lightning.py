@@ -1,4 +1,6 @@
-"""torchrun --nproc-per-node 2 train_lightning.py: Lightning. Killed and started again, on any number of processes, it goes on."""
+"""torchrun --nproc-per-node 2 train_lightning.py: Lightning. Killed and started again, on any
+number of processes, it goes on.
+"""
 
 import os
 
@@ -46,4 +48,5 @@ trainer.fit(
     TokendData("train", micro_batch=2, valid="valid"),
     ckpt_path=last if os.path.exists(last) else None,
 )
-torch.distributed.destroy_process_group()  # waits for gloo's threads, which may else abort a process that ends right behind a broadcast
+# waits for gloo's threads, which may else abort a process that ends right behind a broadcast
+torch.distributed.destroy_process_group()

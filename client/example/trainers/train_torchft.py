@@ -1,6 +1,8 @@
-"""Replica groups that come and go (torchft), each:  REPLICA_GROUP_ID=i torchrun train_torchft.py STEPS
+"""Replica groups that come and go (torchft), each:  REPLICA_GROUP_ID=i torchrun train_torchft.py
+STEPS
 
-Before: torchft_lighthouse --min_replicas 1 --bind 0.0.0.0:29510, and TORCHFT_LIGHTHOUSE=http://HOST:29510 for all groups.
+Before: torchft_lighthouse --min_replicas 1 --bind 0.0.0.0:29510, and
+TORCHFT_LIGHTHOUSE=http://HOST:29510 for all groups.
 """
 
 import os

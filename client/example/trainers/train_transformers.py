@@ -1,4 +1,6 @@
-"""torchrun --nproc-per-node 2 train_transformers.py: transformers' Trainer. Killed and started again, on any number, it goes on."""
+"""torchrun --nproc-per-node 2 train_transformers.py: transformers' Trainer. Killed and started
+again, on any number, it goes on.
+"""
 
 import os
 
@@ -39,4 +41,5 @@ trainer.train(
 (trainer.model_wrapped,) = trainer.accelerator.free_memory(
     trainer.model_wrapped
 )  # DDP holds the process group
-trainer.accelerator.end_training()  # waits for gloo's threads, which may else abort a process that ends right behind a gather
+# waits for gloo's threads, which may else abort a process that ends right behind a gather
+trainer.accelerator.end_training()

@@ -1,4 +1,5 @@
-"""python -m tokend run -c FILE: the private daemon of a config in the foreground; python -m tokend ctl …: tokctl.
+"""python -m tokend run -c FILE: the private daemon of a config in the foreground; python -m tokend
+ctl …: tokctl.
 
 The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
 """
@@ -12,8 +13,9 @@ from . import private
 from ._tokend import Error
 
 USAGE = """\
-usage: python -m tokend run -c FILE    serve a config until Ctrl-C; Loader(config=FILE) and tokctl -c FILE find it
-       python -m tokend ctl …          tokctl; with -c FILE it finds the private daemon of that config, too
+usage: python -m tokend run -c FILE    serve a config until Ctrl-C; Loader(config=FILE) and
+                                       tokctl -c FILE find it
+       python -m tokend ctl …          tokctl; with -c FILE it finds that config's private daemon
        python -m tokend daemon …       tokend itself, as it is started on a fleet
        python -m tokend.tokenize       text into shards
        python -m tokend.show           what was served, as text
@@ -61,7 +63,8 @@ def run(arguments):
     lock = private.take_lock(path)
     if lock is None:
         return fail(
-            f"{config}: its private daemon runs already, at {path}; it leaves a minute after its last session"
+            f"{config}: its private daemon runs already, at {path}; it leaves a minute after its "
+            "last session"
         )
     os.set_inheritable(lock, True)
     become(private.command(config, path, lock))

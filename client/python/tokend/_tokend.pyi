@@ -21,10 +21,25 @@ class ResourceError(Error, MemoryError): ...
 
 class Client:
     def __init__(
-        self, *, stream: str, micro_batch: int, rank: int, world: int, socket: str | None = ..., run: str | None = ..., peer: int = ...,
-        slots: int = ..., position: int | None = ..., cursor: bytes | None = ..., tag: str | None = ..., deadline_ms: int = ...,
-        connect_ms: int = ..., helper: bool = ..., absent: Callable[[], None] | None = ..., strict: bool = ...,
-    ) -> None: ...  # fmt: skip
+        self,
+        *,
+        stream: str,
+        micro_batch: int,
+        rank: int,
+        world: int,
+        socket: str | None = ...,
+        run: str | None = ...,
+        peer: int = ...,
+        slots: int = ...,
+        position: int | None = ...,
+        cursor: bytes | None = ...,
+        tag: str | None = ...,
+        deadline_ms: int = ...,
+        connect_ms: int = ...,
+        helper: bool = ...,
+        absent: Callable[[], None] | None = ...,
+        strict: bool = ...,
+    ) -> None: ...
     def answer(self, number: int, outcome: int, text: str, /) -> None: ...
     def attend(self) -> bool: ...
     def checkpoint(self, tag: str, /) -> str: ...

@@ -1,4 +1,6 @@
-"""Are the processes of a job at one place of one order? Found out where they attach, not in the loss curve."""
+"""Are the processes of a job at one place of one order? Found out where they attach, not in the
+loss curve.
+"""
 
 import os
 import socket
@@ -10,7 +12,9 @@ LINES = 3  # of what differs between two cursors
 
 
 class DisagreementError(Error):
-    """The processes of this job are not at one place of one order, or their ranks do not fit together."""
+    """The processes of this job are not at one place of one order, or their ranks do not fit
+    together.
+    """
 
 
 def _coverage(table):
@@ -20,7 +24,8 @@ def _coverage(table):
         if (rank, peer) in seen:
             return (
                 i,
-                f"rank: is rank {rank}, peer {peer}, as process {seen[rank, peer]} is: name its own rank, or its own peer",
+                f"rank: is rank {rank}, peer {peer}, as process {seen[rank, peer]} is: name its "
+                "own rank, or its own peer",
             )
         seen[rank, peer] = i
     count = [0] * min(world, len(table) + 1)
@@ -30,14 +35,17 @@ def _coverage(table):
     for rank, n in enumerate(count):
         if n != count[0] or n == 0:
             return 0, (
-                f"world: is {world}, and of the group's {len(table)} processes {n} read as rank {rank}, {count[0]} as rank 0: "
+                f"world: is {world}, and of the group's {len(table)} processes {n} read as rank "
+                f"{rank}, {count[0]} as rank 0: "
                 "every rank must be there equally often"
             )
     return None
 
 
 def _fault(table):
-    """(index, why) of the first process that does not fit, or None; why is "" for another cursor."""
+    """(index, why) of the first process that does not fit, or None; why is "" for another
+    cursor.
+    """
     for i, row in enumerate(table):
         if not row[0]:
             return i, "could not attach"
@@ -52,7 +60,9 @@ def _fault(table):
 
 
 def check(group, client, peer, error=None):
-    """Called by all processes of @group when each has attached, or could not: raises the same on all if they do not fit."""
+    """Called by all processes of @group when each has attached, or could not: raises the same on
+    all if they do not fit.
+    """
     row, more = [0] * 6, {"error": str(error)}
     if error is None:
         shape = client.shape()
@@ -62,7 +72,9 @@ def check(group, client, peer, error=None):
 
 
 def check_places(group, rank, world, peer, micro_batch):
-    """Before they attach: two that claim one place would each wait for the other's end. One that already failed calls check()."""
+    """Before they attach: two that claim one place would each wait for the other's end. One that
+    already failed calls check().
+    """
     _compare(group, [1, rank, peer, world, micro_batch, 0], {})
 
 
@@ -77,10 +89,12 @@ def _compare(group, row, more):
     if not why:
         lines = Cursor(bytes.fromhex(other["cursor"])).diff(bytes.fromhex(first["cursor"]))
         more = f" and {len(lines) - LINES} more" if len(lines) > LINES else ""
-        why = f"{'; '.join(lines[:LINES])}{more} (there | process 0, rank {table[0][1]}, host {first['host']})"
+        here = f"process 0, rank {table[0][1]}, host {first['host']}"
+        why = f"{'; '.join(lines[:LINES])}{more} (there | {here})"
     if "error" in other:
         why += f": {other['error']}"
     rank = f"rank {table[i][1]}, " if table[i][0] else ""
     raise DisagreementError(
-        f"agreement: process {i} of {group.size} ({rank}host {other['host']}, pid {other['pid']}): {why}"
+        f"agreement: process {i} of {group.size} ({rank}host {other['host']}, pid {other['pid']}): "
+        f"{why}"
     )

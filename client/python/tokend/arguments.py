@@ -24,7 +24,9 @@ def check_names(stream: Any, run: Any) -> None:
             raise TypeError(f"{what}: {name!r}, must be a text")
 
 
-NOBODY_S = 5.0  # how long a first attach waits where nobody listens: a daemon that is started together with its trainers
+# how long a first attach waits where nobody listens: a daemon that is started together with its
+# trainers
+NOBODY_S = 5.0
 
 
 def patience(deadline: float) -> int:
@@ -35,12 +37,15 @@ def patience(deadline: float) -> int:
 def check_deadline(deadline: Any) -> None:
     if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
         raise ValueError(
-            f"deadline: {deadline!r}, must be seconds, more than 0 and less than {(1 << 32) // 1000}"
+            f"deadline: {deadline!r}, must be seconds, more than 0 and less than "
+            f"{(1 << 32) // 1000}"
         )
 
 
 def unchecked_deadline(deadline: Any) -> float:
-    """deadline= where it is not checked yet: a wrong one is told to the others once they are here."""
+    """deadline= where it is not checked yet: a wrong one is told to the others once they are
+    here.
+    """
     try:
         check_deadline(deadline)
     except ValueError:
@@ -80,7 +85,8 @@ def where(start: Any) -> dict[str, Any]:
         return {} if start == "begin" else {"tag": start}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
         raise TypeError(
-            f"start: a {type(start).__name__}, must be 'begin', a position, the tag of a checkpoint, or a cursor; what state_dict() gave "
+            f"start: a {type(start).__name__}, must be 'begin', a position, the tag of a "
+            "checkpoint, or a cursor; what state_dict() gave "
             "is load_state_dict()'s to take"
         )
     return {"position": start}
@@ -91,7 +97,8 @@ def cursor_bytes(cursor: Any) -> bytes:
     if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
         return bytes(cursor)
     raise TypeError(
-        f"cursor: a {type(cursor).__name__}, must be a Cursor or its bytes; a position is seek(position=N)'s to take, a state "
+        f"cursor: a {type(cursor).__name__}, must be a Cursor or its bytes; a position is "
+        "seek(position=N)'s to take, a state "
         "load_state_dict()'s"
     )
 
@@ -109,7 +116,8 @@ def cursor_of(state: Any) -> bytes:
     if cursor is not None:
         has = f"that is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
-        f"state: must have a 'cursor' of bytes, {has}: it is not from a tokend.Loader's state_dict(); to go on from another "
+        f"state: must have a 'cursor' of bytes, {has}: it is not from a tokend.Loader's "
+        "state_dict(); to go on from another "
         "loader's place, seek(position=SAMPLES IT CONSUMED)"
     )
 
@@ -147,7 +155,8 @@ def is_cuda(device: Any) -> bool:
     name = "cpu" if device is None else str(device)
     if name.split(":")[0] not in ("cpu", "cuda"):
         raise _tokend.ArgumentError(
-            f"device: {name!r}, must be 'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with .to()"
+            f"device: {name!r}, must be 'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with "
+            ".to()"
         )
     return name != "cpu"
 
@@ -167,12 +176,14 @@ def check_view(
     if not view:
         if hold is not None:
             raise ValueError(
-                f"hold: {hold} is of use with view=True only; copies may be held as long as you like"
+                f"hold: {hold} is of use with view=True only; copies may be held as long as you "
+                "like"
             )
         return
     if isinstance(hold, bool) or not isinstance(hold, int) or hold < 1:
         raise ValueError(
-            f"hold: {hold}, must be how many batches this trainer holds at once, 1 or more, counting what autograd keeps: view=True lends "
+            f"hold: {hold}, must be how many batches this trainer holds at once, 1 or more, "
+            "counting what autograd keeps: view=True lends "
             "it the ring's own slots"
         )
     asked = {

@@ -1,4 +1,6 @@
-"""What batches are made of: torch's tensors, or NumPy's arrays where there is no torch. The same few calls for both."""
+"""What batches are made of: torch's tensors, or NumPy's arrays where there is no torch. The same
+few calls for both.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Torch:
         if version < TORCH_AT_LEAST:
             least = ".".join(map(str, TORCH_AT_LEAST))
             raise ImportError(
-                f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip install -U torch"
+                f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip "
+                "install -U torch"
             )
         self.cpu = torch.device(
             "cpu"
@@ -38,7 +41,9 @@ class Torch:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
-        """Makes (address, input_ids, labels): new int64 [b, seq], contiguous, labels right after input_ids in one allocation."""
+        """Makes (address, input_ids, labels): new int64 [b, seq], contiguous, labels right after
+        input_ids in one allocation.
+        """
         new = partial(self.module.empty, 2, b, seq, dtype=self.int64, device=self.cpu)
 
         def pair() -> tuple[int, Any, Any]:
@@ -158,13 +163,16 @@ def framework(name: str | None) -> Torch | Numpy:
 
 
 def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:
-    """(dtype, bytes) of input_ids. Refuses what cannot hold a vocabulary, which is what 16 and 32 bit tokens may be."""
+    """(dtype, bytes) of input_ids. Refuses what cannot hold a vocabulary, which is what 16 and 32
+    bit tokens may be.
+    """
     if dtype is None:
         return make.int64, 8
     name = getattr(dtype, "__name__", str(dtype).split(".")[-1])
     if name in ("int64", "int32"):
         return (make.int64, 8) if name == "int64" else (make.int32, 4)
     raise ArgumentError(
-        f"dtype: {dtype} cannot hold the vocabulary (tokens are unsigned, of 16 or 32 bits), or embeddings do not take it: "
+        f"dtype: {dtype} cannot hold the vocabulary (tokens are unsigned, of 16 or 32 bits), or "
+        "embeddings do not take it: "
         "must be int64 or int32"
     )

@@ -45,7 +45,9 @@ class Source(Protocol):
         """After an attach or a seek."""
 
     def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into(), and the rows in @tokens [b, window], a NumPy array. @fields will say where they are from."""
+        """next_into(), and the rows in @tokens [b, window], a NumPy array. @fields will say where
+        they are from.
+        """
 
     def close(self) -> None: ...
 
@@ -56,7 +58,8 @@ def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
     parts = 2 * size if cp["kind"] == "zigzag" else size
     if seq % parts:
         raise _tokend.ArgumentError(
-            f"cp: seq_len {seq} does not divide into {parts} chunks ({cp['kind']}, {size} ranks): choose a seq_len that does"
+            f"cp: seq_len {seq} does not divide into {parts} chunks ({cp['kind']}, {size} ranks): "
+            "choose a seq_len that does"
         )
     each = seq // parts
     mine = (rank, parts - 1 - rank) if cp["kind"] == "zigzag" else (rank,)
@@ -90,8 +93,9 @@ class Batches:
         self._split = not (wanted.view or wanted.tokens)
         if wanted.tokens:
             self._check_tokens(shape["masked"])
-        # The ring's reader writes labels, but where a transform or a device has the tokens that follow. Those that the tokens alone
-        # do not tell are always the reader's: where a mask forbids one, or the window ends.
+        # The ring's reader writes labels, but where a transform or a device has the tokens that
+        # follow. Those that the tokens alone do not tell are always the reader's: where a mask
+        # forbids one, or the window ends.
         ignores = shape["masked"] or self.window <= self.seq
         self._writes = (
             self._split
@@ -185,16 +189,20 @@ class Batches:
     def _check_tokens(self, masked: bool) -> None:
         if self.window <= self.seq:
             raise _tokend.ArgumentError(
-                f"tokens: this stream has extra: 0, so its windows of {self.window} tokens do not contain the last label: set extra: 1 in "
+                f"tokens: this stream has extra: 0, so its windows of {self.window} tokens do not "
+                "contain the last label: set extra: 1 in "
                 "the daemon's config, or take input_ids and labels"
             )
         if masked and not self.wanted.loss_mask:
             raise _tokend.ArgumentError(
-                "tokens: this stream has a loss mask, which tokens alone do not show: ask for loss_mask=True too, or take labels"
+                "tokens: this stream has a loss mask, which tokens alone do not show: ask for "
+                "loss_mask=True too, or take labels"
             )
 
     def _empty(self, *shape: int, dtype: Any) -> Any:
-        """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the step; torch keeps it until then."""
+        """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the
+        step; torch keeps it until then.
+        """
         if self.wanted.device is None:
             return self.make.empty(*shape, dtype=dtype)
         return self.make.module.empty(shape, dtype=dtype, device=self.make.cpu, pin_memory=True)
@@ -282,7 +290,9 @@ class Batches:
         return input_ids, labels
 
     def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into() where what was taken may turn out to be of no use: then it is given back, and this loader stops."""
+        """next_into() where what was taken may turn out to be of no use: then it is given back, and
+        this loader stops.
+        """
         if self._failed is not None:
             raise self._failed
         client, source = self.client, self.source

@@ -1,9 +1,10 @@
 """An operator's requests, carried out by all processes of a job at the same step.
 
-About once a second the processes find, by one small all-reduce that nobody waits for, whether any of their daemons shows a
-request: launched at one call of control(), read at the next, and at which call the next one is due is agreed on by the same
-all-reduce. If there is a request, its number arrives at all of them at the same call, and from there on they go together:
-one fetches the request, all look whether they stand at one place, all carry it out, all look whether all did.
+About once a second the processes find, by one small all-reduce that nobody waits for, whether any
+of their daemons shows a request: launched at one call of control(), read at the next, and at which
+call the next one is due is agreed on by the same all-reduce. If there is a request, its number
+arrives at all of them at the same call, and from there on they go together: one fetches the
+request, all look whether they stand at one place, all carry it out, all look whether all did.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any
 
 from ._tokend import DONE, FAILED, NOTED, Error
 
-# A process that never calls control() must not stop the others. So the first meetings are waited for only so long, and carry no
-# request: who came late to the first one, when the others had given up, finds that out at the second.
+# A process that never calls control() must not stop the others. So the first meetings are waited
+# for only so long, and carry no request: who came late to the first one, when the others had given
+# up, finds that out at the second.
 MEETINGS = 2
 FIRST_WAIT_S = 10.0
 OFF = 1 << 62  # instead of calls to the next look: this process has given up
 NOT_ALL = "not every process of its group has called control()"
-EVERY_S = 1.0  # from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
+# from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
+EVERY_S = 1.0
 EVERY_CALLS = 64  # at most, as steps may become slow
 EDITS = ("mix", "skip")
 PLACE = (
@@ -46,7 +49,8 @@ def _parse(args: str) -> dict[str, Any]:
 class Request:
     """What an operator asked for, as control() returns it.
 
-    kind       "mix", "skip": carried out already; "checkpoint", "drain", "rescale": for the trainer to carry out
+    kind       "mix", "skip": carried out already; "checkpoint", "drain", "rescale": for the trainer
+               to carry out
     args       a dict: weights and at, samples, tag, world and micro
     acts_from  the position from which the order is another (mix, skip)
     error      why it was not carried out (then nothing was changed, on no rank), or None
@@ -71,7 +75,9 @@ class Request:
         return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
 
     def done(self, text: str = "") -> None:
-        """The model is saved: has the daemon write the cursor under the request's tag, if it has one, and tells the operator."""
+        """The model is saved: has the daemon write the cursor under the request's tag, if it has
+        one, and tells the operator.
+        """
         if self._answered:
             return
         client = self._control.client
@@ -133,7 +139,9 @@ class Control:
             warnings.warn(f"tokend: request {number}: cannot answer: {error}", stacklevel=3)
 
     def finish(self, exception=None):
-        """What the trainer was given is done, even if it forgot to say so; not if @exception came in between."""
+        """What the trainer was given is done, even if it forgot to say so; not if @exception came
+        in between.
+        """
         request, self._open = self._open, None
         if request is None or request._answered:
             return
@@ -193,7 +201,9 @@ class Control:
         self._launched = self._calls, now
 
     def _arrived(self):
-        """Waits for what was launched, like for any collective. The first times not for ever: see MEETINGS."""
+        """Waits for what was launched, like for any collective. The first times not for ever: see
+        MEETINGS.
+        """
         if self._met < MEETINGS:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
@@ -264,7 +274,10 @@ class Control:
         writes = group.index == next(i for i, row in enumerate(table) if row[1] == self.daemon)
         request = Request(self, number, kind, args, shown == number, writes)
         if any(row[2] for row in table):
-            request.error = "carried out before by some of the processes, when the others were not of their group"
+            request.error = (
+                "carried out before by some of the processes, "
+                "when the others were not of their group"
+            )
         else:
             request.error = self._apart(table)
         if request.error is None:
@@ -277,7 +290,8 @@ class Control:
             for field, here, first in zip(PLACE, row[3:], table[0][3:], strict=True):
                 if here != first:
                     return (
-                        f"{field}: {here} at process {i}, {first} at process 0: the ranks are not at one place, "
+                        f"{field}: {here} at process {i}, {first} at process 0: the ranks are not "
+                        "at one place, "
                         "all of them must call control() equally often and at the same step"
                     )
         return None
@@ -294,7 +308,8 @@ class Control:
         first = failed[0] if failed else differ[0]
         why = group.share(
             error
-            or "its edit of the cursor gave another one than process 0's: do the daemons' configs differ?",
+            or "its edit of the cursor gave another one than process 0's: "
+            "do the daemons' configs differ?",
             first,
         )
         if len(failed) < group.size:

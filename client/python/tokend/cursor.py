@@ -61,10 +61,11 @@ def named_weights(weights: Any) -> dict[str, float]:
 
 
 class Cursor:
-    """Where a run is: identity of the stream, position, mix and what is announced of it. Immutable; equal ones have equal bytes.
+    """Where a run is: identity of the stream, position, mix and what is announced of it. Immutable;
+    equal ones have equal bytes.
 
-    The edits return a new cursor and refuse what cannot be with ArgumentError, which says what would be right. None of them
-    touches a loader: seek() there afterwards, on all ranks.
+    The edits return a new cursor and refuse what cannot be with ArgumentError, which says what
+    would be right. None of them touches a loader: seek() there afterwards, on all ranks.
     """
 
     __slots__ = ("_bytes", "_shown")
@@ -134,7 +135,9 @@ class Cursor:
 
     @property
     def segments(self) -> list[dict[str, Any]]:
-        """The mix in force, then those that are announced: dicts of start, pending and weights (shares by name)."""
+        """The mix in force, then those that are announced: dicts of start, pending and weights
+        (shares by name).
+        """
         names = self.datasets
         shown = []
         for segment in self._show()["segments"]:
@@ -168,16 +171,22 @@ class Cursor:
         return Cursor(_tokend.cursor_rewind(self._bytes, index(position)))
 
     def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
-        """New weights by name from @at on; default: as soon as can be. Replaces what was announced."""
+        """New weights by name from @at on; default: as soon as can be. Replaces what was
+        announced.
+        """
         weights = named_weights(weights)
         return Cursor(_tokend.cursor_mix(self._bytes, list(weights), list(weights.values()), at))
 
     def add(self, name: str, like: Cursor | bytes) -> Cursor:
-        """With dataset @name as cursor @like has it, e.g. loader.fresh(); a mix then gives it weight."""
+        """With dataset @name as cursor @like has it, e.g. loader.fresh(); a mix then gives it
+        weight.
+        """
         return Cursor(_tokend.cursor_add(self._bytes, bytes(like), name))
 
     def remove(self, name: str, at: int | None = None) -> Cursor:
-        """Without weight for @name from @at on (default: as soon as can be); the others keep their ratio."""
+        """Without weight for @name from @at on (default: as soon as can be); the others keep their
+        ratio.
+        """
         return Cursor(_tokend.cursor_remove(self._bytes, name, at))
 
     # ---- as a value ----

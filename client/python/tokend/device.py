@@ -1,8 +1,9 @@
 """Batches on a GPU, copied there one ahead so that the step never waits.
 
-The ring is registered with the driver (client/lib/pin.h); the whole slot goes to the device as it lies there, 2 or 4 bytes a token,
-on a stream of its own, is widened there, and goes back to the daemon when the event behind its copy has passed. A batch that
-was copied ahead is not taken: cursor, commit(), seek() and control() know nothing of it, and after a seek it is dropped.
+The ring is registered with the driver (client/lib/pin.h); the whole slot goes to the device as it
+lies there, 2 or 4 bytes a token, on a stream of its own, is widened there, and goes back to the
+daemon when the event behind its copy has passed. A batch that was copied ahead is not taken:
+cursor, commit(), seek() and control() know nothing of it, and after a seek it is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 @functools.cache
 def _exchange() -> Any:
-    """The driver's call for it, made with the interpreter's lock held: it is shorter than giving that away."""
+    """The driver's call for it, made with the interpreter's lock held: it is shorter than giving
+    that away.
+    """
     try:
         return ctypes.PyDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
     except (OSError, AttributeError):  # no driver, or one of before graphs
@@ -30,8 +33,9 @@ def _exchange() -> Any:
 
 @contextlib.contextmanager
 def relaxed() -> Iterator[None]:
-    """What torch does for us in here (it allocates, makes and asks events) may be done while another thread captures a graph,
-    which otherwise is refused, and spoils that graph."""
+    """What torch does for us in here (it allocates, makes and asks events) may be done while
+    another thread captures a graph, which otherwise is refused, and spoils that graph.
+    """
     exchange, mode = _exchange(), ctypes.c_int(RELAXED)
     changed = exchange is not None and exchange(ctypes.byref(mode)) == 0
     try:
@@ -42,12 +46,15 @@ def relaxed() -> Iterator[None]:
 
 
 def named(device: Any) -> Any:
-    """The torch.device, with its number: "cuda" is the current one, now, whatever becomes current later."""
+    """The torch.device, with its number: "cuda" is the current one, now, whatever becomes current
+    later.
+    """
     import torch
 
     if not torch.cuda.is_available():
         raise ArgumentError(
-            f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install another torch"
+            f"device: {device}, but torch {torch.__version__} sees no GPU: say 'cpu', or install "
+            "another torch"
         )
     try:
         number = torch.device(device).index
@@ -68,8 +75,9 @@ class Cuda:
         self.torch: Any = torch
         self.device = named(device)
         self.number: int = self.device.index
-        # Torch hands the same 32 streams of a priority out again and again; those of this one are hardly anybody's, so that no
-        # graph is captured on ours, and nobody's work keeps our copies waiting.
+        # Torch hands the same 32 streams of a priority out again and again; those of this one are
+        # hardly anybody's, so that no graph is captured on ours, and nobody's work keeps our copies
+        # waiting.
         self.side = torch.cuda.Stream(self.device, priority=-1)
         self.stream: int = self.side.cuda_stream
         self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
@@ -99,28 +107,41 @@ class Cuda:
 
 
 class Feed:
-    """Takes batches from a client (_tokend.Client) and has them on the device. It lives as long as the client.
+    """Takes batches from a client (_tokend.Client) and has them on the device. It lives as long as
+    the client.
 
-    next() is an Error while the caller's stream is being captured into a graph; captures elsewhere do not mind it.
+    next() is an Error while the caller's stream is being captured into a graph; captures elsewhere
+    do not mind it.
     """
 
     def __init__(
-        self, client: Any, shape: dict[str, Any], device: Any, dtype: Any = None, gpu: Any = None, split: bool = False
-    ) -> None:  # fmt: skip
-        """shape: the client's; dtype: torch.int64, or torch.int32 for tokens of 2 bytes. Where the ring cannot be registered, a
-        RuntimeWarning says why, once, and copies are slower. ArgumentError: no such device, a dtype that cannot hold tokens.
+        self,
+        client: Any,
+        shape: dict[str, Any],
+        device: Any,
+        dtype: Any = None,
+        gpu: Any = None,
+        split: bool = False,
+    ) -> None:
+        """shape: the client's; dtype: torch.int64, or torch.int32 for tokens of 2 bytes. Where the
+        ring cannot be registered, a RuntimeWarning says why, once, and copies are slower.
+        ArgumentError: no such device, a dtype that cannot hold tokens.
 
-        split: next() gives [2, b, seq_len], contiguous input_ids and the tokens that follow each, or [1, b, seq_len] where those do
-        not tell the labels: a stream with a loss mask, or extra: 0. Otherwise it gives the windows, [b, window]."""
+        split: next() gives [2, b, seq_len], contiguous input_ids and the tokens that follow each,
+        or [1, b, seq_len] where those do not tell the labels: a stream with a loss mask, or extra:
+        0. Otherwise it gives the windows, [b, window].
+        """
         self._client, self._gpu, self._split = client, gpu or Cuda(device), split
         self._dtype = self._gpu.int64 if dtype is None else dtype
         self._shape: tuple[int, int, int, int, int] | None = None
         self._seen: Any = None  # the parts of it that are widened
-        self._stored: Any = None  # the slot as it is in the ring; copies and widenings take turns at it on the side stream
+        # the slot as it is in the ring; copies and widenings take turns at it on the side stream
+        self._stored: Any = None
         self._wide: Any = (
             None  # of the batch that comes next, if the client says that it was copied
         )
-        self._spare: Any = None  # for the next one to be copied: what can fail for want of memory is done before the copy
+        # for the next one to be copied: what can fail for want of memory is done before the copy
+        self._spare: Any = None
         self._event: Any = None  # behind its widening
         self._warned = False
         self.begin(shape)
@@ -135,7 +156,8 @@ class Feed:
             return
         if wanted[2] == 4 and self._dtype != self._gpu.int64:
             raise ArgumentError(
-                f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks there: take int64"
+                f"dtype: {self._dtype} cannot hold every token of 4 bytes, which nobody checks "
+                "there: take int64"
             )
         with relaxed():
             self._stored = self._gpu.empty(
@@ -175,9 +197,9 @@ class Feed:
     def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
         """(tokens, what take() returned), or None at the end.
 
-        tokens: int64 (or dtype), [b, window] or split, on the device, new for each batch, in order with the caller's current stream.
-        take: a call of the client's next_into(0, …), with places for all that is small and stays with the CPU, none for tokens.
-        Errors are the client's.
+        tokens: int64 (or dtype), [b, window] or split, on the device, new for each batch, in order
+        with the caller's current stream. take: a call of the client's next_into(0, …), with places
+        for all that is small and stays with the CPU, none for tokens. Errors are the client's.
         """
         with relaxed():
             return self._next(take)
@@ -185,7 +207,8 @@ class Feed:
     def _next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
         if self._gpu.capturing():
             raise Error(
-                "next: this stream is being captured into a graph: take the batch before, and copy it to a tensor that the graph reads"
+                "next: this stream is being captured into a graph: take the batch before, and copy "
+                "it to a tensor that the graph reads"
             )
         if (
             not self._client.copied()

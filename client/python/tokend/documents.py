@@ -1,6 +1,8 @@
-"""Files of text as documents, read in pieces of about PIECE_BYTES: whole documents each, so that memory depends on no file's size.
+"""Files of text as documents, read in pieces of about PIECE_BYTES: whole documents each, so that
+memory depends on no file's size.
 
-A piece knows where it begins (input, offset, line): reading from there gives the same documents again.
+A piece knows where it begins (input, offset, line): reading from there gives the same documents
+again.
 """
 
 import dataclasses
@@ -30,7 +32,8 @@ class Piece:
     offset: int  # in what the file holds unpacked; of parquet: rows
     line: int  # those before it; of parquet: rows
     paths: list  # of text: one a document
-    contents: object  # of text: a list of bytes; of jsonl: bytes, whole lines; of parquet: a list of strings
+    # of text: a list of bytes; of jsonl: bytes, whole lines; of parquet: a list of strings
+    contents: object
     kind: str
     done: int = 0  # bytes of the inputs, as they lie on disk, up to its end
     error: str = None  # instead of contents: what is wrong there
@@ -50,7 +53,8 @@ def source_of(path):
     kind = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}.get(os.path.splitext(name)[1])
     if kind is None or (kind == "parquet" and packing):
         raise Error(
-            f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet"
+            f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in "
+            ".parquet"
         )
     if status.st_size == 0:
         raise Error(f"{path}: is empty: leave it out")
@@ -164,7 +168,8 @@ def _check_unchanged(source, file):
 
 def _too_long(where, bytes_):
     return Error(
-        f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split it (split -C 16M)"
+        f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split "
+        "it (split -C 16M)"
     )
 
 
@@ -344,7 +349,8 @@ def pieces(sources, field, index=0, offset=0, line=0):
 
 
 def invalid(error):
-    return f"invalid UTF-8 (byte {error.object[error.start]:#04x}): must be UTF-8: convert it (iconv -t UTF-8)"
+    byte = error.object[error.start]
+    return f"invalid UTF-8 (byte {byte:#04x}): must be UTF-8: convert it (iconv -t UTF-8)"
 
 
 def _decoded(path, contents, line):
@@ -378,7 +384,8 @@ def _of_line(where, line, field):
         raise Error(f"{where}: broken JSON: {error}") from None
     if not isinstance(value, dict):
         raise Error(
-            f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON object"
+            f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON "
+            "object"
         )
     if field not in value:
         raise Error(
@@ -390,7 +397,8 @@ def _of_line(where, line, field):
             text.encode()
         except UnicodeEncodeError as error:
             raise Error(
-                f'{where}: field "{field}" has half a surrogate pair, \\u{ord(text[error.start]):04x}, which is no text'
+                f'{where}: field "{field}" has half a surrogate pair, '
+                f"\\u{ord(text[error.start]):04x}, which is no text"
             ) from None
     return text
 

@@ -1,4 +1,6 @@
-"""The processes of a job, as far as the loader talks to them: a few numbers, over a torch.distributed group of the CPU."""
+"""The processes of a job, as far as the loader talks to them: a few numbers, over a
+torch.distributed group of the CPU.
+"""
 
 import json
 import sys
@@ -11,9 +13,10 @@ PATIENCE_S = 1800.0  # gloo's own
 
 _own = None  # weak references to torch.distributed's group of all, and to the one we made beside it
 
-# gloo's thread lets go of a collective a little later than wait() returns. Who is the last to needs Python's lock, to let go of the
-# tensors' Python halves, and a thread that waits for it in a process that ends is made to abort. So it is not the last one: what we
-# began is kept until Python is gone, but for so many newer ones.
+# gloo's thread lets go of a collective a little later than wait() returns. Who is the last to needs
+# Python's lock, to let go of the tensors' Python halves, and a thread that waits for it in a
+# process that ends is made to abort. So it is not the last one: what we began is kept until Python
+# is gone, but for so many newer ones.
 _kept = deque(maxlen=16)
 
 
@@ -31,9 +34,11 @@ def processes():
 
 
 def of_all(patience=PATIENCE_S):
-    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders of a process share it.
+    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders
+    of a process share it.
 
-    patience: seconds to wait for the others, then Error."""
+    patience: seconds to wait for the others, then Error.
+    """
     global _own
     distributed = _distributed()
     if distributed is None or distributed.get_world_size() == 1:
@@ -48,7 +53,9 @@ def of_all(patience=PATIENCE_S):
 
 
 def over(group):
-    """A Group to talk over; None: this process is alone, or knows of no others. TypeError if that is no group of its own."""
+    """A Group to talk over; None: this process is alone, or knows of no others. TypeError if that
+    is no group of its own.
+    """
     if group is None:
         return None
     if not hasattr(
@@ -71,7 +78,8 @@ class Group:
 
         self._distributed, self._torch, self._group = distributed, torch, group
         self.size, self.index = group.size(), group.rank()
-        # Who gives up what it launched is out of step with the others in that group, so that is one for nothing else.
+        # Who gives up what it launched is out of step with the others in that group, so that is one
+        # for nothing else.
         self._beside = _own[2]() if _own is not None and _own[1]() is group else group
         self._everyone = (
             weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None

@@ -1,14 +1,16 @@
 """Who this process is in its job, as its launcher tells.
 
-Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The inner one's ranks are the job's, and they
-inherit the environment of the outer one. So the first of these that tells both numbers is believed:
+Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The inner
+one's ranks are the job's, and they inherit the environment of the outer one. So the first of these
+that tells both numbers is believed:
 
     torch.distributed  if it is initialised
     jax.distributed    if it is initialised
     torchrun           RANK, WORLD_SIZE
     Open MPI           OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
     PMI                PMI_RANK, PMI_SIZE: mpiexec of MPICH, Intel MPI, Cray
-    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is set without it, too, where one process runs
+    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is set without
+                       it, too, where one process runs
 """
 
 from __future__ import annotations
@@ -85,19 +87,23 @@ def _of_environment() -> Place | None:
 
 
 def check_halves() -> None:
-    """No launcher tells both numbers. One that tells one of them has started several processes, and each would take all rows."""
+    """No launcher tells both numbers. One that tells one of them has started several processes, and
+    each would take all rows.
+    """
     for launcher, names in ENVIRONMENTS.items():
         values = [os.environ.get(name, "") for name in names]
         if (
             any(values) and launcher != "Slurm"
         ):  # Slurm's batch script has a SLURM_PROCID, and is alone
             raise ValueError(
-                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: set both to numbers, or pass rank= and world="
+                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: set both to numbers, or pass "
+                "rank= and world="
             )
     rank = os.environ.get("PMIX_RANK", "")
     if rank not in ("", "0"):  # a program alone under Open MPI is rank 0, too
         raise ValueError(
-            f"PMIX_RANK={rank!r}: this is one of several processes, but no launcher says how many: pass rank= and world="
+            f"PMIX_RANK={rank!r}: this is one of several processes, but no launcher says how many: "
+            "pass rank= and world="
         )
 
 

@@ -1,4 +1,6 @@
-"""What batches hold, as type checkers see it: by the framework, and by what the loader was asked for."""
+"""What batches hold, as type checkers see it: by the framework, and by what the loader was asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Batch(Rows[Array], Generic[Array]):
 
 
 class RequestedBatch(Batch[Array], Requestable[Array], Generic[Array]):
-    """One micro-batch of a loader that was asked for more. Only what was asked for is there, e.g. cu_seqlens with documents=True."""
+    """One micro-batch of a loader that was asked for more. Only what was asked for is there, e.g.
+    cu_seqlens with documents=True.
+    """
 
 
 class TokensBatch(Rows[Array], Requestable[Array], Generic[Array]):

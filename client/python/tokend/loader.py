@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
@@ -15,9 +15,10 @@ from . import _tokend, agreement, arguments, arrays, dataset, job, private
 from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control, Request
-from .cursor import Cursor, named_weights
+from .cursor import Cursor
 from .kinds import B, Batch, Options, RequestedBatch, RequestOptions, TokensBatch, ViewBatch
 from .passes import Pass, Prefetched, prefetched as holding
+from .positioned import Positioned
 
 if TYPE_CHECKING:
     from .kinds import NDArray, Tensor
@@ -25,169 +26,235 @@ if TYPE_CHECKING:
 Torch = Literal["torch"]
 Numpy = Literal["numpy"]
 Yes = Literal[True]
-SAME = object()  # seek()'s group unless another one is named
 
 
-class Loader(Generic[B]):
-    """Micro-batches of one stream for one data-parallel rank: an endless iterator (or one with an end) of dicts.
+class Loader(Positioned, Generic[B]):
+    """Micro-batches of one stream for one data-parallel rank: an endless iterator (or one with an
+    end) of dicts.
 
     stream       its name in the daemon's config
     micro_batch  rows of a batch
-    socket       where the daemon listens; default $TOKEND_SOCKET, else the socket of a daemon that this user started without root
-                 ($XDG_RUNTIME_DIR/tokend/tokend.sock or /tmp/tokend-UID/tokend.sock), else /run/tokend/tokend.sock
-    config       instead: a config file; a private daemon is started for it if none serves it, also in mid-run
+    socket       where the daemon listens; default $TOKEND_SOCKET, else the socket of a daemon that
+                 this user started without root ($XDG_RUNTIME_DIR/tokend/tokend.sock or
+                 /tmp/tokend-UID/tokend.sock), else /run/tokend/tokend.sock
+    config       instead: a config file; a private daemon is started for it if none serves it, also
+                 in mid-run
     run          names the job; default the launcher's token (torchrun, Slurm), else "default"
-    rank, world  default from mesh, torch.distributed, jax.distributed, or the environment of torchrun, Open MPI, PMI or Slurm's
-                 srun, the first that tells both; otherwise a job of one. See tokend.job
-    mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard, ep…) say which rank this is, the
-                 others (tp, cp, pp, …) who reads the same; nothing else has to be said of parallelism. See tokend.mesh
-    peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a mesh knows it
+    rank, world  default from mesh, torch.distributed, jax.distributed, or the environment of
+                 torchrun, Open MPI, PMI or Slurm's srun, the first that tells both; otherwise a job
+                 of one. See tokend.job
+    mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard,
+                 ep…) say which rank this is, the others (tp, cp, pp, …) who reads the same; nothing
+                 else has to be said of parallelism. See tokend.mesh
+    peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a
+                 mesh knows it
     slots        batches of read-ahead; 0: the daemon's choice
     start        "begin", a position, the tag of a checkpoint ("TAG" or "RUN/TAG"), or a cursor
-    deadline     seconds to look for a daemon that was lost, and to wait for one that is starting, or that refuses for now because
-                 others hold its memory or connections; warns after 2, 10 and 60 s. Where nobody listens at all, the constructor
-                 waits for 5 s
+    deadline     seconds to look for a daemon that was lost, and to wait for one that is starting,
+                 or that refuses for now because others hold its memory or connections; warns after
+                 2, 10 and 60 s. Where nobody listens at all, the constructor waits for 5 s
     framework    "torch" or "numpy"; default torch if it is installed
-    dtype        of input_ids: int64 (default) or int32. A token that does not fit is an ArgumentError that names it
-    device       "cpu", or "cuda[:N]": input_ids, labels, loss_mask, position_ids and cu_seqlens are made there (tokend.device);
-                 what says where rows are from stays in the CPU's memory
-    group        a torch.distributed group of the CPU (gloo) that holds every process of the job that reads this stream: all
-                 data ranks, and the tensor-, pipeline- and context-parallel peers of each. Default: if rank and world
-                 come from a mesh or torch.distributed, a group of all its processes, made here; else none
-    agree        compare over the group, here and at every seek, that all begin at one cursor and every rank is there equally
-                 often; else DisagreementError on all. This makes the constructor and seek() calls that all processes make
-                 together. The constructor waits up to `deadline` for all of them, seek() and load_state_dict() 30 minutes; after
-                 5 s a warning names the ranks that are missing. False: for jobs whose ranks attach at different times; then a
-                 group must be named if wanted
-    documents    add what attention over packed documents asks for; the stream must have `documents: true`
+    dtype        of input_ids: int64 (default) or int32. A token that does not fit is an
+                 ArgumentError that names it
+    device       "cpu", or "cuda[:N]": input_ids, labels, loss_mask, position_ids and cu_seqlens are
+                 made there (tokend.device); what says where rows are from stays in the CPU's memory
+    group        a torch.distributed group of the CPU (gloo) that holds every process of the job
+                 that reads this stream: all data ranks, and the tensor-, pipeline- and
+                 context-parallel peers of each. Default: if rank and world come from a mesh or
+                 torch.distributed, a group of all its processes, made here; else none
+    agree        compare over the group, here and at every seek, that all begin at one cursor and
+                 every rank is there equally often; else DisagreementError on all. This makes the
+                 constructor and seek() calls that all processes make together. The constructor
+                 waits up to `deadline` for all of them, seek() and load_state_dict() 30 minutes;
+                 after 5 s a warning names the ranks that are missing. False: for jobs whose ranks
+                 attach at different times; then a group must be named if wanted
+    documents    add what attention over packed documents asks for; the stream must have `documents:
+                 true`
     loss_mask    add loss_mask
     provenance   add epoch, window, shard and offset
-    cp           "zigzag" or "contiguous": only this context-parallel rank's slice of each row, by the mesh's dim cp; without a mesh
-                 (rank, size, kind). Zigzag: of 2·size chunks, those numbered rank and 2·size − 1 − rank
-    transform    a pure function of one row, f(tokens, position, rng) → row of the same length: see tokend.transform
-    workers      so many processes that transform ahead of the trainer, in the very same order; 0: in this one. The function is
-                 then sent there, so it is one of a module's top level. The daemon reads for them as for other ranks, and for
-                 this process too, which keeps the place
-    view         batches are lent without a copy, for experts: see tokend.view. A batch then has tokens, uint16 or uint32 as stored,
-                 [micro_batch, seq_len + extra], instead of input_ids and labels, with provenance and documents if wanted; a
-                 forked child that looks at one crashes, as it does not have the memory
-    hold         with view: of the last so many batches any may be held when the next one is taken, and none older, which is a
-                 HeldError that names the depth needed; so is a ring that is not deeper than that, here and at a seek
-    tokens       unsplit windows: a batch then has tokens, int64 (or dtype) [micro_batch, seq_len + extra], and padding, bool
-                 [micro_batch], True in padding rows, instead of input_ids and labels. Refused where the stream has extra: 0; a stream
-                 with a loss mask needs loss_mask=True too
-    prefetched   for a loop that takes batches ahead of its step: how many it holds that it has not trained on when it saves. The
-                 state is then that of the batch before the last so many taken; commit() is refused. 1 for nanoGPT's loop
-    record       a directory: what is taken is recorded there, a file a process, 16 bytes a row; `tokctl verify` proves from
-                 these files that nothing was repeated, lost or altered. What was committed counts, from the first commit() on
-    strict       True: if another process reads for this stream, run, world, rank and peer, wait for its end up to `deadline`, then
-                 raise a RefusedError that names both pids. False: both take the same samples and warn. Default: True under a
-                 launcher if the run has a name, otherwise False
+    cp           "zigzag" or "contiguous": only this context-parallel rank's slice of each row, by
+                 the mesh's dim cp; without a mesh (rank, size, kind). Zigzag: of 2·size chunks,
+                 those numbered rank and 2·size − 1 − rank
+    transform    a pure function of one row, f(tokens, position, rng) → row of the same length: see
+                 tokend.transform
+    workers      so many processes that transform ahead of the trainer, in the very same order; 0:
+                 in this one. The function is then sent there, so it is one of a module's top level.
+                 The daemon reads for them as for other ranks, and for this process too, which keeps
+                 the place
+    view         batches are lent without a copy, for experts: see tokend.view. A batch then has
+                 tokens, uint16 or uint32 as stored, [micro_batch, seq_len + extra], instead of
+                 input_ids and labels, with provenance and documents if wanted; a forked child that
+                 looks at one crashes, as it does not have the memory
+    hold         with view: of the last so many batches any may be held when the next one is taken,
+                 and none older, which is a HeldError that names the depth needed; so is a ring that
+                 is not deeper than that, here and at a seek
+    tokens       unsplit windows: a batch then has tokens, int64 (or dtype) [micro_batch, seq_len +
+                 extra], and padding, bool [micro_batch], True in padding rows, instead of input_ids
+                 and labels. Refused where the stream has extra: 0; a stream with a loss mask needs
+                 loss_mask=True too
+    prefetched   for a loop that takes batches ahead of its step: how many it holds that it has not
+                 trained on when it saves. The state is then that of the batch before the last so
+                 many taken; commit() is refused. 1 for nanoGPT's loop
+    record       a directory: what is taken is recorded there, a file a process, 16 bytes a row;
+                 `tokctl verify` proves from these files that nothing was repeated, lost or altered.
+                 What was committed counts, from the first commit() on
+    strict       True: if another process reads for this stream, run, world, rank and peer, wait for
+                 its end up to `deadline`, then raise a RefusedError that names both pids. False:
+                 both take the same samples and warn. Default: True under a launcher if the run has
+                 a name, otherwise False
 
-    A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same shape: the tokens that follow, or
-    -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and dataset, int64
-    [micro_batch], the number of each row in the whole run and the index of its dataset in `datasets`, both -1 for the
-    padding rows behind the end of a finite stream. All tensors are contiguous and new for each batch; none is a view of another.
+    A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same
+    shape: the tokens that follow, or
+    -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and
+     dataset, int64
+    [micro_batch], the number of each row in the whole run and the index of its dataset in
+    `datasets`, both -1 for the padding rows behind the end of a finite stream. All tensors are
+    contiguous and new for each batch; none is a view of another.
 
-    documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each document and each row;
-    cu_seqlens, int32 [n + 1], where the n documents of the batch begin in input_ids.flatten(), and its length; and
-    max_seqlen, the length of the longest, an int. Labels are as ever: the last of a document is the next one's first token.
-    loss_mask=True: loss_mask, float32 [micro_batch, seq_len], 0 where the label is -100, else 1. provenance=True: epoch, window,
-    shard (in its dataset's sorted list) and offset (of the first token in the shard), int64 [micro_batch], -1 in padding rows.
-    cp=: input_ids, labels, loss_mask and position_ids (0, 1, … of the row if there are no documents) are this rank's slice,
-    [micro_batch, seq_len / size]; cu_seqlens and max_seqlen stay those of the full rows.
+    documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each
+    document and each row; cu_seqlens, int32 [n + 1], where the n documents of the batch begin in
+    input_ids.flatten(), and its length; and max_seqlen, the length of the longest, an int. Labels
+    are as ever: the last of a document is the next one's first token. loss_mask=True: loss_mask,
+    float32 [micro_batch, seq_len], 0 where the label is -100, else 1. provenance=True: epoch,
+    window, shard (in its dataset's sorted list) and offset (of the first token in the shard), int64
+    [micro_batch], -1 in padding rows. cp=: input_ids, labels, loss_mask and position_ids (0, 1, …
+    of the row if there are no documents) are this rank's slice, [micro_batch, seq_len / size];
+    cu_seqlens and max_seqlen stay those of the full rows.
 
-    state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state is the same bytes on
-    all ranks, and any number of ranks can go on from it. One thread takes batches; others may ask for the state meanwhile.
+    state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state
+    is the same bytes on all ranks, and any number of ranks can go on from it. One thread takes
+    batches; others may ask for the state meanwhile.
 
-    `for batch in loader` ends where a finite stream ends; the next `for` begins again at position 0. A state saved at the end is
-    loaded as the end: the first `for` then has no batches, and warns.
+    `for batch in loader` ends where a finite stream ends; the next `for` begins again at position
+    0. A state saved at the end is loaded as the end: the first `for` then has no batches, and
+    warns.
 
-    Errors are tokend.Error's, each one line that names what is wrong and what to do: ArgumentError (a ValueError), ConnectError
-    (a ConnectionError), RefusedError, DataError, DisagreementError, TransformError, WorkerError, ForkedError in a forked
-    child, which makes a loader of its own.
+    Errors are tokend.Error's, each one line that names what is wrong and what to do: ArgumentError
+    (a ValueError), ConnectError (a ConnectionError), RefusedError, DataError, DisagreementError,
+    TransformError, WorkerError, ForkedError in a forked child, which makes a loader of its own.
     """
 
-    # What kind of batch it gives, for type checkers: the more special first. Where the arguments are not literals, any.
+    # What kind of batch it gives, for type checkers: the more special first. Where the arguments
+    # are not literals, any.
 
     # fmt: off
     @overload
     def __init__(
         self: Loader[TokensBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, tokens: Yes, **options: Unpack[RequestOptions],
+        framework: Numpy, tokens: Yes,
+        **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[TokensBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, tokens: Yes, **options: Unpack[RequestOptions],
+        framework: Torch | None = None, tokens: Yes,
+        **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[ViewBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, view: Yes, **options: Unpack[RequestOptions],
+        framework: Numpy, view: Yes,
+        **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[ViewBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, view: Yes, **options: Unpack[RequestOptions],
+        framework: Torch | None = None, view: Yes,
+        **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, documents: Yes, loss_mask: bool = False, provenance: bool = False, **options: Unpack[Options],
+        framework: Numpy, documents: Yes, loss_mask: bool = False, provenance: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, documents: Yes, loss_mask: bool = False, provenance: bool = False, **options: Unpack[Options],
+        framework: Torch | None = None, documents: Yes,
+        loss_mask: bool = False, provenance: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, loss_mask: Yes, documents: bool = False, provenance: bool = False, **options: Unpack[Options],
+        framework: Numpy, loss_mask: Yes, documents: bool = False, provenance: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, loss_mask: Yes, documents: bool = False, provenance: bool = False, **options: Unpack[Options],
+        framework: Torch | None = None, loss_mask: Yes,
+        documents: bool = False, provenance: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, provenance: Yes, documents: bool = False, loss_mask: bool = False, **options: Unpack[Options],
+        framework: Numpy, provenance: Yes, documents: bool = False, loss_mask: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, provenance: Yes, documents: bool = False, loss_mask: bool = False, **options: Unpack[Options],
+        framework: Torch | None = None, provenance: Yes,
+        documents: bool = False, loss_mask: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[Batch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[Options],
+        framework: Numpy,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[Batch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[Options],
+        framework: Torch | None = None,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
         framework: str | None = None, documents: bool = False, loss_mask: bool = False,
-        provenance: bool = False, tokens: bool = False, view: bool = False, **options: Unpack[Options],
+        provenance: bool = False, tokens: bool = False, view: bool = False,
+        **options: Unpack[Options],
     ) -> None: ...
     # fmt: on
 
     def __init__(
-        self, stream: str, micro_batch: int, *, socket: str | os.PathLike[str] | None = None, config: str | os.PathLike[str] | None = None,
-        run: str | None = None, rank: int | None = None, world: int | None = None, mesh: Any = None, peer: int = 0,
-        slots: int = 0, start: Any = "begin", deadline: float = 300.0, framework: str | None = None, dtype: Any = None,
-        device: Any = None, group: Any = None, agree: bool = True, documents: bool = False, loss_mask: bool = False,
-        provenance: bool = False, cp: Any = None, transform: Callable[..., Any] | None = None, workers: int = 0, view: bool = False,
-        hold: int | None = None, record: str | os.PathLike[str] | None = None, tokens: bool = False,
-        prefetched: int = 0, strict: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        stream: str,
+        micro_batch: int,
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
+        run: str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        mesh: Any = None,
+        peer: int = 0,
+        slots: int = 0,
+        start: Any = "begin",
+        deadline: float = 300.0,
+        framework: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        group: Any = None,
+        agree: bool = True,
+        documents: bool = False,
+        loss_mask: bool = False,
+        provenance: bool = False,
+        cp: Any = None,
+        transform: Callable[..., Any] | None = None,
+        workers: int = 0,
+        view: bool = False,
+        hold: int | None = None,
+        record: str | os.PathLike[str] | None = None,
+        tokens: bool = False,
+        prefetched: int = 0,
+        strict: bool | None = None,
+    ) -> None:
         self._client: Any = None
         self._control: Any = None
         self._source: Source | None = None
@@ -213,12 +280,18 @@ class Loader(Generic[B]):
             }
             self._session |= {"deadline_ms": max(1, round(deadline * 1000)), **reach}
             self._client = _tokend.Client(
-                micro_batch=micro_batch, rank=self._rank, world=self._world, strict=arguments.strict(strict, run),
-                **arguments.where(start), **self._session,
-            )  # fmt: skip
+                micro_batch=micro_batch,
+                rank=self._rank,
+                world=self._world,
+                strict=arguments.strict(strict, run),
+                **arguments.where(start),
+                **self._session,
+            )
 
         def begin() -> None:
-            """Whatever may be wrong in this process alone is found in here: the others are waiting to be told."""
+            """Whatever may be wrong in this process alone is found in here: the others are waiting
+            to be told.
+            """
             nonlocal run
             arguments.check_names(stream, run)
             arguments.check_deadline(deadline)
@@ -300,7 +373,9 @@ class Loader(Generic[B]):
         go: Callable[[], None],
         patience: float = groups.PATIENCE_S,
     ) -> None:
-        """go() on all processes, and then a look whether they fit. One that fails says so to the others first."""
+        """go() on all processes, and then a look whether they fit. One that fails says so to the
+        others first.
+        """
         asked = self._asks(together)
         if asked:
             together.meet(patience)  # type: ignore[union-attr]
@@ -345,8 +420,9 @@ class Loader(Generic[B]):
     # ---- batches ----
 
     def __iter__(self) -> Iterator[B]:
-        """A pass from here to the stream's end, if it has one. After next() has said that the end is reached, a new pass begins again
-        at position 0, with its first batch."""
+        """A pass from here to the stream's end, if it has one. After next() has said that the end
+        is reached, a new pass begins again at position 0, with its first batch.
+        """
         dataset.check_who_iterates()
         return Pass(self)
 
@@ -361,7 +437,9 @@ class Loader(Generic[B]):
         return batch  # type: ignore[no-any-return]
 
     def _begin_again(self) -> None:
-        """At position 0. Each process does so for itself, when it asks for the first batch of another pass."""
+        """At position 0. Each process does so for itself, when it asks for the first batch of
+        another pass.
+        """
         self._control.finish()
         self._batches = None
         if self._ahead is not None:
@@ -375,13 +453,17 @@ class Loader(Generic[B]):
         self._measure()
 
     def _begun(self, cursor: bytes | None) -> None:
-        """The client has gone to @cursor. None: to where it was, so what is taken and not trained on yet stays so."""
+        """The client has gone to @cursor. None: to where it was, so what is taken and not trained
+        on yet stays so.
+        """
         self._ended = False
         if self._ahead is not None and cursor is not None:
             self._ahead.begin()
 
     def __len__(self) -> int:
-        """Batches this rank gets in all from where it attached or last seeked; only finite streams have a length."""
+        """Batches this rank gets in all from where it attached or last seeked; only finite streams
+        have a length.
+        """
         dataset.check_who_asks(self)
         batches = self._measured()
         if dataset.is_lightning() and (batches.length is None or batches.begin > 0):
@@ -396,141 +478,15 @@ class Loader(Generic[B]):
     def __bool__(self) -> bool:
         return True
 
-    # ---- where we are ----
-
-    def state_dict(self) -> dict[str, bytes]:
-        """{"cursor": bytes}: before the first batch, too, and from any thread."""
-        return {"cursor": self._client.cursor()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what state_dict() gave, on any rank of any world; with a group all its processes do so together.
-
-        ArgumentError if it is no loader's state, RefusedError if it is of another stream (names the field).
-        """
-        self._go(lambda: arguments.cursor_of(state_dict))
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def world(self) -> int:
-        """How many data-parallel ranks there are."""
-        return self._world
-
-    @property
-    def cursor(self) -> Cursor:
-        """The same as a Cursor, to look at and to edit."""
-        return Cursor(self._client.cursor())
-
-    def fresh(self) -> Cursor:
-        """The Cursor at the stream's beginning, with all datasets that the daemon's config has now."""
-        return Cursor(self._client.stream())
-
-    @property
-    def position(self) -> int:
-        """The first sample of the run that no rank has taken (or committed) yet."""
-        return self._client.position()
-
-    @property
-    def taken(self) -> int:
-        """The position behind the last batch taken, over all ranks: what commit() takes."""
-        return self._measured().taken
-
-    @property
-    def fingerprint(self) -> int:
-        """A number that is equal on all ranks at one step, or they are not of one job."""
-        return self._client.fingerprint()
-
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the datasets, by the index in batches."""
-        return self._client.datasets()
-
-    def commit(self, next: int | None = None) -> None:
-        """For trainers that fetch ahead: all batches up to the one behind which `taken` was @next have been trained on.
-
-        Default: all that were taken. From the first call on, the state is that of the committed place.
-        """
-        if self._ahead is not None:
-            raise _tokend.ArgumentError(
-                f"commit: prefetched={self._ahead.n} commits by itself: make the loader without one of them"
-            )
-        self._client.commit(self.taken if next is None else next)
-
-    def checkpoint(self, tag: str) -> str:
-        """Has the daemon write the cursor durably under @tag; returns where. RefusedError: it could not, e.g. the disk is full."""
-        if not isinstance(tag, str):
-            raise TypeError(f"tag: {tag!r}, must be a text")
-        return self._client.checkpoint(tag)
-
-    # ---- going elsewhere ----
-
-    def seek(
-        self, cursor: Cursor | bytes | None = None, *, position: int | None = None, rank: int | None = None, world: int | None = None,
-        micro_batch: int | None = None, group: Any = SAME,
-    ) -> None:  # fmt: skip
-        """Goes on from another cursor or position (default: from here), as another rank, or with other batches.
-
-        With a group all its processes do so together, and are compared as when they attached. group: the processes that go
-        on; default those of before, but none where the world becomes another, as nobody can know who stays.
-        """
-
-        def to() -> bytes | None:
-            if cursor is not None and position is not None:
-                raise ValueError("cursor, position: give one of them")
-            if position is not None:
-                return _tokend.cursor_seek(self._client.cursor(), position)
-            return None if cursor is None else arguments.cursor_bytes(cursor)
-
-        self._go(to, rank, world, micro_batch, group)
-
-    def _go(
-        self, to: Callable[[], bytes | None], rank: int | None = None, world: int | None = None, micro_batch: int | None = None,
-        group: Any = SAME,
-    ) -> None:  # fmt: skip
-        """@to is called where what it raises is told to the others."""
-        rank = self._rank if rank is None else rank
-        world = self._world if world is None else world
-        micro_batch = self._micro if micro_batch is None else micro_batch
-        self._control.finish()  # it speaks of the place that we leave
-        control, alone = self._control, self._alone
-        if group is not SAME:
-            control, alone = control.over(groups.over(group)), group is not None or world == 1
-        elif world != self._world:
-            control, alone = control.over(None), max(world, groups.processes()) == 1
-
-        def go() -> None:
-            going, former = to(), self._batches
-            if self._asks(control.group):  # one may seek while another makes its loader
-                agreement.check_places(control.group, rank, world, self._peer, micro_batch)
-            self._batches = None  # from here on batches may be of another shape, and no longer fit into the former one's memory
-            try:
-                self._client.seek(going, rank, world, micro_batch)
-            except _tokend.Error:
-                self._batches = former
-                raise
-            self._rank, self._world, self._micro = rank, world, micro_batch
-            self._begun(going)
-            self._measure()  # before the others are asked: whatever they say, this is where we are
-
-        self._in_agreement(control.group, go)
-        self._control, self._alone = control, alone
-
-    def set_mix(self, weights: Mapping[str, float]) -> int:
-        """New weights by dataset name, the same call on all ranks; returns the position from which they act."""
-        weights = named_weights(weights)
-        acts_from = self._client.set_mix(list(weights), list(weights.values()))
-        self._measure()
-        return acts_from
-
     # ---- an operator's word ----
 
     def control(self) -> Request | None:
-        """Carries out what an operator asked for with tokctl (mix, skip, checkpoint, drain, rescale); None, or a Request.
+        """Carries out what an operator asked for with tokctl (mix, skip, checkpoint, drain,
+        rescale); None, or a Request.
 
-        Called after every step by every process of the job. The processes look at each other about once a second (if steps
-        take less, at least every 16 steps), by an all-reduce of 16 bytes that nobody waits for.
+        Called after every step by every process of the job. The processes look at each other about
+        once a second (if steps take less, at least every 16 steps), by an all-reduce of 16 bytes
+        that nobody waits for.
 
             for batch in loader:
                 train(batch)
@@ -539,15 +495,18 @@ class Loader(Generic[B]):
                     save(model, loader), request.done()
                 if loader.should_stop: break
 
-        A request that fails changes nothing on any rank: it is returned with `error`, and training goes on. Without
-        done(), the next control() or close() takes the request for done. Where there are several processes the loader must
-        know their group; one that never calls control() leaves the others without, not stuck.
+        A request that fails changes nothing on any rank: it is returned with `error`, and training
+        goes on. Without done(), the next control() or close() takes the request for done. Where
+        there are several processes the loader must know their group; one that never calls control()
+        leaves the others without, not stuck.
         """
         if self._control.group is None and not self._alone:
             self._client.position()  # closed, or in a forked child: that comes first
             raise _tokend.ArgumentError(
-                f"control: rank {self._rank} of {self._world} in a job of {max(self._world, groups.processes())} processes, and the "
-                "loader was given no group of them: pass group=, a gloo group of all that read this stream"
+                f"control: rank {self._rank} of {self._world} in a job of "
+                f"{max(self._world, groups.processes())} processes, and the "
+                "loader was given no group of them: pass group=, a gloo group of all that read "
+                "this stream"
             )
         request = self._control.step()
         if request is not None:
@@ -562,13 +521,15 @@ class Loader(Generic[B]):
     # ---- the rest ----
 
     def stats(self) -> dict[str, float]:
-        """Numbers of this process since the loader was made; Throughput makes shares and rates of them for a logger.
+        """Numbers of this process since the loader was made; Throughput makes shares and rates of
+        them for a logger.
 
         batches, tokens  taken in all by this process; a row counts with all of its window
         waited_s         seconds that next() waited for the daemon or for workers, in all
         next_s           seconds inside next(), in all: waiting, copying, transforms
         reattached       times the daemon was lost and found; lost_wakes: 0 in a sound system
-        pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means that copies are slower
+        pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means
+                         that copies are slower
         """
         shape = self._client.shape()
         stats = {
@@ -587,7 +548,9 @@ class Loader(Generic[B]):
         return {**stats, "next_s": self._inside}
 
     def close(self) -> None:
-        """Gives everything back; batches stay. Workers end. What an operator asked for last is taken for done."""
+        """Gives everything back; batches stay. Workers end. What an operator asked for last is
+        taken for done.
+        """
         if self._source is not None:
             self._source.close()
         if self._client is None:
@@ -598,7 +561,8 @@ class Loader(Generic[B]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Loader: is a session of this process, which cannot be copied or pickled: make one in the process that "
+            "Loader: is a session of this process, which cannot be copied or pickled: make one in "
+            "the process that "
             "reads; state_dict() can be"
         )
 

@@ -1,7 +1,8 @@
 """Waits until every process of a group comes: makes its loader, or seeks.
 
-torch.distributed.new_group() and the first collective block for gloo's 30 minutes if a process does not come, and then raise an error
-that does not say who. So each process announces itself in the default store first, and looks there for the others.
+torch.distributed.new_group() and the first collective block for gloo's 30 minutes if a process does
+not come, and then raise an error that does not say who. So each process announces itself in the
+default store first, and looks there for the others.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from ._tokend import Error
 WARN_S = 5.0
 LONGEST_PAUSE_S = 0.25  # between two looks; each asks the store for the keys of all
 NAMED = 8  # ranks in a message
-REMEDY = "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
+REMEDY = (
+    "all processes of the job make a loader, seek and load a state together; "
+    "for a loader of this process alone pass rank=0, world=1"
+)
 
 
 def _default_store() -> Any:
-    """torch.distributed's store, or None: torch has no public way to ask for it, or it cannot be asked for a key without waiting."""
+    """torch.distributed's store, or None: torch has no public way to ask for it, or it cannot be
+    asked for a key without waiting.
+    """
     module = sys.modules.get("torch.distributed.distributed_c10d")
     ask = getattr(module, "_get_default_store", None)
     store = ask() if ask is not None else None
@@ -72,8 +78,9 @@ class _Meeting:
 
 
 def meet(group: Any, seconds: float) -> None:
-    """Called by each process of @group (None: by all of torch.distributed's). Warns after 5 s who is missing; raises Error after
-    @seconds."""
+    """Called by each process of @group (None: by all of torch.distributed's). Warns after 5 s who
+    is missing; raises Error after @seconds.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

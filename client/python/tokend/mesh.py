@@ -1,16 +1,18 @@
 """Which data rank a process of a DeviceMesh is, and which of those that read the same.
 
-A dim's name is taken apart at "_". It is a *data* dim if one of the parts is among DATA: its ranks read different rows.
-Expert-parallel ranks do, too: ep, dp_shard_mod_ep and dp_shard_in_ep are data dims. All other dims (tp, cp, pp, whatever else
-there is) are *peers*: they read the same rows. A dim with parts of both (dp_cp, dp_shard_cp) is several dims in one,
-and what its ranks read cannot be told: it is refused. So is a mesh without any dim that is known.
+A dim's name is taken apart at "_". It is a *data* dim if one of the parts is among DATA: its ranks
+read different rows. Expert-parallel ranks do, too: ep, dp_shard_mod_ep and dp_shard_in_ep are data
+dims. All other dims (tp, cp, pp, whatever else there is) are *peers*: they read the same rows. A
+dim with parts of both (dp_cp, dp_shard_cp) is several dims in one, and what its ranks read cannot
+be told: it is refused. So is a mesh without any dim that is known.
 
-The data rank counts through the data dims in the mesh's order, the last one fastest; the peer number through the others.
-A slice of a mesh (mesh["dp_shard"], or one flattened) does as well as the mesh: a slice's peers outside of it have
-slices of their own, which are told apart by their least global rank.
+The data rank counts through the data dims in the mesh's order, the last one fastest; the peer
+number through the others. A slice of a mesh (mesh["dp_shard"], or one flattened) does as well as
+the mesh: a slice's peers outside of it have slices of their own, which are told apart by their
+least global rank.
 
-Not visible in names: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its sparse one take in cp, and tp. With
-cp or tp there, pass the mesh of "batch", or rank= and world=.
+Not visible in names: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its sparse one
+take in cp, and tp. With cp or tp there, pass the mesh of "batch", or rank= and world=.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def _kind(name: str, names: tuple[str, ...]) -> str | None:
     parts = set(name.lower().split("_"))
     if parts & DATA and parts & PEER:
         raise ArgumentError(
-            f"mesh: dim {name!r} of {names} holds data ranks and their peers in one: pass the mesh with its dims apart, or its "
+            f"mesh: dim {name!r} of {names} holds data ranks and their peers in one: pass the mesh "
+            "with its dims apart, or its "
             "slice of the data dims, or rank= and world="
         )
     return "data" if parts & DATA else "peer" if parts & PEER else None
@@ -77,13 +80,15 @@ def _kinds(mesh: Any) -> tuple[tuple[str, ...], list[str | None]]:
     if not names:
         if mesh.mesh.ndim != 1:
             raise ArgumentError(
-                f"mesh: its {mesh.mesh.ndim} dims have no names, so what they are for is not known: name them (mesh_dim_names=)"
+                f"mesh: its {mesh.mesh.ndim} dims have no names, so what they are for is not "
+                "known: name them (mesh_dim_names=)"
             )
         return ("dp",), ["data"]
     kinds = [_kind(name, names) for name in names]
     if not any(kinds):
         raise ArgumentError(
-            f"mesh: none of its dims {names} is known: call those whose ranks read different rows dp, dp_replicate, dp_shard, fsdp, "
+            f"mesh: none of its dims {names} is known: call those whose ranks read different rows "
+            "dp, dp_replicate, dp_shard, fsdp, "
             "… or pass rank= and world="
         )
     return names, kinds

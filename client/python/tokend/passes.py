@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class Pass:
     """What iter(loader) returns: the loader's batches until the stream ends.
 
-    It has no close(): `yield from loader` calls that of its iterator when the generator is left early, and would close the loader.
-    A pass that begins after this process saw the end begins again at position 0, but only when its first batch is taken: until then
-    the state is that of the end. No other process is asked: all of them come here at the same step.
+    It has no close(): `yield from loader` calls that of its iterator when the generator is left
+    early, and would close the loader. A pass that begins after this process saw the end begins
+    again at position 0, but only when its first batch is taken: until then the state is that of the
+    end. No other process is asked: all of them come here at the same step.
     """
 
     __slots__ = ("_begun_at", "_loader", "_number")
@@ -55,7 +56,8 @@ class Pass:
     def _warn(self) -> None:
         self._begun_at = -1  # once
         warnings.warn(
-            f"tokend: this pass has no batches: the loader was at the stream's end, position {self._loader.taken}, when it began; "
+            "tokend: this pass has no batches: the loader was at the stream's end, position "
+            f"{self._loader.taken}, when it began; "
             "the next pass begins again at position 0",
             stacklevel=3,
         )
@@ -77,9 +79,11 @@ class Prefetched:
         self._client.commit(self._client.taken())
 
     def take(self, batches: Batches) -> Any:
-        """A batch, or None for the end, which is where the loop trains on another one of those that it holds.
+        """A batch, or None for the end, which is where the loop trains on another one of those that
+        it holds.
 
-        If the commit fails, as the record cannot be written, the batch is kept: the next call commits again, and returns it.
+        If the commit fails, as the record cannot be written, the batch is kept: the next call
+        commits again, and returns it.
         """
         if not self._kept:
             self._kept.append(batches.take())
@@ -92,6 +96,7 @@ class Prefetched:
 def prefetched(n: Any, client: Any) -> Prefetched | None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ArgumentError(
-            f"prefetched: {n!r}, must be the number of batches that the loop holds untrained when it saves, or 0"
+            f"prefetched: {n!r}, must be the number of batches that the loop holds untrained when "
+            "it saves, or 0"
         )
     return Prefetched(n, client) if n else None

@@ -1,10 +1,13 @@
-"""Which of the processes that read the same rows this one is, where a trainer names the data rank alone."""
+"""Which of the processes that read the same rows this one is, where a trainer names the data rank
+alone.
+"""
 
 from . import group as groups
 
 
 def among_all(rank):
-    """(peer, group): the number of this process among those with its data @rank, and a gloo group of all; (0, None) if alone.
+    """(peer, group): the number of this process among those with its data @rank, and a gloo group
+    of all; (0, None) if alone.
 
     Called by all processes of torch.distributed together.
     """

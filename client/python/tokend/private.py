@@ -1,10 +1,13 @@
-"""A daemon of one's own, where none serves the config: one per config and user, gone a minute after its last session.
+"""A daemon of one's own, where none serves the config: one per config and user, gone a minute after
+its last session.
 
-A client that finds nobody at its socket calls the Starter of its config, at the beginning as in mid-run. The lock beside the
-socket says who starts: whoever takes it hands it over to the daemon with its birth, and the daemon keeps it until it ends,
-however that comes about. So there is one daemon, and none is started beside one that starts, serves or leaves. The daemon is
-a process of its own session: neither Ctrl-C nor the end of the trainer that started it takes it from the others. What lies
-beside the socket (lock, log) it removes when it leaves; after a kill the next one takes it over.
+A client that finds nobody at its socket calls the Starter of its config, at the beginning as in
+mid-run. The lock beside the socket says who starts: whoever takes it hands it over to the daemon
+with its birth, and the daemon keeps it until it ends, however that comes about. So there is one
+daemon, and none is started beside one that starts, serves or leaves. The daemon is a process of its
+own session: neither Ctrl-C nor the end of the trainer that started it takes it from the others.
+What lies beside the socket (lock, log) it removes when it leaves; after a kill the next one takes
+it over.
 """
 
 import contextlib
@@ -35,13 +38,16 @@ OTHERS = (
     "STATE_DIRECTORY",
 )
 
-# A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while we hold it.
+# A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while
+# we hold it.
 _no_fork = threading.RLock()
 os.register_at_fork(
     before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release
 )
 
-_children = {}  # by socket: (process, its log, where its part of that begins); for reaping, and to say why one failed
+# by socket: (process, its log, where its part of that begins); for reaping, and to say why one
+# failed
+_children = {}
 
 
 def _is_running(path):
@@ -50,7 +56,9 @@ def _is_running(path):
 
 
 def program(name):
-    """Where one of our programs is: $TOKEND_BIN, beside the package, in the build tree it stands in, or on PATH."""
+    """Where one of our programs is: $TOKEND_BIN, beside the package, in the build tree it stands
+    in, or on PATH.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     places = [
         os.environ.get("TOKEND_BIN"),
@@ -65,7 +73,8 @@ def program(name):
     found = shutil.which(name)
     if found is None:
         raise Error(
-            f"config: {name} is neither beside the package nor on PATH: install it, or set TOKEND_BIN to its directory"
+            f"config: {name} is neither beside the package nor on PATH: install it, or set "
+            "TOKEND_BIN to its directory"
         )
     return found
 
@@ -94,7 +103,8 @@ def make_directory():
             pass
         except OSError as error:
             raise Error(
-                f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, for the daemon's socket"
+                f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, "
+                "for the daemon's socket"
             ) from None
         with contextlib.suppress(FileNotFoundError):  # the last daemon in it has just left
             status = os.lstat(path)
@@ -106,8 +116,11 @@ def make_directory():
 
 
 def socket_of(config):
-    """Where the private daemon of @config, an absolute path, listens. Error: the file cannot be read."""
-    # A config that was edited is another one: its readers must not meet a daemon that still serves the former text.
+    """Where the private daemon of @config, an absolute path, listens. Error: the file cannot be
+    read.
+    """
+    # A config that was edited is another one: its readers must not meet a daemon that still serves
+    # the former text.
     try:
         with open(config, "rb") as text:
             key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:KEY_DIGITS]
@@ -117,7 +130,9 @@ def socket_of(config):
 
 
 def configured(config):
-    """The socket that the config names, if a daemon answers there and serves this very file; else None."""
+    """The socket that the config names, if a daemon answers there and serves this very file; else
+    None.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TOKEND_SOCKET"}
     asked = subprocess.run(
         [program("tokctl"), "status", "-c", config, "--json"],
@@ -136,7 +151,9 @@ def configured(config):
 
 
 def take_lock(path):
-    """The lock beside a socket, a descriptor; None: a daemon has it, or who is about to start one."""
+    """The lock beside a socket, a descriptor; None: a daemon has it, or who is about to start
+    one.
+    """
     lock = path + ".lock"
     while True:
         make_directory()
@@ -184,7 +201,9 @@ def _look_after(path):
 
 
 class Starter:
-    """Called where nobody listens at the socket @path: sees to it that a daemon for @config will. Does not wait for it."""
+    """Called where nobody listens at the socket @path: sees to it that a daemon for @config will.
+    Does not wait for it.
+    """
 
     def __init__(self, config, path):
         self._config, self._path = config, path
@@ -219,7 +238,9 @@ class Starter:
 
 
 def attach(config, deadline, attach):
-    """attach(socket, connect_ms, absent) to a daemon that serves @config: the configured one, else a private one."""
+    """attach(socket, connect_ms, absent) to a daemon that serves @config: the configured one, else
+    a private one.
+    """
     config = os.path.realpath(config)
     patience = max(1, round(deadline * 1000))
     found = configured(config)
@@ -230,5 +251,8 @@ def attach(config, deadline, attach):
     try:
         return attach(path, connect_ms=patience, absent=Starter(config, path))
     except ConnectError as error:
-        text = f"config: the daemon for {config} did not answer within {deadline:g} s; its log is {path}.log"
+        text = (
+            f"config: the daemon for {config} did not answer within {deadline:g} s; "
+            f"its log is {path}.log"
+        )
         raise ConnectError(text) from error

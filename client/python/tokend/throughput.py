@@ -1,4 +1,6 @@
-"""What a trainer's own logger is given: tokens, and how much of the time went to waiting for them."""
+"""What a trainer's own logger is given: tokens, and how much of the time went to waiting for
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Throughput:
-    """Of one loader, between two calls: for adapters, or for `wandb.log({**losses, **throughput()})` in one's own loop.
+    """Of one loader, between two calls: for adapters, or for `wandb.log({**losses,
+    **throughput()})` in one's own loop.
 
     Called, it gives the numbers since the last call (since it was made), a dict of floats:
 
@@ -18,7 +21,8 @@ class Throughput:
       tokend/tokens_per_second  of all data ranks
       tokend/wait_seconds       that this process waited for data
       tokend/wait_share         the same, of the time that went by: 0 is a trainer that never waits
-      tokend/data_share         of the time that went by, what was spent in next(): waiting, copying, transforms
+      tokend/data_share         of the time that went by, what was spent in next(): waiting,
+                                copying, transforms
     """
 
     def __init__(self, loader: Loader) -> None:

@@ -1,14 +1,16 @@
-"""A user's transform: a pure function of one row, f(tokens, position, rng) → a row of the same length.
+"""A user's transform: a pure function of one row, f(tokens, position, rng) → a row of the same
+length.
 
 tokens    NumPy int64 [window] (seq_len + extra), may be changed in place; not to be kept
 position  int, the number of the row in the whole run
-rng       a numpy.random.Generator over Philox, its key derive(seed, 7, position) of the order, its counter 0: the same numbers
-          for the same row, whichever process asks, however often. (NumPy keeps bit streams for ever; how a distribution
-          is made of them may change between its versions.) It is one object, begun anew for each row: draw from it in
-          the call
+rng       a numpy.random.Generator over Philox, its key derive(seed, 7, position) of the order, its
+          counter 0: the same numbers for the same row, whichever process asks, however often.
+          (NumPy keeps bit streams for ever; how a distribution is made of them may change between
+          its versions.) It is one object, begun anew for each row: draw from it in the call
 
-What comes back is an integer array of the same length, of tokens ≥ 0. A transform cannot change which positions there are, so
-cursor, seek, rescale and replay stay exact. Document boundaries and loss masks are those of the row as it was stored.
+What comes back is an integer array of the same length, of tokens ≥ 0. A transform cannot change
+which positions there are, so cursor, seek, rescale and replay stay exact. Document boundaries and
+loss masks are those of the row as it was stored.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ TAG = 7  # of derive()
 
 
 class TransformError(_tokend.Error):
-    """A transform raised, or returned no row. `position`, `dataset`, `shard` and `offset` say on which one; the cursor is
-    before the batch."""
+    """A transform raised, or returned no row. `position`, `dataset`, `shard` and `offset` say on
+    which one; the cursor is before the batch.
+    """
 
     position: int
     dataset: str
@@ -42,7 +45,8 @@ class Row:
 
     def error(self, why: str) -> TransformError:
         error = TransformError(
-            f"transform: {why} (position {self.position}, dataset {self.dataset}, shard {self.shard} of its sorted list, offset "
+            f"transform: {why} (position {self.position}, dataset {self.dataset}, shard "
+            f"{self.shard} of its sorted list, offset "
             f"{self.offset}): the cursor is before this batch"
         )
         for name, value in vars(self).items():
@@ -85,7 +89,8 @@ class Transform:
             return "returned None, must return the row"
         made = numpy.asarray(made)
         if made.shape != like.shape:
-            return f"returned shape {list(made.shape)}, must be {list(like.shape)}: rows keep their length"
+            shapes = f"{list(made.shape)}, must be {list(like.shape)}"
+            return f"returned shape {shapes}: rows keep their length"
         if made.dtype.kind not in "iu":
             return f"returned {made.dtype}, must be integers"
         made = made.astype(numpy.int64, copy=False)
@@ -94,7 +99,9 @@ class Transform:
         return made
 
     def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
-        """To each row of @tokens [b, window], in place. @fields: where they are from, as batch.FIELDS has it."""
+        """To each row of @tokens [b, window], in place. @fields: where they are from, as
+        batch.FIELDS has it.
+        """
         position, dataset, _, _, shard, offset = fields
         for i, at in enumerate(position):
             if at >= 0:  # no padding

@@ -1,10 +1,12 @@
 """Batches lent without a copy: a tensor that is the slot itself. Loader(view=True, hold=N).
 
-For trainers that know how long they hold batches: when the next one is taken, of the last `hold` ones any may be held still,
-and none older, for a ring is filled in its order. That counts what autograd keeps (an embedding saves its ids until backward),
-and what shares the memory, such as slices and .numpy(). The slot goes back to the daemon when the last tensor over it is gone,
-in whichever thread. Tokens are as they are stored: uint16 or uint32, which torch's embedding does not take:
-widen them where you need them. Do not write to them. A forked child does not have the memory: to look at one there is a crash.
+For trainers that know how long they hold batches: when the next one is taken, of the last `hold`
+ones any may be held still, and none older, for a ring is filled in its order. That counts what
+autograd keeps (an embedding saves its ids until backward), and what shares the memory, such as
+slices and .numpy(). The slot goes back to the daemon when the last tensor over it is gone, in
+whichever thread. Tokens are as they are stored: uint16 or uint32, which torch's embedding does not
+take: widen them where you need them. Do not write to them. A forked child does not have the memory:
+to look at one there is a crash.
 """
 
 from __future__ import annotations

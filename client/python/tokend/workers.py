@@ -1,12 +1,15 @@
 """Processes that transform rows ahead of the trainer, in exactly the order that one process would.
 
-Worker j of n is an ordinary session as rank j·world + r of n·world (order.md, 6): its m-th batch is the trainer's (m·n + j)-th, so
-taking one from each in turn is the order. A worker puts its batch into a slot of memory that both have mapped, and says so on
-a socket; the trainer copies it and gives the slot back. The trainer's own session goes on beside them, one batch for each,
-without copying tokens: place, requests, records and provenance are its, and what a worker gives has to be at its place.
+Worker j of n is an ordinary session as rank j·world + r of n·world (order.md, 6): its m-th batch is
+the trainer's (m·n + j)-th, so taking one from each in turn is the order. A worker puts its batch
+into a slot of memory that both have mapped, and says so on a socket; the trainer copies it and
+gives the slot back. The trainer's own session goes on beside them, one batch for each, without
+copying tokens: place, requests, records and provenance are its, and what a worker gives has to be
+at its place.
 
-A worker lives as long as its socket: it ends when the trainer closes it or is gone, by whatever death. Workers are started as
-programs, not forked, and import the trainer's main module only if the transform is defined there.
+A worker lives as long as its socket: it ends when the trainer closes it or is gone, by whatever
+death. Workers are started as programs, not forked, and import the trainer's main module only if the
+transform is defined there.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ NOBODY = -1
 READY = struct.Struct("<cQQq")  # "R", generation, slot, position of row 0
 FREE = struct.Struct("<cQQ")  # "F", generation, slot
 PATIENCE_S = 3.0  # for a worker to leave by itself
-PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from tokend.workers import main; main()"
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from tokend.workers import main; main()"
+)
 MESSAGE_BYTES = 256 * 1024  # at most; a cursor has 96 KiB
 
 _is_worker = False
@@ -50,7 +56,8 @@ def _preparation(transform: Any) -> tuple[bytes, dict]:
         pickled = pickle.dumps(transform)
     except Exception as error:
         raise _tokend.ArgumentError(
-            f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at the top level of a module, or workers=0"
+            f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at "
+            "the top level of a module, or workers=0"
         ) from None
     needs: dict[str, Any] = {"sys_argv": sys.argv}
     if (
@@ -68,7 +75,8 @@ def _preparation(transform: Any) -> tuple[bytes, dict]:
             main.get("init_main_from_path", __file__)
         ):  # "<stdin>" is not
             raise _tokend.ArgumentError(
-                f"transform: {transform!r} is not in a file, worker processes cannot import it: put it into a module, or workers=0"
+                f"transform: {transform!r} is not in a file, worker processes cannot import it: "
+                "put it into a module, or workers=0"
             )
         needs.update(main)
     return pickled, needs
@@ -86,9 +94,19 @@ class _Worker:
             with open(self.memory, "wb", closefd=False) as file:
                 file.write(task)
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), str(self.memory), json.dumps(sys.path)],
-                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), self.memory), env={"OMP_NUM_THREADS": "1", **os.environ},
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    PROGRAM,
+                    str(theirs.fileno()),
+                    str(self.memory),
+                    json.dumps(sys.path),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self.memory),
+                env={"OMP_NUM_THREADS": "1", **os.environ},
+            )
         except OSError as error:
             self.connection.close()
             os.close(self.memory)
@@ -119,7 +137,8 @@ class _Worker:
         if code is not None and code < 0:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         return WorkerError(
-            f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its state"
+            f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its "
+            "state"
         )
 
 
@@ -150,14 +169,17 @@ def _end(owner: int, workers: list[_Worker]) -> None:
 
 
 class Workers:
-    """The source of batches that @n processes transform. @session: the arguments of their _tokend.Client but rank, world and start."""
+    """The source of batches that @n processes transform. @session: the arguments of their
+    _tokend.Client but rank, world and start.
+    """
 
     def __init__(
         self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int
     ) -> None:
         if _is_worker:
             raise WorkerError(
-                'workers: this is a worker itself: put what the program does under if __name__ == "__main__":'
+                "workers: this is a worker itself: put what the program does under if __name__ == "
+                '"__main__":'
             )
         self._numpy, self._client, self._n = needs_numpy(), client, n
         self._generation = self._next = 0
@@ -242,7 +264,8 @@ class Workers:
         here = NOBODY if taken is None else int(fields[0][0])
         if position != here:
             raise _tokend.ProtocolError(
-                f"workers: {worker.what} is at position {position}, {here} is due: report this, seek to go on"
+                f"workers: {worker.what} is at position {position}, {here} is due: report this, "
+                "seek to go on"
             )
         if worker.map is None:
             raise _closed()
@@ -354,7 +377,9 @@ def _portable(error: Exception) -> Exception:
 
 
 def _leave_with(parent: int) -> None:
-    """A worker that waits for a daemon, or is lost in a transform, must not outlive its trainer either."""
+    """A worker that waits for a daemon, or is lost in a transform, must not outlive its trainer
+    either.
+    """
     import threading
 
     def watch() -> None:

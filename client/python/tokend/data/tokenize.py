@@ -3,9 +3,10 @@
     python -m tokend.tokenize web/*.jsonl.zst -o /data/web --tokenizer tokenizer.json
     python -m tokend.tokenize books/ -o /data/books --tokenizer gpt2.tiktoken --resume > tokend.yaml
 
-A .txt file is a document, a line of .jsonl is one (its --field), and so is a row of .parquet; .txt and .jsonl may be .gz or .zst.
-Behind each document stands the EOS. All shards but the last hold --shard-tokens tokens; the bytes are the same for any number of
-workers. What looks like a special token in the text is encoded as text. At the end, a config for what was written is on stdout.
+A .txt file is a document, a line of .jsonl is one (its --field), and so is a row of .parquet; .txt
+and .jsonl may be .gz or .zst. Behind each document stands the EOS. All shards but the last hold
+--shard-tokens tokens; the bytes are the same for any number of workers. What looks like a special
+token in the text is encoded as text. At the end, a config for what was written is on stdout.
 """
 
 import argparse
@@ -99,7 +100,9 @@ def _work(piece):
 
 @dataclasses.dataclass
 class Done:
-    """What the whole shards hold, and where the text behind them begins: within a piece, of which some tokens are in them already."""
+    """What the whole shards hold, and where the text behind them begins: within a piece, of which
+    some tokens are in them already.
+    """
 
     shards: int = 0
     input: int = 0
@@ -154,12 +157,14 @@ class Output:
         run = self._load(RUN)
         if run is None:
             raise Error(
-                f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give another directory"
+                f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give "
+                "another directory"
             )
         for key, now in self.run.items():
             if run.get(key) != now:
                 raise Error(
-                    f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, in another directory"
+                    f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, "
+                    "in another directory"
                 )
         with contextlib.suppress(TypeError):  # of another version
             self.done = Done(**(self._load(DONE) or {}))
@@ -171,7 +176,8 @@ class Output:
         size = os.stat(path).st_size if os.path.exists(path) else 0
         if size != self.size and not (last and 0 < size < self.size):
             raise Error(
-                f"{path}: has {size} bytes, must have {self.size}: start again, in another directory"
+                f"{path}: has {size} bytes, must have {self.size}: start again, in another "
+                "directory"
             )
 
     def _save(self, name, value):
@@ -186,7 +192,9 @@ class Output:
         os.fsync(self._directory)
 
     def write(self, data, place, before):
-        """@data: of the piece at @place, before which there were @before, a Done; what is written already is left out."""
+        """@data: of the piece at @place, before which there were @before, a Done; what is written
+        already is left out.
+        """
         width = WIDTH[self.run["dtype"]]
         skip = (self.done.shards * self.run["shard_tokens"] - before.tokens) * width + self._held
         data = memoryview(data)[max(skip, 0) :]
@@ -194,7 +202,8 @@ class Output:
             if self._part is None:
                 if self.done.shards == MOST_SHARDS:
                     raise Error(
-                        f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} shards: give a larger one"
+                        f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} "
+                        "shards: give a larger one"
                     )
                 self._part = open(self._part_path(), "wb", buffering=0)
             written = self._part.write(data[: self.size - self._held])
@@ -278,7 +287,9 @@ class Progress:
 
 
 def _results(pool, pieces, window):
-    """(place, bytes of input read, result) in the order of the pieces, of which no more than @window are in memory."""
+    """(place, bytes of input read, result) in the order of the pieces, of which no more than
+    @window are in memory.
+    """
     pending = collections.deque()
 
     def first():
@@ -386,10 +397,18 @@ def tokenize(given):
     if encoder.note and not given.resume:
         print(f"tokend.tokenize: {encoder.note}", file=sys.stderr)
     run = {
-        "version": 1, "field": given.field, "dtype": dtype, "shard_tokens": given.shard_tokens, "eos": eos,
-        "pattern": encoder.pattern, "tokenizer": encoder.digest, "package": encoder.package,
-        "inputs": [[os.path.realpath(source.path), source.size, source.changed] for source in sources],
-    }  # fmt: skip
+        "version": 1,
+        "field": given.field,
+        "dtype": dtype,
+        "shard_tokens": given.shard_tokens,
+        "eos": eos,
+        "pattern": encoder.pattern,
+        "tokenizer": encoder.digest,
+        "package": encoder.package,
+        "inputs": [
+            [os.path.realpath(source.path), source.size, source.changed] for source in sources
+        ],
+    }
     output = Output(given.output, run, given.resume)
     progress = Progress(sum(source.size for source in sources), sys.stderr.isatty())
     if output.done.finished:
@@ -418,7 +437,8 @@ def tokenize(given):
     progress.say("")
     empty = f" ({count.empty} without text)" if count.empty else ""
     print(
-        f"tokend.tokenize: {count.documents} documents{empty}, {count.tokens} tokens in {output.done.shards} shards of {dtype}"
+        f"tokend.tokenize: {count.documents} documents{empty}, {count.tokens} tokens in "
+        f"{output.done.shards} shards of {dtype}"
         f" in {given.output}; EOS {eos}; {progress.seconds():.1f} s, {progress.rate():.1f} MB/s",
         file=sys.stderr,
     )
@@ -438,10 +458,12 @@ _positive.__name__ = "number from 1 on"
 
 def _arguments(argv):
     parser = argparse.ArgumentParser(
-        prog="python -m tokend.tokenize", allow_abbrev=False,
-        description="Text, JSONL or parquet into flat token shards, EOS behind each document. Prints a config for them.",
+        prog="python -m tokend.tokenize",
+        allow_abbrev=False,
+        description="Text, JSONL or parquet into flat token shards, EOS after each document. "
+        "Prints a config for them.",
         epilog="What looks like a special token in the text is encoded as text.",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "inputs",
         nargs="+",

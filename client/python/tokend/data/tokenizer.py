@@ -1,5 +1,6 @@
-"""The user's own tokenizer file, both ways: a tokenizer.json of Hugging Face, a .tiktoken file (lines of base64 and rank) or a
-SentencePiece model. Which one it is, its contents tell: a .model may be SentencePiece's or lines of ranks.
+"""The user's own tokenizer file, both ways: a tokenizer.json of Hugging Face, a .tiktoken file
+(lines of base64 and rank) or a SentencePiece model. Which one it is, its contents tell: a .model
+may be SentencePiece's or lines of ranks.
 """
 
 import base64
@@ -26,7 +27,9 @@ _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
 
 
 class Tokenizer:
-    """Text of token numbers. Those that have none of their own are shown as <|NUMBER|>, never dropped."""
+    """Text of token numbers. Those that have none of their own are shown as <|NUMBER|>, never
+    dropped.
+    """
 
     def __init__(self, decode, name):
         self._decode = decode  # of numbers whose name is None
@@ -41,7 +44,9 @@ class Tokenizer:
 
 
 class Encoder:
-    """Token numbers of text. Text is only text: what looks like a special token in it is encoded as the characters it is made of."""
+    """Token numbers of text. Text is only text: what looks like a special token in it is encoded as
+    the characters it is made of.
+    """
 
     vocab = 0  # tokens are below it
     package = ""  # what made them, with its version
@@ -99,7 +104,8 @@ class _HuggingFace(Encoder):
     def __init__(self, path, data, pattern):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are; read at each call
         self._tokenizer = _hugging_face(path)
-        self._tokenizer.no_truncation()  # a file made for inference may cut every text at 512 tokens
+        # a file made for inference may cut every text at 512 tokens
+        self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         self.vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -131,7 +137,8 @@ def _ranks(path, data):
             ) from None
         if token in ranks or rank in used:
             raise Error(
-                f"--tokenizer {path}:{number}: token or rank stands there twice; each must be there once"
+                f"--tokenizer {path}:{number}: token or rank stands there twice; each must be "
+                "there once"
             )
         if rank >= 2**32:
             raise Error(f"--tokenizer {path}:{number}: rank {rank}: must be below 2^32")
@@ -157,7 +164,8 @@ class _Tiktoken(Encoder):
         missing = [byte for byte in range(256) if bytes([byte]) not in self._ranks]
         if missing:
             raise Error(
-                f"--tokenizer {path}: has no token for byte {missing[0]:#04x}: not every text could be encoded with it"
+                f"--tokenizer {path}: has no token for byte {missing[0]:#04x}: not every text "
+                "could be encoded with it"
             )
         self.vocab = max(self._ranks.values()) + 1
         self.pattern = pattern or GPT2_PATTERN
@@ -171,7 +179,10 @@ class _Tiktoken(Encoder):
         self._lengths[list(self._ranks.values())] = [len(token) for token in self._ranks]
         self.package = _version("tiktoken")
         if pattern is None and len(self._ranks) != GPT2_RANKS:
-            self.note = f"{path} does not say how it splits text, and is not GPT-2's: GPT-2's pattern is used; else give --pattern"
+            self.note = (
+                f"{path} does not say how it splits text, and is not GPT-2's: "
+                "GPT-2's pattern is used; else give --pattern"
+            )
 
     def encode(self, texts):
         return [self._encode(text) for text in texts]
@@ -180,7 +191,8 @@ class _Tiktoken(Encoder):
         tokens = self._encoding.encode_to_numpy(text, disallowed_special=())
         if self._lengths[tokens].sum() != len(text.encode()):
             raise Error(
-                f"--pattern {self.pattern}: it matches only parts of this text, the others would be lost"
+                f"--pattern {self.pattern}: it matches only parts of this text, the others would "
+                "be lost"
             )
         return tokens
 
@@ -260,7 +272,8 @@ def _load(path, data, make):
     except Exception as error:  # each package has its own
         line = " ".join(str(error).split())
         raise Error(
-            f"--tokenizer {path}: {line}; must be a tokenizer.json, a .tiktoken file or a SentencePiece model"
+            f"--tokenizer {path}: {line}; must be a tokenizer.json, a .tiktoken file or a "
+            "SentencePiece model"
         ) from None
 
 

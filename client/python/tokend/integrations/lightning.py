@@ -1,7 +1,8 @@
-"""Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`. The cursor lies in Lightning's own checkpoint.
+"""Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`. The cursor lies in
+Lightning's own checkpoint.
 
-A module that makes its loaders itself returns `Batches(Loader("train", 8), self.trainer)` from train_dataloader(); under
-ModelParallelStrategy `Loader("train", 8, mesh=self.device_mesh)`.
+A module that makes its loaders itself returns `Batches(Loader("train", 8), self.trainer)` from
+train_dataloader(); under ModelParallelStrategy `Loader("train", 8, mesh=self.device_mesh)`.
 """
 
 from collections import deque
@@ -15,10 +16,13 @@ ENDLESS = 1 << 40
 
 
 class Batches:
-    """A loader as Lightning's train_dataloader: its state is that of the last step of the optimizer, not of the last batch taken.
+    """A loader as Lightning's train_dataloader: its state is that of the last step of the
+    optimizer, not of the last batch taken.
 
-    It says that it has a length, as from what has none Lightning takes one batch ahead. So validation is to be asked for by steps:
-    Trainer(val_check_interval=N, check_val_every_n_epoch=None); the end of training by max_steps, or it is that of a finite stream.
+    It says that it has a length, as from what has none Lightning takes one batch ahead. So
+    validation is to be asked for by steps: Trainer(val_check_interval=N,
+    check_val_every_n_epoch=None); the end of training by max_steps, or it is that of a finite
+    stream.
     """
 
     def __init__(self, loader, trainer):
@@ -40,7 +44,8 @@ class Batches:
     def __next__(self):
         if self.trainer.global_step > 0 and not self._begun:
             raise ValueError(
-                "TokendData: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
+                "TokendData: the checkpoint has no cursor of tokend, as another dataloader was in "
+                "use when it was written: "
                 "load its weights alone and begin with start=POSITION"
             )
         self._begun = True
@@ -88,15 +93,17 @@ class Validation:
 
 
 class TokendData(LightningDataModule):
-    """A stream to train on, and a finite one to validate with; the other arguments are those of tokend.Loader, for both; start is the
-    training's."""
+    """A stream to train on, and a finite one to validate with; the other arguments are those of
+    tokend.Loader, for both; start is the training's.
+    """
 
     def __init__(self, stream, micro_batch, *, valid=None, **options):
         super().__init__()
         self._stream, self._valid, self._micro, self._options = stream, valid, micro_batch, options
         self._train_batches = self._valid_batches = None
 
-    # The processes of the job are there now, so ranks and world come from torch.distributed, or from ModelParallelStrategy's mesh.
+    # The processes of the job are there now, so ranks and world come from torch.distributed, or
+    # from ModelParallelStrategy's mesh.
 
     def _loader(self, stream, **options):
         options = {**self._options, **options}
@@ -121,7 +128,8 @@ class TokendData(LightningDataModule):
 
 
 class TokendCallback(Callback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale), behind each step.
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale),
+    behind each step.
 
     path  where what is asked to be saved is saved: say what fit() is given as ckpt_path
     """

@@ -1,14 +1,17 @@
-"""Megatron-LM: TokendIterator is what a datasets provider returns under `--dataloader-type external`. Made for Megatron core 0.16 to 0.20.
+"""Megatron-LM: TokendIterator is what a datasets provider returns under `--dataloader-type
+external`. Made for Megatron core 0.16 to 0.20.
 
     def provider(num_samples, vp_stage=None):
         return TokendIterator.from_args("train", get_args()), None, None
 
     provider.is_distributed = True  # it is called everywhere; who reads, attaches
 
-Tensor-parallel rank 0 of the first and the last pipeline stage reads, each for itself, and so does each context-parallel rank: all of
-one data rank get the same rows. Each model chunk (virtual pipeline stage) has an iterator, so a cursor, of its own. With TP > 1 say
-`--no-create-attention-mask-in-dataloader`, unless the mask is asked for, as from_args() does. Keep --train-samples over a restart.
-Megatron itself cannot save iterators by `--dataloader-save` where there is more than one chunk: leave that out then.
+Tensor-parallel rank 0 of the first and the last pipeline stage reads, each for itself, and so does
+each context-parallel rank: all of one data rank get the same rows. Each model chunk (virtual
+pipeline stage) has an iterator, so a cursor, of its own. With TP > 1 say
+`--no-create-attention-mask-in-dataloader`, unless the mask is asked for, as from_args() does. Keep
+--train-samples over a restart. Megatron itself cannot save iterators by `--dataloader-save` where
+there is more than one chunk: leave that out then.
 """
 
 from __future__ import annotations
@@ -59,18 +62,23 @@ def _begin(stream: str, args: Any) -> bytes | int:
         )
         if Cursor(where).position < consumed:
             raise ValueError(
-                f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, but the checkpoint of iteration "
-                f"{args.iteration} has consumed {consumed}: they are not of one run; name its directory, or leave --dataloader-save out"
+                f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, "
+                "but the checkpoint of iteration "
+                f"{args.iteration} has consumed {consumed}: they are not of one run; name its "
+                "directory, or leave --dataloader-save out"
             )
     elif directory and args.iteration:
         if others := _kept(directory, "*"):
             raise ValueError(
-                f"dataloader_save: of the checkpoint's iteration, {args.iteration}, {directory} holds no cursor, of others it does "
-                f"({others[0]}): load an iteration that has one, or name an empty directory to go on from the samples consumed"
+                f"dataloader_save: of the checkpoint's iteration, {args.iteration}, {directory} "
+                "holds no cursor, of others it does "
+                f"({others[0]}): load an iteration that has one, or name an empty directory to go "
+                "on from the samples consumed"
             )
         why += f", as {directory} holds no cursor: right if no mix was changed and nothing skipped"
     _say(
-        f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: {why}"
+        f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: "
+        f"{why}"
     )
     return where
 
@@ -87,21 +95,24 @@ def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Ten
 
 
 class TokendIterator:
-    """Whole micro-batches: dicts of tokens, labels and position_ids, int64 [micro_batch, seq_len], and loss_mask, float32, the same shape.
+    """Whole micro-batches: dicts of tokens, labels and position_ids, int64 [micro_batch, seq_len],
+    and loss_mask, float32, the same shape.
 
     stream          its name in the daemon's config
     micro_batch     rows
     rank, world     the data-parallel ones; default from megatron.core.parallel_state
     start           "begin", the samples consumed so far, a cursor, or what save_state() returned
     seq_len         what the stream's must be; ValueError at the first batch if it is not
-    attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len], True where a token must not look
-    documents       position_ids begin again with each document, and there are cu_seqlens, int32 [micro_batch, seq_len + 1], each row's
-                    own, padded with seq_len, and max_seqlen, int32 [micro_batch]; the stream must have `documents: true`. Instead of
+    attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len], True where a token
+                    must not look
+    documents       position_ids begin again with each document, and there are cu_seqlens, int32
+                    [micro_batch, seq_len + 1], each row's own, padded with seq_len, and max_seqlen,
+                    int32 [micro_batch]; the stream must have `documents: true`. Instead of
                     attention_mask
     options         of tokend.Loader: socket, config, run, record, …
 
-    Labels are shifted; where there is none, or none that counts, loss_mask is 0 and the label 0. Padding behind the end of a finite
-    stream has loss_mask 0.
+    Labels are shifted; where there is none, or none that counts, loss_mask is 0 and the label 0.
+    Padding behind the end of a finite stream has loss_mask 0.
 
     A process attaches when it asks for its first batch: most processes of a job never do.
     """
@@ -143,11 +154,13 @@ class TokendIterator:
 
     @classmethod
     def from_args(cls, stream: str, args: Any, **options: Any) -> TokendIterator:
-        """As Megatron's arguments say, where its checkpoint is: args.consumed_train_samples, or the cursor in args.dataloader_save.
+        """As Megatron's arguments say, where its checkpoint is: args.consumed_train_samples, or the
+        cursor in args.dataloader_save.
 
-        The samples consumed are enough for a run whose mix was not changed and that skipped nothing; --dataloader-save keeps those, too.
-        Rank 0 prints where it begins, and why. ValueError if the directory holds cursors, but none of the checkpoint's iteration, or
-        one that is behind the samples consumed.
+        The samples consumed are enough for a run whose mix was not changed and that skipped
+        nothing; --dataloader-save keeps those, too. Rank 0 prints where it begins, and why.
+        ValueError if the directory holds cursors, but none of the checkpoint's iteration, or one
+        that is behind the samples consumed.
         """
         documents = getattr(args, "dataloader_inter_document_masking", False)
         mask = args.create_attention_mask_in_dataloader and not documents
@@ -180,7 +193,8 @@ class TokendIterator:
             if self._seq not in (None, seq_len):
                 loader.close()
                 raise ValueError(
-                    f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: make them equal"
+                    f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: "
+                    "make them equal"
                 )
             self._loader = loader
         return self._loader

@@ -1,10 +1,13 @@
-"""OLMo-core: TokendDataLoader is what TrainerConfig.build(train_module, data_loader) takes. Made for OLMo-core 3.0.
+"""OLMo-core: TokendDataLoader is what TrainerConfig.build(train_module, data_loader) takes. Made
+for OLMo-core 3.0.
 
     data_loader = TokendDataLoader("train", sequence_length=2048, global_batch_size=512 * 2048,
-        dp_world_size=get_world_size(train_module.dp_process_group), dp_rank=get_rank(train_module.dp_process_group))
+        dp_world_size=get_world_size(train_module.dp_process_group),
+        dp_rank=get_rank(train_module.dp_process_group))
 
-Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. OLMo's SpeedMonitor, which is always there,
-logs tokens a second, the seconds spent in next() and their share of the step.
+Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. OLMo's
+SpeedMonitor, which is always there, logs tokens a second, the seconds spent in next() and their
+share of the step.
 """
 
 from __future__ import annotations
@@ -30,17 +33,21 @@ def _document_lengths(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Te
 
 
 class TokendDataLoader(DataLoaderBase):
-    """Dicts of input_ids and labels, int64 [rows, sequence_length]; labels are shifted, -100 where there is none.
+    """Dicts of input_ids and labels, int64 [rows, sequence_length]; labels are shifted, -100 where
+    there is none.
 
     stream             its name in the daemon's config
     sequence_length    that of the stream
-    global_batch_size  tokens of a step over all ranks, a multiple of dp_world_size · sequence_length; OLMo keeps it when the world
-                       changes, and may change it in the run (BatchSizeScheduler)
-    documents          add doc_lens, int32 [rows, documents], and max_doc_lens, [int]; the stream must have `documents: true`
+    global_batch_size  tokens of a step over all ranks, a multiple of dp_world_size ·
+                       sequence_length; OLMo keeps it when the world changes, and may change it in
+                       the run (BatchSizeScheduler)
+    documents          add doc_lens, int32 [rows, documents], and max_doc_lens, [int]; the stream
+                       must have `documents: true`
     options            of tokend.Loader: socket, config, run, start, record, …
 
-    An endless stream is one epoch without end: give max_duration in steps or tokens. A finite one is one epoch, too, whatever its
-    `epochs:`. ValueError where sizes do not fit. `loader` is the Loader.
+    An endless stream is one epoch without end: give max_duration in steps or tokens. A finite one
+    is one epoch, too, whatever its `epochs:`. ValueError where sizes do not fit. `loader` is the
+    Loader.
     """
 
     def __init__(
@@ -82,14 +89,16 @@ class TokendDataLoader(DataLoaderBase):
         if seq_len != sequence_length:
             self.loader.close()
             raise ValueError(
-                f"sequence_length: is {sequence_length}, that of stream {stream!r} is {seq_len}: make them equal"
+                f"sequence_length: is {sequence_length}, that of stream {stream!r} is {seq_len}: "
+                "make them equal"
             )
 
     def _rank_rows(self) -> int:
         rows, rest = divmod(self.global_batch_size, self.dp_world_size * self._seq)
         if rest or not rows:
             raise ValueError(
-                f"global_batch_size: is {self.global_batch_size} tokens, must be a multiple of dp_world_size · sequence_length = "
+                f"global_batch_size: is {self.global_batch_size} tokens, must be a multiple of "
+                "dp_world_size · sequence_length = "
                 f"{self.dp_world_size} · {self._seq}"
             )
         return rows
@@ -118,8 +127,10 @@ class TokendDataLoader(DataLoaderBase):
         self._epoch = self._epoch or 1 if epoch is None else epoch
         if self._epoch > 1:
             raise ValueError(
-                f"epoch {self._epoch}: stream {self._stream!r} has ended at sample {self.loader.position}, and is one epoch to OLMo: "
-                "end with Duration.epochs(1), or let the stream's config have more `epochs:` or `samples:`"
+                f"epoch {self._epoch}: stream {self._stream!r} has ended at sample "
+                f"{self.loader.position}, and is one epoch to OLMo: "
+                "end with Duration.epochs(1), or let the stream's config have more `epochs:` or "
+                "`samples:`"
             )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
@@ -153,7 +164,9 @@ class TokendDataLoader(DataLoaderBase):
 
 @dataclass
 class TokendCallback(Callback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale), behind each step."""
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale),
+    behind each step.
+    """
 
     def post_step(self) -> None:
         loader = self.trainer.data_loader.loader
@@ -179,4 +192,5 @@ class TokendCallback(Callback):
         if saves is None:
             self.trainer.save_checkpoint()
         else:
-            saves.post_train()  # saves, unless this step is saved or about to be, and waits until that is done
+            # saves, unless this step is saved or about to be, and waits until that is done
+            saves.post_train()

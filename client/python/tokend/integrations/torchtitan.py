@@ -1,11 +1,13 @@
-"""torchtitan: TokendDataLoader.Config is put where Trainer.Config.dataloader is. Made for torchtitan 0.3.
+"""torchtitan: TokendDataLoader.Config is put where Trainer.Config.dataloader is. Made for
+torchtitan 0.3.
 
     replace(config, dataloader=TokendDataLoader.Config(stream="train"))
 
-torchtitan names the data rank, seq_len and rows, and keeps the state in its checkpoint: tensor-, context- and pipeline-parallel
-processes of one data rank get the same rows. Its last checkpoint holds the model alone, no loader, unless
-`checkpoint.last_save_model_only` is False. It counts tokens and measures the time spent in next() itself (tps,
-time_metrics/data_loading). An operator's tokctl reaches a TokendTrainer.
+torchtitan names the data rank, seq_len and rows, and keeps the state in its checkpoint: tensor-,
+context- and pipeline-parallel processes of one data rank get the same rows. Its last checkpoint
+holds the model alone, no loader, unless `checkpoint.last_save_model_only` is False. It counts
+tokens and measures the time spent in next() itself (tps, time_metrics/data_loading). An operator's
+tokctl reaches a TokendTrainer.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from tokend import Loader, peers
 
 
 class TokendDataLoader(BaseDataLoader):
-    """Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted, -100 where there is none.
+    """Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted,
+    -100 where there is none.
 
-    Positions begin at 0 with each row and, with documents=True, with each document: by them torchtitan's flex and varlen attention stay
-    within documents, and its context parallelism knows what it cut.
+    Positions begin at 0 with each row and, with documents=True, with each document: by them
+    torchtitan's flex and varlen attention stay within documents, and its context parallelism knows
+    what it cut.
 
     `loader` is the Loader. ValueError if the stream's seq_len is not training.seq_len.
     """
@@ -45,7 +49,9 @@ class TokendDataLoader(BaseDataLoader):
         """Name of the job; default the launcher's."""
 
         start: str = "begin"
-        """Where to begin without a checkpoint: "begin", a position, or the tag of a checkpoint of the daemon."""
+        """Where to begin without a checkpoint: "begin", a position, or the tag of a checkpoint of
+        the daemon.
+        """
 
         documents: bool = False
         """Positions within documents; the stream must have `documents: true`."""
@@ -88,7 +94,8 @@ class TokendDataLoader(BaseDataLoader):
         if rows != seq_len:
             self.loader.close()
             raise ValueError(
-                f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make them equal"
+                f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make "
+                "them equal"
             )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -109,10 +116,12 @@ class TokendDataLoader(BaseDataLoader):
 
 
 class TokendTrainer(Trainer):
-    """A Trainer that carries out between its steps what an operator asks for with tokctl: mix, skip, checkpoint, drain, rescale.
+    """A Trainer that carries out between its steps what an operator asks for with tokctl: mix,
+    skip, checkpoint, drain, rescale.
 
-    It is built from its own Config: TokendTrainer.Config(…) where a Trainer.Config(…) is written, or TokendTrainer.Config.of(config).
-    What is saved then is what torchtitan saves last: ValueError if that is nothing, or the model alone.
+    It is built from its own Config: TokendTrainer.Config(…) where a Trainer.Config(…) is written,
+    or TokendTrainer.Config.of(config). What is saved then is what torchtitan saves last: ValueError
+    if that is nothing, or the model alone.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -126,8 +135,10 @@ class TokendTrainer(Trainer):
         keeps = config.checkpoint
         if not keeps.enable or keeps.load_only or keeps.last_save_model_only:
             raise ValueError(
-                f"TokendTrainer: checkpoint.enable is {keeps.enable}, load_only {keeps.load_only}, last_save_model_only "
-                f"{keeps.last_save_model_only}: must be True, False, False, as an operator may ask for a checkpoint to go on from"
+                f"TokendTrainer: checkpoint.enable is {keeps.enable}, load_only {keeps.load_only}, "
+                "last_save_model_only "
+                f"{keeps.last_save_model_only}: must be True, False, False, as an operator may ask "
+                "for a checkpoint to go on from"
             )
         super().__init__(config)
 

@@ -1,7 +1,9 @@
-"""Hugging Face transformers: `TokendTrainer(model, args, data=Loader("train", …))` in the place of `Trainer(model, args, train_dataset=…)`.
+"""Hugging Face transformers: `TokendTrainer(model, args, data=Loader("train", …))` in the place of
+`Trainer(model, args, train_dataset=…)`.
 
-The cursor lies in the checkpoint's trainer_state.json, so trainer.train(resume_from_checkpoint=True) goes on exactly where the model
-is, in any world. For a subclass of Trainer that is one's own: `class Mine(TokendFeed, TheirTrainer)`.
+The cursor lies in the checkpoint's trainer_state.json, so
+trainer.train(resume_from_checkpoint=True) goes on exactly where the model is, in any world. For a
+subclass of Trainer that is one's own: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
 from collections import deque
@@ -13,7 +15,9 @@ from ..throughput import Throughput
 
 
 class Batches:
-    """A loader as a Trainer's dataloader: batches as models of transformers take them. It has no length: max_steps says when to stop."""
+    """A loader as a Trainer's dataloader: batches as models of transformers take them. It has no
+    length: max_steps says when to stop.
+    """
 
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
@@ -27,7 +31,8 @@ class Batches:
             rows = len(batch["input_ids"])
             if rows != self._rows:
                 raise ValueError(
-                    f"TokendTrainer: the loader's micro_batch is {rows}, but per_device_train_batch_size is {self._rows}: "
+                    f"TokendTrainer: the loader's micro_batch is {rows}, but "
+                    f"per_device_train_batch_size is {self._rows}: "
                     "give both the same number"
                 )
             self._taken.append(self.loader.taken)
@@ -35,7 +40,8 @@ class Batches:
 
     def _made(self, batch):
         inputs, targets = batch["input_ids"], batch["labels"]
-        # Models shift labels themselves, and lose the last one; those that take the shift from us lose none.
+        # Models shift labels themselves, and lose the last one; those that take the shift from us
+        # lose none.
         labels = inputs.clone()
         labels[:, 1:] = targets[:, :-1]
         made = {"input_ids": inputs, "labels": labels}
@@ -62,7 +68,9 @@ class Batches:
 
 
 class TokendCursor(TrainerCallback, ExportableState):
-    """Carries the cursor between a checkpoint's trainer_state.json and the loader. Its class's name is the key there."""
+    """Carries the cursor between a checkpoint's trainer_state.json and the loader. Its class's name
+    is the key there.
+    """
 
     def __init__(self):
         self.cursor = self._batches = None
@@ -76,15 +84,18 @@ class TokendCursor(TrainerCallback, ExportableState):
         if not isinstance(train_dataloader, Batches):
             other = type(train_dataloader).__name__
             raise TypeError(
-                f"TokendTrainer: training would read from a {other} around the loader or in its place: "
-                "get_train_dataloader() must be TokendFeed's, and sequence parallelism by deepspeed is not supported"
+                f"TokendTrainer: training would read from a {other} around the loader or in its "
+                "place: "
+                "get_train_dataloader() must be TokendFeed's, and sequence parallelism by "
+                "deepspeed is not supported"
             )
         self._batches = train_dataloader
         self._batches.over = state.global_step >= state.max_steps
         found = state.stateful_callbacks.get(type(self).__name__)
         if found is None and state.global_step > 0:
             raise ValueError(
-                "TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was in use when it was written: "
+                "TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was "
+                "in use when it was written: "
                 "load its weights alone (from_pretrained) and begin with Loader(start=POSITION)"
             )
         cursor = found["attributes"]["cursor"] if found else None
@@ -100,7 +111,9 @@ class TokendCursor(TrainerCallback, ExportableState):
 
 
 class TokendCallback(TrainerCallback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale): callbacks=[TokendCallback()]."""
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale):
+    callbacks=[TokendCallback()].
+    """
 
     def __init__(self):
         self._asked = None
@@ -119,7 +132,9 @@ class TokendCallback(TrainerCallback):
 
 
 class TokendFeed:
-    """What makes a Trainer read from a tokend.Loader; give it as data=. It sets ignore_data_skip: there is nothing to skip."""
+    """What makes a Trainer read from a tokend.Loader; give it as data=. It sets ignore_data_skip:
+    there is nothing to skip.
+    """
 
     def __init__(self, *arguments, data, **named):
         super().__init__(*arguments, **named)
@@ -131,13 +146,16 @@ class TokendFeed:
         args = self.args
         if self._train_batch_size != args.per_device_train_batch_size:
             raise ValueError(
-                "TokendTrainer: one process with several devices (DataParallel): start one a device, with torchrun"
+                "TokendTrainer: one process with several devices (DataParallel): start one a "
+                "device, with torchrun"
             )
         ranks = args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
         if self.data.world != ranks:
             raise ValueError(
-                f"TokendTrainer: the loader is of a world of {self.data.world}, the Trainer has {ranks} data-parallel ranks: "
-                "make the Loader behind TrainingArguments(), which begin torch.distributed, or pass it rank= and world="
+                f"TokendTrainer: the loader is of a world of {self.data.world}, the Trainer has "
+                f"{ranks} data-parallel ranks: "
+                "make the Loader behind TrainingArguments(), which begin torch.distributed, or "
+                "pass it rank= and world="
             )
         self._throughput = Throughput(self.data)
         return Batches(self.data, args.per_device_train_batch_size, self.model_accepts_loss_kwargs)
@@ -149,4 +167,6 @@ class TokendFeed:
 
 
 class TokendTrainer(TokendFeed, Trainer):
-    """transformers.Trainer that reads from a tokend.Loader: TokendTrainer(model, args, data=loader)."""
+    """transformers.Trainer that reads from a tokend.Loader: TokendTrainer(model, args,
+    data=loader).
+    """

@@ -1,0 +1,103 @@
+"""What the parts of the bench share: a daemon, the shape of a batch, lines of the report."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin"))
+SEQ, MICRO = 2048, 8
+WIN = SEQ + 1
+BATCH_TOKENS = MICRO * WIN
+
+
+def train_stream(path, seq_len=SEQ):
+    return (
+        f"  train:\n    seed: 42\n    seq_len: {seq_len}\n    datasets:\n"
+        f"      - {{name: web, path: {path}}}\n"
+    )
+
+
+def cpu_of(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {
+        l.split(":")[0]: int(l.split()[1]) / 1024
+        for l in lines
+        if l.startswith(("VmRSS", "RssAnon", "RssShmem", "RssFile"))
+    }
+
+
+class Daemon:
+    def __init__(self, directory, streams, extra=""):
+        self.dir = Path(directory)
+        self.socket = self.dir / "s.sock"
+        self.config = self.dir / "tokend.yaml"
+        self.config.write_text(
+            f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{extra}streams:\n{streams}"
+        )
+        self.process = None
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            [BIN / "tokend", "-c", self.config], stderr=subprocess.DEVNULL
+        )
+        return self
+
+    def wait(self):
+        for _ in range(2000):
+            if (
+                subprocess.run(
+                    [BIN / "tokctl", "status", "--socket", self.socket], capture_output=True
+                ).returncode
+                == 0
+            ):
+                return self
+            time.sleep(0.005)
+        raise SystemExit("bench: the daemon did not start")
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def next_from_c(daemon, stream, position, batches):
+    out = subprocess.run(
+        [BIN / "bench-next", daemon.socket, stream, str(position), str(batches)],
+        check=True,
+        capture_output=True,
+    )
+    return json.loads(out.stdout)
+
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def row(what, value, wanted):
+    print(f"  {what:<66} {value:>14}   {wanted}")
+
+
+def write_tokens(path, tokens):
+    import numpy
+
+    random = numpy.random.default_rng(1)
+    with open(path, "wb") as file:
+        while tokens > 0:
+            n = min(tokens, 20_000_000)
+            random.integers(0, 50257, n, dtype=numpy.uint16).tofile(file)
+            tokens -= n
+
+
+def rss(daemon):
+    memory = memory_of(daemon.process.pid)
+    return memory["VmRSS"] - memory["RssShmem"]

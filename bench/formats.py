@@ -1,0 +1,277 @@
+"""Every shard format relative to flat files, and the tools on them."""
+
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from common import BIN, SEQ, MICRO, WIN, BATCH_TOKENS, cpu_of, Daemon, next_from_c, median, row
+
+
+def mds_shard(path, tokens):
+    """A sample a window, as llm-foundry's writer lays them out: their tokens are not aligned."""
+    import numpy
+
+    samples = numpy.zeros(
+        len(tokens) // WIN, [("bytes", "<u4"), ("shape", "u1", 3), ("tokens", "<u2", WIN)]
+    )
+    samples["bytes"], samples["shape"], samples["tokens"] = (
+        3 + 2 * WIN,
+        [5, WIN % 256, WIN // 256],
+        tokens.reshape(-1, WIN),
+    )
+    about = {
+        "column_encodings": ["ndarray:uint16"],
+        "column_names": ["tokens"],
+        "column_sizes": [None],
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": None,
+        "version": 2,
+    }
+    config, count = json.dumps(about).encode(), len(samples)
+    offsets = 8 + 4 * count + len(config) + samples.itemsize * numpy.arange(count + 1)
+    path.write_bytes(numpy.array([count, *offsets], "<u4").tobytes() + config + samples.tobytes())
+    raw = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
+    shard = {**about, "raw_data": raw, "zip_data": None, "samples": count}
+    (path.parent / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+
+
+def write_formats(directory, count):
+    """The same tokens in each, as compressible as text is; directories by their formats."""
+    import numpy, pyarrow
+
+    tokens = numpy.resize(
+        (50257 ** numpy.random.default_rng(1).random(10_000_000)).astype("<u2"), count // WIN * WIN
+    )
+    for name in ("flat", "npy", "llmc", "datatrove", "arrow", "mds"):
+        (directory / name).mkdir(parents=True)
+    tokens.tofile(directory / "flat/a.bin")
+    numpy.save(directory / "npy/a.npy", tokens)
+    header = numpy.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(tokens)
+    (directory / "llmc/a.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    tokens.tofile(directory / "datatrove/a.ds")
+    numpy.array([*range(1000, len(tokens), 1000), len(tokens)], "<u8").tofile(
+        directory / "datatrove/a.ds.index"
+    )
+    schema = pyarrow.schema([("tokens", pyarrow.uint16())])
+    with pyarrow.ipc.new_file(str(directory / "arrow/a.arrow"), schema) as writer:
+        for at in range(0, len(tokens), 1000):  # a document
+            writer.write(
+                pyarrow.record_batch([pyarrow.array(tokens[at : at + 1000])], schema=schema)
+            )
+    mds_shard(directory / "mds/shard.00000.mds", tokens)
+    pack = [BIN / "tokctl", "pack", directory / "flat/a.bin"]
+    quiet = {"check": True, "capture_output": True}
+    subprocess.run(
+        [*pack, directory / "megatron", "--format", "megatron", "--eos", "1000"], **quiet
+    )
+    for frame in (64, 256):
+        subprocess.run(
+            [*pack, directory / f"zstd-{frame}K", "--format", "zstd", "--frame", str(frame << 10)],
+            **quiet,
+        )
+    for path in directory.glob(
+        "*/*"
+    ):  # how a file was written shows in how the page cache holds it: make them alike
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    return len(tokens)
+
+
+def addressing(home):
+    """CPU of finding a window and reading it out of the page cache, in nanoseconds, beyond what
+    flat takes.
+    """
+    paths = {
+        name: next(
+            path
+            for path in sorted((home / name).iterdir())
+            if path.suffix in (".bin", ".npy", ".ds", ".arrow", ".mds")
+        )
+        for name in ("flat", "npy", "datatrove", "megatron", "arrow", "mds")
+    }
+
+    def cost(window, names):
+        out = subprocess.run(
+            [BIN / "bench-shard", str(window), *(paths[name] for name in names)],
+            check=True,
+            capture_output=True,
+        )
+        took = json.loads(out.stdout)
+        return {name: took[str(paths[name])] - took[str(paths["flat"])] for name in names[1:]}
+
+    # a single token costs no more than to find it; of a sample all is read, as it is looked at
+    return cost(WIN, list(paths)), cost(1, ["flat", "megatron", "arrow"])
+
+
+def cost_of(*command):
+    """Seconds and CPU seconds of a program."""
+
+    def cpu():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    wall, before = time.monotonic(), cpu()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return {"s": time.monotonic() - wall, "cpu_s": cpu() - before}
+
+
+def serve(daemon, stream):
+    """Tokens/s of a stream as fast as a trainer in C takes them, and the daemon's CPU in
+    nanoseconds.
+    """
+
+    def cpu():
+        tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+    before = cpu()
+    rate = next_from_c(daemon, stream, 0, 10000)["tokens_s"]
+    return {"rate": rate, "cpu": cpu() - before}
+
+
+def formats(directory, args):
+    """What a format costs beside flat, and beside the plain tool for the same bytes."""
+    home = directory / "formats"
+    count = write_formats(home, max(args.tokens // 5, 50_000_000))  # fewer would be kept decoded
+    names = (
+        "flat",
+        "npy",
+        "llmc",
+        "datatrove",
+        "megatron",
+        "arrow",
+        "mds",
+        "zstd-64K",
+        "zstd-256K",
+    )
+    keys = {"mds": f"seq_len: {WIN}, extra: 0"}
+    # a block is many frames: those at its ends are decoded once more for its neighbours
+    shuffle = "block, block: 512, group: 8"
+    streams = ""
+    for name in names:
+        windows = keys.get(name, f"seq_len: {SEQ}")
+        order = shuffle if name.startswith("zstd") else "global"
+        streams += (
+            f"  {name}: {{seed: 42, {windows}, datasets: "
+            f"[{{name: d, path: formats/{name}, shuffle: {order}}}]}}\n"
+        )
+    beside, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
+    rates, flat, level = [], home / "flat/a.bin", "3"
+    for round in range(args.rounds):
+        with Daemon(
+            directory, streams, "memory: 128MiB\n"
+        ) as daemon:  # decoded frames: two groups of blocks, not all
+            daemon.wait()
+            for name in names:
+                next_from_c(
+                    daemon, name, 0, 0
+                )  # opens it: an index of 50,000 Arrow batches takes longer than 10,000 windows
+            begin = serve(daemon, "flat")
+            for i in range(
+                len(names)
+            ):  # each between two of flat, and flat itself too, which shows the scatter
+                name = names[(i + round) % len(names)]
+                here, end = serve(daemon, name), serve(daemon, "flat")
+                beside[name].append(
+                    {key: here[key] / statistics.mean((begin[key], end[key])) for key in here}
+                )
+                begin = end
+                rates.append(end["rate"])
+        for name in cpu:
+            with Daemon(directory, streams, "memory: 128MiB\n") as daemon:
+                daemon.wait()
+                cat = [
+                    BIN / "tokctl",
+                    "cat",
+                    name,
+                    "--socket",
+                    daemon.socket,
+                    "--rank",
+                    "0",
+                    "--world",
+                    "1",
+                    "--micro",
+                    str(MICRO),
+                    "--batches",
+                    str(count // BATCH_TOKENS),
+                    "--start",
+                ]
+                cost_of(*cat, "0")  # an epoch, so that its memory is there
+                before = cpu_of(daemon.process.pid)
+                cost_of(*cat, str(count // SEQ))
+                served = cpu_of(daemon.process.pid) - before
+                cpu[name].append(
+                    cost_of("zstd", "-dqc", *(home / name).iterdir())["cpu_s"] / served
+                )
+    many = [flat] * 8  # or the start of the programs is what is measured
+    for _ in range(args.rounds):
+        for name, command in (
+            ("cat", ("cat", *many)),
+            ("inspect", (BIN / "tokctl", "inspect", "--deep", *many)),
+            ("zstd", ("zstd", "-qf", "-T2", f"-{level}", flat, "-o", home / "a.zst")),
+            (
+                "pack",
+                (
+                    BIN / "tokctl",
+                    "pack",
+                    flat,
+                    home / "packed",
+                    "--format",
+                    "zstd",
+                    "--level",
+                    level,
+                ),
+            ),
+        ):
+            tools.setdefault(name, []).append(cost_of(*command))
+        shutil.rmtree(home / "packed")
+    print(
+        f"\nFormats: {count / 1e6:.0f} M u16 tokens in each, windows of {WIN}, in the page cache; "
+        f"zstd with shuffle: {shuffle}"
+    )
+    row(
+        "windows/s of flat",
+        f"{statistics.median(rates) / WIN / 1e3:.0f} k",
+        "lowest–highest ratio; daemon's CPU a window ÷ flat's",
+    )
+    for name in names:
+        ratios = [ratio["rate"] for ratio in beside[name]]
+        wanted = "" if name == "flat" or name.startswith("zstd") else "; wanted ≥ 0.95"
+        row(
+            f"  of {name} ÷ flat",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f}–{max(ratios):.2f}; {median(beside[name], 'cpu'):.2f}{wanted}",
+        )
+    reading, finding = addressing(home)
+    costs = ", ".join(f"{name} {ns:+.0f}" for name, ns in reading.items())
+    row("CPU to find and read a window, beyond flat's", costs + " ns", "")
+    row(
+        "  to find it alone",
+        ", ".join(f"{name} {ns:+.0f}" for name, ns in finding.items()) + " ns",
+        "wanted ≤ 100",
+    )
+    for name in names[-2:]:
+        row(
+            f"tokens a CPU second, {name} ÷ `zstd -d`",
+            f"{statistics.median(cpu[name]):.2f}",
+            "wanted ≥ 0.8",
+        )
+    row(
+        "speed of `tokctl inspect --deep` ÷ `cat FILE >/dev/null`",
+        f"{median(tools['cat'], 's') / median(tools['inspect'], 's'):.2f}",
+        "wanted ≥ 0.7",
+    )
+    row(
+        f"speed of `tokctl pack --format zstd` ÷ `zstd -T2 -{level}`",
+        f"{median(tools['zstd'], 's') / median(tools['pack'], 's'):.2f}",
+        "wanted ≥ 0.7",
+    )
+    shutil.rmtree(home)
