@@ -114,7 +114,7 @@ static bool keep_fds(struct packet *packet, struct msghdr *m)
 	return fine && !(m->msg_flags & MSG_CTRUNC);
 }
 
-static bool not_ours(struct fault *fault, const char *field, const char *text)
+static bool message_unknown(struct fault *fault, const char *field, const char *text)
 {
 	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
 }
@@ -141,9 +141,9 @@ static ssize_t receive(int fd, struct packet *packet, bool *whole)
 		return n;
 	*whole = true;
 	if (!keep_fds(packet, &m))
-		*whole = not_ours(&packet->fault, "descriptors", "more than a feed has");
+		*whole = message_unknown(&packet->fault, "descriptors", "more than a feed has");
 	if (m.msg_flags & MSG_TRUNC)
-		*whole = not_ours(&packet->fault, "packet", "longer than 128 KiB");
+		*whole = message_unknown(&packet->fault, "packet", "longer than 128 KiB");
 	return n;
 }
 
@@ -170,7 +170,7 @@ enum link_event link_receive(int fd, struct packet *packet)
 	if (!wire_decode(&packet->wire, packet->bytes, (size_t)n, &packet->fault))
 		return LINK_FAULT;
 	if (packet->fds && packet->wire.op != WIRE_FEED) {
-		not_ours(&packet->fault, "descriptors", "with a message that has none");
+		message_unknown(&packet->fault, "descriptors", "with a message that has none");
 		return LINK_FAULT;
 	}
 	return LINK_MESSAGE;

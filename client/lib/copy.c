@@ -5,7 +5,9 @@
  *
  * Rings of before a seek, or of a daemon that was lost, stay mapped while they are copied from.
  */
-#include "client/lib/handle.h"
+#include "client/lib/copy.h"
+
+#include "client/lib/slots.h"
 
 #include <inttypes.h>
 
@@ -18,16 +20,16 @@ static int need_driver(struct tokend *t, int device)
 	return t->pin ? 0 : TOKEND_EREFUSED;
 }
 
-static bool need_copies(struct tokend *t, struct generation *g)
+static bool need_copies(struct tokend *t, struct mapping *g)
 {
 	if (!g->copies)
 		g->copies = copies_new(t->pin, &g->ring);
 	if (!g->copies)
-		handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+		handle_memory(t);
 	return g->copies;
 }
 
-bool handle_pin(struct tokend *t, struct generation *g)
+bool copy_pin(struct tokend *t, struct mapping *g)
 {
 	bool pinned =
 		need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
@@ -38,7 +40,7 @@ bool handle_pin(struct tokend *t, struct generation *g)
 
 int tokend_pin(struct tokend *t, int device)
 {
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	if (r == 0)
 		r = need_driver(t, device);
@@ -48,34 +50,35 @@ int tokend_pin(struct tokend *t, int device)
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"device: %d: this handle copies to device %d", device, pin_device(t->pin));
 	t->pins = true;
-	return handle_pin(t, t->now) ? 0 : TOKEND_EMEMORY;
+	return copy_pin(t, t->mapping) ? 0 : TOKEND_EMEMORY;
 }
 
 /* ---- copies ---- */
 
 /* Held, or the next one to be taken. */
-static bool is_here(const struct tokend *t, const struct generation *g, uint64_t s)
+static bool is_here(const struct tokend *t, const struct mapping *g, uint64_t s)
 {
-	if (s < g->out.released || s > g->out.taken)
+	if (s < g->queue.released || s > g->queue.taken)
 		return false;
-	return s < g->out.taken ? !giveback_early(&g->out, s) : g == t->now && g->published > s;
+	return s < g->queue.taken ? !release_queue_has(&g->queue, s)
+				  : g == t->mapping && g->published > s;
 }
 
 int tokend_copy(
 	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream)
 {
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	if (r < 0)
 		return r;
 
-	struct generation *g = *handle_generation(t, batch->handle);
-	uint64_t s = handle_slot(batch->handle);
+	struct mapping *g = *slots_mapping(t, batch->handle);
+	uint64_t s = slots_number(batch->handle);
 
 	if (!g || !is_here(t, g, s))
 		return handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " is not held",
 			batch->number);
-	if (handle_copies(g, s))
+	if (mapping_copies(g, s))
 		return handle_fail(t, TOKEND_EARGUMENT,
 			"batch: number %" PRIu64 " is being copied already", batch->number);
 	if (device_pointer == 0)
@@ -96,40 +99,40 @@ int tokend_copied(const struct tokend *t, const struct tokend_batch *batch)
 	if (handle_forked(t))
 		return 0;
 	if (!batch)
-		return handle_copies(t->now, t->now->out.taken);
+		return mapping_copies(t->mapping, t->mapping->queue.taken);
 
 	/* To users the handle does not change: it is only looked into. */
-	const struct generation *g = *handle_generation((struct tokend *)t, batch->handle);
+	const struct mapping *g = *slots_mapping((struct tokend *)t, batch->handle);
 
-	return g && handle_copies(g, handle_slot(batch->handle));
+	return g && mapping_copies(g, slots_number(batch->handle));
 }
 
 uint64_t tokend_held(const struct tokend *t)
 {
-	const struct generation *g = t->now;
-	uint64_t oldest = g->out.released;
+	const struct mapping *g = t->mapping;
+	uint64_t oldest = g->queue.released;
 
 	if (handle_forked(t))
 		return 0;
 	/* A slot that is being copied comes back by itself. */
-	while (oldest < g->out.taken && handle_copies(g, oldest))
+	while (oldest < g->queue.taken && mapping_copies(g, oldest))
 		oldest++;
-	return g->out.taken - oldest;
+	return g->queue.taken - oldest;
 }
 
 void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 {
-	if (handle_check(t) < 0)
+	if (handle_usable(t) < 0)
 		return;
 
-	struct generation **at = handle_generation(t, batch->handle), *g = *at;
-	uint64_t s = handle_slot(batch->handle);
+	struct mapping **at = slots_mapping(t, batch->handle), *g = *at;
+	uint64_t s = slots_number(batch->handle);
 
-	if (!g || handle_copies(g, s)) /* it comes back by itself */
+	if (!g || mapping_copies(g, s)) /* it comes back by itself */
 		return;
 	/* Out of memory that is not registered a driver has copied before it returns. */
 	if (!g->copies || copies_registered(g->copies) == 0) {
-		handle_return(t, at, s);
+		slots_return(t, at, s);
 		return;
 	}
 	copies_settle(g->copies, s);
@@ -138,33 +141,33 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 
 /* Of one ring. What is not taken yet of the current one stays in the queue, for it is going to be.
  */
-static void collect(struct tokend *t, struct generation **at)
+static void collect(struct tokend *t, struct mapping **at)
 {
-	struct generation *g = *at;
-	uint64_t below = g == t->now ? g->out.taken : UINT64_MAX, s;
+	struct mapping *g = *at;
+	uint64_t below = g == t->mapping ? g->queue.taken : UINT64_MAX, s;
 
 	if (!g->copies)
 		return;
 	/* Nothing will be full of a former ring; without a word from us it would stay. */
-	if (g != t->now || giveback_full(&g->out))
+	if (g != t->mapping || release_queue_full(&g->queue))
 		copies_sync(g->copies);
 	while (*at == g && copies_over(g->copies, below, &s)) {
 		t->copying--;
-		if (s < g->out.taken) {
-			handle_return(t, at, s);
-		} else if (generation_idle(g)) {
+		if (s < g->queue.taken) {
+			slots_return(t, at, s);
+		} else if (mapping_idle(g)) {
 			*at = g->older;
-			generation_free(g, true);
+			mapping_close(g, true);
 		}
 	}
 }
 
-void handle_collect(struct tokend *t)
+void copy_collect(struct tokend *t)
 {
-	struct generation **at = &t->now;
+	struct mapping **at = &t->mapping;
 
 	while (*at) {
-		struct generation *g = *at;
+		struct mapping *g = *at;
 
 		collect(t, at);
 		if (*at == g)

@@ -1,10 +1,10 @@
 /*
- * Mapping a ring that another process handed over. Nothing is believed before it is checked: a
- * segment that could shrink would turn a load into SIGBUS, and sizes that do not fit would point
+ * Mapping a ring that another process handed over. Nothing is believed before it is checked: memory
+ * that could shrink would turn a load into SIGBUS, and sizes that do not fit would point
  * outside.
  *
- * Neither segment is inherited over fork(): a child that kept them would keep the memory of a dead
- * trainer's ring.
+ * Neither of the two is inherited over fork(): a child that kept them would keep the memory of a
+ * dead trainer's ring.
  */
 #include "client/lib/map.h"
 
@@ -16,34 +16,36 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-struct segment {
+struct memory {
 	const char *name;
 	int fd;
 	uint64_t bytes;
 	int protection;
 };
 
-static void *map_segment(const struct segment *s, bool *no_memory, char *why, size_t why_bytes)
+static void *map_memory(const struct memory *s, struct fault *fault)
 {
 	struct stat st;
 	int seals = fcntl(s->fd, F_GET_SEALS);
 
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-		snprintf(why, why_bytes, "the %s segment is not sealed against resizing", s->name);
+		fault_set(fault, FAULT_PROTOCOL, "ring",
+			"the %s memory is not sealed against resizing", s->name);
 		return NULL;
 	}
 	if (fstat(s->fd, &st) != 0 || (uint64_t)st.st_size != s->bytes || s->bytes == 0) {
-		snprintf(why, why_bytes, "the %s segment has %lld bytes, %llu were announced",
-			s->name, (long long)st.st_size, (unsigned long long)s->bytes);
+		fault_set(fault, FAULT_PROTOCOL, "ring",
+			"the %s memory has %lld bytes, %llu were announced", s->name,
+			(long long)st.st_size, (unsigned long long)s->bytes);
 		return NULL;
 	}
 
 	void *at = mmap(NULL, s->bytes, s->protection, MAP_SHARED, s->fd, 0);
 
 	if (at == MAP_FAILED || madvise(at, s->bytes, MADV_DONTFORK) != 0) {
-		snprintf(why, why_bytes, "the %s segment of %llu bytes cannot be mapped: %s",
-			s->name, (unsigned long long)s->bytes, strerror(errno));
-		*no_memory = errno == ENOMEM;
+		fault_errno(fault, errno, "ring",
+			"the %s memory of %llu bytes cannot be mapped: %s", s->name,
+			(unsigned long long)s->bytes, strerror(errno));
 		if (at != MAP_FAILED)
 			munmap(at, s->bytes);
 		return NULL;
@@ -51,38 +53,36 @@ static void *map_segment(const struct segment *s, bool *no_memory, char *why, si
 	return at;
 }
 
-struct generation *generation_map(int meta_fd, uint64_t meta_bytes, int data_fd,
-	uint64_t data_bytes, bool *no_memory, char *why, size_t why_bytes)
+struct mapping *mapping_open(
+	int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes, struct fault *fault)
 {
-	const struct segment meta_segment = {"meta", meta_fd, meta_bytes, PROT_READ};
-	const struct segment data_segment = {"data", data_fd, data_bytes, PROT_READ | PROT_WRITE};
-	struct generation *g = NULL;
+	const struct memory meta_memory = {"meta", meta_fd, meta_bytes, PROT_READ};
+	const struct memory data_memory = {"data", data_fd, data_bytes, PROT_READ | PROT_WRITE};
+	struct mapping *m = NULL;
 	struct ring ring;
 	void *data = NULL;
-
-	*no_memory = false;
-	void *meta = map_segment(&meta_segment, no_memory, why, why_bytes);
+	void *meta = map_memory(&meta_memory, fault);
 
 	if (!meta)
 		return NULL;
-	data = map_segment(&data_segment, no_memory, why, why_bytes);
+	data = map_memory(&data_memory, fault);
 	if (!data)
 		goto fail;
 	if (!ring_open(&ring, meta, meta_bytes, data, data_bytes)) {
-		snprintf(why, why_bytes, "the segments are not a ring of version %d", RING_VERSION);
+		fault_set(fault, FAULT_PROTOCOL, "ring",
+			"the two memories are not a ring of version %d", RING_VERSION);
 		goto fail;
 	}
-	g = calloc(1, sizeof(*g) + giveback_words(ring.geometry.slots) * sizeof(g->bits[0]));
-	if (!g) {
-		snprintf(why, why_bytes, "out of memory");
-		*no_memory = true;
+	m = calloc(1, sizeof(*m) + release_queue_words(ring.geometry.slots) * sizeof(m->bits[0]));
+	if (!m) {
+		fault_memory(fault);
 		goto fail;
 	}
-	g->ring = ring;
-	g->meta = meta;
-	g->data = data;
-	g->out = (struct giveback){.slots = ring.geometry.slots, .bits = g->bits};
-	return g;
+	m->ring = ring;
+	m->meta = meta;
+	m->data = data;
+	m->queue = (struct release_queue){.slots = ring.geometry.slots, .bits = m->bits};
+	return m;
 fail:
 	munmap(meta, meta_bytes);
 	if (data)
@@ -90,12 +90,12 @@ fail:
 	return NULL;
 }
 
-bool generation_idle(const struct generation *g)
+bool mapping_idle(const struct mapping *g)
 {
-	return !g->kept && g->held == 0 && (!g->copies || copies_none(g->copies));
+	return !g->undoable && g->held == 0 && (!g->copies || copies_none(g->copies));
 }
 
-void generation_free(struct generation *g, bool mapped)
+void mapping_close(struct mapping *g, bool mapped)
 {
 	if (!g)
 		return;

@@ -3,7 +3,15 @@
  * memory, and make no system call; whatever else there is to do is reached only when the ring is
  * empty.
  */
-#include "client/lib/handle.h"
+#include "client/lib/connect.h"
+#include "client/lib/copy.h"
+#include "client/lib/query.h"
+#include "client/lib/recording.h"
+#include "client/lib/revive.h"
+#include "client/lib/search.h"
+#include "client/lib/slots.h"
+#include "client/lib/undo.h"
+#include "client/lib/wait.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -13,7 +21,8 @@ enum {
 	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
 	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
 	COPY_NS = 200000,   /* between two looks whether a copy to a GPU is over */
-	HEAR_MS = 1000, /* the daemon may have something to say although batches are always there */
+	LISTEN_MS =
+		1000, /* the daemon may have something to say although batches are always there */
 };
 
 _Static_assert(
@@ -37,16 +46,16 @@ static inline void pause_cpu(void)
 
 static bool spin(const struct tokend *t)
 {
-	const struct generation *g = t->now;
-	int64_t until = handle_clock() + SPIN_NS;
+	const struct mapping *g = t->mapping;
+	int64_t until = wait_now() + SPIN_NS;
 
 	do {
 		for (int i = 0; i < 32; i++) {
-			if (ring_published(&g->ring) > g->out.taken)
+			if (ring_published(&g->ring) > g->queue.taken)
 				return true;
 			pause_cpu();
 		}
-	} while (handle_clock() < until);
+	} while (wait_now() < until);
 	return false;
 }
 
@@ -55,10 +64,10 @@ static bool spin(const struct tokend *t)
  */
 static int count_lost_wake(struct tokend *t)
 {
-	if (ring_published(&t->now->ring) <= t->now->out.taken)
+	if (ring_published(&t->mapping->ring) <= t->mapping->queue.taken)
 		return 0;
 
-	int r = handle_doze(t, t->fd, POLLIN, handle_clock() + LATE_WAKE_MS * INT64_C(1000000));
+	int r = wait_ready(t, t->fd, POLLIN, wait_now() + LATE_WAKE_MS * INT64_C(1000000));
 
 	if (r == 0)
 		t->lost_wakes++;
@@ -68,63 +77,64 @@ static int count_lost_wake(struct tokend *t)
 /* Until the next slot may be there, the daemon said something, or a second has passed. */
 static int wait_once(struct tokend *t)
 {
-	const struct generation *g = t->now;
+	const struct mapping *g = t->mapping;
 	int r = 0;
 
-	if (giveback_full(&g->out)) { /* of copies: it is not the daemon that is waited for */
-		r = handle_doze(t, t->fd, POLLIN, handle_clock() + COPY_NS);
-		return r == 1 ? handle_listen(t) : r;
+	if (release_queue_full(
+		    &g->queue)) { /* of copies: it is not the daemon that is waited for */
+		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
+		return r == 1 ? query_listen(t) : r;
 	}
 	if (spin(t))
 		return 0;
-	if (!ring_wait_begin(&g->ring, g->out.taken)) {
+	if (!ring_wait_begin(&g->ring, g->queue.taken)) {
 		if (ring_daemon_waits(&g->ring))
 			link_wake(t->fd);
-		r = handle_doze(t, t->fd, POLLIN,
-			handle_clock() + (t->copying ? COPY_NS : INT64_C(1000000000)));
+		r = wait_ready(t, t->fd, POLLIN,
+			wait_now() + (t->copying ? COPY_NS : INT64_C(1000000000)));
 		if (r == 0 && !t->copying)
 			r = count_lost_wake(t);
 	}
 	ring_wait_end(&g->ring);
-	return r == 1 ? handle_listen(t) : r;
+	return r == 1 ? query_listen(t) : r;
 }
 
 /* An error that this finds holds, and is returned when the batches that are there have been taken.
  */
-static void hear_out(struct tokend *t)
+static void listen_if_due(struct tokend *t)
 {
-	int64_t now = handle_clock();
+	int64_t now = wait_now();
 
-	if (t->fd < 0 || now - t->heard < HEAR_MS * INT64_C(1000000))
+	if (t->fd < 0 || now - t->listened < LISTEN_MS * INT64_C(1000000))
 		return;
-	t->heard = now;
-	handle_listen(t);
+	t->listened = now;
+	query_listen(t);
 }
 
 /* 1: a batch is there, 0: the end, EAGAIN: not yet, or why there will be none. */
 static int look(struct tokend *t)
 {
-	struct generation *g = t->now;
+	struct mapping *g = t->mapping;
 
-	if (t->kept.ring)
-		handle_forget(t);
+	if (t->undo.mapping)
+		undo_forget(t);
 	if (t->copying)
-		handle_collect(t);
+		copy_collect(t);
 	g->published = ring_published(&g->ring);
-	if (g->published > g->out.taken) {
-		hear_out(t);
+	if (g->published > g->queue.taken) {
+		listen_if_due(t);
 		return 1;
 	}
-	if (atomic_load(&g->ring.header->end) <= g->out.taken)
+	if (atomic_load(&g->ring.header->end) <= g->queue.taken)
 		return 0;
 	if (t->failed)
 		return handle_failed(t);
-	if (giveback_full(&g->out) && !t->copying)
+	if (release_queue_full(&g->queue) && !t->copying)
 		return handle_fail(t, TOKEND_EHELD,
 			"slots: all %u are taken and the oldest batch was not released: release "
 			"it, or "
 			"attach with more slots",
-			g->out.slots);
+			g->queue.slots);
 	return TOKEND_EAGAIN;
 }
 
@@ -132,9 +142,10 @@ static int look(struct tokend *t)
  * holds more would starve it. */
 static int ask_for_one(struct tokend *t)
 {
-	const struct ring *ring = &t->now->ring;
+	const struct ring *ring = &t->mapping->ring;
 
-	if (t->fd >= 0 && !ring_wait_begin(ring, t->now->out.taken) && ring_daemon_waits(ring))
+	if (t->fd >= 0 && !ring_wait_begin(ring, t->mapping->queue.taken) &&
+		ring_daemon_waits(ring))
 		link_wake(t->fd);
 	return TOKEND_EAGAIN;
 }
@@ -150,9 +161,9 @@ static int find_slot(struct tokend *t, bool wait)
 		if (again && !wait)
 			return ask_for_one(t);
 		if (t->fd < 0)
-			r = handle_revive(t, wait);
+			r = revive(t, wait);
 		else
-			r = wait ? wait_once(t) : handle_listen(t);
+			r = wait ? wait_once(t) : query_listen(t);
 		if (r < 0 && !t->failed)
 			return r;
 	}
@@ -161,9 +172,9 @@ static int find_slot(struct tokend *t, bool wait)
 /* The slot behind the last one taken, as a batch. */
 static void describe(const struct tokend *t, struct tokend_batch *batch)
 {
-	const struct generation *g = t->now;
+	const struct mapping *g = t->mapping;
 	const struct ring_geometry *geometry = &g->ring.geometry;
-	uint64_t s = g->out.taken;
+	uint64_t s = g->queue.taken;
 	const struct ring_slot *slot = ring_slot(&g->ring, s);
 
 	*batch = (struct tokend_batch){
@@ -176,7 +187,7 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
 		.position = slot->position,
 		.next = order_rank_next(t->taken, t->step, t->end),
 		.number = t->number,
-		.handle = g->id << HANDLE_BITS | s,
+		.handle = slots_handle(g, s),
 	};
 }
 
@@ -184,8 +195,8 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
  * taken. */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
-	struct generation *g = t->now;
-	uint64_t s = g->out.taken;
+	struct mapping *g = t->mapping;
+	uint64_t s = g->queue.taken;
 	const struct ring_slot *slot = ring_slot(&g->ring, s);
 	uint64_t due = t->taken + t->rank * t->micro_batch;
 
@@ -197,7 +208,7 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 
 	describe(t, batch);
 	if (__builtin_expect(t->record != NULL, 0)) {
-		int r = handle_record(t, batch->row, slot->rows_valid, batch->tokens,
+		int r = recording_rows(t, batch->row, slot->rows_valid, batch->tokens,
 			(size_t)batch->window_tokens * batch->token_bytes, batch->next);
 
 		if (r < 0)
@@ -205,28 +216,28 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 	}
 	t->taken = batch->next;
 	t->number++;
-	g->out.taken++;
+	g->queue.taken++;
 	g->held++;
 	return 1;
 }
 
 static inline bool ready(const struct tokend *t)
 {
-	return !handle_forked(t) && t->now->published > t->now->out.taken && !t->copying;
+	return !handle_forked(t) && t->mapping->published > t->mapping->queue.taken && !t->copying;
 }
 
 /* 1: the next batch is there, 0: there is none, or an error. */
 static int wait_for_one(struct tokend *t)
 {
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	if (r == 0)
 		r = look(t);
 	if (r == TOKEND_EAGAIN) {
-		int64_t begin = handle_clock();
+		int64_t begin = wait_now();
 
 		r = find_slot(t, true);
-		t->waited_ns += (uint64_t)(handle_clock() - begin);
+		t->waited_ns += (uint64_t)(wait_now() - begin);
 	}
 	return r;
 }
@@ -240,7 +251,7 @@ int tokend_next(struct tokend *t, struct tokend_batch *batch)
 
 int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 {
-	int r = wait ? wait_for_one(t) : handle_check(t);
+	int r = wait ? wait_for_one(t) : handle_usable(t);
 
 	if (!wait && r == 0)
 		r = find_slot(t, false);
@@ -254,7 +265,7 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 	if (ready(t))
 		return hand_out(t, batch);
 
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	if (r == 0)
 		r = find_slot(t, false);
@@ -267,105 +278,17 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
  */
 int tokend_attend(struct tokend *t)
 {
-	int64_t until = handle_clock() + ATTEND_MS * INT64_C(1000000);
-	int r = handle_check(t);
+	int64_t until = wait_now() + ATTEND_MS * INT64_C(1000000);
+	int r = handle_usable(t);
 
 	if (r == 0 && t->fd >= 0)
-		r = handle_listen(t);
+		r = query_listen(t);
 	if (r < 0 || t->fd >= 0)
 		return r < 0 ? r : 1;
-	handle_stop_search(&t->search);
+	search_end(&t->search);
 	do
-		r = handle_revive(t, false);
-	while (r == 0 && t->search.fd >= 0 && handle_doze(t, t->search.fd, POLLIN, until) == 1);
-	handle_stop_search(&t->search);
+		r = revive(t, false);
+	while (r == 0 && t->search.fd >= 0 && wait_ready(t, t->search.fd, POLLIN, until) == 1);
+	search_end(&t->search);
 	return r;
-}
-
-struct generation **handle_generation(struct tokend *t, uint64_t handle)
-{
-	struct generation **at = &t->now;
-
-	while (*at && (*at)->id << HANDLE_BITS != handle >> HANDLE_BITS << HANDLE_BITS)
-		at = &(*at)->older;
-	return at;
-}
-
-/* The ring that holds @row of the batch, which is its row *@index there. NULL: none does. */
-static const struct ring *find_row(
-	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
-{
-	/* To users the handle does not change: it is only looked into. */
-	const struct generation *g = *handle_generation((struct tokend *)t, batch->handle);
-
-	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
-		return NULL;
-	*index = (uint32_t)(handle_slot(batch->handle) % g->ring.geometry.slots) *
-			 g->ring.geometry.rows +
-		 row;
-	return &g->ring;
-}
-
-const uint32_t *tokend_documents(
-	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
-{
-	uint32_t index;
-	const struct ring *ring = find_row(t, batch, row, &index);
-
-	*count = 0;
-	if (!ring || !ring->geometry.documents)
-		return NULL;
-
-	uint32_t n = *ring_document_count(ring, index), most = ring->geometry.window_tokens - 1;
-
-	*count = n < most ? n : most;
-	return ring_document_start(ring, index);
-}
-
-const uint8_t *tokend_loss_mask(
-	const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
-{
-	uint32_t index;
-	const struct ring *ring = find_row(t, batch, row, &index);
-
-	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
-}
-
-bool handle_return(struct tokend *t, struct generation **at, uint64_t s)
-{
-	struct generation *g = *at;
-
-	if (!giveback_return(&g->out, s))
-		return false;
-	g->held--;
-	if (g == t->now) {
-		uint64_t wake_at = ring_release(&g->ring, g->out.released);
-
-		if (wake_at != 0 && wake_at != g->answered && t->fd >= 0) {
-			g->answered = wake_at;
-			link_wake(t->fd);
-		}
-	} else if (generation_idle(g)) {
-		*at = g->older;
-		generation_free(g, true);
-	}
-	return true;
-}
-
-void tokend_release(struct tokend *t, const struct tokend_batch *batch)
-{
-	if (handle_check(t) < 0)
-		return;
-
-	struct generation **at = handle_generation(t, batch->handle);
-	uint64_t s = handle_slot(batch->handle);
-
-	if (*at && handle_copies(*at, s))
-		handle_fail(t, TOKEND_EARGUMENT,
-			"batch: number %" PRIu64
-			" is being copied to a GPU, and comes back by itself",
-			batch->number);
-	else if (!*at || !handle_return(t, at, s))
-		handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before",
-			batch->number);
 }

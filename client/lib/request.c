@@ -3,7 +3,13 @@
  * edit of the cursor, and answering. How the ranks of a job come to do that at the same step is the
  * job's business.
  */
-#include "client/lib/handle.h"
+#include "client/lib/connect.h"
+#include "client/lib/map.h"
+#include "client/lib/mix.h"
+#include "client/lib/query.h"
+#include "client/lib/seek.h"
+#include "client/lib/undo.h"
+#include "client/lib/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,18 +32,18 @@ uint64_t tokend_request_number(const struct tokend *t)
 	/* A daemon that is lost has taken its request with it. */
 	if (handle_forked(t) || t->fd < 0)
 		return 0;
-	return atomic_load_explicit(&t->now->ring.header->request, memory_order_acquire);
+	return atomic_load_explicit(&t->mapping->ring.header->request, memory_order_acquire);
 }
 
 int tokend_request(struct tokend *t, struct tokend_request *request)
 {
 	const struct wire question = {.op = WIRE_PENDING};
 	const struct wire *w = &t->packet->wire;
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	memset(request, 0, sizeof(*request));
 	if (r == 0)
-		r = handle_ask(t, &question, WIRE_REQUEST);
+		r = query(t, &question, WIRE_REQUEST);
 	if (r < 0)
 		return r;
 	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
@@ -48,30 +54,10 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 	return 0;
 }
 
-int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
-{
-	const struct wire question = {.op = WIRE_DESCRIBE};
-	int r = handle_check(t);
-
-	if (r == 0)
-		r = handle_ask(t, &question, WIRE_DESCRIBED);
-	if (r < 0)
-		return r;
-
-	struct wire_bytes bytes = wire_bytes(&t->packet->wire, WIRE_CURSOR);
-
-	if (bytes.n > capacity)
-		return handle_fail(t, TOKEND_EMEMORY,
-			"capacity: %zu bytes are too few for the cursor, %d always hold it",
-			capacity, TOKEND_CURSOR_BYTES);
-	memcpy(cursor, bytes.at, bytes.n);
-	return bytes.n;
-}
-
 /* ---- carrying out ---- */
 
 /* What the lines "KEY VALUE" of a request say. */
-struct orders {
+struct arguments {
 	bool has_at, has_samples, has_world;
 	uint64_t at, samples, world, micro_batch;
 	uint32_t weights;
@@ -86,7 +72,7 @@ static int bad(struct tokend *t, const char *key, const char *value, const char 
 }
 
 /* "0.5 web": whatever the program's locale calls a decimal point. */
-static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t plain)
+static int read_weight(struct tokend *t, struct arguments *o, char *value, locale_t plain)
 {
 	char *space = strchr(value, ' '), *end;
 
@@ -103,7 +89,7 @@ static int read_weight(struct tokend *t, struct orders *o, char *value, locale_t
 
 /* One line. Keys of a later version are refused: what they ask for would not be done. */
 static int read_line(
-	struct tokend *t, struct orders *o, const char *key, char *value, locale_t plain)
+	struct tokend *t, struct arguments *o, const char *key, char *value, locale_t plain)
 {
 	const struct {
 		const char *key;
@@ -128,7 +114,7 @@ static int read_line(
 	return bad(t, "request", key, "is not understood here: is tokctl newer than this client?");
 }
 
-static int read_lines(struct tokend *t, struct orders *o, locale_t plain)
+static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
 {
 	for (char *line = o->text, *next; *line; line = next) {
 		char *end = strchr(line, '\n'), *space;
@@ -144,42 +130,42 @@ static int read_lines(struct tokend *t, struct orders *o, locale_t plain)
 		int r = read_line(t, o, line, space + 1, plain);
 
 		if (r < 0)
-			return r; /* NOLINT(clang-analyzer-unix.Malloc): forget_orders() frees it */
+			return r; /* NOLINT(clang-analyzer-unix.Malloc): free_arguments() frees it
+				   */
 	}
 	return 0;
 }
 
-/* forget_orders() is the caller's either way. */
-static int read_orders(struct tokend *t, struct orders *o, const char *args)
+/* free_arguments() is the caller's either way. */
+static int read_arguments(struct tokend *t, struct arguments *o, const char *args)
 {
 	size_t lines = 1;
 
 	for (const char *p = args; *p; p++)
 		lines += *p == '\n';
-	*o = (struct orders){
+	*o = (struct arguments){
 		.text = strdup(args),
 		.name = malloc(lines * sizeof(*o->name)),
 		.weight = malloc(lines * sizeof(*o->weight)),
 	};
 
 	locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
-	int r = o->text && o->name && o->weight && plain
-			? read_lines(t, o, plain)
-			: handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	int r = o->text && o->name && o->weight && plain ? read_lines(t, o, plain)
+							 : handle_memory(t);
 
 	if (plain)
 		freelocale(plain);
 	return r;
 }
 
-static void forget_orders(struct orders *o)
+static void free_arguments(struct arguments *o)
 {
 	free(o->text);
 	free(o->name);
 	free(o->weight);
 }
 
-static int obey_mix(struct tokend *t, const struct orders *o, uint64_t *acts_from)
+static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts_from)
 {
 	if (o->weights == 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix: it names no dataset");
@@ -189,12 +175,12 @@ static int obey_mix(struct tokend *t, const struct orders *o, uint64_t *acts_fro
 			"cursor, "
 			"or use a stream without end",
 			t->stream);
-	return handle_mix(
+	return mix_change(
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
 }
 
 /* What only the trainer can carry out. */
-static int check_save(struct tokend *t, const char *kind, const struct orders *o)
+static int check_save(struct tokend *t, const char *kind, const struct arguments *o)
 {
 	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0)
 		return 0;
@@ -215,27 +201,27 @@ static int check_save(struct tokend *t, const char *kind, const struct orders *o
 int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from)
 {
 	uint64_t from = t->taken, at = from;
-	struct orders o = {0};
-	int r = handle_check(t);
+	struct arguments o = {0};
+	int r = handle_usable(t);
 
 	if (r == 0)
-		r = read_orders(t, &o, args);
+		r = read_arguments(t, &o, args);
 	if (r == 0 && (strcmp(kind, "mix") == 0 || strcmp(kind, "skip") == 0))
-		r = handle_remember(t);
+		r = undo_prepare(t);
 	if (r == 0 && strcmp(kind, "mix") == 0)
-		r = obey_mix(t, &o, &at);
+		r = apply_mix(t, &o, &at);
 	else if (r == 0 && strcmp(kind, "skip") == 0)
-		r = o.has_samples ? handle_skip(t, o.samples, &at)
+		r = o.has_samples ? seek_skip(t, o.samples, &at)
 				  : handle_fail(t, TOKEND_EARGUMENT,
 					    "skip: it does not say how many samples");
 	else if (r == 0)
 		r = check_save(t, kind, &o);
-	forget_orders(&o);
+	free_arguments(&o);
 	if (r < 0) {
-		handle_forget(t);
+		undo_forget(t);
 		return r;
 	}
-	t->obeyed = (struct obeyed){.any = true, .from = from, .acts_from = at};
+	t->applied = (struct applied){.any = true, .from = from, .acts_from = at};
 	if (acts_from)
 		*acts_from = at;
 	return 0;
@@ -261,7 +247,7 @@ static int tell(struct tokend *t, const struct wire *note)
 				t->socket);
 		}
 
-		int r = handle_doze(t, t->fd, POLLOUT, handle_clock() + SEND_MS * INT64_C(1000000));
+		int r = wait_ready(t, t->fd, POLLOUT, wait_now() + SEND_MS * INT64_C(1000000));
 
 		if (r < 0)
 			return r;
@@ -287,7 +273,7 @@ static size_t answer_bytes(const char *text)
 int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text)
 {
 	struct wire note = {.op = WIRE_ANSWER};
-	int r = handle_check(t);
+	int r = handle_usable(t);
 
 	if (r < 0)
 		return r;
@@ -302,14 +288,14 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 		if (n < 0)
 			return (int)n;
 		wire_set_bytes(&note, WIRE_CURSOR, t->saved, (size_t)n);
-		if (t->obeyed.any) {
-			wire_set(&note, WIRE_FROM, t->obeyed.from);
-			wire_set(&note, WIRE_ACTS_FROM, t->obeyed.acts_from);
+		if (t->applied.any) {
+			wire_set(&note, WIRE_FROM, t->applied.from);
+			wire_set(&note, WIRE_ACTS_FROM, t->applied.acts_from);
 		}
 	}
 	if (outcome != TOKEND_NOTED) {
-		t->obeyed.any = false;
-		handle_forget(t);
+		t->applied.any = false;
+		undo_forget(t);
 	}
 	return tell(t, &note);
 }

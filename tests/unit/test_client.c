@@ -3,8 +3,8 @@
  * become int64, and the reading of an operator's arguments. Everything else of it is tested against
  * a real daemon (tests/python/, tests/system/test_requests.py).
  */
-#include "client/lib/giveback.h"
 #include "client/lib/handle.h"
+#include "client/lib/release_queue.h"
 
 #include "tests/unit/rng.h"
 
@@ -26,12 +26,12 @@ enum { SLOTS_MOST = 200 };
 static void in_order(void **state)
 {
 	uint64_t bits[1] = {0};
-	struct giveback g = {.slots = 3, .bits = bits};
+	struct release_queue g = {.slots = 3, .bits = bits};
 
 	(void)state;
 	for (uint64_t s = 0; s < 1000; s++) {
 		g.taken++;
-		assert_true(giveback_return(&g, s));
+		assert_true(release_queue_return(&g, s));
 		assert_int_equal(g.released, s + 1);
 		assert_int_equal(bits[0], 0);
 	}
@@ -40,18 +40,18 @@ static void in_order(void **state)
 static void the_oldest_holds_the_others_back(void **state)
 {
 	uint64_t bits[1] = {0};
-	struct giveback g = {.slots = 4, .bits = bits, .taken = 4};
+	struct release_queue g = {.slots = 4, .bits = bits, .taken = 4};
 
 	(void)state;
-	assert_true(giveback_full(&g));
-	assert_true(giveback_return(&g, 3));
-	assert_true(giveback_return(&g, 1));
+	assert_true(release_queue_full(&g));
+	assert_true(release_queue_return(&g, 3));
+	assert_true(release_queue_return(&g, 1));
 	assert_int_equal(g.released, 0);
-	assert_true(giveback_full(&g));
-	assert_true(giveback_return(&g, 0));
+	assert_true(release_queue_full(&g));
+	assert_true(release_queue_return(&g, 0));
 	assert_int_equal(g.released, 2);
-	assert_false(giveback_full(&g));
-	assert_true(giveback_return(&g, 2));
+	assert_false(release_queue_full(&g));
+	assert_true(release_queue_return(&g, 2));
 	assert_int_equal(g.released, 4);
 	assert_int_equal(bits[0], 0);
 }
@@ -59,15 +59,15 @@ static void the_oldest_holds_the_others_back(void **state)
 static void what_is_not_out_cannot_come_back(void **state)
 {
 	uint64_t bits[1] = {0};
-	struct giveback g = {.slots = 4, .bits = bits, .taken = 3};
+	struct release_queue g = {.slots = 4, .bits = bits, .taken = 3};
 
 	(void)state;
-	assert_false(giveback_return(&g, 3));
-	assert_true(giveback_return(&g, 1));
-	assert_false(giveback_return(&g, 1));
-	assert_true(giveback_return(&g, 0));
-	assert_false(giveback_return(&g, 0));
-	assert_false(giveback_return(&g, 1));
+	assert_false(release_queue_return(&g, 3));
+	assert_true(release_queue_return(&g, 1));
+	assert_false(release_queue_return(&g, 1));
+	assert_true(release_queue_return(&g, 0));
+	assert_false(release_queue_return(&g, 0));
+	assert_false(release_queue_return(&g, 1));
 	assert_int_equal(g.released, 2);
 }
 
@@ -80,18 +80,18 @@ static void like_a_list_of_what_is_out(void **state)
 	for (uint32_t slots = 1; slots <= SLOTS_MOST;
 		slots += 1 + (uint32_t)rng_below(&random, 7)) {
 		uint64_t bits[(SLOTS_MOST + 63) / 64] = {0};
-		struct giveback g = {.slots = slots, .bits = bits};
+		struct release_queue g = {.slots = slots, .bits = bits};
 		uint64_t out[SLOTS_MOST];
 		uint32_t n = 0;
 
 		for (int step = 0; step < 5000; step++) {
-			if (!giveback_full(&g) && rng_below(&random, 2)) {
+			if (!release_queue_full(&g) && rng_below(&random, 2)) {
 				out[n++] = g.taken++;
 			} else if (n > 0) {
 				uint32_t i = (uint32_t)rng_below(&random, n);
 
-				assert_true(giveback_return(&g, out[i]));
-				assert_false(giveback_return(&g, out[i]));
+				assert_true(release_queue_return(&g, out[i]));
+				assert_false(release_queue_return(&g, out[i]));
 				out[i] = out[--n];
 			}
 
@@ -163,7 +163,7 @@ static const char *obey(const char *kind, const char *args)
 
 	assert_true(r == 0 || r == TOKEND_EARGUMENT);
 	assert_int_equal(acts_from, r == 0 ? 7 : 99);
-	assert_true(t.obeyed.any == (r == 0));
+	assert_true(t.applied.any == (r == 0));
 	assert_true((t.why[0] != 0) == (r < 0) && !strchr(t.why, '\n'));
 	return t.why;
 }

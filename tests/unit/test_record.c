@@ -2,7 +2,7 @@
  * Records: the checksum, the bytes in the file, and a writer whose disk, limits and life end at any
  * moment. The handle here has no daemon: the writer asks it only where it is.
  */
-#include "client/lib/handle.h"
+#include "client/lib/recording.h"
 #include "proto/record.h"
 
 #include "tests/unit/rng.h"
@@ -131,7 +131,7 @@ static int take(struct tokend *t, uint32_t valid)
 		fill(row[i].position, tokens[i]);
 	}
 
-	int r = handle_record(t, row, valid, tokens, ROW_BYTES, next);
+	int r = recording_rows(t, row, valid, tokens, ROW_BYTES, next);
 
 	if (r == 0)
 		t->taken = next;
@@ -266,13 +266,13 @@ static void assert_move(size_t at, uint64_t left, uint64_t position)
 static void go(struct tokend *t, uint64_t position)
 {
 	t->taken = position;
-	assert_int_equal(handle_record_place(t), 0);
+	assert_int_equal(recording_moved(t), 0);
 }
 
 static void skip_on(struct tokend *t, uint64_t samples)
 {
 	t->taken += samples;
-	assert_int_equal(handle_record_skip(t), 0);
+	assert_int_equal(recording_skipped(t), 0);
 }
 
 /* Who took nothing leaves nothing, wherever it went. */
@@ -287,7 +287,7 @@ static void no_row_no_mark(void **state)
 	skip_on(&t, 40);
 	t.world = 2;
 	go(&t, 100);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	assert_int_equal(load(), 0);
 }
 
@@ -318,7 +318,7 @@ static void moves_before_the_first_row(void **state)
 		if (t.taken != cases[i].then)
 			go(&t, cases[i].then);
 		assert_int_equal(take(&t, MICRO), 0);
-		handle_end_record(&t, true);
+		recording_end(&t, true);
 		assert_int_equal(load(), 5 + MICRO);
 		assert_move(0, cases[i].left, cases[i].position);
 	}
@@ -351,7 +351,7 @@ static void moves_after_rows(void **state)
 	skip_on(&t, 8);
 	assert_move(load() - 5, 12, 20);
 	go(&t, 0);
-	handle_end_record(&t, true); /* nothing was taken there */
+	recording_end(&t, true); /* nothing was taken there */
 	assert_int_equal(load(), 25 + 3 * MICRO);
 }
 
@@ -363,7 +363,7 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(
-		handle_record_place(&t), 0); /* the same place: as after a mere change of the mix */
+		recording_moved(&t), 0); /* the same place: as after a mere change of the mix */
 	assert_int_equal(load(), 5 + MICRO);
 
 	go(&t, 100);
@@ -382,7 +382,7 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	assert_int_equal(load(), 20 + 3 * MICRO);
 	assert_move(23, 108, 8);
 	assert_rows(28, 8, MICRO);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 }
 
 static void appended_to_and_switched(void **state)
@@ -398,7 +398,7 @@ static void appended_to_and_switched(void **state)
 	snprintf(other, sizeof(other), "%s.other", path);
 	assert_int_equal(tokend_record(&t, other), 0);
 	assert_int_equal(take(&t, MICRO), 0);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	assert_int_equal(unlink(other), 0);
 	assert_int_equal(load(), 2 * (5 + MICRO));
 	assert_rows(5, 0, MICRO);
@@ -406,7 +406,7 @@ static void appended_to_and_switched(void **state)
 
 	assert_int_equal(tokend_record(&again, path), 0);
 	assert_int_equal(take(&again, MICRO), 0);
-	handle_end_record(&again, true);
+	recording_end(&again, true);
 	assert_int_equal(load(), 3 * (5 + MICRO));
 	assert_int_equal(begin_at(18).position, 40);
 }
@@ -426,9 +426,9 @@ static void the_last_skip_is_kept(void **state)
 		if (full)
 			limit_files_to(file_bytes());
 		t.taken = 64;
-		assert_int_equal(handle_record_skip(&t), full ? TOKEND_EARGUMENT : 0);
+		assert_int_equal(recording_skipped(&t), full ? TOKEND_EARGUMENT : 0);
 		limit_files_to(RLIM_INFINITY);
-		handle_end_record(&t, true);
+		recording_end(&t, true);
 		assert_int_equal(load(), 10 + MICRO);
 		assert_move(9, 4, 64);
 	}
@@ -436,7 +436,7 @@ static void the_last_skip_is_kept(void **state)
 
 static int commit(struct tokend *t, uint64_t next)
 {
-	int status = handle_record_commit(t, next);
+	int status = recording_commit(t, next);
 
 	if (status == 0) {
 		t->committing = true;
@@ -474,12 +474,12 @@ static void committed_before_it_is_written(void **state)
 	assert_int_equal(load(), 10 + 4 * MICRO);
 	assert_rows(10 + 3 * MICRO, 100, MICRO);
 	assert_int_equal(take(&t, MICRO), 0);
-	handle_record_drop(&t); /* a checkpoint is loaded: what was committed is all that was */
+	recording_drop(&t); /* a checkpoint is loaded: what was committed is all that was */
 	go(&t, 104);
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(commit(&t, 108), 0);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	assert_int_equal(load(), 10 + 5 * MICRO);
 	assert_rows(10 + 3 * MICRO, 100, 2 * MICRO);
 }
@@ -494,7 +494,7 @@ static void torn_ends_are_cut_off(void **state)
 	(void)state;
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	load();
 	memcpy(bytes, entry, sizeof(bytes));
 	for (size_t n = 0; n < sizeof(bytes); n++) {
@@ -505,7 +505,7 @@ static void torn_ends_are_cut_off(void **state)
 		t = handle(0, 1, 1000);
 		assert_int_equal(tokend_record(&t, path), 0);
 		assert_int_equal(take(&t, MICRO), 0);
-		handle_end_record(&t, true);
+		recording_end(&t, true);
 		assert_int_equal(load(), stays + 5 + MICRO);
 		assert_int_equal(begin_at(stays).position, 1000);
 	}
@@ -518,7 +518,7 @@ static void torn_ends_are_cut_off(void **state)
 		put_file(longer, sizeof(bytes) + n);
 		t = handle(0, 1, 1000);
 		assert_int_equal(tokend_record(&t, path), 0);
-		handle_end_record(&t, true);
+		recording_end(&t, true);
 		assert_int_equal(load(), 5 + MICRO);
 		assert_rows(5, 0, MICRO);
 	}
@@ -563,7 +563,7 @@ static void the_old_record_goes_on(void **state)
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(tokend_record(&t, "/nowhere/x.record"), TOKEND_EARGUMENT);
 	assert_int_equal(take(&t, MICRO), 0);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	assert_int_equal(load(), 5 + MICRO);
 	assert_rows(5, 0, MICRO);
 }
@@ -614,15 +614,15 @@ static void a_beginning_that_cannot_be_written_is_tried_again(void **state)
 	assert_int_equal(take(&t, MICRO), 0);
 	limit_files_to(file_bytes() + 40);
 	t.taken = 2000;
-	assert_int_equal(handle_record_place(&t), TOKEND_EARGUMENT);
+	assert_int_equal(recording_moved(&t), TOKEND_EARGUMENT);
 	t.taken = 3000;
-	assert_int_equal(handle_record_place(&t), TOKEND_EARGUMENT);
+	assert_int_equal(recording_moved(&t), TOKEND_EARGUMENT);
 	assert_int_equal(tokend_record(&late, path), 0);
 	assert_int_equal(take(&late, MICRO), TOKEND_EARGUMENT);
-	handle_end_record(&late, true);
+	recording_end(&late, true);
 	limit_files_to(RLIM_INFINITY);
 	assert_int_equal(take(&t, MICRO), 0);
-	handle_end_record(&t, true);
+	recording_end(&t, true);
 	assert_int_equal(load(), 5 + MICRO + 5 + MICRO);
 	assert_move(9, 4, 3000);
 	assert_rows(14, 3000, MICRO);
@@ -645,7 +645,7 @@ static void a_child_cannot_record(void **state)
 
 	close(fd);
 	t.taken = 50;
-	handle_end_record(&copy, false); /* its memory, but neither descriptors nor the file */
+	recording_end(&copy, false); /* its memory, but neither descriptors nor the file */
 	alive = 1;
 	assert_int_equal(load(), 5 + MICRO);
 	/* The lowest free descriptor is what it was: none was closed. */

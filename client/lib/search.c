@@ -1,29 +1,74 @@
-/*
- * How long a search for a daemon goes on, and what it says meanwhile. What passes by itself is
- * waited for, up to the deadline: a daemon that is starting or being restarted, and a refusal that
- * is marked as passing, because others hold the memory or the connections. What does not pass is an
- * error at once.
- */
-#include "client/lib/handle.h"
+#include "client/lib/search.h"
+
+#include "client/lib/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define MS     INT64_C(1000000)
-#define SECOND (1000 * MS)
+#define SECOND (1000 * WAIT_MS)
 
-enum { WARNINGS = 3 };
+enum {
+	BACKOFF_MS = 250,  /* between two tries, at most */
+	REFUSED_MS = 1000, /* after a passing refusal: each try costs the daemon an attach */
+	WARNINGS = 3,
+};
 
 static const int64_t warn_after[WARNINGS] = {2 * SECOND, 10 * SECOND, 60 * SECOND};
 
-void search_failed(struct tokend *t, struct search *s, int error, int refused)
+void search_begin(struct search *s, const struct patience *patience)
+{
+	int64_t now = wait_now();
+
+	*s = (struct search){
+		.fd = -1,
+		.active = true,
+		.backoff_ms = 1,
+		.since = now,
+		.retry = now,
+		.patience = *patience,
+	};
+}
+
+void search_end(struct search *s)
+{
+	if (s->active && s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	s->active = false;
+}
+
+static void failed(struct tokend *t, struct search *s, int error, int refused)
 {
 	s->error = error;
 	s->refused = refused;
 	if (refused)
 		snprintf(s->why, sizeof(s->why), "%.*s", (int)sizeof(s->why) - 1, t->why);
+}
+
+/*
+ * This try failed, with errno @error or the passing refusal @refused in t->why. The next one
+ * follows after half to all of the backoff, so that ranks do not come all at once.
+ */
+void search_later(struct tokend *t, struct search *s, int error, int refused)
+{
+	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
+	int64_t now = wait_now(), backoff = s->backoff_ms * WAIT_MS;
+	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)(uintptr_t)s);
+
+	if (s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	failed(t, s, error, refused);
+	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
+	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
+}
+
+bool search_nobody(const struct search *s)
+{
+	return s->error == ENOENT || s->error == ECONNREFUSED;
 }
 
 /* Is there a daemon, which starts, stops or is short of something for now? */
@@ -39,7 +84,7 @@ int64_t search_give_up(const struct search *s)
 
 	if (is_there(s) && s->patience.deadline_ms > ms)
 		ms = s->patience.deadline_ms;
-	return s->since + ms * MS;
+	return s->since + ms * WAIT_MS;
 }
 
 int64_t search_warn_at(const struct search *s)
@@ -49,7 +94,7 @@ int64_t search_warn_at(const struct search *s)
 
 static void say_wait(const struct tokend *t, const struct search *s, char *line, size_t bytes)
 {
-	int64_t now = handle_clock(), left = search_give_up(s) - now;
+	int64_t now = wait_now(), left = search_give_up(s) - now;
 	int64_t waited = (now - s->since) / SECOND, seconds = left > 0 ? left / SECOND : 0;
 
 	if (s->refused)
@@ -73,9 +118,9 @@ int search_warn(struct tokend *t, struct search *s)
 {
 	char line[1400];
 
-	if (handle_clock() < search_warn_at(s))
+	if (wait_now() < search_warn_at(s))
 		return 0;
-	while (handle_clock() >= search_warn_at(s))
+	while (wait_now() >= search_warn_at(s))
 		s->warnings++;
 	if (!t->call.warn)
 		return 0;
@@ -87,7 +132,7 @@ int search_warn(struct tokend *t, struct search *s)
 
 int search_gave_up(struct tokend *t, const struct search *s)
 {
-	int64_t seconds = (handle_clock() - s->since) / SECOND;
+	int64_t seconds = (wait_now() - s->since) / SECOND;
 	const char *error = s->error == ETIMEDOUT ? "it accepts connections but does not answer"
 						  : strerror(s->error);
 

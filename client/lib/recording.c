@@ -4,8 +4,8 @@
  * nothing taken lacks its record. In a session that commits, the entries of a batch are kept until
  * it is committed, and it is committed only once they are in the file.
  */
+#include "client/lib/recording.h"
 #include "proto/record.h"
-#include "client/lib/handle.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -210,14 +210,14 @@ static int finish(struct tokend *t, struct recording *r, size_t entries, bool ro
 	return 0;
 }
 
-int handle_record(struct tokend *t, const struct tokend_row *row, uint32_t rows, const void *tokens,
-	size_t row_bytes, uint64_t next)
+int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows,
+	const void *tokens, size_t row_bytes, uint64_t next)
 {
 	struct recording *r = t->record;
 	size_t entries = r->entries;
 
 	if (!make_room(r, rows))
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+		return handle_memory(t);
 	if (is_elsewhere(t))
 		put_moves(t, r);
 	for (uint32_t i = 0; i < rows; i++)
@@ -241,12 +241,12 @@ static int write_skip(struct tokend *t)
 	if (!r->told.rows || at >= t->taken || (r->from != at && r->from != t->taken))
 		return 0;
 	if (!make_room(r, 0))
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+		return handle_memory(t);
 	put_moves(t, r);
 	return finish(t, r, entries, false, t->taken, at);
 }
 
-int handle_record_place(struct tokend *t)
+int recording_moved(struct tokend *t)
 {
 	struct recording *r = t->record;
 
@@ -258,12 +258,12 @@ int handle_record_place(struct tokend *t)
 	return write_skip(t);
 }
 
-int handle_record_skip(struct tokend *t)
+int recording_skipped(struct tokend *t)
 {
 	return t->record ? write_skip(t) : 0;
 }
 
-int handle_record_commit(struct tokend *t, uint64_t next)
+int recording_commit(struct tokend *t, uint64_t next)
 {
 	struct recording *r = t->record;
 	size_t marks = 0;
@@ -273,7 +273,7 @@ int handle_record_commit(struct tokend *t, uint64_t next)
 	return r ? write_marks(t, r, marks) : 0;
 }
 
-void handle_record_drop(struct tokend *t)
+void recording_drop(struct tokend *t)
 {
 	struct recording *r = t->record;
 
@@ -283,7 +283,7 @@ void handle_record_drop(struct tokend *t)
 	r->told = r->written;
 }
 
-void handle_record_pass(struct tokend *t, bool again)
+void recording_pass(struct tokend *t, bool again)
 {
 	if (t->record)
 		t->record->again = again;
@@ -353,7 +353,7 @@ static int begin_record(struct tokend *t, const char *path)
 	if (!r || !copy) {
 		free(r);
 		free(copy);
-		return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+		return handle_memory(t);
 	}
 	r->path = copy;
 	r->told.rows = t->number > 0 || (old && old->told.rows);
@@ -385,7 +385,7 @@ static int end_record(struct tokend *t, struct recording *r, int status)
 
 int tokend_record(struct tokend *t, const char *path)
 {
-	int status = handle_check(t);
+	int status = handle_usable(t);
 	struct recording *old = t->record;
 
 	if (status < 0)
@@ -393,9 +393,9 @@ int tokend_record(struct tokend *t, const char *path)
 	if (path && !*path)
 		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
 	/* Before the new one is opened, which may be the same file. */
-	status = handle_record_commit(t, UINT64_MAX);
+	status = recording_commit(t, UINT64_MAX);
 	if (status == 0)
-		status = handle_record_skip(t);
+		status = recording_skipped(t);
 	if (path && status == 0)
 		status = begin_record(t, path);
 	if (path && status < 0)
@@ -405,7 +405,7 @@ int tokend_record(struct tokend *t, const char *path)
 	return old ? end_record(t, old, status) : status;
 }
 
-void handle_end_record(struct tokend *t, bool ours)
+void recording_end(struct tokend *t, bool ours)
 {
 	struct recording *r = t->record;
 
@@ -413,7 +413,7 @@ void handle_end_record(struct tokend *t, bool ours)
 		return;
 	if (ours) {
 		/* Whoever wants to hear of errors has ended the record before. */
-		end_record(t, r, r->marks > 0 ? 0 : handle_record_skip(t));
+		end_record(t, r, r->marks > 0 ? 0 : recording_skipped(t));
 	} else {
 		recording_free(r);
 	}

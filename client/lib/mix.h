@@ -1,0 +1,11 @@
+/* To another mix. */
+#ifndef TOKEND_MIX_H
+#define TOKEND_MIX_H
+
+#include "client/lib/handle.h"
+
+/* tokend_set_mix() from @at on, or TOKEND_SOON. *@acts_from as there, or NULL. */
+int mix_change(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
+	uint64_t at, uint64_t *acts_from);
+
+#endif

@@ -1,0 +1,170 @@
+#include "client/lib/position.h"
+
+#include "client/lib/recording.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void forget_moved(struct tokend *t)
+{
+	if (t->moved_ok)
+		cursor_free(&t->moved);
+	t->moved_ok = false;
+}
+
+const struct cursor *position_cursor(struct tokend *t, uint64_t position)
+{
+	struct fault why;
+
+	if (t->moved_ok && position < t->moved.next)
+		forget_moved(t);
+	if (!t->moved_ok && !cursor_copy(&t->moved, &t->origin)) {
+		handle_memory(t);
+		return NULL;
+	}
+	t->moved_ok = true;
+
+	bool there = cursor_seek(&t->moved, position, &why);
+
+	assert(there); /* origin covers all that is asked for */
+	return &t->moved;
+}
+
+/* The cursor that is moved of. To users the handle does not change when a cached copy moves along.
+ */
+static const struct cursor *current(const struct tokend *t)
+{
+	return position_cursor((struct tokend *)t, handle_position(t));
+}
+
+int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
+{
+	struct tokend *handle = (struct tokend *)t;
+	int r = handle_usable(handle);
+
+	if (r < 0)
+		return r;
+
+	const struct cursor *cursor = current(t);
+
+	if (!cursor)
+		return TOKEND_EMEMORY;
+
+	size_t n = cursor_encode(cursor, bytes, capacity);
+
+	return n ? (int64_t)n
+		 : handle_fail(handle, TOKEND_EMEMORY,
+			   "capacity: %zu bytes are too few for the cursor, %d always hold it",
+			   capacity, TOKEND_CURSOR_BYTES);
+}
+
+uint64_t tokend_fingerprint(const struct tokend *t)
+{
+	const struct cursor *cursor = handle_forked(t) ? NULL : current(t);
+
+	return cursor ? cursor_fingerprint(cursor, t->world, t->micro_batch) : 0;
+}
+
+uint64_t tokend_position(const struct tokend *t)
+{
+	return handle_position(t);
+}
+
+uint64_t tokend_taken(const struct tokend *t)
+{
+	return t->taken;
+}
+
+/* ---- committing ---- */
+
+/* Was a batch handed out whose next is @position? */
+static bool was_a_next(const struct tokend *t, uint64_t position)
+{
+	uint32_t i = t->grids - 1;
+
+	while (i > 0 && t->grid[i].start >= position)
+		i--;
+	if (i + 1 < t->grids && position > t->grid[i + 1].from)
+		return false; /* skipped */
+	return position == t->end || position == t->taken ||
+	       (position > t->grid[i].start &&
+		       (position - t->grid[i].start) % t->grid[i].step == 0);
+}
+
+int tokend_commit(struct tokend *t, uint64_t next)
+{
+	int r = handle_usable(t);
+
+	if (r < 0)
+		return r;
+	if (next == t->committed) { /* again, or before the first batch */
+		t->committing = true;
+		return 0;
+	}
+	if (next < t->committed || next > t->taken || !was_a_next(t, next))
+		return handle_fail(t, TOKEND_EARGUMENT,
+			"next: %" PRIu64
+			" is not that of a batch taken and not yet committed: %" PRIu64
+			" is committed, %" PRIu64 " taken",
+			next, t->committed, t->taken);
+	r = recording_commit(t, next);
+	if (r < 0)
+		return r;
+	t->committing = true;
+	t->committed = next;
+	/* With the last batch before a skip the skip is committed, too. */
+	for (uint32_t i = 1; i < t->grids; i++)
+		if (t->grid[i].from == t->committed)
+			t->committed = t->grid[i].start;
+	while (t->grids > 1 && t->grid[1].start <= t->committed)
+		memmove(t->grid, t->grid + 1, --t->grids * sizeof(*t->grid));
+	return 0;
+}
+
+/* ---- elsewhere ---- */
+
+void position_set_target(struct tokend *t, const struct target *target)
+{
+	t->rank = target->rank;
+	t->world = target->world;
+	t->micro_batch = target->micro_batch;
+	t->step = target->world * target->micro_batch;
+	t->number = 0;
+	t->batches = atomic_load(&t->mapping->ring.header->end);
+	t->failed = 0;
+}
+
+void position_set_origin(struct tokend *t, const struct cursor *origin)
+{
+	forget_moved(t);
+	cursor_free(&t->origin);
+	t->origin = *origin;
+	t->end = cursor_end(origin);
+}
+
+void position_start(struct tokend *t, const struct cursor *origin, const struct target *target)
+{
+	recording_drop(t);
+	position_set_origin(t, origin);
+	position_set_target(t, target);
+	t->taken = t->committed = origin->next;
+	t->grids = 1;
+	t->grid[0] = (struct grid){t->taken, t->step, t->taken};
+}
+
+/* Room for another leg. */
+bool position_make_room(struct tokend *t)
+{
+	struct grid *leg = realloc(t->grid, (t->grids + 1) * sizeof(*leg));
+
+	if (leg)
+		t->grid = leg;
+	return leg;
+}
+
+void position_add_grid(struct tokend *t, uint64_t start)
+{
+	t->grid[t->grids++] = (struct grid){start, t->step, t->taken};
+}

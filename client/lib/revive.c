@@ -1,0 +1,85 @@
+#include "client/lib/revive.h"
+
+#include "client/lib/message.h"
+#include "client/lib/position.h"
+#include "client/lib/search.h"
+
+#include <assert.h>
+
+/* The new ring must go on exactly where the old one stopped. */
+static int check_revived(struct tokend *t, const struct mapping *g, const struct cursor *cursor)
+{
+	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &g->ring.geometry;
+
+	if (cursor->next != t->taken)
+		return message_unknown(t, "a feed at another position");
+	if (new->window_tokens != old->window_tokens || new->token_bytes != old->token_bytes)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"dtype: the restarted daemon serves windows of %u × %u bytes, before it "
+			"were %u × %u",
+			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
+	if (old->documents && !new->documents)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"documents: the restarted daemon's config has them no more for stream %s: "
+			"it needs "
+			"documents: "
+			"true there",
+			t->stream);
+	if (old->loss_mask && !new->loss_mask)
+		return handle_fail(t, TOKEND_EREFUSED,
+			"loss_mask: the restarted daemon's config has it no more for stream %s: it "
+			"needs "
+			"loss_mask: true there",
+			t->stream);
+	return 1;
+}
+
+int revive(struct tokend *t, bool wait)
+{
+	struct search *s = &t->search;
+	struct mapping *g = NULL;
+	struct cursor cursor = {0};
+
+	if (t->failed)
+		return handle_failed(t);
+
+	const struct cursor *place = position_cursor(t, t->taken);
+
+	if (!place)
+		return TOKEND_EMEMORY;
+
+	const struct target target = {
+		.cursor = t->bytes,
+		.cursor_bytes = cursor_encode(place, t->bytes, LIMIT_CURSOR_BYTES),
+		.rank = t->rank,
+		.world = t->world,
+		.micro_batch = t->micro_batch,
+	};
+
+	const struct patience patience = {
+		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
+
+	if (!s->active)
+		search_begin(s, &patience);
+
+	int r = attach_step(t, &target, s, wait);
+
+	if (r == 0 || r == TOKEND_EAGAIN)
+		return r;
+	if (r == 1)
+		r = attach_feed(t, &target, &g, &cursor);
+	if (r == 1) {
+		assert(g);
+		r = check_revived(t, g, &cursor);
+		cursor_free(&cursor);
+		if (r == 1) {
+			attach_adopt(t, g, s->fd);
+			s->fd = -1;
+			t->reattached++;
+		} else {
+			mapping_close(g, true);
+		}
+	}
+	search_end(s);
+	return r == 1 ? 1 : handle_latch(t, r);
+}

@@ -1,0 +1,93 @@
+#include "client/lib/slots.h"
+
+#include "client/lib/connect.h"
+
+#include <inttypes.h>
+
+struct mapping **slots_mapping(struct tokend *t, uint64_t handle)
+{
+	struct mapping **at = &t->mapping;
+
+	while (*at && (*at)->id << SLOTS_BITS != handle >> SLOTS_BITS << SLOTS_BITS)
+		at = &(*at)->older;
+	return at;
+}
+
+bool slots_return(struct tokend *t, struct mapping **at, uint64_t s)
+{
+	struct mapping *g = *at;
+
+	if (!release_queue_return(&g->queue, s))
+		return false;
+	g->held--;
+	if (g == t->mapping) {
+		uint64_t wake_at = ring_release(&g->ring, g->queue.released);
+
+		if (wake_at != 0 && wake_at != g->answered && t->fd >= 0) {
+			g->answered = wake_at;
+			link_wake(t->fd);
+		}
+	} else if (mapping_idle(g)) {
+		*at = g->older;
+		mapping_close(g, true);
+	}
+	return true;
+}
+
+void tokend_release(struct tokend *t, const struct tokend_batch *batch)
+{
+	if (handle_usable(t) < 0)
+		return;
+
+	struct mapping **at = slots_mapping(t, batch->handle);
+	uint64_t s = slots_number(batch->handle);
+
+	if (*at && mapping_copies(*at, s))
+		handle_fail(t, TOKEND_EARGUMENT,
+			"batch: number %" PRIu64
+			" is being copied to a GPU, and comes back by itself",
+			batch->number);
+	else if (!*at || !slots_return(t, at, s))
+		handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before",
+			batch->number);
+}
+
+/* The ring that holds @row of the batch, which is its row *@index there. NULL: none does. */
+static const struct ring *find_row(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
+{
+	/* To users the handle does not change: it is only looked into. */
+	const struct mapping *g = *slots_mapping((struct tokend *)t, batch->handle);
+
+	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
+		return NULL;
+	*index = (uint32_t)(slots_number(batch->handle) % g->ring.geometry.slots) *
+			 g->ring.geometry.rows +
+		 row;
+	return &g->ring;
+}
+
+const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
+	*count = 0;
+	if (!ring || !ring->geometry.documents)
+		return NULL;
+
+	uint32_t n = *ring_document_count(ring, index), most = ring->geometry.window_tokens - 1;
+
+	*count = n < most ? n : most;
+	return ring_document_start(ring, index);
+}
+
+const uint8_t *tokend_loss_mask(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
+	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
+}

@@ -1,0 +1,82 @@
+/* What a handle says of itself. */
+#include "client/lib/copy.h"
+#include "client/lib/place.h"
+#include "client/lib/slots.h"
+#include "proto/version.h"
+
+#include <string.h>
+
+void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
+{
+	const struct ring_geometry *g = &t->mapping->ring.geometry;
+
+	*shape = (struct tokend_shape){
+		.rows = g->rows,
+		.window_tokens = g->window_tokens,
+		.token_bytes = g->token_bytes,
+		.slots = g->slots,
+		.seq_len = t->origin.seq_len,
+		.rank = t->rank,
+		.world = t->world,
+		.batches = t->batches,
+		.data_bytes = g->data_bytes,
+		.lost_wakes = t->lost_wakes,
+		.reattached = t->reattached,
+		.waited_ns = t->waited_ns,
+		.pinned_bytes = t->mapping->copies ? copies_registered(t->mapping->copies) : 0,
+		.copying = t->copying,
+	};
+}
+
+const char *tokend_dataset(const struct tokend *t, uint32_t dataset)
+{
+	return dataset < t->origin.datasets ? t->origin.dataset[dataset].name : NULL;
+}
+
+const char *tokend_run(const struct tokend *t)
+{
+	return t->run;
+}
+
+const char *tokend_stream_name(const struct tokend *t)
+{
+	return t->stream;
+}
+
+unsigned tokend_annotations(const struct tokend *t)
+{
+	const struct ring_geometry *g = &t->mapping->ring.geometry;
+
+	return (g->documents ? TOKEND_DOCUMENTS : 0u) | (g->loss_mask ? TOKEND_LOSS_MASK : 0u);
+}
+
+int tokend_forked(const struct tokend *t)
+{
+	return handle_forked(t);
+}
+
+int tokend_lost(const struct tokend *t)
+{
+	return t->fd < 0;
+}
+
+uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value)
+{
+	return order_derive(seed, tag, value);
+}
+
+int tokend_default_socket(char *path, size_t capacity)
+{
+	char own[WIRE_SOCKET_BYTES];
+	const char *found = place_socket(own);
+
+	if (strlen(found) >= capacity)
+		return TOKEND_EMEMORY;
+	memcpy(path, found, strlen(found) + 1);
+	return 0;
+}
+
+const char *tokend_version(void)
+{
+	return TOKEND_VERSION;
+}

@@ -1,0 +1,105 @@
+#include "client/lib/undo.h"
+
+#include "client/lib/connect.h"
+#include "client/lib/position.h"
+#include "client/lib/recording.h"
+#include "client/lib/search.h"
+
+#include <assert.h>
+#include <unistd.h>
+
+static struct mapping **find_kept(struct tokend *t)
+{
+	struct mapping **at = &t->mapping;
+
+	while (*at && *at != t->undo.mapping)
+		at = &(*at)->older;
+	return at;
+}
+
+void undo_forget(struct tokend *t)
+{
+	struct undo *k = &t->undo;
+	struct mapping **at = k->mapping ? find_kept(t) : NULL, *g = at ? *at : NULL;
+
+	cursor_free(&k->origin);
+	if (g) {
+		g->undoable = false;
+		if (g != t->mapping && mapping_idle(g)) {
+			*at = g->older;
+			mapping_close(g, true);
+		}
+		if (k->fd >= 0)
+			close(k->fd);
+	}
+	*k = (struct undo){.fd = -1};
+}
+
+int undo_prepare(struct tokend *t)
+{
+	undo_forget(t);
+	if (!cursor_copy(&t->undo.origin, &t->origin))
+		return handle_memory(t);
+	t->undo.taken = t->taken;
+	t->undo.committed = t->committed;
+	t->undo.number = t->number;
+	t->undo.batches = t->batches;
+	return 0;
+}
+
+/* The present ring and its session, if they may be wanted again. The next one to be adopted takes
+ * their place. */
+void undo_keep_mapping(struct tokend *t)
+{
+	struct undo *k = &t->undo;
+
+	if (k->origin.datasets == 0)
+		return;
+	t->mapping->undoable = true;
+	k->mapping = t->mapping;
+	k->fd = t->fd;
+	k->late = t->late;
+	t->fd = -1;
+}
+
+/* The ring that was kept is the present one again. */
+static void readopt(struct tokend *t, const struct undo *k)
+{
+	struct mapping **at = find_kept(t), *g = *at;
+
+	assert(g && g != t->mapping);
+	*at = g->older;
+	g->undoable = false;
+	attach_adopt(t, g, k->fd);
+	t->late = k->late;
+	/* What came back meanwhile the daemon was not told. */
+	ring_release(&g->ring, g->queue.released);
+	if (t->fd >= 0)
+		link_wake(t->fd);
+}
+
+int tokend_undo(struct tokend *t)
+{
+	const struct undo k = t->undo;
+	int r = handle_usable(t);
+
+	if (r < 0)
+		return r;
+	if (!k.mapping)
+		return 0;
+	readopt(t, &k);
+	t->undo = (struct undo){.fd = -1};
+	search_end(&t->search);
+	t->failed = 0;
+	while (t->grids > 1 && t->grid[t->grids - 1].start > k.taken)
+		t->grids--;
+	if (t->grid[0].start > k.taken)
+		t->grid[0] = (struct grid){k.taken, t->step, k.taken};
+	t->taken = k.taken;
+	t->committed = k.committed;
+	t->number = k.number;
+	t->batches = k.batches;
+	position_set_origin(t, &k.origin);
+	recording_moved(t);
+	return 1;
+}
