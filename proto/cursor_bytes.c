@@ -394,9 +394,13 @@ static bool decode_mix(
 		return false;
 	if (phase[0] != 0 || (c->epochs && parts->start != 0))
 		return fault_set(fault, FAULT_CURSOR, "start", "not one that this stream can have");
-	if (!cursor_append(c, order_segment_load(parts->start, units, base, phase, n)))
-		return fault_set(fault, FAULT_CURSOR, "start",
-			"the mix is not one (start, or a phase above its units), or out of memory");
+
+	struct order_segment *s = order_segment_load(parts->start, units, base, phase, n, fault);
+
+	if (!s)
+		return false;
+	if (!cursor_append(c, s))
+		return fault_memory(fault);
 	return parts->pending	      ? decode_pending(c, parts->pending, end, parts->next, fault)
 	       : parts->pending_units ? decode_next(c, parts->pending_start, parts->pending_units,
 						parts->next, fault)

@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,20 +22,13 @@ typedef unsigned __int128 u128;
 bool cursor_units(
 	const struct cursor *c, const double *weights, uint64_t *units, struct fault *fault)
 {
-	int at = order_units(weights, c->datasets, units);
+	struct fault wrong;
 
-	if (at == (int)c->datasets)
-		return fault_set(fault, FAULT_CURSOR, "weights",
-			"their sum is not a finite number above 0: give at least one dataset a "
-			"weight");
-	if (at >= 0)
-		return cursor_refuse_dataset(fault, c->dataset[at].name, "weight",
-			isfinite(weights[at]) && weights[at] > 0
-				? "%g is too small a part of the sum to be served (below 2^-32): "
-				  "leave it "
-				  "out or raise it"
-				: "%g, must be a finite number ≥ 0",
-			weights[at]);
+	if (!order_units(weights, c->datasets, units, &wrong))
+		return wrong.index == FAULT_NO_INDEX
+			       ? fault_set(fault, FAULT_CURSOR, wrong.field, "%s", wrong.text)
+			       : cursor_refuse_dataset(fault, c->dataset[wrong.index].name,
+					 wrong.field, "%s", wrong.text);
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",

@@ -18,6 +18,7 @@
 #ifndef TOKEND_ORDER_H
 #define TOKEND_ORDER_H
 
+#include "proto/fault.h"
 #include "proto/limits.h"
 
 #include <stdbool.h>
@@ -64,11 +65,11 @@ uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y);
 /* ---- weights ---- */
 
 /*
- * Turn @n weights into integer units that sum to ORDER_UNITS. Returns -1, or the index of the
- * weight that is at fault (negative, not finite, or too small to get one unit), or @n if their sum
- * is not a finite number > 0.
+ * Turns @n weights into integer units that sum to ORDER_UNITS. False (FAULT_ARGUMENT) if a weight
+ * is negative, not finite, or too small to get one unit: fault->index is its index. It is
+ * FAULT_NO_INDEX if their sum is not a finite number above 0.
  */
-int order_units(const double *weights, uint32_t n, uint64_t *units);
+bool order_units(const double *weights, uint32_t n, uint64_t *units, struct fault *fault);
 
 /* ---- the mix ---- */
 
@@ -94,11 +95,11 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
  * only be appended. */
 struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
 	const uint64_t *units, uint32_t datasets);
-/* A segment from its stored parts, arrays copied; phase has padded(datasets) entries. NULL when out
- * of memory or when the parts cannot be a segment (sum 0 or ≥ 2^64, a phase not below its node's
- * units, start not on a block). */
+/* A segment from its stored parts, arrays copied; phase has order_padded(datasets) entries. On
+ * failure NULL: out of memory, or FAULT_CURSOR if the parts cannot be a segment (sum 0 or ≥ 2^64, a
+ * phase not below its node's units, start not on a block). */
 struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
-	const uint64_t *base, const uint64_t *phase, uint32_t datasets);
+	const uint64_t *base, const uint64_t *phase, uint32_t datasets, struct fault *fault);
 struct order_segment *order_segment_copy(const struct order_segment *segment);
 void order_segment_free(struct order_segment *segment);
 uint32_t order_padded(uint32_t datasets);

@@ -24,7 +24,15 @@ static int by_larger_part(const void *a, const void *b)
 	return x->index < y->index ? -1 : 1;
 }
 
-int order_units(const double *weights, uint32_t n, uint64_t *units)
+static bool weight_fault(struct fault *fault, uint32_t d, double weight, const char *text)
+{
+	fault_set(
+		fault, FAULT_ARGUMENT, "weight", "%g%s %s", weight, *text == 'm' ? "," : "", text);
+	fault->index = (int)d;
+	return false;
+}
+
+bool order_units(const double *weights, uint32_t n, uint64_t *units, struct fault *fault)
 {
 	struct fraction fractions[LIMIT_DATASETS];
 	uint64_t left = ORDER_UNITS;
@@ -33,11 +41,13 @@ int order_units(const double *weights, uint32_t n, uint64_t *units)
 	assert(n > 0 && n <= LIMIT_DATASETS);
 	for (uint32_t d = 0; d < n; d++) {
 		if (!isfinite(weights[d]) || weights[d] < 0)
-			return (int)d;
+			return weight_fault(fault, d, weights[d], "must be a finite number ≥ 0");
 		sum += weights[d];
 	}
 	if (!isfinite(sum) || sum <= 0)
-		return (int)n;
+		return fault_set(fault, FAULT_ARGUMENT, "weights",
+			"their sum is not a finite number above 0: give at least one dataset a "
+			"weight");
 	for (uint32_t d = 0; d < n; d++) {
 		double share = weights[d] / sum * 4294967296.0, whole = floor(share);
 
@@ -51,8 +61,10 @@ int order_units(const double *weights, uint32_t n, uint64_t *units)
 		units[fractions[i].index]++;
 	for (uint32_t d = 0; d < n; d++)
 		if (weights[d] > 0 && units[d] == 0)
-			return (int)d;
-	return -1;
+			return weight_fault(fault, d, weights[d],
+				"is too small a part of the sum to be served (below 2^-32): leave "
+				"it out or raise it");
+	return true;
 }
 
 /* ---- segments ---- */
@@ -71,15 +83,27 @@ static uint64_t node_units(const struct order_segment *s, uint32_t lo, uint32_t 
 	return s->prefix[hi] - s->prefix[lo];
 }
 
-static struct order_segment *segment_new(uint64_t start, const uint64_t *units, uint32_t datasets)
+static bool segment_valid(uint64_t start, const uint64_t *units, uint32_t datasets)
 {
-	uint32_t padded = order_padded(datasets);
-	size_t words = 2 * (size_t)datasets + padded + padded + 1;
-	struct order_segment *s;
+	u128 sum = 0;
 
 	if (datasets == 0 || datasets > LIMIT_DATASETS || start % LIMIT_BLOCK != 0)
+		return false;
+	for (uint32_t d = 0; d < datasets; d++)
+		sum += units[d];
+	return sum > 0 && sum <= UINT64_MAX;
+}
+
+/* NULL: out of memory, or not valid. */
+static struct order_segment *segment_new(uint64_t start, const uint64_t *units, uint32_t datasets)
+{
+	if (!segment_valid(start, units, datasets))
 		return NULL;
-	s = calloc(1, sizeof(*s) + words * sizeof(uint64_t));
+
+	uint32_t padded = order_padded(datasets);
+	size_t words = 2 * (size_t)datasets + padded + padded + 1;
+	struct order_segment *s = calloc(1, sizeof(*s) + words * sizeof(uint64_t));
+
 	if (!s)
 		return NULL;
 	s->start = start;
@@ -93,16 +117,8 @@ static struct order_segment *segment_new(uint64_t start, const uint64_t *units, 
 	for (uint32_t d = 0; d < padded; d++) {
 		uint64_t u = d < datasets ? units[d] : 0;
 
-		if (s->prefix[d] + u < u) {
-			free(s);
-			return NULL;
-		}
 		s->prefix[d + 1] = s->prefix[d] + u;
 		s->mixed += u > 0;
-	}
-	if (s->mixed == 0) {
-		free(s);
-		return NULL;
 	}
 	return s;
 }
@@ -144,25 +160,40 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
 	return s;
 }
 
-struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
-	const uint64_t *base, const uint64_t *phase, uint32_t datasets)
+/* Is every phase below its node's units? Where those are 0, so is the phase. */
+static bool phases_fit(const struct order_segment *s)
 {
-	struct order_segment *s = segment_new(start, units, datasets);
-
-	if (!s)
-		return NULL;
-	memcpy(s->base, base, datasets * sizeof(*base));
-	memcpy(s->phase, phase, s->padded * sizeof(*phase));
 	for (uint32_t width = 2; width <= s->padded; width *= 2)
 		for (uint32_t lo = 0; lo < s->padded; lo += width) {
 			uint64_t w = node_units(s, lo, lo + width);
 
-			if (w > 0 ? s->phase[lo + width / 2] >= w : s->phase[lo + width / 2] != 0) {
-				free(s);
-				return NULL;
-			}
+			if (w > 0 ? s->phase[lo + width / 2] >= w : s->phase[lo + width / 2] != 0)
+				return false;
 		}
-	return s;
+	return true;
+}
+
+struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
+	const uint64_t *base, const uint64_t *phase, uint32_t datasets, struct fault *fault)
+{
+	struct order_segment *s;
+
+	if (!segment_valid(start, units, datasets)) {
+		fault_set(fault, FAULT_CURSOR, "start", "not a segment: start or units cannot be");
+		return NULL;
+	}
+	s = segment_new(start, units, datasets);
+	if (!s) {
+		fault_memory(fault);
+		return NULL;
+	}
+	memcpy(s->base, base, datasets * sizeof(*base));
+	memcpy(s->phase, phase, s->padded * sizeof(*phase));
+	if (phases_fit(s))
+		return s;
+	fault_set(fault, FAULT_CURSOR, "phase", "not below the units of its node");
+	order_segment_free(s);
+	return NULL;
 }
 
 /* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding

@@ -1,7 +1,6 @@
 #include "proto/ring.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 static uint64_t round_up(uint64_t n, uint64_t to)
@@ -21,40 +20,35 @@ uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s)
 	return index / per * LIMIT_CHUNK_BYTES + index % per * g->slot_stride;
 }
 
-static bool within(uint64_t value, uint64_t limit, const char *name, char *why, size_t why_bytes)
+static bool within(uint64_t value, uint64_t limit, const char *field, struct fault *fault)
 {
-	if (value >= 1 && value <= limit)
-		return true;
-	snprintf(why, why_bytes, "%s is %" PRIu64 ", must be 1 to %" PRIu64, name, value, limit);
-	return false;
+	return (value >= 1 && value <= limit) ||
+	       fault_set(fault, FAULT_ATTACH, field, "%" PRIu64 ", must be 1 to %" PRIu64, value,
+		       limit);
 }
 
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, unsigned annotations, char *why, size_t why_bytes)
+	uint64_t token_bytes, unsigned annotations, struct fault *fault)
 {
-	if (!within(slots, LIMIT_SLOTS, "slots", why, why_bytes) ||
-		!within(rows, LIMIT_MICRO_BATCH, "micro_batch", why, why_bytes) ||
-		!within(window_tokens, LIMIT_CHUNK_BYTES, "window", why, why_bytes) ||
-		!within(token_bytes, 8, "token bytes", why, why_bytes))
+	if (!within(slots, LIMIT_SLOTS, "slots", fault) ||
+		!within(rows, LIMIT_MICRO_BATCH, "micro_batch", fault) ||
+		!within(window_tokens, LIMIT_CHUNK_BYTES, "window", fault) ||
+		!within(token_bytes, 8, "token bytes", fault))
 		return false;
 
 	uint64_t slot_bytes = rows * window_tokens * token_bytes; /* < 2^16 · 2^30 · 2^3 */
 
-	if (slot_bytes > LIMIT_CHUNK_BYTES) {
-		snprintf(why, why_bytes,
+	if (slot_bytes > LIMIT_CHUNK_BYTES)
+		return fault_set(fault, FAULT_ATTACH, "micro_batch",
 			"a slot would be %" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64
 			" bytes = %" PRIu64 " bytes, over 1 GiB (%" PRIu64
 			"): take a smaller micro_batch",
 			rows, window_tokens, token_bytes, slot_bytes, (uint64_t)LIMIT_CHUNK_BYTES);
-		return false;
-	}
-	if (slots * rows > LIMIT_RING_ROWS) {
-		snprintf(why, why_bytes,
+	if (slots * rows > LIMIT_RING_ROWS)
+		return fault_set(fault, FAULT_ATTACH, "slots",
 			"%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64
 			" rows, over %d: take fewer slots",
 			slots, rows, slots * rows, LIMIT_RING_ROWS);
-		return false;
-	}
 	memset(g, 0, sizeof(*g));
 	g->slots = (uint32_t)slots;
 	g->rows = (uint32_t)rows;
@@ -104,25 +98,31 @@ void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, v
 	atomic_store(&ring->header->end, RING_ENDLESS);
 }
 
-bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes)
+static bool not_a_ring(struct fault *fault)
+{
+	return fault_set(fault, FAULT_PROTOCOL, "ring",
+		"the two memories are not a ring of version %d", RING_VERSION);
+}
+
+bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,
+	struct fault *fault)
 {
 	const struct ring_header *header = meta;
 	struct ring_geometry g;
 	unsigned annotations;
-	char why[256];
 
 	if (meta_bytes < RING_PAGE || header->magic != RING_MAGIC ||
 		header->version != RING_VERSION)
-		return false;
+		return not_a_ring(fault);
 	annotations = (header->geometry.documents ? RING_DOCUMENTS : 0) |
 		      (header->geometry.loss_mask ? RING_LOSS_MASK : 0);
 	if (!ring_geometry(&g, header->geometry.slots, header->geometry.rows,
-		    header->geometry.window_tokens, header->geometry.token_bytes, annotations, why,
-		    sizeof(why)))
-		return false;
+		    header->geometry.window_tokens, header->geometry.token_bytes, annotations,
+		    fault))
+		return not_a_ring(fault);
 	if (memcmp(&g, &header->geometry, sizeof(g)) != 0 || g.meta_bytes != meta_bytes ||
 		g.data_bytes != data_bytes)
-		return false;
+		return not_a_ring(fault);
 	ring_place(ring, &g, meta, data);
 	return true;
 }

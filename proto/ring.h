@@ -35,6 +35,7 @@
 #define TOKEND_RING_H
 
 #include "proto/annotations.h"
+#include "proto/fault.h"
 #include "proto/limits.h"
 
 #include <stdalign.h>
@@ -133,17 +134,18 @@ struct ring {
 };
 
 /*
- * Sizes of a ring. @annotations: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False if a bound is
- * broken; @why then holds the arithmetic.
+ * Sizes of a ring. @annotations: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False
+ * (FAULT_ATTACH) if a bound is broken; the text then holds the arithmetic.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
-	uint64_t token_bytes, unsigned annotations, char *why, size_t why_bytes);
+	uint64_t token_bytes, unsigned annotations, struct fault *fault);
 
 /* The daemon's side: makes a zero-filled pair of maps a ring. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
-/* The client's side: checks a header it was handed against the sizes of its two maps. False: not a
- * ring of ours. */
-bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes);
+/* The client's side: checks a header against the sizes of its two maps. False (FAULT_PROTOCOL): not
+ * a ring of this version. */
+bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,
+	struct fault *fault);
 
 /* Where slot number @s lies. */
 uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s);

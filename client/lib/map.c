@@ -68,11 +68,8 @@ struct mapping *mapping_open(
 	data = map_memory(&data_memory, fault);
 	if (!data)
 		goto fail;
-	if (!ring_open(&ring, meta, meta_bytes, data, data_bytes)) {
-		fault_set(fault, FAULT_PROTOCOL, "ring",
-			"the two memories are not a ring of version %d", RING_VERSION);
+	if (!ring_open(&ring, meta, meta_bytes, data, data_bytes, fault))
 		goto fail;
-	}
 	m = calloc(1, sizeof(*m) + release_queue_words(ring.geometry.slots) * sizeof(m->bits[0]));
 	if (!m) {
 		fault_memory(fault);

@@ -91,19 +91,19 @@ static bool check_step_weights(struct schema *s, const struct config_stream *str
 	const double *weights, int line, const int *seen)
 {
 	uint64_t units[LIMIT_DATASETS];
-	int at = order_units(weights, stream->datasets, units);
+	struct fault fault;
 	char shown[64];
 
-	if (at == (int)stream->datasets)
+	if (order_units(weights, stream->datasets, units, &fault))
+		return true;
+	if (fault.index == FAULT_NO_INDEX)
 		return schema_refuse(s, line,
 			"they do not sum to a finite number above 0; must have at least one weight "
 			"above 0");
-	if (at < 0)
-		return true;
-	schema_enter(s, ".%s", schema_show(stream->dataset[at].name, shown));
-	return schema_refuse(s, seen[at],
+	schema_enter(s, ".%s", schema_show(stream->dataset[fault.index].name, shown));
+	return schema_refuse(s, seen[fault.index],
 		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
-		weights[at]);
+		weights[fault.index]);
 }
 
 static bool take_step_weights(struct schema *s, const struct config_stream *stream,

@@ -138,20 +138,20 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 	}
 	if (stream->epochs)
 		return true;
-	int at = order_units(weights, stream->datasets, units);
 
-	if (at == (int)stream->datasets)
+	struct fault fault;
+
+	if (order_units(weights, stream->datasets, units, &fault))
+		return true;
+	if (fault.index == FAULT_NO_INDEX)
 		return SCHEMA_REFUSE_KEY(s, lines[STREAM_DATASETS], ".datasets",
 			"the weights do not sum to a finite number above 0; must have at least one "
 			"weight "
 			"above 0");
-	if (at >= 0) {
-		enter_dataset(s, (size_t)at, ".weight");
-		return schema_refuse(s, stream->dataset[at].weight_line,
-			"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
-			stream->dataset[at].weight);
-	}
-	return true;
+	enter_dataset(s, (size_t)fault.index, ".weight");
+	return schema_refuse(s, stream->dataset[fault.index].weight_line,
+		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
+		stream->dataset[fault.index].weight);
 }
 
 static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct config_stream *stream)

@@ -265,7 +265,7 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 	const struct config_stream *c = s->stream->config;
 	const struct config *config = server->options->catalog->config;
 	uint64_t limit = config->memory_bytes;
-	char why[300];
+	struct fault fault;
 
 	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
 		return refuse(&job->refusal, "attach", "micro_batch",
@@ -273,8 +273,8 @@ static bool reserve(struct attach_job *job, const struct wire *w, struct server 
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro_batch);
 	if (!ring_geometry(&job->geometry, s->slots, s->micro_batch, c->seq_len + c->extra,
-		    s->stream->token_bytes, ring_annotations_of(c), why, sizeof(why)))
-		return refuse(&job->refusal, "attach", "micro_batch", "%s", why);
+		    s->stream->token_bytes, ring_annotations_of(c), &fault))
+		return refuse(&job->refusal, "attach", fault.field, "%s", fault.text);
 
 	uint64_t need = job->geometry.meta_bytes + job->geometry.data_bytes;
 	uint64_t used = server->memory_bytes - server->lent_bytes;

@@ -18,7 +18,7 @@ struct prove_feeds *prove_feeds_new(
 {
 	struct prove_feeds *f = prove_memory(p, 1, sizeof(*f));
 	struct ring_geometry g;
-	char why[200];
+	struct fault fault;
 
 	f->p = p;
 	f->datasets = cursor->datasets;
@@ -36,7 +36,7 @@ struct prove_feeds *prove_feeds_new(
 		table_number(&f->table[d]);
 		f->source[d].table = &f->table[d];
 	}
-	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro_batch, 1, 2, 0, why, sizeof(why)), "%s", why);
+	PROVE(p, ring_geometry(&g, PROVE_SLOTS, micro_batch, 1, 2, 0, &fault), "%s", fault.text);
 	f->meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	f->data = aligned_alloc(RING_PAGE, g.data_bytes);
 	PROVE(p, f->meta && f->data, "memory");

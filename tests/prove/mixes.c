@@ -149,10 +149,10 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	uint64_t at = cursor_mix_at(c) +
 		      (rng_below(rng, 16) == 0 ? LIMIT_BLOCK * (1 + rng_below(rng, 2)) : 0);
 	struct order_place place;
-	struct fault why;
+	struct fault fault;
 
 	change_weights(run, rng);
-	PROVE(run->p, cursor_mix(c, at, run->weights, &why), "%s: %s", why.field, why.text);
+	PROVE(run->p, cursor_mix(c, at, run->weights, &fault), "%s: %s", fault.field, fault.text);
 	PROVE(run->p, c->segments == 2 && c->segment[1]->start == at,
 		"the mix is not from %" PRIu64 " on", at);
 	if (number % 16 == 0 || c->datasets <= 8)
@@ -163,7 +163,8 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	else
 		ordinal_at(run, c->segment[1],
 			c->segment[0]->start + rng_below(rng, at - c->segment[0]->start), &place);
-	PROVE(run->p, cursor_seek(c, at, &why) && c->segments == 1, "%s: %s", why.field, why.text);
+	PROVE(run->p, cursor_seek(c, at, &fault) && c->segments == 1, "%s: %s", fault.field,
+		fault.text);
 }
 
 static void begin(struct run *run, struct prove *p, uint32_t datasets)
@@ -171,7 +172,7 @@ static void begin(struct run *run, struct prove *p, uint32_t datasets)
 	struct cursor_source *sources = prove_memory(p, datasets, sizeof(*sources));
 	char(*names)[16] = prove_memory(p, datasets, sizeof(*names));
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
-	struct fault why;
+	struct fault fault;
 
 	run->p = p;
 	run->weights = prove_memory(p, datasets, sizeof(*run->weights));
@@ -180,8 +181,8 @@ static void begin(struct run *run, struct prove *p, uint32_t datasets)
 		sources[d] = prove_source(&p->rng, d, UINT64_C(1) << 40, names[d]);
 		sources[d].weight = run->weights[d] = 1 + (double)rng_below(&p->rng, 1000);
 	}
-	PROVE(p, cursor_begin(&run->cursor, &identity, sources, datasets, NULL, 0, &why), "%s: %s",
-		why.field, why.text);
+	PROVE(p, cursor_begin(&run->cursor, &identity, sources, datasets, NULL, 0, &fault),
+		"%s: %s", fault.field, fault.text);
 	free(sources);
 	free(names);
 }

@@ -74,11 +74,11 @@ size_t prove_bytes(const struct prove *p, struct cursor *cursor)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES], again[LIMIT_CURSOR_BYTES];
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-	struct fault why;
+	struct fault fault;
 	struct cursor out;
 
 	PROVE(p, n > 0, "the cursor at %" PRIu64 " does not fit", cursor->next);
-	PROVE(p, cursor_decode(&out, bytes, n, &why), "%s: %s", why.field, why.text);
+	PROVE(p, cursor_decode(&out, bytes, n, &fault), "%s: %s", fault.field, fault.text);
 	cursor_free(cursor);
 	*cursor = out;
 	PROVE(p, cursor_encode(cursor, again, sizeof(again)) == n && memcmp(bytes, again, n) == 0,

@@ -41,7 +41,7 @@ static void leg(struct run *run, uint64_t world, uint32_t micro_batch)
 {
 	struct prove_feeds *feeds = prove_feeds_new(run->p, &run->cursor, micro_batch);
 	uint64_t step = world * micro_batch, next = run->cursor.next;
-	struct fault why;
+	struct fault fault;
 
 	run->room = BATCHES * step;
 	run->seen = prove_memory(run->p, run->room, 1);
@@ -51,8 +51,9 @@ static void leg(struct run *run, uint64_t world, uint32_t micro_batch)
 		PROVE(run->p, run->seen[i], "nobody had %" PRIu64, run->cursor.next + i);
 	for (unsigned m = 0; m < BATCHES; m++)
 		next = order_rank_next(next, step, UINT64_MAX);
-	PROVE(run->p, next == run->cursor.next + run->room && cursor_seek(&run->cursor, next, &why),
-		"%s", why.text);
+	PROVE(run->p,
+		next == run->cursor.next + run->room && cursor_seek(&run->cursor, next, &fault),
+		"%s", fault.text);
 	run->positions += run->room;
 	free(run->seen);
 	prove_feeds_free(feeds);
@@ -66,12 +67,12 @@ static void begin(struct run *run, struct prove *p)
 		{"code", .25, WINDOWS - 12345, 1, 64, 64, ORDER_BLOCK, false, 0},
 		{"math", .05, WINDOWS - 1, 1, 64, 64, ORDER_NONE, false, 0},
 	};
-	struct fault why;
+	struct fault fault;
 
-	PROVE(p, cursor_begin(&run->cursor, &identity, sources, 3, NULL, 0, &why), "%s: %s",
-		why.field, why.text);
-	PROVE(p, cursor_seek(&run->cursor, rng_wide(&p->rng) >> 4, &why), "%s: %s", why.field,
-		why.text);
+	PROVE(p, cursor_begin(&run->cursor, &identity, sources, 3, NULL, 0, &fault), "%s: %s",
+		fault.field, fault.text);
+	PROVE(p, cursor_seek(&run->cursor, rng_wide(&p->rng) >> 4, &fault), "%s: %s", fault.field,
+		fault.text);
 	run->p = p;
 	run->window = prove_memory(p, 3 * 2 * WINDOWS / 8, 1);
 }
@@ -80,7 +81,7 @@ static void run_ranks(struct prove *p)
 {
 	uint64_t most = p->brief ? BRIEF_WORLD : WORLD, legs = rng_below(&p->rng, LEGS);
 	double weights[3];
-	struct fault why;
+	struct fault fault;
 	struct run run = {0};
 
 	begin(&run, p);
@@ -89,8 +90,8 @@ static void run_ranks(struct prove *p)
 		leg(&run, i == legs ? most : 1 + rng_below(&p->rng, most),
 			1 + (uint32_t)rng_below(&p->rng, MICRO));
 		prove_weights(&p->rng, &run.cursor, weights);
-		PROVE(p, cursor_mix(&run.cursor, cursor_mix_at(&run.cursor), weights, &why), "%s",
-			why.text);
+		PROVE(p, cursor_mix(&run.cursor, cursor_mix_at(&run.cursor), weights, &fault), "%s",
+			fault.text);
 		prove_bytes(p, &run.cursor);
 	}
 	atomic_fetch_add(&p->sums->cases, LEGS);

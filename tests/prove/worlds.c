@@ -138,10 +138,11 @@ static void go(struct walk *w, const struct cursor *start)
 /* Every next leg from a cursor that went through a checkpoint. */
 static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 {
-	struct fault why;
+	struct fault fault;
 	struct cursor c;
 
-	WALK(w, cursor_copy(&c, at) && cursor_seek(&c, next, &why), "no cursor at %" PRIu64, next);
+	WALK(w, cursor_copy(&c, at) && cursor_seek(&c, next, &fault), "no cursor at %" PRIu64,
+		next);
 	prove_bytes(w->p, &c);
 	w->phase++;
 	for (uint64_t world = 1; world <= w->world_most; world++)
@@ -161,10 +162,10 @@ static void begin(const struct prove *p, struct cursor *c)
 		{"code", .3, 150, 2, 4, 2, ORDER_BLOCK, false, 0},
 	};
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
-	struct fault why;
+	struct fault fault;
 
-	PROVE(p, cursor_begin(c, &identity, sources, 2, NULL, 0, &why), "%s: %s", why.field,
-		why.text);
+	PROVE(p, cursor_begin(c, &identity, sources, 2, NULL, 0, &fault), "%s: %s", fault.field,
+		fault.text);
 }
 
 /* A unit is a first leg: world, micro-batch and number of batches. */

@@ -201,7 +201,7 @@ static void stream_make(struct sim *sim, struct stream *s)
 		.seq_len = 1 + below(sim, WINDOW_MAX - 2)};
 	struct cursor_source source[DATASETS];
 	uint32_t n = 1 + (uint32_t)below(sim, DATASETS);
-	struct fault why;
+	struct fault fault;
 
 	identity.extra = below(sim, 3);
 	identity.stride = 1 + below(sim, 2 * identity.seq_len);
@@ -223,14 +223,14 @@ static void stream_make(struct sim *sim, struct stream *s)
 		identity.epochs = 1 + below(sim, 3);
 	else if (one_in(sim, 2))
 		identity.samples = 1 + below(sim, 5000);
-	CHECK(sim, cursor_begin(&s->begin, &identity, source, n, NULL, 0, &why));
+	CHECK(sim, cursor_begin(&s->begin, &identity, source, n, NULL, 0, &fault));
 }
 
 /* A cursor anywhere in the stream, with or without a mix on its way. */
 static struct cursor random_cursor(struct sim *sim, const struct stream *s)
 {
 	struct cursor c;
-	struct fault why;
+	struct fault fault;
 	uint64_t end = cursor_end(&s->begin),
 		 near = end == UINT64_MAX || one_in(sim, 2) ? 5000 : 30;
 	double weights[DATASETS];
@@ -241,13 +241,13 @@ static struct cursor random_cursor(struct sim *sim, const struct stream *s)
 
 	if (end != UINT64_MAX)
 		to = end - below(sim, near < end ? near : end + 1);
-	CHECK(sim, cursor_seek(&c, to, &why));
+	CHECK(sim, cursor_seek(&c, to, &fault));
 	for (uint32_t d = 0; d < c.datasets; d++)
 		weights[d] = c.order[d].windows == 0 || (d > 0 && one_in(sim, 3))
 				     ? 0
 				     : 1 + (double)below(sim, 9);
 	if (!c.epochs && one_in(sim, 2))
-		CHECK(sim, cursor_mix(&c, cursor_mix_at(&c), weights, &why));
+		CHECK(sim, cursor_mix(&c, cursor_mix_at(&c), weights, &fault));
 	return c;
 }
 
@@ -335,7 +335,7 @@ static void client_make(struct sim *sim, struct client *c)
 	const struct stream *s = &sim->stream[below(sim, STREAMS)];
 	uint64_t rows = 1 + below(sim, ROWS_MAX), slots = 1 + below(sim, SLOTS_MAX);
 	struct ring_geometry g;
-	char why[256];
+	struct fault fault;
 
 	*c = (struct client){.state = RUNNING, .stream = s, .cursor = random_cursor(sim, s)};
 	c->world = 1 + below(sim, 5);
@@ -343,7 +343,7 @@ static void client_make(struct sim *sim, struct client *c)
 	c->user = (uint32_t)below(sim, USERS);
 	c->run = USERS + c->user * RUNS + (uint32_t)below(sim, RUNS);
 	CHECK(sim, ring_geometry(&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes,
-			   s->annotations, why, sizeof(why)));
+			   s->annotations, &fault));
 	c->meta = map(sim, g.meta_bytes);
 	c->data = map(sim, g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);

@@ -32,12 +32,11 @@ struct place {
 
 static void make(struct place *p, uint64_t slots, uint64_t bytes)
 {
-	char text[200];
+	struct fault fault;
 	int fd = memfd_create("ring", MFD_CLOEXEC);
 
 	memset(p, 0, sizeof(*p));
-	assert_true(ring_geometry(
-		&p->ring.geometry, slots, 1, bytes / 2, 2, false, text, sizeof(text)));
+	assert_true(ring_geometry(&p->ring.geometry, slots, 1, bytes / 2, 2, false, &fault));
 	p->bytes = p->ring.geometry.data_bytes;
 	assert_int_equal(ftruncate(fd, (off_t)p->bytes), 0);
 	p->ring.data =

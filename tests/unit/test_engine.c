@@ -38,12 +38,12 @@ static struct cursor begin(uint64_t samples, uint64_t next)
 			      .samples = samples},
 		      c;
 	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
-	struct fault why;
+	struct fault fault;
 
 	table_number(&table);
 	assert_int_equal(table.windows, 100);
-	assert_true(cursor_begin(&c, &id, sources, 1, NULL, 0, &why));
-	assert_true(cursor_seek(&c, next, &why));
+	assert_true(cursor_begin(&c, &id, sources, 1, NULL, 0, &fault));
+	assert_true(cursor_seek(&c, next, &fault));
 	return c;
 }
 
@@ -65,10 +65,10 @@ static struct session session_make(const struct shape *shape)
 	struct session s = {0};
 	struct ring_geometry g;
 	struct cursor cursor = begin(shape->samples, shape->next);
-	char why[256];
+	struct fault fault;
 
 	assert_true(ring_geometry(
-		&g, shape->slots, shape->rows, WINDOW, 4, shape->annotations, why, sizeof(why)));
+		&g, shape->slots, shape->rows, WINDOW, 4, shape->annotations, &fault));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);

@@ -205,9 +205,10 @@ static void permute_takes_the_exact_root(void **state)
 
 static void check_units(const double *weights, uint32_t n, const uint64_t *expected)
 {
+	struct fault fault;
 	uint64_t units[8];
 
-	assert_int_equal(order_units(weights, n, units), -1);
+	assert_true(order_units(weights, n, units, &fault));
 	assert_memory_equal(units, expected, n * sizeof(*units));
 }
 
@@ -223,20 +224,32 @@ static void units_vectors(void **state)
 
 static void units_refused(void **state)
 {
+	static const struct {
+		double weights[3];
+		int index;
+	} cases[] = {
+		{{1, NAN, 1}, 1},
+		{{1, 1, INFINITY}, 2},
+		{{-1, 1, 1}, 0},
+		{{1, -1e-300, 1}, 1},
+		{{0, 0, 0}, FAULT_NO_INDEX},
+		{{1e308, 1e308, 1}, FAULT_NO_INDEX},
+		{{1, 1e-12, 1}, 1},
+	};
 	uint64_t units[3];
+	struct fault fault;
 
 	(void)state;
-	assert_int_equal(order_units((double[]){1, NAN, 1}, 3, units), 1);
-	assert_int_equal(order_units((double[]){1, 1, INFINITY}, 3, units), 2);
-	assert_int_equal(order_units((double[]){-1, 1, 1}, 3, units), 0);
-	assert_int_equal(order_units((double[]){1, -1e-300, 1}, 3, units), 1);
-	assert_int_equal(order_units((double[]){0, 0, 0}, 3, units), 3);
-	assert_int_equal(order_units((double[]){1e308, 1e308, 1}, 3, units), 3);
-	assert_int_equal(order_units((double[]){1, 1e-12, 1}, 3, units), 1);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_false(order_units(cases[i].weights, 3, units, &fault));
+		assert_int_equal(fault.code, FAULT_ARGUMENT);
+		assert_int_equal(fault.index, cases[i].index);
+	}
 }
 
 static void units_sum_up(void **state)
 {
+	struct fault fault;
 	struct rng rng = {3};
 
 	(void)state;
@@ -248,7 +261,7 @@ static void units_sum_up(void **state)
 		for (uint32_t d = 0; d < n; d++)
 			weights[d] = (double)(1 + rng_below(&rng, 1000000)) *
 				     pow(10, (double)(i % 40) - 20);
-		assert_int_equal(order_units(weights, n, units), -1);
+		assert_true(order_units(weights, n, units, &fault));
 		for (uint32_t d = 0; d < n; d++)
 			sum += units[d];
 		assert_int_equal(sum, ORDER_UNITS);
@@ -264,9 +277,10 @@ struct chain {
 
 static void chain_add(struct chain *c, uint64_t start, const double *weights, uint32_t n)
 {
+	struct fault fault;
 	uint64_t units[LIMIT_DATASETS];
 
-	assert_int_equal(order_units(weights, n, units), -1);
+	assert_true(order_units(weights, n, units, &fault));
 	struct order_segment *s =
 		c->segments == 0 ? order_segment_first(units, n)
 				 : order_segment_next(c->segment[c->segments - 1], start, units, n);
@@ -511,6 +525,7 @@ static void same_weights_again_change_nothing(void **state)
 
 static void segments_refused(void **state)
 {
+	struct fault fault;
 	struct chain c = {0};
 	uint64_t units[] = {ORDER_UNITS / 2, ORDER_UNITS / 2}, none[] = {0, 0},
 		 over[] = {UINT64_MAX, 1};
@@ -524,10 +539,12 @@ static void segments_refused(void **state)
 	assert_null(order_segment_next(c.segment[1], 2048, units, 1));
 	assert_null(order_segment_first(none, 2));
 	assert_null(order_segment_first(over, 2));
-	assert_null(order_segment_load(0, units, base, phase, 2));
-	assert_null(order_segment_load(1, units, base, base, 2));
+	assert_null(order_segment_load(0, units, base, phase, 2, &fault));
+	assert_string_equal(fault.field, "phase");
+	assert_null(order_segment_load(1, units, base, base, 2, &fault));
+	assert_string_equal(fault.field, "start");
 	phase[1] = ORDER_UNITS - 1;
-	struct order_segment *fine = order_segment_load(0, units, base, phase, 2);
+	struct order_segment *fine = order_segment_load(0, units, base, phase, 2, &fault);
 
 	assert_non_null(fine);
 	order_segment_free(fine);
@@ -536,6 +553,7 @@ static void segments_refused(void **state)
 
 static void copies_are_equal(void **state)
 {
+	struct fault fault;
 	struct chain c = {0};
 
 	(void)state;
@@ -543,7 +561,7 @@ static void copies_are_equal(void **state)
 	chain_add(&c, 5120, (double[]){3, 0, 1, 5, 1}, 5);
 	struct order_segment *copy = order_segment_copy(c.segment[1]);
 	struct order_segment *loaded = order_segment_load(
-		5120, c.segment[1]->units, c.segment[1]->base, c.segment[1]->phase, 5);
+		5120, c.segment[1]->units, c.segment[1]->base, c.segment[1]->phase, 5, &fault);
 
 	assert_non_null(copy);
 	assert_non_null(loaded);

@@ -32,13 +32,11 @@ static bool fits(
 	struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes)
 {
 	struct ring_geometry more;
-	char why[256] = "";
-	bool ok = ring_geometry(g, slots, rows, window, bytes, 0, why, sizeof(why));
+	struct fault fault;
+	bool ok = ring_geometry(g, slots, rows, window, bytes, 0, &fault);
 
-	assert_int_equal(ok, why[0] == 0);
 	/* Documents cost room in the meta segment, no other bound. */
-	assert_int_equal(
-		ring_geometry(&more, slots, rows, window, bytes, true, why, sizeof(why)), ok);
+	assert_int_equal(ring_geometry(&more, slots, rows, window, bytes, true, &fault), ok);
 	if (ok) {
 		assert_int_equal(more.data_bytes, g->data_bytes);
 		assert_true(more.meta_bytes >=
@@ -109,30 +107,35 @@ static void slots_around_a_gibibyte(void **state)
 	check_layout(&g);
 }
 
-static void refuse(uint64_t slots, uint64_t rows, uint64_t window, uint64_t bytes, const char *say)
-{
-	struct ring_geometry g;
-	char why[256] = "";
-
-	assert_false(ring_geometry(&g, slots, rows, window, bytes, false, why, sizeof(why)));
-	if (!strstr(why, say))
-		fail_msg("\"%s\" does not say \"%s\"", why, say);
-}
-
 static void geometries_refused(void **state)
 {
+	static const struct {
+		uint64_t slots, rows, window, bytes;
+		const char *field, *text;
+	} cases[] = {
+		{2, 8, GIB / 32 + 1, 4, "micro_batch",
+			"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB"},
+		{2, LIMIT_MICRO_BATCH, GIB, 8, "micro_batch", "over 1 GiB"},
+		{LIMIT_SLOTS, 1025, 1, 2, "slots", "4096 slots × 1025 rows = 4198400 rows"},
+		{0, 1, 1, 2, "slots", "0, must be 1 to 4096"},
+		{LIMIT_SLOTS + 1, 1, 1, 2, "slots", "4097, must be 1 to 4096"},
+		{1, 0, 1, 2, "micro_batch", "0"},
+		{1, LIMIT_MICRO_BATCH + 1, 1, 2, "micro_batch", "65537"},
+		{1, 1, 0, 2, "window", "0"},
+		{1, 1, UINT64_MAX, 2, "window", "18446744073709551615"},
+		{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, "slots", ""},
+	};
+	struct ring_geometry g;
+	struct fault fault;
+
 	(void)state;
-	refuse(2, 8, GIB / 32 + 1, 4,
-		"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB");
-	refuse(2, LIMIT_MICRO_BATCH, GIB, 8, "over 1 GiB");
-	refuse(LIMIT_SLOTS, 1025, 1, 2, "4096 slots × 1025 rows = 4198400 rows");
-	refuse(0, 1, 1, 2, "slots is 0");
-	refuse(LIMIT_SLOTS + 1, 1, 1, 2, "slots is 4097");
-	refuse(1, 0, 1, 2, "micro_batch is 0");
-	refuse(1, LIMIT_MICRO_BATCH + 1, 1, 2, "micro_batch is 65537");
-	refuse(1, 1, 0, 2, "window is 0");
-	refuse(1, 1, UINT64_MAX, 2, "window is 18446744073709551615");
-	refuse(UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, "slots");
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		assert_false(ring_geometry(&g, cases[i].slots, cases[i].rows, cases[i].window,
+			cases[i].bytes, 0, &fault));
+		assert_int_equal(fault.code, FAULT_ATTACH);
+		assert_string_equal(fault.field, cases[i].field);
+		assert_non_null(strstr(fault.text, cases[i].text));
+	}
 }
 
 /* ---- one map for both sides ---- */
@@ -154,13 +157,14 @@ static void *map(uint64_t bytes)
 static void maps_make_with(
 	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned annotations)
 {
-	char why[256];
+	struct fault fault;
 
-	assert_true(ring_geometry(&m->g, slots, rows, window, 4, annotations, why, sizeof(why)));
+	assert_true(ring_geometry(&m->g, slots, rows, window, 4, annotations, &fault));
 	m->meta = map(m->g.meta_bytes);
 	m->data = map(m->g.data_bytes);
 	ring_format(&m->daemon, &m->g, m->meta, m->data);
-	assert_true(ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes));
+	assert_true(
+		ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes, &fault));
 }
 
 static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
@@ -235,9 +239,13 @@ static void what_is_asked_for_has_a_place(void **state)
 
 static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
 {
+	struct fault fault;
 	struct ring ring;
 
-	return ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes);
+	if (ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes, &fault))
+		return true;
+	assert_int_equal(fault.code, FAULT_PROTOCOL);
+	return false;
 }
 
 static void mangled_headers(unsigned annotations)
@@ -295,11 +303,12 @@ static void random_headers(void **state)
 	uint8_t *geometry = (uint8_t *)m.meta + offsetof(struct ring_header, geometry);
 
 	for (unsigned i = 0; i < 100000; i++) {
+		struct fault fault;
 		struct ring ring;
 
 		for (unsigned hits = 1 + (unsigned)rng_below(&rng, 6); hits > 0; hits--)
 			geometry[rng_below(&rng, sizeof(m.g))] = (uint8_t)rng_wide(&rng);
-		if (ring_open(&ring, m.meta, m.g.meta_bytes, m.data, m.g.data_bytes)) {
+		if (ring_open(&ring, m.meta, m.g.meta_bytes, m.data, m.g.data_bytes, &fault)) {
 			assert_int_equal(ring.geometry.meta_bytes, m.g.meta_bytes);
 			assert_int_equal(ring.geometry.data_bytes, m.g.data_bytes);
 			check_layout(&ring.geometry);

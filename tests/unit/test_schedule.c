@@ -104,10 +104,11 @@ static uint64_t base_of(const struct order_segment *s, uint32_t d)
 
 static void check_units(const struct order_segment *s, uint64_t start, const double *weights)
 {
+	struct fault fault;
 	uint64_t units[LIMIT_DATASETS];
 
 	assert_int_equal(s->start, start);
-	assert_int_equal(order_units(weights, s->datasets, units), -1);
+	assert_true(order_units(weights, s->datasets, units, &fault));
 	assert_memory_equal(s->units, units, s->datasets * sizeof(*units));
 }
 
@@ -168,12 +169,13 @@ static void check_ramp(const uint64_t *before, const uint64_t *after, uint32_t n
 
 static void ramps(void **state)
 {
+	struct fault fault;
 	static const uint32_t counts[] = {1, 2, 3, 7, 10, 48};
 	uint64_t before[3], after[3];
 
 	(void)state;
-	order_units(W(.7, .25, .05), 3, before);
-	order_units(W(0, 1, 2), 3, after);
+	assert_true(order_units(W(.7, .25, .05), 3, before, &fault));
+	assert_true(order_units(W(0, 1, 2), 3, after, &fault));
 	for (unsigned i = 0; i < COUNT(counts); i++) {
 		uint32_t steps = counts[i];
 		struct cursor c = begin(0, 0, 0, &RAMP(2048, 51200, steps, 0, 1, 2), 1);

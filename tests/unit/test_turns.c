@@ -254,12 +254,11 @@ static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, ui
 		      cursor;
 	struct session s = {0};
 	struct ring_geometry g;
-	struct fault why;
-	char text[256];
+	struct fault fault;
 
 	table_number(&table);
-	assert_true(cursor_begin(&cursor, &identity, sources, 1, NULL, 0, &why));
-	assert_true(ring_geometry(&g, slots, rows, WINDOW, 2, 0, text, sizeof(text)));
+	assert_true(cursor_begin(&cursor, &identity, sources, 1, NULL, 0, &fault));
+	assert_true(ring_geometry(&g, slots, rows, WINDOW, 2, 0, &fault));
 	s.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
 	s.data = aligned_alloc(RING_PAGE, g.data_bytes);
 	assert_true(s.meta && s.data);
