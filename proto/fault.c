@@ -26,6 +26,19 @@ bool fault_set(
 	return false;
 }
 
+bool fault_set_passing(
+	struct fault *fault, enum fault_code code, const char *field, const char *format, ...)
+{
+	va_list args;
+
+	fill(fault, code, 0, field);
+	fault->passing = true;
+	va_start(args, format);
+	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	va_end(args);
+	return false;
+}
+
 static enum fault_code code_of(int error)
 {
 	switch (error) {

@@ -46,6 +46,10 @@ struct fault {
  * false. */
 __attribute__((format(printf, 4, 5))) bool fault_set(
 	struct fault *fault, enum fault_code code, const char *field, const char *format, ...);
+/* The same, but passing: the same call may succeed later without a change. For what ends by itself
+ * only, never for what cannot fit: clients wait for their whole deadline. */
+__attribute__((format(printf, 4, 5))) bool fault_set_passing(
+	struct fault *fault, enum fault_code code, const char *field, const char *format, ...);
 /* The same for a system call that failed with @error (FAULT_IO; ENOMEM: FAULT_MEMORY; EMFILE,
  * ENFILE: FAULT_DESCRIPTORS). @format gives the whole text, strerror(@error) included. Always
  * false. */

@@ -1,12 +1,13 @@
+#include "daemon/control/connection.h"
+
 #include "daemon/control/log.h"
-#include "daemon/control/server.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,42 +16,11 @@
 #endif
 
 enum {
-	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
-	ACCEPTS_LATE =
-		16, /* a millisecond, of those who have no credit: others are in the queue, too */
 	LAST_WORDS = 4,	       /* packets of a peer that is gone, */
 	LAST_WORDS_MOST = 512, /* and with credit more than a socket's queue holds */
 	MAX_FDS = 8,
+	PACE_MS = 1,
 };
-
-static void fill(struct refusal *r, bool passing, const char *code, const char *field,
-	const char *format, va_list args)
-{
-	r->code = code;
-	r->passing = passing;
-	snprintf(r->field, sizeof(r->field), "%s", field);
-	vsnprintf(r->text, sizeof(r->text), format, args);
-}
-
-bool refuse(struct refusal *r, const char *code, const char *field, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	fill(r, false, code, field, format, args);
-	va_end(args);
-	return false;
-}
-
-bool refuse_passing(struct refusal *r, const char *code, const char *field, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	fill(r, true, code, field, format, args);
-	va_end(args);
-	return false;
-}
 
 /* ---- closing ---- */
 
@@ -63,12 +33,12 @@ void connection_settle(struct connection *c)
 	if (c->before)
 		c->before->next = c->next;
 	else
-		c->server->connections = c->next;
-	c->server->connected--;
+		c->all->first = c->next;
+	c->all->n--;
 	if (c->quota)
 		quota_disconnect(c->quota);
 	close(c->fd);
-	pace_leave(c);
+	pace_leave(&c->member);
 	free(c);
 }
 
@@ -87,32 +57,32 @@ void connection_close(struct connection *c)
 	if (c->closing)
 		return;
 	c->closing = true;
-	pace_forget(c);
+	pace_forget(&c->member);
 	/* The peer sees the end now; the descriptor lives until the data thread lets go of it. */
 	shutdown(c->fd, SHUT_RDWR);
 	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
 	if (c->pidfd >= 0)
 		uv_close((uv_handle_t *)&c->process, on_handle_closed);
-	request_abandon(c);
-	errand_forget(c);
-	if (c->session && c->session->fed)
-		request_leave(c->session);
-	if (c->session)
-		session_leave(c->session);
+	c->all->events->on_closed(c);
 }
 
 /* ---- sending ---- */
 
-void connection_send(struct connection *c, const struct wire *w, const int *fds, unsigned n)
+void connection_send_fds(
+	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n)
 {
-	char *packet = c->server->outgoing;
+	char *packet = c->all->outgoing;
 	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+
+	if (c->closing)
+		return;
+	if (serial != 0)
+		wire_set(w, WIRE_SERIAL, serial);
+
 	size_t length = wire_encode(w, packet);
 	struct iovec part = {packet, length};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 
-	if (c->closing)
-		return;
 	assert(length > 0 && n <= MAX_FDS);
 	if (n > 0) {
 		memset(control, 0, sizeof(control));
@@ -132,6 +102,11 @@ void connection_send(struct connection *c, const struct wire *w, const int *fds,
 		log_client(c->uid, LOG_WARNING, "pid %d does not read its replies: dropped",
 			(int)c->pid);
 	connection_close(c);
+}
+
+void connection_send(struct connection *c, uint64_t serial, struct wire *w)
+{
+	connection_send_fds(c, serial, w, NULL, 0);
 }
 
 /* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in
@@ -156,102 +131,28 @@ static const char *printable(char *to, size_t capacity, const char *text)
 	return to;
 }
 
-static void send_error(
-	struct connection *c, bool passing, const char *code, const char *field, const char *text)
+void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
-	char plain_field[96], plain_text[LIMIT_TEXT_BYTES];
+	char field[sizeof(fault->field)], text[sizeof(fault->text)];
 
-	wire_set_text(&w, WIRE_CODE, code);
-	wire_set_text(&w, WIRE_FIELD, printable(plain_field, sizeof(plain_field), field));
-	wire_set_text(&w, WIRE_TEXT, printable(plain_text, sizeof(plain_text), text));
-	if (passing)
+	wire_set_code(&w, fault->code);
+	wire_set_text(&w, WIRE_FIELD, printable(field, sizeof(field), fault->field));
+	wire_set_text(&w, WIRE_TEXT, printable(text, sizeof(text), fault->text));
+	if (fault->passing)
 		wire_set(&w, WIRE_PASSING, 1);
-	connection_send(c, &w, NULL, 0);
+	connection_send(c, serial, &w);
 }
 
-void connection_error(struct connection *c, const char *code, const char *field, const char *text)
+void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	send_error(c, false, code, field, text);
-}
-
-static void close_with(
-	struct connection *c, bool passing, const char *code, const char *field, const char *text)
-{
-	log_client(
-		c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid, code, field, text);
-	send_error(c, passing, code, field, text);
+	log_client(c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid,
+		wire_code_name(fault->code), fault->field, fault->text);
+	connection_error(c, serial, fault);
 	connection_close(c);
 }
 
-void connection_refuse(struct connection *c, const char *code, const char *field, const char *text)
-{
-	close_with(c, false, code, field, text);
-}
-
-void connection_refuse_with(struct connection *c, const struct refusal *refusal)
-{
-	close_with(c, refusal->passing, refusal->code, refusal->field, refusal->text);
-}
-
 /* ---- receiving ---- */
-
-static void hello(struct connection *c, const struct wire *w)
-{
-	struct wire answer = {.op = WIRE_HELLO};
-
-	if (wire_number(w, WIRE_VERSION_KEY) != WIRE_VERSION) {
-		connection_refuse(c, "protocol", "version",
-			"this tokend speaks version 1: install client and daemon of one release");
-		return;
-	}
-	if (!wire_text(w, WIRE_HOST, c->host, sizeof(c->host)) || !wire_label_ok(c->host))
-		c->host[0] = 0;
-	c->token = wire_has(w, WIRE_PROCESS) ? wire_number(w, WIRE_PROCESS) : 0;
-	c->greeted = true;
-	wire_set(&answer, WIRE_VERSION_KEY, WIRE_VERSION);
-	connection_send(c, &answer, NULL, 0);
-}
-
-static void dispatch(struct connection *c, const struct wire *w)
-{
-	c->since_ms = uv_now(&c->server->loop);
-	if (!c->greeted && w->op != WIRE_HELLO) {
-		connection_refuse(c, "protocol", "op", "say hello first");
-		return;
-	}
-	switch (w->op) {
-	case WIRE_HELLO:
-		hello(c, w);
-		return;
-	case WIRE_ATTACH:
-		session_attach(c, w);
-		return;
-	case WIRE_CHECKPOINT:
-		snapshot_save(c, w);
-		return;
-	case WIRE_PENDING:
-		request_pending(c);
-		return;
-	case WIRE_DESCRIBE:
-		request_describe(c);
-		return;
-	case WIRE_ANSWER:
-		request_answer(c, w);
-		return;
-	case WIRE_CANCEL:
-		request_cancel(c, w);
-		return;
-	case WIRE_REQUEST:
-		request_new(c, w);
-		return;
-	case WIRE_STATUS:
-		status_list(c, w);
-		return;
-	default:
-		connection_refuse(c, "protocol", "op", "not a message for a daemon");
-	}
-}
 
 /* Nobody sends us descriptors; whoever does is dropped, and they are closed. */
 static bool close_descriptors(struct msghdr *message)
@@ -275,9 +176,18 @@ static bool close_descriptors(struct msghdr *message)
 	return any;
 }
 
+static void reject(struct connection *c, const char *field, const char *text)
+{
+	struct fault fault;
+
+	fault_set(&fault, FAULT_PROTOCOL, field, "%s", text);
+	connection_refuse(c, 0, &fault);
+}
+
+/* Carries out the next packet. False if there is none, or the connection is closing. */
 static bool receive(struct connection *c)
 {
-	char *packet = c->server->incoming;
+	char *packet = c->all->incoming;
 	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
 	struct iovec part = {packet, LIMIT_PACKET_BYTES};
 	struct msghdr message = {.msg_iov = &part,
@@ -299,43 +209,58 @@ static bool receive(struct connection *c)
 		return false;
 	}
 	if (close_descriptors(&message)) {
-		connection_refuse(c, "protocol", "descriptors", "a client sends none");
+		reject(c, "descriptors", "a client sends none");
 	} else if (message.msg_flags & MSG_TRUNC) {
-		connection_refuse(c, "protocol", "packet", "longer than 128 KiB");
+		reject(c, "packet", "longer than 128 KiB");
 	} else if (n == 1) {
-		if (c->session && c->session->fed)
-			feeder_kick(c->server->feeder, c->session->id);
+		c->all->events->on_wake(c);
 	} else if (!wire_decode(&w, packet, (size_t)n, &fault)) {
-		connection_refuse(c, "protocol", fault.field, fault.text);
+		connection_refuse(c, 0, &fault);
 	} else {
-		dispatch(c, &w);
+		c->since_ms = connection_now(c);
+		c->all->events->on_packet(c, &w);
 	}
 	return !c->closing;
 }
 
-bool connection_receive(struct connection *c)
+void connection_charge(struct connection *c, uint64_t used_ns)
+{
+	pace_charge(&c->member, used_ns);
+}
+
+static bool may_receive(struct connection *c)
+{
+	return pace_may(&c->member, connection_now(c));
+}
+
+static bool receive_and_charge(struct connection *c)
 {
 	uint64_t begin = pace_clock();
 	bool more = receive(c);
 
-	pace_charge(c, pace_clock() - begin);
+	connection_charge(c, pace_clock() - begin);
 	return more;
 }
 
 /* The peer is gone. What it said before counts: a rank acknowledges, then leaves. */
 static void hear_out(struct connection *c)
 {
-	for (int i = 0; i < LAST_WORDS || (i < LAST_WORDS_MOST && pace_may(c)); i++)
-		if (!connection_receive(c))
+	for (int i = 0; i < LAST_WORDS || (i < LAST_WORDS_MOST && may_receive(c)); i++)
+		if (!receive_and_charge(c))
 			break;
 	connection_close(c);
 }
 
+static void on_pace(uv_timer_t *timer);
+
 static void wait_for_credit(struct connection *c)
 {
+	struct connections *all = c->all;
+
 	uv_poll_stop(&c->poll);
-	pace_wait(c);
-	server_pace(c->server);
+	pace_wait(&all->paces, &c->member);
+	if (!uv_is_active((uv_handle_t *)&all->pace))
+		uv_timer_start(&all->pace, on_pace, PACE_MS, PACE_MS);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -345,16 +270,36 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 	(void)events;
 	if (status < 0) /* a reset: libuv has stopped the poll */
 		hear_out(c);
-	else if (pace_may(c))
-		connection_receive(c); /* one packet, then the other connections get theirs */
+	else if (may_receive(c))
+		receive_and_charge(c); /* one packet, then the other connections get theirs */
 	else
 		wait_for_credit(c);
 }
 
-void connection_listen(struct connection *c)
+static void listen_to(struct connection *c)
 {
 	if (!c->closing)
 		uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+}
+
+/* Receives one packet. If nobody else needs the time, or there was none, it is polled again. */
+static bool serve(struct pace_member *member, bool alone)
+{
+	struct connection *c =
+		(struct connection *)((char *)member - offsetof(struct connection, member));
+
+	if (!alone && receive_and_charge(c))
+		return true;
+	listen_to(c);
+	return false;
+}
+
+static void on_pace(uv_timer_t *timer)
+{
+	struct connections *all = timer->data;
+
+	if (!pace_serve(&all->paces, uv_now(all->loop), serve))
+		uv_timer_stop(timer);
 }
 
 /* The trainer died, whoever else still holds its end of the socket. */
@@ -363,23 +308,12 @@ static void on_process_end(uv_poll_t *poll, int status, int events)
 	struct connection *c = poll->data;
 
 	(void)status, (void)events;
-	if (c->session && !c->closing)
-		log_client(c->uid, LOG_NOTE, "pid %d ended: rank %llu of %s freed", (int)c->pid,
-			(unsigned long long)c->session->rank, c->session->stream->config->name);
+	if (!c->closing)
+		c->all->events->on_process_end(c);
 	hear_out(c);
 }
 
-/* ---- accepting ---- */
-
-static bool allowed(const struct config *config, uid_t uid)
-{
-	if (uid == 0 || uid == geteuid())
-		return true;
-	for (uint32_t i = 0; i < config->allow_uids; i++)
-		if (config->allow_uid[i] == uid)
-			return true;
-	return runs_privileged(config, uid);
-}
+/* ---- new ones ---- */
 
 static int open_pidfd(int socket, pid_t pid)
 {
@@ -392,24 +326,6 @@ static int open_pidfd(int socket, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-static bool may_stay(struct connection *c, struct refusal *why)
-{
-	const struct server_options *o = c->server->options;
-
-	if (!allowed(o->catalog->config, c->uid))
-		return refuse(why, "uid", "allow_uids",
-			"uid %u may not attach: add it to allow_uids", (unsigned)c->uid);
-	c->quota = quota_of(c->server->quotas, c->uid);
-	if (!quota_connect(c->server->quotas, c->quota, c->server->connected, why))
-		return false;
-	if (c->server->connected > o->connections)
-		return refuse_passing(why, "descriptors", "connections",
-			"%u connections are all that the descriptors allow: raise LimitNOFILE "
-			"(ulimit -n)",
-			o->connections);
-	return true;
-}
-
 static bool peer_left(int fd)
 {
 	char byte;
@@ -418,46 +334,49 @@ static bool peer_left(int fd)
 }
 
 /* NULL: out of memory; or it has no credit, and has left already. */
-static struct connection *connection_make(
-	struct server *server, int fd, const struct ucred *peer, uint64_t begin_ns)
+static struct connection *make(
+	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns)
 {
 	struct connection *c = calloc(1, sizeof(*c));
+	uint64_t now = uv_now(all->loop);
 
 	if (!c)
 		return NULL;
-	*c = (struct connection){
-		.server = server, .fd = fd, .pid = peer->pid, .uid = peer->uid, .handles = 1};
+	*c = (struct connection){.all = all,
+		.control = all->control,
+		.fd = fd,
+		.pid = peer->pid,
+		.uid = peer->uid,
+		.handles = 1,
+		.since_ms = now};
 	c->poll.data = c->process.data = c;
-	c->since_ms = uv_now(&server->loop);
-	if (pace_join(c)) {
-		if ((pace_may(c) || !peer_left(fd)) &&
-			uv_poll_init(&server->loop, &c->poll, fd) == 0)
+	if (pace_join(&all->paces, &c->member, c->uid, now)) {
+		if ((may_receive(c) || !peer_left(fd)) &&
+			uv_poll_init(all->loop, &c->poll, fd) == 0)
 			return c;
-		pace_charge(c, pace_clock() - begin_ns);
-		pace_leave(c);
+		connection_charge(c, pace_clock() - begin_ns);
+		pace_leave(&c->member);
 	}
 	free(c);
 	return NULL;
 }
 
-/* NULL as above, and @fd is closed. */
-static struct connection *connection_new(
-	struct server *server, int fd, const struct ucred *peer, uint64_t begin_ns)
+struct connection *connection_new(
+	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns)
 {
-	struct connection *c = connection_make(server, fd, peer, begin_ns);
-	struct refusal refusal;
+	struct connection *c = make(all, fd, peer, begin_ns);
 
 	if (!c) {
 		close(fd);
 		return NULL;
 	}
-	c->next = server->connections;
+	c->next = all->first;
 	if (c->next)
 		c->next->before = c;
-	server->connections = c;
-	server->connected++;
+	all->first = c;
+	all->n++;
 	c->pidfd = open_pidfd(fd, peer->pid);
-	if (c->pidfd >= 0 && uv_poll_init(&server->loop, &c->process, c->pidfd) < 0) {
+	if (c->pidfd >= 0 && uv_poll_init(all->loop, &c->process, c->pidfd) < 0) {
 		close(c->pidfd);
 		c->pidfd = -1;
 	}
@@ -465,17 +384,14 @@ static struct connection *connection_new(
 		c->handles = 2;
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
 	}
-	if (!may_stay(c, &refusal))
-		connection_refuse_with(c, &refusal);
 	return c;
 }
 
-/* Has its packets read as they come, or when there is credit for them. True: the latter. */
-static bool listen_first(struct connection *c, uint64_t used_ns)
+bool connection_start(struct connection *c, uint64_t used_ns)
 {
-	pace_charge(c, used_ns);
-	if (pace_may(c)) {
-		connection_listen(c);
+	connection_charge(c, used_ns);
+	if (may_receive(c)) {
+		listen_to(c);
 		return false;
 	}
 	if (!c->closing)
@@ -483,66 +399,22 @@ static bool listen_first(struct connection *c, uint64_t used_ns)
 	return true;
 }
 
-/* To a client that gets no connection: it tries again. */
-static void turn_away(struct server *server, int fd)
-{
-	struct wire w = {.op = WIRE_ERROR};
+/* ---- all of them ---- */
 
-	wire_set_text(&w, WIRE_CODE, "descriptors");
-	wire_set_text(&w, WIRE_FIELD, "connections");
-	wire_set_text(&w, WIRE_TEXT,
-		"the daemon is out of file descriptors: raise LimitNOFILE (ulimit -n)");
-	wire_set(&w, WIRE_PASSING, 1);
-	send(fd, server->outgoing, wire_encode(&w, server->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
-	close(fd);
+void connections_init(struct connections *all)
+{
+	paces_init(&all->paces);
+	uv_timer_init(all->loop, &all->pace);
+	all->pace.data = all;
 }
 
-/* Out of descriptors: give up the spare one to take the client off the queue, and refuse it. */
-static void refuse_for_descriptors(struct server *server)
+void connections_stop(struct connections *all)
 {
-	if (server->spare_fd < 0) {
-		/* Nothing to give up: leave the queue alone until on_second(), or the loop would
-		 * spin on it.
-		 */
-		uv_poll_stop(&server->accept);
-		return;
-	}
-	close(server->spare_fd);
-
-	int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC);
-
-	if (fd >= 0)
-		turn_away(server, fd);
-	server->spare_fd = dup(STDERR_FILENO); /* if somebody was faster: on_second() tries again */
-	log_client(0, LOG_WARNING,
-		"out of file descriptors: a client was turned away; raise LimitNOFILE");
+	assert(!all->first);
+	uv_close((uv_handle_t *)&all->pace, NULL);
 }
 
-void connection_accept(struct server *server)
+void connections_free(struct connections *all)
 {
-	for (int i = 0, late = 0; i < ACCEPTS_A_TURN; i++) {
-		uint64_t begin = pace_clock();
-		struct ucred peer = {0};
-		socklen_t n = sizeof(peer);
-		int fd = accept4(server->listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-		if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-			refuse_for_descriptors(server);
-			return;
-		}
-		if (fd < 0)
-			return;
-		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) {
-			close(fd);
-			continue;
-		}
-		struct connection *c = connection_new(server, fd, &peer, begin);
-
-		late += !c || listen_first(c, pace_clock() - begin);
-		if (late == ACCEPTS_LATE) {
-			uv_poll_stop(&server->accept); /* until on_pace() */
-			server_pace(server);
-			return;
-		}
-	}
+	paces_free(&all->paces);
 }

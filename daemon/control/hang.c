@@ -1,7 +1,6 @@
-/* Storage that does not answer: said in the log when it begins and ends, and kept for status and
- * metrics. */
+#include "daemon/control/hang.h"
+
 #include "daemon/control/log.h"
-#include "daemon/control/server.h"
 
 #include <stdio.h>
 
@@ -31,32 +30,32 @@ static void tell(
 	}
 }
 
-void hang_clock(struct server *server)
+void hangs_clock(struct hangs *hangs, struct feeder *feeder)
 {
-	const struct catalog *catalog = server->options->catalog;
+	const struct catalog *catalog = hangs->catalog;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		struct reader_hang was = server->hang[i];
+		struct reader_hang was = hangs->of[i];
 
-		server->hang[i] = feeder_hang(server->feeder, i);
-		tell(&catalog->stream[i], &was, &server->hang[i]);
+		hangs->of[i] = feeder_hang(feeder, i);
+		tell(&catalog->stream[i], &was, &hangs->of[i]);
 	}
 }
 
-const struct reader_hang *hang_of(const struct server *server, const struct stream *stream)
+const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream)
 {
-	return &server->hang[stream - server->options->catalog->stream];
+	return &hangs->of[stream - hangs->catalog->stream];
 }
 
-const struct stream *hang_longest(const struct server *server)
+const struct stream *hang_longest(const struct hangs *hangs)
 {
-	const struct catalog *catalog = server->options->catalog;
+	const struct catalog *catalog = hangs->catalog;
 	const struct stream *longest = NULL;
 	unsigned ticks = 0;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (server->hang[i].ticks > ticks) {
-			ticks = server->hang[i].ticks;
+		if (hangs->of[i].ticks > ticks) {
+			ticks = hangs->of[i].ticks;
 			longest = &catalog->stream[i];
 		}
 	return longest;

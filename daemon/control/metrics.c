@@ -4,8 +4,8 @@
  */
 #include "daemon/control/metrics.h"
 
+#include "daemon/control/control.h"
 #include "daemon/control/rereads.h"
-#include "daemon/control/server.h"
 #include "proto/version.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@
 enum { CONNECTIONS = 16, TIMEOUT_S = 10 };
 
 struct metrics {
-	struct server *server;
+	struct control *control;
 	struct MHD_Daemon *http;
 	uv_poll_t poll;
 	uv_timer_t timer;
@@ -73,7 +73,7 @@ static double session_value(const struct session *s, unsigned which, uint64_t no
 	}
 }
 
-static void sessions(FILE *to, const struct server *server)
+static void sessions(FILE *to, const struct control *control)
 {
 	static const char *const families[][3] = {
 		{"tokend_session_published_batches_total", "counter",
@@ -87,14 +87,14 @@ static void sessions(FILE *to, const struct server *server)
 		{"tokend_session_lost_wakes_total", "counter",
 			"Wake-ups that did not arrive: 0 in a sound system"},
 	};
-	uint64_t now = uv_now(&server->loop);
+	uint64_t now = uv_now(control->loop);
 
 	for (unsigned f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
 		header(to, families[f][0], families[f][1], families[f][2]);
 		for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-			const struct session *s = server->session[id];
+			const struct session *s = control->sessions.of[id];
 
-			if (!s || !s->fed || s->connection->closing)
+			if (!session_is_live(s))
 				continue;
 			fprintf(to, "%s{stream=\"", families[f][0]);
 			label(to, s->stream->config->name);
@@ -108,73 +108,72 @@ static void sessions(FILE *to, const struct server *server)
 	}
 }
 
-static void storage(FILE *to, const struct server *server)
+static void storage(FILE *to, const struct control *control)
 {
-	const struct catalog *catalog = server->options->catalog;
+	const struct catalog *catalog = control->catalog;
 
 	header(to, "tokend_stream_slow_seconds", "gauge",
 		"For how long the stream's storage has not answered: 0 if it does");
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		fputs("tokend_stream_slow_seconds{stream=\"", to);
 		label(to, catalog->config->stream[i].name);
-		fprintf(to, "\"} %u\n", server->hang[i].ticks);
+		fprintf(to, "\"} %u\n", control->hangs.of[i].ticks);
 	}
 }
 
-static unsigned unpinned(const struct server *server)
+static unsigned unpinned(const struct control *control)
 {
 	unsigned n = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = server->session[id];
+		const struct session *s = control->sessions.of[id];
 
-		n += s && s->fed && !s->connection->closing &&
-		     feed_counters(s->feed).pinned == RING_UNPINNED;
+		n += session_is_live(s) && feed_counters(s->feed).pinned == RING_UNPINNED;
 	}
 	return n;
 }
 
-static void page(FILE *to, const struct server *server)
+static void page(FILE *to, const struct control *control)
 {
-	uint64_t now = uv_now(&server->loop);
+	uint64_t now = uv_now(control->loop);
 	uv_rusage_t usage = {0};
 
 	uv_getrusage(&usage);
 	header(to, "tokend_info", "gauge", "Version and way of reading");
 	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION,
-		reader_name(server->options->reader));
+		reader_name(control->reader));
 	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready",
-		(double)(now - server->started_ms) / 1000);
+		(double)(now - control->started_ms) / 1000);
 	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",
 		(double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
 			((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6);
-	plain(to, "tokend_sessions", "gauge", "Sessions attached", server->sessions);
+	plain(to, "tokend_sessions", "gauge", "Sessions attached", control->sessions.n);
 	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging in use",
-		(double)server->memory_bytes);
+		(double)control->sessions.memory_bytes);
 	plain(to, "tokend_memory_limit_bytes", "gauge", "What memory: allows",
-		(double)server->options->catalog->config->memory_bytes);
+		(double)control->config->memory_bytes);
 	plain(to, "tokend_lost_wakes_total", "counter",
-		"Wake-ups lost, of sessions that have ended", (double)server->lost_wakes);
+		"Wake-ups lost, of sessions that have ended", (double)control->sessions.lost_wakes);
 	plain(to, "tokend_sessions_failed_total", "counter",
-		"Sessions stopped by an unreadable shard", (double)server->failures);
+		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
 	plain(to, "tokend_rereads_total", "counter",
 		"Damaged reads of compressed shards that were good when read again",
 		(double)rereads_total());
 	plain(to, "tokend_state_dir_jobs", "gauge",
 		"Snapshots and entries of mix logs that wait to be written to state_dir",
-		keeper_jobs(server->keeper));
+		keeper_jobs(control->keeper));
 	plain(to, "tokend_state_dir_busy_seconds", "gauge",
 		"For how long state_dir has been at the current one: above 20 it hangs, and saves "
 		"fail",
-		(double)keeper_busy_ms(server->keeper) / 1000);
+		(double)keeper_busy_ms(control->keeper) / 1000);
 	plain(to, "tokend_unpinned_sessions", "gauge",
 		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
-		unpinned(server));
-	storage(to, server);
-	sessions(to, server);
+		unpinned(control));
+	storage(to, control);
+	sessions(to, control);
 }
 
-static struct MHD_Response *make_page(const struct server *server)
+static struct MHD_Response *make_page(const struct control *control)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -182,7 +181,7 @@ static struct MHD_Response *make_page(const struct server *server)
 
 	if (!to)
 		return NULL;
-	page(to, server);
+	page(to, control);
 	if (fclose(to) != 0) {
 		free(text);
 		return NULL;
@@ -205,7 +204,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 	struct metrics *m = context;
 	bool found = strcmp(method, "GET") == 0 && strcmp(url, "/metrics") == 0;
 	struct MHD_Response *response =
-		found ? make_page(m->server)
+		found ? make_page(m->control)
 		      : MHD_create_response_from_buffer(strlen(lost), lost, MHD_RESPMEM_PERSISTENT);
 	enum MHD_Result result = MHD_NO;
 
@@ -314,7 +313,7 @@ static bool resolve(const char *address, struct addrinfo **found, char *why, siz
 }
 
 struct metrics *metrics_start(
-	struct server *server, const char *address, char *why, size_t why_bytes)
+	struct control *control, const char *address, char *why, size_t why_bytes)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
 	struct addrinfo *found = NULL;
@@ -328,7 +327,7 @@ struct metrics *metrics_start(
 		free(m);
 		return NULL;
 	}
-	m->server = server;
+	m->control = control;
 	m->http = MHD_start_daemon(
 		MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL,
 		answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
@@ -345,8 +344,8 @@ struct metrics *metrics_start(
 		free(m);
 		return NULL;
 	}
-	uv_poll_init(&server->loop, &m->poll, info->epoll_fd);
-	uv_timer_init(&server->loop, &m->timer);
+	uv_poll_init(control->loop, &m->poll, info->epoll_fd);
+	uv_timer_init(control->loop, &m->timer);
 	m->poll.data = m->timer.data = m;
 	m->handles = 2;
 	uv_poll_start(&m->poll, UV_READABLE, on_poll);

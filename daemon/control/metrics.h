@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct server;
+struct control;
 struct metrics;
 
 /* Listens at @address, "HOST:PORT" (a numeric host; [::1]:9464 for IPv6). NULL with one line in
  * @why. */
 struct metrics *metrics_start(
-	struct server *server, const char *address, char *why, size_t why_bytes);
+	struct control *control, const char *address, char *why, size_t why_bytes);
 /* Frees it, its handles with the loop's next turns. NULL is fine. */
 void metrics_stop(struct metrics *metrics);
 

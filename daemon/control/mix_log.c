@@ -34,10 +34,22 @@ struct log_of {
 	uint64_t checksum; /* of the mix to note */
 };
 
-static struct seen all_seen[RUNS];
-static unsigned next_seen;
+struct mix_logs {
+	struct seen seen[RUNS];
+	unsigned next; /* to be replaced */
+};
 
-uint64_t mix_log_checksum(const struct cursor *cursor)
+struct mix_logs *mix_logs_new(void)
+{
+	return calloc(1, sizeof(struct mix_logs));
+}
+
+void mix_logs_free(struct mix_logs *logs)
+{
+	free(logs);
+}
+
+uint64_t mix_checksum(const struct cursor *cursor)
 {
 	struct cursor begin = *cursor; /* shares everything; only encoded */
 	char bytes[LIMIT_CURSOR_BYTES];
@@ -46,14 +58,15 @@ uint64_t mix_log_checksum(const struct cursor *cursor)
 	return order_checksum(bytes, cursor_encode(&begin, bytes, sizeof(bytes)));
 }
 
-static struct seen *find_seen(const char *stream, const char *run)
+static struct seen *find_seen(struct mix_logs *logs, const char *stream, const char *run)
 {
 	struct seen *seen;
 
 	for (unsigned i = 0; i < RUNS; i++)
-		if (strcmp(all_seen[i].stream, stream) == 0 && strcmp(all_seen[i].run, run) == 0)
-			return &all_seen[i];
-	seen = &all_seen[next_seen++ % RUNS];
+		if (strcmp(logs->seen[i].stream, stream) == 0 &&
+			strcmp(logs->seen[i].run, run) == 0)
+			return &logs->seen[i];
+	seen = &logs->seen[logs->next++ % RUNS];
 	*seen = (struct seen){.owner = RUN_NOBODY};
 	snprintf(seen->stream, sizeof(seen->stream), "%s", stream);
 	snprintf(seen->run, sizeof(seen->run), "%s", run);
@@ -117,7 +130,7 @@ static bool holds(const struct log_of *log, uint64_t number)
 	name_of(number, name);
 	ssize_t n = durable_read_file(log->at, name, bytes, sizeof(bytes));
 	bool same = n > 0 && cursor_decode(&cursor, bytes, (size_t)n, &why) &&
-		    mix_log_checksum(&cursor) == log->checksum;
+		    mix_checksum(&cursor) == log->checksum;
 
 	cursor_free(&cursor);
 	return same;
@@ -142,7 +155,7 @@ static bool add(const struct log_of *log, uint64_t number, const void *bytes, si
 }
 
 /* In an open directory. False with errno. */
-static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_log_noted *noted)
+static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted)
 {
 	uint64_t last;
 
@@ -165,7 +178,7 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_log
 
 /* In the directory of the run, which is locked. False with errno. */
 static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
-	size_t n, struct mix_log_noted *noted)
+	size_t n, struct mix_noted *noted)
 {
 	if (mkdirat(dir->at, "mixes", 0755) == 0) {
 		if (fsync(dir->at) < 0)
@@ -207,15 +220,15 @@ static bool is_noted(const struct log_of *log, const struct run_place *place)
 	       exists(log, seen->number) && !exists(log, seen->number + 1);
 }
 
-bool mix_log_note(const struct run_place *place, uint64_t checksum, const void *bytes, size_t n,
-	struct mix_log_noted *noted)
+bool mix_log_note(struct mix_logs *logs, const struct run_place *place, uint64_t checksum,
+	const void *bytes, size_t n, struct mix_noted *noted)
 {
 	struct log_of log = {
-		.at = -1, .checksum = checksum, .seen = find_seen(place->stream, place->run)};
+		.at = -1, .checksum = checksum, .seen = find_seen(logs, place->stream, place->run)};
 	char why[LIMIT_TEXT_BYTES];
 	struct run_dir dir;
 
-	*noted = (struct mix_log_noted){.owner = log.seen->owner};
+	*noted = (struct mix_noted){.owner = log.seen->owner};
 	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir,
 		    place->stream, place->run) >= (int)sizeof(log.directory)) {
 		complain(&log, place, "state_dir: the path is too long");

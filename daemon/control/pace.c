@@ -1,6 +1,6 @@
 #include "daemon/control/pace.h"
 
-#include "daemon/control/server.h"
+#include "proto/order.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ void pace_clean(struct paces *paces, uint64_t now_ms)
 		for (run = LIST_FIRST(&user->children); run; run = next) {
 			next = LIST_NEXT(run, sibling);
 			fill(run, now_ms);
-			if (run->connected == 0 && run->credit_ns > 0)
+			if (run->members == 0 && run->credit_ns > 0)
 				pace_drop(run);
 		}
 		fill(user, now_ms);
@@ -89,31 +89,30 @@ static struct pace *find(struct pace *parent, uint64_t key, uint64_t now_ms)
 	return pace;
 }
 
-static void count(struct pace *run, int connections)
+static void count(struct pace *run, int members)
 {
 	for (struct pace *pace = run; pace->parent; pace = pace->parent) {
-		bool before = pace->connected > 0;
+		bool before = pace->members > 0;
 
-		pace->connected += (unsigned)connections;
-		pace->parent->live += (unsigned)((pace->connected > 0) - before);
+		pace->members += (unsigned)members;
+		pace->parent->live += (unsigned)((pace->members > 0) - before);
 	}
 }
 
-bool pace_join(struct connection *c)
+bool pace_join(struct paces *paces, struct pace_member *member, uid_t uid, uint64_t now_ms)
 {
-	uint64_t now = uv_now(&c->server->loop);
-	struct pace *user = find(&c->server->paces.root, c->uid, now);
+	struct pace *user = find(&paces->root, uid, now_ms);
 
-	c->pace = user ? find(user, 0, now) : NULL;
-	if (!c->pace)
+	member->pace = user ? find(user, 0, now_ms) : NULL;
+	if (!member->pace)
 		return false;
-	count(c->pace, 1);
+	count(member->pace, 1);
 	return true;
 }
 
-void pace_leave(struct connection *c)
+void pace_leave(struct pace_member *member)
 {
-	count(c->pace, -1);
+	count(member->pace, -1);
 }
 
 /* ---- what it takes ---- */
@@ -131,9 +130,9 @@ static bool alone(const struct pace *pace)
 	return pace->parent->live <= 1;
 }
 
-void pace_charge(struct connection *c, uint64_t used_ns)
+void pace_charge(struct pace_member *member, uint64_t used_ns)
 {
-	for (struct pace *pace = c->pace; pace->parent; pace = pace->parent) {
+	for (struct pace *pace = member->pace; pace->parent; pace = pace->parent) {
 		if (alone(pace))
 			continue;
 		pace->credit_ns -= (int64_t)used_ns;
@@ -142,10 +141,10 @@ void pace_charge(struct connection *c, uint64_t used_ns)
 	}
 }
 
-bool pace_may(struct connection *c)
+bool pace_may(struct pace_member *member, uint64_t now_ms)
 {
-	for (struct pace *pace = c->pace; pace->parent; pace = pace->parent) {
-		fill(pace, uv_now(&c->server->loop));
+	for (struct pace *pace = member->pace; pace->parent; pace = pace->parent) {
+		fill(pace, now_ms);
 		if (!alone(pace) && pace->credit_ns <= 0)
 			return false;
 	}
@@ -163,67 +162,55 @@ static void enqueue(struct pace *run, struct pace_queue *queue)
 	run->in = queue;
 }
 
-void pace_wait(struct connection *c)
+void pace_wait(struct paces *paces, struct pace_member *member)
 {
-	struct paces *paces = &c->server->paces;
-
-	assert(!c->waiting);
-	c->waiting = true;
-	TAILQ_INSERT_TAIL(&c->pace->waiting, c, waits);
-	if (!c->pace->in)
-		enqueue(c->pace, &paces->queue[paces->now]);
+	assert(!member->waiting);
+	member->waiting = true;
+	TAILQ_INSERT_TAIL(&member->pace->waiting, member, waits);
+	if (!member->pace->in)
+		enqueue(member->pace, &paces->queue[paces->now]);
 }
 
-void pace_forget(struct connection *c)
+void pace_forget(struct pace_member *member)
 {
-	if (!c->waiting)
+	if (!member->waiting)
 		return;
-	c->waiting = false;
-	TAILQ_REMOVE(&c->pace->waiting, c, waits);
-	if (TAILQ_EMPTY(&c->pace->waiting))
-		enqueue(c->pace, NULL);
+	member->waiting = false;
+	TAILQ_REMOVE(&member->pace->waiting, member, waits);
+	if (TAILQ_EMPTY(&member->pace->waiting))
+		enqueue(member->pace, NULL);
 }
 
-void pace_run(struct connection *c, const char *run)
+void pace_run(struct paces *paces, struct pace_member *member, const char *run, uint64_t now_ms)
 {
-	struct pace *to = find(
-		c->pace->parent, order_name_hash(run, strlen(run)) | 1, uv_now(&c->server->loop));
-	bool waits = c->waiting;
+	struct pace *to = find(member->pace->parent, order_name_hash(run, strlen(run)) | 1, now_ms);
+	bool waits = member->waiting;
 
 	if (!to) /* it stays where it is: a matter of fairness alone */
 		return;
-	pace_forget(c);
+	pace_forget(member);
 	count(to, 1);
-	count(c->pace, -1);
-	c->pace = to;
+	count(member->pace, -1);
+	member->pace = to;
 	if (waits)
-		pace_wait(c);
+		pace_wait(paces, member);
 }
 
-/* A packet of @c, which waits no longer; without others beside it, it is listened to again. */
-static void serve(struct connection *c)
+bool pace_serve(
+	struct paces *paces, uint64_t now_ms, bool (*serve)(struct pace_member *member, bool alone))
 {
-	const struct pace *run = c->pace;
-
-	pace_forget(c);
-	if ((alone(run) && alone(run->parent)) || !connection_receive(c))
-		connection_listen(c);
-	else
-		pace_wait(c);
-}
-
-bool pace_serve(struct server *server)
-{
-	struct paces *paces = &server->paces;
 	struct pace *run;
 
 	while ((run = TAILQ_FIRST(&paces->queue[paces->now]))) {
-		struct connection *c = TAILQ_FIRST(&run->waiting);
-		bool may = pace_may(c);
+		struct pace_member *member = TAILQ_FIRST(&run->waiting);
+		bool may = pace_may(member, now_ms);
 
 		enqueue(run, &paces->queue[may ? paces->now : !paces->now]);
-		if (may)
-			serve(c);
+		if (!may)
+			continue;
+		pace_forget(member);
+		if (serve(member, alone(run) && alone(run->parent)))
+			pace_wait(paces, member);
 	}
 	paces->now = !paces->now;
 	return !TAILQ_EMPTY(&paces->queue[paces->now]);

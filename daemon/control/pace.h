@@ -1,11 +1,11 @@
 /*
- * How much of the control thread one of several may take. Everybody is a user, and within it a run,
- * or none: connections that are not attached. Where there are others beside it, a user or a run has
- * an eighth of the thread's CPU time, and of what the pool and the keeper do for it. What it sends
- * beyond that stays in its sockets, and they fill; nobody is refused. A connection has one packet a
- * turn, so that those of one run wait for each other equally.
+ * How much of the control thread each of several users and runs may take. A member is a connection.
+ * It belongs to a run of its user; connections that are not attached belong to a run of their own.
+ * While there are others, a user or a run gets an eighth of the thread's CPU time, and of what the
+ * pool and the keeper do for it. Members without credit wait: their packets stay in their sockets,
+ * and nobody is refused. A member has one packet a turn, so members of one run wait equally long.
  *
- * Time is charged as it was used, so nothing has to be known of what a message costs.
+ * Time is charged as it was used, so the cost of a message need not be known.
  */
 #ifndef TOKEND_PACE_H
 #define TOKEND_PACE_H
@@ -13,24 +13,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
-struct connection;
-struct server;
+struct pace;
 
-/* A user or a run of it. Remembered after its last connection until its debt is paid: whoever comes
- * again at once finds it. */
+struct pace_member {
+	struct pace *pace;
+	TAILQ_ENTRY(pace_member) waits; /* in its pace, while waiting */
+	bool waiting;
+};
+
+/* A user or a run of it. Kept after its last member has left until its debt is paid: a user that
+ * comes back at once finds it. */
 struct pace {
 	struct pace *parent; /* of a run: its user; of a user: the root */
 	LIST_HEAD(, pace) children;
 	LIST_ENTRY(pace) sibling;
-	uint64_t key;	    /* uid, or a number for the run's name, or 0 */
-	unsigned connected; /* connections */
-	unsigned live;	    /* children that have any */
+	uint64_t key;	  /* uid, or a number for the run's name, or 0 */
+	unsigned members; /* connections */
+	unsigned live;	  /* children that have any */
 	int64_t credit_ns;
 	uint64_t filled_ms; /* when credit was added last */
 	/* of a run */
-	TAILQ_HEAD(, connection) waiting; /* for credit */
-	struct pace_queue *in;		  /* while some wait */
+	TAILQ_HEAD(, pace_member) waiting; /* for credit */
+	struct pace_queue *in;		   /* while some wait */
 	TAILQ_ENTRY(pace) queue;
 };
 
@@ -47,29 +53,32 @@ struct paces {
 void paces_init(struct paces *paces);
 void paces_free(struct paces *paces);
 
-/* A new connection, of its uid and no run. False if out of memory. */
-bool pace_join(struct connection *c);
-/* It is attached as a session of @run. */
-void pace_run(struct connection *c, const char *run);
-/* It is freed. */
-void pace_leave(struct connection *c);
+/* A new member, of user @uid and no run. False: out of memory. */
+bool pace_join(struct paces *paces, struct pace_member *member, uid_t uid, uint64_t now_ms);
+/* Moves @member to @run of its user. If there is no memory for that it stays where it is. */
+void pace_run(struct paces *paces, struct pace_member *member, const char *run, uint64_t now_ms);
+/* @member is freed. */
+void pace_leave(struct pace_member *member);
 
 /* CPU time of the calling thread. */
 uint64_t pace_clock(void);
-void pace_charge(struct connection *c, uint64_t used_ns);
+void pace_charge(struct pace_member *member, uint64_t used_ns);
 
 /* May it be served now? */
-bool pace_may(struct connection *c);
-/* Puts it behind the others of its run, to be served by pace_serve(); it must not be listened to
- * meanwhile.
- */
-void pace_wait(struct connection *c);
+bool pace_may(struct pace_member *member, uint64_t now_ms);
+/* Puts it after the others of its run, to be served by pace_serve(). Do not serve it otherwise
+ * meanwhile. */
+void pace_wait(struct paces *paces, struct pace_member *member);
 /* It does not wait any more. */
-void pace_forget(struct connection *c);
-/* Every millisecond while some wait: serves these as far as their credit goes. False if none is
- * left. */
-bool pace_serve(struct server *server);
-/* Once a second: forgets who is gone and owes nothing. */
+void pace_forget(struct pace_member *member);
+/*
+ * To be called every millisecond while some wait: calls @serve for these as far as their credit
+ * goes. @alone: nobody else needs the time. @serve returns true if @member is to wait again.
+ * Returns false if none is left.
+ */
+bool pace_serve(struct paces *paces, uint64_t now_ms,
+	bool (*serve)(struct pace_member *member, bool alone));
+/* Once a second: frees what has no member and owes nothing. */
 void pace_clean(struct paces *paces, uint64_t now_ms);
 
 #endif

@@ -1,7 +1,6 @@
 #include "daemon/control/quota.h"
 
 #include "daemon/config/config.h"
-#include "daemon/control/server.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -109,14 +108,14 @@ static uint64_t kept_connections(const struct quotas *q, const struct quota *quo
 }
 
 bool quota_connect(
-	const struct quotas *q, struct quota *quota, unsigned connected, struct refusal *r)
+	const struct quotas *q, struct quota *quota, unsigned connected, struct fault *fault)
 {
 	quota->connected++;
 	if (quota->unlimited || connected + kept_connections(q, quota) <= q->connections)
 		return true;
 	if (quota->listed && quota->connected <= q->connections / CONNECTIONS_SHARED / q->listed)
 		return true;
-	return refuse_passing(r, "descriptors", "connections",
+	return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
 		"uid %u has %u of %u connections, and those left are kept for other users: close "
 		"some, or "
 		"raise "
@@ -130,7 +129,7 @@ void quota_disconnect(struct quota *quota)
 }
 
 bool quota_memory(const struct quotas *q, const struct quota *quota, uint64_t need, uint64_t used,
-	uint64_t total, struct refusal *r)
+	uint64_t total, struct fault *fault)
 {
 	uint64_t share = q->listed ? total / MEMORY_SHARED / q->listed : 0, kept = 0, most;
 
@@ -143,7 +142,7 @@ bool quota_memory(const struct quotas *q, const struct quota *quota, uint64_t ne
 		return true;
 	/* Once others have left it has all but their shares. */
 	most = total - share * (q->listed - quota->listed);
-	return (need <= most ? refuse_passing : refuse)(r, "memory", "slots",
+	return (need <= most ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
 		"the ring needs %" PRIu64 " bytes, uid %u has %" PRIu64 " of %" PRIu64
 		", and %" PRIu64
 		" of those left are kept for other users: raise memory:, or take fewer slots",
@@ -176,12 +175,12 @@ static bool has_left(struct bucket *b, int64_t most, unsigned each_ms, uint64_t 
 	return b->left > 0;
 }
 
-bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct refusal *r)
+bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct fault *fault)
 {
 	if (quota->unlimited)
 		return true;
 	if (quota->runs >= RUNS_MOST)
-		return refuse(r, "attach", "run",
+		return fault_set(fault, FAULT_ATTACH, "run",
 			"uid %u has %u runs in state_dir, and may not have more: remove old ones "
 			"there and "
 			"restart "
@@ -189,7 +188,7 @@ bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct refusal *r)
 			(unsigned)quota->uid, quota->runs);
 	if (has_left(&quota->begins, RUNS_AT_ONCE, RUN_MS, now_ms))
 		return true;
-	return refuse_passing(r, "attach", "run",
+	return fault_set_passing(fault, FAULT_ATTACH, "run",
 		"uid %u has begun too many runs, and may begin one every %d s for now: use the "
 		"name of one "
 		"of them",
@@ -206,11 +205,12 @@ void quota_has_run(struct quota *quota)
 	quota->runs++;
 }
 
-bool quota_may_write(struct quota *quota, uint64_t now_ms, struct refusal *r)
+bool quota_may_write(
+	struct quota *quota, uint64_t now_ms, enum fault_code code, struct fault *fault)
 {
 	if (quota->unlimited || has_left(&quota->files, FILES_AT_ONCE, FILE_MS, now_ms))
 		return true;
-	return refuse_passing(r, "checkpoint", "state_dir",
+	return fault_set_passing(fault, code, "state_dir",
 		"uid %u has written too many files, and may write %d a second for now: save less "
 		"often",
 		(unsigned)quota->uid, 1000 / FILE_MS);

@@ -13,6 +13,8 @@
 #ifndef TOKEND_QUOTA_H
 #define TOKEND_QUOTA_H
 
+#include "proto/fault.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -20,7 +22,6 @@
 struct config;
 struct quotas;
 struct quota; /* of one user */
-struct refusal;
 
 /* @connections: all there are. NULL: out of memory. */
 struct quotas *quotas_new(const struct config *config, unsigned connections);
@@ -30,22 +31,23 @@ struct quota *quota_of(struct quotas *quotas, uid_t uid);
 
 /* One connection more, of @connected with it, or less. Counted even if false: it is closed then. */
 bool quota_connect(
-	const struct quotas *quotas, struct quota *quota, unsigned connected, struct refusal *r);
+	const struct quotas *quotas, struct quota *quota, unsigned connected, struct fault *fault);
 void quota_disconnect(struct quota *quota);
 
 /* May it take @need bytes more of @total, of which @used are in use? */
 bool quota_memory(const struct quotas *quotas, const struct quota *quota, uint64_t need,
-	uint64_t used, uint64_t total, struct refusal *r);
+	uint64_t used, uint64_t total, struct fault *fault);
 void quota_take(struct quota *quota, uint64_t bytes);
 void quota_return(struct quota *quota, uint64_t bytes);
 
 /* May it begin another run, or write another file, at @now_ms? What was done is counted afterwards.
  */
-bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct refusal *r);
+bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct fault *fault);
 void quota_begun(struct quota *quota);
 /* A run of this user's is known. */
 void quota_has_run(struct quota *quota);
-bool quota_may_write(struct quota *quota, uint64_t now_ms, struct refusal *r);
+bool quota_may_write(
+	struct quota *quota, uint64_t now_ms, enum fault_code code, struct fault *fault);
 void quota_written(struct quota *quota, unsigned files);
 
 #endif

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -46,22 +47,42 @@ static bool is_temporary(const char *name)
  * lives, and of which every run has one more byte. Two runs that get the same byte take turns, no
  * more.
  */
-static int locks = -1;
+struct run_locks {
+	int fd;		 /* -1: not open */
+	bool told_none;	 /* that the file system has no locks */
+	pid_t neighbour; /* the other daemon that was told of, or 0 */
+};
 
-static bool set_lock(short type, off_t byte)
+struct run_locks *run_locks_new(void)
+{
+	struct run_locks *locks = calloc(1, sizeof(*locks));
+
+	if (locks)
+		locks->fd = -1;
+	return locks;
+}
+
+void run_locks_free(struct run_locks *locks)
+{
+	if (locks && locks->fd >= 0)
+		close(locks->fd);
+	free(locks);
+}
+
+static bool set_lock(const struct run_locks *locks, short type, off_t byte)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 
-	return fcntl(locks, F_SETLK, &lock) == 0;
+	return fcntl(locks->fd, F_SETLK, &lock) == 0;
 }
 
 /* The process that keeps us from locking @byte; 0 if there is none, -1 if it is one we cannot see.
  */
-static pid_t holder(off_t byte)
+static pid_t holder(const struct run_locks *locks, off_t byte)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 
-	if (fcntl(locks, F_GETLK, &lock) < 0 || lock.l_type == F_UNLCK)
+	if (fcntl(locks->fd, F_GETLK, &lock) < 0 || lock.l_type == F_UNLCK)
 		return 0;
 	return lock.l_pid > 0 ? lock.l_pid : -1;
 }
@@ -83,9 +104,7 @@ static bool lacks_locks(int error)
 /* Says it once. */
 static void tell_no_locks(const struct run_place *place)
 {
-	static bool told;
-
-	if (!told)
+	if (!place->locks->told_none)
 		log_line(LOG_WARNING,
 			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use "
 			"this "
@@ -93,7 +112,7 @@ static void tell_no_locks(const struct run_place *place)
 			"do not take turns, and left-over temporary files stay; let no other "
 			"daemon use it",
 			place->state_dir, strerror(errno));
-	told = true;
+	place->locks->told_none = true;
 }
 
 /*
@@ -128,18 +147,19 @@ static int open_lock_file(const struct run_place *place, const char *path)
 /* Opens the file, again where it is not the one that is there now. False with errno. */
 static bool open_locks(const struct run_place *place)
 {
+	struct run_locks *locks = place->locks;
 	char path[PATH_MAX + 16];
 	struct stat ours, there;
 
 	snprintf(path, sizeof(path), "%s/.lock", place->state_dir);
-	if (locks >= 0 && fstat(locks, &ours) == 0 && stat(path, &there) == 0 &&
+	if (locks->fd >= 0 && fstat(locks->fd, &ours) == 0 && stat(path, &there) == 0 &&
 		ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
 		return true;
-	if (locks >= 0)
-		close(locks);
-	locks = open_lock_file(place, path);
-	if (locks < 0 || set_lock(F_RDLCK, 0))
-		return locks >= 0;
+	if (locks->fd >= 0)
+		close(locks->fd);
+	locks->fd = open_lock_file(place, path);
+	if (locks->fd < 0 || set_lock(locks, F_RDLCK, 0))
+		return locks->fd >= 0;
 	if (!lacks_locks(errno))
 		return false;
 	tell_no_locks(place);
@@ -158,13 +178,12 @@ static const char *name_process(pid_t pid, char *text, size_t bytes)
 /* Says it once. */
 static void tell_neighbour(const struct run_place *place)
 {
-	static pid_t told;
-	pid_t other = holder(0);
+	pid_t other = holder(place->locks, 0);
 	char who[64];
 
-	if (other == 0 || other == told)
+	if (other == 0 || other == place->locks->neighbour)
 		return;
-	told = other;
+	place->locks->neighbour = other;
 	log_line(LOG_WARNING,
 		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that "
 		"serve "
@@ -186,20 +205,21 @@ static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t 
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
 	off_t byte = byte_of(place);
 
-	for (unsigned waited = 0; !set_lock(F_WRLCK, byte); waited += LOCK_PAUSE_MS) {
+	for (unsigned waited = 0; !set_lock(place->locks, F_WRLCK, byte); waited += LOCK_PAUSE_MS) {
 		if (lacks_locks(errno)) {
 			tell_no_locks(place);
 			return true;
 		}
 		if (errno != EAGAIN && errno != EACCES)
 			return false;
-		*other = holder(byte);
+		*other = holder(place->locks, byte);
 		if (waited >= LOCK_PATIENCE_MS) {
 			errno = ETIMEDOUT;
 			return false;
 		}
 		nanosleep(&pause, NULL);
 	}
+	dir->locks = place->locks;
 	dir->lock = byte;
 	return true;
 }
@@ -324,7 +344,8 @@ unsigned run_dir_sweep(const struct run_place *place)
 	if (dir.at < 0)
 		return 0;
 	if (clean(dir.at, ".", false, &others) + clean(dir.at, "mixes", false, &others) > 0 &&
-		open_locks(place) && set_lock(F_WRLCK, byte_of(place))) {
+		open_locks(place) && set_lock(place->locks, F_WRLCK, byte_of(place))) {
+		dir.locks = place->locks;
 		dir.lock = byte_of(place);
 		clean_all(&dir, place);
 	}
@@ -353,7 +374,7 @@ static void explain(const struct run_dir *dir, const struct run_place *place, co
 		log_why(why, why_bytes,
 			"%s/.owner: is not a user number: write the owner's there, or remove it",
 			path);
-	else if (dir->at >= 0 && locks < 0)
+	else if (dir->at >= 0 && place->locks->fd < 0)
 		log_why(why, why_bytes,
 			"%s/.lock: %s: a daemon of another user may have made it: give it to uid "
 			"%u, or "
@@ -389,7 +410,7 @@ bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why,
 void run_dir_close(struct run_dir *dir)
 {
 	if (dir->lock > 0)
-		set_lock(F_UNLCK, dir->lock);
+		set_lock(dir->locks, F_UNLCK, dir->lock);
 	if (dir->at >= 0)
 		close(dir->at);
 	dir->lock = 0;

@@ -25,17 +25,25 @@
 
 #define RUN_NOBODY ((uid_t)-1) /* owner of a run that has none */
 
+/* What the keeper's thread knows of STATE_DIR/.lock. */
+struct run_locks;
+
+struct run_locks *run_locks_new(void); /* NULL: out of memory */
+void run_locks_free(struct run_locks *locks);
+
 /* What a job of the keeper says about a run. Holds copies: a job may outlive everything else. */
 struct run_place {
 	char state_dir[PATH_MAX];
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
+	struct run_locks *locks;
 	uid_t uid;	 /* who asks */
 	bool privileged; /* root and admin_uids: may write in any run */
 	bool clean;	 /* remove left-over files */
 };
 
 struct run_dir {
-	int at;	    /* the directory */
+	int at; /* the directory */
+	struct run_locks *locks;
 	off_t lock; /* its byte of the lock file, locked; 0: none */
 	uid_t owner;
 	bool foreign; /* run_dir_open() failed because the run belongs to @owner */

@@ -1,14 +1,12 @@
 #include "daemon/control/runs.h"
 
-#include "daemon/control/keeper.h"
 #include "daemon/control/log.h"
-#include "daemon/control/mix_log.h"
-#include "daemon/control/server.h"
-#include "daemon/control/snapshot_file.h"
+#include "proto/order.h"
+#include "proto/wire.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,7 +29,11 @@ struct run {
 };
 
 struct runs {
-	bool known;		/* the owners have been read */
+	struct runs_options options;
+	struct run_locks *locks; /* the keeper's thread's */
+	struct mix_logs *logs;	 /* the same */
+	bool known;		 /* the owners have been read */
+	bool stopping;
 	_Atomic unsigned notes; /* entries of mix logs that wait to be written */
 	struct run *bucket[BUCKETS];
 };
@@ -79,14 +81,9 @@ static uid_t owner_of(struct runs *runs, const char *stream, const char *name)
 	return run ? run->owner : RUN_NOBODY;
 }
 
-void runs_free(struct runs *runs)
+bool runs_known(const struct runs *runs)
 {
-	for (unsigned i = 0; runs && i < BUCKETS; i++)
-		for (struct run *run = runs->bucket[i], *next; run; run = next) {
-			next = run->next;
-			free(run);
-		}
-	free(runs);
+	return runs->known;
 }
 
 /* ---- who may ---- */
@@ -99,12 +96,16 @@ bool runs_privileged(const struct config *config, uid_t uid)
 	return uid == 0;
 }
 
-static bool may(const struct server *server, uid_t uid, const char *stream, const char *name)
+bool runs_may(struct runs *runs, uid_t uid, const char *stream, const char *name)
 {
-	uid_t owner = owner_of(server->runs, stream, name);
+	uid_t owner = owner_of(runs, stream, name);
 
-	return owner == RUN_NOBODY || owner == uid ||
-	       runs_privileged(server->options->catalog->config, uid);
+	return owner == RUN_NOBODY || owner == uid || runs_privileged(runs->options.config, uid);
+}
+
+bool runs_owns(struct runs *runs, uid_t uid, const char *stream, const char *name)
+{
+	return owner_of(runs, stream, name) == uid;
 }
 
 /* The user whose unnamed run has this name, or RUN_NOBODY. */
@@ -118,136 +119,91 @@ static uid_t unnamed_of(const char *name)
 	return (uid_t)uid;
 }
 
-void runs_rename(const struct connection *c, const struct stream *stream, char *run)
+void runs_rename(struct runs *runs, uid_t uid, const char *stream, char *run)
 {
-	if (strcmp(run, UNNAMED) == 0 && !may(c->server, c->uid, stream->config->name, run))
-		snprintf(run, LIMIT_NAME_BYTES + 1, UNNAMED "@%u", (unsigned)c->uid);
+	if (strcmp(run, UNNAMED) == 0 && !runs_may(runs, uid, stream, run))
+		snprintf(run, LIMIT_NAME_BYTES + 1, UNNAMED "@%u", (unsigned)uid);
 }
 
-bool runs_enter(struct session *s, struct refusal *r)
+bool runs_enter(struct runs *runs, uid_t uid, const char *stream, char *run, struct fault *fault)
 {
-	struct server *server = s->connection->server;
-	const char *stream = s->stream->config->name;
-	uid_t uid = s->connection->uid, kept = unnamed_of(s->run);
+	uid_t kept = unnamed_of(run);
 
-	if (kept != RUN_NOBODY && kept != uid &&
-		!runs_privileged(server->options->catalog->config, uid))
-		return refuse(r, "attach", "run",
-			"%s is the name of uid %u's unnamed run: use another one", s->run,
+	if (kept != RUN_NOBODY && kept != uid && !runs_privileged(runs->options.config, uid))
+		return fault_set(fault, FAULT_ATTACH, "run",
+			"%s is the name of uid %u's unnamed run: use another one", run,
 			(unsigned)kept);
 	/* Until the owners are known everybody goes on as before; runs_found() settles it. */
-	if (!server->runs->known)
+	if (!runs->known)
 		return true;
-	runs_rename(s->connection, s->stream, s->run);
-	if (may(server, uid, stream, s->run))
+	runs_rename(runs, uid, stream, run);
+	if (runs_may(runs, uid, stream, run))
 		return true;
-	return refuse(r, "attach", "run",
-		"run %s belongs to uid %u, and uid %u is not in admin_uids: use another "
-		"name for the run",
-		s->run, (unsigned)owner_of(server->runs, stream, s->run), (unsigned)uid);
+	return fault_set(fault, FAULT_ATTACH, "run",
+		"run %s belongs to uid %u, and uid %u is not in admin_uids: use another name for "
+		"the run",
+		run, (unsigned)owner_of(runs, stream, run), (unsigned)uid);
 }
 
-bool runs_begin(struct session *s, struct refusal *r)
+bool runs_begin(struct runs *runs, struct quota *quota, const char *stream, const char *run,
+	uint64_t now_ms, struct fault *fault)
 {
-	struct server *server = s->connection->server;
-	struct quota *quota = s->connection->quota;
-	const char *stream = s->stream->config->name;
-	uint64_t now = uv_now(&server->loop);
-
-	if (!quota_may_write(quota, now, r)) {
-		r->code = "attach";
+	if (!quota_may_write(quota, now_ms, FAULT_ATTACH, fault))
 		return false;
-	}
-	if (find(server->runs, stream, s->run))
+	if (find(runs, stream, run))
 		return true;
-	if (!quota_may_begin(quota, now, r))
+	if (!quota_may_begin(quota, now_ms, fault))
 		return false;
 	quota_begun(quota);
-	return get(server->runs, stream, s->run) ||
-	       refuse_passing(r, "memory", "run", "out of memory");
+	return get(runs, stream, run) ||
+	       fault_set_passing(fault, FAULT_MEMORY, "run", "out of memory");
 }
 
-static void set_owner(struct server *server, struct run *run, uid_t owner)
+static void set_owner(struct runs *runs, struct run *run, uid_t owner)
 {
-	struct quota *quota = quota_of(server->quotas, owner);
+	struct quota *quota = quota_of(runs->options.quotas, owner);
 
 	run->owner = owner;
 	if (quota)
 		quota_has_run(quota);
 }
 
-bool runs_claim(struct session *s, const struct mix_log_noted *noted, struct refusal *r)
+bool runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *name,
+	const struct mix_noted *noted, struct fault *fault)
 {
-	struct server *server = s->connection->server;
-	struct run *run = get(server->runs, s->stream->config->name, s->run);
-	uid_t uid = s->connection->uid;
+	struct run *run = get(runs, stream, name);
 
 	if (!run)
-		return refuse_passing(r, "memory", "run", "out of memory");
+		return fault_set_passing(fault, FAULT_MEMORY, "run", "out of memory");
 	if (noted->owner != RUN_NOBODY)
-		runs_found(server, run->stream, run->name, noted->owner);
-	if (run->owner == RUN_NOBODY && !runs_privileged(server->options->catalog->config, uid))
-		set_owner(server, run, uid);
-	if (!server->runs->known || may(server, uid, run->stream, run->name))
+		runs_found(runs, run->stream, run->name, noted->owner);
+	if (run->owner == RUN_NOBODY && !runs_privileged(runs->options.config, uid))
+		set_owner(runs, run, uid);
+	if (!runs->known || runs_may(runs, uid, run->stream, run->name))
 		return true;
-	return refuse_passing(r, "attach", "run", "uid %u was the first in run %s: attach again",
-		(unsigned)run->owner, run->name);
+	return fault_set_passing(fault, FAULT_ATTACH, "run",
+		"uid %u was the first in run %s: attach again", (unsigned)run->owner, run->name);
 }
 
-static bool of_run(const struct session *s, const char *stream, const char *run)
+void runs_found(struct runs *runs, const char *stream, const char *name, uid_t owner)
 {
-	return s && s->fed && !s->connection->closing &&
-	       strcmp(s->stream->config->name, stream) == 0 && strcmp(s->run, run) == 0;
-}
-
-/* Before the owners are known: does everybody who is attached to the run have this uid? */
-static bool is_all_of(const struct server *server, uid_t uid, const char *stream, const char *run)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (of_run(server->session[id], stream, run) &&
-			server->session[id]->connection->uid != uid)
-			return false;
-	return true;
-}
-
-bool runs_may_change(const struct connection *c, const struct stream *stream, const char *run)
-{
-	const struct server *server = c->server;
-	const char *name = stream->config->name;
-
-	if (runs_privileged(server->options->catalog->config, c->uid))
-		return true;
-	return owner_of(server->runs, name, run) == c->uid &&
-	       (server->runs->known || is_all_of(server, c->uid, name, run));
-}
-
-void runs_found(struct server *server, const char *stream, const char *name, uid_t owner)
-{
-	struct run *run = owner != RUN_NOBODY ? get(server->runs, stream, name) : NULL;
+	struct run *run = owner != RUN_NOBODY ? get(runs, stream, name) : NULL;
 
 	if (!run || run->owner == owner)
 		return;
-	set_owner(server, run, owner);
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		struct session *s = server->session[id];
-
-		if (!of_run(s, stream, name) || may(server, s->connection->uid, stream, name))
-			continue;
-		log_line(LOG_WARNING,
-			"pid %d (uid %u): its session ends: run %s of stream %s belongs to uid %u",
-			(int)s->connection->pid, (unsigned)s->connection->uid, name, stream,
-			(unsigned)owner);
-		connection_close(s->connection);
-	}
+	set_owner(runs, run, owner);
+	runs->options.on_owner(runs->options.context, stream, name, owner);
 }
 
 /* ---- places ---- */
 
-void runs_place(struct server *server, uid_t uid, const char *stream, const char *name,
-	struct run_place *place)
+void runs_place(
+	struct runs *runs, uid_t uid, const char *stream, const char *name, struct run_place *place)
 {
-	const struct config *config = server->options->catalog->config;
-	struct run *run = find(server->runs, stream, name);
+	const struct config *config = runs->options.config;
+	struct run *run = find(runs, stream, name);
+
+	place->locks = runs->locks;
 
 	snprintf(place->state_dir, sizeof(place->state_dir), "%s", config->state_dir);
 	snprintf(place->stream, sizeof(place->stream), "%s", stream);
@@ -257,22 +213,23 @@ void runs_place(struct server *server, uid_t uid, const char *stream, const char
 	place->clean = !run || !run->clean;
 }
 
-void runs_cleaned(struct server *server, const struct run_place *place)
+void runs_cleaned(struct runs *runs, const struct run_place *place)
 {
-	struct run *run = find(server->runs, place->stream, place->run);
+	struct run *run = find(runs, place->stream, place->run);
 
 	if (run)
 		run->clean = true;
 }
 
-/* ---- the log of mixes ---- */
+/* ---- the mix log ---- */
 
 struct note {
 	struct keeper_job job;
-	struct server *server;
+	struct runs *runs;
+	struct mix_logs *logs; /* of @runs, which may be gone */
 	struct run_place place;
 	uint64_t checksum;
-	struct mix_log_noted noted;
+	struct mix_noted noted;
 	size_t n;
 	char bytes[];
 };
@@ -281,77 +238,72 @@ static void note_work(struct keeper_job *job)
 {
 	struct note *note = (struct note *)job;
 
-	mix_log_note(&note->place, note->checksum, note->bytes, note->n, &note->noted);
+	mix_log_note(note->logs, &note->place, note->checksum, note->bytes, note->n, &note->noted);
 }
 
 static void note_done(struct keeper_job *job)
 {
 	struct note *note = (struct note *)job;
+	struct runs *runs = note->runs;
+	struct quota *quota = quota_of(runs->options.quotas, note->place.uid);
 
-	struct quota *quota = quota_of(note->server->quotas, note->place.uid);
-
-	note->server->runs->notes--;
+	runs->notes--;
 	if (note->noted.added)
 		quota_written(quota, 1);
 	if (note->noted.opened)
-		runs_cleaned(note->server, &note->place);
-	runs_found(note->server, note->place.stream, note->place.run, note->noted.owner);
+		runs_cleaned(runs, &note->place);
+	runs_found(runs, note->place.stream, note->place.run, note->noted.owner);
 	free(note);
 }
 
 /* NULL: there is no room for it, which is logged. Any thread. */
-static struct note *note_new(struct server *server, const struct run_place *place,
-	uint64_t checksum, const void *bytes, size_t n)
+static struct note *note_new(struct runs *runs, const struct run_place *place, uint64_t checksum,
+	const void *bytes, size_t n)
 {
-	bool room = server->runs->notes++ < NOTES_MOST;
+	bool room = runs->notes++ < NOTES_MOST;
 	struct note *note = room ? calloc(1, sizeof(*note) + n) : NULL;
 
 	if (!note) {
-		server->runs->notes--;
+		runs->notes--;
 		log_client(place->uid, LOG_WARNING,
 			"the mix of stream %s, run %s, is not in the log: %u entries wait for "
 			"state_dir; "
 			"`tokctl "
 			"--run` will not know of it before the next attach",
-			place->stream, place->run, server->runs->notes);
+			place->stream, place->run, runs->notes);
 		return NULL;
 	}
 	note->job = (struct keeper_job){.uid = place->uid, .work = note_work, .done = note_done};
-	note->server = server;
+	note->runs = runs;
+	note->logs = runs->logs;
 	note->place = *place;
 	note->checksum = checksum;
-	note->noted = (struct mix_log_noted){.owner = RUN_NOBODY};
+	note->noted = (struct mix_noted){.owner = RUN_NOBODY};
 	note->n = n;
 	memcpy(note->bytes, bytes, n);
 	return note;
 }
 
-struct mix_log_noted runs_note(struct server *server, const struct run_place *place,
-	uint64_t checksum, const void *bytes, size_t n)
+struct mix_noted runs_note(struct runs *runs, const struct run_place *place, uint64_t checksum,
+	const void *bytes, size_t n)
 {
-	struct mix_log_noted noted = {.owner = RUN_NOBODY};
-	struct note *note = note_new(server, place, checksum, bytes, n);
+	struct mix_noted noted = {.owner = RUN_NOBODY};
+	struct note *note = note_new(runs, place, checksum, bytes, n);
 
-	if (note && keeper_await(server->keeper, &note->job, NOTE_MS)) {
+	if (note && keeper_await(runs->options.keeper, &note->job, NOTE_MS)) {
 		noted = note->noted;
-		keeper_finish(server->keeper, &note->job);
+		keeper_finish(runs->options.keeper, &note->job);
 	}
 	return noted;
 }
 
-void runs_note_again(const struct session *s)
+void runs_note_later(struct runs *runs, const struct run_place *place, uint64_t checksum,
+	const void *bytes, size_t n)
 {
-	const struct cursor *cursor = feed_cursor(s->feed);
-	struct server *server = s->connection->server;
-	char bytes[LIMIT_CURSOR_BYTES];
-	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-	struct run_place place;
-	struct note *note;
+	struct note *note = note_new(runs, place, checksum, bytes, n);
 
-	runs_place(server, s->connection->uid, s->stream->config->name, s->run, &place);
-	note = note_new(server, &place, mix_log_checksum(cursor), bytes, n);
 	if (note)
-		keeper_give(server->keeper, &note->job);
+		keeper_give(runs->options.keeper, &note->job);
 }
 
 /* ---- what is there when the daemon starts ---- */
@@ -366,7 +318,7 @@ struct found {
  */
 struct scan {
 	struct keeper_job job;
-	struct server *server;
+	struct runs *runs;
 	struct run_place place;
 	struct found *found;
 	size_t n, room;
@@ -453,10 +405,10 @@ static void sweep_done(struct keeper_job *job)
 	struct scan *scan = (struct scan *)job;
 	struct run *run = NULL;
 
-	while (scan->at < scan->n && !scan->server->stopping) {
+	while (scan->at < scan->n && !scan->runs->stopping) {
 		const struct found *f = &scan->found[scan->at++];
 
-		run = get(scan->server->runs, f->stream, f->run);
+		run = get(scan->runs, f->stream, f->run);
 		if (run && !run->clean)
 			break;
 		run = NULL;
@@ -465,33 +417,34 @@ static void sweep_done(struct keeper_job *job)
 		scan_free(scan);
 		return;
 	}
-	runs_place(scan->server, 0, run->stream, run->name, &scan->place);
+	runs_place(scan->runs, 0, run->stream, run->name, &scan->place);
 	scan->job.work = sweep_work;
 	scan->job.done = sweep_done;
-	keeper_give(scan->server->keeper, &scan->job);
+	keeper_give(scan->runs->options.keeper, &scan->job);
 }
 
 static void scan_done(struct keeper_job *job)
 {
 	struct scan *scan = (struct scan *)job;
-	struct server *server = scan->server;
+	struct runs *runs = scan->runs;
 
-	server->runs->known = true;
+	runs->known = true;
 	for (size_t i = 0; i < scan->n; i++)
-		runs_found(server, scan->found[i].stream, scan->found[i].run, scan->found[i].owner);
+		runs_found(runs, scan->found[i].stream, scan->found[i].run, scan->found[i].owner);
 	sweep_done(job);
 }
 
-static struct scan *scan_new(struct server *server)
+static struct scan *scan_new(struct runs *runs)
 {
-	const struct config *config = server->options->catalog->config;
+	const struct config *config = runs->options.config;
 	struct scan *scan = calloc(1, sizeof(*scan) + config->streams * sizeof(scan->stream[0]));
 
 	if (!scan)
 		return NULL;
 	scan->job = (struct keeper_job){
 		.uid = (uid_t)KEEPER_NOBODY, .work = scan_work, .done = scan_done};
-	scan->server = server;
+	scan->runs = runs;
+	scan->place.locks = runs->locks;
 	scan->streams = config->streams;
 	snprintf(scan->place.state_dir, sizeof(scan->place.state_dir), "%s", config->state_dir);
 	for (uint32_t i = 0; i < config->streams; i++)
@@ -499,22 +452,51 @@ static struct scan *scan_new(struct server *server)
 	return scan;
 }
 
-struct runs *runs_start(struct server *server)
+static void free_runs(struct runs *runs)
+{
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (struct run *run = runs->bucket[i], *next; run; run = next) {
+			next = run->next;
+			free(run);
+		}
+	free(runs);
+}
+
+void runs_free(struct runs *runs, bool idle)
+{
+	if (runs && idle) {
+		run_locks_free(runs->locks);
+		mix_logs_free(runs->logs);
+	}
+	if (runs)
+		free_runs(runs);
+}
+
+void runs_stop(struct runs *runs)
+{
+	runs->stopping = true;
+}
+
+struct runs *runs_start(const struct runs_options *options)
 {
 	struct runs *runs = calloc(1, sizeof(*runs));
-	struct scan *scan = runs ? scan_new(server) : NULL;
+	struct scan *scan;
 
+	if (!runs)
+		return NULL;
+	runs->options = *options;
+	runs->locks = run_locks_new();
+	runs->logs = mix_logs_new();
+	scan = runs->locks && runs->logs ? scan_new(runs) : NULL;
 	if (!scan) {
-		free(runs);
+		runs_free(runs, true);
 		return NULL;
 	}
-	server->runs = runs;
-	keeper_give(server->keeper, &scan->job);
-	if (!keeper_wait(server->keeper, SCAN_MS))
+	keeper_give(options->keeper, &scan->job);
+	if (!keeper_wait(options->keeper, SCAN_MS))
 		log_line(LOG_WARNING,
 			"state_dir %s has not answered for %d s: whose the runs are is not known "
-			"yet; going "
-			"on",
-			server->options->catalog->config->state_dir, SCAN_MS / 1000);
+			"yet; going on",
+			options->config->state_dir, SCAN_MS / 1000);
 	return runs;
 }

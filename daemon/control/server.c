@@ -1,24 +1,41 @@
 #include "daemon/control/server.h"
 
+#include "daemon/control/accept.h"
+#include "daemon/control/control.h"
+#include "daemon/control/dispatch.h"
+#include "daemon/control/errand.h"
 #include "daemon/control/log.h"
+#include "daemon/control/metrics.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/twins.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
 	SECOND_MS = 1000,
-	STOP_MOST_S = 10, /* the units' TimeoutStopSec= is longer */
-	PACE_MS = 1,
+	STOP_MOST_S = 10,	   /* the units' TimeoutStopSec= is longer */
 	KEEPER_PATIENCE_MS = 3000, /* a stop waits so long for state_dir */
 	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is
 			       dropped */
+};
+
+struct server {
+	const struct server_options *options;
+	struct control control;
+	uv_loop_t loop;
+	struct acceptor acceptor;
+	uv_signal_t signal[2];
+	uv_timer_t second, watchdog;
+	uv_async_t news;	 /* from the data thread */
+	struct metrics *metrics; /* or NULL */
+	bool state_stalled;	 /* logged */
+	bool stopping;
+	uint64_t lonely_since_ms;
 };
 
 /* Whatever the others wait for: none of it is worth more than the end, and nothing is lost by that.
@@ -43,13 +60,14 @@ static void stop(struct server *server)
 	notify("STOPPING=1");
 	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
 		pthread_detach(late);
-	uv_close((uv_handle_t *)&server->accept, NULL);
+	runs_stop(server->control.runs);
+	acceptor_stop(&server->acceptor);
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
 	/* Trainers look for us again; the sooner the path is free the sooner they find our
 	 * successor. */
-	listener_close(server->listener);
-	for (struct connection *c = server->connections, *next; c; c = next) {
+	listener_close(server->options->listener);
+	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		connection_close(c);
 	}
@@ -58,14 +76,14 @@ static void stop(struct server *server)
 /* With the last connection the rest of the loop may go. */
 static void leave_if_done(struct server *server)
 {
-	if (!server->stopping || server->connections || server->sessions > 0 ||
-		uv_is_closing((uv_handle_t *)&server->second))
+	if (!server->stopping || server->control.connections.first ||
+		server->control.sessions.n > 0 || uv_is_closing((uv_handle_t *)&server->second))
 		return;
 	uv_close((uv_handle_t *)&server->second, NULL);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
-	uv_close((uv_handle_t *)&server->pace, NULL);
+	connections_stop(&server->control.connections);
 	uv_close((uv_handle_t *)&server->news, NULL);
-	keeper_close(server->keeper);
+	keeper_close(server->control.keeper);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
 }
@@ -75,39 +93,8 @@ static void on_signal(uv_signal_t *signal, int number)
 	struct server *server = signal->data;
 
 	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
-		number == SIGTERM ? "SIGTERM" : "SIGINT", server->sessions);
+		number == SIGTERM ? "SIGTERM" : "SIGINT", server->control.sessions.n);
 	stop(server);
-}
-
-static void on_accept(uv_poll_t *poll, int status, int events)
-{
-	(void)status, (void)events;
-	connection_accept(poll->data);
-}
-
-/* Descriptors may have come back since we ran out of them. */
-static void accept_again(struct server *server)
-{
-	if (server->spare_fd < 0)
-		server->spare_fd = dup(STDERR_FILENO);
-	if (server->spare_fd >= 0 && !uv_is_active((uv_handle_t *)&server->accept))
-		uv_poll_start(&server->accept, UV_READABLE, on_accept);
-}
-
-static void on_pace(uv_timer_t *timer)
-{
-	struct server *server = timer->data;
-
-	if (!pace_serve(server))
-		uv_timer_stop(timer);
-	if (!server->stopping)
-		accept_again(server);
-}
-
-void server_pace(struct server *server)
-{
-	if (!uv_is_active((uv_handle_t *)&server->pace))
-		uv_timer_start(&server->pace, on_pace, PACE_MS, PACE_MS);
 }
 
 static void on_news(uv_async_t *async)
@@ -116,8 +103,8 @@ static void on_news(uv_async_t *async)
 	uint32_t id;
 	unsigned news;
 
-	while (feeder_take(server->feeder, &id, &news))
-		session_news(server, id, news);
+	while (feeder_take(server->control.feeder, &id, &news))
+		session_news(&server->control, id, news);
 }
 
 static void ring_news(void *context)
@@ -127,15 +114,32 @@ static void ring_news(void *context)
 	uv_async_send(&server->news);
 }
 
+/* Logs when state_dir does not answer, and when it does again. */
+static void watch_state_dir(struct server *server)
+{
+	const char *state_dir = server->control.config->state_dir;
+	uint64_t busy = keeper_busy_ms(server->control.keeper);
+	bool stalled = busy >= KEEPER_DEADLINE_MS;
+
+	if (stalled && !server->state_stalled)
+		log_line(LOG_WARNING,
+			"state_dir %s has not answered for %" PRIu64
+			" s: saves fail, and mix logs are written later; training goes on",
+			state_dir, busy / 1000);
+	if (!stalled && server->state_stalled)
+		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
+	server->state_stalled = stalled;
+}
+
 static void on_second(uv_timer_t *timer)
 {
 	struct server *server = timer->data;
 	uint64_t now = uv_now(&server->loop);
 	bool any = false;
 
-	errand_watch(server);
-	hang_clock(server);
-	for (struct connection *c = server->connections, *next; c; c = next) {
+	watch_state_dir(server);
+	hangs_clock(&server->control.hangs, server->control.feeder);
+	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		errand_clock(c);
 		any |= c->session && !c->closing;
@@ -145,9 +149,9 @@ static void on_second(uv_timer_t *timer)
 		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
 			connection_close(c);
 	}
-	pace_clean(&server->paces, now);
+	pace_clean(&server->control.connections.paces, now);
 	if (!server->stopping)
-		accept_again(server);
+		acceptor_clock(&server->acceptor);
 	if (any)
 		server->lonely_since_ms = now;
 	if (server->options->linger_s > 0 &&
@@ -162,32 +166,86 @@ static void on_watchdog(uv_timer_t *timer)
 	struct server *server = timer->data;
 
 	/* Trainers wait for the data thread, so it is watched, too. */
-	if (feeder_answers(server->feeder))
+	if (feeder_answers(server->control.feeder))
 		notify("WATCHDOG=1");
 }
 
 /* Takes back what start() has done so far. */
 static void give_up(struct server *server)
 {
+	struct control *control = &server->control;
 	unsigned left;
 
 	metrics_stop(server->metrics);
-	if (server->keeper) {
-		keeper_close(server->keeper);
+	if (control->keeper) {
+		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
-		keeper_stop(server->keeper, 0, &left);
+		keeper_stop(control->keeper, 0, &left);
 	}
-	runs_free(server->runs);
-	quotas_free(server->quotas);
-	feeder_stop(server->feeder);
-	server->feeder = NULL;
-	listener_close(server->listener);
+	runs_free(control->runs, true);
+	quotas_free(control->quotas);
+	feeder_stop(control->feeder);
+	control->feeder = NULL;
+	listener_close(server->options->listener);
+}
+
+static void on_owner(void *context, const char *stream, const char *run, uid_t owner)
+{
+	sessions_owner(context, stream, run, owner);
+}
+
+/* The keeper, and what it needs. */
+static bool start_keeper(struct server *server)
+{
+	struct control *control = &server->control;
+
+	control->quotas = quotas_new(control->config, server->options->connections);
+	control->keeper = control->quotas ? keeper_start(&server->loop) : NULL;
+	if (!control->keeper)
+		return false;
+	control->runs = runs_start(&(struct runs_options){
+		.config = control->config,
+		.keeper = control->keeper,
+		.quotas = control->quotas,
+		.on_owner = on_owner,
+		.context = control,
+	});
+	return control->runs;
+}
+
+static bool start_metrics(struct server *server, char *why, size_t why_bytes)
+{
+	const char *address = server->control.config->metrics;
+
+	if (!address)
+		return true;
+	server->metrics = metrics_start(&server->control, address, why, why_bytes);
+	if (server->metrics)
+		return true;
+	if (!server->options->listener->handed)
+		return false;
+	/* Somebody's notebook does not stop for a port that another one has. */
+	log_line(LOG_WARNING, "%s; going on without metrics", why);
+	return true;
+}
+
+static void start_clocks(struct server *server)
+{
+	uint64_t watchdog = notify_watchdog_ms();
+
+	uv_timer_init(&server->loop, &server->second);
+	server->second.data = server;
+	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
+	uv_timer_init(&server->loop, &server->watchdog);
+	server->watchdog.data = server;
+	if (watchdog)
+		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
 }
 
 static bool start(struct server *server, char *why, size_t why_bytes)
 {
 	const struct server_options *o = server->options;
-	uint64_t watchdog = notify_watchdog_ms();
+	struct control *control = &server->control;
 
 	/* From listener_end_on_signals(). */
 	for (int i = 0; i < 2; i++) {
@@ -195,45 +253,34 @@ static bool start(struct server *server, char *why, size_t why_bytes)
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
-	server->feeder =
-		feeder_start(o->reader, o->depth, o->catalog->config->streams, ring_news, server);
-	if (!server->feeder) {
+	control->feeder =
+		feeder_start(o->reader, o->depth, control->config->streams, ring_news, server);
+	if (!control->feeder) {
 		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		reader_close(o->reader);
-		listener_close(server->listener);
+		listener_close(o->listener);
 		return false;
 	}
-	if (o->catalog->config->metrics) {
-		server->metrics =
-			metrics_start(server, o->catalog->config->metrics, why, why_bytes);
-		if (!server->metrics && !server->listener->handed) {
-			give_up(server);
-			return false;
-		}
-		/* Somebody's notebook does not stop for a port that another one has. */
-		if (!server->metrics)
-			log_line(LOG_WARNING, "%s; going on without metrics", why);
+	if (!start_metrics(server, why, why_bytes)) {
+		give_up(server);
+		return false;
 	}
-	server->quotas = quotas_new(o->catalog->config, o->connections);
-	server->keeper = server->quotas ? keeper_start(&server->loop) : NULL;
-	if (!server->keeper || !runs_start(server)) {
+	if (!start_keeper(server)) {
 		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s",
 			strerror(errno));
 		give_up(server);
 		return false;
 	}
-	uv_poll_init(&server->loop, &server->accept, server->listener->fd);
-	server->accept.data = server;
-	uv_poll_start(&server->accept, UV_READABLE, on_accept);
-	uv_timer_init(&server->loop, &server->second);
-	server->second.data = server;
-	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
-	uv_timer_init(&server->loop, &server->pace);
-	server->pace.data = server;
-	uv_timer_init(&server->loop, &server->watchdog);
-	server->watchdog.data = server;
-	if (watchdog)
-		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
+	connections_init(&control->connections);
+	server->acceptor = (struct acceptor){
+		.connections = &control->connections,
+		.config = control->config,
+		.quotas = control->quotas,
+		.most = o->connections,
+		.fd = o->listener->fd,
+	};
+	acceptor_start(&server->acceptor);
+	start_clocks(server);
 	return true;
 }
 
@@ -256,16 +303,34 @@ static void close_handle(uv_handle_t *handle, void *none)
 static void end_keeper(struct server *server)
 {
 	unsigned left;
+	bool idle = keeper_stop(server->control.keeper, KEEPER_PATIENCE_MS, &left);
 
-	if (!keeper_stop(server->keeper, KEEPER_PATIENCE_MS, &left))
+	if (!idle)
 		log_line(LOG_WARNING,
 			"state_dir %s does not answer: leaving without %u entries of mix logs, "
 			"which are "
 			"written at "
 			"the next attach",
-			server->options->catalog->config->state_dir, left);
-	runs_free(server->runs);
-	quotas_free(server->quotas);
+			server->control.config->state_dir, left);
+	runs_free(server->control.runs, idle);
+	quotas_free(server->control.quotas);
+}
+
+static void control_init(struct control *control, struct server *server)
+{
+	const struct server_options *o = server->options;
+
+	control->loop = &server->loop;
+	control->catalog = o->catalog;
+	control->config = o->catalog->config;
+	control->reader = o->reader;
+	control->cgroup = o->cgroup;
+	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
+	control->hangs.catalog = o->catalog;
+	control->connections.loop = &server->loop;
+	control->connections.control = control;
+	control->connections.events = &dispatch_events;
+	requests_init(&control->requests);
 }
 
 int server_run(const struct server_options *options)
@@ -280,15 +345,7 @@ int server_run(const struct server_options *options)
 		return 1;
 	}
 	server->options = options;
-	server->listener = options->listener;
-	/* Numbers grow from one daemon to the next, and those of two nodes are not the same. */
-	uint32_t chance = 0;
-
-	if (getrandom(&chance, sizeof(chance), GRND_NONBLOCK) < 0)
-		chance = (uint32_t)getpid();
-	server->asked = (uint64_t)time(NULL) << 31 | chance >> 2;
-	server->memory_bytes = options->staging_bytes;
-	paces_init(&server->paces);
+	control_init(&server->control, server);
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
 	if (!start(server, why, sizeof(why))) {
@@ -299,19 +356,16 @@ int server_run(const struct server_options *options)
 		free(server);
 		return 1;
 	}
-	server->spare_fd = dup(STDERR_FILENO);
-	server->started_ms = server->lonely_since_ms = uv_now(&server->loop);
+	server->control.started_ms = server->lonely_since_ms = uv_now(&server->loop);
 	log_line(LOG_NOTE, "ready at %s",
-		server->listener->path[0] ? server->listener->path : "systemd's socket");
+		options->listener->path[0] ? options->listener->path : "systemd's socket");
 	notify("READY=1");
 	serve(server);
 	end_keeper(server);
-	feeder_stop(server->feeder);
-	if (server->spare_fd >= 0)
-		close(server->spare_fd);
+	feeder_stop(server->control.feeder);
 	uv_loop_close(&server->loop);
-	requests_free(server);
-	paces_free(&server->paces);
+	requests_free(&server->control.requests);
+	connections_free(&server->control.connections);
 	free(server);
 	return 0;
 }

@@ -1,12 +1,14 @@
-/* Status: one packet a session, a page of them at a time, then the totals. */
-#include "daemon/control/server.h"
+#include "daemon/control/status.h"
+
+#include "daemon/control/control.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { STATUS_PAGE = 32 }; /* sessions a reply lists; they must fit into the socket's buffer */
 
-static void send_session(struct connection *c, const struct session *s, uint64_t now_ms)
+static void send_session(
+	struct connection *c, uint64_t serial, const struct session *s, uint64_t now_ms)
 {
 	struct feed_counters counters = feed_counters(s->feed);
 	struct wire w = {.op = WIRE_SESSION};
@@ -34,8 +36,8 @@ static void send_session(struct connection *c, const struct session *s, uint64_t
 		wire_set(&w, WIRE_NODE, s->memory.node);
 	if (counters.pinned != 0)
 		wire_set(&w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
-	hang_put(hang_of(s->connection->server, s->stream), &w, path, sizeof(path));
-	connection_send(c, &w, NULL, 0);
+	hang_put(hang_of(&c->control->hangs, s->stream), &w, path, sizeof(path));
+	connection_send(c, serial, &w);
 }
 
 /* The file's absolute path: as it was written it means something to this process alone. */
@@ -50,35 +52,36 @@ static void name_config(const struct config *config, char *path, size_t path_byt
 
 void status_list(struct connection *c, const struct wire *w)
 {
-	struct server *server = c->server;
-	const struct config *config = server->options->catalog->config;
-	uint64_t id = wire_number(w, WIRE_AFTER), now = uv_now(&server->loop);
+	const struct control *control = c->control;
+	const struct sessions *sessions = &control->sessions;
+	uint64_t serial = wire_number(w, WIRE_SERIAL), id = wire_number(w, WIRE_AFTER);
+	uint64_t now = connection_now(c);
 	unsigned listed = 0;
 	struct wire total = {.op = WIRE_STATUS};
 	char path[LIMIT_TEXT_BYTES], shard[LIMIT_TEXT_BYTES];
-	const struct stream *slow = hang_longest(server);
+	const struct stream *slow = hang_longest(&control->hangs);
 
 	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
-		struct session *s = server->session[id];
+		const struct session *s = sessions->of[id];
 
-		if (!s || !s->fed || s->connection->closing)
+		if (!session_is_live(s))
 			continue;
-		send_session(c, s, now);
+		send_session(c, serial, s, now);
 		listed++;
 	}
 	wire_set(&total, WIRE_AFTER, id < LIMIT_SESSIONS ? id : 0);
-	wire_set(&total, WIRE_SESSIONS, server->sessions);
-	wire_set(&total, WIRE_MEMORY_BYTES, server->memory_bytes);
-	wire_set(&total, WIRE_LIMIT_BYTES, config->memory_bytes);
-	wire_set(&total, WIRE_UPTIME_MS, now - server->started_ms);
-	wire_set(&total, WIRE_LOST_WAKES, server->lost_wakes);
+	wire_set(&total, WIRE_SESSIONS, sessions->n);
+	wire_set(&total, WIRE_MEMORY_BYTES, sessions->memory_bytes);
+	wire_set(&total, WIRE_LIMIT_BYTES, control->config->memory_bytes);
+	wire_set(&total, WIRE_UPTIME_MS, now - control->started_ms);
+	wire_set(&total, WIRE_LOST_WAKES, sessions->lost_wakes);
 	wire_set(&total, WIRE_PID, (uint64_t)uv_os_getpid());
-	wire_set_text(&total, WIRE_IO, reader_name(server->options->reader));
-	name_config(config, path, sizeof(path));
+	wire_set_text(&total, WIRE_IO, reader_name(control->reader));
+	name_config(control->config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
 	if (slow) {
 		wire_set_text(&total, WIRE_STREAM, slow->config->name);
-		hang_put(hang_of(server, slow), &total, shard, sizeof(shard));
+		hang_put(hang_of(&control->hangs, slow), &total, shard, sizeof(shard));
 	}
-	connection_send(c, &total, NULL, 0);
+	connection_send(c, serial, &total);
 }

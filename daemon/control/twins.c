@@ -1,13 +1,7 @@
-/*
- * Twins: sessions of one rank, run and peer from two processes. Each would take the rank's rows, so
- * rows are taken twice. That is what comes of two plain processes that both are rank 0 of 1, or of
- * a trainer that is started again while the old one lives.
- *
- * Both are warned, once they have been there together for a while: ranks that change places meet
- * for a moment. A strict one is refused, as long as the other one lives.
- */
+#include "daemon/control/twins.h"
+
+#include "daemon/control/control.h"
 #include "daemon/control/log.h"
-#include "daemon/control/server.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,10 +30,8 @@ static bool same_rank(const struct session *a, const struct session *b)
 /* Another session for the rank of @s, of the same process or of another one; or NULL. */
 static struct session *find(const struct session *s, bool of_same_process)
 {
-	struct server *server = s->connection->server;
-
 	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
-		struct session *other = server->session[i];
+		struct session *other = s->control->sessions.of[i];
 
 		if (other && other != s && same_rank(s, other) &&
 			same_process(s->connection, other->connection) == of_same_process)
@@ -59,7 +51,7 @@ static void name_process(char *to, size_t capacity, const struct connection *c)
 		snprintf(to, capacity, "a process of another PID namespace, on %s", host);
 }
 
-bool twins_refuse(const struct session *s, struct refusal *why)
+bool twins_allow(const struct session *s, struct fault *fault)
 {
 	const struct session *other = s->strict && !s->helper ? find(s, false) : NULL;
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
@@ -68,7 +60,7 @@ bool twins_refuse(const struct session *s, struct refusal *why)
 		return true;
 	name_process(there, sizeof(there), other->connection);
 	name_process(here, sizeof(here), s->connection);
-	return refuse_passing(why, "attach", "rank",
+	return fault_set_passing(fault, FAULT_ATTACH, "rank",
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
 		", is read by %s; this is %s: end "
 		"that one, give this job another run, or, if both are tensor- or pipeline-parallel "
@@ -81,7 +73,7 @@ void twins_join(struct session *s)
 {
 	const struct session *former = find(s, true);
 
-	s->fed_since_ms = uv_now(&s->connection->server->loop);
+	s->fed_since_ms = uv_now(s->control->loop);
 	if (!former || !former->fed) /* a seek attaches anew; what was said before holds */
 		return;
 	s->fed_since_ms = former->fed_since_ms;
@@ -112,7 +104,7 @@ static void tell(struct session *s, const struct session *other)
 			s->stream->config->name, s->rank, s->world, s->run, here, there);
 	wire_set_text(&w, WIRE_TEXT, text);
 	if (s->connection->token != 0) /* earlier clients do not know this message */
-		connection_send(s->connection, &w, NULL, 0);
+		connection_send(s->connection, 0, &w);
 }
 
 void twins_clock(struct session *s, uint64_t now_ms)

@@ -1,0 +1,410 @@
+#include "daemon/control/attach.h"
+
+#include "daemon/control/control.h"
+#include "daemon/control/errand.h"
+#include "daemon/control/log.h"
+#include "daemon/control/session_memory.h"
+#include "daemon/control/snapshot_file.h"
+#include "daemon/control/twins.h"
+#include "proto/cursor.h"
+#include "proto/order.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
+
+struct attach_job {
+	struct errand errand; /* to load the snapshot */
+	uv_work_t work;
+	struct connection *connection;
+	struct session *session; /* owned until it is attached */
+	struct run_place place;
+	struct ring_geometry geometry;
+	enum start start;
+	uint64_t position;
+	char tag[SNAPSHOT_TAG_BYTES], former[SNAPSHOT_TAG_BYTES];
+	size_t cursor_bytes;
+	struct cursor cursor;
+	uint64_t fingerprint;
+	struct mix_noted noted;
+	bool ok;
+	bool replaces;	  /* another ring of its client, which goes then */
+	uint64_t used_ns; /* CPU time */
+	struct fault fault;
+	char bytes[LIMIT_CURSOR_BYTES]; /* of the cursor, in and out */
+};
+
+static void attach_job_free(struct attach_job *job)
+{
+	cursor_free(&job->cursor);
+	free(job);
+}
+
+static bool read_start(struct attach_job *job, const struct wire *w)
+{
+	static const enum wire_key keys[] = {WIRE_BEGIN, WIRE_POSITION, WIRE_TAG, WIRE_CURSOR};
+	unsigned given = 0;
+
+	for (unsigned i = 0; i < 4; i++) {
+		if (!wire_has(w, keys[i]))
+			continue;
+		given++;
+		job->start = (enum start)i;
+	}
+	if (given != 1)
+		return fault_set(&job->fault, FAULT_ATTACH, "start",
+			"name one of begin, position, tag and cursor");
+	if (job->start == START_POSITION)
+		job->position = wire_number(w, WIRE_POSITION);
+	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
+		return fault_set(&job->fault, FAULT_ATTACH, "tag", "too long");
+	if (job->start == START_CURSOR) {
+		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
+
+		if (b.n > sizeof(job->bytes))
+			return fault_set(&job->fault, FAULT_ATTACH, "cursor",
+				"%u bytes, at most %d", b.n, LIMIT_CURSOR_BYTES);
+		memcpy(job->bytes, b.at, b.n);
+		job->cursor_bytes = b.n;
+	}
+	return true;
+}
+
+static bool read_coordinates(
+	struct attach_job *job, const struct wire *w, const struct catalog *catalog)
+{
+	struct session *s = job->session;
+	struct fault *fault = &job->fault;
+	char name[LIMIT_NAME_BYTES + 1];
+
+	s->rank = wire_number(w, WIRE_RANK);
+	s->world = wire_number(w, WIRE_WORLD);
+	s->micro_batch = wire_number(w, WIRE_MICRO);
+	s->peer = wire_number(w, WIRE_PEER);
+	s->slots = wire_number(w, WIRE_SLOTS);
+	s->helper = wire_number(w, WIRE_HELPER) != 0;
+	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
+	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
+	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
+		return fault_set(fault, FAULT_ATTACH, "run",
+			"not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
+	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
+		return fault_set(fault, FAULT_ATTACH, "stream", "not a name");
+	s->stream = catalog_stream(catalog, name);
+	if (!s->stream)
+		return fault_set(fault, FAULT_ATTACH, "stream", "%s is not in %s", name,
+			catalog->config->path);
+	if (s->world < 1 || s->world > LIMIT_WORLD)
+		return fault_set(
+			fault, FAULT_ATTACH, "world", "%" PRIu64 ", must be 1 to 2^32", s->world);
+	if (s->rank >= s->world)
+		return fault_set(fault, FAULT_ATTACH, "rank",
+			"%" PRIu64 ", must be below the world, %" PRIu64, s->rank, s->world);
+	return true;
+}
+
+/* Decodes the job's bytes. */
+static bool read_cursor(struct attach_job *job)
+{
+	struct fault *fault = &job->fault;
+
+	if (cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, fault) &&
+		cursor_belongs(&job->cursor, &job->session->stream->begin, fault))
+		return true;
+	if (job->start != START_TAG)
+		return false;
+
+	size_t n = strlen(fault->text);
+
+	snprintf(fault->text + n, sizeof(fault->text) - n, " (snapshot %s)%s%s", job->tag,
+		job->former[0] ? "; the one before it is kept as " : "", job->former);
+	return false;
+}
+
+static bool make_cursor(struct attach_job *job)
+{
+	const struct stream *stream = job->session->stream;
+	bool made;
+
+	if (job->start == START_BEGIN || job->start == START_POSITION) {
+		if (!cursor_copy(&job->cursor, &stream->begin))
+			return fault_set_passing(
+				&job->fault, FAULT_MEMORY, "cursor", "out of memory");
+		made = cursor_seek(
+			&job->cursor, job->start == START_BEGIN ? 0 : job->position, &job->fault);
+	} else {
+		made = read_cursor(job);
+	}
+	if (!made)
+		job->fault.code = FAULT_CURSOR;
+	return made;
+}
+
+/* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills
+ * instead of failing, so we look first. */
+static bool make_memory(struct attach_job *job)
+{
+	struct session *s = job->session;
+	struct cgroup *cgroup = s->control->cgroup;
+	struct cgroup_room room;
+
+	if (!cgroup_promise(cgroup, s->bytes, job->replaces, &room))
+		return fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
+			" are left of the %" PRIu64
+			" that cgroup %s may use: raise its limit, or take fewer slots",
+			s->slots, s->bytes, room.left, room.limit, room.path);
+
+	bool made = ring_memory_new(&s->memory, &job->geometry, s->node) ||
+		    fault_set_passing(&job->fault, FAULT_MEMORY, "ring",
+			    "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
+
+	cgroup_used(cgroup, s->bytes);
+	return made;
+}
+
+static bool make_feed(struct attach_job *job)
+{
+	struct session *s = job->session;
+	const struct stream *stream = s->stream;
+	const struct dataset *dataset[LIMIT_DATASETS];
+	struct feed_source source[LIMIT_DATASETS];
+	const struct catalog *catalog = s->control->catalog;
+
+	if (!make_memory(job))
+		return false;
+	stream_map(stream, &job->cursor, dataset);
+	for (uint32_t d = 0; d < job->cursor.datasets; d++)
+		source[d] =
+			(struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
+	s->feed = feed_new(&job->cursor, &(struct feed_options){
+						 .id = s->id,
+						 .stream = (uint32_t)(stream - catalog->stream),
+						 .user = job->connection->uid,
+						 .run = order_name_hash(s->run, strlen(s->run)),
+						 .rank = s->rank,
+						 .world = s->world,
+						 .ring = s->memory.ring,
+						 .source = source,
+					 });
+	return s->feed || fault_set_passing(&job->fault, FAULT_MEMORY, "feed", "out of memory");
+}
+
+/* In the pool. */
+static void attach_work(uv_work_t *work)
+{
+	struct attach_job *job = work->data;
+	uint64_t begin = pace_clock();
+
+	job->ok = make_cursor(job) && make_feed(job);
+	job->used_ns = pace_clock() - begin;
+	if (!job->ok)
+		return;
+	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
+	assert(job->cursor_bytes > 0);
+	job->noted = runs_note(job->connection->control->runs, &job->place,
+		mix_checksum(&job->cursor), job->bytes, job->cursor_bytes);
+	job->fingerprint =
+		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro_batch);
+	job->session->next = job->cursor.next;
+}
+
+static void send_feed(struct attach_job *job)
+{
+	struct session *s = job->session;
+	struct wire w = {.op = WIRE_FEED};
+	int fds[] = {s->memory.meta_fd, s->memory.data_fd};
+
+	wire_set_bytes(&w, WIRE_CURSOR, job->bytes, job->cursor_bytes);
+	wire_set(&w, WIRE_FINGERPRINT, job->fingerprint);
+	wire_set(&w, WIRE_END, cursor_end(&job->cursor));
+	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
+	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
+	wire_set(&w, WIRE_ID, s->id);
+	wire_set_text(&w, WIRE_RUN, s->run);
+	connection_send_fds(job->connection, job->errand.serial, &w, fds, 2);
+	ring_memory_close_fds(&s->memory);
+}
+
+/* A ring that could not be put where its client runs. */
+static void tell_node(struct session *s)
+{
+	struct sessions *all = &s->control->sessions;
+	int error = s->memory.node_error;
+
+	if (error == 0 || (error != EINVAL && all->nodes_forbidden))
+		return;
+	all->nodes_forbidden |= error != EINVAL;
+	log_client(s->connection->uid, LOG_NOTE,
+		"pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
+		(int)s->connection->pid, s->node,
+		error == EINVAL ? "we have no such node" : strerror(error),
+		error == EINVAL ? "" : "; not said again");
+}
+
+/* Its user becomes the owner of the run, unless another one was faster. */
+static bool claim(struct attach_job *job)
+{
+	const struct session *s = job->session;
+
+	return runs_claim(s->control->runs, job->connection->uid, s->stream->config->name, s->run,
+		&job->noted, &job->fault);
+}
+
+static void begin(struct attach_job *job)
+{
+	struct connection *c = job->connection;
+	struct session *s = job->session;
+
+	s->fed = true;
+	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
+	tell_node(s);
+	twins_join(s);
+	request_join(s);
+	feeder_attach(s->control->feeder, s->id, s->feed, c->fd);
+	send_feed(job);
+}
+
+/* Back on the loop. */
+static void attach_done(uv_work_t *work, int status)
+{
+	struct attach_job *job = work->data;
+	struct connection *c = job->connection;
+
+	(void)status;
+	c->jobs--;
+	connection_charge(c, job->used_ns);
+	if (c->closing)
+		session_end(job->session);
+	else if (!job->ok || !claim(job))
+		connection_refuse(c, job->errand.serial, &job->fault);
+	else
+		begin(job);
+	attach_job_free(job);
+}
+
+static void make(struct attach_job *job)
+{
+	struct connection *c = job->connection;
+
+	c->jobs++;
+	uv_queue_work(c->all->loop, &job->work, attach_work, attach_done);
+}
+
+/* ---- at a snapshot ---- */
+
+/* In the keeper's thread. */
+static void load_work(struct keeper_job *work)
+{
+	struct attach_job *job = (struct attach_job *)work;
+	char text[600];
+
+	job->cursor_bytes = snapshot_file_load(job->place.state_dir, job->place.stream,
+		job->place.run, job->tag, job->bytes, job->former, text, sizeof(text));
+	job->ok = job->cursor_bytes > 0 ||
+		  fault_set(&job->fault, FAULT_CURSOR, "tag", "%s%s%s", text,
+			  job->former[0] ? "; the one before it is kept as " : "", job->former);
+}
+
+/* Back on the loop. */
+static void load_done(struct keeper_job *work)
+{
+	struct attach_job *job = (struct attach_job *)work;
+	struct connection *c = errand_back(&job->errand);
+
+	if (c && job->ok) {
+		make(job);
+		return;
+	}
+	if (c) {
+		session_free(job->session);
+		connection_refuse(c, job->errand.serial, &job->fault);
+	} /* otherwise the end of the connection has freed the session */
+	attach_job_free(job);
+}
+
+static void load_late(struct connection *c, const struct errand *errand)
+{
+	struct fault fault;
+
+	fault_set_passing(&fault, FAULT_STATE_DIR, "tag",
+		"state_dir has not answered for %d s: look at its file system",
+		KEEPER_DEADLINE_MS / 1000);
+	connection_refuse(c, errand->serial, &fault);
+}
+
+/* ---- on the loop, without waiting ---- */
+
+/* NULL: there is no room for another session. */
+static struct attach_job *attach_job_new(struct connection *c, uint64_t serial)
+{
+	struct attach_job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->connection = c;
+	job->work.data = job;
+	job->errand.serial = serial;
+	job->session = session_new(c);
+	if (job->session)
+		return job;
+	free(job);
+	return NULL;
+}
+
+static bool may_attach(struct attach_job *job, const struct wire *w)
+{
+	struct connection *c = job->connection;
+	struct session *s = job->session;
+	struct runs *runs = s->control->runs;
+	struct fault *fault = &job->fault;
+
+	return read_coordinates(job, w, s->control->catalog) &&
+	       runs_enter(runs, c->uid, s->stream->config->name, s->run, fault) &&
+	       read_start(job, w) && twins_allow(s, fault) &&
+	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&
+	       runs_begin(
+		       runs, c->quota, s->stream->config->name, s->run, connection_now(c), fault);
+}
+
+void session_attach(struct connection *c, const struct wire *w)
+{
+	uint64_t serial = wire_number(w, WIRE_SERIAL);
+	struct attach_job *job;
+	struct fault fault;
+
+	if (c->session) {
+		fault_set(&fault, FAULT_ATTACH, "connection",
+			"it is attached already: a session is a connection of its own");
+		connection_refuse(c, serial, &fault);
+		return;
+	}
+	job = attach_job_new(c, serial);
+	if (!job) {
+		fault_set_passing(&fault, FAULT_MEMORY, "sessions", "no room for another one");
+		connection_refuse(c, serial, &fault);
+		return;
+	}
+
+	struct session *s = job->session;
+
+	if (!may_attach(job, w)) {
+		session_free(s);
+		connection_refuse(c, serial, &job->fault);
+		attach_job_free(job);
+		return;
+	}
+	runs_place(s->control->runs, c->uid, s->stream->config->name, s->run, &job->place);
+	if (job->start != START_TAG) {
+		make(job);
+		return;
+	}
+	job->errand.job = (struct keeper_job){.work = load_work, .done = load_done};
+	job->errand.late = load_late;
+	errand_send(s->control->keeper, c, &job->errand);
+}

@@ -1,0 +1,36 @@
+/*
+ * The parts of the control thread, for those of its modules that need several. Each part belongs to
+ * its own module. server.c makes and ends them.
+ */
+#ifndef TOKEND_CONTROL_H
+#define TOKEND_CONTROL_H
+
+#include "daemon/catalog/catalog.h"
+#include "daemon/control/cgroup.h"
+#include "daemon/control/connection.h"
+#include "daemon/control/feeder.h"
+#include "daemon/control/hang.h"
+#include "daemon/control/keeper.h"
+#include "daemon/control/quota.h"
+#include "daemon/control/request.h"
+#include "daemon/control/runs.h"
+#include "daemon/control/session.h"
+
+struct control {
+	uv_loop_t *loop;
+	const struct catalog *catalog;
+	const struct config *config; /* the catalog's */
+	const struct reader *reader; /* the feeder's: for its name */
+	struct cgroup *cgroup;	     /* or NULL */
+	uint64_t started_ms;
+	struct feeder *feeder; /* the data thread */
+	struct keeper *keeper; /* makes all calls on state_dir */
+	struct quotas *quotas;
+	struct runs *runs;
+	struct hangs hangs;
+	struct sessions sessions;
+	struct requests requests;
+	struct connections connections;
+};
+
+#endif

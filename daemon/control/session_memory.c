@@ -1,0 +1,159 @@
+#include "daemon/control/session_memory.h"
+
+#include "daemon/control/control.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum {
+	RING_BYTES = 4 << 20, /* what a ring holds unless the client says: so much, */
+	SLOTS_LEAST = 4,      /* but this many batches at least */
+	SLOTS_MOST = 64,      /* and no more than this */
+};
+
+/* ---- the two rings of a seek ---- */
+
+/*
+ * Only a session of the same process counts. It is believed for one successor that stays and one
+ * that is on its way out, and not while it replaces another one that stays: who opens ring after
+ * ring and closes none gets at most twice what `memory:` allows.
+ */
+static bool may_be_replaced(const struct sessions *sessions, const struct session *former)
+{
+	const struct session *before = former->replaces;
+	unsigned successors = 0;
+
+	if (before && (!before->connection->closing || before->replaces))
+		return false;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = sessions->of[id];
+
+		if (!s || s->replaces != former)
+			continue;
+		if (!s->connection->closing || ++successors > 1)
+			return false;
+	}
+	return true;
+}
+
+static struct session *find_replaced(const struct session *s, const struct wire *w)
+{
+	const struct connection *c = s->connection;
+	uint64_t id = wire_has(w, WIRE_REPLACES) ? wire_number(w, WIRE_REPLACES) : LIMIT_SESSIONS;
+	struct session *former = id < LIMIT_SESSIONS ? s->control->sessions.of[id] : NULL;
+
+	if (!former || former == s || former->connection->pid != c->pid ||
+		former->connection->uid != c->uid || former->peer != s->peer ||
+		strcmp(former->run, s->run) != 0 || !may_be_replaced(&s->control->sessions, former))
+		return NULL;
+	return former;
+}
+
+static void begin_pair(struct session *s, struct session *former)
+{
+	if (!former)
+		return;
+	s->replaces = former;
+	s->lent = s->bytes < former->bytes ? s->bytes : former->bytes;
+	s->control->sessions.lent_bytes += s->lent;
+}
+
+static void end_pair(struct session *s)
+{
+	if (s->replaces)
+		s->replaces->outlived_ms = uv_now(s->control->loop);
+	s->control->sessions.lent_bytes -= s->lent;
+	s->lent = 0;
+	s->replaces = NULL;
+}
+
+static void end_pairs(struct session *s)
+{
+	struct sessions *sessions = &s->control->sessions;
+
+	end_pair(s);
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (sessions->of[id] && sessions->of[id]->replaces == s)
+			end_pair(sessions->of[id]);
+}
+
+static unsigned ring_annotations_of(const struct config_stream *c)
+{
+	return (c->documents ? RING_DOCUMENTS : 0) | (c->loss_mask ? RING_LOSS_MASK : 0);
+}
+
+static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
+{
+	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
+			 stream->config->loss_mask;
+	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
+	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
+
+	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
+}
+
+/* Has @limit room for @need bytes, of which @lent are a replaced ring's? */
+static bool has_room(const struct session *s, uint64_t need, uint64_t lent, struct fault *fault)
+{
+	const struct control *control = s->control;
+	const struct sessions *all = &control->sessions;
+	uint64_t limit = control->config->memory_bytes;
+	uint64_t used = all->memory_bytes - all->lent_bytes;
+	uint64_t left = limit > used ? limit - used : 0;
+	/* A ring that fits once all others have left will fit; a larger one never does. */
+	bool passing = need + all->staging_bytes <= limit;
+
+	if (need - lent > left)
+		return (passing ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
+			" of %" PRIu64 " are left: raise %s %s, or take fewer slots",
+			s->slots, need, left, limit,
+			control->config->memory_capped
+				? "the cgroup's limit, which is below memory: in"
+				: "memory: in",
+			control->config->path);
+	/* Of a ring in place of another one, what it takes more than that. */
+	return need <= lent ||
+	       quota_memory(control->quotas, s->connection->quota, need - lent,
+		       used - all->staging_bytes, limit - all->staging_bytes, fault);
+}
+
+bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
+	bool *replaces, struct fault *fault)
+{
+	const struct config_stream *c = s->stream->config;
+
+	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
+		return fault_set(fault, FAULT_ATTACH, "micro_batch", "%" PRIu64 ", must be 1 to %d",
+			s->micro_batch, LIMIT_MICRO_BATCH);
+	if (s->slots == 0)
+		s->slots = default_slots(s->stream, s->micro_batch);
+	if (!ring_geometry(geometry, s->slots, s->micro_batch, c->seq_len + c->extra,
+		    s->stream->token_bytes, ring_annotations_of(c), fault)) {
+		fault->code = FAULT_ATTACH;
+		return false;
+	}
+
+	uint64_t need = geometry->meta_bytes + geometry->data_bytes;
+	struct session *former = find_replaced(s, w);
+	uint64_t lent = !former ? 0 : need < former->bytes ? need : former->bytes;
+
+	if (!has_room(s, need, lent, fault))
+		return false;
+	s->bytes = need;
+	s->control->sessions.memory_bytes += need;
+	quota_take(s->connection->quota, need);
+	begin_pair(s, former);
+	*replaces = former != NULL;
+	return true;
+}
+
+void session_release(struct session *s)
+{
+	end_pairs(s);
+	assert(s->control->sessions.memory_bytes >= s->bytes);
+	s->control->sessions.memory_bytes -= s->bytes;
+	quota_return(s->connection->quota, s->bytes);
+	s->bytes = 0;
+}
