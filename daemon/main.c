@@ -26,7 +26,7 @@
 enum {
 	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
-	DESCRIPTORS_OWN = 40, /* the loop, the disk, the listener, metrics, files of the pool */
+	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
 	BACKOFF_S = 5,		   /* between two starts that fail, under systemd */
 	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
@@ -296,7 +296,8 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
-	char note[LIMIT_TEXT_BYTES] = "", why[LIMIT_TEXT_BYTES];
+	char note[LIMIT_TEXT_BYTES];
+	struct fault fault;
 	struct reader_options options = {
 		.io = config->io,
 		.direct = config->direct,
@@ -313,10 +314,10 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	options.files = (options.files + each - 1) / each;
 	if (any_dataset(catalog, is_indexed))
 		options.indexes_bytes = config->memory_bytes / INDEXES_SHARE;
-	struct reader *reader = reader_open(&options, note, why, sizeof(why));
+	struct reader *reader = reader_open(&options, note, sizeof(note), &fault);
 
 	if (!reader)
-		return fail_start(why);
+		return fail_start(fault.text);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
 	for (uint32_t i = 0; i < config->streams; i++)

@@ -41,9 +41,9 @@ struct feeder {
 	unsigned streams;
 	pthread_mutex_t hangs; /* of what follows */
 	struct reader_hang hang[LIMIT_STREAMS];
-	bool news;		    /* data thread: something was posted since the last ring() */
-	bool noted;		    /* data thread: the disk's note is in the log */
-	char why[READER_WHY_BYTES]; /* of the last fault */
+	bool news;	    /* data thread: something was posted since the last ring() */
+	bool noted;	    /* data thread: the reader's note is in the log */
+	struct fault fault; /* the last one */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
@@ -123,10 +123,9 @@ static void perform(struct feeder *f, const struct engine_action *a)
 			.dataset = a->owner,
 			.shard = a->shard,
 			.token = a->token,
-			.fault = (enum reader_fault)(a->fault & 0xff),
-			.error = a->fault >> 8,
+			.fault = f->fault,
 		};
-		memcpy(m->failure.why, f->why, sizeof(f->why));
+		assert(a->fault == (int)f->fault.code);
 		say(f, a->id, FEEDER_FAILED);
 		break;
 	case ENGINE_HOSTILE:
@@ -163,27 +162,21 @@ static void read_mail(struct feeder *f)
 	}
 }
 
-/* What may pass by itself: tried again. All else is fail-stop. */
-static bool retryable(const struct reader_done *done)
-{
-	return done->fault == READER_ERRNO &&
-	       (done->error == EIO || done->error == EAGAIN || done->error == EINTR ||
-		       done->error == ENOMEM || done->error == ESTALE || done->error == ETIMEDOUT);
-}
-
 static void take_done(struct feeder *f, const struct reader_done *done)
 {
-	if (done->fault != READER_OK)
-		snprintf(f->why, sizeof(f->why), "%s", done->why);
+	const struct fault *fault = done->fault;
+
+	if (fault)
+		f->fault = *fault;
 	step(f, &(struct engine_event){
 			.type = ENGINE_DONE,
 			.id = UINT32_MAX,
 			.tag = done->tag,
-			.fault = (int)done->fault | done->error << 8,
-			.retryable = retryable(done),
+			.fault = fault ? (int)fault->code : 0,
+			.retryable = fault && fault->passing,
 		});
-	/* All whom it stops are told now: f->why is of the last fault. */
-	while (done->fault != READER_OK && f->actions.more)
+	/* All feeds that it stops are told now: f->fault is the last one. */
+	while (fault && f->actions.more)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
@@ -205,8 +198,8 @@ static bool stopping(struct feeder *f)
 	return stop;
 }
 
-/* What the disk had to do otherwise than it was told, once. */
-static void note_disk(struct feeder *f)
+/* What the reader could not do as it was told, once. */
+static void note_reader(struct feeder *f)
 {
 	char warning[LIMIT_TEXT_BYTES];
 
@@ -219,7 +212,7 @@ static void note_disk(struct feeder *f)
 }
 
 /* Looks for storage that does not answer, and tells the engine whose. */
-static void tick_disk(struct feeder *f)
+static void tick_reader(struct feeder *f)
 {
 	reader_tick(f->reader);
 	for (uint32_t stream = 0; stream < f->streams; stream++) {
@@ -259,9 +252,9 @@ static void *run(void *argument)
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
 		if (now >= tick) {
-			tick_disk(f);
+			tick_reader(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
-			note_disk(f);
+			note_reader(f);
 			tick = now + TICK_MS;
 		}
 		/* One step at a time: mail that came meanwhile is not kept waiting by a feed that

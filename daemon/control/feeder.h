@@ -1,7 +1,7 @@
 /*
- * The data thread: the one place where the engine meets the disk. It owns both; the control thread
- * talks to it through mailboxes of plain flags, one set a session, so that nothing can overflow and
- * a kick said twice is said once.
+ * The data thread: the one place where the engine meets the reader. It owns both; the control
+ * thread talks to it through mailboxes of plain flags, one set a session, so that nothing can
+ * overflow and a kick said twice is said once.
  */
 #ifndef TOKEND_FEEDER_H
 #define TOKEND_FEEDER_H
@@ -20,16 +20,14 @@ enum {
 struct feeder_failure {
 	const struct dataset *dataset;
 	uint64_t shard, token;
-	enum reader_fault fault;
-	int error;		    /* errno of READER_ERRNO */
-	char why[READER_WHY_BYTES]; /* see struct reader_done */
+	struct fault fault; /* as in struct reader_done */
 };
 
 /* Takes over @reader, which @streams share. @ring is called in the data thread when feeder_take()
  * has news. NULL with errno. */
 struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
 	void (*ring)(void *), void *context);
-/* Every feed must be gone. Closes the disk. */
+/* Every feed must be gone. Closes the reader. */
 void feeder_stop(struct feeder *feeder);
 
 /* @socket gets the wake-up bytes until FEEDER_GONE. The feed's id names the session from here on.

@@ -119,43 +119,21 @@ static uint64_t sound_until(const struct session *s)
 static void say_failure(struct session *s, const struct feeder_failure *f)
 {
 	const char *shard = dataset_shard_name(f->dataset, f->shard);
-	char field[FAULT_FIELD_BYTES];
+	char field[FAULT_FIELD_BYTES], sound[256] = "";
 	struct fault fault;
 	const char *stream = s->stream->config->name;
 
 	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
 
-	switch (f->fault) {
-	case READER_SHORT:
-		fault_set(&fault, FAULT_DATA, field,
-			"shard %s at token %" PRIu64 ": the file ends before that, it was "
-			"truncated; stream %s stops here, nothing was "
-			"skipped: restore it, then attach at the cursor",
-			shard, f->token, stream);
-		break;
-	case READER_REPLACED:
-		fault_set(&fault, FAULT_DATA, field,
-			"shard %s at token %" PRIu64 ": not the file that was there when tokend "
-			"started: %s; stream %s stops here, "
-			"nothing was skipped: restore it, or restart tokend",
-			shard, f->token, f->why, stream);
-		break;
-	case READER_CHANGED:
-		fault_set(&fault, FAULT_DATA, field,
-			"shard %s at token %" PRIu64
-			": not the file that it was, it was written to while it "
-			"was open: %s; stream %s stops "
-			"here, nothing was skipped: positions of rank %" PRIu64 " before %" PRIu64
+	if (f->fault.code == FAULT_CHANGED)
+		snprintf(sound, sizeof(sound),
+			": positions of rank %" PRIu64 " before %" PRIu64
 			" are sound, none after was handed out; restore the shard, then attach at "
 			"the cursor",
-			shard, f->token, f->why, stream, s->rank, sound_until(s));
-		break;
-	default:
-		fault_set(&fault, FAULT_DATA, field,
-			"shard %s at token %" PRIu64
-			": %s; stream %s stops here, nothing was skipped",
-			shard, f->token, f->why[0] ? f->why : strerror(f->error), stream);
-	}
+			s->rank, sound_until(s));
+	fault_set(&fault, FAULT_DATA, field,
+		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
+		shard, f->token, f->fault.text, stream, sound);
 	s->control->sessions.failures++;
 	connection_refuse(s->connection, 0, &fault);
 }

@@ -1,44 +1,46 @@
 /*
- * What a way of reading has to do: open a path and look at it, read bytes, be woken. Everything
- * that can be said once for all of them (which shards are open, what is the right file, short
- * reads, O_DIRECT's alignment) is in disk.c, so two backends cannot differ in it, and a test can
- * put one of its own between.
+ * Ways of reading bytes. A backend does two things: it reads bytes of a descriptor, and it calls a
+ * function in a thread that may block. Everything that is the same for all backends (which shards
+ * are open, whether it is the right file, short reads, the alignment of O_DIRECT) is in
+ * daemon/reader, so two backends cannot differ in it, and a test can put a backend of its own
+ * between.
+ *
+ * Two backends: io_uring, and a pool of threads that pread where io_uring is forbidden (most
+ * containers). One thread uses a backend; only kick() may be called from others.
  */
-#ifndef TOKEND_DISK_OPS_H
-#define TOKEND_DISK_OPS_H
+#ifndef TOKEND_IO_H
+#define TOKEND_IO_H
 
-#include "daemon/reader/look.h"
-#include "daemon/reader/reader.h"
+#include "proto/fault.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
-/* Closes @source and @old if there are any, opens @path, and fills @found. Any step may hang on a
- * network file system. */
-struct reader_opening {
-	const char *path;
-	int flags;
-	struct shard *source; /* NULL afterwards */
-	int old;	      /* a descriptor to close before, or -1; -1 afterwards */
-	struct statx found;
-};
+/* Linux asks for no coarser alignment of O_DIRECT's offsets, lengths and addresses anywhere that
+ * matters. */
+enum { IO_ALIGN = 4096 };
 
 struct pool_share;
 
-/* One operation. It belongs to the backend from submit() until reap() hands it back. */
+/*
+ * One operation: a read, or a call. It belongs to the backend from submit() until reap() returns
+ * it. It has no fault of its own, because a completion is passed on as the kernel wrote it:
+ * @result is the one place where an errno is negative. Whoever submitted it makes a fault of that.
+ */
 struct io_work {
 	struct io_work *next;	  /* the backend's */
 	struct pool_share *share; /* whose threads it may use */
 	_Atomic bool begun;	  /* the backend is at it; cleared by the caller when it is back */
 	unsigned ticks;		  /* the caller's: since then */
-	int64_t result; /* descriptor or bytes, else -errno; EINTR and EAGAIN are the caller's to
-			   repeat */
-	/* Not NULL: neither of the two below, but to be called where it may block (nowait is false
-	 * then). */
+	int64_t result;		  /* bytes that were read, what call() returned, or -errno; EINTR
+				     and EAGAIN are the caller's to repeat */
+	/* Called where it may block (nowait is false then). NULL: it is a read. */
 	int64_t (*call)(struct io_work *work);
-	struct reader_opening *opening; /* NULL: it is a read, or a look */
-	struct file *look;		/* with a call that looks at it; else NULL */
+	/* The caller's: what to do when it is back. */
+	void (*done)(void *owner, struct io_work *work);
 	int fd;
 	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
 	bool direct; /* the file is open with O_DIRECT */
@@ -47,25 +49,7 @@ struct io_work {
 	uint64_t at;
 };
 
-/* What statx() found, as stat() has it. */
-static inline struct stat stat_of(const struct statx *found)
-{
-	return (struct stat){
-		.st_dev = makedev(found->stx_dev_major, found->stx_dev_minor),
-		.st_ino = found->stx_ino,
-		.st_mode = found->stx_mode,
-		.st_nlink = found->stx_nlink,
-		.st_uid = found->stx_uid,
-		.st_gid = found->stx_gid,
-		.st_size = (off_t)found->stx_size,
-		.st_blksize = found->stx_blksize,
-		.st_blocks = (blkcnt_t)found->stx_blocks,
-		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
-		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
-	};
-}
-
-/* Nothing is ordered by it: it is looked at once a second. */
+/* Relaxed: it orders nothing, it is read once a second. */
 static inline void work_begun(struct io_work *work, bool begun)
 {
 	atomic_store_explicit(&work->begun, begun, memory_order_relaxed);
@@ -73,15 +57,15 @@ static inline void work_begun(struct io_work *work, bool begun)
 
 struct io_ops {
 	const char *name;
-	/* At most @works are submitted and not reaped. NULL: *@error is an errno, and @what failed.
-	 */
-	void *(*open)(unsigned works, const char **what, int *error);
+	/* At most @works are submitted and not reaped at a time. NULL: @fault, whose text is what
+	 * failed and the name of the errno: "io_uring_setup: EPERM". */
+	void *(*open)(unsigned works, struct fault *fault);
 	void (*close)(void *backend); /* only when every work is back */
 	void (*submit)(void *backend, struct io_work *work);
-	void (*commit)(
-		void *backend); /* starts what was submitted; is called after each reap(), too */
-	/* Up to @max works that ended. With none, waits until @deadline_ns on CLOCK_MONOTONIC (0:
-	 * not at all) or a kick. */
+	/* Starts what was submitted. Also called after each reap(). */
+	void (*commit)(void *backend);
+	/* Up to @max works that ended. If there are none, waits until @deadline_ns on
+	 * CLOCK_MONOTONIC (0: not at all) or a kick. */
 	unsigned (*reap)(void *backend, struct io_work **done, unsigned max, int64_t deadline_ns,
 		bool *kicked);
 	void (*kick)(void *backend); /* any thread */
@@ -92,12 +76,16 @@ struct io_ops {
 extern const struct io_ops uring_ops;
 extern const struct io_ops pread_ops;
 
-/* Linux keeps no offset, length or address of O_DIRECT more exactly than this anywhere that
- * matters. */
-enum { IO_ALIGN = 4096 };
+/* Opens @path and fills @found with its statx(). Returns a descriptor or -errno, as a call does.
+ * May hang on a network file system. */
+int64_t io_open(const char *path, int flags, struct statx *found);
+/* Can the file system of @fd read without waiting? If it cannot, it says so before it looks at the
+ * file. */
+bool io_knows_nowait(int fd);
 
-/* reader_open() with a backend of the caller's. */
-struct reader *reader_open_with(const struct io_ops *ops, const struct reader_options *options,
-	char *why, size_t why_bytes);
+int64_t io_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* @fault: @what failed with @error, for io_ops.open(). Always false. */
+bool io_open_fault(struct fault *fault, int error, const char *what);
 
 #endif

@@ -1,7 +1,7 @@
 #include "daemon/io/pool.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -33,6 +33,7 @@ void works_clear(struct works *works)
 
 void works_add(struct works *works, struct io_work *work)
 {
+	assert(work && works->end);
 	work->next = NULL;
 	*works->end = work;
 	works->end = &work->next;
@@ -43,6 +44,7 @@ struct io_work *works_take(struct works *works)
 {
 	struct io_work *work = works->first;
 
+	assert((works->count == 0) == !work);
 	if (!work)
 		return NULL;
 	works->first = work->next;
@@ -104,6 +106,7 @@ static void share_add(struct pool *pool, struct io_work *work)
 {
 	struct pool_share *share = work->share;
 
+	assert(share);
 	if (!share->todo.first)
 		TAILQ_INSERT_TAIL(&pool->turns, share, turn);
 	works_add(&share->todo, work);
@@ -121,6 +124,7 @@ static struct io_work *share_begin(struct pool *pool)
 		return NULL;
 	struct io_work *work = works_take(&share->todo);
 
+	assert(work && work->share == share); /* a share without works has no turn */
 	TAILQ_REMOVE(&pool->turns, share, turn);
 	if (share->todo.first)
 		TAILQ_INSERT_TAIL(&pool->turns, share, turn);
@@ -131,44 +135,17 @@ static struct io_work *share_begin(struct pool *pool)
 
 static void share_end(struct pool *pool, struct pool_share *share)
 {
+	assert(share->busy > 0 && (share->slow ? pool->slow_busy : pool->busy) > 0);
 	share->busy--;
 	--*(share->slow ? &pool->slow_busy : &pool->busy);
 }
 
 /* ---- the threads ---- */
 
-void opening_make_room(struct reader_opening *opening)
-{
-	shard_close(opening->source);
-	opening->source = NULL;
-	if (opening->old >= 0)
-		close(opening->old);
-	opening->old = -1;
-}
-
-static int64_t opening_do(struct reader_opening *opening)
-{
-	opening_make_room(opening);
-
-	int fd = open(opening->path, opening->flags);
-
-	if (fd < 0)
-		return -errno;
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &opening->found) < 0) {
-		int error = errno;
-
-		close(fd);
-		return -error;
-	}
-	return fd;
-}
-
 static int64_t work_do(struct io_work *work)
 {
 	if (work->call)
 		return work->call(work);
-	if (work->opening)
-		return opening_do(work->opening);
 	ssize_t n = pread(work->fd, work->to, work->bytes, (off_t)work->at);
 
 	return n < 0 ? -errno : n;
@@ -267,6 +244,7 @@ void pool_slow(struct pool *pool, struct pool_share *share, bool slow)
 {
 	pthread_mutex_lock(&pool->mutex);
 	if (share->slow != slow) {
+		assert((slow ? pool->busy : pool->slow_busy) >= share->busy);
 		*(slow ? &pool->busy : &pool->slow_busy) -= share->busy;
 		*(slow ? &pool->slow_busy : &pool->busy) += share->busy;
 		share->slow = slow;
@@ -301,29 +279,30 @@ int pool_news_fd(const struct pool *pool)
 void pool_close(struct pool *pool)
 {
 	pthread_mutex_lock(&pool->mutex);
+	assert(!pool->stop && TAILQ_EMPTY(&pool->turns));
 	pool->stop = true;
 	pthread_cond_broadcast(&pool->work);
 	pthread_mutex_unlock(&pool->mutex);
 	for (unsigned i = 0; i < pool->threads; i++)
 		pthread_join(pool->thread[i], NULL);
+	assert(pool->busy == 0 && pool->slow_busy == 0 && !pool->done.first);
 	pthread_cond_destroy(&pool->work);
 	pthread_mutex_destroy(&pool->mutex);
 	close(pool->news_fd);
 	free(pool);
 }
 
-struct pool *pool_open(const char **what, int *error)
+struct pool *pool_open(struct fault *fault)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
 
-	*what = "memory";
-	*error = ENOMEM;
-	if (!pool)
+	if (!pool) {
+		io_open_fault(fault, ENOMEM, "memory");
 		return NULL;
-	*what = "eventfd";
+	}
 	pool->news_fd = eventfd(0, EFD_CLOEXEC);
 	if (pool->news_fd < 0) {
-		*error = errno;
+		io_open_fault(fault, errno, "eventfd");
 		free(pool);
 		return NULL;
 	}
@@ -331,9 +310,10 @@ struct pool *pool_open(const char **what, int *error)
 	works_clear(&pool->done);
 	pthread_mutex_init(&pool->mutex, NULL);
 	pthread_cond_init(&pool->work, NULL);
-	*what = "starting a thread";
-	*error = pool_add_thread(pool);
-	if (*error) {
+	int error = pool_add_thread(pool);
+
+	if (error) {
+		io_open_fault(fault, error, "starting a thread");
 		pool_close(pool);
 		return NULL;
 	}

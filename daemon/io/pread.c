@@ -5,6 +5,7 @@
  */
 #include "daemon/io/pool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ struct pread {
 static bool read_cached(struct io_work *work)
 {
 	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
-	if (work->opening || !work->nowait || work->direct)
+	if (work->call || !work->nowait || work->direct)
 		return false;
 	struct iovec to = {.iov_base = work->to, .iov_len = work->bytes};
 
@@ -53,11 +54,8 @@ static void pread_commit(void *backend)
 static void news_wait(int fd, int64_t deadline_ns)
 {
 	struct pollfd news = {.fd = fd, .events = POLLIN};
-	struct timespec now;
+	int64_t left_ns = deadline_ns - io_now_ns();
 	eventfd_t count;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	int64_t left_ns = deadline_ns - (now.tv_sec * INT64_C(1000000000) + now.tv_nsec);
 
 	if (left_ns <= 0)
 		return;
@@ -101,22 +99,23 @@ static void pread_close(void *backend)
 {
 	struct pread *p = backend;
 
+	assert(!p->submitted.first && !p->done.first);
 	pool_close(p->pool);
 	free(p);
 }
 
-static void *pread_open(unsigned works, const char **what, int *error)
+static void *pread_open(unsigned works, struct fault *fault)
 {
 	struct pread *p = calloc(1, sizeof(*p));
 
 	(void)works; /* no list here has a bound of its own */
-	*what = "memory";
-	*error = ENOMEM;
-	if (!p)
+	if (!p) {
+		io_open_fault(fault, ENOMEM, "memory");
 		return NULL;
+	}
 	works_clear(&p->submitted);
 	works_clear(&p->done);
-	p->pool = pool_open(what, error);
+	p->pool = pool_open(fault);
 	if (!p->pool) {
 		free(p);
 		return NULL;

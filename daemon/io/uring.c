@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct uring {
 	struct io_uring ring;
@@ -61,33 +60,31 @@ static bool ring_can(struct io_uring *ring)
 	return can;
 }
 
-static bool ring_open(struct io_uring *ring, unsigned entries, const char **what, int *error)
+static bool ring_open(struct io_uring *ring, unsigned entries, struct fault *fault)
 {
-	*what = "io_uring_setup";
-	*error = ring_init(ring, entries);
-	if (*error)
-		return false;
-	*what = "the kernel's io_uring is older than Linux 5.11";
-	*error = EOPNOTSUPP;
+	int error = ring_init(ring, entries);
+
+	if (error)
+		return io_open_fault(fault, error, "io_uring_setup");
 	if (ring_can(ring))
 		return true;
 	io_uring_queue_exit(ring);
-	return false;
+	return io_open_fault(fault, EOPNOTSUPP, "the kernel's io_uring is older than Linux 5.11");
 }
 
-static void *uring_open(unsigned works, const char **what, int *error)
+static void *uring_open(unsigned works, struct fault *fault)
 {
 	struct uring *u = calloc(1, sizeof(*u));
 
-	*what = "memory";
-	*error = ENOMEM;
-	if (!u)
+	if (!u) {
+		io_open_fault(fault, ENOMEM, "memory");
 		return NULL;
+	}
 	works_clear(&u->waiting);
 	works_clear(&u->done);
-	if (!ring_open(&u->ring, works + 1, what, error))
+	if (!ring_open(&u->ring, works + 1, fault))
 		goto free_uring;
-	u->pool = pool_open(what, error);
+	u->pool = pool_open(fault);
 	if (!u->pool)
 		goto close_ring;
 	return u;
@@ -102,6 +99,7 @@ static void uring_close(void *backend)
 {
 	struct uring *u = backend;
 
+	assert(!u->waiting.first && !u->done.first);
 	io_uring_queue_exit(&u->ring);
 	pool_close(u->pool);
 	free(u);
@@ -136,10 +134,11 @@ static void uring_submit(void *backend, struct io_work *work)
 {
 	struct uring *u = backend;
 
-	if (work->opening || !work->nowait) {
+	if (work->call || !work->nowait) {
 		works_add(&u->waiting, work);
 		return;
 	}
+	assert(work->bytes > 0 && work->bytes <= INT32_MAX);
 	struct io_uring_sqe *sqe = ring_entry(&u->ring);
 
 	io_uring_prep_read(sqe, work->fd, work->to, (unsigned)work->bytes, work->at);
@@ -179,9 +178,11 @@ static unsigned uring_harvest(struct uring *u, struct io_work **done, unsigned m
 		struct io_work *work = io_uring_cqe_get_data(cqe[i]);
 
 		if (work) {
+			assert(!work->call && work->nowait);
 			work->result = cqe[i]->res;
 			done[count++] = work;
 		} else {
+			assert(u->armed);
 			u->armed = false;
 			*kicked |= pool_take(u->pool, &u->done);
 		}
@@ -194,10 +195,7 @@ static unsigned uring_harvest(struct uring *u, struct io_work **done, unsigned m
 
 static void uring_wait(struct uring *u, int64_t deadline_ns)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	int64_t left_ns = deadline_ns - (now.tv_sec * INT64_C(1000000000) + now.tv_nsec);
+	int64_t left_ns = deadline_ns - io_now_ns();
 
 	if (left_ns <= 0)
 		return;

@@ -1,45 +1,54 @@
 #include "daemon/reader/annotations.h"
 
 #include "daemon/reader/documents.h"
+#include "daemon/reader/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
-bool annotations_in_files(const struct dataset *d, const struct shard *source)
+bool annotations_in_files(const struct dataset *d, const struct shard *shard)
 {
-	return (d->hint.documents && source->facts.documents != SHARD_UNKNOWN) ||
-	       (d->hint.loss_mask && (source->mask || source->bounds));
+	if (!shard)
+		return false;
+	return (d->hint.documents && shard->facts.documents != SHARD_UNKNOWN) ||
+	       (d->hint.loss_mask && (shard->mask || shard->bounds));
 }
 
 /* Windows that are samples hold no boundary but what an eos shows. */
-static bool write_documents(const struct dataset *d, const struct shard *source, uint64_t token,
-	uint64_t n, const void *tokens, const struct annotations *to, char *why, size_t why_bytes)
+static bool write_documents(const struct dataset *d, const struct shard *shard, uint64_t token,
+	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
+	char why[LIMIT_TEXT_BYTES];
 	int64_t count = 0;
 
-	if (source && source->facts.documents != SHARD_UNKNOWN)
-		count = shard_documents(source, token, n, to->start, (uint32_t)n, why, why_bytes);
+	if (shard && shard->facts.documents != SHARD_UNKNOWN)
+		count = shard_documents(shard, token, n, to->start, (uint32_t)n, why, sizeof(why));
 	else if (d->has_eos)
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
 	else if (d->sample_tokens == 0)
-		return bytes_why(why, why_bytes,
+		return reader_fault(fault, EBADMSG,
 			"nothing says where its documents end: it has no index of them, and the "
-			"stream no "
-			"eos");
-	if (count >= 0)
-		*to->count = (uint32_t)count;
-	return count >= 0;
+			"stream no eos");
+	if (count < 0)
+		return reader_fault(fault, EBADMSG, why);
+	assert((uint64_t)count <= n);
+	*to->count = (uint32_t)count;
+	return true;
 }
 
-bool annotations_write(const struct dataset *d, const struct shard *source, uint64_t token,
-	uint64_t n, const void *tokens, const struct annotations *to, int *error, char *why,
-	size_t why_bytes)
+bool annotations_write(const struct dataset *d, const struct shard *shard, uint64_t token,
+	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
-	*error = EBADMSG;
-	if (to->count && !write_documents(d, source, token, n, tokens, to, why, why_bytes))
+	char why[LIMIT_TEXT_BYTES];
+	int error = EBADMSG;
+
+	assert(n > 0 && n <= UINT32_MAX && !to->count == !to->start);
+	if (to->count && !write_documents(d, shard, token, n, tokens, to, fault))
 		return false;
-	if (to->loss_mask && source)
-		return shard_loss_mask(source, token, n, to->loss_mask, error, why, why_bytes);
+	if (to->loss_mask && shard)
+		return shard_loss_mask(shard, token, n, to->loss_mask, &error, why, sizeof(why)) ||
+		       reader_fault(fault, error, why);
 	if (to->loss_mask)
 		memset(to->loss_mask, 1, n);
 	return true;

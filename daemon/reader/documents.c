@@ -1,5 +1,6 @@
 #include "daemon/reader/documents.h"
 
+#include <assert.h>
 #include <stdbool.h>
 
 /* Most tokens end nothing: a block without an eos is passed over whole, in vectors. */
@@ -37,6 +38,7 @@ FIND(u32, uint32_t)
 uint32_t documents_find(
 	uint32_t *start, const void *tokens, uint32_t n, uint32_t token_bytes, uint32_t eos)
 {
+	assert(token_bytes == 2 || token_bytes == 4);
 	if (n == 0)
 		return 0;
 	if (token_bytes == 4)

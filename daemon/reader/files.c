@@ -46,7 +46,7 @@ bool files_init(struct files *files, unsigned count)
 		struct file *file = &files->file[i];
 
 		file->fd = -1;
-		file->opening.old = -1;
+		file->before.fd = -1;
 		file->path = files->paths + (size_t)i * PATH_MAX;
 		STAILQ_INIT(&file->waiting);
 		STAILQ_INIT(&file->watch.ended);
@@ -59,8 +59,8 @@ bool files_init(struct files *files, unsigned count)
 void files_free(struct files *files)
 {
 	for (unsigned i = 0; i < files->count; i++) {
-		assert(files->file[i].users == 0);
-		shard_close(files->file[i].source);
+		assert(files->file[i].users == 0 && files->file[i].before.fd < 0);
+		shard_close(files->file[i].shard);
 		if (files->file[i].fd >= 0)
 			close(files->file[i].fd);
 	}
@@ -83,7 +83,7 @@ static struct file *files_find(
 	struct file *file;
 
 	LIST_FOREACH(file, chain, hashed)
-	if (file->dataset == dataset && file->shard == shard)
+	if (file->dataset == dataset && file->number == shard)
 		return file;
 	return NULL;
 }
@@ -100,9 +100,10 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 		file = TAILQ_FIRST(&files->idle);
 		if (!file)
 			return NULL;
+		assert(file->users == 0 && STAILQ_EMPTY(&file->waiting));
 		files_forget(file);
 		file->dataset = dataset;
-		file->shard = shard;
+		file->number = shard;
 		file->state = FILE_CLOSED;
 		file->known = true;
 		LIST_INSERT_HEAD(chain, file, hashed);
@@ -135,33 +136,35 @@ struct shard *files_strip(struct files *files)
 
 	TAILQ_FOREACH(file, &files->idle, idle)
 	{
-		struct shard *source = file->source;
+		struct shard *shard = file->shard;
 
-		if (!source)
+		assert(file->users == 0);
+		if (!shard)
 			continue;
 		files_forget(file);
-		file->source = NULL;
+		file->shard = NULL;
 		TAILQ_REMOVE(&files->idle, file, idle);
 		TAILQ_INSERT_HEAD(&files->idle, file, idle);
-		return source;
+		return shard;
 	}
 	return NULL;
 }
 
-int files_rob(struct files *files, struct shard **source)
+int files_rob(struct files *files, struct shard **shard)
 {
 	struct file *file;
 
 	TAILQ_FOREACH(file, &files->idle, idle)
 	{
+		assert(file->users == 0);
 		if (file->fd < 0)
 			continue;
 		int fd = file->fd;
 
 		files_forget(file);
 		file->fd = -1;
-		*source = file->source;
-		file->source = NULL;
+		*shard = file->shard;
+		file->shard = NULL;
 		return fd;
 	}
 	return -1;

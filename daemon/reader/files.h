@@ -1,64 +1,71 @@
 /*
- * The shards that are open: a table of fixed size, found by (dataset, shard), the least recently
- * used given up first. A file with users is never given up. No I/O is done here: a descriptor of
- * the former owner stays in the entry until whoever opens it anew closes it (closing can hang, too,
- * so it is left to those that may).
+ * The shards that are open: a table of fixed size, found by (dataset, shard). The least recently
+ * used entry is given up first; a file with users never is. Nothing here does I/O: a descriptor of
+ * the former owner stays in its entry until whoever opens it anew closes it (closing can hang, too,
+ * so it is left to threads that may).
  */
 #ifndef TOKEND_FILES_H
 #define TOKEND_FILES_H
 
+#include "daemon/catalog/dataset.h"
 #include "daemon/io/io.h"
+#include "daemon/reader/look.h"
 
 #include <sys/queue.h>
 
-struct request;
+struct read;
 struct share;
-STAILQ_HEAD(requests, request);
+STAILQ_HEAD(reads, read);
 
 /* Whether it is still the same file, and who waits to learn that: watch.h. */
 struct watch {
-	struct look look[1 + SHARD_SIDES]; /* its own, then those of what is beside it */
+	struct look look[1 + SHARD_SIDES]; /* its own, then those of its side files */
 	unsigned looks;
 	bool without_waiting;	 /* a look may be a system call of the data thread */
 	bool queued, in_flight;	 /* to be looked at; in the pool */
-	uint64_t at;		 /* queued: where bytes lie that were just read */
+	bool touched;		 /* the last look found no fault, but a ctime differed */
+	uint64_t at;		 /* queued: where bytes are that were just read */
 	STAILQ_ENTRY(file) link; /* while queued */
-	struct requests ended,
-		held; /* reads that ended since the last look; those that wait for this one */
+	struct reads ended;	 /* that ended since the last look */
+	struct reads held;	 /* that wait for the present one */
 	struct io_work work;
-	enum reader_fault fault; /* of the last look: OK, CHANGED with why, or ERRNO with error */
-	int error;
-	bool touched; /* OK, but a ctime differed */
-	char why[READER_WHY_BYTES];
+};
+
+/* To be closed before a file is opened: left by the entry's former owner, or given up for want of
+ * descriptors. */
+struct file_before {
+	struct shard *shard; /* or NULL */
+	int fd;		     /* or -1 */
 };
 
 struct file {
 	LIST_ENTRY(file) hashed; /* while known */
 	TAILQ_ENTRY(file) idle;	 /* while users is 0 */
 	const struct dataset *dataset;
-	uint64_t shard;
+	uint64_t number; /* of the shard in the dataset */
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
-	bool known;  /* can be found; a file that failed cannot, and leaves when its last user does
-		      */
-	bool direct; /* opened with O_DIRECT */
-	bool nowait; /* as in struct io_work */
-	int fd;	     /* of whatever state; -1: none */
-	uint64_t data_at;     /* of its first token, where it is plain */
-	struct shard *source; /* reads it where it is not, and has its annotations; else NULL */
-	bool straight;	/* with a source: it is plain all the same, its tokens are read from data_at
-			 */
-	unsigned users; /* requests that read or wait */
-	struct share *share;	 /* of the stream that its dataset is of */
-	unsigned *in_use;	 /* counts the entries with users, this one too */
-	struct requests waiting; /* for the opening */
+	bool known;	  /* can be found; a file that failed cannot, and leaves when its last user
+			     does */
+	bool direct;	  /* opened with O_DIRECT */
+	bool nowait;	  /* as in struct io_work */
+	bool plain;	  /* its tokens are read from data_at */
+	int fd;		  /* in whatever state; -1: none */
+	uint64_t data_at; /* of its first token, where it is plain */
+	struct shard *shard;  /* decodes where it is not, and has annotations; otherwise NULL */
+	unsigned users;	      /* reads that read or wait */
+	struct share *share;  /* of the stream that its dataset belongs to */
+	unsigned *in_use;     /* counts the entries with users, this one too */
+	struct reads waiting; /* for the opening */
 	unsigned tries;
 	struct io_work work; /* the opening */
-	struct reader_opening opening;
-	uint64_t reserved;	/* of the share of indexes, while this one's is made */
+	int flags;	     /* of open() */
+	struct statx found;
+	struct file_before before;
+	uint64_t reserved;	/* of the memory for indexes, while this one's is made */
 	struct shard *stripped; /* of other files, to be closed before this one's index is made */
 	char *path;		/* [PATH_MAX] */
-	struct frames *frames;	/* the disk's */
-	char why[READER_WHY_BYTES];
+	struct frames *frames;	/* its stream's share of the cache */
+	struct fault fault;	/* of the last opening or look; code FAULT_NONE: none */
 	struct watch watch;
 };
 
@@ -91,8 +98,8 @@ void files_put(struct files *files, struct file *file);
 void files_forget(struct file *file);
 /* Takes the index of the file that would be given up next of those that have one. NULL: none. */
 struct shard *files_strip(struct files *files);
-/* Takes the descriptor, and *@source, of the file that would be given up next, for want of
+/* Takes the descriptor, and *@shard, of the file that would be given up next, for want of
  * descriptors. -1: none. */
-int files_rob(struct files *files, struct shard **source);
+int files_rob(struct files *files, struct shard **shard);
 
 #endif

@@ -1,9 +1,9 @@
 #include "daemon/reader/look.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -76,17 +76,19 @@ static uint64_t place_of(const struct look *look, unsigned n)
 	return (last / 16 * sixteenth[n] + last % 16 * sixteenth[n] / 16) * BLOCK;
 }
 
-int look_sample(struct look *look, uint64_t at, bool wait)
+enum look_sampled look_sample(struct look *look, uint64_t at, bool wait)
 {
+	assert(look->samples <= look->taken && look->taken <= LOOK_SAMPLES);
 	if (look->taken == LOOK_SAMPLES)
-		return 0;
+		return LOOK_SAMPLED;
 	if (at == SIZE_MAX)
 		at = place_of(look, look->taken);
 	int error = read_sample(look, at, wait, &look->sample[look->taken].hash);
 
-	if (error == 0)
-		look->sample[look->taken++].at = at;
-	return error;
+	if (error != 0)
+		return error == EAGAIN ? LOOK_MUST_WAIT : LOOK_UNSAMPLED;
+	look->sample[look->taken++].at = at;
+	return LOOK_SAMPLED;
 }
 
 void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n)
@@ -103,8 +105,20 @@ void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n)
 
 /* ---- looking ---- */
 
+static enum look_result changed(struct fault *fault)
+{
+	fault_prefix(fault, "not the file that it was, it was written to while it was open: ");
+	return LOOK_FAULT;
+}
+
+static enum look_result failed(struct fault *fault, int error)
+{
+	fault_errno(fault, error, "", "%s", strerror(error));
+	return LOOK_FAULT;
+}
+
 static enum look_result differs(
-	const struct look *look, const struct look_state *now, char *why, size_t why_bytes)
+	const struct look *look, const struct look_state *now, struct fault *fault)
 {
 	const struct {
 		const char *what;
@@ -118,49 +132,49 @@ static enum look_result differs(
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		if (facts[i].was == facts[i].is)
 			continue;
-		snprintf(why, why_bytes,
+		fault_set(fault, FAULT_CHANGED, "",
 			"%s%s%s was %" PRIu64 " when it was opened and is %" PRIu64 " now",
 			look->what, now->bytes < look->was.bytes ? "it was truncated: " : "",
 			facts[i].what, facts[i].was, facts[i].is);
-		return LOOK_CHANGED;
+		return changed(fault);
 	}
 	return LOOK_TOUCHED;
 }
 
-enum look_result look_again(struct look *look, struct look_state *now, char *why, size_t why_bytes)
+enum look_result look_again(struct look *look, struct look_state *now, struct fault *fault)
 {
 	struct statx found;
 
+	assert(look->fd >= 0);
 	if (statx(look->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) < 0)
-		return LOOK_FAILED;
+		return failed(fault, errno);
 	*now = state_of(&found);
 	if (memcmp(now, &look->was, sizeof(*now)) == 0) {
 		look->samples = look->taken;
 		return LOOK_SAME;
 	}
 	look->taken = look->samples;
-	return differs(look, now, why, why_bytes);
+	return differs(look, now, fault);
 }
 
-enum look_result look_compare(
-	struct look *look, const struct look_state *now, char *why, size_t why_bytes)
+enum look_result look_compare(struct look *look, const struct look_state *now, struct fault *fault)
 {
-	errno = ESTALE;
+	assert(look->taken == look->samples);
 	if (look->samples == 0)
-		return LOOK_FAILED;
+		return failed(fault, ESTALE);
 	for (unsigned i = 0; i < look->samples; i++) {
 		uint64_t hash = 0, at = look->sample[i].at;
+		int error = read_sample(look, at, true, &hash);
 
-		errno = read_sample(look, at, true, &hash);
-		if (errno)
-			return LOOK_FAILED;
+		if (error)
+			return failed(fault, error);
 		if (hash == look->sample[i].hash)
 			continue;
-		snprintf(why, why_bytes,
+		fault_set(fault, FAULT_CHANGED, "",
 			"%sit was overwritten at byte %" PRIu64
 			", though its size and mtime are the same",
 			look->what, at);
-		return LOOK_CHANGED;
+		return changed(fault);
 	}
 	look->was = *now;
 	return LOOK_TOUCHED;

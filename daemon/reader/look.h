@@ -1,8 +1,9 @@
 /*
- * Is an open file still what it was when it was opened? A file may be overwritten in place, or cut
- * and written again, while its descriptor stays valid. So the daemon looks once more after bytes
- * were read and before anybody gets them: inode, size, mtime and ctime must be the same. Every
- * write changes the ctime before it changes a byte, and nobody can set it back.
+ * Is an open file still what it was when it was opened? A file may be overwritten in place, or
+ * truncated and written again, while its descriptor stays valid: then a trainer would get bytes
+ * that no other run will ever see. So the daemon looks once more after bytes were read and before
+ * anybody gets them: inode, size, mtime and ctime must be the same. Every write changes the ctime
+ * before it changes a byte, and nobody can set it back.
  *
  * The ctime also changes with the mode, the owner, the number of links and the name. If it alone
  * differs, blocks that were sampled before are compared: equal, the new ctime is taken. What this
@@ -14,8 +15,10 @@
  * wait for a disk, it is of bytes that were just read; every further look adds one until there are
  * LOOK_SAMPLES. So opening a file costs no reads of its own.
  */
-#ifndef TOKEND_IO_LOOK_H
-#define TOKEND_IO_LOOK_H
+#ifndef TOKEND_READER_LOOK_H
+#define TOKEND_READER_LOOK_H
+
+#include "proto/fault.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,7 +38,7 @@ struct look {
 	uint8_t samples; /* that count */
 	uint8_t taken;	 /* ≥ samples: with those that the next look decides on */
 	struct look_state was;
-	const char *what; /* "" or "its index: ": begins what is said of it */
+	const char *what; /* "" or "its index: ": begins its faults' texts */
 	struct {
 		uint64_t at, hash;
 	} sample[LOOK_SAMPLES];
@@ -44,25 +47,28 @@ struct look {
 enum look_result {
 	LOOK_SAME,
 	LOOK_TOUCHED, /* its ctime differs, nothing else that statx() tells */
-	LOOK_CHANGED, /* @why: one line */
-	LOOK_FAILED,  /* errno */
+	LOOK_FAULT,   /* it changed (FAULT_CHANGED), or could not be looked at */
 };
 
 void look_begin(struct look *look, int fd, const char *what, const struct statx *found);
-/* Samples @at, or where the next one should be: SIZE_MAX. @wait: may block, otherwise EAGAIN. 0 or
- * an errno.
+
+enum look_sampled {
+	LOOK_SAMPLED,	/* or there are enough */
+	LOOK_UNSAMPLED, /* these bytes cannot be read now */
+	LOOK_MUST_WAIT, /* reading them would block */
+};
+
+/* Samples @at, or where the next sample should be: SIZE_MAX. @wait: it may block. */
+enum look_sampled look_sample(struct look *look, uint64_t at, bool wait);
+/* The first sample, from @n bytes of the file that are at hand and begin @at, a multiple of 4096.
  */
-int look_sample(struct look *look, uint64_t at, bool wait);
-/* The same from @n bytes of the file that are at hand and begin @at, a multiple of 4096: the first
- * sample. */
 void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n);
-/* Looks again, with one statx(). TOUCHED: look_compare() decides. */
-enum look_result look_again(struct look *look, struct look_state *now, char *why, size_t why_bytes);
+/* Looks again, with one statx(). TOUCHED: look_compare() decides, with @now. */
+enum look_result look_again(struct look *look, struct look_state *now, struct fault *fault);
 /*
- * Reads the samples anew, and takes the state @now if they are equal: TOUCHED. FAILED with ESTALE:
- * there is no sample to tell by. Blocks.
+ * Reads the samples anew. If they are equal, the file's state is @now from here on: TOUCHED. If
+ * there is no sample to decide by, the fault's error is ESTALE. Blocks.
  */
-enum look_result look_compare(
-	struct look *look, const struct look_state *now, char *why, size_t why_bytes);
+enum look_result look_compare(struct look *look, const struct look_state *now, struct fault *fault);
 
 #endif

@@ -1,7 +1,9 @@
 #include "daemon/reader/recheck.h"
 
 #include "daemon/catalog/vocab.h"
+#include "daemon/reader/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,11 +22,12 @@ bool recheck_passes(const struct reader_read *read)
 
 /* @n bytes from byte @at of the file to the begin of @some. */
 static bool read_plain(
-	const struct file *file, uint64_t at, uint64_t n, struct some *some, int *error)
+	const struct file *file, uint64_t at, uint64_t n, struct some *some, struct fault *fault)
 {
 	uint64_t skip = file->direct ? at % IO_ALIGN : 0, have = 0;
 	uint64_t want = file->direct ? (skip + n + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN : n;
 
+	assert(want <= sizeof(some->bytes));
 	while (have < skip + n) {
 		/* O_DIRECT goes on where a block begins; stopped within one, it is at the end of
 		 * the file. */
@@ -34,9 +37,10 @@ static bool read_plain(
 
 		if (got < 0 && errno == EINTR)
 			continue;
-		*error = got < 0 ? errno : EIO; /* EIO: it got shorter since */
+		int error = got < 0 ? errno : EIO; /* EIO: it got shorter since */
+
 		if (got <= 0 || from + (uint64_t)got <= have)
-			return false;
+			return reader_fault(fault, error, strerror(error));
 		have = from + (uint64_t)got;
 	}
 	memmove(some->bytes, some->bytes + skip, n);
@@ -44,34 +48,37 @@ static bool read_plain(
 }
 
 static bool read_some(const struct file *file, const struct reader_read *read, uint64_t done,
-	uint64_t n, struct some *some, int *error, char *why, size_t why_bytes)
+	uint64_t n, struct some *some, struct fault *fault)
 {
 	uint32_t width = read->dataset->token_bytes;
 	uint64_t token = read->token + done;
+	char why[LIMIT_TEXT_BYTES];
+	int error = EIO;
 
-	if (file->source && !file->straight)
-		return shard_read(file->source, token, n, some->bytes, error, why, why_bytes);
-	return read_plain(file, file->data_at + token * width, n * width, some, error);
+	if (file->plain)
+		return read_plain(file, file->data_at + token * width, n * width, some, fault);
+	return shard_read(file->shard, token, n, some->bytes, &error, why, sizeof(why)) ||
+	       reader_fault(fault, error, why);
 }
 
-bool recheck_read(const struct file *file, const struct reader_read *read, int *error, char *why,
-	size_t why_bytes)
+bool recheck_read(const struct file *file, const struct reader_read *read, struct fault *fault)
 {
 	const struct dataset *d = read->dataset;
 	uint32_t width = d->token_bytes;
+	char why[LIMIT_TEXT_BYTES];
 	struct some some;
 
+	assert(file->state == FILE_OPEN && (file->plain || file->shard));
 	for (uint64_t done = 0, n; done < read->tokens; done += n) {
 		n = read->tokens - done < SOME_BYTES / width ? read->tokens - done
 							     : SOME_BYTES / width;
-		if (!read_some(file, read, done, n, &some, error, why, why_bytes))
+		if (!read_some(file, read, done, n, &some, fault))
 			return false;
 		uint64_t i = vocab_first_refused(d, some.bytes, n);
 
 		if (i < n) {
-			*error = ERANGE;
-			return vocab_refuse(
-				d, read->token + done + i, some.bytes, i, why, why_bytes);
+			vocab_refuse(d, read->token + done + i, some.bytes, i, why, sizeof(why));
+			return reader_fault(fault, ERANGE, why);
 		}
 		memcpy((char *)read->to + done * width, some.bytes, n * width);
 	}

@@ -1,6 +1,7 @@
 #include "daemon/reader/share.h"
 #include "daemon/shard/frames.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 bool shares_init(struct shares *shares, unsigned count, struct frames *frames)
@@ -49,6 +50,7 @@ unsigned share_files_most(const struct shares *shares, const struct share *share
 	if (!share->slow)
 		return files - slow - (files - slow) / 4;
 
+	assert(slow >= share->files);
 	unsigned others = slow - share->files;
 
 	return others < quarter ? quarter - others : 0;
@@ -66,8 +68,9 @@ void share_tick(struct share *share, struct io_work *work, const struct file *fi
 {
 	if (!work->begun || ++work->ticks <= SHARE_TICKS || work->ticks <= share->hang.ticks)
 		return;
+	assert(file && file->users > 0);
 	share->hang = (struct reader_hang){
-		.ticks = work->ticks, .dataset = file->dataset, .shard = file->shard};
+		.ticks = work->ticks, .dataset = file->dataset, .shard = file->number};
 }
 
 void shares_ticked(struct shares *shares, const struct io_ops *ops, void *backend)

@@ -3,32 +3,43 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/uio.h>
+#include <sys/sysmacros.h>
 
-bool file_knows_nowait(int fd)
+struct stat stat_of(const struct statx *found)
 {
-	char byte;
-	struct iovec to = {.iov_base = &byte, .iov_len = 1};
-
-	/* EINVAL: O_DIRECT, and not aligned. */
-	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN || errno == EINVAL;
+	return (struct stat){
+		.st_dev = makedev(found->stx_dev_major, found->stx_dev_minor),
+		.st_ino = found->stx_ino,
+		.st_mode = found->stx_mode,
+		.st_nlink = found->stx_nlink,
+		.st_uid = found->stx_uid,
+		.st_gid = found->stx_gid,
+		.st_size = (off_t)found->stx_size,
+		.st_blksize = found->stx_blksize,
+		.st_blocks = (blkcnt_t)found->stx_blocks,
+		.st_mtim = {.tv_sec = found->stx_mtime.tv_sec, .tv_nsec = found->stx_mtime.tv_nsec},
+		.st_ctim = {.tv_sec = found->stx_ctime.tv_sec, .tv_nsec = found->stx_ctime.tv_nsec},
+	};
 }
 
-/* The file was compared with what was listed before it was sampled: it must still be that one. */
+/* The side file was compared with what was listed before it is sampled: it must still be that one.
+ */
 static bool side_begin(struct file *file, const struct shard_side *side)
 {
 	struct watch *w = &file->watch;
 	struct statx found;
 
-	if (statx(side->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) < 0)
-		return bytes_why(file->why, sizeof(file->why), "%s%s", side->what, strerror(errno));
+	assert(w->looks >= 1 && w->looks <= SHARD_SIDES);
+	if (statx(side->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) < 0) {
+		int error = errno;
+
+		return fault_errno(&file->fault, error, "", "%s%s", side->what, strerror(error));
+	}
 	struct stat st = stat_of(&found);
 
-	errno = 0;
 	if (bytes_id(&st) != side->id)
-		return bytes_why(file->why, sizeof(file->why),
+		return fault_set(&file->fault, FAULT_DATA, "",
 			"%sit was changed while the shard was opened", side->what);
 	look_begin(&w->look[w->looks++], side->fd, side->what, &found);
 	return true;
@@ -36,15 +47,17 @@ static bool side_begin(struct file *file, const struct shard_side *side)
 
 void watch_open(struct file *file)
 {
-	look_begin(&file->watch.look[0], file->fd, "", &file->opening.found);
+	assert(file->fd >= 0 && !file->watch.queued && !file->watch.in_flight);
+	look_begin(&file->watch.look[0], file->fd, "", &file->found);
 	file->watch.looks = 1;
 }
 
 bool watch_sides(struct file *file)
 {
 	struct shard_side side[SHARD_SIDES];
-	unsigned n = file->source ? shard_sides(file->source, side) : 0;
+	unsigned n = file->shard ? shard_sides(file->shard, side) : 0;
 
+	assert(n <= SHARD_SIDES);
 	file->watch.looks = 1;
 	for (unsigned i = 0; i < n; i++)
 		if (!side_begin(file, &side[i]))
@@ -59,13 +72,14 @@ void watch_begin(struct file *file)
 	w->look[0].direct = file->direct;
 	w->without_waiting = file->nowait;
 	for (unsigned i = 1; i < w->looks; i++)
-		w->without_waiting = w->without_waiting && file_knows_nowait(w->look[i].fd);
+		w->without_waiting = w->without_waiting && io_knows_nowait(w->look[i].fd);
 }
 
 void watch_add(struct watched *watched, struct file *file, uint64_t at)
 {
 	struct watch *w = &file->watch;
 
+	assert(file->users > 0);
 	if (w->queued || w->in_flight)
 		return;
 	w->queued = true;
@@ -81,23 +95,15 @@ struct file *watch_next(struct watched *watched)
 		return NULL;
 	STAILQ_REMOVE_HEAD(watched, watch.link);
 	file->watch.queued = false;
-	assert(STAILQ_EMPTY(&file->watch.held));
+	assert(STAILQ_EMPTY(&file->watch.held) && !STAILQ_EMPTY(&file->watch.ended));
 	STAILQ_CONCAT(&file->watch.held, &file->watch.ended);
 	return file;
 }
 
 /* ---- looking ---- */
 
-static void verdict(struct watch *w, enum look_result result, int error)
-{
-	w->fault = result == LOOK_FAILED    ? READER_ERRNO
-		   : result == LOOK_CHANGED ? READER_CHANGED
-					    : READER_OK;
-	w->error = result == LOOK_FAILED ? error : 0;
-}
-
-/* One more, before the look that makes it count. False: there is none yet, and to take it means to
- * wait. */
+/* Adds a sample before the look that makes it count. False: there is none yet, and to take one
+ * means to wait. */
 static bool add_sample(struct watch *w, unsigned i, bool wait)
 {
 	struct look *look = &w->look[i];
@@ -107,48 +113,50 @@ static bool add_sample(struct watch *w, unsigned i, bool wait)
 	if (look->direct && !wait) /* it would wait for the device; the first read left a sample */
 		return look->samples != 1 && look->taken > 0;
 	while (look->direct && look->taken < LOOK_SAMPLES)
-		if (look_sample(look, SIZE_MAX, true) != 0)
+		if (look_sample(look, SIZE_MAX, true) != LOOK_SAMPLED)
 			break;
-	/* Bytes that cannot be read now are left out: whoever wants them will be told. */
-	return look_sample(look, i == 0 && look->samples == 0 ? w->at : SIZE_MAX, wait) != EAGAIN ||
+	/* Bytes that cannot be read now are left out: whoever wants them will learn it. */
+	return look_sample(look, i == 0 && look->samples == 0 ? w->at : SIZE_MAX, wait) !=
+		       LOOK_MUST_WAIT ||
 	       look->samples > 0;
 }
 
 /* False: the ctime alone differs, and samples have to be compared; or there are none yet. */
-static bool look_quickly(struct watch *w)
+static bool look_quickly(struct file *file)
 {
+	struct watch *w = &file->watch;
 	enum look_result result = LOOK_SAME;
 	struct look_state now;
 
-	w->why[0] = 0;
+	file->fault.code = FAULT_NONE;
 	for (unsigned i = 0; i < w->looks && result == LOOK_SAME; i++) {
 		if (!add_sample(w, i, false))
 			return false;
-		result = look_again(&w->look[i], &now, w->why, sizeof(w->why));
+		result = look_again(&w->look[i], &now, &file->fault);
 	}
-	if (result == LOOK_TOUCHED)
-		return false;
-	verdict(w, result, errno);
-	return true;
+	assert((result == LOOK_FAULT) == (file->fault.code != FAULT_NONE));
+	return result != LOOK_TOUCHED;
 }
 
 /* In the pool. */
 static int64_t look_thoroughly(struct io_work *work)
 {
-	struct watch *w = &work->look->watch;
-	enum look_result result = LOOK_SAME;
+	struct file *file = watch_file(work);
+	struct watch *w = &file->watch;
 	struct look_state now;
 
-	w->why[0] = 0;
-	for (unsigned i = 0; i < w->looks && (result == LOOK_SAME || result == LOOK_TOUCHED); i++) {
+	file->fault.code = FAULT_NONE;
+	for (unsigned i = 0; i < w->looks; i++) {
 		add_sample(w, i, true);
-		result = look_again(&w->look[i], &now, w->why, sizeof(w->why));
-		if (result != LOOK_TOUCHED)
-			continue;
-		result = look_compare(&w->look[i], &now, w->why, sizeof(w->why));
-		w->touched = w->touched || result == LOOK_TOUCHED;
+		enum look_result result = look_again(&w->look[i], &now, &file->fault);
+
+		if (result == LOOK_TOUCHED) {
+			result = look_compare(&w->look[i], &now, &file->fault);
+			w->touched = w->touched || result == LOOK_TOUCHED;
+		}
+		if (result == LOOK_FAULT)
+			return -1;
 	}
-	verdict(w, result, errno);
 	return 0;
 }
 
@@ -156,17 +164,24 @@ bool watch_look(struct file *file)
 {
 	struct watch *w = &file->watch;
 
-	if (w->without_waiting && look_quickly(w))
+	assert(!w->queued && !w->in_flight && file->fd == w->look[0].fd);
+	if (w->without_waiting && look_quickly(file))
 		return true;
 	w->in_flight = true;
-	w->work = (struct io_work){.call = look_thoroughly, .look = file, .fd = file->fd};
+	w->work = (struct io_work){.call = look_thoroughly, .fd = file->fd};
 	return false;
+}
+
+struct file *watch_file(struct io_work *work)
+{
+	return (struct file *)((char *)work - offsetof(struct file, watch.work));
 }
 
 void watch_end(struct watched *watched, struct file *file)
 {
 	struct watch *w = &file->watch;
 
+	assert(STAILQ_EMPTY(&w->held));
 	w->in_flight = w->touched = false;
 	if (!STAILQ_EMPTY(&w->ended))
 		watch_add(watched, file, SIZE_MAX);

@@ -68,9 +68,6 @@ CIRCLES = [
 WRONG = """
 client/ctl/common/arguments.c → daemon/config/load.c
 client/ctl/common/ctl.h → daemon/catalog/catalog.h
-daemon/io/io.h → daemon/reader/look.h
-daemon/io/io.h → daemon/reader/reader.h
-daemon/io/pool.c → daemon/shard/shard.c
 """
 
 

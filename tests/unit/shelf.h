@@ -6,6 +6,7 @@
 #define TEST_SHELF_H
 
 #include "daemon/io/io.h"
+#include "daemon/reader/reader.h"
 #include "tests/unit/rng.h"
 
 #include <errno.h>
@@ -169,9 +170,8 @@ static inline struct reader_options options_of(const struct mode *mode, unsigned
 
 static inline bool uring_works(void)
 {
-	const char *what;
-	int error;
-	void *backend = uring_ops.open(4, &what, &error);
+	struct fault fault;
+	void *backend = uring_ops.open(4, &fault);
 
 	if (backend)
 		uring_ops.close(backend);
@@ -187,12 +187,13 @@ static inline void checker_use(struct checker *checker, struct reader *reader)
 
 static inline void checker_open(struct checker *checker, const struct mode *mode, unsigned files)
 {
-	char note[LIMIT_TEXT_BYTES], why[LIMIT_TEXT_BYTES] = "";
+	char note[LIMIT_TEXT_BYTES];
+	struct fault fault;
 	struct reader_options options = options_of(mode, files);
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
-	checker_use(checker, reader_open(&options, note, why, sizeof(why)));
+	checker_use(checker, reader_open(&options, note, sizeof(note), &fault));
 	assert_string_equal(
 		reader_name(checker->reader), mode->io == CONFIG_IO_URING ? "uring" : "pread");
 	assert_string_equal(note, "");
@@ -262,8 +263,7 @@ static inline void reap_right(struct checker *checker, const struct shelf *shelf
 
 	assert_true(n > 0);
 	for (unsigned i = 0; i < n; i++) {
-		assert_int_equal(done[i].error, 0);
-		assert_int_equal(done[i].fault, READER_OK);
+		assert_null(done[i].fault);
 		assert_right_bytes(checker, shelf, done[i].tag);
 	}
 }
@@ -308,27 +308,28 @@ static inline void assert_reads(struct checker *checker, const struct shelf *she
 {
 	struct reader_done done = read_once(checker, shelf, shard, 1, shelf->tokens[shard] - 1);
 
-	assert_int_equal(done.fault, READER_OK);
-	assert_string_equal(done.why, "");
+	assert_null(done.fault);
 	assert_right_bytes(checker, shelf, done.tag);
 }
 
-static inline void assert_replaced(
-	struct checker *checker, const struct shelf *shelf, uint64_t shard, const char *what)
+static inline void assert_fault(const struct reader_done *done, enum fault_code code, int error)
 {
-	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
-
-	assert_int_equal(done.fault, READER_REPLACED);
-	assert_memory_equal(done.why, what, strlen(what));
+	assert_non_null(done->fault);
+	assert_int_equal(done->fault->code, code);
+	assert_int_equal(done->fault->error, error);
+	assert_string_not_equal(done->fault->text, "");
+	assert_null(strchr(done->fault->text, '\n'));
 }
 
+/* It is not the file that was listed, or no longer: @what differs. */
 static inline void assert_changed(
 	struct checker *checker, const struct shelf *shelf, uint64_t shard, const char *what)
 {
 	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
 
-	assert_int_equal(done.fault, READER_CHANGED);
-	assert_memory_equal(done.why, what, strlen(what));
+	assert_fault(&done, FAULT_CHANGED, 0);
+	assert_false(done.fault->passing);
+	assert_non_null(strstr(done.fault->text, what));
 }
 
 static inline void assert_errno(
@@ -336,8 +337,11 @@ static inline void assert_errno(
 {
 	struct reader_done done = read_once(checker, shelf, shard, 0, 1);
 
-	assert_int_equal(done.fault, READER_ERRNO);
-	assert_int_equal(done.error, error);
+	assert_fault(&done,
+		error == ENFILE	   ? FAULT_DESCRIPTORS
+		: error == EBADMSG ? FAULT_DATA
+				   : FAULT_IO,
+		error);
 }
 
 static inline unsigned open_below(const char *root)

@@ -12,79 +12,85 @@ static struct injection {
 	/* What to do to the @nth work of its kind that comes back, and to those after it while
 	 * @times lasts.
 	 */
-	enum { FAULT_READ, FAULT_OPEN, FAULT_SHORT } kind;
+	enum { INJECT_READ, INJECT_OPEN, INJECT_SHORT } kind;
 	int error;
 	unsigned nth, times;
 	unsigned injected;
-} fault;
+} injection;
 
-static void *fault_open(unsigned works, const char **what, int *error)
+static void *injected_open(unsigned works, struct fault *fault)
 {
-	return fault.real->open(works, what, error);
+	return injection.real->open(works, fault);
 }
 
-static bool fault_hits(const struct io_work *work)
+/* Of all calls, only the opening of a file returns a descriptor. */
+static bool is_opening(const struct io_work *work)
 {
-	if (!!work->opening != (fault.kind == FAULT_OPEN) || work->result < 0)
+	return work->call && work->result > 0;
+}
+
+static bool is_hit(const struct io_work *work)
+{
+	if (work->result < 0 || (injection.kind == INJECT_OPEN ? !is_opening(work) : !!work->call))
 		return false;
-	if (fault.nth > 0 && fault.nth-- > 0)
+	if (injection.nth > 0 && injection.nth-- > 0)
 		return false;
-	if (fault.injected == fault.times)
+	if (injection.injected == injection.times)
 		return false;
-	fault.injected++;
+	injection.injected++;
 	return true;
 }
 
-static void fault_apply(struct io_work *work)
+static void inject_into(struct io_work *work)
 {
-	if (fault.kind == FAULT_SHORT) {
-		uint64_t unit = fault.direct ? 512 : 1;
+	if (injection.kind == INJECT_SHORT) {
+		uint64_t unit = injection.direct ? 512 : 1;
 
 		if ((uint64_t)work->result > unit)
 			work->result -= (int64_t)((uint64_t)work->result / 2 / unit * unit);
 		return;
 	}
-	if (work->opening)
+	if (is_opening(work))
 		close((int)work->result);
-	work->result = -fault.error;
+	work->result = -injection.error;
 }
 
-static unsigned fault_reap(
+static unsigned injected_reap(
 	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
-	unsigned n = fault.real->reap(backend, done, max, deadline_ns, kicked);
+	unsigned n = injection.real->reap(backend, done, max, deadline_ns, kicked);
 
 	for (unsigned i = 0; i < n; i++)
-		if (fault_hits(done[i]))
-			fault_apply(done[i]);
+		if (is_hit(done[i]))
+			inject_into(done[i]);
 	return n;
 }
 
-static struct io_ops fault_ops;
+static struct io_ops injected_ops;
 
-static void fault_checker(struct checker *checker, const struct mode *mode, unsigned files)
+static void checker_with_faults(struct checker *checker, const struct mode *mode, unsigned files)
 {
-	char why[LIMIT_TEXT_BYTES];
+	struct fault fault;
 	struct reader_options options = options_of(mode, files);
 
 	if (mode->io == CONFIG_IO_URING && !uring_works())
 		skip();
-	memset(&fault, 0, sizeof(fault));
-	fault.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
-	fault.direct = mode->direct;
-	fault_ops = *fault.real;
-	fault_ops.open = fault_open;
-	fault_ops.reap = fault_reap;
-	checker_use(checker, reader_open_with(&fault_ops, &options, why, sizeof(why)));
+	memset(&injection, 0, sizeof(injection));
+	injection.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
+	injection.direct = mode->direct;
+	injected_ops = *injection.real;
+	injected_ops.open = injected_open;
+	injected_ops.reap = injected_reap;
+	checker_use(checker, reader_open_with(&injected_ops, &options, &fault));
 }
 
 static void inject(int kind, int error, unsigned nth, unsigned times)
 {
-	fault.kind = kind;
-	fault.error = error;
-	fault.nth = nth;
-	fault.times = times;
-	fault.injected = 0;
+	injection.kind = kind;
+	injection.error = error;
+	injection.nth = nth;
+	injection.times = times;
+	injection.injected = 0;
 }
 
 /* A fault at the n-th operation, for every n: all bytes are right in the end. */
@@ -94,23 +100,23 @@ static void passing_faults(void **state)
 		int kind, error;
 		unsigned times;
 	} cases[] = {
-		{FAULT_READ, EINTR, 5},
-		{FAULT_READ, EAGAIN, 100},
-		{FAULT_READ, ESTALE, 1},
-		{FAULT_OPEN, EINTR, 3},
-		{FAULT_OPEN, ESTALE, 1},
-		{FAULT_SHORT, 0, 100},
+		{INJECT_READ, EINTR, 5},
+		{INJECT_READ, EAGAIN, 100},
+		{INJECT_READ, ESTALE, 1},
+		{INJECT_OPEN, EINTR, 3},
+		{INJECT_OPEN, ESTALE, 1},
+		{INJECT_SHORT, 0, 100},
 	};
 	struct shelf *shelf = shelf_new(4, 20000);
 	struct checker checker;
 
-	fault_checker(&checker, *state, 2);
+	checker_with_faults(&checker, *state, 2);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
 		for (unsigned nth = 0; nth < 40; nth += 3) {
 			inject(cases[c].kind, cases[c].error, nth, cases[c].times);
 			read_random(&checker, shelf, 100, 10000);
-			if (cases[c].kind != FAULT_OPEN || nth < 4)
-				assert_int_equal(fault.injected, cases[c].times);
+			if (cases[c].kind != INJECT_OPEN || nth < 4)
+				assert_int_equal(injection.injected, cases[c].times);
 		}
 	}
 	checker_close(&checker);
@@ -123,24 +129,24 @@ static void lasting_faults(void **state)
 	static const struct {
 		int kind, error;
 	} cases[] = {
-		{FAULT_READ, EIO},
-		{FAULT_READ, ESTALE},
-		{FAULT_READ, EAGAIN},
-		{FAULT_OPEN, EIO},
-		{FAULT_OPEN, EACCES},
-		{FAULT_OPEN, ESTALE},
-		{FAULT_OPEN, ENFILE},
+		{INJECT_READ, EIO},
+		{INJECT_READ, ESTALE},
+		{INJECT_READ, EAGAIN},
+		{INJECT_OPEN, EIO},
+		{INJECT_OPEN, EACCES},
+		{INJECT_OPEN, ESTALE},
+		{INJECT_OPEN, ENFILE},
 	};
 	struct shelf *shelf = shelf_new(2, 3000);
 	struct checker checker;
 
-	fault_checker(&checker, *state, 1);
+	checker_with_faults(&checker, *state, 1);
 	for (unsigned c = 0; c < COUNT(cases); c++) {
 		assert_reads(&checker, shelf, 1);
 		inject(cases[c].kind, cases[c].error, 0, 2000);
 		assert_errno(&checker, shelf, 0, cases[c].error);
-		assert_true(fault.injected > 0);
-		fault.times = fault.injected;
+		assert_true(injection.injected > 0);
+		injection.times = injection.injected;
 		assert_reads(&checker, shelf, 0);
 	}
 	checker_close(&checker);
@@ -155,15 +161,15 @@ static void direct_refused_at_the_read(void **state)
 	struct shelf *shelf = shelf_new(2, 20000);
 	struct checker checker;
 
-	fault_checker(&checker, mode, 2);
-	inject(FAULT_READ, EINVAL, 20, 1);
+	checker_with_faults(&checker, mode, 2);
+	inject(INJECT_READ, EINVAL, 20, 1);
 	if (mode->direct) {
 		read_random(&checker, shelf, 500, 3000);
-		assert_int_equal(fault.injected, 1);
+		assert_int_equal(injection.injected, 1);
 		assert_non_null(
 			strstr(reader_notes(checker.reader), "its file system refuses O_DIRECT"));
 	} else {
-		fault.nth = 0;
+		injection.nth = 0;
 		assert_errno(&checker, shelf, 0, EINVAL);
 		assert_string_equal(reader_notes(checker.reader), "");
 	}

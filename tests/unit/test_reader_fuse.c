@@ -389,7 +389,7 @@ static void estale_opens_again(void **state)
 	assert_reads(&checker, shelf, 0);
 	orders->newer_ns = 1;
 	orders->forgotten = orders->opens;
-	assert_replaced(&checker, shelf, 0, "mtime (ns) was ");
+	assert_changed(&checker, shelf, 0, "mtime (ns) was ");
 	checker_close(&checker);
 }
 
@@ -447,7 +447,7 @@ static void a_look_that_hangs_is_shared(void **state)
 	hold_no_more();
 	for (unsigned i = 0; i < 21; i++) {
 		assert_int_equal(checker_reap(&checker, &done, 1, 10000), 1);
-		assert_int_equal(done.fault, READER_CHANGED);
+		assert_fault(&done, FAULT_CHANGED, 0);
 	}
 	checker_close(&checker);
 }
@@ -467,8 +467,7 @@ static void the_server_dies(void **state)
 	wait_held(1);
 	kill(mounted.process, SIGKILL);
 	assert_int_equal(checker_reap(&checker, &done, 1, 10000), 1);
-	assert_int_equal(done.fault, READER_ERRNO);
-	assert_int_equal(done.error, ECONNABORTED);
+	assert_fault(&done, FAULT_IO, ECONNABORTED);
 	checker_close(&checker);
 }
 

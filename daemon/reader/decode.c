@@ -1,0 +1,69 @@
+#include "daemon/reader/decode.h"
+
+#include "daemon/reader/annotations.h"
+#include "daemon/reader/recheck.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static struct read *read_of(struct io_work *work)
+{
+	return (struct read *)((char *)work - offsetof(struct read, work));
+}
+
+bool decode_needs_files(const struct read *read)
+{
+	return annotations_in_files(read->window.dataset, read->file->shard);
+}
+
+bool decode_try(struct read *read)
+{
+	const struct reader_read *window = &read->window;
+
+	assert(read->file->shard && read->file->nowait);
+	return shard_try(read->file->shard, read->place, window->tokens, window->to) &&
+	       recheck_passes(window);
+}
+
+bool decode_annotations(struct read *read)
+{
+	const struct reader_read *window = &read->window;
+
+	return annotations_write(window->dataset, read->file->shard, window->token, window->tokens,
+		window->to, &window->annotations, &read->fault);
+}
+
+static bool read_tokens(struct read *read)
+{
+	const struct reader_read *window = &read->window;
+	char why[LIMIT_TEXT_BYTES];
+	int error = EIO;
+
+	return shard_read(read->file->shard, window->token, window->tokens, window->to, &error, why,
+		       sizeof(why)) ||
+	       reader_fault(&read->fault, error, why);
+}
+
+static bool check(struct read *read)
+{
+	return (recheck_passes(&read->window) ||
+		       recheck_read(read->file, &read->window, &read->fault)) &&
+	       decode_annotations(read);
+}
+
+int64_t decode_check(struct io_work *work)
+{
+	struct read *read = read_of(work);
+
+	assert(read->state == READ_DECODING && read->fault.code == FAULT_NONE);
+	return check(read) ? 0 : -1;
+}
+
+int64_t decode_read(struct io_work *work)
+{
+	struct read *read = read_of(work);
+
+	assert(read->state == READ_DECODING && read->fault.code == FAULT_NONE);
+	assert(read->file->shard && !read->file->plain);
+	return read_tokens(read) && check(read) ? 0 : -1;
+}

@@ -1,0 +1,122 @@
+#include "daemon/reader/end.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+/* Errors that may pass by themselves. All others stop the stream. */
+static bool passes(int error)
+{
+	return error == EIO || error == EAGAIN || error == EINTR || error == ENOMEM ||
+	       error == ESTALE || error == ETIMEDOUT;
+}
+
+/*
+ * An NFS server that forgot the file may still know the path, and whether that leads to the same
+ * file shows when it is opened again.
+ */
+static bool begins_again(struct read *read)
+{
+	if (read->fault.error != ESTALE || read->fault.code == FAULT_CHANGED || read->reopened)
+		return false;
+	read->reopened = true;
+	read->fault.code = FAULT_NONE;
+	return true;
+}
+
+void read_finish(struct reader *reader, struct read *read)
+{
+	struct fault *fault = &read->fault;
+
+	assert(!read->file);
+	if (fault->code != FAULT_NONE && begins_again(read)) {
+		read_push(read, READ_AGAIN, &reader->again);
+		return;
+	}
+	if (fault->code != FAULT_NONE)
+		fault->passing = fault->code != FAULT_CHANGED && passes(fault->error);
+	read_push(read, READ_DONE, &reader->finished);
+}
+
+static void read_leave(struct reader *reader, struct read *read)
+{
+	files_put(&reader->files, read->file);
+	read->file = NULL;
+}
+
+void read_fail(struct reader *reader, struct read *read)
+{
+	assert(read->fault.code != FAULT_NONE);
+	read_leave(reader, read);
+	read_finish(reader, read);
+}
+
+void read_hold(struct reader *reader, struct read *read)
+{
+	struct file *file = read->file;
+
+	/* Staging is nobody else's, so its bytes are as they were read. */
+	if (file->plain && read->staged && !file->watch.in_flight)
+		look_keep(&file->watch.look[0], read->start, read->staging, read->have);
+	read_push(read, READ_ENDED, &file->watch.ended);
+	watch_add(&reader->watched, file, file->plain ? read->start + read->skip : SIZE_MAX);
+}
+
+/* ---- looking ---- */
+
+static void reader_warn(struct reader *reader, const struct file *file)
+{
+	if (reader->warnings++ > 0)
+		return;
+	snprintf(reader->warning, sizeof(reader->warning),
+		"%.800s: its ctime changed while it was open (mode, owner, links or name), the "
+		"sampled bytes did not: going on",
+		file->path);
+}
+
+/* The look's outcome is in file->fault. */
+static void file_looked(struct reader *reader, struct file *file)
+{
+	struct reads held = STAILQ_HEAD_INITIALIZER(held);
+	bool same = file->fault.code == FAULT_NONE;
+	struct read *read;
+
+	STAILQ_CONCAT(&held, &file->watch.held);
+	/* A file that changed stays known: opened anew it might pass for the one that was listed.
+	 */
+	if (!same && file->fault.code != FAULT_CHANGED)
+		files_forget(file);
+	if (same && file->watch.touched)
+		reader_warn(reader, file);
+	watch_end(&reader->watched, file);
+	while ((read = reads_take(&held))) {
+		if (!same)
+			read->fault = file->fault;
+		read_leave(reader, read);
+		read_finish(reader, read);
+	}
+}
+
+static void look_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+
+	file_looked(reader, watch_file(work));
+}
+
+bool reader_look(struct reader *reader)
+{
+	bool submitted = false;
+	struct file *file;
+
+	while ((file = watch_next(&reader->watched))) {
+		if (watch_look(file)) {
+			file_looked(reader, file);
+			continue;
+		}
+		file->watch.work.done = look_done;
+		reader_submit(reader, &file->watch.work, file->share);
+		submitted = true;
+	}
+	return submitted;
+}

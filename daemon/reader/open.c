@@ -1,0 +1,273 @@
+#include "daemon/reader/open.h"
+
+#include "daemon/catalog/dataset_shard.h"
+#include "daemon/reader/annotations.h"
+#include "daemon/reader/end.h"
+#include "daemon/reader/read.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct file *file_of(struct io_work *work)
+{
+	return (struct file *)((char *)work - offsetof(struct file, work));
+}
+
+/* Its index is no longer held; what it was is returned. */
+static struct shard *shard_leaves(struct reader *reader, struct shard *shard)
+{
+	if (!shard)
+		return NULL;
+	assert(reader->indexes_bytes >= shard->facts.index_bytes);
+	reader->indexes_bytes -= shard->facts.index_bytes;
+	return shard;
+}
+
+/* Short of descriptors, the table shrinks before a stream fails. */
+static void take_descriptor(struct reader *reader, struct file *file)
+{
+	struct file_before *before = &file->before;
+
+	before->fd = files_rob(&reader->files, &before->shard);
+	shard_leaves(reader, before->shard);
+}
+
+/* ---- the outcome ---- */
+
+/* Nobody finds the file any more, and all who wait for it learn file->fault. */
+static void file_fail(struct reader *reader, struct file *file)
+{
+	struct reads waiting = STAILQ_HEAD_INITIALIZER(waiting);
+	struct read *read;
+
+	assert(file->fault.code != FAULT_NONE && !file->shard);
+	files_forget(file);
+	file->state = FILE_CLOSED;
+	STAILQ_CONCAT(&waiting, &file->waiting);
+	while ((read = reads_take(&waiting))) {
+		read->fault = file->fault;
+		read_fail(reader, read);
+	}
+}
+
+/* A shard that turned out to be plain only now can be read with O_DIRECT as well. */
+static void file_go_direct(struct reader *reader, struct file *file)
+{
+	file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
+	if (!file->direct)
+		reader_note_buffered(reader, file);
+}
+
+static void file_ready(struct reader *reader, struct file *file)
+{
+	struct read *read;
+
+	/* NONBLOCK was meant for the open. */
+	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+	/* Windows in random order: read what is asked for, and nothing around it. */
+	if (file->dataset->config->shuffle == ORDER_GLOBAL)
+		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
+	file->nowait = io_knows_nowait(file->fd);
+	watch_begin(file);
+	file->state = FILE_OPEN;
+	while ((read = reads_take(&file->waiting)))
+		read_start(reader, read);
+}
+
+/* ---- the shard, where a descriptor is not enough ---- */
+
+static void shard_done(void *owner, struct io_work *work);
+
+/* In the pool. */
+static void close_before(struct file *file)
+{
+	struct file_before *before = &file->before;
+
+	shard_close(before->shard);
+	if (before->fd >= 0)
+		close(before->fd);
+	*before = (struct file_before){.fd = -1};
+}
+
+/* In the pool. False: file->fault. */
+static bool shard_make(struct file *file)
+{
+	char why[LIMIT_TEXT_BYTES];
+	struct shard *shard = dataset_open_shard(
+		file->dataset, file->number, file->path, file->fd, file->frames, why, sizeof(why));
+
+	if (!shard)
+		return reader_fault(&file->fault, errno ? errno : EBADMSG, why);
+	file->plain = shard->facts.plain;
+	if (file->plain)
+		file->data_at = shard->facts.data_at;
+	/* It may turn out to be plain only once its index was looked through. Then that is not
+	 * kept, except for annotations. */
+	if (file->plain && !annotations_in_files(file->dataset, shard)) {
+		shard_close(shard);
+		shard = NULL;
+	}
+	file->shard = shard;
+	if (watch_sides(file))
+		return true;
+	shard_close(shard);
+	file->shard = NULL;
+	return false;
+}
+
+/* In the pool. */
+static int64_t shard_call(struct io_work *work)
+{
+	struct file *file = file_of(work);
+
+	close_before(file);
+	for (struct shard *stripped; (stripped = file->stripped);) {
+		file->stripped = stripped->next;
+		shard_close(stripped);
+	}
+	return shard_make(file) ? 0 : -1;
+}
+
+static void shard_begin(struct reader *reader, struct file *file)
+{
+	/* Neither a single large index nor many openings at once must cost all others their place.
+	 */
+	uint64_t most = reader->indexes_most / 4 - reader->reserved;
+	struct shard *stripped;
+
+	assert(reader->reserved <= reader->indexes_most / 4 && file->reserved == 0);
+	file->reserved = reader->index_largest < most ? reader->index_largest : most;
+	reader->reserved += file->reserved;
+	reader->indexes_bytes += file->reserved;
+	while (reader->indexes_bytes > reader->indexes_most &&
+		(stripped = shard_leaves(reader, files_strip(&reader->files)))) {
+		stripped->next = file->stripped;
+		file->stripped = stripped;
+	}
+	file->frames = file->share->frames;
+	file->fault.code = FAULT_NONE;
+	file->work.call = shard_call;
+	file->work.done = shard_done;
+	reader_submit(reader, &file->work, file->share);
+}
+
+static void shard_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+	struct file *file = file_of(work);
+	int error = work->result < 0 ? file->fault.error : 0;
+
+	assert((work->result < 0) == (file->fault.code != FAULT_NONE));
+	reader->reserved -= file->reserved;
+	reader->indexes_bytes -= file->reserved;
+	file->reserved = 0;
+	if (work->result == 0) {
+		uint64_t bytes = file->shard ? file->shard->facts.index_bytes : 0;
+
+		reader->indexes_bytes += bytes;
+		reader->index_largest =
+			bytes > reader->index_largest ? bytes : reader->index_largest;
+		if (reader->direct && file->plain)
+			file_go_direct(reader, file);
+		file_ready(reader, file);
+		return;
+	}
+	if (error == EMFILE || error == ENFILE) /* of its side files */
+		take_descriptor(reader, file);
+	if (file->before.fd >= 0)
+		shard_begin(reader, file);
+	else
+		file_fail(reader, file);
+}
+
+/* ---- the descriptor ---- */
+
+static void open_done(void *owner, struct io_work *work);
+
+/* In the pool. */
+static int64_t open_call(struct io_work *work)
+{
+	struct file *file = file_of(work);
+
+	close_before(file);
+	return io_open(file->path, file->flags, &file->found);
+}
+
+static void open_begin(struct reader *reader, struct file *file)
+{
+	file->work.call = open_call;
+	file->work.done = open_done;
+	reader_submit(reader, &file->work, file->share);
+}
+
+static void open_refused(struct reader *reader, struct file *file, int error)
+{
+	if (error == EINVAL && file->direct) {
+		reader_note_buffered(reader, file);
+		file->flags &= ~O_DIRECT;
+		open_begin(reader, file);
+		return;
+	}
+	if (error == EMFILE || error == ENFILE)
+		take_descriptor(reader, file);
+	if (file->before.fd >= 0 || may_repeat(error, &file->tries)) {
+		open_begin(reader, file);
+		return;
+	}
+	fault_errno(&file->fault, error, "", "%s", strerror(error));
+	file_fail(reader, file);
+}
+
+static void open_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+	struct file *file = file_of(work);
+
+	assert(file->state == FILE_OPENING && file->fd == -1);
+	if (work->result < 0) {
+		open_refused(reader, file, (int)-work->result);
+		return;
+	}
+	file->fd = (int)work->result;
+	watch_open(file);
+
+	struct stat st = stat_of(&file->found);
+	char why[LIMIT_TEXT_BYTES / 2];
+
+	if (!dataset_same_shard(file->dataset, file->number, &st, why, sizeof(why))) {
+		fault_set(&file->fault, FAULT_CHANGED, "",
+			"not the file that was there when tokend started (restore it, or restart "
+			"tokend): %s",
+			why);
+		file_fail(reader, file);
+	} else if (file->plain) {
+		file_ready(reader, file);
+	} else {
+		shard_begin(reader, file);
+	}
+}
+
+void file_begin(struct reader *reader, struct file *file)
+{
+	assert(file->state == FILE_CLOSED && file->known && file->before.fd < 0);
+	file->state = FILE_OPENING;
+	file->tries = 0;
+	dataset_shard_path(file->dataset, file->number, file->path, PATH_MAX);
+	/* Otherwise its contents are looked through before any of them is read, in whatever way. */
+	file->plain = dataset_is_plain(file->dataset, file->number) && !file->dataset->marked;
+	file->direct = reader->direct && file->plain;
+	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a
+	 * writer. */
+	file->flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
+	file->data_at = dataset_data_at(file->dataset, file->number);
+	/* What the entry's former owner left is closed before. */
+	file->before =
+		(struct file_before){.shard = shard_leaves(reader, file->shard), .fd = file->fd};
+	file->shard = NULL;
+	file->fd = -1;
+	open_begin(reader, file);
+}

@@ -1,0 +1,229 @@
+/*
+ * How a byte gets from an open file to the slot.
+ *
+ * Plain shards: the backend reads the window's bytes straight into the slot (READING); short reads
+ * are continued until all is there. With O_DIRECT it reads whole blocks into staging, and the
+ * window is copied from there.
+ *
+ * Other shards: the data thread first finds where all queued windows begin (FOUND), then decodes
+ * those that are in memory, into the slot. All others go to a thread of the pool (DECODING), and so
+ * do reads with tokens that may not be served, or with annotations from files.
+ *
+ * Then the read is held until its file was looked at (end.h).
+ */
+#include "daemon/reader/read.h"
+
+#include "daemon/reader/decode.h"
+#include "daemon/reader/end.h"
+#include "daemon/reader/recheck.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+enum { SECTOR = 512 };
+
+static struct read *read_of(struct io_work *work)
+{
+	return (struct read *)((char *)work - offsetof(struct read, work));
+}
+
+uint64_t window_bytes(const struct reader_read *window)
+{
+	return window->tokens * window->dataset->token_bytes;
+}
+
+/* ---- in the pool ---- */
+
+static void decode_done(void *owner, struct io_work *work);
+
+static void decode_start(
+	struct reader *reader, struct read *read, int64_t (*call)(struct io_work *work))
+{
+	read_move(read, READ_DECODING);
+	read->work = (struct io_work){.call = call, .done = decode_done, .fd = read->file->fd};
+	reader_submit(reader, &read->work, share_of(reader, read));
+}
+
+/* Faults of the contents are held as well: whether it was the shard, the look will say. */
+static void read_failed(struct reader *reader, struct read *read)
+{
+	const struct fault *fault = &read->fault;
+
+	if (fault->code == FAULT_DATA) {
+		read_hold(reader, read);
+		return;
+	}
+	if (fault->error == ESTALE)
+		files_forget(read->file);
+	read_fail(reader, read);
+}
+
+static void decode_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+	struct read *read = read_of(work);
+
+	if (work->result == 0) {
+		assert(read->fault.code == FAULT_NONE);
+		read_hold(reader, read);
+	} else if (may_repeat(read->fault.error, &read->tries)) {
+		read->fault.code = FAULT_NONE;
+		read_move(read, READ_DECODING);
+		reader_submit(reader, work, share_of(reader, read));
+	} else {
+		read_failed(reader, read);
+	}
+}
+
+/* ---- by the data thread ---- */
+
+/* The tokens are there, and annotations come from them alone. */
+static void read_annotate(struct reader *reader, struct read *read)
+{
+	if (decode_annotations(read))
+		read_hold(reader, read);
+	else
+		read_fail(reader, read);
+}
+
+void reader_try_found(struct reader *reader)
+{
+	struct read *read;
+
+	/* A system call between two of them would keep their waits for memory apart. */
+	while ((read = reads_take(&reader->found))) {
+		if (decode_try(read)) {
+			read_annotate(reader, read);
+			continue;
+		}
+		read->tries = 0;
+		decode_start(reader, read, decode_read);
+	}
+}
+
+/* ---- bytes of plain shards ---- */
+
+static void transfer_done(void *owner, struct io_work *work);
+
+/* As `have` counts: where the window ends. */
+static uint64_t window_end(const struct read *read)
+{
+	return read->skip + window_bytes(&read->window);
+}
+
+/*
+ * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: if that was
+ * the end of the file, it gets no further; if it was a bad sector, it learns the error.
+ */
+static void transfer_continue(struct reader *reader, struct read *read)
+{
+	char *to = read->staged ? read->staging : read->window.to;
+	uint64_t from = read->have, end = window_end(read);
+
+	assert(from < end);
+	if (read->staged) {
+		from = from / SECTOR * SECTOR;
+		end = (end + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN;
+		assert(end <= staging_each(true, reader->largest_window_bytes));
+	}
+	read_move(read, READ_READING);
+	read->work = (struct io_work){
+		.done = transfer_done,
+		.fd = read->file->fd,
+		.nowait = read->file->nowait,
+		.direct = read->staged,
+		.to = to + from,
+		.bytes = end - from,
+		.at = read->start + from,
+	};
+	reader_submit(reader, &read->work, share_of(reader, read));
+}
+
+static void transfer_start(struct reader *reader, struct read *read)
+{
+	const struct reader_read *window = &read->window;
+
+	read->start = read->file->data_at + window->token * window->dataset->token_bytes;
+	read->staged = read->file->direct;
+	read->skip = read->staged ? read->start % IO_ALIGN : 0;
+	read->start -= read->skip;
+	read->have = 0;
+	read->tries = 0;
+	transfer_continue(reader, read);
+}
+
+static void transfer_failed(struct reader *reader, struct read *read, int error)
+{
+	struct file *file = read->file;
+
+	if (may_repeat(error, &read->tries)) {
+		transfer_continue(reader, read);
+		return;
+	}
+	if (error == EINVAL && read->staged) {
+		/* Accepted at open, refused now: this file system wants a coarser alignment. */
+		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
+		reader_note_buffered(reader, file);
+		transfer_start(reader, read);
+		return;
+	}
+	reader_fault(&read->fault, error, strerror(error));
+	read_failed(reader, read);
+}
+
+static void transfer_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+	struct read *read = read_of(work);
+	uint64_t had = read->have, end = window_end(read);
+
+	if (work->result < 0) {
+		transfer_failed(reader, read, (int)-work->result);
+		return;
+	}
+	assert((uint64_t)work->result <= work->bytes);
+	read->have = work->at - read->start + (uint64_t)work->result;
+	read->tries = 0;
+	if (read->have < end && read->have > had) {
+		transfer_continue(reader, read);
+		return;
+	}
+	if (read->have < end) {
+		fault_set(&read->fault, FAULT_DATA, "",
+			"the file ends before that, it was truncated: restore it, then attach at "
+			"the cursor");
+		read_hold(reader, read);
+		return;
+	}
+	if (read->staged)
+		memcpy(read->window.to, read->staging + read->skip, end - read->skip);
+	if (read->file->shard || !recheck_passes(&read->window)) {
+		read->tries = 0;
+		decode_start(reader, read, decode_check);
+	} else {
+		read_annotate(reader, read);
+	}
+}
+
+/* ---- both ---- */
+
+void read_start(struct reader *reader, struct read *read)
+{
+	const struct file *file = read->file;
+
+	assert(file->state == FILE_OPEN && file->fd >= 0);
+	if (file->plain) {
+		transfer_start(reader, read);
+		return;
+	}
+	read->staged = false;
+	read->tries = 0;
+	if (file->nowait && !decode_needs_files(read)) {
+		read->place = shard_find(file->shard, read->window.token);
+		read_push(read, READ_FOUND, &reader->found);
+	} else {
+		decode_start(reader, read, decode_read);
+	}
+}
