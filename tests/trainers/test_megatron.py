@@ -64,6 +64,12 @@ with Megatron("mcore.py") as job:
     job.train(2, 15)
     job.prove(steps=15, resumed=[5, 10])
 
+with Megatron("mcore.py", check=job.check) as job:  # most processes read nothing, and leave, too
+    job.train(2, 1000, hold=7, then=job.edit_and_drain)
+    step = job.drained()
+    job.train(1, step + 3)
+    job.prove(steps=step + 3, resumed=[step])
+
 
 def batches(job):
     """What is in them, against the tokens themselves."""

@@ -48,7 +48,7 @@ with Olmo("olmo.py", check=job.check, discards=True) as job:
     job.start(1, step + 3)
     job.prove(steps=step + 3, resumed=[step])
 
-IMPORT = "from tokend.olmo import"
+IMPORT = "from tokend.integrations.olmo import"
 for name, then, option, imported in (
     (
         "tensor",

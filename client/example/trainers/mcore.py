@@ -4,6 +4,7 @@ schedules, saved every 5 steps.
 Started again, with other numbers too, it goes on where it was.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
-from tokend.megatron import TokendIterator
+from tokend.integrations.megatron import TokendControl, TokendIterator
 
 SEQ, VOCAB, MICRO, GLOBAL = 32, 2048, 2, 8
 
@@ -91,6 +92,7 @@ def main(steps, tp, pp, chunks):
         optimizer.load_state_dict(loaded["optimizer"])
         done, start = loaded["step"], loaded["data"]
     iterators = [TokendIterator("train", MICRO, start=start) for _ in model]
+    control = TokendControl(iterators)
     train = get_forward_backward_func()
     count = GLOBAL // MICRO // parallel_state.get_data_parallel_world_size()
     for step in range(done + 1, steps + 1):
@@ -111,18 +113,24 @@ def main(steps, tp, pp, chunks):
             print(
                 f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True
             )
-        if step % 5 == 0:
+        request = control()  # an operator's, with tokctl
+        if step % 5 == 0 or (request and request.save):
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)
-            first = (
-                torch.distributed.get_rank() == 0
-            )  # its part of what is not sharded is what is saved
+            # What is not sharded is saved by the first process, which reads.
+            first = torch.distributed.get_rank() == 0
             dist_checkpointing.save(
                 state() | {"step": step, "data": iterators[0].save_state() if first else None},
                 f"checkpoint/{step:08}",
             )
-    torch.distributed.barrier()  # gloo may else hang behind the gathers of a save
-    torch.distributed.destroy_process_group()
+            if request:
+                request.done(f"checkpoint of step {step}")
+        if control.should_stop:
+            break
 
 
 if __name__ == "__main__":  # saving starts processes, which import this
     main(*map(int, sys.argv[1:]))
+    parallel_state.destroy_model_parallel()  # it holds process groups, as the model did
+    gc.collect()
+    # waits for gloo's threads, otherwise they may abort a process that ends right after a save
+    torch.distributed.destroy_process_group()

@@ -15,7 +15,7 @@ from olmo_core.train import (
 )
 from olmo_core.train.callbacks import CheckpointerCallback
 from olmo_core.train.train_module import TransformerDataParallelConfig, TransformerTrainModuleConfig
-from tokend.olmo import TokendCallback, TokendDataLoader
+from tokend.integrations.olmo import TokendCallback, TokendDataLoader
 
 SEQ = 32
 prepare_training_environment(seed=0, backend="gloo", shared_filesystem=True)

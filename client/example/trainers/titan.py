@@ -4,7 +4,7 @@ number of processes: it goes on.
 
 from dataclasses import replace
 
-from tokend.torchtitan import TokendDataLoader, TokendTrainer
+from tokend.integrations.torchtitan import TokendDataLoader, TokendTrainer
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 

@@ -46,5 +46,5 @@ for step, batch in zip(range(done + 1, 16), data):
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
 del model, compiled, optimizer  # DDP holds the process group
 gc.collect()
-# waits for gloo's threads, which may else abort a process that ends right behind a save
+# waits for gloo's threads, otherwise they may abort a process that ends right after a save
 dist.destroy_process_group()

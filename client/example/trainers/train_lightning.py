@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from tokend.lightning import TokendCallback, TokendData
+from tokend.integrations.lightning import TokendCallback, TokendData
 
 
 class Module(L.LightningModule):

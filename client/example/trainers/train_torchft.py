@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 
 import torch
-from tokend.torchft import TokendReplica
+from tokend.integrations.torchft import TokendReplica
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 torch.manual_seed(0)

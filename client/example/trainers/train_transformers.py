@@ -5,7 +5,7 @@ again, on any number, it goes on.
 import os
 
 from tokend import Loader
-from tokend.transformers import TokendCallback, TokendTrainer
+from tokend.integrations.transformers import TokendCallback, TokendTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 

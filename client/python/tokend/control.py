@@ -107,8 +107,31 @@ class Request:
         return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
 
 
+class Bystander:
+    """What Control asks of a client, in a process of the job that reads nothing."""
+
+    DAEMON = 0  # no process that reads has this number
+
+    def attend(self):
+        pass
+
+    def request_number(self):
+        return 0
+
+    def position(self):
+        return 0
+
+    taken = fingerprint = position
+
+    def obey(self, kind, args):
+        return 0
+
+    def undo(self):
+        pass
+
+
 class Control:
-    """@daemon: a number that is equal for processes with one daemon."""
+    """@daemon: a number that is equal for processes with one daemon; a Bystander's is DAEMON."""
 
     def __init__(self, client: Any, group: Any, daemon: int) -> None:
         self.client, self.group, self.daemon = client, group, daemon
@@ -271,7 +294,8 @@ class Control:
             self._handled = shown
         if error or not number:
             return None
-        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self.daemon)
+        reads = [i for i, row in enumerate(table) if row[1] != Bystander.DAEMON]
+        writes = group.index == next((i for i in reads if table[i][1] == self.daemon), None)
         request = Request(self, number, kind, args, shown == number, writes)
         if any(row[2] for row in table):
             request.error = (
@@ -279,40 +303,40 @@ class Control:
                 "when the others were not of their group"
             )
         else:
-            request.error = self._apart(table)
+            request.error = self._apart(table, reads)
         if request.error is None:
-            request.acts_from, request.error = self._together(kind, args)
+            request.acts_from, request.error = self._together(kind, args, reads)
         return self._carried_out(request)
 
     @staticmethod
-    def _apart(table):
-        for i, row in enumerate(table):
-            for field, here, first in zip(PLACE, row[3:], table[0][3:], strict=True):
+    def _apart(table, reads):
+        for i in reads:
+            for field, here, first in zip(PLACE, table[i][3:], table[reads[0]][3:], strict=True):
                 if here != first:
                     return (
-                        f"{field}: {here} at process {i}, {first} at process 0: the ranks are not "
-                        "at one place, "
+                        f"{field}: {here} at process {i}, {first} at process {reads[0]}: the ranks "
+                        "are not at one place, "
                         "all of them must call control() equally often and at the same step"
                     )
         return None
 
-    def _together(self, kind, args):
+    def _together(self, kind, args, reads):
         """Carries it out on all or on none: (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
         table = group.gather([error is None, client.fingerprint(), acts_from or 0])
-        failed = [i for i, row in enumerate(table) if not row[0]]
-        differ = [i for i, row in enumerate(table) if row != table[0]]
+        failed = [i for i in reads if not table[i][0]]
+        differ = [i for i in reads if table[i] != table[reads[0]]]
         if not failed and not differ:
-            return acts_from, None
+            return table[reads[0]][2], None
         first = failed[0] if failed else differ[0]
         why = group.share(
             error
-            or "its edit of the cursor gave another one than process 0's: "
+            or f"its edit of the cursor gave another one than process {reads[0]}'s: "
             "do the daemons' configs differ?",
             first,
         )
-        if len(failed) < group.size:
+        if len(failed) < len(reads):
             why = f"process {first} of {group.size}: {why}"
             if error is None and kind in EDITS:
                 client.undo()

@@ -341,7 +341,7 @@ class Loader(Positioned, Generic[B]):
                 errors="surrogateescape"
             )
         )
-        self._control = Control(self._client, together, daemon)
+        self._control = Control(self._client, together, daemon | 1 << 32)
         self._alone = (
             group is not None or max(self._world, groups.processes()) == 1
         )  # if there is no `together`

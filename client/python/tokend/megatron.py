@@ -1,5 +1,5 @@
 """The old name of tokend.integrations.megatron."""
 
-from .integrations.megatron import TokendIterator
+from .integrations.megatron import TokendControl, TokendIterator
 
-__all__ = ["TokendIterator"]
+__all__ = ["TokendControl", "TokendIterator"]

@@ -23,7 +23,9 @@ from typing import Any
 
 import torch
 
-from tokend import Cursor, Loader
+from tokend import Cursor, Loader, Request
+from tokend import group as groups
+from tokend.control import Bystander, Control
 
 IGNORE = -100
 
@@ -226,3 +228,43 @@ class TokendIterator:
                 1
             )
         return batch
+
+
+class TokendControl:
+    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale).
+
+        control = TokendControl(iterators)
+        for step in …:
+            train(data_iterator=iterators, …)
+            optimizer.step()
+            request = control()
+            if request and request.save:
+                save(…), request.done()
+            if control.should_stop:
+                break
+
+    All processes of the job make one, and all call it after every step, outside of the pipeline
+    schedule: those that read nothing save and stop with the others. A process reads through one of
+    its iterators at most.
+    """
+
+    def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
+        self._iterators = iterators if isinstance(iterators, list) else [iterators]
+        together = groups.over(groups.of_all())
+        self._control = Control(Bystander(), together, Bystander.DAEMON)
+
+    def __call__(self) -> Request | None:
+        """As tokend.Loader.control()."""
+        control = self._control
+        loader = next((i._loader for i in self._iterators if i._loader is not None), None)
+        if loader is not None and control.client is not loader._client:
+            control.client, control.daemon = loader._client, loader._control.daemon
+        request = control.step()
+        if request is not None and loader is not None:
+            loader._measure()
+        return request
+
+    @property
+    def should_stop(self) -> bool:
+        """An operator asked this job to leave (drain, rescale), and the call has returned that."""
+        return self._control.stopping
