@@ -4,14 +4,12 @@
  * session's answer comes back. Until a rank has fetched the request it can be taken back, and is,
  * when time is up or we are interrupted.
  */
+#include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/config/config.h"
-#include "proto/cursor.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -25,40 +23,7 @@
 enum {
 	TIMEOUT_S = 60,
 	TIMEOUT_MOST_S = 1000000,
-	NAMED = 8,   /* ranks in one line */
-	LISTED = 16, /* ranks of a new world, or the first and last few of more: */
-	LISTED_EDGE = 4,
 };
-
-struct answer {
-	uint64_t rank, peer, pid, world, micro_batch;
-	char host[LIMIT_NAME_BYTES + 1];
-	enum wire_outcome outcome; /* 0: only known from status */
-	bool same;
-	char text[LIMIT_TEXT_BYTES + 1];
-};
-
-struct request {
-	const char *kind, *stream, *run, *tag; /* NULL: not given */
-	bool json;
-	uint64_t timeout_s, world, micro_batch; /* micro_batch 0: as it is */
-	char args[WIRE_ARGS_BYTES];
-	size_t args_length;
-
-	int fd, signals;
-	char *socket;
-	struct packet packet;
-	struct ctl_out out;
-	uint64_t number, sessions, waiting;
-	char asked_run[LIMIT_NAME_BYTES + 1];
-	struct answer *answer;
-	size_t answers;
-	struct cursor cursor; /* of the first that was done */
-	bool has_cursor, has_acts_from;
-	uint64_t from, acts_from, world_before, micro_batch_before; /* of that one */
-};
-
-static const char *const outcomes[] = {"waiting", "noted", "done", "failed", "gone"};
 
 /* ---- the command line ---- */
 
@@ -201,131 +166,6 @@ static int check_config(const struct request *r, const char *path)
 	return status;
 }
 
-/* ---- answers ---- */
-
-static struct answer *answer_of(struct request *r, uint64_t rank, uint64_t peer)
-{
-	for (size_t i = 0; i < r->answers; i++)
-		if (r->answer[i].rank == rank && r->answer[i].peer == peer)
-			return &r->answer[i];
-
-	struct answer *list = realloc(r->answer, (r->answers + 1) * sizeof(*list));
-
-	if (!list)
-		return NULL;
-	r->answer = list;
-	list[r->answers] = (struct answer){.rank = rank, .peer = peer};
-	return &list[r->answers++];
-}
-
-/* Who it is, from a message that says so. NULL: out of memory. */
-static struct answer *who(struct request *r, const struct wire *w)
-{
-	struct answer *a = answer_of(r, wire_number(w, WIRE_RANK), wire_number(w, WIRE_PEER));
-
-	if (!a)
-		return NULL;
-	a->pid = wire_number(w, WIRE_PID);
-	a->world = wire_number(w, WIRE_WORLD);
-	a->micro_batch = wire_number(w, WIRE_MICRO);
-	if (!wire_text(w, WIRE_HOST, a->host, sizeof(a->host)))
-		a->host[0] = 0;
-	return a;
-}
-
-/* "rank 1 (pid 12 on HOST)" */
-static const char *name(const struct answer *a, char *to, size_t room)
-{
-	char peer[32] = "";
-
-	if (a->peer)
-		snprintf(peer, sizeof(peer), ", peer %" PRIu64, a->peer);
-	snprintf(to, room, "rank %" PRIu64 "%s (pid %" PRIu64 " on %s)", a->rank, peer, a->pid,
-		a->host[0] ? a->host : "?");
-	return to;
-}
-
-static void print_answer(struct request *r, const struct answer *a)
-{
-	struct ctl_out *out = &r->out;
-	char who_it_is[160];
-
-	if (!r->json) {
-		ctl_put_left(out, name(a, who_it_is, sizeof(who_it_is)), 0);
-		ctl_put(out, a->outcome == WIRE_NOTED  ? ": has seen it"
-			     : a->outcome == WIRE_GONE ? ": ended without an answer"
-						       : ": ");
-		ctl_put(out, a->outcome == WIRE_DONE && !a->text[0] ? "done" : "");
-		ctl_put_left(out, a->text, 0);
-		ctl_put(out, "\n");
-		ctl_finish(out, CTL_OK);
-		return;
-	}
-	ctl_put(out, "{");
-	ctl_put_pair(out, "request", r->number);
-	ctl_put(out, ",\"outcome\":");
-	ctl_put_string(out, outcomes[a->outcome]);
-	const struct {
-		const char *key;
-		uint64_t value;
-	} pairs[] = {{"rank", a->rank}, {"world", a->world}, {"micro", a->micro_batch},
-		{"peer", a->peer}, {"pid", a->pid}, {"waiting", r->waiting}};
-
-	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, pairs[i].key, pairs[i].value);
-	}
-	ctl_put(out, ",\"host\":");
-	ctl_put_string(out, a->host);
-	ctl_put(out, ",\"text\":");
-	ctl_put_string(out, a->text);
-	ctl_put(out, "}\n");
-	ctl_finish(out, CTL_OK);
-}
-
-/* False after an error. */
-static bool take_answer(struct request *r, const struct wire *w)
-{
-	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
-	uint64_t outcome = wire_number(w, WIRE_OUTCOME);
-	struct answer *a = who(r, w);
-	struct fault why;
-
-	if (!a) {
-		ctl_fail("out of memory");
-		return false;
-	}
-	if (wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
-		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD ||
-		a->micro_batch == 0 || a->micro_batch > LIMIT_MICRO_BATCH) {
-		ctl_fail("the daemon passed on an answer that is none of ours: is it of another "
-			 "version?");
-		return false;
-	}
-	a->outcome = (enum wire_outcome)outcome;
-	a->same = !wire_has(w, WIRE_SAME) || wire_number(w, WIRE_SAME);
-	if (!wire_text(w, WIRE_TEXT, a->text, sizeof(a->text)))
-		a->text[0] = 0;
-	for (char *p = a->text; *p; p++)
-		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			*p = '?'; /* it is one line, whatever a trainer says */
-	r->waiting = wire_number(w, WIRE_WAITING);
-	print_answer(r, a);
-	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
-		return true;
-	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &why)) {
-		ctl_fail("the cursor in an answer: %s: %s", why.field, why.text);
-		return false;
-	}
-	r->has_cursor = true;
-	r->has_acts_from = wire_has(w, WIRE_ACTS_FROM);
-	r->from = wire_number(w, WIRE_FROM);
-	r->acts_from = wire_number(w, WIRE_ACTS_FROM);
-	r->world_before = a->world;
-	r->micro_batch_before = a->micro_batch;
-	return true;
-}
-
 /* ---- waiting ---- */
 
 static uint64_t clock_ms(void)
@@ -345,54 +185,29 @@ static int lost(const struct request *r)
 		r->socket, r->waiting, r->sessions);
 }
 
-/* Names of those with an outcome of @which, a bit each. How many there are. */
-static size_t name_those(const struct request *r, unsigned which, char *to, size_t room)
-{
-	size_t n = 0, length = 0;
-	char one[160];
-
-	to[0] = 0;
-	for (size_t i = 0; i < r->answers; i++) {
-		if (!(which >> r->answer[i].outcome & 1))
-			continue;
-		if (++n > NAMED)
-			continue;
-		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 1 ? ", " : "",
-			name(&r->answer[i], one, sizeof(one)));
-	}
-	if (n > NAMED)
-		snprintf(to + length, room - length, " and %zu others", n - NAMED);
-	return n;
-}
-
-enum {
-	UNSEEN = 1 << 0,
-	NOTED = 1 << WIRE_NOTED,
-	ANSWERED = 1 << WIRE_DONE | 1 << WIRE_FAILED,
-};
-
 static void take_any(void *context, const struct wire *w)
 {
 	struct request *r = context;
 
 	if (w->op == WIRE_ANSWER)
-		take_answer(r, w);
+		request_answered(r, w);
 	else if (w->op == WIRE_SESSION && wire_number(w, WIRE_REQUEST_KEY) == r->number)
-		who(r, w); /* it has not answered; whether it has seen it is known from its note */
+		participant_seen(r,
+			w); /* it has not answered; whether it has seen it is known from its note */
 }
 
 /* Takes it back. 1: it is over, all have answered meanwhile; else an exit status after the line is
  * said. */
 static int give_up(struct request *r, const char *why)
 {
-	struct wire question = {.op = WIRE_CANCEL};
-	char names[NAMED * 170 + 40], others[NAMED * 170 + 40];
+	struct wire query = {.op = WIRE_CANCEL};
+	char names[REQUEST_NAMES_BYTES], others[REQUEST_NAMES_BYTES];
 
 	if (!ctl_status_list(r->fd, &r->packet, take_any, r))
 		return CTL_FAILED;
-	wire_set(&question, WIRE_NUMBER, r->number);
+	wire_set(&query, WIRE_NUMBER, r->number);
 
-	int error = link_send(r->fd, &question, r->packet.bytes);
+	int error = link_send(r->fd, &query, r->packet.bytes);
 
 	if (error < 0)
 		return lost(r);
@@ -406,14 +221,14 @@ static int give_up(struct request *r, const char *why)
 	if (r->packet.wire.op != WIRE_CANCELLED)
 		return ctl_fail("%s, and the daemon does not take the request back", why);
 	if (wire_number(&r->packet.wire, WIRE_FETCHED)) {
-		name_those(r, UNSEEN | NOTED, names, sizeof(names));
-		name_those(r, ANSWERED, others, sizeof(others));
+		participants_name(r, UNSEEN | NOTED, names, sizeof(names));
+		participants_name(r, ANSWERED, others, sizeof(others));
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
 				"not answered: %s; "
 				"answered: %s",
 			why, names, others[0] ? others : "none");
 	}
-	if (name_those(r, UNSEEN, names, sizeof(names)))
+	if (participants_name(r, UNSEEN, names, sizeof(names)))
 		return ctl_fail("%s has not come to control(): %s; the request is taken back, "
 				"nothing was changed",
 			names, why);
@@ -451,252 +266,34 @@ static int await(struct request *r)
 			continue;
 		}
 		}
-		if (r->packet.wire.op == WIRE_ANSWER && !take_answer(r, &r->packet.wire))
+		if (r->packet.wire.op == WIRE_ANSWER && !request_answered(r, &r->packet.wire))
 			return CTL_FAILED;
 	}
 	return CTL_OK;
-}
-
-/* ---- what came of it ---- */
-
-static void put_rank(struct request *r, uint64_t rank, uint64_t micro_batch)
-{
-	uint64_t end = cursor_end(&r->cursor);
-	uint64_t first = order_rank_position(r->cursor.next, 0, rank, r->world, micro_batch);
-	uint64_t rows = first >= end ? 0 : end - first < micro_batch ? end - first : micro_batch;
-	char line[160];
-
-	if (!r->json) {
-		if (rows)
-			snprintf(line, sizeof(line),
-				"  rank %" PRIu64 " gets %" PRIu64 "..%" PRIu64 " first\n", rank,
-				first, first + rows - 1);
-		else
-			snprintf(
-				line, sizeof(line), "  rank %" PRIu64 " gets padding only\n", rank);
-		ctl_put(&r->out, line);
-		return;
-	}
-	ctl_put(&r->out, rank ? ",{" : "{");
-	ctl_put_pair(&r->out, "rank", rank);
-	if (rows)
-		snprintf(line, sizeof(line), ",\"first\":%" PRIu64 ",\"last\":%" PRIu64 "}", first,
-			first + rows - 1);
-	else
-		snprintf(line, sizeof(line), ",\"first\":null,\"last\":null}");
-	ctl_put(&r->out, line);
-}
-
-static void put_ranks(struct request *r, uint64_t micro_batch)
-{
-	bool all = r->json || r->world <= LISTED;
-
-	for (uint64_t rank = 0; rank < r->world && !r->out.failed; rank++) {
-		if (!all && rank == LISTED_EDGE) {
-			ctl_put(&r->out, "  …\n");
-			rank = r->world - LISTED_EDGE;
-		}
-		put_rank(r, rank, micro_batch);
-	}
-}
-
-/* Batches that each rank gets from here on: as many on all, the last ones padded. */
-static uint64_t batches(const struct cursor *c, uint64_t global)
-{
-	uint64_t left = cursor_end(c) - c->next;
-
-	assert(global > 0); /* no session has a world or micro-batch of 0 */
-	return left / global + (left % global != 0);
-}
-
-static void put_steps(struct request *r, uint64_t before, uint64_t after)
-{
-	const char *change = before == after	   ? "as before"
-			     : after % before == 0 ? "a multiple of the one before"
-			     : before % after == 0
-				     ? "a divisor of the one before"
-				     : "neither a multiple nor a divisor of the one before: steps "
-				       "no longer end where they did";
-	char line[300];
-
-	snprintf(line, sizeof(line), "global batch %" PRIu64 " -> %" PRIu64 ": %s\n", before, after,
-		change);
-	ctl_put(&r->out, line);
-	if (cursor_end(&r->cursor) != UINT64_MAX) {
-		snprintf(line, sizeof(line),
-			"left to the end, position %" PRIu64 ": %" PRIu64
-			" batches on each of the old ranks, %" PRIu64 " on each of the new ones\n",
-			cursor_end(&r->cursor), batches(&r->cursor, before),
-			batches(&r->cursor, after));
-		ctl_put(&r->out, line);
-	}
-}
-
-static void put_rescale(struct request *r)
-{
-	uint64_t micro_batch = r->micro_batch ? r->micro_batch : r->micro_batch_before;
-	uint64_t before = r->world_before * r->micro_batch_before, after = r->world * micro_batch;
-	char line[200];
-
-	if (!r->json) {
-		snprintf(line, sizeof(line),
-			"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
-			": from position %" PRIu64 " on every sample once, as before\n",
-			r->world_before, r->world, r->micro_batch_before, micro_batch,
-			r->cursor.next);
-		ctl_put(&r->out, line);
-		put_ranks(r, micro_batch);
-		put_steps(r, before, after);
-		return;
-	}
-	const struct {
-		const char *key;
-		uint64_t value;
-	} pairs[] = {{"world_before", r->world_before}, {"micro_before", r->micro_batch_before},
-		{"global_before", before}, {"world", r->world}, {"micro", micro_batch},
-		{"global", after}};
-
-	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		ctl_put(&r->out, ",");
-		ctl_put_pair(&r->out, pairs[i].key, pairs[i].value);
-	}
-	if (cursor_end(&r->cursor) != UINT64_MAX) {
-		ctl_put(&r->out, ",");
-		ctl_put_pair(&r->out, "batches_before", batches(&r->cursor, before));
-		ctl_put(&r->out, ",");
-		ctl_put_pair(&r->out, "batches", batches(&r->cursor, after));
-	}
-	ctl_put(&r->out, ",\"ranks\":[");
-	put_ranks(r, micro_batch);
-	ctl_put(&r->out, "]");
-}
-
-static void put_optional(struct request *r, const char *key, uint64_t value, bool there)
-{
-	ctl_put(&r->out, ",");
-	if (there) {
-		ctl_put_pair(&r->out, key, value);
-		return;
-	}
-	ctl_put(&r->out, "\"");
-	ctl_put(&r->out, key);
-	ctl_put(&r->out, "\":null");
-}
-
-static void put_result_json(struct request *r)
-{
-	struct ctl_out *out = &r->out;
-
-	ctl_put(out, "{");
-	ctl_put_pair(out, "request", r->number);
-	ctl_put(out, ",\"kind\":");
-	ctl_put_string(out, r->kind);
-	ctl_put(out, ",\"stream\":");
-	ctl_put_string(out, r->stream);
-	ctl_put(out, ",\"run\":");
-	ctl_put_string(out, r->asked_run);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "sessions", r->answers);
-	put_optional(r, "position", r->cursor.next, true);
-	if (strcmp(r->kind, "mix") == 0 || strcmp(r->kind, "skip") == 0) {
-		put_optional(r, "from", r->from, r->has_acts_from);
-		put_optional(r, "acts_from", r->acts_from, r->has_acts_from);
-	} else {
-		ctl_put(out, ",\"tag\":");
-		if (r->tag)
-			ctl_put_string(out, r->tag);
-		else
-			ctl_put(out, "null");
-	}
-	if (r->world)
-		put_rescale(r);
-	ctl_put(out, "}\n");
-}
-
-static void put_result(struct request *r)
-{
-	bool mix = strcmp(r->kind, "mix") == 0, skip = strcmp(r->kind, "skip") == 0;
-	char line[300];
-
-	if ((mix || skip) && !r->has_acts_from)
-		snprintf(line, sizeof(line), "%s: done, the run is at position %" PRIu64 "\n",
-			r->kind, r->cursor.next);
-	else if (mix)
-		snprintf(line, sizeof(line),
-			"mix acts from position %" PRIu64 ", the run is at %" PRIu64 "\n",
-			r->acts_from, r->from);
-	else if (skip)
-		snprintf(line, sizeof(line), "skipped from position %" PRIu64 " to %" PRIu64 "\n",
-			r->from, r->acts_from);
-	else
-		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s%s\n",
-			r->cursor.next, r->tag ? ", tag " : "", r->tag ? r->tag : "",
-			strcmp(r->kind, "checkpoint") == 0 ? "" : ", the job leaves");
-	ctl_put(&r->out, line);
-	if (r->world)
-		put_rescale(r);
-}
-
-/* All have answered, or are gone. */
-static int conclude(struct request *r)
-{
-	char names[NAMED * 170 + 40], one[160];
-	bool differ = false;
-
-	for (size_t i = 0; i < r->answers; i++) {
-		const struct answer *a = &r->answer[i];
-
-		if (a->outcome == WIRE_FAILED)
-			return ctl_fail("%s: %s", name(a, one, sizeof(one)), a->text);
-		differ |= a->outcome == WIRE_DONE && !a->same;
-	}
-	if (name_those(r, 1 << WIRE_GONE, names, sizeof(names)))
-		return ctl_fail(
-			"%s ended without an answer: whether the job carried it out, its next "
-			"checkpoint tells",
-			names);
-	if (!r->has_cursor)
-		return ctl_fail("the job says it is done, but not where it is");
-	if (differ) {
-		size_t length = 0, n = 0;
-
-		for (size_t i = 0; i < r->answers; i++)
-			if (!r->answer[i].same && n++ < NAMED)
-				length += (size_t)snprintf(names + length, sizeof(names) - length,
-					"%s%s", n > 1 ? ", " : "",
-					name(&r->answer[i], one, sizeof(one)));
-		return ctl_fail(
-			"the ranks are not at one place: the cursors of %s%s differ from the first "
-			"that came, "
-			"at position %" PRIu64,
-			names, n > NAMED ? " and others" : "", r->cursor.next);
-	}
-	(r->json ? put_result_json : put_result)(r);
-	return ctl_finish(&r->out, CTL_OK);
 }
 
 /* ---- asking ---- */
 
 static int ask(struct request *r)
 {
-	struct wire question = {.op = WIRE_REQUEST};
+	struct wire query = {.op = WIRE_REQUEST};
 	const struct wire *w = &r->packet.wire;
 
-	wire_set_text(&question, WIRE_STREAM, r->stream);
-	wire_set_text(&question, WIRE_KIND, r->kind);
-	wire_set_text(&question, WIRE_ARGS, r->args);
+	wire_set_text(&query, WIRE_STREAM, r->stream);
+	wire_set_text(&query, WIRE_KIND, r->kind);
+	wire_set_text(&query, WIRE_ARGS, r->args);
 	if (r->run)
-		wire_set_text(&question, WIRE_RUN, r->run);
-	if (!ctl_ask(r->fd, &question, &r->packet))
+		wire_set_text(&query, WIRE_RUN, r->run);
+	if (!ctl_ask(r->fd, &query, &r->packet))
 		return CTL_FAILED;
-	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->asked_run, sizeof(r->asked_run)))
+	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
 		return ctl_fail("not a daemon that we understand: is it of another version?");
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
 
 	int status = await(r);
 
-	return status == CTL_OK ? conclude(r) : ctl_finish(&r->out, status);
+	return status == CTL_OK ? request_conclude(r) : ctl_finish(&r->out, status);
 }
 
 /* An interruption is news like any other, so that the request can be taken back. */
@@ -725,7 +322,7 @@ static int request(struct request *r, const char *socket, const char *config)
 	close(r->signals);
 	close(r->fd);
 	cursor_free(&r->cursor);
-	free(r->answer);
+	free(r->participant);
 	free(r->socket);
 	return status;
 }
