@@ -141,7 +141,7 @@ def written(checks, place):
         f.write(bytes(100))
     code, out, _ = run(TOKCTL, "inspect", "--manifest", place.file("odd.jsonl"), place.file("odd"))
     checks.ok(
-        "a name that is no UTF-8 is refused", code == 1 and b"is no UTF-8" in out, (code, out)
+        "a name that is no UTF-8 is refused", code == 1 and b"is not UTF-8" in out, (code, out)
     )
 
 

@@ -50,10 +50,9 @@ static size_t parent_bytes(const char *path, size_t n)
 	return n;
 }
 
-bool ctl_input_list(
-	struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes)
+bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault)
 {
-	char absolute[PATH_MAX];
+	char absolute[PATH_MAX], why[PATH_MAX + 256];
 	struct stat st;
 	char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
 	int n = snprintf(
@@ -62,20 +61,20 @@ bool ctl_input_list(
 	free(here);
 	*list = (struct shard_list){0};
 	if (n < 0 || (size_t)n >= sizeof(absolute))
-		return bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+		return fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 	bool there = stat(path, &st) == 0;
 
 	if (!there && (errno != ENOENT || !strpbrk(path, wild)))
-		return bytes_why(why, why_bytes, "%s", strerror(errno));
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	*prefix = there && S_ISDIR(st.st_mode)
 			  ? strlen(path)
 			  : parent_bytes(path, there ? strlen(path) : strcspn(path, wild));
-	if (!shard_list_read(list, absolute, why, why_bytes))
-		return false;
+	if (!shard_list_read(list, absolute, why, sizeof(why)))
+		return fault_set(fault, FAULT_DATA, "", "%s", why);
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
-	return bytes_why(why, why_bytes, there ? "has no files" : "matches no file");
+	return fault_set(fault, FAULT_ARGUMENT, "", there ? "has no files" : "matches no file");
 }
 
 char *ctl_input_real(const char *path)
@@ -113,14 +112,15 @@ static bool is_directory(const char *path)
 /* A path, or all that is below it; what is wrong with that is said when it is looked at. */
 static bool add_all(struct shard_list *all, const char *path)
 {
-	char name[PATH_MAX + 1], why[PATH_MAX + 256];
+	char name[PATH_MAX + 1];
 	struct shard_list below;
+	struct fault fault;
 	size_t prefix;
 	bool fine = true;
 
 	if (!is_directory(path))
 		return !shard_list_add(all, path);
-	if (!ctl_input_list(&below, path, &prefix, why, sizeof(why)))
+	if (!ctl_input_list(&below, path, &prefix, &fault))
 		return true;
 	for (uint64_t i = 0; fine && i < below.count; i++) {
 		ctl_input_name(&below, i, path, prefix, name, sizeof(name));
@@ -202,25 +202,30 @@ static char *whole_name(const char *path)
 }
 
 static struct shard *open_whole(
-	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
+	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
 {
 	const struct shard_format *format;
 	struct shard_facts facts;
+	char why[PATH_MAX + 256];
 
 	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
 	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (*fd < 0) {
-		bytes_why(why, why_bytes, "%s", bytes_open_fault(errno));
+		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
 		return NULL;
 	}
-	format = shard_describe(input->format, path, *fd, &input->hint, &facts, why, why_bytes);
-	if (!format)
-		return NULL;
-	return shard_open(format, path, *fd, &input->hint, &facts, why, why_bytes);
+	format = shard_describe(input->format, path, *fd, &input->hint, &facts, why, sizeof(why));
+	struct shard *shard =
+		format ? shard_open(format, path, *fd, &input->hint, &facts, why, sizeof(why))
+		       : NULL;
+
+	if (!shard)
+		fault_set(fault, FAULT_DATA, "", "%s", why);
+	return shard;
 }
 
 struct shard *ctl_input_open(
-	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes)
+	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
 {
 	struct ctl_input by_name = *input;
 	char *whole = whole_name(path);
@@ -230,9 +235,9 @@ struct shard *ctl_input_open(
 	if (whole && input->name)
 		by_name.hint.root_bytes = strlen(whole) - strlen(input->name);
 	if (whole)
-		shard = open_whole(&by_name, whole, fd, why, why_bytes);
+		shard = open_whole(&by_name, whole, fd, fault);
 	else
-		bytes_why(why, why_bytes, "%s", strerror(errno));
+		fault_errno(fault, errno, "", "%s", strerror(errno));
 	free(whole);
 	return shard;
 }

@@ -6,6 +6,7 @@
 
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
+#include "proto/fault.h"
 
 /* What --input-format, --input-dtype and --input-column say. */
 struct ctl_input {
@@ -26,11 +27,9 @@ bool ctl_input_options(struct ctl_input *input, const char *command, const char 
 int ctl_input_paths(char **path, int n);
 /*
  * The shards that @path, a file, a directory or a pattern, stands for. Their names go on after its
- * first
- * *@prefix bytes. False: one line in @why, without the path where it is the path that is not there.
+ * first *@prefix bytes. The fault does not name the path where it is the path that is not there.
  */
-bool ctl_input_list(
-	struct shard_list *list, const char *path, size_t *prefix, char *why, size_t why_bytes);
+bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault);
 /* @path without links; of a pattern, the directory below which it matches. NULL: there is none. */
 char *ctl_input_real(const char *path);
 /* Shard @i of the list of @path by the name that the user knows it by: @path itself, or what lies
@@ -40,9 +39,9 @@ void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path,
 
 /*
  * Describes and opens. *@fd is the caller's to close, after the shard; -1 where there is none.
- * NULL: one line in @why, without the path.
+ * The fault does not name the path.
  */
 struct shard *ctl_input_open(
-	const struct ctl_input *input, const char *path, int *fd, char *why, size_t why_bytes);
+	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
 
 #endif

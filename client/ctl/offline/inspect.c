@@ -55,7 +55,7 @@ static void print(struct inspect *in, const struct report *r)
 }
 
 /* A path that came to nothing. */
-static void print_fault(struct inspect *in, const char *path, const char *why)
+static void print_unread(struct inspect *in, const char *path, const char *text)
 {
 	struct report *r = calloc(1, sizeof(*r));
 
@@ -65,7 +65,7 @@ static void print_fault(struct inspect *in, const char *path, const char *why)
 		return;
 	}
 	r->path = path;
-	report_problem(r, "%s", why);
+	report_problem(r, "%s", text);
 	print(in, r);
 	free(r);
 }
@@ -152,11 +152,10 @@ static void compare_annotations(struct report *r, struct listed *l)
 static void add_to_manifest(
 	struct inspect *in, struct report *r, const char *name, uint64_t size, uint64_t digest)
 {
-	const char *fault =
-		ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest);
+	struct fault fault;
 
-	if (fault)
-		report_problem(r, "%s", fault);
+	if (!ctl_manifest_add(in->manifest, name, r->format, &r->facts, size, digest, &fault))
+		report_problem(r, "%s", fault.text);
 }
 
 /* Is it what the config's manifest says? The digest only where it was computed. */
@@ -286,18 +285,19 @@ static void inspect_file(
 		listed && listed->manifest.types ? &listed->manifest : NULL;
 	struct ctl_input input = input_of(in, path, listed);
 	struct report *r = calloc(1, sizeof(*r));
-	char why[PATH_MAX + 256], mask[PATH_MAX], by[PATH_MAX];
+	char mask[PATH_MAX], by[PATH_MAX];
+	struct fault fault;
 	bool masked = listed && listed->dataset->label_mask;
 	uint64_t digest = 0;
 	struct stat st;
 	int fd;
 
 	if (!r || (masked && !find_mask(in, listed, number, &input, mask, by))) {
-		print_fault(in, path, r ? strerror(ENAMETOOLONG) : "out of memory");
+		print_unread(in, path, r ? strerror(ENAMETOOLONG) : "out of memory");
 		free(r);
 		return;
 	}
-	struct shard *shard = ctl_input_open(&input, masked ? by : path, &fd, why, sizeof(why));
+	struct shard *shard = ctl_input_open(&input, masked ? by : path, &fd, &fault);
 
 	r->path = path;
 	if (shard) {
@@ -325,7 +325,7 @@ static void inspect_file(
 		if (in->manifest && r->problems == 0)
 			add_to_manifest(in, r, name, (uint64_t)st.st_size, digest);
 	} else {
-		report_problem(r, "%s", why);
+		report_problem(r, "%s", fault.text);
 	}
 	print(in, r);
 	shard_close(shard);
@@ -358,17 +358,18 @@ static bool remember(struct inspect *in, const char *root)
 /* A file, or all files below a directory. */
 static void inspect_path(struct inspect *in, const char *path)
 {
-	char file[PATH_MAX + 1], why[PATH_MAX + 256];
+	char file[PATH_MAX + 1];
+	struct fault fault;
 	struct shard_list list;
 	size_t prefix;
 
 	in->first_format = NULL;
-	if (!ctl_input_list(&list, path, &prefix, why, sizeof(why))) {
-		print_fault(in, path, why);
+	if (!ctl_input_list(&list, path, &prefix, &fault)) {
+		print_unread(in, path, fault.text);
 		return;
 	}
 	if (!remember(in, list.root)) {
-		print_fault(in, path, "out of memory");
+		print_unread(in, path, "out of memory");
 		shard_list_free(&list);
 		return;
 	}

@@ -83,7 +83,8 @@ bool listed_open(struct listed_all *all, const char *path, bool manifests)
 	}
 	for (uint32_t i = 0; i < all->config->streams; i++)
 		for (uint32_t d = 0; d < all->config->stream[i].datasets; d++)
-			if (!list_dataset(all, manifests, &all->config->stream[i], &all->config->stream[i].dataset[d]))
+			if (!list_dataset(all, manifests, &all->config->stream[i],
+				    &all->config->stream[i].dataset[d]))
 				return false;
 	return true;
 }
@@ -92,11 +93,10 @@ void listed_close(struct listed_all *all)
 {
 	for (unsigned i = 0; i < all->lists; i++) {
 		all->listed[i].manifest.types ? manifest_free(&all->listed[i].manifest)
-					     : shard_list_free(&all->listed[i].list);
+					      : shard_list_free(&all->listed[i].list);
 		free(all->listed[i].root);
 		free(all->listed[i].first);
 	}
 	free(all->listed);
 	config_free(all->config);
 }
-

@@ -1,4 +1,5 @@
-/* The datasets of a config and their files: how a file of theirs is to be read. Errors are printed. */
+/* The datasets of a config and their files: how a file of theirs is to be read. Errors are printed.
+ */
 #ifndef TOKEND_CTL_INSPECT_LISTED_H
 #define TOKEND_CTL_INSPECT_LISTED_H
 

@@ -107,4 +107,3 @@ void report_put_text(struct ctl_out *out, const struct report *r)
 	}
 	ctl_put(out, "\n");
 }
-

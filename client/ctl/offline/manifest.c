@@ -1,5 +1,5 @@
 /*
- * Written beside its place, then renamed.
+ * Written next to its place, then renamed.
  */
 #include "client/ctl/offline/manifest.h"
 
@@ -47,21 +47,22 @@ static void put_some(FILE *file, const char *key, uint64_t value)
 		fprintf(file, ",\"%s\":%" PRIu64, key, value);
 }
 
-const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
-	const struct shard_facts *facts, uint64_t size, uint64_t digest)
+bool ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
+	const struct shard_facts *facts, uint64_t size, uint64_t digest, struct fault *fault)
 {
 	struct ctl_out out = {0};
 	int order = strcmp(m->last, name);
 
 	if (order >= 0)
-		return order == 0 ? "is named twice"
-				  : "is named behind a shard that sorts behind it";
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			order == 0 ? "is named twice"
+				   : "is named after a shard that sorts after it");
 	snprintf(m->last, sizeof(m->last), "%s", name);
 	ctl_put_string(&out, name);
 	out.buffer[out.n] = 0;
-	if (strstr(out.buffer, "\\udc")) /* as which it writes what is no UTF-8, and JSON has no
-					    such characters */
-		return "has a name that is no UTF-8, which a manifest cannot hold: rename it";
+	if (strstr(out.buffer, "\\udc")) /* a byte that is not UTF-8 */
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			"has a name that is not UTF-8, which a manifest cannot hold: rename it");
 	fprintf(m->file,
 		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64
 		",\"size\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\"",
@@ -70,7 +71,7 @@ const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const cha
 	put_some(m->file, "row_tokens", facts->row_tokens);
 	put_some(m->file, "frame_bytes", facts->frame_bytes);
 	fputs("}\n", m->file);
-	return NULL;
+	return true;
 }
 
 bool ctl_manifest_end(struct ctl_manifest *m, bool keep)

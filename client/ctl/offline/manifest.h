@@ -5,15 +5,16 @@
 #define TOKEND_CTL_MANIFEST_H
 
 #include "daemon/shard/shard.h"
+#include "proto/fault.h"
 
 struct ctl_manifest;
 
 /* NULL after an error was printed. @path is borrowed. */
 struct ctl_manifest *ctl_manifest_begin(const char *path);
-/* @name: relative to the directory that the shards lie in, and behind the one before it. @size: of
- * the file. NULL, or why it cannot be listed. */
-const char *ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
-	const struct shard_facts *facts, uint64_t size, uint64_t digest);
+/* @name: relative to the directory of the shards, and sorted after the one before it. @size: of
+ * the file. The fault says why it cannot be listed. */
+bool ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *format,
+	const struct shard_facts *facts, uint64_t size, uint64_t digest, struct fault *fault);
 /* Puts it in its place, or, with @keep false, drops it. False after an error was printed. */
 bool ctl_manifest_end(struct ctl_manifest *m, bool keep);
 

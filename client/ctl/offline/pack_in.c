@@ -2,7 +2,7 @@
  * Shards one after another as one row of tokens. They are opened when somebody comes to them: there
  * may be more than a process can have open.
  */
-#include "client/ctl/offline/pack.h"
+#include "client/ctl/offline/pack_in.h"
 
 #include "client/ctl/offline/scan.h"
 #include "daemon/shard/bounds.h"
@@ -50,7 +50,7 @@ static void note_losses(struct pack_in *in, const char *path, const struct shard
 }
 
 static bool keep_source(struct pack_in *in, const char *path, const struct shard *shard,
-	const struct stat *st, char *why)
+	const struct stat *st, struct fault *fault)
 {
 	struct pack_source *s = &in->source[in->sources];
 
@@ -60,7 +60,7 @@ static bool keep_source(struct pack_in *in, const char *path, const struct shard
 		.identity = identity_of(shard, st),
 		.fd = -1};
 	if (!s->path)
-		return bytes_why(why, PACK_WHY, "%s: %s", path, strerror(ENOMEM));
+		return fault_memory(fault);
 	note_losses(in, path, shard);
 	in->sources++;
 	in->digest =
@@ -68,12 +68,11 @@ static bool keep_source(struct pack_in *in, const char *path, const struct shard
 	if (shard->facts.token_bytes > in->token_bytes)
 		in->token_bytes = shard->facts.token_bytes;
 	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
-	       bytes_why(why, PACK_WHY, "%s: more than 2^64 tokens in all", path);
+	       fault_set(fault, FAULT_DATA, "", "%s: more than 2^64 tokens in all", path);
 }
 
-static bool add_source(struct pack_in *in, const char *path, char *why)
+static bool add_source(struct pack_in *in, const char *path, struct fault *fault)
 {
-	char text[PATH_MAX + 256];
 	struct stat st = {0};
 	int fd;
 
@@ -82,39 +81,39 @@ static bool add_source(struct pack_in *in, const char *path, char *why)
 		struct pack_source *source = realloc(in->source, room * sizeof(*source));
 
 		if (!source)
-			return bytes_why(why, PACK_WHY, "%s", strerror(ENOMEM));
+			return fault_memory(fault);
 		in->source = source;
 		in->room = room;
 	}
-	struct shard *shard = ctl_input_open(&in->input, path, &fd, text, sizeof(text));
+	struct shard *shard = ctl_input_open(&in->input, path, &fd, fault);
 	bool fine = shard && fstat(fd, &st) == 0;
 
 	if (!shard)
-		bytes_why(why, PACK_WHY, "%s: %s", path, text);
+		fault_prefix(fault, "%s: ", path);
 	else if (!fine)
-		bytes_why(why, PACK_WHY, "%s: %s", path, strerror(errno));
+		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
 	else
-		fine = keep_source(in, path, shard, &st, why);
+		fine = keep_source(in, path, shard, &st, fault);
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
 	return fine;
 }
 
-bool pack_in_begin(struct pack_in *in, char *const *path, int n, char *why)
+bool pack_in_begin(struct pack_in *in, char *const *path, int n, struct fault *fault)
 {
-	char text[PATH_MAX + 256], name[PATH_MAX + 1];
+	char name[PATH_MAX + 1];
 	struct shard_list list;
 	bool fine = true;
 	size_t prefix;
 
 	pthread_mutex_init(&in->lock, NULL);
 	for (int i = 0; fine && i < n; i++) {
-		if (!ctl_input_list(&list, path[i], &prefix, text, sizeof(text)))
-			return bytes_why(why, PACK_WHY, "%s: %s", path[i], text);
+		if (!ctl_input_list(&list, path[i], &prefix, fault))
+			return fault_prefix(fault, "%s: ", path[i]);
 		for (uint64_t f = 0; fine && f < list.count; f++) {
 			ctl_input_name(&list, f, path[i], prefix, name, sizeof(name));
-			fine = add_source(in, name, why);
+			fine = add_source(in, name, fault);
 		}
 		shard_list_free(&list);
 	}
@@ -159,26 +158,25 @@ static uint64_t source_at(const struct pack_in *in, uint64_t token)
 	return lo;
 }
 
-static const struct shard *acquire(struct pack_in *in, uint64_t i, char *why)
+static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault *fault)
 {
 	struct pack_source *s = &in->source[i];
-	char text[PATH_MAX + 256];
 
 	pthread_mutex_lock(&in->lock);
 	if (!s->shard) {
 		struct stat st;
 
-		s->shard = ctl_input_open(&in->input, s->path, &s->fd, text, sizeof(text));
+		s->shard = ctl_input_open(&in->input, s->path, &s->fd, fault);
 		if (s->shard &&
 			(fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
-			snprintf(text, sizeof(text),
+			fault_set(fault, FAULT_CHANGED, "",
 				"it, or what lies beside it, was changed since packing began (size "
 				"or time)");
 			shard_close(s->shard);
 			s->shard = NULL;
 		}
 		if (!s->shard) {
-			bytes_why(why, PACK_WHY, "%s: %s", s->path, text);
+			fault_prefix(fault, "%s: ", s->path);
 			close_source(s);
 		}
 	}
@@ -241,9 +239,9 @@ static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void 
 
 /* The part of it that lies in source @i, from its @token on. */
 static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n, void *to,
-	uint32_t token_bytes, uint64_t most, void *scratch, char *why)
+	uint32_t token_bytes, uint64_t most, void *scratch, struct fault *fault)
 {
-	const struct shard *shard = acquire(in, i, why);
+	const struct shard *shard = acquire(in, i, fault);
 	const char *path = in->source[i].path;
 	char text[512];
 	int error;
@@ -256,12 +254,12 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 	bool fine = shard_read(shard, token, n, direct ? to : scratch, &error, text, sizeof(text));
 
 	if (!fine)
-		bytes_why(why, PACK_WHY, "%s: %s", path, text);
+		fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
 	if (fine && !direct) {
 		uint64_t bad = convert(scratch, width, n, to, token_bytes, most);
 
 		if (bad < n)
-			fine = bytes_why(why, PACK_WHY,
+			fine = fault_set(fault, FAULT_DATA, "",
 				"%s: token %" PRIu64 " is %" PRIu64 "; must be at most %" PRIu64
 				" for %s",
 				path, token + bad, value_at(scratch, bad, width), most,
@@ -273,7 +271,7 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 }
 
 bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
-	uint64_t most, void *scratch, char *why)
+	uint64_t most, void *scratch, struct fault *fault)
 {
 	char *out = to;
 
@@ -283,7 +281,7 @@ bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint
 
 		if (some == 0)
 			continue;
-		if (!read_part(in, i, at, some, out, token_bytes, most, scratch, why))
+		if (!read_part(in, i, at, some, out, token_bytes, most, scratch, fault))
 			return false;
 		out += some * token_bytes;
 		token += some;
@@ -298,7 +296,7 @@ enum { AT_ONCE = 4096 };
 
 /* Boundaries b with token < b < token + n of a source, as numbers from @token + @lead on. */
 static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint64_t n,
-	uint32_t lead, uint32_t *at, const char *path, char *why)
+	uint32_t lead, uint32_t *at, const char *path, struct fault *fault)
 {
 	uint64_t from = token, end = token + n;
 	char text[512];
@@ -307,8 +305,10 @@ static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint
 	do {
 		got = shard_documents(
 			shard, from, end - from, at + count, AT_ONCE, text, sizeof(text));
-		if (got < 0)
-			return bytes_why(why, PACK_WHY, "%s: %s", path, text), -1;
+		if (got < 0) {
+			fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+			return -1;
+		}
 		uint64_t base = from - token;
 
 		for (int64_t k = 0; k < got; k++)
@@ -335,7 +335,7 @@ static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint6
 
 /* Does a document end right before @token of the source, whose tokens up to there end in @last? */
 static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token,
-	uint64_t last, const char *path, bool *ends, char *why)
+	uint64_t last, const char *path, bool *ends, struct fault *fault)
 {
 	char text[512];
 
@@ -349,11 +349,11 @@ static bool ends_before(const struct pack_in *in, const struct shard *shard, uin
 	uint64_t next = shard_boundary(shard, token - 1, text, sizeof(text));
 
 	*ends = next == token;
-	return next > 0 || bytes_why(why, PACK_WHY, "%s: %s", path, text);
+	return next > 0 || fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
 }
 
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
-	uint32_t token_bytes, uint32_t *at, char *why)
+	uint32_t token_bytes, uint32_t *at, struct fault *fault)
 {
 	int64_t count = 0;
 	uint32_t lead = 0;
@@ -365,17 +365,18 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 
 		if (some == 0)
 			continue;
-		const struct shard *shard = acquire(in, i, why);
+		const struct shard *shard = acquire(in, i, fault);
 
 		if (!shard)
 			return -1;
 		bool known = shard->facts.documents != SHARD_UNKNOWN, ends;
 		int64_t got =
-			known ? indexed_documents(shard, from, some, lead, at + count, s->path, why)
+			known ? indexed_documents(
+					shard, from, some, lead, at + count, s->path, fault)
 			      : eos_documents(in, tokens, some, lead, token_bytes, at + count);
 		bool fine = got >= 0 && ends_before(in, shard, from + some,
 						value_at(tokens, lead + some - 1, token_bytes),
-						s->path, &ends, why);
+						s->path, &ends, fault);
 
 		release(in, i, from + some == s->tokens);
 		if (!fine)
@@ -392,7 +393,7 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 
 /* The first eos from @token of a source on, and one past it. */
 static bool after_eos(const struct pack_in *in, const struct shard *shard, uint64_t token,
-	uint64_t *after, char *why)
+	const char *path, uint64_t *after, struct fault *fault)
 {
 	uint32_t width = shard->facts.token_bytes, tokens[4096];
 	uint64_t end = shard->facts.tokens;
@@ -403,7 +404,7 @@ static bool after_eos(const struct pack_in *in, const struct shard *shard, uint6
 		uint64_t n = end - token < 4096 ? end - token : 4096;
 
 		if (!shard_read(shard, token, n, tokens, &error, text, sizeof(text)))
-			return bytes_why(why, PACK_WHY, "%s", text);
+			return fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
 		for (uint64_t i = 0; i < n; i++)
 			if (value_at(tokens, i, width) == in->eos) {
 				*after = token + i + 1;
@@ -414,28 +415,29 @@ static bool after_eos(const struct pack_in *in, const struct shard *shard, uint6
 	return true;
 }
 
-bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, char *why)
+bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault)
 {
 	*boundary = token;
 	if (token >= in->tokens)
 		return true;
 	uint64_t i = source_at(in, token), at = token - in->source[i].begin;
-	char text[PATH_MAX];
+	const char *path = in->source[i].path;
+	char text[512];
 	bool fine;
 
 	if (at == 0)
 		return true;
-	const struct shard *shard = acquire(in, i, why);
+	const struct shard *shard = acquire(in, i, fault);
 
 	if (!shard)
 		return false;
 	if (shard->facts.documents != SHARD_UNKNOWN) {
 		at = shard_boundary(shard, at - 1, text, sizeof(text));
-		fine = at > 0;
+		fine = at > 0 || fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
 	} else {
-		fine = after_eos(in, shard, at - 1, &at, text);
+		fine = after_eos(in, shard, at - 1, path, &at, fault);
 	}
 	release(in, i, true);
 	*boundary = in->source[i].begin + at;
-	return fine || bytes_why(why, PACK_WHY, "%s: %s", in->source[i].path, text);
+	return fine;
 }

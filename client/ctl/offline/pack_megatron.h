@@ -1,0 +1,26 @@
+/* A Megatron .idx: where the sequences of a .bin are. Every sequence is a document. */
+#ifndef TOKEND_CTL_PACK_MEGATRON_H
+#define TOKEND_CTL_PACK_MEGATRON_H
+
+#include "client/ctl/offline/pack_format.h"
+
+#include <stdio.h>
+
+struct pack_sequences {
+	const char *part; /* of the .bin */
+	uint32_t token_bytes;
+	FILE *lengths; /* i32 each, in a file without a name; NULL: not begun */
+	uint64_t sequences;
+	uint64_t open_tokens; /* of the sequence that has not ended yet */
+};
+
+bool pack_sequences_begin(
+	struct pack_sequences *s, const char *part, uint32_t token_bytes, struct fault *fault);
+/* Adds a piece of @n tokens in which @count documents end, at @ends. */
+bool pack_sequences_add(struct pack_sequences *s, const uint32_t *ends, int64_t count, uint64_t n,
+	struct fault *fault);
+/* Ends the last sequence and writes the .idx durably. */
+bool pack_sequences_write(struct pack_sequences *s, struct fault *fault);
+void pack_sequences_end(struct pack_sequences *s);
+
+#endif

@@ -1,0 +1,239 @@
+#include "client/ctl/offline/pack_target.h"
+
+#include "client/ctl/offline/pack_out.h"
+#include "daemon/shard/bytes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool join(const struct pack_target *t, char *path, const char *name, struct fault *fault)
+{
+	int n = snprintf(
+		path, PATH_MAX, "%s%s%s", t->path, pack_ends(t->path, "/") ? "" : "/", name);
+
+	return (n >= 0 && n < PATH_MAX) || pack_fail(fault, t->path, ENAMETOOLONG);
+}
+
+bool pack_target_name(
+	const struct pack_target *t, uint64_t i, char *path, char *part, struct fault *fault)
+{
+	const char *ending = pack_formats[t->format].ending, *slash = strrchr(t->path, '/');
+	char name[64];
+
+	if (t->single) {
+		int before = slash ? (int)(slash + 1 - t->path) : 0;
+		int n = snprintf(part, PATH_MAX, "%.*s.part-%s", before, t->path, t->path + before);
+
+		snprintf(path, PATH_MAX, "%s", t->path);
+		return (n >= 0 && n < PATH_MAX) || pack_fail(fault, t->path, ENAMETOOLONG);
+	}
+	snprintf(name, sizeof(name), ".part-shard-%05" PRIu64 "%s", i, ending);
+	return join(t, part, name, fault) && join(t, path, name + sizeof(".part-") - 1, fault);
+}
+
+static bool size_of(const char *path, uint64_t *bytes)
+{
+	struct stat st;
+
+	if (lstat(path, &st) != 0)
+		return false;
+	*bytes = (uint64_t)st.st_size;
+	return true;
+}
+
+bool pack_target_sync(const char *path, struct fault *fault)
+{
+	char directory[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+
+	snprintf(directory, sizeof(directory), "%.*s", slash ? (int)(slash + 1 - path) : 1,
+		slash ? path : ".");
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool fine = fd >= 0 && fsync(fd) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return fine || pack_fail(fault, directory, errno);
+}
+
+static bool is_empty(const char *path)
+{
+	DIR *dir = opendir(path);
+	bool empty = dir;
+
+	for (struct dirent *e; dir && empty && (e = readdir(dir));)
+		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+	if (dir)
+		closedir(dir);
+	return empty;
+}
+
+/* Reads which shards are finished. */
+static bool read_done(const struct pack_target *t, FILE *state, struct pack_done *done,
+	const char *path, struct fault *fault)
+{
+	char line[256];
+
+	while (fgets(line, sizeof(line), state)) {
+		struct pack_result r;
+		uint64_t i;
+
+		if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64, &i, &r.bytes,
+			    &r.documents, &r.digest) != 4 ||
+			i >= t->shards)
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"%s: is damaged; remove %s and begin anew", path, t->path);
+		done[i] = (struct pack_done){true, r};
+	}
+	return true;
+}
+
+/* Is the finished shard where it was put? If it never got there it is made again. */
+static bool check_done(const struct pack_target *t, struct pack_done *done, struct fault *fault)
+{
+	char path[PATH_MAX], part[PATH_MAX];
+	uint64_t bytes;
+
+	for (uint64_t i = 0; i < t->shards; i++) {
+		if (!pack_target_name(t, i, path, part, fault))
+			return false;
+		if (!done[i].is) {
+			if (size_of(path, &bytes))
+				return fault_set(fault, FAULT_ARGUMENT, "",
+					"%s: is there already, and not by this run", path);
+			continue;
+		}
+		if (!size_of(path, &bytes)) {
+			done[i].is = false;
+			pack_out_remove(path); /* an .idx that got there without its .bin */
+		} else if (bytes != done[i].result.bytes) {
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"%s: is %" PRIu64 " bytes long; %" PRIu64
+				" were written before the interruption: remove %s and begin anew",
+				path, bytes, done[i].result.bytes, t->path);
+		}
+	}
+	return true;
+}
+
+static bool begin_state(const struct pack_target *t, const char *path, bool fresh,
+	struct pack_done *done, struct fault *fault)
+{
+	char line[64], first[64];
+	struct stat st;
+
+	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", t->digest);
+	if (fstat(t->state, &st) != 0)
+		return pack_fail(fault, path, errno);
+	if (fresh ||
+		(size_t)st.st_size < strlen(line)) /* nothing was made before that line was whole */
+		return (ftruncate(t->state, 0) == 0 && dprintf(t->state, "%s", line) > 0 &&
+			       fsync(t->state) == 0) ||
+		       pack_fail(fault, path, errno);
+	FILE *state = fopen(path, "re");
+
+	if (!state)
+		return pack_fail(fault, path, errno);
+	bool same = fgets(first, sizeof(first), state) && strcmp(first, line) == 0;
+	bool fine = same ? read_done(t, state, done, path, fault)
+			 : fault_set(fault, FAULT_ARGUMENT, "",
+				   "%s: holds an interrupted pack of other inputs or with other "
+				   "options; "
+				   "finish that, or remove the directory",
+				   t->path);
+
+	fclose(state);
+	return fine;
+}
+
+/* Cuts off a last line that has no end: it was being written, and what it tells of was not renamed
+ * yet. */
+static bool trim_state(const struct pack_target *t, const char *path, struct fault *fault)
+{
+	struct stat st;
+	char c;
+
+	if (fstat(t->state, &st) != 0)
+		return pack_fail(fault, path, errno);
+	off_t n = st.st_size;
+
+	while (n > 0 && pread(t->state, &c, 1, n - 1) == 1 && c != '\n')
+		n--;
+	return ftruncate(t->state, n) == 0 || pack_fail(fault, path, errno);
+}
+
+static bool open_directory(struct pack_target *t, struct pack_done *done, struct fault *fault)
+{
+	char path[PATH_MAX];
+	bool fresh = mkdir(t->path, 0777) == 0;
+
+	if (!fresh && errno != EEXIST)
+		return pack_fail(fault, t->path, errno);
+	if (!join(t, path, ".pack", fault))
+		return false;
+	fresh |= is_empty(t->path);
+	t->state = open(path, O_RDWR | O_APPEND | O_CLOEXEC | (fresh ? O_CREAT : 0), 0666);
+	if (t->state < 0 && errno == ENOENT)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: is not empty; nothing is overwritten: name a new directory", t->path);
+	if (t->state < 0)
+		return pack_fail(fault, path, errno);
+	if (flock(t->state, LOCK_EX | LOCK_NB) != 0)
+		return errno == EWOULDBLOCK
+			       ? fault_set(fault, FAULT_ARGUMENT, "",
+					 "%s: another tokctl pack is at work there", t->path)
+			       : pack_fail(fault, path, errno);
+	return trim_state(t, path, fault) && begin_state(t, path, fresh, done, fault) &&
+	       check_done(t, done, fault);
+}
+
+bool pack_target_open(struct pack_target *t, struct pack_done *done, struct fault *fault)
+{
+	char idx[PATH_MAX];
+	uint64_t bytes;
+
+	if (!t->single)
+		return open_directory(t, done, fault);
+	if (size_of(t->path, &bytes))
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: is there already; nothing is overwritten", t->path);
+	if (t->format == PACK_MEGATRON && bytes_beside(t->path, ".bin", ".idx", idx, sizeof(idx)) &&
+		size_of(idx, &bytes))
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: is there already; nothing is overwritten", idx);
+	return true;
+}
+
+bool pack_target_note(const struct pack_target *t, uint64_t i, const struct pack_result *result,
+	struct fault *fault)
+{
+	return t->single ||
+	       (dprintf(t->state, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", i,
+			result->bytes, result->documents, result->digest) > 0 &&
+		       fsync(t->state) == 0) ||
+	       pack_fail(fault, t->path, errno);
+}
+
+bool pack_target_end(const struct pack_target *t, struct fault *fault)
+{
+	char state[PATH_MAX];
+
+	return t->single || (join(t, state, ".pack", fault) &&
+				    (unlink(state) == 0 || pack_fail(fault, state, errno)));
+}
+
+void pack_target_close(struct pack_target *t)
+{
+	if (t->state >= 0)
+		close(t->state);
+	t->state = -1;
+}
