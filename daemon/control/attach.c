@@ -302,13 +302,20 @@ static void make(struct attach_job *job)
 static void load_work(struct keeper_job *work)
 {
 	struct attach_job *job = (struct attach_job *)work;
-	char text[600];
+	struct fault *fault = &job->fault;
+	size_t n;
 
-	job->cursor_bytes = snapshot_file_load(job->place.state_dir, job->place.stream,
-		job->place.run, job->tag, job->bytes, job->former, text, sizeof(text));
-	job->ok = job->cursor_bytes > 0 ||
-		  fault_set(&job->fault, FAULT_CURSOR, "tag", "%s%s%s", text,
-			  job->former[0] ? "; the one before it is kept as " : "", job->former);
+	job->cursor_bytes =
+		snapshot_file_load(&job->place, job->tag, job->bytes, job->former, fault);
+	job->ok = job->cursor_bytes > 0;
+	if (job->ok)
+		return;
+	n = strlen(fault->text);
+	if (job->former[0])
+		snprintf(fault->text + n, sizeof(fault->text) - n,
+			"; the one before it is kept as %s", job->former);
+	snprintf(fault->field, sizeof(fault->field), "tag");
+	fault->code = FAULT_CURSOR;
 }
 
 /* Back on the loop. */

@@ -97,15 +97,20 @@ static uint64_t number_of(const char *name)
 	return strtoull(name, NULL, 10);
 }
 
-/* The highest number there, 0 for none. False with errno. */
-static bool last_number(const struct log_of *log, uint64_t *last)
+static bool failed(const struct log_of *log, int error, struct fault *fault)
+{
+	return fault_errno(fault, error, "state_dir", "%s: %s", log->directory, strerror(error));
+}
+
+/* The highest number there, 0 for none. */
+static bool last_number(const struct log_of *log, uint64_t *last, struct fault *fault)
 {
 	DIR *dir = opendir(log->directory);
 	struct dirent *e;
 
 	*last = 0;
 	if (!dir)
-		return false;
+		return failed(log, errno, fault);
 	errno = 0;
 	while ((e = readdir(dir))) {
 		uint64_t number = number_of(e->d_name);
@@ -113,61 +118,63 @@ static bool last_number(const struct log_of *log, uint64_t *last)
 		if (number > *last)
 			*last = number;
 	}
-	int error = errno;
+
+	bool ok = errno == 0 || failed(log, errno, fault);
 
 	closedir(dir);
-	errno = error;
-	return error == 0;
+	return ok;
 }
 
 /* Does file @number hold the mix to note? One that is damaged does not. */
 static bool holds(const struct log_of *log, uint64_t number)
 {
 	struct cursor cursor = {0};
-	struct fault why;
+	struct fault fault;
 	char bytes[LIMIT_CURSOR_BYTES], name[32];
 
 	name_of(number, name);
-	ssize_t n = durable_read_file(log->at, name, bytes, sizeof(bytes));
-	bool same = n > 0 && cursor_decode(&cursor, bytes, (size_t)n, &why) &&
+	ssize_t n = durable_read_file(log->at, name, bytes, sizeof(bytes), &fault);
+	bool same = n > 0 && cursor_decode(&cursor, bytes, (size_t)n, &fault) &&
 		    mix_checksum(&cursor) == log->checksum;
 
 	cursor_free(&cursor);
 	return same;
 }
 
-/* False with errno; EEXIST where a daemon of an earlier version, which takes no lock, took the
- * number. */
-static bool add(const struct log_of *log, uint64_t number, const void *bytes, size_t n)
+/* fault->error EEXIST: a daemon of an earlier version, which takes no lock, took the number. */
+static bool add(
+	const struct log_of *log, uint64_t number, const void *bytes, size_t n, struct fault *fault)
 {
 	char beside[DURABLE_NAME_BYTES], name[32];
 
-	if (!durable_temporary(beside))
-		return false;
+	if (!durable_temporary(beside, fault))
+		return failed(log, fault->error, fault);
 	name_of(number, name);
-	bool done = durable_write_file(log->at, beside, bytes, n) &&
-		    linkat(log->at, beside, log->at, name, 0) == 0;
-	int error = errno;
 
+	bool done = durable_write_file(log->at, beside, bytes, n, fault) ||
+		    failed(log, fault->error, fault);
+
+	done = done &&
+	       (linkat(log->at, beside, log->at, name, 0) == 0 || failed(log, errno, fault));
 	unlinkat(log->at, beside, 0);
-	errno = error;
-	return done && fsync(log->at) == 0;
+	return done && (fsync(log->at) == 0 || failed(log, errno, fault));
 }
 
-/* In an open directory. False with errno. */
-static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted)
+/* In an open directory. */
+static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted,
+	struct fault *fault)
 {
 	uint64_t last;
 
 	for (;;) {
-		if (!last_number(log, &last))
+		if (!last_number(log, &last, fault))
 			return false;
 		if (last > 0 && holds(log, last))
 			break;
-		noted->added = add(log, ++last, bytes, n);
+		noted->added = add(log, ++last, bytes, n, fault);
 		if (noted->added)
 			break;
-		if (errno != EEXIST)
+		if (fault->error != EEXIST)
 			return false;
 	}
 	log->seen->number = last;
@@ -176,24 +183,19 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_not
 	return true;
 }
 
-/* In the directory of the run, which is locked. False with errno. */
+/* In the directory of the run, which is locked. */
 static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
-	size_t n, struct mix_noted *noted)
+	size_t n, struct mix_noted *noted, struct fault *fault)
 {
-	if (mkdirat(dir->at, "mixes", 0755) == 0) {
-		if (fsync(dir->at) < 0)
-			return false;
-	} else if (errno != EEXIST) {
-		return false;
-	}
+	if (mkdirat(dir->at, "mixes", 0755) == 0 ? fsync(dir->at) < 0 : errno != EEXIST)
+		return failed(log, errno, fault);
 	log->at = openat(dir->at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (log->at < 0)
-		return false;
-	bool done = note(log, bytes, n, noted);
-	int error = errno;
+		return failed(log, errno, fault);
+
+	bool done = note(log, bytes, n, noted, fault);
 
 	close(log->at);
-	errno = error;
 	return done;
 }
 
@@ -220,13 +222,28 @@ static bool is_noted(const struct log_of *log, const struct run_place *place)
 	       exists(log, seen->number) && !exists(log, seen->number + 1);
 }
 
+static bool add_to(struct log_of *log, const struct run_place *place, const void *bytes, size_t n,
+	struct mix_noted *noted, struct fault *fault)
+{
+	struct run_dir dir;
+
+	noted->opened = run_dir_open(&dir, place, fault);
+	noted->owner = log->seen->owner = dir.owner;
+	if (!noted->opened)
+		return false;
+
+	bool ok = open_and_note(log, &dir, bytes, n, noted, fault);
+
+	run_dir_close(&dir);
+	return ok;
+}
+
 bool mix_log_note(struct mix_logs *logs, const struct run_place *place, uint64_t checksum,
 	const void *bytes, size_t n, struct mix_noted *noted)
 {
 	struct log_of log = {
 		.at = -1, .checksum = checksum, .seen = find_seen(logs, place->stream, place->run)};
-	char why[LIMIT_TEXT_BYTES];
-	struct run_dir dir;
+	struct fault fault;
 
 	*noted = (struct mix_noted){.owner = log.seen->owner};
 	if (snprintf(log.directory, sizeof(log.directory), "%s/%s/%s/mixes", place->state_dir,
@@ -234,23 +251,8 @@ bool mix_log_note(struct mix_logs *logs, const struct run_place *place, uint64_t
 		complain(&log, place, "state_dir: the path is too long");
 		return false;
 	}
-	if (is_noted(&log, place))
+	if (is_noted(&log, place) || add_to(&log, place, bytes, n, noted, &fault))
 		return true;
-
-	bool ok = run_dir_open(&dir, place, why, sizeof(why));
-
-	noted->owner = log.seen->owner = dir.owner;
-	noted->foreign = dir.foreign;
-	noted->opened = ok;
-	if (!ok) {
-		complain(&log, place, why);
-		return false;
-	}
-	ok = open_and_note(&log, &dir, bytes, n, noted);
-	if (!ok) {
-		log_why(why, sizeof(why), "%s: %s", log.directory, strerror(errno));
-		complain(&log, place, why);
-	}
-	run_dir_close(&dir);
-	return ok;
+	complain(&log, place, fault.text);
+	return false;
 }

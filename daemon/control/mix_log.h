@@ -23,10 +23,9 @@ struct mix_logs *mix_logs_new(void); /* NULL: out of memory */
 void mix_logs_free(struct mix_logs *logs);
 
 struct mix_noted {
-	uid_t owner;  /* of the run, as far as it is known */
-	bool foreign; /* not noted: the run is that owner's */
-	bool added;   /* a file */
-	bool opened;  /* the run's directory, which is clean now */
+	uid_t owner; /* of the run, as far as it is known */
+	bool added;  /* a file */
+	bool opened; /* the run's directory, which is clean now */
 };
 
 /*

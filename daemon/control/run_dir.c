@@ -24,11 +24,18 @@ enum {
 
 /* ---- names ---- */
 
-bool run_dir_path(const struct run_place *place, char *path)
+bool run_dir_path(const struct run_place *place, char path[PATH_MAX], struct fault *fault)
 {
 	int n = snprintf(path, PATH_MAX, "%s/%s/%s", place->state_dir, place->stream, place->run);
 
-	return n > 0 && n < PATH_MAX;
+	return (n > 0 && n < PATH_MAX) ||
+	       fault_set(fault, FAULT_STATE_DIR, "state_dir", "state_dir: the path is too long");
+}
+
+/* A call on the run's directory or a file in it failed with errno. */
+static bool failed(const struct run_dir *dir, int error, struct fault *fault)
+{
+	return fault_errno(fault, error, "state_dir", "%s: %s", dir->path, strerror(error));
 }
 
 /* Also the fixed names of earlier versions, .TAG.new and .TAG.link. No tag begins with a dot. */
@@ -144,8 +151,21 @@ static int open_lock_file(const struct run_place *place, const char *path)
 	return fd;
 }
 
-/* Opens the file, again where it is not the one that is there now. False with errno. */
-static bool open_locks(const struct run_place *place)
+static bool lock_file_failed(const struct run_place *place, struct fault *fault)
+{
+	int error = errno;
+
+	if (place->locks->fd >= 0)
+		return fault_errno(fault, error, "state_dir", "%s/.lock: %s", place->state_dir,
+			strerror(error));
+	return fault_errno(fault, error, "state_dir",
+		"%s/.lock: %s: a daemon of another user may have made it: give it to uid %u, or "
+		"remove it",
+		place->state_dir, strerror(error), (unsigned)geteuid());
+}
+
+/* Opens the file, again where it is not the one that is there now. */
+static bool open_locks(const struct run_place *place, struct fault *fault)
 {
 	struct run_locks *locks = place->locks;
 	char path[PATH_MAX + 16];
@@ -158,10 +178,10 @@ static bool open_locks(const struct run_place *place)
 	if (locks->fd >= 0)
 		close(locks->fd);
 	locks->fd = open_lock_file(place, path);
-	if (locks->fd < 0 || set_lock(locks, F_RDLCK, 0))
-		return locks->fd >= 0;
-	if (!lacks_locks(errno))
-		return false;
+	if (locks->fd >= 0 && set_lock(locks, F_RDLCK, 0))
+		return true;
+	if (locks->fd < 0 || !lacks_locks(errno))
+		return lock_file_failed(place, fault);
 	tell_no_locks(place);
 	return true;
 }
@@ -194,13 +214,25 @@ static void tell_neighbour(const struct run_place *place)
 
 void run_dir_greet(const struct run_place *place)
 {
-	if (open_locks(place))
+	struct fault fault;
+
+	if (open_locks(place, &fault))
 		tell_neighbour(place);
 }
 
-/* False with errno, ETIMEDOUT where another process has it. Where there are no locks it goes on
- * without. */
-static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t *other)
+static bool held_too_long(const struct run_dir *dir, pid_t other, struct fault *fault)
+{
+	char who[64];
+
+	if (other == 0)
+		return failed(dir, ETIMEDOUT, fault);
+	return fault_errno(fault, ETIMEDOUT, "state_dir",
+		"%s: another tokend (%s) has had it locked for %d s: stop that one, or try again",
+		dir->path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
+}
+
+/* Waits until no other process has it. Where there are no locks it goes on without. */
+static bool take_lock(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
 	off_t byte = byte_of(place);
@@ -211,12 +243,9 @@ static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t 
 			return true;
 		}
 		if (errno != EAGAIN && errno != EACCES)
-			return false;
-		*other = holder(place->locks, byte);
-		if (waited >= LOCK_PATIENCE_MS) {
-			errno = ETIMEDOUT;
-			return false;
-		}
+			return failed(dir, errno, fault);
+		if (waited >= LOCK_PATIENCE_MS)
+			return held_too_long(dir, holder(place->locks, byte), fault);
 		nanosleep(&pause, NULL);
 	}
 	dir->locks = place->locks;
@@ -226,73 +255,78 @@ static bool take_lock(struct run_dir *dir, const struct run_place *place, pid_t 
 
 /* ---- owners ---- */
 
-/* False with errno if it cannot be read; EBADMSG if it is damaged. */
-static bool read_owner(int at, uid_t *owner)
+/* FAULT_DATA: damaged. */
+static bool read_owner(int at, const char *path, uid_t *owner, struct fault *fault)
 {
 	char text[32];
-	ssize_t n = durable_read_file(at, ".owner", text, sizeof(text) - 1);
+	ssize_t n = durable_read_file(at, ".owner", text, sizeof(text) - 1, fault);
 	uint64_t uid;
 
 	*owner = RUN_NOBODY;
 	if (n < 0)
-		return errno == ENOENT;
+		return fault->error == ENOENT;
 	text[n] = 0;
 	if (n > 0 && text[n - 1] == '\n')
 		text[n - 1] = 0;
-	errno = EBADMSG;
 	if (!wire_digits(text, &uid) || uid == 0 || uid >= UINT32_MAX)
-		return false;
+		return fault_set(fault, FAULT_DATA, "state_dir",
+			"%s/.owner: is not a user number: write the owner's there, or remove it",
+			path);
 	*owner = (uid_t)uid;
 	return true;
 }
 
-uid_t run_dir_owner(const char *path, bool *known)
+bool run_dir_owner(const char *path, uid_t *owner, struct fault *fault)
 {
-	uid_t owner = RUN_NOBODY;
 	int at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	*known = at >= 0 && read_owner(at, &owner);
-	if (at >= 0)
-		close(at);
-	return owner;
+	*owner = RUN_NOBODY;
+	if (at < 0)
+		return fault_errno(fault, errno, "state_dir", "%s: %s", path, strerror(errno));
+
+	bool known = read_owner(at, path, owner, fault);
+
+	close(at);
+	return known;
 }
 
 /* Appears whole. We hold the lock, so nobody else writes it. */
-static bool write_owner(int at, uid_t uid)
+static bool write_owner(const struct run_dir *dir, uid_t uid, struct fault *fault)
 {
 	char beside[DURABLE_NAME_BYTES], text[32];
 	int n = snprintf(text, sizeof(text), "%u\n", (unsigned)uid);
 
-	if (!durable_temporary(beside))
-		return false;
-	if (durable_write_file(at, beside, text, (size_t)n) &&
-		renameat(at, beside, at, ".owner") == 0)
-		return fsync(at) == 0;
+	if (durable_temporary(beside, fault) &&
+		durable_write_file(dir->at, beside, text, (size_t)n, fault)) {
+		if (renameat(dir->at, beside, dir->at, ".owner") == 0)
+			return fsync(dir->at) == 0 || failed(dir, errno, fault);
+		fault->error = errno;
+	}
 
-	int error = errno;
+	int error = fault->error;
 
-	unlinkat(at, beside, 0);
-	errno = error;
-	return false;
+	unlinkat(dir->at, beside, 0);
+	return failed(dir, error, fault);
 }
 
-/* False with errno, EPERM where the run belongs to someone else. */
-static bool check_owner(struct run_dir *dir, const struct run_place *place)
+/* FAULT_PERMISSION: the run belongs to someone else. */
+static bool check_owner(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
-	bool known = read_owner(dir->at, &dir->owner);
+	bool known = read_owner(dir->at, dir->path, &dir->owner, fault);
 
 	if (place->privileged) /* never becomes the owner */
 		return true;
 	if (!known)
-		return false;
+		return fault->code == FAULT_DATA ? false : failed(dir, fault->error, fault);
 	if (dir->owner == RUN_NOBODY) {
-		if (!write_owner(dir->at, place->uid))
+		if (!write_owner(dir, place->uid, fault))
 			return false;
 		dir->owner = place->uid;
 	}
-	dir->foreign = dir->owner != place->uid;
-	errno = EPERM;
-	return !dir->foreign;
+	return dir->owner == place->uid ||
+	       fault_set(fault, FAULT_PERMISSION, "run",
+		       "run %s belongs to uid %u, not to uid %u: use another name for the run",
+		       place->run, (unsigned)dir->owner, (unsigned)place->uid);
 }
 
 /* ---- left-over files ---- */
@@ -334,17 +368,17 @@ static void clean_all(const struct run_dir *dir, const struct run_place *place)
 
 unsigned run_dir_sweep(const struct run_place *place)
 {
-	struct run_dir dir = {.at = -1, .lock = 0};
-	char path[PATH_MAX];
+	struct run_dir dir = {.at = -1};
+	struct fault fault;
 	unsigned others = 0;
 
-	if (!run_dir_path(place, path))
+	if (!run_dir_path(place, dir.path, &fault))
 		return 0;
-	dir.at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir.at = open(dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir.at < 0)
 		return 0;
 	if (clean(dir.at, ".", false, &others) + clean(dir.at, "mixes", false, &others) > 0 &&
-		open_locks(place) && set_lock(place->locks, F_WRLCK, byte_of(place))) {
+		open_locks(place, &fault) && set_lock(place->locks, F_WRLCK, byte_of(place))) {
 		dir.locks = place->locks;
 		dir.lock = byte_of(place);
 		clean_all(&dir, place);
@@ -353,56 +387,31 @@ unsigned run_dir_sweep(const struct run_place *place)
 	return others;
 }
 
-/* ---- */
+/* ---- opening it ---- */
 
-static void explain(const struct run_dir *dir, const struct run_place *place, const char *path,
-	pid_t other, char *why, size_t why_bytes)
+static bool open_at(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
-	char who[64];
-	int error = errno;
-
-	if (dir->foreign)
-		log_why(why, why_bytes,
-			"run %s belongs to uid %u, not to uid %u: use another name for the run",
-			place->run, (unsigned)dir->owner, (unsigned)place->uid);
-	else if (error == ETIMEDOUT && other != 0)
-		log_why(why, why_bytes,
-			"%s: another tokend (%s) has had it locked for %d s: stop that one, or try "
-			"again",
-			path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
-	else if (error == EBADMSG)
-		log_why(why, why_bytes,
-			"%s/.owner: is not a user number: write the owner's there, or remove it",
-			path);
-	else if (dir->at >= 0 && place->locks->fd < 0)
-		log_why(why, why_bytes,
-			"%s/.lock: %s: a daemon of another user may have made it: give it to uid "
-			"%u, or "
-			"remove it",
-			place->state_dir, strerror(error), (unsigned)geteuid());
-	else
-		log_why(why, why_bytes, "%s: %s", path, strerror(error));
+	if (!run_dir_path(place, dir->path, fault))
+		return false;
+	if (!durable_make_directories(dir->path, fault))
+		return failed(dir, fault->error, fault);
+	dir->at = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return dir->at >= 0 || failed(dir, errno, fault);
 }
 
-bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes)
+bool run_dir_open(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
-	char path[PATH_MAX];
-	pid_t other = 0;
-
-	*dir = (struct run_dir){.at = -1, .lock = 0, .owner = RUN_NOBODY};
-	if (!run_dir_path(place, path))
-		return log_why(why, why_bytes, "state_dir: the path is too long");
-	if (durable_make_directories(path))
-		dir->at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir->at >= 0 && open_locks(place)) {
+	dir->at = -1;
+	dir->lock = 0;
+	dir->owner = RUN_NOBODY;
+	if (open_at(dir, place, fault) && open_locks(place, fault)) {
 		tell_neighbour(place);
-		if (take_lock(dir, place, &other) && check_owner(dir, place)) {
+		if (take_lock(dir, place, fault) && check_owner(dir, place, fault)) {
 			if (place->clean && dir->lock > 0)
 				clean_all(dir, place);
 			return true;
 		}
 	}
-	explain(dir, place, path, other, why, why_bytes);
 	run_dir_close(dir);
 	return false;
 }

@@ -16,6 +16,7 @@
 #ifndef TOKEND_RUN_DIR_H
 #define TOKEND_RUN_DIR_H
 
+#include "proto/fault.h"
 #include "proto/limits.h"
 
 #include <limits.h>
@@ -46,24 +47,25 @@ struct run_dir {
 	struct run_locks *locks;
 	off_t lock; /* its byte of the lock file, locked; 0: none */
 	uid_t owner;
-	bool foreign; /* run_dir_open() failed because the run belongs to @owner */
+	char path[PATH_MAX];
 };
 
 /*
  * Creates the directory if it is not there, locks it, and makes @place's uid, unless privileged,
- * the owner if there is none. False with one line in @why and nothing to close; @dir says the owner
- * as far as it is known.
+ * the owner if there is none. False: nothing to close; dir->owner is the owner as far as it is
+ * known. FAULT_PERMISSION: the run belongs to that owner.
  */
-bool run_dir_open(struct run_dir *dir, const struct run_place *place, char *why, size_t why_bytes);
+bool run_dir_open(struct run_dir *dir, const struct run_place *place, struct fault *fault);
 void run_dir_close(struct run_dir *dir);
 /* Says once which other daemon uses this state_dir. */
 void run_dir_greet(const struct run_place *place);
-/* The owner, without a lock. *@known is false if the file cannot be read or is damaged. */
-uid_t run_dir_owner(const char *path, bool *known);
+/* The owner of the run in directory @path, or RUN_NOBODY, without a lock. FAULT_DATA: the file that
+ * says so is damaged. */
+bool run_dir_owner(const char *path, uid_t *owner, struct fault *fault);
 /* Removes left-over files where there are any and nobody writes. Returns the number of other files.
  */
 unsigned run_dir_sweep(const struct run_place *place);
-/* STATE_DIR/STREAM/RUN in @path, of PATH_MAX bytes. False: too long. */
-bool run_dir_path(const struct run_place *place, char *path);
+/* STATE_DIR/STREAM/RUN in @path. False: too long. */
+bool run_dir_path(const struct run_place *place, char path[PATH_MAX], struct fault *fault);
 
 #endif

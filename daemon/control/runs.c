@@ -349,8 +349,9 @@ static bool add_found(struct scan *scan, const char *stream, const char *run, ui
 static void scan_stream(struct scan *scan, const char *stream)
 {
 	char path[PATH_MAX + 2 * LIMIT_NAME_BYTES + 3], run[LIMIT_NAME_BYTES + 1];
+	struct fault fault;
 	struct dirent *e;
-	bool known;
+	uid_t owner;
 
 	snprintf(path, sizeof(path), "%s/%s", scan->place.state_dir, stream);
 
@@ -362,12 +363,11 @@ static void scan_stream(struct scan *scan, const char *stream)
 		memcpy(run, e->d_name, strlen(e->d_name) + 1);
 		snprintf(path, sizeof(path), "%s/%s/%s", scan->place.state_dir, stream, run);
 
-		uid_t owner = run_dir_owner(path, &known);
-
-		if (!known && errno != ENOTDIR)
+		if (!run_dir_owner(path, &owner, &fault) && fault.error != ENOTDIR)
 			log_line(LOG_WARNING,
 				"state_dir: %s/.owner: %s: who has the run is not known", path,
-				errno == EBADMSG ? "not a user number" : strerror(errno));
+				fault.code == FAULT_DATA ? "not a user number"
+							 : strerror(fault.error));
 		if (!add_found(scan, stream, run, owner))
 			break;
 	}

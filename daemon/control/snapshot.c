@@ -25,23 +25,18 @@ struct save_job {
 
 static bool save(struct save_job *job)
 {
-	struct fault *fault = &job->fault;
 	struct cursor cursor;
-	char text[LIMIT_TEXT_BYTES];
-	bool ok = cursor_decode(&cursor, job->bytes, job->n, fault);
+	bool ok = cursor_decode(&cursor, job->bytes, job->n, &job->fault);
 
 	if (ok) {
-		ok = cursor_belongs(&cursor, &job->stream->begin, fault);
+		ok = cursor_belongs(&cursor, &job->stream->begin, &job->fault);
 		cursor_free(&cursor);
 	}
-	if (!ok) {
-		fault->code = FAULT_CHECKPOINT;
-		return false;
-	}
-	return snapshot_file_save(&job->place, job->tag, job->bytes, job->n, &job->saved, text,
-		       sizeof(text)) ||
-	       fault_set(fault, FAULT_CHECKPOINT, job->saved.foreign ? "run" : "state_dir", "%s",
-		       text);
+	ok = ok && snapshot_file_save(
+			   &job->place, job->tag, job->bytes, job->n, &job->saved, &job->fault);
+	if (!ok)
+		job->fault.code = FAULT_CHECKPOINT;
+	return ok;
 }
 
 static void save_work(struct keeper_job *work)

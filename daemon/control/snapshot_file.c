@@ -15,43 +15,51 @@
 
 #define FORMER ".former"
 
-/* DIRECTORY/RUN/FILE in @path, PATH_MAX long. False with ENAMETOOLONG. */
-static bool join(char *path, const char *directory, const char *run, const char *file)
+/* DIRECTORY/RUN/FILE in @path. False: too long. */
+static bool join(char path[PATH_MAX], const char *directory, const char *run, const char *file)
 {
-	if (snprintf(path, PATH_MAX, "%s/%s/%s", directory, run, file) < PATH_MAX)
-		return true;
-	errno = ENAMETOOLONG;
-	return false;
+	return snprintf(path, PATH_MAX, "%s/%s/%s", directory, run, file) < PATH_MAX;
+}
+
+static bool too_long(struct fault *fault)
+{
+	return fault_set(fault, FAULT_STATE_DIR, "state_dir", "state_dir: the path is too long");
+}
+
+/* ---- writing ---- */
+
+static bool failed(const struct snapshot_saved *saved, int error, struct fault *fault)
+{
+	return fault_errno(fault, error, "state_dir",
+		"%s: %s; the former snapshot, if any, is as it was", saved->path, strerror(error));
 }
 
 /* Keeps what NAME holds now as FORMER, whatever happens in between. */
-static bool keep_former(int at, const char *name, const char *former)
+static bool keep_former(int at, const char *name, const char *former, struct fault *fault)
 {
 	char beside[DURABLE_NAME_BYTES];
 
-	if (!durable_temporary(beside) || linkat(at, name, at, beside, 0) < 0)
+	if (!durable_temporary(beside, fault))
 		return false;
+	if (linkat(at, name, at, beside, 0) < 0)
+		return fault_errno(fault, errno, "state_dir", "%s: %s", name, strerror(errno));
 
-	bool kept = renameat(at, beside, at, former) == 0;
-	int error = errno;
+	bool kept = renameat(at, beside, at, former) == 0 ||
+		    fault_errno(fault, errno, "state_dir", "%s: %s", former, strerror(errno));
 
 	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right
 	 * here. */
 	unlinkat(at, beside, 0);
-	errno = error;
 	return kept;
 }
 
 /* Undoes a save that may not be durable: whoever asks again must not take it for that. */
 static void take_back(int at, const char *name, const char *former, bool replaced)
 {
-	int error = errno;
-
 	if (replaced)
 		renameat(at, former, at, name);
 	else
 		unlinkat(at, name, 0);
-	errno = error;
 }
 
 /* Has a run as many snapshots as it may? */
@@ -70,76 +78,83 @@ static bool is_full(int at)
 	return n > SNAPSHOTS_MOST;
 }
 
-/* Puts @bytes in place of NAME in directory @at, which is locked. False with errno, or because it
- * is full. */
-static bool replace(int at, const char *name, const char *former, const void *bytes, size_t n,
-	bool limited, struct snapshot_saved *saved)
+/* Writes @bytes to a temporary file, and renames that to NAME. */
+static bool write_and_rename(int at, const char *name, const char *former, const void *bytes,
+	size_t n, bool replaced, struct fault *fault)
 {
-	char beside[DURABLE_NAME_BYTES], now[LIMIT_CURSOR_BYTES];
-	ssize_t have = durable_read_file(at, name, now, sizeof(now));
-	struct stat st;
+	char beside[DURABLE_NAME_BYTES];
 
-	if (have == (ssize_t)n && memcmp(now, bytes, n) == 0)
-		return fsync(at) == 0; /* another rank of this job was faster */
-	/* Whatever is there is kept, damaged or not. */
-	saved->replaced = fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-	saved->full = limited && !saved->replaced && is_full(at);
-	if (saved->full || !durable_temporary(beside))
+	if (!durable_temporary(beside, fault))
 		return false;
-	if (!durable_write_file(at, beside, bytes, n))
-		goto fail;
-	if (saved->replaced && !keep_former(at, name, former))
-		goto fail;
-	if (renameat(at, beside, at, name) < 0)
-		goto fail;
-	saved->written = true;
-	if (fsync(at) == 0)
-		return true;
-	take_back(at, name, former, saved->replaced);
-	return false;
-fail:;
-	int error = errno;
-
+	if (durable_write_file(at, beside, bytes, n, fault) &&
+		(!replaced || keep_former(at, name, former, fault))) {
+		if (renameat(at, beside, at, name) == 0)
+			return true;
+		fault_errno(fault, errno, "state_dir", "%s: %s", name, strerror(errno));
+	}
 	unlinkat(at, beside, 0);
-	errno = error;
 	return false;
 }
 
+/* Puts @bytes in place of NAME in @dir, which is locked. */
+static bool replace(const struct run_dir *dir, const char *name, const char *former,
+	const void *bytes, size_t n, bool limited, struct snapshot_saved *saved,
+	struct fault *fault)
+{
+	char now[LIMIT_CURSOR_BYTES];
+	ssize_t have = durable_read_file(dir->at, name, now, sizeof(now), fault);
+	struct stat st;
+
+	if (have == (ssize_t)n &&
+		memcmp(now, bytes, n) == 0) /* another rank of this job was faster */
+		return durable_sync(dir->at, fault) || failed(saved, fault->error, fault);
+	/* Whatever is there is kept, damaged or not. */
+	saved->replaced = fstatat(dir->at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	if (limited && !saved->replaced && is_full(dir->at))
+		return fault_set(fault, FAULT_STATE_DIR, "state_dir",
+			"%s: the run has %d snapshots, and may not have more: remove old ones",
+			dir->path, SNAPSHOTS_MOST);
+	if (!write_and_rename(dir->at, name, former, bytes, n, saved->replaced, fault))
+		return failed(saved, fault->error, fault);
+	saved->written = true;
+	if (durable_sync(dir->at, fault))
+		return true;
+	take_back(dir->at, name, former, saved->replaced);
+	return failed(saved, fault->error, fault);
+}
+
+static bool is_former(const char *tag)
+{
+	size_t n = strlen(tag), tail = strlen(FORMER);
+
+	return n >= tail && strcmp(tag + n - tail, FORMER) == 0;
+}
+
 bool snapshot_file_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
-	struct snapshot_saved *saved, char *why, size_t why_bytes)
+	struct snapshot_saved *saved, struct fault *fault)
 {
 	char directory[PATH_MAX], name[LIMIT_NAME_BYTES + 16], former[LIMIT_NAME_BYTES + 16];
 	struct run_dir dir;
 
 	*saved = (struct snapshot_saved){.owner = RUN_NOBODY};
-	if (!run_dir_path(place, directory))
-		return log_why(why, why_bytes, "state_dir: the path is too long");
-	if (strlen(tag) >= strlen(FORMER) &&
-		strcmp(tag + strlen(tag) - strlen(FORMER), FORMER) == 0)
-		return log_why(why, why_bytes,
+	if (!run_dir_path(place, directory, fault))
+		return false;
+	if (is_former(tag))
+		return fault_set(fault, FAULT_ARGUMENT, "state_dir",
 			"tag: %s: names that end in " FORMER " are kept for what a tag held before",
 			tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
 	if (snprintf(saved->path, sizeof(saved->path), "%s/%s", directory, name) >=
 		(int)sizeof(saved->path))
-		return log_why(why, why_bytes, "state_dir: the path is too long");
-
-	bool ok = run_dir_open(&dir, place, why, why_bytes);
-
+		return too_long(fault);
+	saved->opened = run_dir_open(&dir, place, fault);
 	saved->owner = dir.owner;
-	saved->foreign = dir.foreign;
-	saved->opened = ok;
-	if (!ok)
+	if (!saved->opened)
 		return false;
-	ok = replace(dir.at, name, former, bytes, n, place->uid != 0, saved);
-	if (!ok && saved->full)
-		log_why(why, why_bytes,
-			"%s: the run has %d snapshots, and may not have more: remove old ones",
-			directory, SNAPSHOTS_MOST);
-	else if (!ok)
-		log_why(why, why_bytes, "%s: %s; the former snapshot, if any, is as it was",
-			saved->path, strerror(errno));
+
+	bool ok = replace(&dir, name, former, bytes, n, place->uid != 0, saved, fault);
+
 	run_dir_close(&dir);
 	if (ok && saved->replaced)
 		log_client(place->uid, LOG_NOTE,
@@ -214,50 +229,53 @@ static void offer_former(const char *path, const char *tag, char *former)
 		snprintf(former, SNAPSHOT_TAG_BYTES, "%s" FORMER, tag);
 }
 
-size_t snapshot_file_load(const char *state_dir, const char *stream, const char *run,
-	const char *tag, void *bytes, char *former, char *why, size_t why_bytes)
+/* The path of the snapshot, also if it is another run's. */
+static bool find_path(const struct run_place *place, const char *run, const char *tag, bool named,
+	char path[PATH_MAX], struct fault *fault)
 {
-	char stream_dir[PATH_MAX], path[PATH_MAX], list[512];
-	char in_run[SNAPSHOT_TAG_BYTES], name[SNAPSHOT_TAG_BYTES], file[SNAPSHOT_TAG_BYTES + 16];
+	char stream_dir[PATH_MAX], list[512], other[2 * LIMIT_NAME_BYTES + 2];
+	char file[SNAPSHOT_TAG_BYTES + 16];
+
+	snprintf(file, sizeof(file), "%s.cursor", tag);
+	if (snprintf(stream_dir, sizeof(stream_dir), "%s/%s", place->state_dir, place->stream) >=
+			PATH_MAX ||
+		!join(path, stream_dir, run, file))
+		return too_long(fault);
+	if (named || access(path, F_OK) == 0)
+		return true;
+
+	int runs = find_runs(stream_dir, file, other, list, sizeof(list));
+
+	if (runs > 1)
+		return fault_set(fault, FAULT_ARGUMENT, "tag",
+			"run %s has no snapshot %s, but several others have: %s; name one as "
+			"RUN/%s",
+			place->run, tag, list, tag);
+	return runs != 1 || join(path, stream_dir, other, file) || too_long(fault);
+}
+
+size_t snapshot_file_load(const struct run_place *place, const char *tag, void *bytes,
+	char former[SNAPSHOT_TAG_BYTES], struct fault *fault)
+{
+	char path[PATH_MAX], run[SNAPSHOT_TAG_BYTES], name[SNAPSHOT_TAG_BYTES];
 	bool named;
 	ssize_t n;
 
 	*former = 0;
-
-	snprintf(in_run, sizeof(in_run), "%s", run);
-	if (!split_tag(tag, in_run, sizeof(in_run), name, sizeof(name), &named)) {
-		log_why(why, why_bytes, "'%s' is no tag: must be TAG or RUN/TAG", tag);
+	snprintf(run, sizeof(run), "%s", place->run);
+	if (!split_tag(tag, run, sizeof(run), name, sizeof(name), &named)) {
+		fault_set(fault, FAULT_ARGUMENT, "tag", "'%s' is no tag: must be TAG or RUN/TAG",
+			tag);
 		return 0;
 	}
-	snprintf(file, sizeof(file), "%s.cursor", name);
-	if (snprintf(stream_dir, sizeof(stream_dir), "%s/%s", state_dir, stream) >= PATH_MAX ||
-		!join(path, stream_dir, in_run, file)) {
-		log_why(why, why_bytes, "state_dir: the path is too long");
+	if (!find_path(place, run, name, named, path, fault))
 		return 0;
-	}
-	if (!named && access(path, F_OK) < 0) {
-		char other[2 * LIMIT_NAME_BYTES + 2];
-		int runs = find_runs(stream_dir, file, other, list, sizeof(list));
-
-		if (runs > 1) {
-			log_why(why, why_bytes,
-				"run %s has no snapshot %s, but several others have: %s; name one "
-				"as RUN/%s",
-				run, name, list, name);
-			return 0;
-		}
-		if (runs == 1 && !join(path, stream_dir, other, file)) {
-			log_why(why, why_bytes, "state_dir: the path is too long");
-			return 0;
-		}
-	}
 	offer_former(path, tag, former);
-	n = durable_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES);
-	if (n > 0)
-		return (size_t)n;
-	if (n < 0 && errno == ENOENT)
-		log_why(why, why_bytes, "stream %s has no snapshot %s (%s)", stream, name, path);
-	else
-		log_why(why, why_bytes, "%s: %s", path, n < 0 ? strerror(errno) : "is empty");
-	return 0;
+	n = durable_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES, fault);
+	if (n == 0)
+		fault_set(fault, FAULT_DATA, "tag", "%s: is empty", path);
+	else if (n < 0 && fault->error == ENOENT)
+		fault_errno(fault, ENOENT, "tag", "stream %s has no snapshot %s (%s)",
+			place->stream, name, path);
+	return n > 0 ? (size_t)n : 0;
 }

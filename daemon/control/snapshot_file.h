@@ -26,23 +26,21 @@ struct snapshot_saved {
 	bool opened;	     /* the run's directory, which is clean now */
 	bool replaced;	     /* there was another snapshot of this tag: it is the former one now */
 	uid_t owner;	     /* of the run, as far as it is known */
-	bool full;	     /* refused: it has SNAPSHOTS_MOST */
-	bool foreign;	     /* refused: the run is that owner's */
 };
 
-/* Names must satisfy wire_name_ok(). False: one line in @why; what was there before stays. @saved
- * is filled either way. */
+/* Names must satisfy wire_name_ok(). False: what was there before stays, and fault->field is "run"
+ * or "state_dir". @saved is filled either way. */
 bool snapshot_file_save(const struct run_place *place, const char *tag, const void *bytes, size_t n,
-	struct snapshot_saved *saved, char *why, size_t why_bytes);
+	struct snapshot_saved *saved, struct fault *fault);
 
 /*
- * Reads snapshot @tag: that of @run, else that of the only run which has one of this tag; "RUN/TAG"
- * names the run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, 0 with one line in
- * @why. Contents are not checked here; whoever finds them damaged offers *@former, the tag of the
- * one before ("": there is none), which has SNAPSHOT_TAG_BYTES of room.
+ * Reads snapshot @tag: that of the run, otherwise that of the only run which has one of this tag;
+ * "RUN/TAG" names the run. @bytes has LIMIT_CURSOR_BYTES of room. Returns the length, or 0. The
+ * contents are not checked here. @former: the tag of the snapshot before, to be offered if this one
+ * is damaged; "": there is none.
  */
 enum { SNAPSHOT_TAG_BYTES = 2 * LIMIT_NAME_BYTES + 16 };
-size_t snapshot_file_load(const char *state_dir, const char *stream, const char *run,
-	const char *tag, void *bytes, char *former, char *why, size_t why_bytes);
+size_t snapshot_file_load(const struct run_place *place, const char *tag, void *bytes,
+	char former[SNAPSHOT_TAG_BYTES], struct fault *fault);
 
 #endif
