@@ -137,14 +137,14 @@ size_t cursor_bytes_pending(const struct order_segment *s)
 
 static bool check_size(const struct cursor *c, struct fault *fault)
 {
-	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
-	size_t reserve =
-		c->epochs ? 0
-			  : 5 * (size_t)c->datasets; /* room for a mix that is asked for later */
-
 	if (c->datasets > LIMIT_DATASETS)
 		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, at most %d",
 			c->datasets, LIMIT_DATASETS);
+
+	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
+	/* Room for a mix that is asked for later. */
+	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets;
+
 	for (uint32_t i = 1; i < c->segments; i++)
 		pending += cursor_bytes_pending(c->segment[i]);
 	bytes += pending > reserve ? pending : reserve;

@@ -6,11 +6,27 @@
 
 /* ---- the whole function ---- */
 
+void order_check(const struct order *order)
+{
+	assert(order->datasets > 0 && order->datasets <= LIMIT_DATASETS);
+	assert(order->segments > 0);
+	assert(order->dataset && order->segment);
+	assert(!order->exact_end || order->end > 0);
+	for (uint32_t i = 0; i < order->segments; i++) {
+		const struct order_segment *s = order->segment[i];
+
+		assert(s->datasets <= order->datasets);
+		assert(i == 0 || s->start > order->segment[i - 1]->start);
+		assert(i == 0 || s->datasets >= order->segment[i - 1]->datasets);
+	}
+}
+
 /* Size of block @m: the last one of an exactly finite stream is cut short. */
 static uint64_t block_size(const struct order *order, uint64_t m)
 {
 	uint64_t left = order->end - m * LIMIT_BLOCK;
 
+	assert(!order->exact_end || left > 0);
 	return order->exact_end && left < LIMIT_BLOCK ? left : LIMIT_BLOCK;
 }
 
@@ -42,6 +58,7 @@ bool order_at(const struct order *order, uint64_t position, struct order_place *
 
 	const struct order_dataset *d = &order->dataset[place->dataset];
 
+	assert(place->dataset < order->datasets && d->windows > 0);
 	place->epoch = ordinal / d->windows;
 	place->window = order_window(d, order->seed, place->epoch, ordinal % d->windows);
 	return true;
@@ -75,6 +92,7 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 
 	const struct order_segment *s = order->segment[i - 1];
 
+	assert(place->dataset < s->datasets && s->base[place->dataset] <= ordinal);
 	if (!order_join(s, place->dataset, ordinal, &j) || j > UINT64_MAX - s->start)
 		return false;
 	j += s->start;

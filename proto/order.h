@@ -1,5 +1,5 @@
 /*
- * The order: position → window of tokens, as one pure function, forwards and backwards.
+ * The order: a pure function from position to window of tokens, and its inverse.
  *
  * Position i is the number of a sample in the whole run, over all ranks and epochs. It is mapped in
  * three steps:
@@ -8,12 +8,12 @@
  *   epochs   k → (epoch k / N, x = k mod N)
  *   shuffle  x → window                      a keyed bijection on [0, N), or on blocks of it
  *
- * Each step is evaluated in constant time and memory and has an inverse, so "what is served at i?"
- * and "when is window w of dataset d served in epoch e?" cost the same. Nothing is stored but the
- * segments of the mix. This is order version 1: any other implementation of it agrees bit for bit.
+ * Each step takes constant time and memory and has an inverse. So "what is served at i?" and "when
+ * is window w of dataset d served in epoch e?" cost the same. Only the segments of the mix are
+ * stored. This is order version 1: every implementation of it agrees bit for bit.
  *
- * No function here allocates except order_segment_*(); none does I/O. Arithmetic is on unsigned
- * 64-bit integers modulo 2^64 unless it says 128.
+ * Only order_segment_*() allocate; nothing does I/O. Arithmetic is on unsigned 64-bit integers
+ * modulo 2^64 unless a comment says 128.
  */
 #ifndef TOKEND_ORDER_H
 #define TOKEND_ORDER_H
@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define ORDER_VERSION 1
-#define ORDER_UNITS   (UINT64_C(1) << 32) /* what the units of an endless stream sum to */
+#define ORDER_UNITS   (UINT64_C(1) << 32) /* sum of the units of an endless stream */
 
 /* ---- hashing ---- */
 
@@ -48,11 +48,10 @@ uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n);
 		sizeof((const uint64_t[]){__VA_ARGS__}) / 8)
 /* FNV-1a over @n bytes of UTF-8. */
 uint64_t order_name_hash(const char *name, size_t n);
-/* A checksum of bytes built from the same mixing; for cursors at rest, not for adversaries. */
+/* A checksum of stored cursors, built from the same mixing. It does not resist an attacker. */
 uint64_t order_checksum(const void *bytes, size_t n);
-/* The digest of a dataset's shard list: start with order_digest_begin(number of shards), add each
- * in order.
- */
+/* The digest of a dataset's shard list: order_digest_begin(number of shards), then
+ * order_digest_add() for each shard in order. */
 uint64_t order_digest_begin(uint64_t shards);
 uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens);
 
@@ -74,25 +73,25 @@ bool order_units(const double *weights, uint32_t n, uint64_t *units, struct faul
 /* ---- the mix ---- */
 
 /*
- * A stretch of the schedule with constant units. All arrays are owned by the segment. A node
- * [lo,hi) of the binary tree over the padded list is named by its middle; phase[] is indexed by
- * that name.
+ * A stretch of a run with one mix. The arrays belong to the segment. A node [lo,hi) of the binary
+ * tree over the padded list is named by its middle; phase[] is indexed by that name.
  */
 struct order_segment {
 	uint64_t start;	   /* first position; a multiple of LIMIT_BLOCK */
 	uint32_t datasets; /* entries of units and base */
 	uint32_t padded;   /* the least power of two ≥ datasets */
-	uint32_t mixed;	   /* datasets with units > 0; the scramble applies from two on */
+	uint32_t mixed;	   /* datasets with units > 0; with two or more, blocks are scrambled */
 	uint64_t *units;   /* [datasets] */
 	uint64_t *base;	   /* [datasets] samples served before start */
 	uint64_t *phase;   /* [padded] the node's rounding, < its units where those are > 0 */
 	uint64_t *prefix;  /* [padded + 1] sums of units, derived */
 };
 
-/* The first segment of a stream. NULL when out of memory. @units sum to < 2^64 and to > 0. */
+/* The first segment of a stream. @units sum to more than 0 and less than 2^64. NULL: out of memory,
+ * or they do not. */
 struct order_segment *order_segment_first(const uint64_t *units, uint32_t datasets);
-/* The segment that follows @before from @start on (a later multiple of LIMIT_BLOCK); datasets may
- * only be appended. */
+/* The segment that follows @before from @start on, a later multiple of LIMIT_BLOCK. Datasets may
+ * only be appended. NULL: out of memory, or not such a segment. */
 struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
 	const uint64_t *units, uint32_t datasets);
 /* A segment from its stored parts, arrays copied; phase has order_padded(datasets) entries. On
@@ -102,10 +101,12 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	const uint64_t *base, const uint64_t *phase, uint32_t datasets, struct fault *fault);
 struct order_segment *order_segment_copy(const struct order_segment *segment);
 void order_segment_free(struct order_segment *segment);
+/* Asserts the invariants above, in time proportional to the number of datasets. */
+void order_segment_check(const struct order_segment *segment);
 uint32_t order_padded(uint32_t datasets);
 
-/* Dataset and ordinal of the @j-th sample of the segment, before the scramble; and back.
- * order_join() returns false if the dataset has no units here or the answer is past 2^64. */
+/* Dataset and ordinal of the @j-th sample of the segment, before blocks are scrambled; and back.
+ * order_join() returns false if the dataset has no units here, or the answer is 2^64 or more. */
 void order_split(
 	const struct order_segment *segment, uint64_t j, uint32_t *dataset, uint64_t *ordinal);
 bool order_join(
@@ -130,8 +131,8 @@ struct order_dataset {
 
 struct order {
 	uint64_t seed;
-	uint64_t end;	/* T: positions at or past it are padding; 0: endless */
-	bool exact_end; /* `epochs`: the last block is scrambled among what is left of it */
+	uint64_t end;	/* T: positions from T on are padding; 0: endless */
+	bool exact_end; /* `epochs`: the last block, cut off at the end, is scrambled in itself */
 	uint32_t datasets;
 	uint32_t segments;
 	const struct order_dataset *dataset;	    /* [datasets] */
@@ -144,8 +145,9 @@ struct order_place {
 	uint64_t window; /* in [0, N) of the dataset */
 };
 
-/* What is served at @position. False if it lies before the first known segment, or at or past the
- * end. */
+/* Asserts the invariants of the lists, not of each segment. */
+void order_check(const struct order *order);
+/* What is served at @position. False if it lies before the first segment, or at or past the end. */
 bool order_at(const struct order *order, uint64_t position, struct order_place *place);
 /* When @place is served. False if these segments never serve it. */
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position);
@@ -156,11 +158,12 @@ uint64_t order_window(
 uint64_t order_unwindow(
 	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t window);
 
-/* By how many tokens shard number @shard is cut later in @epoch, when the dataset slides. */
+/* By how many tokens the windows of shard number @shard begin later in @epoch, if the dataset
+ * slides: 0 to @slack. */
 uint64_t order_slide(const struct order_dataset *dataset, uint64_t seed, uint64_t epoch,
 	uint64_t shard, uint64_t slack);
 
-/* Windows of a shard of @tokens, and the slack left behind the last one. */
+/* Windows of a shard of @tokens, and the tokens left after the last one. */
 uint64_t order_shard_windows(uint64_t tokens, uint64_t window_tokens, uint64_t stride);
 uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t stride);
 
@@ -169,9 +172,8 @@ uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t str
 /* First position of micro-batch @m of @rank after a cursor at @next; saturates at UINT64_MAX. */
 uint64_t order_rank_position(
 	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro_batch);
-/* Where the cursor stands when every rank has taken one micro-batch more: @step is world ×
- * micro_batch,
- * @end at most 2^64 - 1. */
+/* Position after every rank has taken one more micro-batch: @step is world × micro_batch, @end at
+ * most 2^64 - 1. */
 static inline uint64_t order_rank_next(uint64_t next, uint64_t step, uint64_t end)
 {
 	return end - next > step ? next + step : end;

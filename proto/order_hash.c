@@ -8,6 +8,7 @@
 
 uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n)
 {
+	assert(values || n == 0);
 	uint64_t h = order_mix64(seed + ORDER_GOLDEN);
 
 	for (size_t i = 0; i < n; i++)
@@ -17,6 +18,7 @@ uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n)
 
 uint64_t order_name_hash(const char *name, size_t n)
 {
+	assert(name || n == 0);
 	uint64_t h = UINT64_C(0xCBF29CE484222325);
 
 	for (size_t i = 0; i < n; i++)
@@ -26,6 +28,7 @@ uint64_t order_name_hash(const char *name, size_t n)
 
 uint64_t order_checksum(const void *bytes, size_t n)
 {
+	assert(bytes || n == 0);
 	const unsigned char *p = bytes;
 	uint64_t h = order_mix64(n + ORDER_GOLDEN);
 
@@ -48,5 +51,6 @@ uint64_t order_digest_begin(uint64_t shards)
 
 uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens)
 {
+	assert(path && *path);
 	return order_derive(digest, order_name_hash(path, strlen(path)), tokens);
 }

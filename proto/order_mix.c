@@ -71,16 +71,55 @@ bool order_units(const double *weights, uint32_t n, uint64_t *units, struct faul
 
 uint32_t order_padded(uint32_t datasets)
 {
+	assert(datasets > 0 && datasets <= LIMIT_DATASETS);
 	uint32_t padded = 1;
 
 	while (padded < datasets)
 		padded *= 2;
+	assert(padded >= datasets && padded < 2 * datasets);
 	return padded;
 }
 
 static uint64_t node_units(const struct order_segment *s, uint32_t lo, uint32_t hi)
 {
 	return s->prefix[hi] - s->prefix[lo];
+}
+
+/* Is every phase below its node's units? Where those are 0, so is the phase. */
+static bool phases_fit(const struct order_segment *s)
+{
+	assert(s->padded > 0 && (s->padded & (s->padded - 1)) == 0);
+	for (uint32_t width = 2; width <= s->padded; width *= 2)
+		for (uint32_t lo = 0; lo < s->padded; lo += width) {
+			uint64_t w = node_units(s, lo, lo + width);
+
+			if (w > 0 ? s->phase[lo + width / 2] >= w : s->phase[lo + width / 2] != 0)
+				return false;
+		}
+	return true;
+}
+
+void order_segment_check(const struct order_segment *s)
+{
+	uint32_t mixed = 0;
+
+	assert(s->start % LIMIT_BLOCK == 0);
+	assert(s->datasets > 0 && s->datasets <= LIMIT_DATASETS);
+	assert(s->padded == order_padded(s->datasets));
+	assert(s->units == (const uint64_t *)(s + 1));
+	assert(s->base == s->units + s->datasets);
+	assert(s->phase == s->base + s->datasets);
+	assert(s->prefix == s->phase + s->padded);
+	assert(s->prefix[0] == 0 && s->prefix[s->padded] > 0);
+	for (uint32_t d = 0; d < s->padded; d++) {
+		uint64_t units = d < s->datasets ? s->units[d] : 0;
+
+		assert(s->prefix[d + 1] - s->prefix[d] == units);
+		assert(s->prefix[d + 1] >= s->prefix[d]);
+		mixed += units > 0;
+	}
+	assert(s->mixed == mixed && mixed > 0);
+	assert(phases_fit(s));
 }
 
 static bool segment_valid(uint64_t start, const uint64_t *units, uint32_t datasets)
@@ -97,6 +136,7 @@ static bool segment_valid(uint64_t start, const uint64_t *units, uint32_t datase
 /* NULL: out of memory, or not valid. */
 static struct order_segment *segment_new(uint64_t start, const uint64_t *units, uint32_t datasets)
 {
+	assert(units);
 	if (!segment_valid(start, units, datasets))
 		return NULL;
 
@@ -131,6 +171,7 @@ static size_t segment_bytes(const struct order_segment *s)
 
 struct order_segment *order_segment_copy(const struct order_segment *segment)
 {
+	order_segment_check(segment);
 	struct order_segment *s = malloc(segment_bytes(segment));
 
 	if (!s)
@@ -140,6 +181,7 @@ struct order_segment *order_segment_copy(const struct order_segment *segment)
 	s->base = s->units + s->datasets;
 	s->phase = s->base + s->datasets;
 	s->prefix = s->phase + s->padded;
+	order_segment_check(s);
 	return s;
 }
 
@@ -157,20 +199,8 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
 	for (uint32_t width = 2; width <= s->padded; width *= 2)
 		for (uint32_t lo = 0; lo < s->padded; lo += width)
 			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
+	order_segment_check(s);
 	return s;
-}
-
-/* Is every phase below its node's units? Where those are 0, so is the phase. */
-static bool phases_fit(const struct order_segment *s)
-{
-	for (uint32_t width = 2; width <= s->padded; width *= 2)
-		for (uint32_t lo = 0; lo < s->padded; lo += width) {
-			uint64_t w = node_units(s, lo, lo + width);
-
-			if (w > 0 ? s->phase[lo + width / 2] >= w : s->phase[lo + width / 2] != 0)
-				return false;
-		}
-	return true;
 }
 
 struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
@@ -189,23 +219,24 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	}
 	memcpy(s->base, base, datasets * sizeof(*base));
 	memcpy(s->phase, phase, s->padded * sizeof(*phase));
-	if (phases_fit(s))
+	if (phases_fit(s)) {
+		order_segment_check(s);
 		return s;
+	}
 	fault_set(fault, FAULT_CURSOR, "phase", "not below the units of its node");
 	order_segment_free(s);
 	return NULL;
 }
 
-/* How many of the first @j samples of node [lo,hi) go left; @rest, if wanted, gets the rounding
- * that is left.
- */
+/* How many of the first @j samples of node [lo,hi) go left. @rest gets the remainder. */
 static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi,
 	uint64_t j, uint64_t *rest)
 {
 	uint64_t w = node_units(s, lo, hi);
 	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
 
-	/* At most j + 1, and so are 64 bits enough: one division of 128, the other is a product. */
+	/* At most j + 1, so 64 bits are enough. One division of 128 bits; the remainder needs none.
+	 */
 	uint64_t left = (uint64_t)(product / w);
 
 	*rest = (uint64_t)product - left * w;
@@ -217,6 +248,7 @@ static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t m
 static void segment_carry(const struct order_segment *before, struct order_segment *next,
 	uint32_t lo, uint32_t hi, uint64_t j)
 {
+	assert(lo < hi && hi <= before->padded && hi <= next->padded);
 	if (node_units(before, lo, hi) == 0)
 		return;
 	if (hi - lo == 1) {
@@ -227,6 +259,7 @@ static void segment_carry(const struct order_segment *before, struct order_segme
 	uint64_t w = node_units(before, lo, hi), rest;
 	uint64_t left = node_left(before, lo, mid, hi, j, &rest);
 
+	assert(left <= j && rest < w);
 	next->phase[mid] = (uint64_t)((u128)rest * node_units(next, lo, hi) / w);
 	segment_carry(before, next, lo, mid, left);
 	segment_carry(before, next, mid, hi, j - left);
@@ -246,6 +279,7 @@ struct order_segment *order_segment_next(const struct order_segment *before, uin
 		for (uint32_t lo = 0; lo < s->padded; lo += width)
 			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
 	segment_carry(before, s, 0, before->padded, start - before->start);
+	order_segment_check(s);
 	return s;
 }
 
@@ -257,8 +291,7 @@ void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, u
 		uint32_t mid = lo + (hi - lo) / 2;
 		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid), rest, left;
 
-		if (wl == w) { /* nothing on the right: the left count is j itself, whatever the
-				  rounding */
+		if (wl == w) { /* nothing on the right: the left count is j, whatever the phase */
 			hi = mid;
 			continue;
 		}
@@ -275,6 +308,7 @@ void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, u
 			j -= left;
 		}
 	}
+	assert(lo < s->datasets && s->units[lo] > 0);
 	*dataset = lo;
 	*ordinal = s->base[lo] + j;
 }

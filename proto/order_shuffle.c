@@ -6,8 +6,9 @@
 #include <assert.h>
 #include <math.h>
 
-/* ---- permute: a Feistel network over the two digits of x in mixed radix (b, a), walked until it
- * lands in [0, n) ---- */
+/* ---- permute ---- */
+
+/* A Feistel network over the two digits of x in mixed radix (b, a), repeated until x < n. */
 
 struct feistel {
 	uint64_t a, b;
@@ -17,9 +18,10 @@ struct feistel {
 
 static uint64_t ceil_sqrt(uint64_t n)
 {
+	assert(n > 0);
 	uint64_t r = (uint64_t)sqrt((double)n);
 
-	/* A double has 53 bits: mend the last ones exactly. */
+	/* A double has 53 bits: correct the last ones exactly. */
 	while ((u128)r * r >= n && r > 0)
 		r--;
 	while ((u128)r * r < n)
@@ -32,6 +34,8 @@ static struct feistel feistel_make(uint64_t n, uint64_t key)
 	struct feistel f = {.a = ceil_sqrt(n), .rounds = n < 64 ? 16 : 8};
 
 	f.b = n / f.a + (n % f.a != 0);
+	assert(f.b > 0 && f.b <= f.a && (u128)f.a * f.b >= n);
+	assert(f.rounds % 2 == 0 && f.rounds <= sizeof(f.key) / sizeof(f.key[0]));
 	for (unsigned r = 0; r < f.rounds; r++)
 		f.key[r] = order_mix64(key + ORDER_GOLDEN * (r + 1));
 	return f;
@@ -97,6 +101,7 @@ uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y)
 
 static uint64_t mul_div(uint64_t x, uint64_t y, uint64_t z)
 {
+	assert(z > 0);
 	return (uint64_t)((u128)x * y / z);
 }
 
@@ -107,16 +112,17 @@ struct group {
 
 static struct group group_of(const struct order_dataset *d, uint64_t x)
 {
+	assert(x < d->windows && d->block > 0 && d->group > 0);
 	uint64_t per = (uint64_t)d->block * d->group, n = d->windows;
 	uint64_t groups = n / per + (n % per != 0);
 	uint64_t g = (uint64_t)((((u128)x + 1) * groups - 1) / n);
-	uint64_t lo = mul_div(g, n, groups);
+	uint64_t lo = mul_div(g, n, groups), size = mul_div(g + 1, n, groups) - lo;
 
-	return (struct group){lo, mul_div(g + 1, n, groups) - lo, g};
+	assert(lo <= x && x - lo < size);
+	return (struct group){lo, size, g};
 }
 
-/* Where the tail, the windows behind the last full block, stands: @tail windows from number @at on.
- */
+/* The tail, the @tail windows after the last full block, is served from number @at on. */
 static void tail_of(
 	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t *at, uint64_t *tail)
 {
@@ -125,6 +131,7 @@ static void tail_of(
 
 	*tail = d->windows % d->block;
 	*at = (uint64_t)((u128)key * (full + 1) >> 64) * d->block;
+	assert(*tail < d->block && *at <= full * d->block);
 }
 
 static uint64_t block_window(
@@ -205,16 +212,20 @@ uint64_t order_slide(const struct order_dataset *d, uint64_t seed, uint64_t epoc
 	if (!d->slide)
 		return 0;
 	uint64_t key = order_derive(seed, ORDER_KEY_SLIDE, d->name_hash, epoch, shard);
+	uint64_t slide = (uint64_t)((u128)key * ((u128)slack + 1) >> 64);
 
-	return (uint64_t)((u128)key * ((u128)slack + 1) >> 64);
+	assert(slide <= slack);
+	return slide;
 }
 
 uint64_t order_shard_windows(uint64_t tokens, uint64_t window_tokens, uint64_t stride)
 {
+	assert(window_tokens > 0 && stride > 0);
 	return tokens < window_tokens ? 0 : (tokens - window_tokens) / stride + 1;
 }
 
 uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t stride)
 {
+	assert(window_tokens > 0 && stride > 0);
 	return tokens < window_tokens ? 0 : (tokens - window_tokens) % stride;
 }
