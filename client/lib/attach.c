@@ -20,14 +20,13 @@ enum { HANDSHAKE_MS = 30000 }; /* from connect to feed: it may have to open its 
 int attach_check(struct tokend *t, const struct target *target)
 {
 	if (target->world < 1 || target->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64,
-			target->world, (uint64_t)LIMIT_WORLD);
+		return handle_fail(t, TOKEND_EARGUMENT, "world",
+			"%" PRIu64 ", must be 1 to %" PRIu64, target->world, (uint64_t)LIMIT_WORLD);
 	if (target->rank >= target->world)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"rank: %" PRIu64 " is not below world, %" PRIu64, target->rank,
-			target->world);
+		return handle_fail(t, TOKEND_EARGUMENT, "rank",
+			"%" PRIu64 " is not below world, %" PRIu64, target->rank, target->world);
 	if (target->micro_batch < 1 || target->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch: %u, must be 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch", "%u, must be 1 to %d",
 			target->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
@@ -80,7 +79,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 
 	s->fd = link_open(t->socket, LINK_TRAINER, t->out, &fault);
 	if (s->fd < 0 && fault.code == FAULT_PERMISSION)
-		return handle_fail(t, TOKEND_EREFUSED, "%s: %s", fault.field, fault.text);
+		return handle_fault(t, &fault);
 	if (s->fd < 0) {
 		search_later(t, s, fault.error, 0);
 		return 0;
@@ -101,11 +100,9 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 /* The error message in t->packet. 0: it passes, go on. */
 static int refused(struct tokend *t, struct search *s)
 {
-	const struct wire *w = &t->packet->wire;
-	bool passing = wire_has(w, WIRE_PASSING) && wire_number(w, WIRE_PASSING) != 0;
 	int r = message_refused(t);
 
-	if (!passing || s->patience.never)
+	if (!t->fault.passing || s->patience.never)
 		return r;
 	search_later(t, s, 0, r);
 	return 0;
@@ -149,7 +146,7 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 		r = search_connect(t, target, s);
 		if (r == 0 && s->fd < 0 && search_nobody(s) && t->call.absent &&
 			t->call.absent(t->call.context))
-			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+			return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
 	}
 	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
 		return search_gave_up(t, s);

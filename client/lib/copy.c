@@ -15,9 +15,15 @@
 
 static int need_driver(struct tokend *t, int device)
 {
-	if (!t->pin)
-		t->pin = pin_open(device, t->why, sizeof(t->why));
-	return t->pin ? 0 : TOKEND_EREFUSED;
+	struct fault fault;
+
+	if (t->pin)
+		return 0;
+	t->pin = pin_open(device, &fault);
+	if (t->pin)
+		return 0;
+	handle_fault(t, &fault);
+	return TOKEND_EREFUSED; /* whatever it was: there is no driver for us */
 }
 
 static bool need_copies(struct tokend *t, struct mapping *g)
@@ -31,9 +37,14 @@ static bool need_copies(struct tokend *t, struct mapping *g)
 
 bool copy_pin(struct tokend *t, struct mapping *g)
 {
-	bool pinned =
-		need_copies(t, g) && copies_register(g->copies, t->socket, t->why, sizeof(t->why));
+	struct fault fault;
+	bool pinned = false;
 
+	if (need_copies(t, g)) {
+		pinned = copies_register(g->copies, t->socket, &fault);
+		if (!pinned)
+			handle_fault(t, &fault);
+	}
 	ring_say_pinned(&g->ring, pinned ? copies_registered(g->copies) : RING_UNPINNED);
 	return pinned;
 }
@@ -47,8 +58,8 @@ int tokend_pin(struct tokend *t, int device)
 	if (r < 0)
 		return r;
 	if (device >= 0 && device != pin_device(t->pin))
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"device: %d: this handle copies to device %d", device, pin_device(t->pin));
+		return handle_fail(t, TOKEND_EARGUMENT, "device",
+			"%d: this handle copies to device %d", device, pin_device(t->pin));
 	t->pins = true;
 	return copy_pin(t, t->mapping) ? 0 : TOKEND_EMEMORY;
 }
@@ -67,6 +78,7 @@ static bool is_here(const struct tokend *t, const struct mapping *g, uint64_t s)
 int tokend_copy(
 	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream)
 {
+	struct fault fault;
 	int r = handle_usable(t);
 
 	if (r < 0)
@@ -76,20 +88,20 @@ int tokend_copy(
 	uint64_t s = slots_number(batch->handle);
 
 	if (!g || !is_here(t, g, s))
-		return handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " is not held",
+		return handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " is not held",
 			batch->number);
 	if (mapping_copies(g, s))
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"batch: number %" PRIu64 " is being copied already", batch->number);
+		return handle_fail(t, TOKEND_EARGUMENT, "batch",
+			"number %" PRIu64 " is being copied already", batch->number);
 	if (device_pointer == 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "device_pointer: 0");
+		return handle_fail(t, TOKEND_EARGUMENT, "device_pointer", "0");
 	r = need_driver(t, -1);
 	if (r < 0)
 		return r;
 	if (!need_copies(t, g))
 		return TOKEND_EMEMORY;
-	if (!copies_start(g->copies, s, device_pointer, stream, t->why, sizeof(t->why)))
-		return TOKEND_EARGUMENT;
+	if (!copies_start(g->copies, s, device_pointer, stream, &fault))
+		return handle_fault(t, &fault);
 	t->copying++;
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * Cursors as values: bytes in, an edit, bytes out; or bytes in, JSON out. No session is touched.
  */
-#include "client/lib/tokend.h"
+#include "client/lib/error.h"
 
 #include "proto/cursor.h"
 #include "proto/cursor_json.h"
@@ -14,72 +14,63 @@
 
 /* ---- edits ---- */
 
-static int refuse(char *why, size_t why_bytes, const struct fault *reason)
-{
-	if (why && why_bytes)
-		snprintf(why, why_bytes, "%s: %s", reason->field, reason->text);
-	return TOKEND_EARGUMENT;
-}
-
 /* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may
  * be the cursor that was read. */
 static int64_t finish(
-	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *reason)
+	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *fault)
 {
 	void *bytes = edited ? malloc(LIMIT_CURSOR_BYTES) : NULL;
 	size_t n = bytes ? cursor_encode(cursor, bytes, LIMIT_CURSOR_BYTES) : 0;
-	int64_t result = edited ? TOKEND_EMEMORY : TOKEND_EARGUMENT;
+	int64_t result = 0;
 
 	cursor_free(cursor);
 	if (n > 0 && n <= e->capacity) {
 		memcpy(e->to, bytes, n);
 		result = (int64_t)n;
 	} else if (n > 0) {
-		fault_set(reason, FAULT_ARGUMENT, "capacity",
+		fault_set(fault, FAULT_MEMORY, "capacity",
 			"the cursor has %zu bytes, there is room for %zu", n, e->capacity);
 	} else if (edited) {
-		fault_memory(reason);
+		fault_memory(fault);
 	}
-	if (result < 0)
-		refuse(e->why, e->why_bytes, reason);
 	free(bytes);
-	return result;
+	return result > 0 ? result : error_line(fault, e->why, e->why_bytes);
 }
 
 int64_t tokend_cursor_seek(const struct tokend_edit *e, uint64_t position)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
-	return finish(e, &c, cursor_seek(&c, position, &reason), &reason);
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
+	return finish(e, &c, cursor_seek(&c, position, &fault), &fault);
 }
 
 int64_t tokend_cursor_skip(const struct tokend_edit *e, uint64_t samples)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
-	return finish(e, &c, cursor_skip(&c, samples, &reason), &reason);
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
+	return finish(e, &c, cursor_skip(&c, samples, &fault), &fault);
 }
 
 int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
-	return finish(e, &c, cursor_rewind(&c, position, &reason), &reason);
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
+	return finish(e, &c, cursor_rewind(&c, position, &fault), &fault);
 }
 
-/* Index of @name, or -1 and why: it names a few that there are. */
-static int find(const struct cursor *c, const char *name, struct fault *why)
+/* Index of @name, or -1 and @fault: it names a few that there are. */
+static int find(const struct cursor *c, const char *name, struct fault *fault)
 {
-	char field[sizeof(why->field)], names[300];
+	char field[sizeof(fault->field)], names[300];
 	int d = cursor_find(c, name);
 	size_t n = 0;
 
@@ -95,28 +86,29 @@ static int find(const struct cursor *c, const char *name, struct fault *why)
 			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", c->dataset[i].name);
 	}
 	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
-	fault_set(why, FAULT_ARGUMENT, field, "the cursor has none of this name: it has %s", names);
+	fault_set(
+		fault, FAULT_ARGUMENT, field, "the cursor has none of this name: it has %s", names);
 	return -1;
 }
 
 /* One weight a dataset from those that are named. */
 static bool weights_of(const struct cursor *c, const char *const *names, const double *given,
-	uint32_t n, double *weights, struct fault *why)
+	uint32_t n, double *weights, struct fault *fault)
 {
 	bool named[LIMIT_DATASETS] = {0};
-	char field[sizeof(why->field)];
+	char field[sizeof(fault->field)];
 
 	for (uint32_t d = 0; d < c->datasets; d++)
 		weights[d] = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		int d = find(c, names[i], why);
+		int d = find(c, names[i], fault);
 
 		if (d < 0)
 			return false;
 		if (named[d]) {
 			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
 			return fault_set(
-				why, FAULT_ARGUMENT, field, "named twice: give it one weight");
+				fault, FAULT_ARGUMENT, field, "named twice: give it one weight");
 		}
 		named[d] = true;
 		weights[d] = given[i];
@@ -128,70 +120,70 @@ int64_t tokend_cursor_mix(const struct tokend_edit *e, uint64_t at, const char *
 	const double *weights, uint32_t n)
 {
 	double all[LIMIT_DATASETS];
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
 	if (at == TOKEND_SOON)
 		at = cursor_mix_at(&c);
 
 	bool edited =
-		weights_of(&c, names, weights, n, all, &reason) && cursor_mix(&c, at, all, &reason);
+		weights_of(&c, names, weights, n, all, &fault) && cursor_mix(&c, at, all, &fault);
 
-	return finish(e, &c, edited, &reason);
+	return finish(e, &c, edited, &fault);
 }
 
 int64_t tokend_cursor_add(
 	const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor_source source;
 	struct cursor c, other;
 	int d;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
-	if (!cursor_decode(&other, from, from_bytes, &reason)) {
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
+	if (!cursor_decode(&other, from, from_bytes, &fault)) {
 		cursor_free(&c);
-		return refuse(e->why, e->why_bytes, &reason);
+		return error_line(&fault, e->why, e->why_bytes);
 	}
 	/* A window of one stream is none of another. */
-	bool edited = cursor_belongs(&c, &other, &reason) && (d = find(&other, name, &reason)) >= 0;
+	bool edited = cursor_belongs(&c, &other, &fault) && (d = find(&other, name, &fault)) >= 0;
 
 	if (edited) {
 		cursor_source(&other, (uint32_t)d, &source);
-		edited = cursor_add(&c, &source, &reason);
+		edited = cursor_add(&c, &source, &fault);
 	}
 	cursor_free(&other);
-	return finish(e, &c, edited, &reason);
+	return finish(e, &c, edited, &fault);
 }
 
 int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint64_t at)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 	int d;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &reason))
-		return refuse(e->why, e->why_bytes, &reason);
+	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
+		return error_line(&fault, e->why, e->why_bytes);
 	if (at == TOKEND_SOON)
 		at = cursor_mix_at(&c);
 
 	bool edited =
-		(d = find(&c, name, &reason)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &reason);
+		(d = find(&c, name, &fault)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &fault);
 
-	return finish(e, &c, edited, &reason);
+	return finish(e, &c, edited, &fault);
 }
 
 int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
-		return refuse(why, why_bytes, &reason);
+	if (!cursor_decode(&c, cursor, cursor_bytes, &fault))
+		return error_line(&fault, why, why_bytes);
 	*position = c.next;
 	cursor_free(&c);
 	return 0;
@@ -200,19 +192,18 @@ int tokend_cursor_position(
 int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, size_t capacity,
 	char *why, size_t why_bytes)
 {
-	struct fault reason;
+	struct fault fault;
 	struct cursor c;
 
-	if (!cursor_decode(&c, cursor, cursor_bytes, &reason))
-		return refuse(why, why_bytes, &reason);
+	if (!cursor_decode(&c, cursor, cursor_bytes, &fault))
+		return error_line(&fault, why, why_bytes);
 	size_t n = cursor_json(&c, json, capacity);
 
 	cursor_free(&c);
 	if (n == 0) {
-		fault_set(&reason, FAULT_ARGUMENT, "capacity", "the text is longer than %zu bytes",
+		fault_set(&fault, FAULT_MEMORY, "capacity", "the text is longer than %zu bytes",
 			capacity);
-		refuse(why, why_bytes, &reason);
-		return TOKEND_EMEMORY;
+		return error_line(&fault, why, why_bytes);
 	}
 	return (int64_t)n;
 }

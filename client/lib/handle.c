@@ -5,46 +5,69 @@
 #include <string.h>
 #include <unistd.h>
 
-int handle_fail(struct tokend *t, int code, const char *format, ...)
+static const enum fault_code code_of[] = {
+	[-TOKEND_EARGUMENT] = FAULT_ARGUMENT,
+	[-TOKEND_ECONNECT] = FAULT_IO,
+	[-TOKEND_EREFUSED] = FAULT_ATTACH,
+	[-TOKEND_EDATA] = FAULT_DATA,
+	[-TOKEND_EHELD] = FAULT_ARGUMENT,
+	[-TOKEND_EMEMORY] = FAULT_MEMORY,
+	[-TOKEND_EPROTOCOL] = FAULT_PROTOCOL,
+	[-TOKEND_EFORKED] = FAULT_ARGUMENT,
+	[-TOKEND_EAGAIN] = FAULT_ARGUMENT,
+};
+
+static int fail(struct tokend *t, enum tokend_error error, int number, const char *field,
+	const char *format, va_list args)
+{
+	char text[LIMIT_TEXT_BYTES];
+
+	vsnprintf(text, sizeof(text), format, args);
+	fault_set(&t->fault, code_of[-error], field, "%s", text);
+	t->fault.error = number;
+	t->fault.passing = error == TOKEND_EAGAIN;
+	error_line(&t->fault, t->line, sizeof(t->line));
+	return error;
+}
+
+int handle_fail(
+	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(t->why, sizeof(t->why), format, args);
+	fail(t, error, 0, field, format, args);
 	va_end(args);
-	return code;
+	return error;
 }
 
-static enum tokend_error error_of(enum fault_code code)
+int handle_fail_errno(struct tokend *t, enum tokend_error error, int number, const char *field,
+	const char *format, ...)
 {
-	switch (code) {
-	case FAULT_MEMORY:
-	case FAULT_DESCRIPTORS:
-		return TOKEND_EMEMORY;
-	case FAULT_DATA:
-	case FAULT_CHANGED:
-		return TOKEND_EDATA;
-	case FAULT_PROTOCOL:
-		return TOKEND_EPROTOCOL;
-	case FAULT_PERMISSION:
-		return TOKEND_EREFUSED;
-	default:
-		return TOKEND_EARGUMENT;
-	}
+	va_list args;
+
+	va_start(args, format);
+	fail(t, error, number, field, format, args);
+	va_end(args);
+	return error;
 }
 
 int handle_fault(struct tokend *t, const struct fault *fault)
 {
-	return handle_fail(t, error_of(fault->code), "%s: %s", fault->field, fault->text);
+	t->fault = *fault;
+	return error_line(&t->fault, t->line, sizeof(t->line));
 }
 
 int handle_memory(struct tokend *t)
 {
-	return handle_fail(t, TOKEND_EMEMORY, "memory: out of memory");
+	struct fault fault;
+
+	fault_memory(&fault);
+	return handle_fault(t, &fault);
 }
 
 /* Names are a user's, and the line is to be one line. */
-int handle_fail_name(struct tokend *t, const char *what, const char *name)
+int handle_fail_name(struct tokend *t, const char *field, const char *name)
 {
 	char shown[LIMIT_NAME_BYTES + 1];
 	size_t n = 0;
@@ -55,23 +78,22 @@ int handle_fail_name(struct tokend *t, const char *what, const char *name)
 		((unsigned char)name[n] & 0xc0) == 0x80) /* not in the middle of one */
 		n--;
 	shown[n] = 0;
-	return handle_fail(t, TOKEND_EARGUMENT,
-		"%s: '%s%s', must be a name of 1 to %d bytes, without '/', control characters or a "
-		"leading "
-		"'.'",
-		what, shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
+	return handle_fail(t, TOKEND_EARGUMENT, field,
+		"'%s%s', must be a name of 1 to %d bytes, without '/', control characters or a "
+		"leading '.'",
+		shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
 }
 
-int handle_latch(struct tokend *t, int code)
+int handle_latch(struct tokend *t, int error)
 {
-	t->failed = code;
-	memcpy(t->failed_why, t->why, sizeof(t->why));
-	return code;
+	t->failed = error;
+	t->failure = t->fault;
+	return error;
 }
 
 int handle_failed(struct tokend *t)
 {
-	memcpy(t->why, t->failed_why, sizeof(t->why));
+	handle_fault(t, &t->failure);
 	return t->failed;
 }
 
@@ -88,10 +110,21 @@ void handle_lose(struct tokend *t)
 	t->late = 0;
 }
 
+static const char forked[] = "fork: this handle belongs to the process that attached: attach anew "
+			     "in the child, with another "
+			     "peer or rank; in a DataLoader's worker: num_workers=0";
+
 const char *tokend_why(const struct tokend *t)
 {
-	return handle_forked(t) ? "fork: this handle belongs to the process that attached: attach "
-				  "anew in the child, with another peer or rank; in a DataLoader's "
-				  "worker: num_workers=0"
-				: t->why;
+	return handle_forked(t) ? forked : t->line;
+}
+
+const char *tokend_field(const struct tokend *t)
+{
+	return handle_forked(t) ? "fork" : t->fault.field;
+}
+
+int tokend_errno(const struct tokend *t)
+{
+	return handle_forked(t) ? 0 : t->fault.error;
 }

@@ -26,6 +26,7 @@
 #ifndef TOKEND_HANDLE_H
 #define TOKEND_HANDLE_H
 
+#include "client/lib/error.h"
 #include "client/lib/tokend.h"
 #include "proto/cursor.h"
 
@@ -53,7 +54,7 @@ struct search {
 	uint32_t backoff_ms, warnings;
 	struct patience patience;
 	int64_t since, retry, answer_by; /* ns */
-	char why[1200];			 /* of that refusal */
+	struct fault refusal;
 };
 
 /* The edit that tokend_obey() carried out and tokend_answer() has not yet reported: at which
@@ -107,8 +108,10 @@ struct tokend {
 	int fd;			  /* of the session; -1: lost */
 	struct recording *record; /* or NULL */
 
-	int failed; /* an error that holds until the next seek */
-	char why[1400], failed_why[1400];
+	struct fault fault;	     /* the last failure */
+	char line[ERROR_LINE_BYTES]; /* of it, for tokend_why() */
+	int failed;	      /* an enum tokend_error that holds until the next seek; 0: none */
+	struct fault failure; /* of that */
 
 	struct cursor origin;
 	struct cursor moved; /* origin moved to where it was last asked for */
@@ -149,18 +152,25 @@ static inline uint64_t handle_position(const struct tokend *t)
 
 /* 0, or EFORKED in a child. */
 int handle_usable(const struct tokend *t);
-/* Puts one line into why and returns @code. */
-__attribute__((format(printf, 3, 4))) int handle_fail(
-	struct tokend *t, int code, const char *format, ...);
-/* The same for an error that is a fault. */
+/*
+ * The functions below make something the handle's last failure, and return its enum tokend_error.
+ *
+ * @error, with the member that it is about ("" if there is none) and what is wrong with it.
+ */
+__attribute__((format(printf, 4, 5))) int handle_fail(
+	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...);
+/* The same for a system call that failed with errno @number. */
+__attribute__((format(printf, 5, 6))) int handle_fail_errno(struct tokend *t,
+	enum tokend_error error, int number, const char *field, const char *format, ...);
+/* A fault. */
 int handle_fault(struct tokend *t, const struct fault *fault);
-/* The same for want of memory. */
+/* Out of memory. */
 int handle_memory(struct tokend *t);
-/* The same for a name that is none; @what it names. */
-int handle_fail_name(struct tokend *t, const char *what, const char *name);
-/* The same for an error that holds until the next seek; why is set already. */
-int handle_latch(struct tokend *t, int code);
-/* That error again. */
+/* A name that is none; @field is what it names. */
+int handle_fail_name(struct tokend *t, const char *field, const char *name);
+/* The last failure, which is @error, holds until the next seek. */
+int handle_latch(struct tokend *t, int error);
+/* That failure again. */
 int handle_failed(struct tokend *t);
 /* The daemon is lost, or the session is left. */
 void handle_lose(struct tokend *t);

@@ -3,26 +3,34 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The error message in t->packet as one of ours, with "field: text" in why. */
+/* What the daemon says to be short of is not ours: it refuses. */
+static enum fault_code code_of(const struct wire *w)
+{
+	enum fault_code code = wire_code(w);
+
+	if (code == FAULT_IO)
+		return FAULT_DATA;
+	return error_of(code) == TOKEND_EARGUMENT || error_of(code) == TOKEND_EMEMORY ? FAULT_ATTACH
+										      : code;
+}
+
 int message_refused(struct tokend *t)
 {
 	const struct wire *w = &t->packet->wire;
-	struct wire_bytes code = wire_bytes(w, WIRE_CODE), field = wire_bytes(w, WIRE_FIELD),
-			  text = wire_bytes(w, WIRE_TEXT);
-	int error = TOKEND_EREFUSED;
+	struct wire_bytes field = wire_bytes(w, WIRE_FIELD), text = wire_bytes(w, WIRE_TEXT);
+	char name[FAULT_FIELD_BYTES];
+	struct fault fault;
 
-	if (code.n == 4 && memcmp(code.at, "data", 4) == 0)
-		error = TOKEND_EDATA;
-	if (code.n == 8 && memcmp(code.at, "protocol", 8) == 0)
-		error = TOKEND_EPROTOCOL;
-	return handle_fail(t, error, "%.*s%s%.*s", (int)field.n, field.at, field.n ? ": " : "",
-		(int)text.n, text.at);
+	snprintf(name, sizeof(name), "%.*s", (int)field.n, field.at);
+	fault_set(&fault, code_of(w), name, "%.*s", (int)text.n, text.at);
+	fault.passing = wire_has(w, WIRE_PASSING) && wire_number(w, WIRE_PASSING) != 0;
+	return handle_fault(t, &fault);
 }
 
 int message_unknown(struct tokend *t, const char *what)
 {
-	return handle_fail(t, TOKEND_EPROTOCOL,
-		"socket: what answers at %s is not a tokend we understand (%s): is it of another "
+	return handle_fail(t, TOKEND_EPROTOCOL, "socket",
+		"what answers at %s is not a tokend we understand (%s): is it of another "
 		"version?",
 		t->socket, what);
 }

@@ -24,8 +24,8 @@ static int add_dataset(
 	int d = cursor_find(begin, name);
 
 	if (d < 0)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"mix: stream %s has no dataset %s, it has %s%s: add it to the daemon's "
+		return handle_fail(t, TOKEND_EARGUMENT, "mix",
+			"stream %s has no dataset %s, it has %s%s: add it to the daemon's "
 			"config first, "
 			"and restart that",
 			t->stream, name, begin->dataset[0].name,
@@ -76,12 +76,12 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 		int d = cursor_find(cursor, names[i]);
 
 		if (!isfinite(weights[i]) || weights[i] < 0)
-			return handle_fail(t, TOKEND_EARGUMENT,
-				"mix: weight of dataset %s: %g, must be a finite number ≥ 0",
-				names[i], weights[i]);
+			return handle_fail(t, TOKEND_EARGUMENT, "mix",
+				"weight of dataset %s: %g, must be a finite number ≥ 0", names[i],
+				weights[i]);
 		if (ordered[d] >= 0)
 			return handle_fail(
-				t, TOKEND_EARGUMENT, "mix: dataset %s is named twice", names[i]);
+				t, TOKEND_EARGUMENT, "mix", "dataset %s is named twice", names[i]);
 		ordered[d] = weights[i];
 	}
 	for (uint32_t d = 0; d < cursor->datasets; d++)
@@ -137,8 +137,8 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 	if (cursor_encode(edited, t->saved, LIMIT_CURSOR_BYTES) > 0)
 		return 0;
 	if (t->committing)
-		return handle_fail(t, TOKEND_EAGAIN,
-			"mix: more mixes than a cursor holds have begun since %" PRIu64
+		return handle_fail(t, TOKEND_EAGAIN, "mix",
+			"more mixes than a cursor holds have begun since %" PRIu64
 			", the last that is committed: commit first",
 			t->committed);
 	moved = cursor_seek(edited, t->taken, &fault);

@@ -130,8 +130,8 @@ static int look(struct tokend *t)
 	if (t->failed)
 		return handle_failed(t);
 	if (release_queue_full(&g->queue) && !t->copying)
-		return handle_fail(t, TOKEND_EHELD,
-			"slots: all %u are taken and the oldest batch was not released: release "
+		return handle_fail(t, TOKEND_EHELD, "slots",
+			"all %u are taken and the oldest batch was not released: release "
 			"it, or "
 			"attach with more slots",
 			g->queue.slots);
@@ -201,9 +201,9 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 	uint64_t due = t->taken + t->rank * t->micro_batch;
 
 	if (slot->rows_valid > 0 && slot->position != due)
-		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL,
-					       "position: the daemon served %" PRIu64
-					       " where %" PRIu64 " was due: seek, and report this",
+		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL, "position",
+					       "the daemon served %" PRIu64 " where %" PRIu64
+					       " was due: seek, and report this",
 					       slot->position, due));
 
 	describe(t, batch);

@@ -30,26 +30,26 @@ int options_check(struct tokend *t, const struct tokend_options *o)
 	int starts = (o->cursor != NULL) + (o->tag != NULL) + (o->start_at_position != 0);
 
 	if (!o->stream)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"stream: missing: name a stream of the daemon's config");
+		return handle_fail(t, TOKEND_EARGUMENT, "stream",
+			"missing: name a stream of the daemon's config");
 	if (!wire_name_ok(o->stream))
 		return handle_fail_name(t, "stream", o->stream);
 	if (o->run && !wire_name_ok(o->run))
 		return handle_fail_name(t, "run", o->run);
 	if (o->strict && !o->run)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"strict: needs a run: jobs that name none are all of run default");
+		return handle_fail(t, TOKEND_EARGUMENT, "strict",
+			"needs a run: jobs that name none are all of run default");
 	if (starts > 1)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"start: give one of cursor, tag and position, not %d of them", starts);
+		return handle_fail(t, TOKEND_EARGUMENT, "start",
+			"give one of cursor, tag and position, not %d of them", starts);
 	if (o->cursor && (o->cursor_bytes == 0 || o->cursor_bytes > LIMIT_CURSOR_BYTES))
-		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes, a cursor has 1 to %d",
 			o->cursor_bytes, LIMIT_CURSOR_BYTES);
 	if (o->tag && strlen(o->tag) > TAG_BYTES)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"tag: %zu bytes, TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
+		return handle_fail(t, TOKEND_EARGUMENT, "tag",
+			"%zu bytes, TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
 	if (o->slots > LIMIT_SLOTS)
 		return handle_fail(
-			t, TOKEND_EARGUMENT, "slots: %u, at most %d", o->slots, LIMIT_SLOTS);
+			t, TOKEND_EARGUMENT, "slots", "%u, at most %d", o->slots, LIMIT_SLOTS);
 	return 0;
 }

@@ -122,37 +122,32 @@ static const char *name_of(const struct driver *cu, int error)
 	return cu->error_name(error, &name) == SUCCESS && name ? name : "an unknown error";
 }
 
-static bool cuda_failed(
-	const struct driver *cu, int error, const char *what, char *why, size_t why_bytes)
+static bool cuda_failed(const struct driver *cu, int error, const char *what, struct fault *fault)
 {
-	snprintf(why, why_bytes, "cuda: %s failed: %s (%d)", what, name_of(cu, error), error);
-	return false;
+	return fault_set(
+		fault, FAULT_IO, "cuda", "%s failed: %s (%d)", what, name_of(cu, error), error);
 }
 
 /* Never closed again: the driver has threads and handlers of its own by then. */
-static bool load(struct driver *cu, char *why, size_t why_bytes)
+static bool load(struct driver *cu, struct fault *fault)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
-	if (!library) {
-		snprintf(why, why_bytes, "cuda: no NVIDIA driver here: %s", dlerror());
-		return false;
-	}
+	if (!library)
+		return fault_set(fault, FAULT_IO, "cuda", "no NVIDIA driver here: %s", dlerror());
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
 		void *symbol = dlsym(library, symbols[i].symbol);
 
-		if (!symbol && symbols[i].required) {
-			snprintf(why, why_bytes, "cuda: the driver has no %s: it is too old",
-				symbols[i].symbol);
-			return false;
-		}
+		if (!symbol && symbols[i].required)
+			return fault_set(fault, FAULT_IO, "cuda",
+				"the driver has no %s: it is too old", symbols[i].symbol);
 		memcpy((char *)cu + symbols[i].at, &symbol, sizeof(symbol));
 	}
 
 	/* A library is not a driver: the stub that toolkits bring answers 34 here. */
 	int error = cu->init(0);
 
-	return error == SUCCESS || cuda_failed(cu, error, "cuInit", why, why_bytes);
+	return error == SUCCESS || cuda_failed(cu, error, "cuInit", fault);
 }
 
 /* ---- the context ---- */
@@ -190,23 +185,23 @@ static int find_active(const struct driver *cu)
 	return -1;
 }
 
-static bool use_primary(struct pin *p, int ordinal, char *why, size_t why_bytes)
+static bool use_primary(struct pin *p, int ordinal, struct fault *fault)
 {
 	int device, error = p->cu.device_get(&device, ordinal);
 
 	if (error != SUCCESS)
-		return cuda_failed(&p->cu, error, "cuDeviceGet", why, why_bytes);
+		return cuda_failed(&p->cu, error, "cuDeviceGet", fault);
 	p->device = device;
 	if (p->context)
 		return true;
 	error = p->cu.primary_retain(&p->context, device);
 	if (error != SUCCESS)
-		return cuda_failed(&p->cu, error, "cuDevicePrimaryCtxRetain", why, why_bytes);
+		return cuda_failed(&p->cu, error, "cuDevicePrimaryCtxRetain", fault);
 	p->retained = true;
 	return true;
 }
 
-static bool choose_context(struct pin *p, int ordinal, char *why, size_t why_bytes)
+static bool choose_context(struct pin *p, int ordinal, struct fault *fault)
 {
 	void *current = NULL;
 	int its = -1, wanted;
@@ -220,23 +215,21 @@ static bool choose_context(struct pin *p, int ordinal, char *why, size_t why_byt
 	}
 	if (ordinal < 0)
 		ordinal = find_active(&p->cu);
-	if (ordinal < 0) {
-		snprintf(why, why_bytes,
-			"device: no CUDA context is current and none is active: name the device");
-		return false;
-	}
-	return use_primary(p, ordinal, why, why_bytes);
+	if (ordinal < 0)
+		return fault_set(fault, FAULT_ARGUMENT, "device",
+			"no CUDA context is current and none is active: name the device");
+	return use_primary(p, ordinal, fault);
 }
 
-struct pin *pin_open(int device, char *why, size_t why_bytes)
+struct pin *pin_open(int device, struct fault *fault)
 {
 	struct pin *p = calloc(1, sizeof(*p));
 
 	if (!p) {
-		snprintf(why, why_bytes, "memory: out of memory");
+		fault_memory(fault);
 		return NULL;
 	}
-	if (load(&p->cu, why, why_bytes) && choose_context(p, device, why, why_bytes))
+	if (load(&p->cu, fault) && choose_context(p, device, fault))
 		return p;
 	free(p);
 	return NULL;
@@ -333,12 +326,12 @@ static int register_all(struct copies *c)
 	return error;
 }
 
-bool copies_register(struct copies *c, const char *socket, char *why, size_t why_bytes)
+bool copies_register(struct copies *c, const char *socket, struct fault *fault)
 {
 	int mode, error = enter(c->pin, &mode);
 
 	if (error != SUCCESS)
-		return cuda_failed(&c->pin->cu, error, "cuCtxPushCurrent", why, why_bytes);
+		return cuda_failed(&c->pin->cu, error, "cuCtxPushCurrent", fault);
 	if (c->registered == 0) {
 		int turn = begin_turn(socket);
 
@@ -348,8 +341,8 @@ bool copies_register(struct copies *c, const char *socket, char *why, size_t why
 	leave(c->pin, mode);
 	if (error == SUCCESS)
 		return true;
-	snprintf(why, why_bytes,
-		"pin: the ring of %" PRIu64
+	fault_set(fault, FAULT_MEMORY, "pin",
+		"the ring of %" PRIu64
 		" bytes cannot be registered with the GPU's driver: %s (%d); copies "
 		"go on from pageable memory, slower (does this machine or container let memory be "
 		"pinned?)",
@@ -451,8 +444,7 @@ static bool captured(const struct driver *cu, void *stream)
 	return cu->capturing && cu->capturing(stream, &status) == SUCCESS && status != 0;
 }
 
-bool copies_start(
-	struct copies *c, uint64_t s, uint64_t to, void *stream, char *why, size_t why_bytes)
+bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, struct fault *fault)
 {
 	const struct driver *cu = &c->pin->cu;
 	const char *what = "cuCtxPushCurrent";
@@ -465,15 +457,13 @@ bool copies_start(
 			error = start(c, s, to, stream, &what);
 		leave(c->pin, mode);
 	}
-	if (graph) {
-		snprintf(why, why_bytes,
-			"stream: it is being captured into a graph, which would copy this slot "
+	if (graph)
+		return fault_set(fault, FAULT_ARGUMENT, "stream",
+			"it is being captured into a graph, which would copy this slot "
 			"again later: "
 			"copy on another stream, to a buffer that the graph reads");
-		return false;
-	}
 	if (error != SUCCESS)
-		return cuda_failed(cu, error, what, why, why_bytes);
+		return cuda_failed(cu, error, what, fault);
 	push(c, s, false);
 	return true;
 }

@@ -14,6 +14,7 @@
 #ifndef TOKEND_PIN_H
 #define TOKEND_PIN_H
 
+#include "proto/fault.h"
 #include "proto/ring.h"
 
 /* The driver, and a context of it. Belongs to a handle; its copies are gone before it. */
@@ -22,9 +23,10 @@ struct pin;
 /*
  * @device: -1 for the device of the current context, else of the first one that has an active
  * primary context. The context is the current one if it is of that device, else the primary one,
- * which is kept for as long. NULL, and one line in @why: no driver, a stub of one, no such device.
+ * which is kept for as long. On failure returns NULL, and @fault: no driver, a stub of one, no such
+ * device.
  */
-struct pin *pin_open(int device, char *why, size_t why_bytes);
+struct pin *pin_open(int device, struct fault *fault);
 void pin_close(struct pin *p);
 int pin_device(const struct pin *p);
 
@@ -44,15 +46,13 @@ void copies_forget(struct copies *c);
 /*
  * Registers the slots, all or nothing. Registering takes locks of the whole driver, so the trainers
  * of a daemon take turns, which the directory of @socket is locked for; 10 s of waiting are enough,
- * though. False, and one line in @why.
+ * though. On failure returns false.
  */
-bool copies_register(struct copies *c, const char *socket, char *why, size_t why_bytes);
+bool copies_register(struct copies *c, const char *socket, struct fault *fault);
 uint64_t copies_registered(const struct copies *c); /* bytes; 0: it is not */
 
-/* Queues slot @s's copy to @to on @stream, and an event behind it. False, and why: nothing is under
- * way. */
-bool copies_start(
-	struct copies *c, uint64_t s, uint64_t to, void *stream, char *why, size_t why_bytes);
+/* Queues slot @s's copy to @to on @stream, and an event behind it. False: nothing is under way. */
+bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, struct fault *fault);
 /*
  * Slot @s was lent to code that may have queued copies of its own, on streams that nobody told us:
  * it is over when all is over that the context has been given so far. To ask for that ends every

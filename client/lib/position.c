@@ -16,7 +16,7 @@ static void forget_moved(struct tokend *t)
 
 const struct cursor *position_cursor(struct tokend *t, uint64_t position)
 {
-	struct fault why;
+	struct fault fault;
 
 	if (t->moved_ok && position < t->moved.next)
 		forget_moved(t);
@@ -26,7 +26,7 @@ const struct cursor *position_cursor(struct tokend *t, uint64_t position)
 	}
 	t->moved_ok = true;
 
-	bool there = cursor_seek(&t->moved, position, &why);
+	bool there = cursor_seek(&t->moved, position, &fault);
 
 	assert(there); /* origin covers all that is asked for */
 	return &t->moved;
@@ -55,9 +55,9 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 	size_t n = cursor_encode(cursor, bytes, capacity);
 
 	return n ? (int64_t)n
-		 : handle_fail(handle, TOKEND_EMEMORY,
-			   "capacity: %zu bytes are too few for the cursor, %d always hold it",
-			   capacity, TOKEND_CURSOR_BYTES);
+		 : handle_fail(handle, TOKEND_EMEMORY, "capacity",
+			   "%zu bytes are too few for the cursor, %d always hold it", capacity,
+			   TOKEND_CURSOR_BYTES);
 }
 
 uint64_t tokend_fingerprint(const struct tokend *t)
@@ -104,9 +104,8 @@ int tokend_commit(struct tokend *t, uint64_t next)
 		return 0;
 	}
 	if (next < t->committed || next > t->taken || !was_a_next(t, next))
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"next: %" PRIu64
-			" is not that of a batch taken and not yet committed: %" PRIu64
+		return handle_fail(t, TOKEND_EARGUMENT, "next",
+			"%" PRIu64 " is not that of a batch taken and not yet committed: %" PRIu64
 			" is committed, %" PRIu64 " taken",
 			next, t->committed, t->taken);
 	r = recording_commit(t, next);

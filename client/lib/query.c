@@ -54,7 +54,7 @@ static int tell(struct tokend *t, const struct wire *wire)
 		if (error == 0)
 			return 1;
 		if (error == -EMSGSIZE)
-			return handle_fail(t, TOKEND_EARGUMENT, "message: longer than %d bytes",
+			return handle_fail(t, TOKEND_EARGUMENT, "message", "longer than %d bytes",
 				LIMIT_PACKET_BYTES);
 		if (error != -EAGAIN) {
 			handle_lose(t);

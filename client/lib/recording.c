@@ -99,9 +99,8 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 			int cut = ftruncate(r->fd, (off_t)r->size);
 
 			(void)cut; /* the next try writes over it, and readers know a torn end */
-			return handle_fail(t, TOKEND_EARGUMENT,
-				"record: %s: %s: nothing was %s; make it writable and call again, "
-				"or end "
+			return handle_fail_errno(t, TOKEND_EARGUMENT, error, "record",
+				"%s: %s: nothing was %s; make it writable and call again, or end "
 				"the record",
 				r->path, strerror(error), t->committing ? "committed" : "taken");
 		}
@@ -299,22 +298,22 @@ static void recording_free(struct recording *r)
 	free(r);
 }
 
-/* Bytes of the file, @bytes long, that are whole entries and no torn beginning. False: it cannot be
- * read, or is no record (errno is 0). */
-static bool find_end(int fd, uint64_t bytes, uint64_t *end)
+/* Length of the part of the file, @bytes long, that is whole entries and no torn beginning. */
+static bool find_end(int fd, uint64_t bytes, uint64_t *end, struct fault *fault)
 {
 	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
 	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
 	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
 	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
+	ssize_t wanted = (ssize_t)(last * RECORD_ENTRY_BYTES);
 
-	errno = 0;
-	if (pread(fd, head, first, 0) != (ssize_t)first || !record_is_beginning(head, first))
-		return false;
-	if (pread(fd, tail, last * RECORD_ENTRY_BYTES,
-		    (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
-		(ssize_t)(last * RECORD_ENTRY_BYTES))
-		return false;
+	if (pread(fd, head, first, 0) != (ssize_t)first ||
+		pread(fd, tail, (size_t)wanted, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
+			wanted)
+		return fault_errno(fault, errno, "record", "%s", strerror(errno));
+	if (!record_is_beginning(head, first))
+		return fault_set(fault, FAULT_DATA, "record",
+			"is no record of this version, and is left as it is");
 	*end = whole * RECORD_ENTRY_BYTES;
 	for (uint64_t i = 0; i < last; i++)
 		if (record_is_beginning(tail[i], sizeof(tail[i]))) {
@@ -326,22 +325,22 @@ static bool find_end(int fd, uint64_t bytes, uint64_t *end)
 
 static int open_file(struct tokend *t, struct recording *r)
 {
+	struct fault fault;
 	struct stat st;
 
 	r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
 	if (r->fd < 0 || fstat(r->fd, &st) != 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s", r->path, strerror(errno));
+		return handle_fail_errno(
+			t, TOKEND_EARGUMENT, errno, "record", "%s: %s", r->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"record: %s: is no regular file: name another one", r->path);
-	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size))
-		return handle_fail(t, TOKEND_EARGUMENT, "record: %s: %s: name another file",
-			r->path,
-			errno ? strerror(errno)
-			      : "is no record of this version, and is left as it is");
+		return handle_fail(t, TOKEND_EARGUMENT, "record",
+			"%s: is no regular file: name another one", r->path);
+	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size, &fault))
+		return handle_fail_errno(t, TOKEND_EARGUMENT, fault.error, "record",
+			"%s: %s: name another file", r->path, fault.text);
 	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"record: %s: its torn end cannot be cut off: %s", r->path, strerror(errno));
+		return handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
+			"%s: its torn end cannot be cut off: %s", r->path, strerror(errno));
 	return 0;
 }
 
@@ -376,9 +375,8 @@ static int begin_record(struct tokend *t, const char *path)
 static int end_record(struct tokend *t, struct recording *r, int status)
 {
 	if (close(r->fd) != 0 && errno != EINTR && status == 0)
-		status = handle_fail(t, TOKEND_EARGUMENT,
-			"record: %s: %s: what was written last may be lost", r->path,
-			strerror(errno));
+		status = handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
+			"%s: %s: what was written last may be lost", r->path, strerror(errno));
 	recording_free(r);
 	return status;
 }
@@ -391,7 +389,7 @@ int tokend_record(struct tokend *t, const char *path)
 	if (status < 0)
 		return status;
 	if (path && !*path)
-		return handle_fail(t, TOKEND_EARGUMENT, "record: the path is empty");
+		return handle_fail(t, TOKEND_EARGUMENT, "record", "the path is empty");
 	/* Before the new one is opened, which may be the same file. */
 	status = recording_commit(t, UINT64_MAX);
 	if (status == 0)

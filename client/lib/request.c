@@ -48,8 +48,8 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 		return r;
 	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
 		!wire_text(w, WIRE_ARGS, request->args, sizeof(request->args)))
-		return handle_fail(t, TOKEND_EPROTOCOL,
-			"request: the daemon sent one too long for this client: is it newer?");
+		return handle_fail(t, TOKEND_EPROTOCOL, "request",
+			"the daemon sent one too long for this client: is it newer?");
 	request->number = wire_number(w, WIRE_NUMBER);
 	return 0;
 }
@@ -68,7 +68,7 @@ struct arguments {
 
 static int bad(struct tokend *t, const char *key, const char *value, const char *right)
 {
-	return handle_fail(t, TOKEND_EARGUMENT, "%s: '%.200s' %s", key, value, right);
+	return handle_fail(t, TOKEND_EARGUMENT, key, "'%.200s' %s", value, right);
 }
 
 /* "0.5 web": whatever the program's locale calls a decimal point. */
@@ -168,10 +168,10 @@ static void free_arguments(struct arguments *o)
 static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts_from)
 {
 	if (o->weights == 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "mix: it names no dataset");
+		return handle_fail(t, TOKEND_EARGUMENT, "mix", "it names no dataset");
 	if (cursor_end(&t->origin) != UINT64_MAX)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"mix: stream %s is finite, its mix stays as it is while it runs: edit its "
+		return handle_fail(t, TOKEND_EARGUMENT, "mix",
+			"stream %s is finite, its mix stays as it is while it runs: edit its "
 			"cursor, "
 			"or use a stream without end",
 			t->stream);
@@ -185,15 +185,15 @@ static int check_save(struct tokend *t, const char *kind, const struct arguments
 	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0)
 		return 0;
 	if (strcmp(kind, "rescale") != 0)
-		return handle_fail(t, TOKEND_EARGUMENT,
-			"request: '%.60s' is not understood here: is tokctl newer than this "
+		return handle_fail(t, TOKEND_EARGUMENT, "request",
+			"'%.60s' is not understood here: is tokctl newer than this "
 			"client?",
 			kind);
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world: %" PRIu64 ", must be 1 to %" PRIu64,
-			o->world, (uint64_t)LIMIT_WORLD);
+		return handle_fail(t, TOKEND_EARGUMENT, "world",
+			"%" PRIu64 ", must be 1 to %" PRIu64, o->world, (uint64_t)LIMIT_WORLD);
 	if (o->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro: %" PRIu64 ", must be 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "micro", "%" PRIu64 ", must be 1 to %d",
 			o->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
@@ -212,8 +212,8 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 		r = apply_mix(t, &o, &at);
 	else if (r == 0 && strcmp(kind, "skip") == 0)
 		r = o.has_samples ? seek_skip(t, o.samples, &at)
-				  : handle_fail(t, TOKEND_EARGUMENT,
-					    "skip: it does not say how many samples");
+				  : handle_fail(t, TOKEND_EARGUMENT, "skip",
+					    "it does not say how many samples");
 	else if (r == 0)
 		r = check_save(t, kind, &o);
 	free_arguments(&o);
@@ -239,12 +239,11 @@ static int tell(struct tokend *t, const struct wire *note)
 			return 0;
 		if (error == -EMSGSIZE)
 			return handle_fail(
-				t, TOKEND_EARGUMENT, "answer: longer than a message may be");
+				t, TOKEND_EARGUMENT, "answer", "longer than a message may be");
 		if (error != -EAGAIN) {
 			handle_lose(t);
-			return handle_fail(t, TOKEND_ECONNECT,
-				"request: the daemon at %s was lost, and the request with it",
-				t->socket);
+			return handle_fail(t, TOKEND_ECONNECT, "request",
+				"the daemon at %s was lost, and the request with it", t->socket);
 		}
 
 		int r = wait_ready(t, t->fd, POLLOUT, wait_now() + SEND_MS * INT64_C(1000000));
@@ -252,9 +251,8 @@ static int tell(struct tokend *t, const struct wire *note)
 		if (r < 0)
 			return r;
 		if (r == 0)
-			return handle_fail(t, TOKEND_ECONNECT,
-				"request: the daemon at %s does not read what it is sent",
-				t->socket);
+			return handle_fail(t, TOKEND_ECONNECT, "request",
+				"the daemon at %s does not read what it is sent", t->socket);
 	}
 }
 
@@ -278,7 +276,7 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 	if (r < 0)
 		return r;
 	if (outcome < TOKEND_NOTED || outcome > TOKEND_FAILED)
-		return handle_fail(t, TOKEND_EARGUMENT, "outcome: %d is none", (int)outcome);
+		return handle_fail(t, TOKEND_EARGUMENT, "outcome", "%d is none", (int)outcome);
 	wire_set(&note, WIRE_NUMBER, number);
 	wire_set(&note, WIRE_OUTCOME, outcome);
 	wire_set_bytes(&note, WIRE_TEXT, text, answer_bytes(text));

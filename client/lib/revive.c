@@ -14,20 +14,20 @@ static int check_revived(struct tokend *t, const struct mapping *g, const struct
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position");
 	if (new->window_tokens != old->window_tokens || new->token_bytes != old->token_bytes)
-		return handle_fail(t, TOKEND_EREFUSED,
-			"dtype: the restarted daemon serves windows of %u × %u bytes, before it "
+		return handle_fail(t, TOKEND_EREFUSED, "dtype",
+			"the restarted daemon serves windows of %u × %u bytes, before it "
 			"were %u × %u",
 			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
 	if (old->documents && !new->documents)
-		return handle_fail(t, TOKEND_EREFUSED,
-			"documents: the restarted daemon's config has them no more for stream %s: "
+		return handle_fail(t, TOKEND_EREFUSED, "documents",
+			"the restarted daemon's config has them no more for stream %s: "
 			"it needs "
 			"documents: "
 			"true there",
 			t->stream);
 	if (old->loss_mask && !new->loss_mask)
-		return handle_fail(t, TOKEND_EREFUSED,
-			"loss_mask: the restarted daemon's config has it no more for stream %s: it "
+		return handle_fail(t, TOKEND_EREFUSED, "loss_mask",
+			"the restarted daemon's config has it no more for stream %s: it "
 			"needs "
 			"loss_mask: true there",
 			t->stream);

@@ -40,17 +40,9 @@ void search_end(struct search *s)
 	s->active = false;
 }
 
-static void failed(struct tokend *t, struct search *s, int error, int refused)
-{
-	s->error = error;
-	s->refused = refused;
-	if (refused)
-		snprintf(s->why, sizeof(s->why), "%.*s", (int)sizeof(s->why) - 1, t->why);
-}
-
 /*
- * This try failed, with errno @error or the passing refusal @refused in t->why. The next one
- * follows after half to all of the backoff, so that ranks do not come all at once.
+ * This try failed, with errno @error or the passing refusal @refused that is the handle's failure.
+ * The next one follows after half to all of the backoff, so that ranks do not come all at once.
  */
 void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
@@ -61,7 +53,10 @@ void search_later(struct tokend *t, struct search *s, int error, int refused)
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;
-	failed(t, s, error, refused);
+	s->error = error;
+	s->refused = refused;
+	if (refused)
+		s->refusal = t->fault;
 	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
 	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
 }
@@ -99,8 +94,8 @@ static void say_wait(const struct tokend *t, const struct search *s, char *line,
 
 	if (s->refused)
 		snprintf(line, bytes,
-			"%s; refused for %" PRId64 " s, trying again for %" PRId64 " s", s->why,
-			waited, seconds);
+			"%s: %s; refused for %" PRId64 " s, trying again for %" PRId64 " s",
+			s->refusal.field, s->refusal.text, waited, seconds);
 	else if (s->fd >= 0 || s->error == ETIMEDOUT)
 		snprintf(line, bytes,
 			"socket: the daemon at %s has not answered for %" PRId64
@@ -126,7 +121,7 @@ int search_warn(struct tokend *t, struct search *s)
 		return 0;
 	say_wait(t, s, line, sizeof(line));
 	return t->call.warn(t->call.warn_context, line)
-		       ? handle_fail(t, TOKEND_EAGAIN, "interrupted")
+		       ? handle_fail(t, TOKEND_EAGAIN, "", "interrupted")
 		       : 0;
 }
 
@@ -137,23 +132,23 @@ int search_gave_up(struct tokend *t, const struct search *s)
 						  : strerror(s->error);
 
 	if (s->refused)
-		return handle_fail(
-			t, s->refused, "%s (tried again for %" PRId64 " s)", s->why, seconds);
+		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
+			"%s (tried again for %" PRId64 " s)", s->refusal.text, seconds);
 	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
-		return handle_fail(
-			t, TOKEND_EMEMORY, "socket: %s: %s", t->socket, strerror(s->error));
+		return handle_fail_errno(t, TOKEND_EMEMORY, s->error, "socket", "%s: %s", t->socket,
+			strerror(s->error));
 	if (s->error == ENAMETOOLONG)
-		return handle_fail(t, TOKEND_ECONNECT,
-			"socket: %s has %zu bytes, a socket's path has at most 107", t->socket,
+		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+			"%s has %zu bytes, a socket's path has at most 107", t->socket,
 			strlen(t->socket));
 	if (s == &t->search)
-		return handle_fail(t, TOKEND_ECONNECT,
-			"socket: the daemon at %s was lost and none came back for %" PRId64
+		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+			"the daemon at %s was lost and none came back for %" PRId64
 			" s (%s): start it, and resume from the cursor, which is at position "
 			"%" PRIu64,
 			t->socket, seconds, error, handle_position(t));
-	return handle_fail(t, TOKEND_ECONNECT,
-		"socket: no daemon answers at %s (%s): start one with tokend -c FILE, or name its "
+	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+		"no daemon answers at %s (%s): start one with tokend -c FILE, or name its "
 		"socket",
 		t->socket, error);
 }

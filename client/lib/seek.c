@@ -67,7 +67,7 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	if (!cursor)
 		return seek_here(t, &target);
 	if (cursor_bytes == 0 || cursor_bytes > LIMIT_CURSOR_BYTES)
-		return handle_fail(t, TOKEND_EARGUMENT, "cursor: %zu bytes, a cursor has 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes, a cursor has 1 to %d",
 			cursor_bytes, LIMIT_CURSOR_BYTES);
 	r = go(t, &target, true, &origin);
 	if (r != 1)

@@ -42,9 +42,9 @@ int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 	struct wire_bytes bytes = wire_bytes(&t->packet->wire, WIRE_CURSOR);
 
 	if (bytes.n > capacity)
-		return handle_fail(t, TOKEND_EMEMORY,
-			"capacity: %zu bytes are too few for the cursor, %d always hold it",
-			capacity, TOKEND_CURSOR_BYTES);
+		return handle_fail(t, TOKEND_EMEMORY, "capacity",
+			"%zu bytes are too few for the cursor, %d always hold it", capacity,
+			TOKEND_CURSOR_BYTES);
 	memcpy(cursor, bytes.at, bytes.n);
 	return bytes.n;
 }

@@ -43,12 +43,11 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 	uint64_t s = slots_number(batch->handle);
 
 	if (*at && mapping_copies(*at, s))
-		handle_fail(t, TOKEND_EARGUMENT,
-			"batch: number %" PRIu64
-			" is being copied to a GPU, and comes back by itself",
+		handle_fail(t, TOKEND_EARGUMENT, "batch",
+			"number %" PRIu64 " is being copied to a GPU, and comes back by itself",
 			batch->number);
 	else if (!*at || !slots_return(t, at, s))
-		handle_fail(t, TOKEND_EARGUMENT, "batch: number %" PRIu64 " was released before",
+		handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " was released before",
 			batch->number);
 }
 

@@ -113,13 +113,13 @@ int tokend_attach(
 		};
 		r = attach(t, &o);
 	} else {
-		r = handle_fail(t, TOKEND_EARGUMENT,
-			"size: %zu: set it to sizeof(struct tokend_options) and everything unused "
+		r = handle_fail(t, TOKEND_EARGUMENT, "size",
+			"%zu: set it to sizeof(struct tokend_options) and everything unused "
 			"to 0",
 			options->size);
 	}
 	if (why && why_bytes)
-		snprintf(why, why_bytes, "%s", t->why);
+		snprintf(why, why_bytes, "%s", t->line);
 	if (r == 0)
 		*out = t;
 	else

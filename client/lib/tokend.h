@@ -465,6 +465,11 @@ TOKEND_API void tokend_widen_pair(
 
 /* One line on the last failure of this handle; "" if there was none. Valid until its next call. */
 TOKEND_API const char *tokend_why(const struct tokend *t);
+/* What that failure is about: an option ("rank"), a member of the daemon's config or of a cursor
+ * ("dataset web: windows"); "" if it is about none. Valid until the handle's next call. */
+TOKEND_API const char *tokend_field(const struct tokend *t);
+/* The errno of the system call that failed; 0 if it was none. */
+TOKEND_API int tokend_errno(const struct tokend *t);
 TOKEND_API const char *tokend_version(void);
 /*
  * Where a daemon is looked for if the options name no socket (see there), as a path that ends with

@@ -29,6 +29,6 @@ int wait_ready(struct tokend *t, int fd, short events, int64_t until)
 		if (left <= longest && n == 0)
 			return 0;
 		if (t->call.idle && t->call.idle(t->call.context))
-			return handle_fail(t, TOKEND_EAGAIN, "interrupted");
+			return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
 	}
 }

@@ -164,8 +164,8 @@ static const char *obey(const char *kind, const char *args)
 	assert_true(r == 0 || r == TOKEND_EARGUMENT);
 	assert_int_equal(acts_from, r == 0 ? 7 : 99);
 	assert_true(t.applied.any == (r == 0));
-	assert_true((t.why[0] != 0) == (r < 0) && !strchr(t.why, '\n'));
-	return t.why;
+	assert_true((t.line[0] != 0) == (r < 0) && !strchr(t.line, '\n'));
+	return t.line;
 }
 
 #define assert_says(why, text) assert_non_null(strstr(why, text))

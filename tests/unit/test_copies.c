@@ -21,7 +21,7 @@
 #define CU(name, ...) ((int (*)(__VA_ARGS__))dlsym(library, #name))
 
 static void *library;
-static char why[300];
+static struct fault fault;
 
 /* A ring of @slots slots of @bytes that nobody fills: a hole in a file. */
 struct place {
@@ -32,7 +32,6 @@ struct place {
 
 static void make(struct place *p, uint64_t slots, uint64_t bytes)
 {
-	struct fault fault;
 	int fd = memfd_create("ring", MFD_CLOEXEC);
 
 	memset(p, 0, sizeof(*p));
@@ -43,7 +42,7 @@ static void make(struct place *p, uint64_t slots, uint64_t bytes)
 		mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	assert_ptr_not_equal(p->ring.data, MAP_FAILED);
 	close(fd);
-	p->pin = pin_open(0, why, sizeof(why));
+	p->pin = pin_open(0, &fault);
 	assert_non_null(p->pin);
 }
 
@@ -83,11 +82,11 @@ static void in_chunks_of_a_gib(void **state)
 	struct copies *c = copies_new(p.pin, &p.ring);
 
 	assert_int_equal(copies_registered(c), 0);
-	assert_true(copies_register(c, "/nowhere/socket", why, sizeof(why)));
+	assert_true(copies_register(c, "/nowhere/socket", &fault));
 	assert_int_equal(copies_registered(c), p.ring.geometry.control_at);
 	assert_int_equal(p.ring.geometry.control_at, 4 * GIB + (600 << 20));
 	assert_int_equal(CU(fakeRegistered, void)(), 5);
-	assert_true(copies_register(c, "/nowhere/socket", why, sizeof(why))); /* it is, already */
+	assert_true(copies_register(c, "/nowhere/socket", &fault)); /* it is, already */
 	assert_int_equal(CU(fakeRegistered, void)(), 5);
 	assert_true(copies_free(c));
 	unmake(&p);
@@ -103,12 +102,12 @@ static void all_or_nothing(void **state)
 	struct copies *c = copies_new(p.pin, &p.ring);
 
 	setenv("FAKE_CUDA_REGISTER_FAILS", "4", 1);
-	assert_false(copies_register(c, "socket", why, sizeof(why)));
+	assert_false(copies_register(c, "socket", &fault));
 	unsetenv("FAKE_CUDA_REGISTER_FAILS");
-	assert_non_null(strstr(why, "CUDA_ERROR_OUT_OF_MEMORY"));
+	assert_non_null(strstr(fault.text, "CUDA_ERROR_OUT_OF_MEMORY"));
 	assert_int_equal(copies_registered(c), 0);
 	assert_int_equal(CU(fakeRegistered, void)(), 0);
-	assert_true(copies_register(c, "socket", why, sizeof(why)));
+	assert_true(copies_register(c, "socket", &fault));
 	assert_true(copies_free(c));
 	unmake(&p);
 }
@@ -131,13 +130,13 @@ static void in_the_order_they_were_begun(void **state)
 
 	struct copies *c = copies_new(p.pin, &p.ring);
 
-	assert_true(copies_register(c, "socket", why, sizeof(why)));
+	assert_true(copies_register(c, "socket", &fault));
 	assert_true(copies_none(c));
 	assert_false(copies_over(c, UINT64_MAX, &s));
 	setenv("FAKE_CUDA_DELAY_MS", "100000", 1);
-	assert_true(copies_start(c, 6, to, slow, why, sizeof(why)));
+	assert_true(copies_start(c, 6, to, slow, &fault));
 	unsetenv("FAKE_CUDA_DELAY_MS");
-	assert_true(copies_start(c, 7, to, fast, why, sizeof(why)));
+	assert_true(copies_start(c, 7, to, fast, &fault));
 	assert_true(copies_has(c, 6) && copies_has(c, 7) && !copies_has(c, 5));
 	assert_false(copies_over(c, UINT64_MAX, &s)); /* 6 is under way, and 7 behind it */
 	copies_settle(c, 8);
