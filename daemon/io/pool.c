@@ -56,6 +56,7 @@ struct io_work *works_take(struct works *works)
 
 void works_move(struct works *to, struct works *from)
 {
+	assert(to != from);
 	if (!from->first)
 		return;
 	*to->end = from->first;
@@ -146,6 +147,7 @@ static int64_t work_do(struct io_work *work)
 {
 	if (work->call)
 		return work->call(work);
+	assert(work->fd >= 0 && work->to);
 	ssize_t n = pread(work->fd, work->to, work->bytes, (off_t)work->at);
 
 	return n < 0 ? -errno : n;
@@ -187,6 +189,18 @@ static void *pool_thread(void *argument)
 
 /* ---- the data thread's side ---- */
 
+/* With the lock, and by the thread that adds threads. */
+static void pool_check(const struct pool *pool)
+{
+	const struct pool_share *share;
+
+	assert(pool->threads >= 1 && pool->threads <= POOL_MOST);
+	assert(pool->busy + pool->slow_busy + pool->idle <= pool->threads);
+	TAILQ_FOREACH(share, &pool->turns, turn)
+	assert(share->todo.count > 0 &&
+		share->busy <= (share->slow ? pool->slow_busy : pool->busy));
+}
+
 /* Signals are for the threads that expect them: these inherit a mask that blocks all. */
 static int pool_add_thread(struct pool *pool)
 {
@@ -197,6 +211,7 @@ static int pool_add_thread(struct pool *pool)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	assert(pool->threads < POOL_MOST);
 	int error = pthread_create(&pool->thread[pool->threads], &attr, pool_thread, pool);
 
 	pthread_attr_destroy(&attr);
@@ -219,6 +234,7 @@ static void pool_grow(struct pool *pool, unsigned lacking)
 /* Has threads begin what may be begun. With the lock, which it gives up. */
 static void pool_start(struct pool *pool)
 {
+	pool_check(pool);
 	unsigned count = pool_room(pool), idle = pool->idle;
 
 	for (unsigned i = 0; i < count && i < idle; i++)

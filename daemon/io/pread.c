@@ -1,7 +1,7 @@
 /*
- * Where io_uring is forbidden. What the page cache holds is read by the data thread itself, with
- * RWF_NOWAIT, which for shards of a few GB is nearly everything; the rest goes to the pool. A read
- * that RWF_NOWAIT refuses has started its read-ahead all the same.
+ * For where io_uring is forbidden. The data thread itself reads bytes that are in the page cache,
+ * with RWF_NOWAIT; for shards of a few GB that is nearly all of them. The rest goes to the pool. A
+ * read that RWF_NOWAIT refuses has started its read-ahead all the same.
  */
 #include "daemon/io/pool.h"
 
@@ -25,6 +25,7 @@ static bool read_cached(struct io_work *work)
 	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
 	if (work->call || !work->nowait || work->direct)
 		return false;
+	assert(work->fd >= 0 && work->bytes > 0);
 	struct iovec to = {.iov_base = work->to, .iov_len = work->bytes};
 
 	work->result = preadv2(work->fd, &to, 1, (off_t)work->at, RWF_NOWAIT);
@@ -70,6 +71,8 @@ static unsigned pread_reap(
 {
 	struct pread *p = backend;
 	unsigned count = 0;
+
+	assert(max > 0 && !p->submitted.first); /* commit() comes before a wait */
 
 	*kicked = pool_take(p->pool, &p->done);
 	if (!p->done.first && !*kicked && deadline_ns > 0) {

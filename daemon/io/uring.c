@@ -1,16 +1,16 @@
 /*
- * io_uring for the reads of file systems that can read without waiting (those that know RWF_NOWAIT:
- * ext4, xfs, btrfs, …). A read of what the page cache holds ends inside the submit, and its
+ * io_uring for reads from file systems that can read without waiting (those that know RWF_NOWAIT:
+ * ext4, xfs, btrfs, …). A read of bytes in the page cache ends inside the submit, and its
  * completion is found without another system call.
  *
- * All else goes to the pool, because the kernel's own threads do not keep the data thread out of
- * it: it opens a FUSE file inside the submit when the name is cached, and, since FUSE files can be
- * polled and always seem readable, reads it there too (Linux 6.9 and later). What is more, for a
- * short answer under FOPEN_DIRECT_IO it reads the same offset again as if it were the rest (seen
- * on 6.18): wrong bytes without an error.
+ * All other work goes to the pool, because the kernel's own threads do not keep the data thread out
+ * of it. The kernel opens a FUSE file inside the submit when the name is cached. FUSE files can be
+ * polled and always seem readable, so it reads them there, too (Linux 6.9 and later). And for a
+ * short answer under FOPEN_DIRECT_IO it reads the same offset again as if it were the rest (seen on
+ * 6.18): wrong bytes without an error.
  *
  * The ring is set up without SINGLE_ISSUER and DEFER_TASKRUN: it is made in one thread, used in a
- * second, and closed by the first when that has ended, and neither gains anything measurable where
+ * second, and closed by the first after that has ended. Neither gains anything measurable where
  * nearly all reads end inline.
  */
 #include "daemon/io/pool.h"
@@ -48,8 +48,8 @@ static int ring_init(struct io_uring *ring, unsigned entries)
 	return error;
 }
 
-/* A wait with a timeout came with 5.11, long after the read; without it there is no point in going
- * on. */
+/* A wait with a timeout came with Linux 5.11, long after the read. Without it a ring is of no use.
+ */
 static bool ring_can(struct io_uring *ring)
 {
 	struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -153,6 +153,7 @@ static void uring_arm(struct uring *u)
 		return;
 	struct io_uring_sqe *sqe = ring_entry(&u->ring);
 
+	assert(sqe);
 	io_uring_prep_read(sqe, pool_news_fd(u->pool), &u->news, sizeof(u->news), 0);
 	io_uring_sqe_set_data(sqe, NULL);
 	u->armed = true;
@@ -202,6 +203,7 @@ static void uring_wait(struct uring *u, int64_t deadline_ns)
 	struct __kernel_timespec wait = {
 		.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
 	struct io_uring_cqe *cqe;
+	assert(u->armed); /* otherwise nobody hears the pool */
 	int n = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &wait, NULL);
 
 	/* Whoever called looks at the clock, and comes again. */
@@ -212,12 +214,13 @@ static unsigned uring_reap(
 	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
 	struct uring *u = backend;
+	assert(max > 0 && !u->waiting.first); /* commit() comes before a wait */
 	unsigned count = uring_harvest(u, done, max, kicked);
 
 	if (count > 0 || *kicked || deadline_ns == 0)
 		return count;
-	/* What was just harvested may have been news already taken: then nobody would hear the
-	 * next. */
+	/* The news may have been harvested just now, and all of it taken before: then nobody would
+	 * hear the next. */
 	uring_arm(u);
 	uring_wait(u, deadline_ns);
 	return uring_harvest(u, done, max, kicked);
