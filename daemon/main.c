@@ -402,8 +402,7 @@ static int run(const struct arguments *a, struct listener *listener)
 
 	bool listens = config &&
 		       (a->check || listen_at(listener, a, config, fault.text, sizeof(fault.text)));
-	struct catalog *catalog =
-		listens ? catalog_open(config, fault.text, sizeof(fault.text)) : NULL;
+	struct catalog *catalog = listens ? catalog_open(config, &fault) : NULL;
 	int code = 0;
 
 	if (!catalog)

@@ -130,12 +130,13 @@ bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct fault 
 /*
  * Replaces all that is pending by @steps, ascending, and, unless @max_epochs ([datasets]) is NULL,
  * the limits. Steps whose time has passed by cursor_mix_at() are left out, but for the last, which
- * acts from there. The first may be at 0, with the weights that it all began with: a ramp that has
- * begun is then the one that was begun, and not one from the present mix. Refused on a stream with
- * epochs.
+ * acts from there. @weights is the mix from which the first step starts (a ramp that has begun
+ * starts from the one that was in force then); NULL: the mix that is in force now. Refused on a
+ * stream with epochs. On false, fault->index is the number of the step that "schedule[2]: at" is
+ * about.
  */
-bool cursor_schedule(struct cursor *cursor, const struct cursor_step *steps, uint32_t n,
-	const uint64_t *max_epochs, struct fault *fault);
+bool cursor_schedule(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
+	uint32_t n, const uint64_t *max_epochs, struct fault *fault);
 
 /*
  * How dataset @d with max_epochs ends by the segments of this cursor: false if it has none, or

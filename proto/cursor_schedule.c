@@ -8,22 +8,29 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- what a step may be ---- */
 
-struct field {
-	char text[48];
-};
-
-static struct field field_of(uint32_t i, const char *what)
+/* A fault of one member of step @i: "schedule[2]: at", with the index. Always false. */
+__attribute__((format(printf, 4, 5))) static bool refuse_step(
+	struct fault *fault, uint32_t i, const char *what, const char *format, ...)
 {
-	struct field f;
+	char field[sizeof(fault->field)], text[sizeof(fault->text)];
+	va_list args;
 
-	snprintf(f.text, sizeof(f.text), "schedule[%u]: %s", i, what);
-	return f;
+	assert(i <= INT_MAX);
+	snprintf(field, sizeof(field), "schedule[%u]: %.80s", i, what);
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	fault_set(fault, FAULT_CURSOR, field, "%s", text);
+	fault->index = (int)i;
+	return false;
 }
 
 static bool check_position(
@@ -32,11 +39,11 @@ static bool check_position(
 	uint64_t last = UINT64_MAX / LIMIT_BLOCK * LIMIT_BLOCK;
 
 	if (at % LIMIT_BLOCK != 0)
-		return fault_set(fault, FAULT_CURSOR, field_of(i, what).text,
+		return refuse_step(fault, i, what,
 			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
 			at > last ? last : (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK);
 	if (at >= cursor_end(c))
-		return fault_set(fault, FAULT_CURSOR, field_of(i, what).text,
+		return refuse_step(fault, i, what,
 			"%" PRIu64 " is not before the end of the stream, %" PRIu64
 			": no sample would be of this mix",
 			at, cursor_end(c));
@@ -55,14 +62,14 @@ static bool check_step(
 		!check_position(c, i, at_once ? from : "to", s->to, fault))
 		return false;
 	if (s->to < s->from)
-		return fault_set(fault, FAULT_CURSOR, field_of(i, "to").text,
-			"%" PRIu64 " lies before from, %" PRIu64, s->to, s->from);
+		return refuse_step(
+			fault, i, "to", "%" PRIu64 " lies before from, %" PRIu64, s->to, s->from);
 	if (s->steps < 1 || (s->steps > 1 && s->steps > room))
-		return fault_set(fault, FAULT_CURSOR, field_of(i, "steps").text,
+		return refuse_step(fault, i, "steps",
 			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps,
 			room ? room : 1, LIMIT_BLOCK);
 	if (i > 0 && (at_once ? s->from <= steps[i - 1].to : s->from < steps[i - 1].to))
-		return fault_set(fault, FAULT_CURSOR, field_of(i, from).text,
+		return refuse_step(fault, i, from,
 			"%" PRIu64 " is not behind the step before it, which ends at %" PRIu64
 			": put the steps into ascending order",
 			s->from, steps[i - 1].to);
@@ -73,13 +80,10 @@ static bool check_step(
 static bool step_units(const struct cursor *c, const struct cursor_step *s, uint32_t i,
 	uint64_t *units, struct fault *fault)
 {
-	char field[sizeof(fault->field)];
+	struct fault units_fault;
 
-	if (cursor_units(c, s->weights, units, fault))
-		return true;
-	snprintf(field, sizeof(field), "schedule[%u]: %.88s", i, fault->field);
-	memcpy(fault->field, field, sizeof(field));
-	return false;
+	return cursor_units(c, s->weights, units, &units_fault) ||
+	       refuse_step(fault, i, units_fault.field, "%s", units_fault.text);
 }
 
 /* ---- ramps ---- */
@@ -213,9 +217,9 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 	return p->point + i;
 }
 
-/* With the limits in place already. */
-static bool schedule(
-	struct cursor *c, const struct cursor_step *steps, uint32_t n, struct fault *fault)
+/* cursor_schedule() with the limits in place already. */
+static bool schedule(struct cursor *c, const double *weights, const struct cursor_step *steps,
+	uint32_t n, struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
 	struct plan p;
@@ -228,7 +232,14 @@ static bool schedule(
 			"the run is at %" PRIu64
 			": no block of %d is left for another mix below 2^64",
 			c->next, LIMIT_BLOCK);
-	if (plan_open(&p, c, steps, n, 0, fault) && plan_steps(&p, c, before, steps, n, fault)) {
+	if (weights && !cursor_units(c, weights, before, fault))
+		return false;
+	if (plan_open(&p, c, steps, n, 1, fault)) {
+		if (weights)
+			memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
+		ok = plan_steps(&p, c, before, steps, n, fault);
+	}
+	if (ok) {
 		const struct cursor_point *points = ahead(&p, least);
 
 		ok = cursor_lay_out(c, points, p.n, false, fault);
@@ -237,8 +248,8 @@ static bool schedule(
 	return ok;
 }
 
-bool cursor_schedule(struct cursor *c, const struct cursor_step *steps, uint32_t n,
-	const uint64_t *max_epochs, struct fault *fault)
+bool cursor_schedule(struct cursor *c, const double *weights, const struct cursor_step *steps,
+	uint32_t n, const uint64_t *max_epochs, struct fault *fault)
 {
 	struct cursor copy;
 
@@ -250,7 +261,7 @@ bool cursor_schedule(struct cursor *c, const struct cursor_step *steps, uint32_t
 		return fault_memory(fault);
 	for (uint32_t d = 0; max_epochs && d < c->datasets; d++)
 		copy.dataset[d].max_epochs = max_epochs[d];
-	if (!schedule(&copy, steps, n, fault)) {
+	if (!schedule(&copy, weights, steps, n, fault)) {
 		cursor_free(&copy);
 		return false;
 	}
@@ -272,8 +283,8 @@ static bool begin_mix(struct cursor *c, const double *weights, const struct curs
 	if (!cursor_units(c, weights, before, fault))
 		return false;
 	if (n > 0 && steps[0].to == 0)
-		return fault_set(fault, FAULT_CURSOR, "schedule[0]: at",
-			"0, must be ahead: give the datasets' weights instead");
+		return refuse_step(
+			fault, 0, "at", "0, must be ahead: give the datasets' weights instead");
 	if (plan_open(&p, c, steps, n, 1, fault)) {
 		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
 		ok = plan_steps(&p, c, before, steps, n, fault) &&

@@ -1,6 +1,7 @@
 #include "daemon/catalog/catalog.h"
 
 #include "daemon/catalog/stream.h"
+#include "daemon/config/refuse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,21 +9,20 @@
 
 /* @only: the stream to open, NULL for all. */
 static struct catalog *open_catalog(
-	const struct config *config, const struct config_stream *only, char *why, size_t why_bytes)
+	const struct config *config, const struct config_stream *only, struct fault *fault)
 {
 	struct catalog *catalog = calloc(1, sizeof(*catalog));
 
 	if (catalog)
 		catalog->stream = calloc(config->streams, sizeof(*catalog->stream));
 	if (!catalog || !catalog->stream) {
-		snprintf(why, why_bytes, "%s:1: streams: out of memory", config->path);
+		config_refuse_memory(fault, config->path, 1, "streams", FAULT_NO_INDEX);
 		goto fail;
 	}
 	catalog->config = config;
 	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
-			!stream_open(
-				&catalog->stream[i], &config->stream[i], config, why, why_bytes))
+			!stream_open(&catalog->stream[i], &config->stream[i], config, fault))
 			goto fail;
 	return catalog;
 fail:
@@ -30,23 +30,25 @@ fail:
 	return NULL;
 }
 
-struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes)
+struct catalog *catalog_open(const struct config *config, struct fault *fault)
 {
-	return open_catalog(config, NULL, why, why_bytes);
+	return open_catalog(config, NULL, fault);
 }
 
 struct catalog *catalog_open_stream(
-	const struct config *config, const char *stream, char *why, size_t why_bytes)
+	const struct config *config, const char *stream, struct fault *fault)
 {
 	const struct config_stream *only = config_stream(config, stream);
-	size_t n;
+	char names[LIMIT_TEXT_BYTES / 2] = "";
+	size_t n = 0;
 
 	if (only)
-		return open_catalog(config, only, why, why_bytes);
-	snprintf(why, why_bytes, "%s:%d: streams: none is called %s; there are:", config->path,
-		config->stream[0].line, stream);
-	for (uint32_t i = 0; i < config->streams && (n = strlen(why)) + 1 < why_bytes; i++)
-		snprintf(why + n, why_bytes - n, "%s%s", i ? ", " : " ", config->stream[i].name);
+		return open_catalog(config, only, fault);
+	for (uint32_t i = 0; i < config->streams && n < sizeof(names); i++)
+		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
+			config->stream[i].name);
+	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
+		"none is called %s; there are: %s", stream, names);
 	return NULL;
 }
 

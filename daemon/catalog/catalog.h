@@ -19,12 +19,12 @@ struct catalog {
 	struct stream *stream; /* [config->streams] */
 };
 
-/* NULL on any fault, with one line in @why that starts "FILE:LINE: ". @config must outlive the
+/* NULL: @fault, as config_refuse() fills it. @config must outlive the
  * catalog. */
-struct catalog *catalog_open(const struct config *config, char *why, size_t why_bytes);
+struct catalog *catalog_open(const struct config *config, struct fault *fault);
 /* The same for a single stream: the others are left empty. For tools that need one. */
 struct catalog *catalog_open_stream(
-	const struct config *config, const char *stream, char *why, size_t why_bytes);
+	const struct config *config, const char *stream, struct fault *fault);
 void catalog_free(struct catalog *catalog);
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name);
 

@@ -110,8 +110,8 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
 	return shard_list_find(&list, name);
 }
 
-bool dataset_same_shard(const struct dataset *dataset, uint64_t shard, const struct stat *st,
-	char *why, size_t why_bytes)
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
 {
 	const struct dataset_identity *listed = &dataset->identity[shard];
 	const struct {
@@ -129,10 +129,9 @@ bool dataset_same_shard(const struct dataset *dataset, uint64_t shard, const str
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		if (facts[i].was == facts[i].is)
 			continue;
-		snprintf(why, why_bytes,
+		return fault_set(fault, FAULT_CHANGED, "",
 			"%s was %" PRIu64 " when the shard was listed and is %" PRIu64 " now",
 			facts[i].what, facts[i].was, facts[i].is);
-		return false;
 	}
 	return true;
 }

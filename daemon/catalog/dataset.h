@@ -11,6 +11,7 @@
 #include "daemon/config/config.h"
 #include "daemon/shard/shard.h"
 #include "proto/cursor.h"
+#include "proto/fault.h"
 #include "proto/table.h"
 
 #include <sys/stat.h>
@@ -87,10 +88,10 @@ void dataset_shard_path(
 	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
-/* Is the open file still the shard that was listed? False: what differs, in @why. Of a manifest's
- * shard only dataset_open_shard() can say so the first time; until then this is true. */
-bool dataset_same_shard(const struct dataset *dataset, uint64_t shard, const struct stat *st,
-	char *why, size_t why_bytes);
+/* Is the open file still the shard that was listed? False: FAULT_CHANGED, with what differs. Of a
+ * manifest's shard only dataset_open_shard() can say so the first time; until then this is true. */
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
 
 /* Is the shard known to be plain? */
 static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)

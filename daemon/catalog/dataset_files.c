@@ -164,9 +164,9 @@ static bool describe_quietly(void *context, uint64_t s)
 {
 	const struct describing *all = context;
 	struct opening quiet = *all->opening;
+	struct fault fault;
 
-	quiet.why = NULL;
-	quiet.why_bytes = 0;
+	quiet.fault = &fault; /* the first is described again, to be reported */
 	return describe(&quiet, all->format, s + 1);
 }
 

@@ -4,7 +4,7 @@
 
 #include "daemon/catalog/opening.h"
 
-/* Lists the files of the dataset's path and describes each as a shard. False: o->why. */
+/* Lists the files of the dataset's path and describes each as a shard. False: o->fault. */
 bool dataset_from_files(const struct opening *o);
 
 #endif

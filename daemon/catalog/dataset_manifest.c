@@ -13,9 +13,10 @@
 
 static bool read_manifest(const struct opening *o, struct manifest *m)
 {
-	char path[PATH_MAX], root[PATH_MAX], why[2 * PATH_MAX];
+	char path[PATH_MAX], root[PATH_MAX];
 	const struct shard_format *format;
 	struct shard_hint hint = opening_hint(o);
+	struct fault fault;
 	struct stat st;
 
 	if (!opening_format(o, &format))
@@ -30,12 +31,12 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 		return opening_refuse(o, o->source->path_line, "path",
 			"%.80s: must be the directory that the names in %s start at",
 			o->source->path, path);
-	if (manifest_read(m, path, root, format, &hint, why, sizeof(why)))
+	if (manifest_read(m, path, root, format, &hint, &fault))
 		return true;
-	if (strncmp(why + strlen(path), ": ", 2) == 0) /* of the whole file */
+	if (fault.index == FAULT_NO_INDEX)
 		return opening_refuse(o, o->source->manifest_line, "manifest",
-			"%s; must be a file that `tokctl inspect --manifest` wrote", why);
-	snprintf(o->why, o->why_bytes, "%s", why);
+			"%s; must be a file that `tokctl inspect --manifest` wrote", fault.text);
+	*o->fault = fault;
 	return false;
 }
 
@@ -100,13 +101,10 @@ bool dataset_from_manifest(const struct opening *o)
 }
 
 bool dataset_manifest(const struct config *config, const struct config_stream *stream,
-	const struct config_dataset *source, struct manifest *manifest, char *why, size_t why_bytes)
+	const struct config_dataset *source, struct manifest *manifest, struct fault *fault)
 {
-	const struct opening o = {.config = config,
-		.stream = stream,
-		.source = source,
-		.why = why,
-		.why_bytes = why_bytes};
+	const struct opening o = {
+		.config = config, .stream = stream, .source = source, .fault = fault};
 
 	return read_manifest(&o, manifest);
 }

@@ -88,17 +88,18 @@ static bool check_samples(const struct opening *o)
 static bool check_documents(const struct opening *o)
 {
 	const struct dataset *d = o->dataset;
+	char field[sizeof(o->fault->field)];
 
 	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->sizes)
 		return true;
-	snprintf(o->why, o->why_bytes,
-		"%s:%d: streams.%s.documents: nothing says where a document ends in dataset %s: "
+	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
+	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,
+		FAULT_NO_INDEX,
+		"nothing says where a document ends in dataset %s: "
 		"%s, a shard "
 		"of "
 		"format %s, has no index; must have eos, the token that ends one, beside it",
-		o->config->path, o->stream->documents_line, o->stream->name, o->source->name,
-		dataset_shard_name(d, d->unindexed), d->format->name);
-	return false;
+		o->source->name, dataset_shard_name(d, d->unindexed), d->format->name);
 }
 
 /* The stream's vocab; and what is plain and signed, as served, is above INT32_MAX where it is

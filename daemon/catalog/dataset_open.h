@@ -5,8 +5,8 @@
 #include "daemon/catalog/opening.h"
 
 /*
- * Fills *o->dataset, whose config is set, from files or from a manifest. False: one line in o->why,
- * which starts "FILE:LINE: "; dataset_close() frees what has been filled.
+ * Fills *o->dataset, whose config is set, from files or from a manifest. False: o->fault;
+ * dataset_close() frees what has been filled.
  */
 bool dataset_open(const struct opening *o);
 

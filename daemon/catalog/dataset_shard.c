@@ -10,7 +10,7 @@
 
 /* A mask or an index that is gone since would go unnoticed: there are shards without. */
 static bool same_annotations(const struct dataset *d, uint64_t shard,
-	const struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_facts *facts, struct fault *fault)
 {
 	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
 	const struct {
@@ -25,7 +25,7 @@ static bool same_annotations(const struct dataset *d, uint64_t shard,
 
 	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
 		if (annotations[i].asked && annotations[i].was != annotations[i].is)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_CHANGED, "",
 				"had %s %s when it was listed and has %s now",
 				annotations[i].was ? "its" : "no", annotations[i].what,
 				annotations[i].is ? "one" : "none");
@@ -34,7 +34,7 @@ static bool same_annotations(const struct dataset *d, uint64_t shard,
 
 /* What lies beside a shard says what its tokens are for, as the shard what they are. */
 static bool same_beside(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	const char *index = facts->bounds		   ? "list of document bounds"
 			    : facts->index || !facts->mask ? "index"
@@ -43,7 +43,7 @@ static bool same_beside(const struct dataset *d, uint64_t shard, const struct sh
 	if ((d->sizes && d->identity[shard].inode == 0) ||
 		dataset_beside(facts) == d->beside[shard])
 		return true;
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_CHANGED, "",
 		"its %s%s%s is not the file that it was when the shard was listed, by inode, size "
 		"or mtime",
 		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
@@ -51,32 +51,32 @@ static bool same_beside(const struct dataset *d, uint64_t shard, const struct sh
 
 /* What was listed was kept as a number alone. */
 static bool as_listed(const struct dataset *dataset, uint64_t shard,
-	const struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_facts *facts, struct fault *fault)
 {
 	uint64_t tokens = dataset->table.tokens[shard];
 
 	return (facts->tokens == tokens && facts->token_bytes == dataset->token_bytes) ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_CHANGED, "",
 		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now",
 		       tokens, facts->tokens);
 }
 
 static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	const struct shard_format *format, const struct shard_facts *facts, const struct stat *st,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
 		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
 	const struct manifest_shard found = {format, facts->type, facts->tokens,
 		(uint64_t)st->st_size, facts->sample_tokens, facts->frame_bytes};
-
 	size_t n;
 
-	if (manifest_same(&listed, &found, why, why_bytes))
+	if (manifest_same(&listed, &found, fault))
 		return true;
-	n = strlen(why);
-	if (strncmp(why, "dtype ", 6) == 0 && d->hint.has_type && found.type == d->hint.type)
-		snprintf(why + n, why_bytes - n, ", as `dtype` of the config has it");
+	n = strlen(fault->text);
+	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && found.type == d->hint.type)
+		snprintf(fault->text + n, sizeof(fault->text) - n,
+			", as `dtype` of the config has it");
 	return false;
 }
 
@@ -84,21 +84,22 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
  * anything.
  */
 static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
-	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	const struct shard_format *format = d->sizes ? shard_format(d->config->format) : d->format;
 	struct stat st;
+	char why[512];
 
 	if (fstat(fd, &st) != 0)
-		return bytes_why(why, why_bytes, "%s", strerror(errno));
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* what is in it matters no more */
-		return as_in_manifest(d, shard, d->format, facts, &st, why, why_bytes);
-	format = shard_describe(format, path, fd, hint, facts, why, why_bytes);
+		return as_in_manifest(d, shard, d->format, facts, &st, fault);
+	format = shard_describe(format, path, fd, hint, facts, why, sizeof(why));
 	if (!format)
-		return false;
+		return fault_set(fault, FAULT_DATA, "", "%s", why);
 	if (!d->sizes)
-		return as_listed(d, shard, facts, why, why_bytes);
-	return as_in_manifest(d, shard, format, facts, &st, why, why_bytes);
+		return as_listed(d, shard, facts, fault);
+	return as_in_manifest(d, shard, format, facts, &st, fault);
 }
 
 /* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it
@@ -116,41 +117,45 @@ static void remember(
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
 
-/* Formats take a header that cannot be read for one that is not there. Leaves errno as
- * dataset_open_shard() says. */
-static void tell_error(char *why, size_t why_bytes)
+/*
+ * A format takes a header that cannot be read for one that is not there. What happened to the file
+ * is more to the point, so it replaces the text.
+ */
+static void tell_error(struct fault *fault, int error)
 {
 	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
-	int error = 0;
 
 	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-		error = errno == errors[i] ? errno : error;
-	if (error && !strstr(why, strerror(error)))
-		snprintf(why, why_bytes, "%s while it was opened", strerror(error));
-	errno = error;
+		if (error == errors[i] && fault->error == 0)
+			fault_errno(fault, error, "", "%s while it was opened", strerror(error));
 }
 
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
-	int fd, struct frames *frames, char *why, size_t why_bytes)
+	int fd, struct frames *frames, struct fault *fault)
 {
 	struct shard_hint hint = dataset->hint;
 	struct shard_facts facts = {0};
 	struct shard *opened = NULL;
+	char why[512];
 
 	hint.frames = frames;
 	errno = 0;
-	if (describe_listed(dataset, shard, path, fd, &hint, &facts, why, why_bytes) &&
-		same_annotations(dataset, shard, &facts, why, why_bytes) &&
-		same_beside(dataset, shard, &facts, why, why_bytes))
-		opened = shard_open(dataset->format, path, fd, &hint, &facts, why, why_bytes);
-	if (opened && !sample_opened(dataset, shard, opened, why, why_bytes)) {
-		shard_close(opened);
-		opened = NULL;
-		errno = 0;
+	if (!describe_listed(dataset, shard, path, fd, &hint, &facts, fault) ||
+		!same_annotations(dataset, shard, &facts, fault) ||
+		!same_beside(dataset, shard, &facts, fault)) {
+		tell_error(fault, errno);
+		return NULL;
 	}
-	if (opened)
-		remember(dataset, shard, fd, &opened->facts);
-	else
-		tell_error(why, why_bytes);
+	opened = shard_open(dataset->format, path, fd, &hint, &facts, why, sizeof(why));
+	if (!opened) {
+		fault_set(fault, FAULT_DATA, "", "%s", why);
+		tell_error(fault, errno);
+		return NULL;
+	}
+	if (!sample_opened(dataset, shard, opened, fault)) {
+		shard_close(opened);
+		return NULL;
+	}
+	remember(dataset, shard, fd, &opened->facts);
 	return opened;
 }

@@ -31,20 +31,28 @@ struct reading {
 	uint64_t line, room;
 	const struct shard_format *format;
 	const struct shard_hint *hint;
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
-__attribute__((format(printf, 2, 3))) static bool refuse(
-	const struct reading *r, const char *text, ...)
+/* A fault of the present line: FAULT_DATA, "PATH:LINE: TEXT", the line as index. Always false. */
+__attribute__((format(printf, 3, 4))) static bool refuse(
+	const struct reading *r, const char *field, const char *text, ...)
 {
-	int n = snprintf(r->why, r->why_bytes, "%s:%" PRIu64 ": ", r->path, r->line);
+	char what[sizeof(r->fault->text)];
 	va_list args;
 
 	va_start(args, text);
-	if (n >= 0 && (size_t)n < r->why_bytes)
-		vsnprintf(r->why + n, r->why_bytes - (size_t)n, text, args);
+	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
+	fault_set(r->fault, FAULT_DATA, field, "%s:%" PRIu64 ": %s", r->path, r->line, what);
+	r->fault->index = r->line < INT_MAX ? (int)r->line : INT_MAX;
+	return false;
+}
+
+static bool refuse_memory(const struct reading *r)
+{
+	refuse(r, "", "out of memory");
+	r->fault->code = FAULT_MEMORY;
 	return false;
 }
 
@@ -81,20 +89,21 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++, known++) {
 		l->string[i] = json_string_in(object, "", strings[i], why, sizeof(why));
 		if (!l->string[i])
-			return refuse(r, "%s", why);
+			return refuse(r, "", "%s", why);
 	}
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!numbers[i].required && !json_object_get(object, numbers[i].key))
 			continue;
 		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, why,
 			    sizeof(why)))
-			return refuse(r, "%s", why);
+			return refuse(r, "", "%s", why);
 		known++;
 	}
 	return known == json_object_size(object) ||
-	       refuse(r, "has members besides path, format, dtype, tokens, size, digest, "
-			 "sample_tokens, "
-			 "row_tokens and frame_bytes; must have no others");
+	       refuse(r, "",
+		       "has members besides path, format, dtype, tokens, size, digest, "
+		       "sample_tokens, "
+		       "row_tokens and frame_bytes; must have no others");
 }
 
 /* What is wrong with a name, or NULL. */
@@ -122,14 +131,15 @@ static bool take_name(const struct reading *r, const struct line *l)
 	char shown[80], other[80];
 
 	if (fault)
-		return refuse(r, "path '%s' %s; must lead to a file below the dataset's directory",
+		return refuse(r, "path",
+			"path '%s' %s; must lead to a file below the dataset's directory",
 			json_shown(name, shown, sizeof(shown)), fault);
 	before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
 	if (strcmp(before, name) == 0)
-		return refuse(r, "path '%s' is there twice; must be there once",
+		return refuse(r, "path", "path '%s' is there twice; must be there once",
 			json_shown(name, shown, sizeof(shown)));
 	if (strcmp(before, name) > 0)
-		return refuse(r,
+		return refuse(r, "path",
 			"path '%s' comes after '%s'; lines must ascend by it, byte by byte "
 			"(LC_ALL=C sort)",
 			json_shown(name, shown, sizeof(shown)),
@@ -150,14 +160,14 @@ static bool take_format(const struct reading *r, struct line *l)
 
 	l->format = shard_format(l->string[FORMAT]);
 	if (!l->format)
-		return refuse(r, "format '%s' is unknown; must be one of: %s",
+		return refuse(r, "format", "format '%s' is unknown; must be one of: %s",
 			json_shown(l->string[FORMAT], shown, sizeof(shown)),
 			shard_format_names(names, sizeof(names)));
 	if (r->format && l->format != r->format)
-		return refuse(r, "format is %s, the config says %s; must be the same",
+		return refuse(r, "format", "format is %s, the config says %s; must be the same",
 			l->format->name, r->format->name);
 	if (m->format && l->format != m->format)
-		return refuse(r,
+		return refuse(r, "format",
 			"format is %s, that of the first shard, %s, is %s; must be one format",
 			l->format->name, first(r, other), m->format->name);
 	return true;
@@ -170,12 +180,12 @@ static bool take_type(const struct reading *r, struct line *l)
 	char shown[40], other[80];
 
 	if (!shard_type(name, &l->facts.type))
-		return refuse(r,
+		return refuse(r, "dtype",
 			"dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
 			json_shown(name, shown, sizeof(shown)));
 	l->facts.token_bytes = shard_served(l->facts.type, r->hint);
 	if (m->format && l->facts.token_bytes != m->token_bytes)
-		return refuse(r,
+		return refuse(r, "dtype",
 			"dtype %s is served in %" PRIu32
 			" bytes, that of the first shard, %s, in %" PRIu32 "; must be one width",
 			name, l->facts.token_bytes, first(r, other), m->token_bytes);
@@ -188,7 +198,7 @@ static bool take_digest(const struct reading *r, struct line *l)
 	char shown[40];
 
 	if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-		return refuse(r, "digest is '%s'; must be 16 hexadecimal digits",
+		return refuse(r, "digest", "digest is '%s'; must be 16 hexadecimal digits",
 			json_shown(text, shown, sizeof(shown)));
 	l->digest = strtoull(text, NULL, 16);
 	return true;
@@ -202,13 +212,14 @@ static bool check_samples(const struct reading *r, struct line *l)
 	char other[80];
 
 	if (f->sample_tokens && f->row_tokens)
-		return refuse(r, "row_tokens is there beside sample_tokens; must be one of them");
+		return refuse(r, "row_tokens",
+			"row_tokens is there beside sample_tokens; must be one of them");
 	if (whole && f->tokens % whole)
-		return refuse(r, "tokens is %" PRIu64 ", no multiple of %s, %" PRIu64, f->tokens,
-			f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
+		return refuse(r, "tokens", "tokens is %" PRIu64 ", no multiple of %s, %" PRIu64,
+			f->tokens, f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
 	sample = shard_sample(f, r->hint);
 	if (m->format && sample != m->sample_tokens)
-		return refuse(r,
+		return refuse(r, "sample_tokens",
 			"sample_tokens is %" PRIu64
 			" (0: none), that of the first shard, %s, is %" PRIu64 "; must be alike",
 			sample, first(r, other), m->sample_tokens);
@@ -222,7 +233,7 @@ static bool check_frame(const struct reading *r, const struct line *l)
 
 	if (budget == 0 || l->facts.frame_bytes <= budget)
 		return true;
-	return refuse(r,
+	return refuse(r, "frame_bytes",
 		"frame_bytes is %" PRIu64 "; must be at most %" PRIu64 ", a quarter of `memory`",
 		l->facts.frame_bytes, budget);
 }
@@ -256,11 +267,11 @@ static bool keep(struct reading *r, const struct line *l)
 	if (s == r->room) {
 		r->room = s ? s + s / 2 : FIRST_ROOM;
 		if (!resize(m, r->room))
-			return refuse(r, "out of memory");
+			return refuse_memory(r);
 	}
 	fault = shard_list_add(&m->list, l->string[PATH]);
 	if (fault)
-		return refuse(r, "%s", fault);
+		return refuse(r, "", "%s", fault);
 	m->format = l->format;
 	m->token_bytes = l->facts.token_bytes;
 	m->sample_tokens = l->facts.sample_tokens;
@@ -281,7 +292,7 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 	struct line l = {0};
 
 	if (!object)
-		return refuse(r, "%s", why);
+		return refuse(r, "", "%s", why);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
 		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
 		    check_frame(r, &l) && keep(r, &l);
@@ -301,7 +312,7 @@ static bool take_lines(struct reading *r, FILE *file)
 
 		r->line++;
 		if (n == 0 || text[n - 1] != '\n')
-			return refuse(r,
+			return refuse(r, "",
 				"does not end, after %zu bytes; must be one object and a newline, "
 				"at most %d "
 				"bytes",
@@ -310,27 +321,27 @@ static bool take_lines(struct reading *r, FILE *file)
 			return false;
 	}
 	if (ferror(file))
-		return bytes_why(r->why, r->why_bytes, "%s: %s", r->path, strerror(errno));
-	return r->line > 0 ||
-	       bytes_why(r->why, r->why_bytes, "%s: is empty; must list a shard", r->path);
+		return fault_errno(r->fault, errno, "manifest", "%s: %s", r->path, strerror(errno));
+	return r->line > 0 || fault_set(r->fault, FAULT_DATA, "manifest",
+				      "%s: is empty; must list a shard", r->path);
 }
 
-/* NULL: @why. Nothing that would be waited for. */
-static FILE *open_file(const char *path, char *why, size_t why_bytes)
+/* NULL: @fault. Never waits for a FIFO's writer. */
+static FILE *open_file(const char *path, struct fault *fault)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
 	struct stat st;
 
 	if (!file) {
-		bytes_why(why, why_bytes, "%s: %s", path, strerror(errno));
+		fault_errno(fault, errno, "manifest", "%s: %s", path, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return NULL;
 	}
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
 		return file;
-	bytes_why(why, why_bytes, "%s: is no regular file", path);
+	fault_set(fault, FAULT_DATA, "manifest", "%s: is no regular file", path);
 	fclose(file);
 	return NULL;
 }
@@ -345,21 +356,15 @@ static char *root_of(const char *path)
 }
 
 bool manifest_read(struct manifest *m, const char *path, const char *root,
-	const struct shard_format *format, const struct shard_hint *hint, char *why,
-	size_t why_bytes)
+	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault)
 {
-	struct reading r = {.m = m,
-		.path = path,
-		.format = format,
-		.hint = hint,
-		.why = why,
-		.why_bytes = why_bytes};
-	FILE *file = open_file(path, why, why_bytes);
+	struct reading r = {.m = m, .path = path, .format = format, .hint = hint, .fault = fault};
+	FILE *file = open_file(path, fault);
 	bool fine;
 
 	*m = (struct manifest){.list.root = root_of(root)};
-	fine = file && (m->list.root || bytes_why(why, why_bytes, "%s: out of memory", path)) &&
-	       take_lines(&r, file) && (resize(m, m->list.count) || refuse(&r, "out of memory"));
+	fine = file && (m->list.root || fault_memory(fault)) && take_lines(&r, file) &&
+	       (resize(m, m->list.count) || refuse_memory(&r));
 	if (file)
 		fclose(file);
 	if (fine)
@@ -381,31 +386,36 @@ void manifest_free(struct manifest *m)
 
 /* ---- what it is compared with ---- */
 
-static bool differ(char *why, size_t why_bytes, const char *field, uint64_t listed, uint64_t found)
+static bool differ(struct fault *fault, const char *field, uint64_t listed, uint64_t found)
 {
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_CHANGED, field,
 		"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field, listed,
 		found);
 }
 
+static bool differ_text(
+	struct fault *fault, const char *field, const char *listed, const char *found)
+{
+	return fault_set(fault, FAULT_CHANGED, field, "%s is %s in the manifest and %s in the file",
+		field, listed, found);
+}
+
 bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	if (listed->size != found->size)
-		return differ(why, why_bytes, "size", listed->size, found->size);
+		return differ(fault, "size", listed->size, found->size);
 	if (listed->format != found->format)
-		return bytes_why(why, why_bytes, "format is %s in the manifest and %s in the file",
-			listed->format->name, found->format->name);
+		return differ_text(fault, "format", listed->format->name, found->format->name);
 	if (listed->type != found->type)
-		return bytes_why(why, why_bytes, "dtype is %s in the manifest and %s in the file",
-			shard_type_name(listed->type), shard_type_name(found->type));
+		return differ_text(fault, "dtype", shard_type_name(listed->type),
+			shard_type_name(found->type));
 	if (listed->tokens != found->tokens)
-		return differ(why, why_bytes, "tokens", listed->tokens, found->tokens);
+		return differ(fault, "tokens", listed->tokens, found->tokens);
 	if (listed->sample_tokens != found->sample_tokens)
-		return differ(why, why_bytes, "sample_tokens", listed->sample_tokens,
-			found->sample_tokens);
+		return differ(fault, "sample_tokens", listed->sample_tokens, found->sample_tokens);
 	if (listed->frame_bytes < found->frame_bytes)
-		return differ(why, why_bytes, "the largest frame_bytes", listed->frame_bytes,
-			found->frame_bytes);
+		return differ(
+			fault, "the largest frame_bytes", listed->frame_bytes, found->frame_bytes);
 	return true;
 }

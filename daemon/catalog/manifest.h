@@ -14,6 +14,7 @@
 
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
+#include "proto/fault.h"
 
 /* 29 bytes a shard besides the names. */
 struct manifest {
@@ -39,14 +40,15 @@ struct manifest_shard {
  * Reads @path to its end; @root is the directory that the names start at, and need not be there.
  * @format: what all of them must be, NULL: anything. Of @hint it takes what sizes follow from.
  * Nothing of a line is believed that contradicts itself, the lines before it or the hint. False:
- * one line in @why, "PATH:LINE: FIELD …", or "PATH: …" where it cannot be read; then @m is empty.
+ * @m is empty, and @fault has "PATH:LINE: FIELD …" with the line as index; or "PATH: …" with
+ * FAULT_NO_INDEX if the file as a whole cannot be read.
  */
 bool manifest_read(struct manifest *m, const char *path, const char *root,
-	const struct shard_format *format, const struct shard_hint *hint, char *why,
-	size_t why_bytes);
+	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault);
 void manifest_free(struct manifest *m);
-/* Is the shard what the manifest says? False: @why has the field and both values. */
+/* Is the shard what the manifest says? False: FAULT_CHANGED, with the
+ * field ("size", "format", "dtype", "tokens", …) and both values. */
 bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 
 #endif

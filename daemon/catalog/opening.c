@@ -9,24 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool opening_refuse(const struct opening *o, int line, const char *field, const char *text, ...)
+/* Which of the stream's datasets it is. */
+static int index_of(const struct opening *o)
 {
-	size_t index = (size_t)(o->source - o->stream->dataset);
-	int n = snprintf(o->why, o->why_bytes,
-		"%s:%d: streams.%s.datasets[%zu].%s: ", o->config->path, line, o->stream->name,
-		index, field);
+	return (int)(o->source - o->stream->dataset);
+}
+
+static void field_of(const struct opening *o, const char *key, char *field, size_t field_bytes)
+{
+	snprintf(field, field_bytes, "streams.%s.datasets[%d].%s", o->stream->name, index_of(o),
+		key);
+}
+
+bool opening_refuse(const struct opening *o, int line, const char *key, const char *text, ...)
+{
+	char field[sizeof(o->fault->field)], what[sizeof(o->fault->text)];
 	va_list args;
 
+	field_of(o, key, field, sizeof(field));
 	va_start(args, text);
-	if (n >= 0 && (size_t)n < o->why_bytes)
-		vsnprintf(o->why + n, o->why_bytes - (size_t)n, text, args);
+	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
-	return false;
+	return config_refuse(o->fault, o->config->path, line, field, index_of(o), "%s", what);
 }
 
 bool opening_refuse_memory(const struct opening *o)
 {
-	return opening_refuse(o, o->source->line, "path", "out of memory");
+	char field[sizeof(o->fault->field)];
+
+	field_of(o, "path", field, sizeof(field));
+	return config_refuse_memory(o->fault, o->config->path, o->source->line, field, index_of(o));
 }
 
 /* Masks among the shards would be served as tokens. */

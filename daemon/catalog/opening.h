@@ -6,6 +6,7 @@
 #define TOKEND_OPENING_H
 
 #include "daemon/catalog/dataset.h"
+#include "daemon/config/refuse.h"
 #include "daemon/shard/list.h"
 
 #include <pthread.h>
@@ -16,13 +17,15 @@ struct opening {
 	const struct config_dataset *source;
 	struct dataset *dataset;
 	pthread_mutex_t *lock; /* for what several threads write to *dataset */
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
-/* "FILE:LINE: streams.NAME.datasets[I].FIELD: TEXT" into o->why. Always false. */
+/*
+ * Fills o->fault as config_refuse() does, about a key of the dataset: "FILE:LINE:
+ * streams.NAME.datasets[I].KEY: TEXT", index I. Always false.
+ */
 __attribute__((format(printf, 4, 5))) bool opening_refuse(
-	const struct opening *o, int line, const char *field, const char *text, ...);
+	const struct opening *o, int line, const char *key, const char *text, ...);
 bool opening_refuse_memory(const struct opening *o);
 /* What shards are described with. Borrows from the config. */
 struct shard_hint opening_hint(const struct opening *o);

@@ -33,22 +33,23 @@ static uint64_t samples_of(const struct dataset *d)
  * Is there a token that may not be served? What the others look like is *@looks, for flat shards.
  * What cannot be read is told when it is to be served.
  */
-static bool check_tokens(const struct dataset *d, const struct shard *shard, const char **looks,
-	char *why, size_t why_bytes)
+static bool check_tokens(
+	const struct dataset *d, const struct shard *shard, const char **looks, struct fault *fault)
 {
 	struct sample_place place[SAMPLE_PLACES];
 	struct sample_guess guess = {0};
 	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
+	char why[512];
 	int error;
 
 	for (unsigned p = 0, n = sample_places(shard, place); p < n; p++) {
 		uint64_t count = place[p].tokens, i;
 
-		if (!shard_read(shard, place[p].token, count, tokens, &error, why, why_bytes))
-			return error != ERANGE;
+		if (!shard_read(shard, place[p].token, count, tokens, &error, why, sizeof(why)))
+			return error != ERANGE || fault_set(fault, FAULT_DATA, "path", "%s", why);
 		i = vocab_first_refused(d, tokens, count);
 		if (i < count)
-			return vocab_refuse(d, place[p].token + i, tokens, i, why, why_bytes);
+			return vocab_refuse(d, place[p].token + i, tokens, i, fault);
 		sample_add(&guess, tokens, count, d->token_bytes);
 	}
 	*looks = d->format == &shard_flat ? sample_looks(&guess, d->token_bytes) : NULL;
@@ -59,16 +60,15 @@ static bool check_tokens(const struct dataset *d, const struct shard *shard, con
 static void keep_refused(const struct opening *o, uint64_t s, const char *path, const char *why)
 {
 	struct dataset *d = o->dataset;
-	char text[PATH_MAX + 1024];
 	struct opening told = *o;
+	struct fault fault;
 
-	told.why = text;
-	told.why_bytes = sizeof(text);
+	told.fault = &fault;
 	opening_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
 	pthread_mutex_lock(o->lock);
 	if (!d->refused || s < d->refused_shard) {
 		free(d->refused);
-		d->refused = strdup(text);
+		d->refused = strdup(fault.text);
 		d->refused_shard = s;
 	}
 	pthread_mutex_unlock(o->lock);
@@ -95,10 +95,10 @@ static bool check_shard(
 	const struct opening *o, uint64_t s, const struct shard *shard, const char *path)
 {
 	const char *looks = NULL;
-	char why[512];
+	struct fault fault;
 
-	if (!check_tokens(o->dataset, shard, &looks, why, sizeof(why)))
-		keep_refused(o, s, path, why);
+	if (!check_tokens(o->dataset, shard, &looks, &fault))
+		keep_refused(o, s, path, fault.text);
 	return check_type(o, s, looks) ||
 	       opening_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
 }
@@ -131,9 +131,9 @@ static bool sample(const struct opening *o, uint64_t s)
 static bool sample_quietly(void *context, uint64_t i)
 {
 	struct opening quiet = *(const struct opening *)context;
+	struct fault fault;
 
-	quiet.why = NULL;
-	quiet.why_bytes = 0;
+	quiet.fault = &fault; /* the first is sampled again, to be reported */
 	return sample(&quiet, shard_of(quiet.dataset, i));
 }
 
@@ -146,7 +146,7 @@ static bool remember_others(const struct opening *o)
 		return true;
 	d->unsampled = malloc(d->table.shards);
 	if (!d->unsampled)
-		return opening_refuse(o, o->source->line, "path", "out of memory");
+		return opening_refuse_memory(o);
 	memset(d->unsampled, true, d->table.shards);
 	for (uint64_t i = 0; i < SAMPLE_SHARDS; i++)
 		d->unsampled[shard_of(d, i)] = false;
@@ -168,14 +168,14 @@ bool sample_dataset(const struct opening *o)
 	return remember_others(o);
 }
 
-bool sample_opened(const struct dataset *d, uint64_t shard, const struct shard *opened, char *why,
-	size_t why_bytes)
+bool sample_opened(
+	const struct dataset *d, uint64_t shard, const struct shard *opened, struct fault *fault)
 {
 	bool first = d->sizes ? d->identity[shard].inode == 0 : d->unsampled && d->unsampled[shard];
 	const char *looks = first && !d->hint.has_type ? sample_shard(opened) : NULL;
 
 	if (looks)
-		return bytes_why(why, why_bytes, "%s", looks);
+		return fault_set(fault, FAULT_DATA, "dtype", "%s", looks);
 	if (first && d->unsampled)
 		d->unsampled[shard] = false;
 	return true;

@@ -12,10 +12,10 @@
 
 enum { SAMPLE_SHARDS = 64 };
 
-/* After the dataset was described. False: one line in o->why. */
+/* After the dataset was described. False: o->fault. */
 bool sample_dataset(const struct opening *o);
-/* A shard that is opened to be read. False: @why, without the path. */
+/* A shard that is opened to be read. False: FAULT_DATA, without the path. */
 bool sample_opened(const struct dataset *dataset, uint64_t shard, const struct shard *opened,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 
 #endif

@@ -21,40 +21,46 @@ static void stream_identity(const struct config_stream *config, struct cursor *i
 	memcpy(identity->stream, config->name, sizeof(identity->stream));
 }
 
-/* The line that a cursor's complaint is about, by its field: "dataset NAME: …", "schedule[N]: …".
- */
-static int line_of(const struct config_stream *config, const char *field)
+static bool begins(const char *text, const char *with)
 {
-	unsigned step;
+	return strncmp(text, with, strlen(with)) == 0;
+}
 
-	if (sscanf(field, "schedule[%u]", &step) == 1 && step < config->steps)
-		return config->step[step].line;
-	if (strncmp(field, "schedule", 8) == 0)
-		return config->schedule_line;
+/* The line of the config that a cursor's fault is about. */
+static int line_of(const struct config_stream *config, const struct fault *cause)
+{
+	char dataset[sizeof(cause->field)];
+
+	if (begins(cause->field, "schedule"))
+		return cause->index >= 0 && (uint32_t)cause->index < config->steps
+			       ? config->step[cause->index].line
+			       : config->schedule_line;
 	for (uint32_t i = 0; i < config->datasets; i++) {
 		const struct config_dataset *d = &config->dataset[i];
-		size_t n = strlen(d->name);
 
-		if (strcmp(field, "max_epochs") == 0 && d->max_epochs > 0)
+		if (strcmp(cause->field, "max_epochs") == 0 && d->max_epochs > 0)
 			return d->max_epochs_line;
-		if (strncmp(field, "dataset ", 8) == 0 && strncmp(field + 8, d->name, n) == 0 &&
-			field[8 + n] == ':')
-			return strcmp(field + 8 + n, ": max_epochs") == 0 ? d->max_epochs_line
-									  : d->weight_line;
+		snprintf(dataset, sizeof(dataset), "dataset %.48s: max_epochs", d->name);
+		if (strcmp(cause->field, dataset) == 0)
+			return d->max_epochs_line;
+		snprintf(dataset, sizeof(dataset), "dataset %.48s: ", d->name);
+		if (begins(cause->field, dataset))
+			return d->weight_line;
 	}
 	return config->line;
 }
 
-bool stream_refuse(
-	const struct stream *stream, const struct fault *fault, char *why, size_t why_bytes)
+bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault)
 {
-	snprintf(why, why_bytes, "%s:%d: streams.%s: %s: %s", stream->file,
-		line_of(stream->config, fault->field), stream->config->name, fault->field,
-		fault->text);
+	char field[sizeof(fault->field) + LIMIT_NAME_BYTES + 16];
+
+	snprintf(field, sizeof(field), "streams.%s: %s", stream->config->name, cause->field);
+	config_refuse(fault, stream->file, line_of(stream->config, cause), field, cause->index,
+		"%s", cause->text);
+	if (cause->code == FAULT_MEMORY)
+		fault->code = FAULT_MEMORY;
 	return false;
 }
-
-static const struct fault no_memory = {.field = "memory", .text = "out of memory"};
 
 static bool encode_begin(struct stream *stream)
 {
@@ -68,13 +74,13 @@ static bool encode_begin(struct stream *stream)
 	return stream->begin_bytes;
 }
 
-static bool begin(struct stream *stream, char *why, size_t why_bytes)
+static bool begin(struct stream *stream, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
 	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
 	struct cursor_step *steps = calloc(source->steps + 1, sizeof(*steps));
-	struct fault fault = no_memory;
 	struct cursor identity;
+	bool done;
 
 	stream_identity(source, &identity);
 	for (uint32_t i = 0; sources && i < source->datasets; i++)
@@ -84,36 +90,30 @@ static bool begin(struct stream *stream, char *why, size_t why_bytes)
 
 		steps[i] = (struct cursor_step){s->from, s->to, s->steps, s->weights};
 	}
-	bool done = sources && steps &&
-		    cursor_begin(&stream->begin, &identity, sources, source->datasets, steps,
-			    source->steps, &fault);
-
+	done = sources && steps ? cursor_begin(&stream->begin, &identity, sources, source->datasets,
+					  steps, source->steps, fault)
+				: fault_memory(fault);
 	free(sources);
 	free(steps);
-	if (done && !encode_begin(stream)) {
-		fault = no_memory;
-		done = false;
-	}
-	return done || stream_refuse(stream, &fault, why, why_bytes);
+	return done && (encode_begin(stream) || fault_memory(fault));
 }
 
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, char *why, size_t why_bytes)
+	const struct config *config, struct fault *fault)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct fault cause;
 
 	stream->config = source;
 	stream->file = config->path;
 	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
 	if (!stream->dataset) {
-		snprintf(why, why_bytes, "%s:%d: streams.%s: out of memory", config->path,
-			source->line, source->name);
-		return false;
+		fault_memory(&cause);
+		return stream_refuse(stream, &cause, fault);
 	}
 	for (uint32_t i = 0; i < source->datasets; i++) {
 		struct dataset *d = &stream->dataset[i];
-		const struct opening o = {
-			config, source, &source->dataset[i], d, &lock, why, why_bytes};
+		const struct opening o = {config, source, &source->dataset[i], d, &lock, fault};
 
 		d->config = &source->dataset[i];
 		if (!dataset_open(&o))
@@ -129,11 +129,12 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
 	}
 	if (source->documents && source->has_eos && stream->token_bytes == 2 &&
 		source->eos > UINT16_MAX) {
-		snprintf(why, why_bytes,
-			"%s:%d: streams.%s.eos: %" PRIu64
-			" is no u16 token, so no document would end; must be at most %d",
-			config->path, source->eos_line, source->name, source->eos, UINT16_MAX);
-		return false;
+		char field[sizeof(fault->field)];
+
+		snprintf(field, sizeof(field), "streams.%s.eos", source->name);
+		return config_refuse(fault, config->path, source->eos_line, field, FAULT_NO_INDEX,
+			"%" PRIu64 " is no u16 token, so no document would end; must be at most %d",
+			source->eos, UINT16_MAX);
 	}
-	return begin(stream, why, why_bytes);
+	return begin(stream, &cause) || stream_refuse(stream, &cause, fault);
 }

@@ -5,14 +5,15 @@
 #include "daemon/catalog/catalog.h"
 
 /*
- * Opens the datasets of @source and makes the stream's first cursor. False: one line in @why, which
- * starts "FILE:LINE: "; catalog_free() frees what has been filled.
+ * Opens the datasets of @source and makes the stream's first cursor. False: @fault, as
+ * config_refuse() fills it; catalog_free() frees what has been filled.
  */
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, char *why, size_t why_bytes);
-/* "FILE:LINE: streams.NAME: FIELD: TEXT" into @why, for a fault of a cursor that was made from the
- * config. Always false. */
-bool stream_refuse(
-	const struct stream *stream, const struct fault *fault, char *why, size_t why_bytes);
+	const struct config *config, struct fault *fault);
+/*
+ * Fills @fault as config_refuse() does from @cause, a fault of a cursor that was made from the
+ * config: "FILE:LINE: streams.NAME: FIELD: TEXT". Always false.
+ */
+bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault);
 
 #endif

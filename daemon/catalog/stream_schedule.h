@@ -5,15 +5,13 @@
 #include "daemon/catalog/catalog.h"
 
 /*
- * The config's plan for a cursor whose list of datasets may be another one: cursor_schedule() with
- * the schedule's weights and the max_epochs of the datasets, matched by name. A dataset that the
- * config no longer has gets no weight and keeps its limit; one that only the config has may be
- * given weight only once the cursor has it. The mix that is in force stays until the first step,
- * but for a schedule that starts with a ramp which has begun: that one comes from the config's
- * weights. Call after cursor_belongs(). On false, *cursor is as it was, and @why has one line that
- * starts "FILE:LINE: ".
+ * Applies the config's schedule and max_epochs to a cursor of this stream, whose list of datasets
+ * may be another one: datasets are matched by name. A dataset that the config no longer has gets no
+ * weight and keeps its limit; a dataset that only the config has must be added to the cursor before
+ * it gets weight. The present mix stays until the first step, unless that is a ramp which has
+ * begun: such a ramp starts from the config's weights. Call it after cursor_belongs(). On false
+ * *cursor is as it was, and @fault is as config_refuse() fills it.
  */
-bool stream_schedule(
-	const struct stream *stream, struct cursor *cursor, char *why, size_t why_bytes);
+bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault);
 
 #endif

@@ -12,15 +12,15 @@ uint64_t vocab_first_refused(const struct dataset *d, const void *tokens, uint64
 }
 
 bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, uint64_t i,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	uint32_t value = tokens_value(tokens, i, d->token_bytes);
 
 	if (d->is_signed && value > INT32_MAX)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,
 			(int32_t)value);
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_DATA, "",
 		"token %" PRIu64 " is %" PRIu32 "; must be below the stream's vocab, %" PRIu64
 		": correct vocab, or tokenize the shard again",
 		token, value, d->limit);

@@ -10,9 +10,9 @@
  * may change meanwhile: what it costs, and reads, depends on @n alone.
  */
 uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
-/* Says of token @i of @tokens, which is the shard's token @token, why it may not be served; false.
- */
+/* Fills @fault (FAULT_DATA) for token @i of @tokens, which is the shard's token @token and may not
+ * be served. Always false. */
 bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tokens, uint64_t i,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 
 #endif

@@ -96,12 +96,12 @@ static void close_before(struct file *file)
 /* In the pool. False: file->fault. */
 static bool shard_make(struct file *file)
 {
-	char why[LIMIT_TEXT_BYTES];
+	struct fault fault;
 	struct shard *shard = dataset_open_shard(
-		file->dataset, file->number, file->path, file->fd, file->frames, why, sizeof(why));
+		file->dataset, file->number, file->path, file->fd, file->frames, &fault);
 
 	if (!shard)
-		return reader_fault(&file->fault, errno ? errno : EBADMSG, why);
+		return reader_fault(&file->fault, fault.error ? fault.error : EBADMSG, fault.text);
 	file->plain = shard->facts.plain;
 	if (file->plain)
 		file->data_at = shard->facts.data_at;
@@ -236,13 +236,11 @@ static void open_done(void *owner, struct io_work *work)
 	watch_open(file);
 
 	struct stat st = stat_of(&file->found);
-	char why[LIMIT_TEXT_BYTES / 2];
 
-	if (!dataset_same_shard(file->dataset, file->number, &st, why, sizeof(why))) {
-		fault_set(&file->fault, FAULT_CHANGED, "",
+	if (!dataset_same_shard(file->dataset, file->number, &st, &file->fault)) {
+		fault_prefix(&file->fault,
 			"not the file that was there when tokend started (restore it, or restart "
-			"tokend): %s",
-			why);
+			"tokend): ");
 		file_fail(reader, file);
 	} else if (file->plain) {
 		file_ready(reader, file);

@@ -65,7 +65,6 @@ bool recheck_read(const struct file *file, const struct reader_read *read, struc
 {
 	const struct dataset *d = read->dataset;
 	uint32_t width = d->token_bytes;
-	char why[LIMIT_TEXT_BYTES];
 	struct some some;
 
 	assert(file->state == FILE_OPEN && (file->plain || file->shard));
@@ -77,8 +76,9 @@ bool recheck_read(const struct file *file, const struct reader_read *read, struc
 		uint64_t i = vocab_first_refused(d, some.bytes, n);
 
 		if (i < n) {
-			vocab_refuse(d, read->token + done + i, some.bytes, i, why, sizeof(why));
-			return reader_fault(fault, ERANGE, why);
+			vocab_refuse(d, read->token + done + i, some.bytes, i, fault);
+			fault->error = ERANGE;
+			return false;
 		}
 		memcpy((char *)read->to + done * width, some.bytes, n * width);
 	}

@@ -41,14 +41,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const struct shard_hint hint = {
 		.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20};
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
-	char path[64], why[512] = "";
+	char path[64];
+	const char *why;
+	struct fault fault;
 	struct manifest m;
 
 	assert(fd >= 0 && write(fd, data, size) == (ssize_t)size);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (manifest_read(&m, path, "/data/web/", NULL, &hint, why, sizeof(why))) {
+	if (manifest_read(&m, path, "/data/web/", NULL, &hint, &fault)) {
 		check(&m);
 	} else {
+		why = fault.text;
 		assert(strncmp(why, path, strlen(path)) == 0 && strlen(why) > strlen(path) + 2);
 		for (const char *c = why; *c; c++)
 			assert(*c >= ' ' && *c <= '~');

@@ -113,7 +113,7 @@ static bool schedule(struct prove_chain *c, struct fault *why)
 	prove_weights(&c->p->rng, &c->cursor, first);
 	prove_weights(&c->p->rng, &c->cursor, second);
 
-	bool ok = cursor_schedule(&c->cursor, step, 2, NULL, why);
+	bool ok = cursor_schedule(&c->cursor, NULL, step, 2, NULL, why);
 
 	bool beyond = from + steps * LIMIT_BLOCK >= cursor_end(&c->cursor);
 

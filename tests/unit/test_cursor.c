@@ -274,7 +274,7 @@ static unsigned shapes(struct cursor *c)
 	c[n] = begin_limited(0);
 	assert_true(cursor_seek(&c[n++], 200000, &why)); /* limits, nothing pending */
 	c[n] = begin();
-	assert_true(cursor_schedule(&c[n++],
+	assert_true(cursor_schedule(&c[n++], NULL,
 		(const struct cursor_step[]){{2048, 2048, 1, (double[]){1, 2, 3}},
 			{4096, 8192, 3, (double[]){0, 1, 0}},
 			{10240, 10240, 1, (double[]){3, 0, 1}}},
@@ -315,7 +315,7 @@ static void version_1_is_unchanged(void **state)
 	cursor_free(&back);
 	free(b);
 	/* Only what needs it is of version 2. */
-	assert_true(cursor_schedule(&c,
+	assert_true(cursor_schedule(&c, NULL,
 		(const struct cursor_step[]){{4096, 4096, 1, (double[]){.5, .3, .2}},
 			{5120, 5120, 1, (double[]){1, 1, 1}}},
 		2, NULL, &why));
@@ -574,7 +574,7 @@ static void exercise(struct cursor *c, struct rng *rng)
 		cursor_remove(c, (uint32_t)rng_below(rng, c->datasets),
 			cursor_mix_at(c) + rng_below(rng, 4) * 1024, &why);
 	if (rng_below(rng, 2))
-		cursor_schedule(c,
+		cursor_schedule(c, NULL,
 			&(struct cursor_step){
 				c->next / 1024 * 1024, c->next / 1024 * 1024 + 8192, 4, weights},
 			1, NULL, &why);

@@ -28,7 +28,7 @@ struct place {
 	char directory[64];
 	struct config *config;
 	struct catalog *catalog;
-	char why[8192];
+	struct fault fault;
 };
 
 static int set_up(void **state)
@@ -123,7 +123,7 @@ static bool open_datasets(struct place *p, const char *stream_keys, const char *
 	close_catalog(p);
 	write_file(p, "t.yaml", text, (size_t)n);
 	p->config = load_config(p);
-	p->catalog = catalog_open(p->config, p->why, sizeof(p->why));
+	p->catalog = catalog_open(p->config, &p->fault);
 	unlink(in(p, "t.yaml"));
 	return p->catalog;
 }
@@ -132,7 +132,7 @@ static const struct stream *open_good(
 	struct place *p, const char *stream_keys, const char *datasets)
 {
 	if (!open_datasets(p, stream_keys, datasets))
-		fail_msg("%s", p->why);
+		fail_msg("%s", p->fault.text);
 	return catalog_stream(p->catalog, "train");
 }
 
@@ -150,7 +150,7 @@ static void assert_refused_whole(
 			break;
 	}
 	assert_false(open_datasets(p, stream_keys, datasets));
-	assert_string_equal(p->why, text);
+	assert_string_equal(p->fault.text, text);
 }
 
 /* @expected: what follows "FILE:LINE: FIELD: ". */
@@ -639,29 +639,30 @@ static struct stat stat_of(const struct place *p, const char *name)
 static void test_same_shard(void **state)
 {
 	struct place *p = *state;
-	char why[256], expected[256];
+	char expected[256];
+	struct fault fault;
 
 	make(p, "a.bin", 40);
 	const struct dataset *d = open_good(p, LEN8, "      - {name: a, path: a.bin}")->dataset;
 	struct stat listed = stat_of(p, "a.bin"), st = listed;
 
-	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_true(dataset_same_shard(d, 0, &st, &fault));
 	assert_int_equal(truncate(in(p, "a.bin"), 38), 0);
 	st = stat_of(p, "a.bin");
-	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
-	assert_string_equal(why, "size was 40 when the shard was listed and is 38 now");
+	assert_false(dataset_same_shard(d, 0, &st, &fault));
+	assert_string_equal(fault.text, "size was 40 when the shard was listed and is 38 now");
 	st = listed;
 	st.st_ino++;
-	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
-	assert_non_null(strstr(why, "inode was "));
+	assert_false(dataset_same_shard(d, 0, &st, &fault));
+	assert_non_null(strstr(fault.text, "inode was "));
 	st = listed;
 	st.st_mtim.tv_nsec ^= 1;
-	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_false(dataset_same_shard(d, 0, &st, &fault));
 	snprintf(expected, sizeof(expected),
 		"mtime (ns) was %lld%09ld when the shard was listed and is %lld%09ld now",
 		(long long)listed.st_mtim.tv_sec, listed.st_mtim.tv_nsec,
 		(long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 }
 
 /* ---- manifests ---- */
@@ -921,7 +922,7 @@ static void test_manifest_directory(void **state)
 /* What dataset_open_shard() says of the first shard, "" if it is opened. */
 static const char *open_first(const struct place *p, const struct dataset *d)
 {
-	static char why[512];
+	static struct fault fault;
 	char path[4096];
 
 	(void)p;
@@ -929,13 +930,13 @@ static const char *open_first(const struct place *p, const struct dataset *d)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
 	assert_true(fd >= 0);
-	struct shard *shard = dataset_open_shard(d, 0, path, fd, NULL, why, sizeof(why));
+	struct shard *shard = dataset_open_shard(d, 0, path, fd, NULL, &fault);
 
 	if (shard)
-		why[0] = 0;
+		fault.text[0] = 0;
 	shard_close(shard);
 	close(fd);
-	return why;
+	return fault.text;
 }
 
 /* Whether it has an index of its documents is as it was when it was looked at first, whoever
@@ -1048,7 +1049,7 @@ static void test_manifest_compared(void **state)
 {
 	static const uint8_t llmc[2048] = {0x28, 0xdf, 0x34, 0x01, 1, 0, 0, 0, 0x00, 0x02};
 	struct place *p = *state;
-	char why[256];
+	struct fault fault;
 	uint32_t magic = 20240520;
 	uint8_t other[sizeof(llmc)];
 
@@ -1058,15 +1059,15 @@ static void test_manifest_compared(void **state)
 	make(p, "d/a.bin", 38);
 	struct stat st = stat_of(p, "d/a.bin");
 
-	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why))); /* nobody knows it yet */
+	assert_true(dataset_same_shard(d, 0, &st, &fault)); /* nobody knows it yet */
 	assert_string_equal(open_first(p, d), "size is 40 in the manifest and 38 in the file");
 	make(p, "d/a.bin", 40);
 	assert_string_equal(open_first(p, d), "");
 	st = stat_of(p, "d/a.bin");
-	assert_true(dataset_same_shard(d, 0, &st, why, sizeof(why)));
+	assert_true(dataset_same_shard(d, 0, &st, &fault));
 	st.st_ino++;
-	assert_false(dataset_same_shard(d, 0, &st, why, sizeof(why)));
-	assert_non_null(strstr(why, "inode was "));
+	assert_false(dataset_same_shard(d, 0, &st, &fault));
+	assert_non_null(strstr(fault.text, "inode was "));
 
 	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")
 		    ->dataset;
@@ -1107,15 +1108,15 @@ static void test_one_stream(void **state)
 	make(p, "a.bin", 40);
 	write_file(p, "t.yaml", text, sizeof(text) - 1);
 	p->config = load_config(p);
-	assert_null(catalog_open(p->config, p->why, sizeof(p->why)));
-	p->catalog = catalog_open_stream(p->config, "a", p->why, sizeof(p->why));
+	assert_null(catalog_open(p->config, &p->fault));
+	p->catalog = catalog_open_stream(p->config, "a", &p->fault);
 	assert_non_null(p->catalog);
 	assert_non_null(catalog_stream(p->catalog, "a"));
 	assert_null(catalog_stream(p->catalog, "b"));
-	assert_null(catalog_open_stream(p->config, "c", p->why, sizeof(p->why)));
+	assert_null(catalog_open_stream(p->config, "c", &p->fault));
 	snprintf(expected, sizeof(expected),
 		"%s/t.yaml:2: streams: none is called c; there are: a, b", p->directory);
-	assert_string_equal(p->why, expected);
+	assert_string_equal(p->fault.text, expected);
 }
 
 /* A cursor's list has its own order, and may have a dataset that the config no longer has. */
@@ -1225,7 +1226,6 @@ static void test_schedule_of_cursor(void **state)
 	struct cursor_source sources[4];
 	struct cursor cursor;
 	struct fault fault;
-	char why[1024];
 
 	make_two(p);
 	make(p, "late.bin", 2 * (8 * 5000 + 1));
@@ -1242,7 +1242,7 @@ static void test_schedule_of_cursor(void **state)
 	dataset_source(&s->dataset[0], &sources[2]);
 	sources[1].max_epochs = 5;
 	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, NULL, 0, &fault));
-	assert_true(stream_schedule(s, &cursor, why, sizeof(why)));
+	assert_true(stream_schedule(s, &cursor, &fault));
 	assert_int_equal(cursor.dataset[0].max_epochs, 7);
 	assert_int_equal(cursor.dataset[1].max_epochs, 2);
 	assert_int_equal(cursor.dataset[2].max_epochs, 0);
@@ -1259,7 +1259,7 @@ static void test_schedule_of_cursor(void **state)
 	assert_true(cursor_begin(&cursor, &s->begin, sources, 3, NULL, 0, &fault));
 	assert_true(cursor_mix(&cursor, 1024, other, &fault));
 	assert_true(cursor_seek(&cursor, 2500, &fault));
-	assert_true(stream_schedule(s, &cursor, why, sizeof(why)));
+	assert_true(stream_schedule(s, &cursor, &fault));
 	assert_int_equal(cursor.segment[0]->start, 1024);
 	assert_int_equal(cursor.segment[1]->start, 3072);
 	assert_int_equal(cursor.segment[1]->units[1], ORDER_UNITS / 4);
@@ -1272,7 +1272,7 @@ static void test_schedule_of_cursor_faults(void **state)
 	struct cursor_source source;
 	struct cursor cursor;
 	struct fault fault;
-	char why[1024], expected[1024];
+	char expected[1024];
 
 	make_two(p);
 	const struct stream *s = open_good(p, LEN8,
@@ -1282,13 +1282,13 @@ static void test_schedule_of_cursor_faults(void **state)
 
 	dataset_source(&s->dataset[0], &source);
 	assert_true(cursor_begin(&cursor, &s->begin, &source, 1, NULL, 0, &fault));
-	assert_false(stream_schedule(s, &cursor, why, sizeof(why)));
+	assert_false(stream_schedule(s, &cursor, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it some, and "
 		"the cursor "
 		"does not have it yet; add it first (tokctl cursor add)",
 		p->directory);
-	assert_string_equal(why, expected);
+	assert_string_equal(fault.text, expected);
 	assert_int_equal(cursor.segments, 1);
 	cursor_free(&cursor);
 
@@ -1301,10 +1301,10 @@ static void test_schedule_of_cursor_faults(void **state)
 	dataset_source(&s->dataset[1], &both[1]);
 	identity.samples = 3000;
 	assert_true(cursor_begin(&cursor, &identity, both, 2, NULL, 0, &fault));
-	assert_false(stream_schedule(s, &cursor, why, sizeof(why)));
+	assert_false(stream_schedule(s, &cursor, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s/t.yaml:10: streams.train: schedule[1]: at: 4096 is not before", p->directory);
-	assert_memory_equal(why, expected, strlen(expected));
+	assert_memory_equal(fault.text, expected, strlen(expected));
 	cursor_free(&cursor);
 }
 

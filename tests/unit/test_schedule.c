@@ -258,7 +258,7 @@ static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_
 		cursor_free(&c);
 		return; /* there it means the weights at the beginning */
 	}
-	ok = cursor_schedule(&c, steps, n, NULL, &why);
+	ok = cursor_schedule(&c, NULL, steps, n, NULL, &why);
 	check_why(ok, &why, field, text);
 	assert_int_equal(c.segments, 1);
 	cursor_free(&c);
@@ -300,9 +300,9 @@ static void schedules_refused(void **state)
 
 static void a_schedule_in_the_middle(void **state)
 {
-	const struct cursor_step steps[] = {
-		AT(0, .7, .25, .05), AT(2048, .5, .5, 0), RAMP(4096, 12288, 8, 0, 0, 1)};
-	struct cursor c = begin(0, 0, 0, steps + 1, 2), other = begin(0, 0, 0, NULL, 0), again;
+	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), RAMP(4096, 12288, 8, 0, 0, 1)};
+	const double *weights = W(.7, .25, .05);
+	struct cursor c = begin(0, 0, 0, steps, 2), other = begin(0, 0, 0, NULL, 0), again;
 	struct fault why;
 
 	(void)state;
@@ -310,22 +310,22 @@ static void a_schedule_in_the_middle(void **state)
 	for (uint64_t position = 0; position < 14000; position += 500) {
 		assert_true(cursor_seek(&c, position, &why));
 		assert_true(cursor_copy(&again, &c));
-		assert_true(cursor_schedule(&again, steps, 3, NULL, &why));
+		assert_true(cursor_schedule(&again, weights, steps, 2, NULL, &why));
 		assert_true(equal_bytes(&again, &c));
 		cursor_free(&again);
 	}
 	/* Another one: what has passed is left out, but for the last, which acts at once. */
 	assert_true(cursor_seek(&other, 7000, &why));
-	assert_true(cursor_schedule(&other, steps, 3, NULL, &why));
+	assert_true(cursor_schedule(&other, weights, steps, 2, NULL, &why));
 	assert_int_equal(other.segments, 7);
 	check_units(other.segment[1], 7168, W(.5 * 5, .5 * 5, 3));
 	check_units(other.segment[2], 8192, W(.5, .5, 1));
 	assert_true(cursor_seek(&other, 1 << 20, &why));
-	assert_true(cursor_schedule(&other, steps, 3, NULL, &why));
+	assert_true(cursor_schedule(&other, weights, steps, 2, NULL, &why));
 	assert_int_equal(other.segments, 1);
 	/* None takes away what was pending. */
 	assert_true(cursor_mix(&other, 2 << 20, W(1, 1, 1), &why));
-	assert_true(cursor_schedule(&other, NULL, 0, NULL, &why));
+	assert_true(cursor_schedule(&other, NULL, NULL, 0, NULL, &why));
 	assert_int_equal(other.segments, 1);
 	cursor_free(&c);
 	cursor_free(&other);
@@ -338,9 +338,9 @@ static void a_schedule_with_no_block_left(void **state)
 
 	(void)state;
 	assert_true(cursor_seek(&c, UINT64_MAX - 5, &why));
-	check_why(cursor_schedule(&c, &AT(1024, 1, 1, 1), 1, NULL, &why), &why, "schedule",
+	check_why(cursor_schedule(&c, NULL, &AT(1024, 1, 1, 1), 1, NULL, &why), &why, "schedule",
 		"no block");
-	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){1, 0, 0}, &why));
+	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){1, 0, 0}, &why));
 	cursor_free(&c);
 }
 
@@ -590,13 +590,13 @@ static void mixes_know_the_limits(void **state)
 	check_why(cursor_mix(&c, 81920, W(0, 1, 0), &why), &why, "dataset code: weight",
 		"leave it out");
 	/* The limit may be raised. */
-	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){0, 3, 0}, &why));
+	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){0, 3, 0}, &why));
 	assert_true(cursor_mix(&c, 81920, W(1, 1, 1), &why));
 	assert_int_equal(c.segments, 3);
 	check_units(c.segment[2], c.segment[2]->start, W(1, 0, 1));
 	/* And set below what was served: then it ends as soon as it can. */
 	assert_true(cursor_seek(&c, 82000, &why));
-	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){0, 1, 0}, &why));
+	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){0, 1, 0}, &why));
 	assert_int_equal(c.segments, 2);
 	assert_int_equal(c.segment[1]->start, 81920 + 1024);
 	assert_true(cursor_unserved(&c, 1, &position, &unserved));
@@ -613,11 +613,11 @@ static void limits_that_act_at_once(void **state)
 
 	(void)state;
 	assert_true(cursor_seek(&c, 30720, &why));
-	assert_true(cursor_schedule(&c, NULL, 0, (const uint64_t[]){0, 1, 0}, &why));
+	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){0, 1, 0}, &why));
 	assert_int_equal(c.segments, 1);
 	assert_int_equal(c.segment[0]->start, 30720);
 	assert_int_equal(c.segment[0]->units[1], 0);
-	check_why(cursor_schedule(&c, NULL, 0, (const uint64_t[]){1, 1, 1}, &why), &why,
+	check_why(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){1, 1, 1}, &why), &why,
 		"max_epochs", "31744");
 	cursor_free(&c);
 }
@@ -667,7 +667,7 @@ static void removing(void **state)
 	check_units(c.segment[2], 4096, W(0, .5, .25));
 	check_units(c.segment[3], 8192, W(0, 0, 1));
 	/* And where it has weight only there. */
-	assert_true(cursor_schedule(&c,
+	assert_true(cursor_schedule(&c, NULL,
 		(const struct cursor_step[]){
 			AT(2048, 1, 1, 0), AT(4096, 1, 1, 2), AT(8192, 2, 1, 0)},
 		3, NULL, &why));
@@ -875,7 +875,7 @@ static bool random_schedule(struct chain *h, struct fault *why)
 	}
 	for (uint32_t d = 0; d < h->now.datasets; d++)
 		limits[d] = h->now.dataset[d].max_epochs;
-	return cursor_schedule(&h->now, steps, n, rng_below(h->rng, 2) ? limits : NULL, why);
+	return cursor_schedule(&h->now, NULL, steps, n, rng_below(h->rng, 2) ? limits : NULL, why);
 }
 
 static bool random_edit(struct chain *h, struct fault *why)

@@ -268,7 +268,6 @@ static int remove_dataset(struct cursor *c, const struct edit *e)
 
 static int schedule(struct cursor *c, const struct edit *e)
 {
-	char why[8192];
 	struct fault fault;
 	struct ctl_stream s;
 	int status = CTL_OK;
@@ -277,8 +276,8 @@ static int schedule(struct cursor *c, const struct edit *e)
 		return CTL_FAILED;
 	if (!cursor_belongs(c, &s.stream->begin, &fault))
 		status = refuse(e->from, &fault);
-	else if (!stream_schedule(s.stream, c, why, sizeof(why)))
-		status = ctl_fail("%s", why);
+	else if (!stream_schedule(s.stream, c, &fault))
+		status = ctl_fail("%s", fault.text);
 	ctl_stream_close(&s);
 	return status;
 }

@@ -166,10 +166,10 @@ static void compare(
 		m->sizes[s], m->sample_tokens, m->frame_bytes};
 	const struct manifest_shard found = {shard_format(r->format), r->facts.type,
 		r->facts.tokens, size, r->facts.sample_tokens, r->facts.frame_bytes};
-	char why[256];
+	struct fault fault;
 
-	if (!manifest_same(&listed, &found, why, sizeof(why)))
-		report_problem(r, "%s", why);
+	if (!manifest_same(&listed, &found, &fault))
+		report_problem(r, "%s", fault.text);
 	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
 		report_problem(r,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",

@@ -39,13 +39,13 @@ static bool list_dataset(struct listed_all *all, bool manifests, const struct co
 {
 	struct listed *l = &all->listed[all->lists];
 	char path[PATH_MAX], why[2 * PATH_MAX + 256];
+	struct fault fault;
 
 	l->stream = stream;
 	l->dataset = dataset;
 	if (dataset->manifest && manifests) {
-		if (!dataset_manifest(
-			    all->config, stream, dataset, &l->manifest, why, sizeof(why))) {
-			ctl_fail("%s", why);
+		if (!dataset_manifest(all->config, stream, dataset, &l->manifest, &fault)) {
+			ctl_fail("%s", fault.text);
 			return false;
 		}
 		l->list = l->manifest.list;

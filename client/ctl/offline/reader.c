@@ -53,17 +53,16 @@ struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_
 static struct shard *open_source(const struct ctl_reader *reader, const struct dataset *dataset,
 	uint64_t shard, int fd, const char *path)
 {
-	char why[WHY_BYTES];
+	struct fault fault;
 	struct stat st;
 	struct shard *source = NULL;
 
 	if (fstat(fd, &st) != 0)
-		snprintf(why, sizeof(why), "%s", strerror(errno));
-	else if (dataset_same_shard(dataset, shard, &st, why, sizeof(why)))
-		source = dataset_open_shard(
-			dataset, shard, path, fd, reader->frames, why, sizeof(why));
+		fault_errno(&fault, errno, "", "%s", strerror(errno));
+	else if (dataset_same_shard(dataset, shard, &st, &fault))
+		source = dataset_open_shard(dataset, shard, path, fd, reader->frames, &fault);
 	if (!source)
-		ctl_fail("%s: %s", path, why);
+		ctl_fail("%s: %s", path, fault.text);
 	return source;
 }
 

@@ -8,7 +8,7 @@ bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *strea
 
 	*s = (struct ctl_stream){.config = config_load(config, &fault)};
 	if (s->config)
-		s->catalog = catalog_open_stream(s->config, stream, fault.text, sizeof(fault.text));
+		s->catalog = catalog_open_stream(s->config, stream, &fault);
 	if (s->catalog) {
 		s->stream = catalog_stream(s->catalog, stream);
 		return true;
