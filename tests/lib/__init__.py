@@ -20,12 +20,13 @@ from .order import rank_rows, rows_at
 from .place import Place, datasets
 from .process import BIN, PACKAGE, REPO, TOKCTL, TOKEND, child_environment, run, with_parent
 from .text import has
+from .users import As, client_of
 from .wait import LONG, wait_for, wait_until
 from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness, connect, decode, receive
 
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
-    "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
-    "connect", "datasets", "decode", "child_environment", "has", "mode_name", "rank_rows", "receive", "rows_at", "run", "status",
+    "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
+    "client_of", "connect", "datasets", "decode", "child_environment", "has", "mode_name", "rank_rows", "receive", "rows_at", "run", "status",
     "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

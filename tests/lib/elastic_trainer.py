@@ -13,10 +13,9 @@ import os
 import signal
 import sys
 
+import tokend
 import torch
 import torch.distributed as distributed
-
-import tokend
 
 SUM = 1 << 62  # the model's sums are modulo this
 

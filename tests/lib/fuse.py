@@ -10,6 +10,8 @@ import signal
 import stat
 import struct
 
+import pytest
+
 from .wait import wait_for
 
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
@@ -104,7 +106,9 @@ class _Server:
             for held in [h for h in self.held if struct.unpack_from("<Q", h, 8)[0] == other]:
                 self.held.remove(held)
                 self.answer(other, EINTR)
-        elif self.words[0] and opcode not in (FLUSH, RELEASE) and self.words[2] in (0, opcode):
+        elif (
+            self.words[0] and opcode not in (INIT, FLUSH, RELEASE) and self.words[2] in (0, opcode)
+        ):
             self.held.append(request)
         else:
             self.serve(request)
@@ -138,6 +142,7 @@ class Hanging:
         os.makedirs(mount, exist_ok=True)
         self.words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        server = _Server(fd, directory, self.words)  # before the mount, which may be over it
         options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
         if (
             libc.mount(
@@ -152,7 +157,7 @@ class Hanging:
         if self.pid == 0:
             libc.prctl(1, signal.SIGKILL, 0, 0, 0)
             try:
-                _Server(fd, directory, self.words).run()
+                server.run()
             finally:
                 os._exit(0)
         os.close(fd)
@@ -175,3 +180,11 @@ class Hanging:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         libc.umount2(self.mount.encode(), MNT_DETACH)
+
+
+def hanging(directory, mount):
+    """Hanging(), or the test is skipped where no FUSE file system can be mounted."""
+    try:
+        return Hanging(directory, mount)
+    except (PermissionError, FileNotFoundError) as error:
+        pytest.skip(f"a FUSE file system cannot be mounted here: {error}")

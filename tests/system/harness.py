@@ -8,7 +8,6 @@ sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 
 import lib  # noqa: E402
 from lib import *  # noqa: E402, F403
-from lib.users import As, client_of  # noqa: E402, F401
 
 
 class Checks:

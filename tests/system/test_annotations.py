@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Where documents begin and which tokens may be labels, in the slots of real daemons: what the shards' own writers said, in every
 format that says it, in every way of reading; and what is damaged stops a stream by name.
 """
@@ -6,23 +5,24 @@ format that says it, in every way of reading; and what is damaged stops a stream
 import csv
 import ctypes
 import gzip
-import itertools
 import json
 import os
 import shutil
-import sys
 import warnings
 
 import numpy
 import pyarrow
+import pytest
 import pyzstd
 import torch
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
-from harness import REPO, TOKCTL, Checks, Client, Daemon, Place, Refused, run
+from lib import REPO, TOKCTL, Client, Daemon, Refused, has, mode_name, run
+from lib.declarations import Batch, Options
+from lib.shard_writers import mds
 
-from lib.declarations import Batch, Options  # noqa: E402
-from lib.shard_writers import mds  # noqa: E402
+pytestmark = pytest.mark.asan  # parsers and the wire: every byte of it counts
+
 
 EOS, SEQ = 5, 32
 EREFUSED = -3
@@ -249,7 +249,7 @@ def plan(config, stream, count):
     return [json.loads(line) for line in out.splitlines()]
 
 
-def check_kind(c, how, daemon, config, kind, batches=60, micro=5):
+def check_kind(how, daemon, config, kind, batches=60, micro=5):
     client = Client(daemon.socket).attach(stream=kind.name, micro=micro, slots=3)
     rows = iter(plan(config, kind.name, batches * micro))
     wrong, begins, masked = [], 0, 0
@@ -269,11 +269,12 @@ def check_kind(c, how, daemon, config, kind, batches=60, micro=5):
             masked += int((mask == 0).sum())
     client.close()
     seen = (wrong[:1], begins > 0, masked > 0)
-    c.equal(f"{how}: {kind.name}", seen, ([], True, kind.masked is not None))
+    assert seen == ([], True, kind.masked is not None), f"{how}: {kind.name}"
 
 
-def manifests(c, place, kinds, streams):
+def test_manifests(shared, kinds):
     """No shard is looked at ahead, whatever lies beside it."""
+    place, streams = shared, {kind.name: kind.config() for kind in kinds}
     with_manifests = {}
     for kind in kinds:
         wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
@@ -302,19 +303,17 @@ def manifests(c, place, kinds, streams):
         )
         daemon = Daemon(place, config)
         for kind in kinds:
-            check_kind(c, f"{how}{', direct' * direct}, manifest", daemon, config, kind)
+            check_kind(f"{how}{', direct' * direct}, manifest", daemon, config, kind)
         why = "nothing says where its documents end: it has no index of them, and the stream no eos"
-        c.has(
-            "manifest: no index, and no eos",
-            refusal(daemon, "no-eos"),
-            "data: dataset d: shard ",
-            why,
+        assert has(refusal(daemon, "no-eos"), "data: dataset d: shard ", why), (
+            "manifest: no index, and no eos"
         )
-        c.equal("manifest: the daemon ends well", daemon.stop(), 0)
+        assert daemon.stop() == 0, "manifest: the daemon ends well"
 
 
-def samples(c, daemon, config, place):
+def test_samples(served, shared):
     """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are padding."""
+    daemon, _ = served
     for stream, eos in ("mds", False), ("mds-eos", True):
         client = Client(daemon.socket).attach(stream=stream, micro=4, slots=1)
         wrong = 0
@@ -333,12 +332,13 @@ def samples(c, daemon, config, place):
                     or masks[i].tolist() != [int(real)] * SEQ
                     or (real and 3 not in tokens)
                 )
-        c.equal(f"{stream}: each row's marks", wrong, 0)
+        assert wrong == 0, f"{stream}: each row's marks"
         client.close()
 
 
-def library(c, daemon, config, kind):
+def test_library(served, kinds):
     """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of who has no masks."""
+    (daemon, config), kind = served, next(kind for kind in kinds if kind.name == "npy-mask")
     lib = ctypes.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1"))
     lib.tokend_why.restype = ctypes.c_char_p
     lib.tokend_loss_mask.restype = ctypes.POINTER(ctypes.c_uint8)
@@ -373,15 +373,14 @@ def library(c, daemon, config, kind):
         if len(held) == 3:
             lib.tokend_release(t, ctypes.byref(held.pop(0)))
     none = [bool(lib.tokend_loss_mask(t, ctypes.byref(batch), row)) for row in (0, 2, 3, 2**32 - 1)]
-    c.equal(
-        "libtokend: rows' marks are the writers'", (wrong, none), (0, [True, True, False, False])
+    assert (wrong, none) == (0, [True, True, False, False]), (
+        "libtokend: rows' marks are the writers'"
     )
     lib.tokend_detach(t)
     t = attach("plain")
     batch = take(t)
-    c.ok(
-        "libtokend: a stream without masks has none",
-        not lib.tokend_loss_mask(t, ctypes.byref(batch), 0),
+    assert not lib.tokend_loss_mask(t, ctypes.byref(batch), 0), (
+        "libtokend: a stream without masks has none"
     )
     lib.tokend_detach(t)
 
@@ -396,13 +395,14 @@ def library(c, daemon, config, kind):
     batch = Batch()
     while (code := lib.tokend_next(t, ctypes.byref(batch))) == 1:
         lib.tokend_release(t, ctypes.byref(batch))
-    c.equal("libtokend: a daemon that has masks no more", code, EREFUSED)
+    assert code == EREFUSED, "libtokend: a daemon that has masks no more"
     why = f"loss_mask: the restarted daemon's config has it no more for stream {kind.name}"
-    c.has("libtokend: and why", lib.tokend_why(t).decode(), why)
+    assert has(lib.tokend_why(t).decode(), why), "libtokend: and why"
     lib.tokend_detach(t)
 
 
-def inspect(c, place, kinds):
+def test_inspect(shared, kinds):
+    place = shared
     for kind in kinds:
         if kind.write in (olmo, numpy_file, zstd):
             wide = ["--input-dtype", "u32"] if "dtype" in kind.dataset else []
@@ -412,12 +412,12 @@ def inspect(c, place, kinds):
                 for f in map(json.loads, out.splitlines())
             }
             want = {name: len(shard.bounds()) for name, shard in kind.shards.items()}
-            c.equal(f"inspect: {kind.name}", (code, seen, err), (0, want, ""))
+            assert (code, seen, err) == (0, want, ""), f"inspect: {kind.name}"
     put(place.file("broken", "x.npy"), bytes(40))
     put(place.file("broken", "x.csv.gz"), gzip.compress(b"0,20\r\n20,21\r\n"))
     code, out, err = run(TOKCTL, "inspect", "--json", place.file("broken"))
     problems = ["x.csv.gz:2: end is 21; must be at most 20, the shard's tokens"]
-    c.equal("inspect: bounds beyond the shard", (code, json.loads(out)["problems"]), (1, problems))
+    assert (code, json.loads(out)["problems"]) == (1, problems), "inspect: bounds beyond the shard"
 
 
 def refusal(daemon, stream):
@@ -430,8 +430,10 @@ def refusal(daemon, stream):
         return str(e)
 
 
-def damaged(c, place):
+def test_damaged(place):
     """What is found only when a shard is opened, or its mask read."""
+    for name in ("datatrove", "olmo-gaps", "datatrove-slide", "flat-mask", "npy-gaps", "megatron"):
+        Kind(place, name)
     good = Shard("<u2")
     for name, bounds in (
         ("decreasing", "9,20\n5,9\n"),
@@ -481,13 +483,9 @@ def damaged(c, place):
     another = {f"changed {n}": f"its {n} is not the file that it was when the shard was listed"
                for n in ("loss mask", "list of document bounds", "index", "index or loss mask")}  # fmt: skip
     for name, why in another.items():
-        c.has(
-            name,
-            refusal(daemon, name),
-            "data: dataset d: shard 1.",
-            why,
-            f"stream {name} stops here",
-        )
+        assert has(
+            refusal(daemon, name), "data: dataset d: shard 1.", why, f"stream {name} stops here"
+        ), name
     for name, why in {
         "lost mask": "had its loss mask when it was listed and has none now",
         "lost list": "had its list of document bounds when it was listed and has none now",
@@ -497,56 +495,59 @@ def damaged(c, place):
         "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
         "value": " is 2; must be 0 or 1",
     }.items():
-        c.has(
-            f"damaged: {name}",
+        assert has(
             refusal(daemon, name),
             "data: dataset d: shard ",
             " at token ",
             why,
             f"stream {name} stops here",
-        )
-    c.equal("damaged: the daemon ends well", daemon.stop(), 0)
+        ), f"damaged: {name}"
+    assert daemon.stop() == 0, "damaged: the daemon ends well"
 
 
-def main():
-    c = Checks()
-    with Place() as place:
-        kinds = [Kind(place, name) for name in KINDS]
-        tokens = RNG.integers(0, 12, (10, SEQ)).astype("<i4")
-        tokens[:, 0] = 3
-        mds(place.file("mds"), tokens, None)
-        finite = {
-            "seed": 1,
-            "seq_len": SEQ,
-            "extra": 0,
-            "epochs": 1,
-            "documents": True,
-            "loss_mask": True,
-        }
-        streams = {kind.name: kind.config() for kind in kinds}
-        streams["mds"] = {**finite, "datasets": [{"name": "d", "path": "mds"}]}
-        streams["mds-eos"] = {**finite, "eos": EOS, "datasets": [{"name": "d", "path": "mds"}]}
-        inspect(c, place, kinds)
-        streams["plain"] = {
-            "seed": 1,
-            "seq_len": SEQ,
-            "datasets": [{"name": "d", "path": "flat/data"}],
-        }
-        for how, direct in itertools.product(("uring", "pread"), (False, True)):
-            config = place.config(
-                io=how, direct=direct, socket=place.file(f"{how}-{direct}.sock"), streams=streams
-            )
-            daemon = Daemon(place, config)
-            for kind in kinds:
-                check_kind(c, f"{how}{', direct' * direct}", daemon, config, kind)
-            if how == "pread" and direct:
-                samples(c, daemon, config, place)
-                library(c, daemon, config, next(kind for kind in kinds if kind.name == "npy-mask"))
-            c.equal(f"{how}{', direct' * direct}: the daemon ends well", daemon.stop(), 0)
-        manifests(c, place, kinds, {kind.name: kind.config() for kind in kinds})
-        damaged(c, place)
-    c.exit()
+@pytest.fixture(scope="module")
+def kinds(shared):
+    return [Kind(shared, name) for name in KINDS]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.fixture(scope="module")
+def streams(shared, kinds):
+    """Each kind's stream by name, and those that have no annotations."""
+    tokens = RNG.integers(0, 12, (10, SEQ)).astype("<i4")
+    tokens[:, 0] = 3
+    mds(shared.file("mds"), tokens, None)
+    finite = {
+        "seed": 1,
+        "seq_len": SEQ,
+        "extra": 0,
+        "epochs": 1,
+        "documents": True,
+        "loss_mask": True,
+    }
+    plain = [{"name": "d", "path": "flat/data"}]
+    return {kind.name: kind.config() for kind in kinds} | {
+        "mds": {**finite, "datasets": [{"name": "d", "path": "mds"}]},
+        "mds-eos": {**finite, "eos": EOS, "datasets": [{"name": "d", "path": "mds"}]},
+        "plain": {"seed": 1, "seq_len": SEQ, "datasets": plain},
+    }
+
+
+@pytest.fixture(scope="module")
+def served(shared, streams):
+    """(daemon, config): all streams, read in one way."""
+    config = shared.config("served.yaml", io="pread", direct=True, streams=streams)
+    daemon = Daemon(shared, config)
+    yield daemon, config
+    assert daemon.stop() == 0
+
+
+def test_kinds(shared, kinds, streams, mode):
+    io, direct = mode
+    socket = shared.file(f"{io}-{direct}.sock")
+    config = shared.config(
+        f"{io}-{direct}.yaml", io=io, direct=direct, socket=socket, streams=streams
+    )
+    daemon = Daemon(shared, config)
+    for kind in kinds:
+        check_kind(mode_name(mode), daemon, config, kind)
+    assert daemon.stop() == 0, "the daemon ends well"

@@ -1,11 +1,12 @@
-#!/usr/bin/env python3
 """A daemon in a cgroup with less memory than `memory:` says: it takes what is there, refuses the rest, and is not killed for it."""
 
 import os
 import subprocess
 import sys
 
-from harness import Checks, Client, Daemon, Place, Refused, datasets, status, wait_for, with_parent
+import pytest
+
+from lib import Client, Daemon, Refused, datasets, status, wait_for, with_parent
 
 LIMIT = 256 << 20
 RING = {"micro": 4096, "slots": 32}  # about 18 MiB
@@ -91,33 +92,31 @@ def attach_all(daemon):
 EAT = "import sys; a = bytearray(int(sys.argv[1])); a[::4096] = b'x' * len(a[::4096]); print('full', flush=True); sys.stdin.read()"
 
 
-def check(checks, place, group):
+def check(place, group):
     place.shard("web/a.bin", 600_000)
     streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
     config = place.config(streams=streams, memory=1 << 30)
     daemon = Daemon(place, config, preexec_fn=group.enter)
     limit = status(daemon.socket)[1]["limit_bytes"]
-    checks.ok("memory: is what the cgroup allows", 128 << 20 < limit < LIMIT, limit)
+    assert 128 << 20 < limit < LIMIT, ("memory: is what the cgroup allows", limit)
     said = [line for line in daemon.log().splitlines() if "memory:" in line]
-    checks.ok(
+    assert len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], (
         "  one line says so",
-        len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0],
         said,
     )
     clients, packet = attach_all(daemon)
     text = packet.get("text", "")
-    checks.ok("sessions attach while there is room", 5 <= len(clients) <= 13, len(clients))
-    checks.ok("  the next is refused for now", packet.get("passing") == 1, packet)
+    assert 5 <= len(clients) <= 13, ("sessions attach while there is room", len(clients))
+    assert packet.get("passing") == 1, ("  the next is refused for now", packet)
     numbers = sum(word.isdigit() and int(word) > 1 << 20 for word in text.replace(",", "").split())
-    checks.ok("  with both numbers, and why", numbers >= 2 and "cgroup" in text, text)
-    checks.ok("  the others are fed", all(c.next() is not None for c in clients))
+    assert numbers >= 2 and "cgroup" in text, ("  with both numbers, and why", text)
+    assert all(c.next() is not None for c in clients), "  the others are fed"
     clients.pop().close()
     again = wait_for(lambda: attach_again(daemon), 5)
-    checks.ok("  once one has left there is room", again)
+    assert again, "  once one has left there is room"
     packet = refused(lambda: Client(daemon.socket).attach(micro=65536, slots=64, run="large"))
-    checks.ok(
+    assert packet and not packet.get("passing"), (
         "a ring larger than all of it is refused for good",
-        packet and not packet.get("passing"),
         packet,
     )
     for client in [*clients, again]:
@@ -129,22 +128,19 @@ def check(checks, place, group):
         stdout=subprocess.PIPE,
         preexec_fn=group.enter,
     )
-    checks.equal("somebody else in the group takes half of it", eater.stdout.readline(), b"full\n")
+    assert eater.stdout.readline() == b"full\n", "somebody else in the group takes half of it"
     clients, packet = attach_all(daemon)
-    checks.ok("  fewer sessions attach", 1 <= len(clients) <= 7, len(clients))
-    checks.ok(
+    assert 1 <= len(clients) <= 7, ("  fewer sessions attach", len(clients))
+    assert packet.get("passing") == 1 and "cgroup" in packet["text"], (
         "  the next is refused for now",
-        packet.get("passing") == 1 and "cgroup" in packet["text"],
         packet,
     )
-    checks.equal(
-        "  nobody was killed for memory",
-        (group.kills(), daemon.alive(), eater.poll()),
-        (0, True, None),
+    assert (group.kills(), daemon.alive(), eater.poll()) == (0, True, None), (
+        "  nobody was killed for memory"
     )
     eater.kill()
     eater.wait()
-    checks.equal("exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "exit 0"
 
 
 def attach_again(daemon):
@@ -154,19 +150,15 @@ def attach_again(daemon):
         return None
 
 
-def main():
-    checks = Checks()
+@pytest.fixture
+def group():
     try:
-        group = Group()
-    except (OSError, RuntimeError) as e:
-        print(f"skipped: no cgroup can be made here: {e}")
-        raise SystemExit(77) from None
-    try:
-        with Place() as place:
-            check(checks, place, group)
-    finally:
-        group.remove()
-    checks.exit()
+        made = Group()
+    except (OSError, RuntimeError) as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    yield made
+    made.remove()
 
 
-main()
+def test_memory_limit(group, place):
+    check(place, group)

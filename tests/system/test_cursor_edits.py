@@ -1,27 +1,24 @@
-#!/usr/bin/env python3
-"""`tokctl cursor`, on files, against an independent implementation of the edits: tests/python/edits_reference.py.
+"""`tokctl cursor`, on files, against an independent implementation of the edits: tests/lib/edits_reference.py.
 
 Random configurations with a schedule and max_epochs, and a random chain of edits on each: after every edit the segments, the ends of
 datasets and what `tokctl plan` and `tokctl when` say must be the reference's, and so must what is refused. What an edit prints is
 what `tokctl cursor diff` says of the two files.
 
-    test_cursor_edits.py [--seed S] [--configs N] [--only I]
+TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
 """
 
-import argparse
 import collections
 import json
 import os
 import random
 import re
-import sys
-import time
 
-from harness import TOKCTL, TOKEND, Checks, Daemon, Place, run
-from test_order_check import Configuration, Wrong, check_plan, differs, lines, tokctl
+import pytest
+from configurations import CONFIGS, Configuration, Wrong, check_plan, differs, lines, tokctl
 
-from lib import edits_reference as edits  # noqa: E402
-from lib import order_reference as ref  # noqa: E402
+from lib import TOKCTL, TOKEND, Daemon, has, run
+from lib import edits_reference as edits
+from lib import order_reference as ref
 
 BLOCK = ref.BLOCK
 counts = collections.Counter()
@@ -389,115 +386,72 @@ def wrong_faults(path, to):
     return wrong
 
 
-def check_texts(checks):
-    with Place() as place:
-        place.shard("web.bin", 200_000)
-        place.shard("code.bin", 320_100)
-        config = place.config(streams={"train": PLAIN})
-        path, to = place.file("cursor"), place.file("edited")
-        tokctl("cursor", "new", "-c", config, "train", "-o", path)
-        text = tokctl("cursor", "show", path).stdout.decode()
-        shown = json.loads(tokctl("cursor", "show", path, "--json").stdout)
-        code = shown["datasets"][1]
-        rows = text.splitlines()
-        table = rows[rows.index("") + 6 :]
-        checks.ok(
-            "a schedule of many mixes: a line each",
-            len(table) == len(shown["segments"]) > 20 and max(map(len, rows)) < 130,
-            text,
-        )
-        starts = [int(row.split()[0]) for row in table]
-        checks.equal("in order", starts, [segment["start"] for segment in shown["segments"]])
-        checks.has("with the shares in percent", table[1], "50.000000 %")
-        named = [row.split() for row in rows if row.startswith("code ")]
-        checks.equal(
-            "how a dataset with max_epochs ends",
-            named[0][3:],
-            ["2", str(code["ends_at"]), str(code["unserved"])],
-        )
-
-        end = f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × {code['windows']} windows"
-        end += " are never served"
-        changes = f"schedule: 2 steps; {len(shown['segments']) - 1} changes of the mix in all"
-        status, out, err = run(TOKEND, "-c", config, "--check")
-        checks.ok(
-            "tokend --check says so too",
-            status == 0 and not err and f"  {end}\n  {changes}\n" in out.decode(),
-            (status, out, err),
-        )
-        daemon = Daemon(place, config)
-        log = daemon.log()
-        daemon.stop()
-        lines = [f"tokend: stream train: {line}\n" for line in (end, changes)]
-        checks.ok("and the log of tokend, once", all(log.count(line) == 1 for line in lines), log)
-
-        tokctl("cursor", "seek", path, "--to", 6000, "-o", path)
-        wrong = wrong_faults(path, to)
-        checks.ok(f"{len(FAULTS)} faults: one line each, nothing written", not wrong, wrong)
-
-        done = tokctl("cursor", "mix", path, "web=1", "-o", to)
-        checks.has(
-            "a mix says what has changed",
-            done.stdout.decode(),
-            "mix from 6144: absent | web 100.000000 %\n",
-            " | absent\n",
-        )
-        said = [
-            "tokctl: dataset code is not named: it gets weight 0",
-            "tokctl: the mix acts from position 6144 on",
-        ]
-        checks.equal(
-            "and on stderr what is left out, and when it acts",
-            done.stderr.decode().splitlines(),
-            said,
-        )
-        done = tokctl("cursor", "skip", to, "--samples", 0, "-o", to)
-        checks.equal("what changes nothing says nothing", (done.stdout, done.stderr), (b"", b""))
-        checks.equal("equal cursors: diff exits 0", tokctl("cursor", "diff", to, to).stdout, b"")
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    parser.add_argument("--configs", type=int, default=60)
-    parser.add_argument("--only", type=int)
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
-    begun = time.monotonic()
-    chosen = range(options.configs) if options.only is None else [options.only]
-    for number in chosen:
-        try:
-            with Place() as place:
-                Run(Planned(place, random.Random(f"{options.seed} {number}"))).wander()
-        except Wrong as wrong:
-            print(f"FAIL  configuration {number} (--seed {options.seed} --only {number}): {wrong}")
-            return 1
-    checks = Checks()
-    if options.only is None:
-        check_texts(checks)
-    said = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-    print(f"{len(chosen)} configurations agree, {time.monotonic() - begun:.0f} s: {said}")
-    needed = [
-        "seek",
-        "skip",
-        "mix",
-        "remove",
-        "schedule",
-        "add",
-        "lines of plan",
-        "lines of when",
-        "mix refused",
-        "remove refused",
-    ]
-    missing = (
-        [what for what in needed if not counts[what]]
-        if options.configs >= 60 and options.only is None
-        else []
+def test_texts(place):
+    place.shard("web.bin", 200_000)
+    place.shard("code.bin", 320_100)
+    config = place.config(streams={"train": PLAIN})
+    path, to = place.file("cursor"), place.file("edited")
+    tokctl("cursor", "new", "-c", config, "train", "-o", path)
+    text = tokctl("cursor", "show", path).stdout.decode()
+    shown = json.loads(tokctl("cursor", "show", path, "--json").stdout)
+    code = shown["datasets"][1]
+    rows = text.splitlines()
+    table = rows[rows.index("") + 6 :]
+    assert len(table) == len(shown["segments"]) > 20 and max(map(len, rows)) < 130, (
+        "a schedule of many mixes: a line each",
+        text,
     )
-    if missing:
-        print(f"FAIL  never happened: {missing}")
-    return 1 if missing or checks.failed else 0
+    starts = [int(row.split()[0]) for row in table]
+    assert starts == [segment["start"] for segment in shown["segments"]], "in order"
+    assert has(table[1], "50.000000 %"), "with the shares in percent"
+    named = [row.split() for row in rows if row.startswith("code ")]
+    assert named[0][3:] == ["2", str(code["ends_at"]), str(code["unserved"])], (
+        "how a dataset with max_epochs ends"
+    )
+
+    end = f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × {code['windows']} windows"
+    end += " are never served"
+    changes = f"schedule: 2 steps; {len(shown['segments']) - 1} changes of the mix in all"
+    status, out, err = run(TOKEND, "-c", config, "--check")
+    assert status == 0 and not err and f"  {end}\n  {changes}\n" in out.decode(), (
+        "tokend --check says so too",
+        (status, out, err),
+    )
+    daemon = Daemon(place, config)
+    log = daemon.log()
+    daemon.stop()
+    lines = [f"tokend: stream train: {line}\n" for line in (end, changes)]
+    assert all(log.count(line) == 1 for line in lines), ("and the log of tokend, once", log)
+
+    tokctl("cursor", "seek", path, "--to", 6000, "-o", path)
+    wrong = wrong_faults(path, to)
+    assert not wrong, (f"{len(FAULTS)} faults: one line each, nothing written", wrong)
+
+    done = tokctl("cursor", "mix", path, "web=1", "-o", to)
+    assert has(done.stdout.decode(), "mix from 6144: absent | web 100.000000 %\n", " | absent\n"), (
+        "a mix says what has changed"
+    )
+    said = [
+        "tokctl: dataset code is not named: it gets weight 0",
+        "tokctl: the mix acts from position 6144 on",
+    ]
+    assert done.stderr.decode().splitlines() == said, (
+        "and on stderr what is left out, and when it acts"
+    )
+    done = tokctl("cursor", "skip", to, "--samples", 0, "-o", to)
+    assert (done.stdout, done.stderr) == (b"", b""), "what changes nothing says nothing"
+    assert tokctl("cursor", "diff", to, to).stdout == b"", "equal cursors: diff exits 0"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("number", range(CONFIGS))
+def test_configuration(place, seed, number):
+    Run(Planned(place, random.Random(f"{seed} {number}"))).wander()
+    counts["configurations"] += 1
+
+
+def test_every_edit_was_made():
+    """Of 60 configurations each kind of edit is part of some, made or refused."""
+    needed = ["seek", "skip", "mix", "remove", "schedule", "add"]
+    needed += ["lines of plan", "lines of when", "mix refused", "remove refused"]
+    if counts["configurations"] >= 60:
+        assert not [what for what in needed if not counts[what]]

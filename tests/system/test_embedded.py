@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Embedded mode: a config and no daemon about. One is started however many try, killed ones come back, and nothing stays behind."""
 
 import contextlib
@@ -17,19 +16,9 @@ import sys
 import time
 
 import numpy
-from harness import (
-    BIN,
-    LONG,
-    REPO,
-    Checks,
-    Place,
-    datasets,
-    rank_rows,
-    rows_at,
-    run,
-    wait_for,
-    with_parent,
-)
+import pytest
+
+from lib import BIN, LONG, REPO, datasets, has, rank_rows, rows_at, run, wait_for, with_parent
 
 MICRO, SEQ = 2, 64
 NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
@@ -146,28 +135,27 @@ class Scene:
         wait_for(lambda: not self.files())
 
 
-def finish(checks, name, ranks):
+def finish(name, ranks):
     """All have left without a word of complaint; what they printed."""
     said = [rank.communicate(timeout=60) for rank in ranks]
-    checks.equal(
-        name,
-        [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)],
-        [(0, "")] * len(ranks),
-    )
+    assert [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)] == [
+        (0, "")
+    ] * len(ranks), name
     return [out.splitlines() for out, _ in said]
 
 
-def check_race(place, checks, world):
+@pytest.mark.parametrize("world", [2, 8])
+def test_race(place, world):
     scene = Scene(place, f"race{world}")
     ranks = [scene.start(rank, world, 20) for rank in range(world)]
-    finish(checks, f"{world} processes race: all are served", ranks)
-    checks.equal(f"{world} processes race: one daemon was started", len(scene.starts()), 1)
-    checks.ok(f"{world} processes race: the order, exactly", scene.right(ranks, 20))
+    finish(f"{world} processes race: all are served", ranks)
+    assert len(scene.starts()) == 1, f"{world} processes race: one daemon was started"
+    assert scene.right(ranks, 20), f"{world} processes race: the order, exactly"
     scene.end()
-    checks.equal(f"{world} processes race: SIGTERM leaves no file", scene.files(), [])
+    assert scene.files() == [], f"{world} processes race: SIGTERM leaves no file"
 
 
-def check_kills(place, checks):
+def test_kills(place):
     """The daemon is killed three times while four ranks wait for it, and with it the process that started it first."""
     scene, world, batches = Scene(place, "kill"), 4, 400
     ranks = [scene.start(rank, world, batches, 60, 0.003) for rank in range(world)]
@@ -177,20 +165,19 @@ def check_kills(place, checks):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)
         again = wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
-        checks.ok(f"kill {kill + 1}: whoever waits starts it again", again, scene.starts())
-    said = finish(checks, "killed three times: no rank notices", ranks)
-    checks.equal("killed three times: four daemons in all", len(scene.starts()), 4)
-    checks.ok(
+        assert again, (f"kill {kill + 1}: whoever waits starts it again", scene.starts())
+    said = finish("killed three times: no rank notices", ranks)
+    assert len(scene.starts()) == 4, "killed three times: four daemons in all"
+    assert all(int(lines[-1].split()[1]) >= 1 for lines in said), (
         "killed three times: every rank found the new ones",
-        all(int(lines[-1].split()[1]) >= 1 for lines in said),
         said,
     )
-    checks.ok("killed three times: the order, exactly", scene.right(ranks, batches))
+    assert scene.right(ranks, batches), "killed three times: the order, exactly"
     scene.end()
-    checks.equal("killed three times: no file stays", scene.files(), [])
+    assert scene.files() == [], "killed three times: no file stays"
 
 
-def check_workers(place, checks):
+def test_workers(place):
     """A transform's workers have sessions of their own, and start the daemon as the trainer does."""
     scene = Scene(place, "workers")
     with open(place.file("workers", "trainer.py"), "w") as f:
@@ -207,18 +194,14 @@ def check_workers(place, checks):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)
         wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
-    (lines,) = finish(
-        checks, "workers: killed three times, every batch comes and is right", [trainer]
-    )
-    checks.equal(
-        "workers: four daemons in all, and the last batch",
-        (len(scene.starts()), lines[-1]),
-        (4, "999"),
+    (lines,) = finish("workers: killed three times, every batch comes and is right", [trainer])
+    assert (len(scene.starts()), lines[-1]) == (4, "999"), (
+        "workers: four daemons in all, and the last batch"
     )
     scene.end()
 
 
-def check_starter_dies(place, checks):
+def test_starter_dies(place):
     scene = Scene(place, "starter")
     first = scene.start(0, 1, 10_000, 1, 0.01)
     first.stdout.readline()
@@ -226,9 +209,9 @@ def check_starter_dies(place, checks):
     second.stdout.readline()
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    finish(checks, "the starter is killed: the other one goes on", [second])
-    checks.equal("the starter is killed: the daemon was not", len(scene.starts()), 1)
-    checks.ok("the starter is killed: the order, exactly", scene.right([second], 100))
+    finish("the starter is killed: the other one goes on", [second])
+    assert len(scene.starts()) == 1, "the starter is killed: the daemon was not"
+    assert scene.right([second], 100), "the starter is killed: the order, exactly"
     scene.end()
 
 
@@ -254,39 +237,33 @@ def removed(watch):
     return endings
 
 
-def check_linger(place, checks):
+def test_linger(place):
     """It leaves after its last session, and takes everything along; also what one before it, who was killed, had left."""
     scene = Scene(place, "linger")
     os.mkdir(f"{scene.runtime}/tokend", 0o700)
     watch = watch_removals(f"{scene.runtime}/tokend")
-    finish(checks, "linger: served", [scene.start(0, 1, 5, 1)])
+    finish("linger: served", [scene.start(0, 1, 5, 1)])
     ended = time.monotonic()
-    checks.equal(
-        "linger: meanwhile there are socket, lock and log",
-        [f[16:] for f in scene.files()],
-        [".sock", ".sock.lock", ".sock.log"],
+    assert [f[16:] for f in scene.files()] == [".sock", ".sock.lock", ".sock.log"], (
+        "linger: meanwhile there are socket, lock and log"
     )
     gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
     seconds = time.monotonic() - ended
-    checks.ok(
+    assert gone and 0.5 < seconds < 5, (
         "linger: then it is gone, files and directory",
-        gone and 0.5 < seconds < 5,
         (seconds, scene.files()),
     )
-    checks.equal(
-        "linger: the lock goes last: the next one writes to our log",
-        removed(watch),
-        [".sock", ".sock.log", ".sock.lock"],
+    assert removed(watch) == [".sock", ".sock.log", ".sock.lock"], (
+        "linger: the lock goes last: the next one writes to our log"
     )
 
-    finish(checks, "after a kill: served", [scene.start(0, 1, 5, 60)])
+    finish("after a kill: served", [scene.start(0, 1, 5, 60)])
     os.kill(scene.starts()[-1], signal.SIGKILL)
     time.sleep(0.1)
-    checks.equal("after a kill: what lies there", len(scene.files()), 3)
-    finish(checks, "after a kill: the next one takes its place", [scene.start(0, 1, 5, 1)])
-    checks.ok(
+    assert len(scene.files()) == 3, "after a kill: what lies there"
+    finish("after a kill: the next one takes its place", [scene.start(0, 1, 5, 1)])
+    assert wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")), (
         "after a kill: and takes everything along",
-        wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")),
         scene.files(),
     )
 
@@ -294,15 +271,12 @@ def check_linger(place, checks):
     code, out, err = run(
         sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment
     )
-    checks.equal(
-        "coming back before, while and after it leaves: served each time",
-        (code, out.split()),
-        (0, [b"0"] * len(pauses)),
+    assert (code, out.split()) == (0, [b"0"] * len(pauses)), (
+        "coming back before, while and after it leaves: served each time"
     )
     seen = len(scene.starts()) - starts
-    checks.ok(
+    assert 2 <= seen < len(pauses), (
         "coming back: at first by the same one, at last by another",
-        2 <= seen < len(pauses),
         (seen, err),
     )
     scene.end()
@@ -315,11 +289,10 @@ def as_nobody():
     os.setuid(NOBODY)
 
 
-def check_unprivileged(place, checks):
+def test_unprivileged(place):
     """A config that was written for the service: its socket and state_dir are root's."""
     if os.getuid() != 0:
-        checks.skip("unprivileged", "needs root to become another user")
-        return
+        pytest.skip("needs root to become another user")
     scene = Scene(
         place, "nobody", socket="/run/tokend/tokend.sock", state_dir="/var/lib/not-nobodys"
     )
@@ -331,24 +304,21 @@ def check_unprivileged(place, checks):
     del scene.environment["XDG_RUNTIME_DIR"]
     directory = f"/tmp/tokend-{NOBODY}"
     rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
-    (lines,) = finish(checks, "uid nobody: served", [rank])
-    checks.ok("uid nobody: the order, exactly", scene.right([rank], 5))
+    (lines,) = finish("uid nobody: served", [rank])
+    assert scene.right([rank], 5), "uid nobody: the order, exactly"
     state = scene.environment["HOME"] + "/.local/state/tokend/"
     path = lines[-1]
-    checks.ok(
+    assert path.startswith(state) and path.endswith("/train/default/best.cursor"), (
         "uid nobody: a checkpoint lies with its user",
-        path.startswith(state) and path.endswith("/train/default/best.cursor"),
         path,
     )
     status = os.stat(directory)
-    checks.equal(
-        "uid nobody: the sockets' directory is its own",
-        (status.st_uid, stat.S_IMODE(status.st_mode)),
-        (NOBODY, 0o700),
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (NOBODY, 0o700), (
+        "uid nobody: the sockets' directory is its own"
     )
     logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
     words = f"state_dir: {state}", f"because uid {NOBODY} may not write to /var/lib/not-nobodys"
-    checks.has("uid nobody: the log says where state is", "".join(logs), *words)
+    assert has("".join(logs), *words), "uid nobody: the log says where state is"
     arguments = (
         "plan",
         "-c",
@@ -363,35 +333,29 @@ def check_unprivileged(place, checks):
         "default",
     )
     code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)
-    checks.ok(
+    assert code == 0 and len(out.splitlines()) == 1, (
         "uid nobody: tokctl finds the run's log of mixes there",
-        code == 0 and len(out.splitlines()) == 1,
         err,
     )
-    checks.ok(
+    assert wait_for(lambda: not os.path.exists(directory)), (
         "uid nobody: it leaves nothing behind",
-        wait_for(lambda: not os.path.exists(directory)),
         glob.glob(f"{directory}/*"),
     )
-    checks.equal(
-        "uid nobody: nothing was made for root", [os.path.exists(path) for path in roots], before
+    assert [os.path.exists(path) for path in roots] == before, (
+        "uid nobody: nothing was made for root"
     )
 
     del scene.environment["HOME"]
     rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
     out, err = rank.communicate(timeout=60)
-    checks.ok("no home: served", scene.right([rank], 5), out)
-    checks.has(
-        "no home: a checkpoint says why not",
-        err.splitlines()[-1],
-        "tokend.",
-        "/var/lib/not-nobodys",
-        "Permission denied",
+    assert scene.right([rank], 5), ("no home: served", out)
+    assert has(err.splitlines()[-1], "tokend.", "/var/lib/not-nobodys", "Permission denied"), (
+        "no home: a checkpoint says why not"
     )
     wait_for(lambda: not os.path.exists(directory))
 
 
-def check_faults(place, checks):
+def test_faults(place):
     scene = Scene(place, "fault")
     whole = json.load(open(scene.config))
     whole["streams"]["train"]["datasets"][0]["path"] = "nowhere"
@@ -400,10 +364,8 @@ def check_faults(place, checks):
     said = [rank.communicate(timeout=60)[1] for rank in [scene.start(rank, 8) for rank in range(8)]]
     last = [err.splitlines()[-1] for err in said]
     own = [line.startswith("tokend.Error: /") and "nowhere" in line for line in last]
-    checks.ok("a fault: all 8 get the daemon's own line", all(own), last)
-    checks.ok(
-        "a fault: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files()
-    )
+    assert all(own), ("a fault: all 8 get the daemon's own line", last)
+    assert not os.path.exists(f"{scene.runtime}/tokend"), ("a fault: nothing stays", scene.files())
 
     # One that hangs before it listens.
     scene = Scene(place, "hangs")
@@ -415,8 +377,8 @@ def check_faults(place, checks):
     for rank in ranks:
         rank.send_signal(signal.SIGINT)
     last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
-    checks.equal("one that hangs: Ctrl-C ends the wait", last, ["KeyboardInterrupt"] * 2)
-    checks.equal("one that hangs: no second one beside it", len(scene.starts()), 1)
+    assert last == ["KeyboardInterrupt"] * 2, "one that hangs: Ctrl-C ends the wait"
+    assert len(scene.starts()) == 1, "one that hangs: no second one beside it"
     hasty = (
         TRAINER.replace("deadline=60", "deadline=0.5"),
         scene.config,
@@ -429,7 +391,7 @@ def check_faults(place, checks):
     )
     code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
     words = "did not answer within 0.5 s; its log is", ".sock.log"
-    checks.has("one that hangs: the deadline says whose log to read", err.splitlines()[-1], *words)
+    assert has(err.splitlines()[-1], *words), "one that hangs: the deadline says whose log to read"
     os.kill(scene.starts()[0], signal.SIGKILL)
 
     # A daemon at the configured socket that serves another file is another's.
@@ -439,10 +401,10 @@ def check_faults(place, checks):
         [f"{BIN}/tokend", "-c", other.config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     wait_for(lambda: os.path.exists(place.file("shared.sock")))
-    finish(checks, "another config's daemon at the socket: served", [scene.start(0, 1, 5, 60)])
-    checks.equal("another config's daemon at the socket: by one of our own", len(scene.starts()), 1)
-    finish(checks, "its own config's: served", [other.start(0, 1, 5, 60)])
-    checks.equal("its own config's: by that one", len(other.starts()), 0)
+    finish("another config's daemon at the socket: served", [scene.start(0, 1, 5, 60)])
+    assert len(scene.starts()) == 1, "another config's daemon at the socket: by one of our own"
+    finish("its own config's: served", [other.start(0, 1, 5, 60)])
+    assert len(other.starts()) == 0, "its own config's: by that one"
     theirs.terminate()
     scene.end()
 
@@ -451,18 +413,15 @@ def check_faults(place, checks):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         scene = Scene(place, "port", metrics=f"127.0.0.1:{taken.getsockname()[1]}")
-        finish(checks, "metrics' port is taken: served", [scene.start(0, 1, 5, 60)])
+        finish("metrics' port is taken: served", [scene.start(0, 1, 5, 60)])
         (log,) = glob.glob(f"{scene.runtime}/tokend/*.log")
-        checks.has(
-            "metrics' port is taken: said once",
-            open(log).read(),
-            "metrics",
-            "going on without metrics",
+        assert has(open(log).read(), "metrics", "going on without metrics"), (
+            "metrics' port is taken: said once"
         )
         scene.end()
 
 
-def check_early_end(place, checks):
+def test_early_end(place):
     """Who finds it can stop it: from its first answer on, SIGTERM ends it in order."""
     scene = Scene(place, "early")
     path, codes = place.file("early.sock"), []
@@ -476,16 +435,16 @@ def check_early_end(place, checks):
                     break
         daemon.terminate()
         codes.append(daemon.wait(LONG))
-    checks.equal("SIGTERM at its first answer, 40 times: it leaves in order", codes, [0] * 40)
-    checks.equal("SIGTERM at its first answer: nothing stays", glob.glob(path + "*"), [])
+    assert codes == [0] * 40, "SIGTERM at its first answer, 40 times: it leaves in order"
+    assert glob.glob(path + "*") == [], "SIGTERM at its first answer: nothing stays"
 
 
-def check_run(place, checks):
+def test_run(place):
     """python -m tokend run: the same daemon, in the foreground."""
     scene = Scene(place, "run", socket="/run/tokend/nobody-makes-this.sock")
     keys = {"env": scene.environment, "stderr": subprocess.PIPE, "text": True}
     serving = place.spawn([sys.executable, "-m", "tokend", "run", "-c", scene.config], **keys)
-    checks.has("run: says where", serving.stderr.readline(), "tokend: ready at " + scene.runtime)
+    assert has(serving.stderr.readline(), "tokend: ready at " + scene.runtime), "run: says where"
     code, out, err = run(
         sys.executable,
         "-m",
@@ -497,43 +456,41 @@ def check_run(place, checks):
         "--json",
         env=scene.environment,
     )
-    checks.ok(
+    assert code == 0 and json.loads(out)["pid"] == serving.pid, (
         "run: tokctl finds it by the config",
-        code == 0 and json.loads(out)["pid"] == serving.pid,
         err,
     )
     code, _, err = run(
         sys.executable, "-m", "tokend", "run", "-c", scene.config, env=scene.environment
     )
-    checks.ok(
+    assert code == 1 and "runs already, at " in err and err.count("\n") == 1, (
         "run: a second one is refused",
-        code == 1 and "runs already, at " in err and err.count("\n") == 1,
         (code, err),
     )
     rank = scene.start(0, 1, 20)
-    finish(checks, "run: a loader finds it by the config", [rank])
-    checks.ok("run: the order, exactly", scene.right([rank], 20))
-    checks.equal("run: no other daemon was started", scene.starts(), [serving.pid])
+    finish("run: a loader finds it by the config", [rank])
+    assert scene.right([rank], 20), "run: the order, exactly"
+    assert scene.starts() == [serving.pid], "run: no other daemon was started"
     serving.send_signal(signal.SIGINT)
-    checks.equal("run: Ctrl-C ends it", serving.wait(LONG), 0)
-    checks.ok("run: nothing stays", not os.path.exists(f"{scene.runtime}/tokend"), scene.files())
+    assert serving.wait(LONG) == 0, "run: Ctrl-C ends it"
+    assert not os.path.exists(f"{scene.runtime}/tokend"), ("run: nothing stays", scene.files())
     for arguments in ([], ["dance"], ["run"], ["run", "-c"]):
         code, out, err = run(sys.executable, "-m", "tokend", *arguments, env=scene.environment)
-        checks.ok(
-            f"usage: {arguments}", code == 2 and err.startswith("usage: ") and not out, (code, err)
+        assert code == 2 and err.startswith("usage: ") and not out, (
+            f"usage: {arguments}",
+            (code, err),
         )
     code, out, err = run(
         sys.executable, "-m", "tokend", "run", "-c", "/nowhere/x.yaml", env=scene.environment
     )
-    checks.ok(
+    assert code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1, (
         "run: a file that is not there",
-        code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1,
         err,
     )
     code, out, err = run(
         sys.executable, "-m", "tokend", "daemon", "--version", env=scene.environment
     )
-    checks.ok("daemon: tokend itself", code == 0 and out.startswith(b"tokend "), err)
+    assert code == 0 and out.startswith(b"tokend "), ("daemon: tokend itself", err)
     code, _, err = run(
         f"{BIN}/tokend",
         "-c",
@@ -544,8 +501,9 @@ def check_run(place, checks):
         "0",
         stdin=subprocess.DEVNULL,
     )
-    checks.ok(
-        "--private without the lock is refused", code == 1 and "is not the lock" in err, (code, err)
+    assert code == 1 and "is not the lock" in err, (
+        "--private without the lock is refused",
+        (code, err),
     )
     path = place.file("others.sock")
     with (
@@ -567,15 +525,11 @@ def check_run(place, checks):
         refused = subprocess.run(
             command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False
         )
-        checks.has(
-            "--private where another program listens: is refused",
-            refused.stderr,
-            "another program listens at",
+        assert has(refused.stderr, "another program listens at"), (
+            "--private where another program listens: is refused"
         )
-        checks.equal(
-            "--private where another program listens: its socket stays",
-            glob.glob(path + "*"),
-            [path],
+        assert glob.glob(path + "*") == [path], (
+            "--private where another program listens: its socket stays"
         )
     for more in (
         ["--private", "x", "--socket", "s"],
@@ -583,25 +537,8 @@ def check_run(place, checks):
         ["--private", "0", "--socket", "s", "--check"],
     ):
         code, _, err = run(f"{BIN}/tokend", "-c", scene.config, *more)
-        checks.ok(
+        assert code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1, (
             f"usage: {more}",
-            code == 2 and err.startswith("tokend: --private") and err.count("\n") == 1,
             (code, err),
         )
     shutil.rmtree(scene.runtime)
-
-
-if __name__ == "__main__":
-    checks = Checks()
-    with Place() as place:
-        for world in (2, 8):
-            check_race(place, checks, world)
-        check_kills(place, checks)
-        check_workers(place, checks)
-        check_starter_dies(place, checks)
-        check_linger(place, checks)
-        check_unprivileged(place, checks)
-        check_faults(place, checks)
-        check_early_end(place, checks)
-        check_run(place, checks)
-    checks.exit()

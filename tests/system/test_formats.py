@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The same tokens in every format, through real daemons: the same bytes, in every way of reading, across a kill -9; and what is
 damaged, negative, mixed or cut otherwise stops a stream or is refused, with its name.
 """
@@ -10,10 +9,10 @@ import struct
 import subprocess
 
 import numpy
+import pytest
 import pyzstd
 
-from harness import TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run
-
+from lib import TOKCTL, TOKEND, Daemon, has, run
 from lib.shard_writers import (
     arrow,
     datatrove,
@@ -25,7 +24,10 @@ from lib.shard_writers import (
     put,
     raw,
     seekable,
-)  # noqa: E402
+)
+
+pytestmark = pytest.mark.asan  # parsers and the wire: every byte of it counts
+
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -166,22 +168,23 @@ def expected(config, name, dtype):
     return b"".join(row.tobytes() for row in rows)
 
 
-def same_bytes(checks, place, mode, direct):
+def test_same_bytes(written, mode):
+    place, (mode, direct) = written, mode
     config = config_of(place, f"{mode}{direct}.yaml", io=mode, direct=direct)
     daemon = Daemon(place, config)
     want = {2: expected(config, "flat", "<u2"), 4: expected(config, "flat-u32", "<u4")}
     for name, (width, *_) in FORMATS.items():
         code, out, err = cat(daemon.socket, name)
         good = code == 0 and out == want[width] and len(out) == BATCHES * 4 * WINDOW * width
-        checks.ok(
+        assert good, (
             f"{mode}, direct {direct}: {name}: the same bytes",
-            good,
             f"exit {code}, {len(out)} bytes: {err}",
         )
-    checks.equal(f"{mode}, direct {direct}: the daemon ends with 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, f"{mode}, direct {direct}: the daemon ends with 0"
 
 
-def across_a_kill(checks, place):
+def test_across_a_kill(written):
+    place = written
     config = config_of(place, "kill.yaml", io="pread")
     daemon = Daemon(place, config)
     want = expected(config, "flat", "<u2")
@@ -196,9 +199,8 @@ def across_a_kill(checks, place):
         daemon.start()
         rest, err = reader.communicate(timeout=60)
         good = reader.returncode == 0 and out + rest == want
-        checks.ok(
+        assert good, (
             f"{name}: kill -9 meanwhile: the same bytes",
-            good,
             f"exit {reader.returncode}, {len(rest) + 1} bytes: {err}",
         )
     daemon.stop()
@@ -207,7 +209,8 @@ def across_a_kill(checks, place):
 # ---- tokctl ----
 
 
-def offline(checks, place):
+def test_offline(written):
+    place = written
     config = config_of(place, "offline.yaml")
 
     def plan(name):
@@ -226,28 +229,26 @@ def offline(checks, place):
         same = answer[0] == 0 and listed(answer) == listed(
             plan("flat" if width == 2 else "flat-u32")
         )
-        checks.ok(f"{name}: plan --tokens", same, answer[2] or answer[1][:300])
+        assert same, (f"{name}: plan --tokens", answer[2] or answer[1][:300])
     for name, (_, dtype, _keys, _) in FORMATS.items():
         more = ["--input-dtype", "u32"] if name == "flat-u32" else []
         code, out, err = run(TOKCTL, "inspect", "--json", *more, place.file(name))
         seen = [json.loads(line) for line in out.splitlines()]
         types = {f["dtype"] for f in seen}
-        checks.ok(f"{name}: inspect", code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))},
-                  (code, err, seen))  # fmt: skip
+        assert (code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))}), (f"{name}: inspect", (code, err, seen))  # fmt: skip
         if name.startswith(("datatrove", "megatron", "arrow")):
-            checks.equal(
-                f"{name}: documents",
-                [f["documents"] for f in seen],
-                [5 if n else 0 for n in SHARDS],
+            assert [f["documents"] for f in seen] == [5 if n else 0 for n in SHARDS], (
+                f"{name}: documents"
             )
     code, out, err = run(TOKCTL, "inspect", place.file("datatrove"))
-    checks.has("inspect for people", out.decode(), "datatrove", "5 documents", "has no tokens")
+    assert has(out.decode(), "datatrove", "5 documents", "has no tokens"), "inspect for people"
 
 
 # ---- samples ----
 
 
-def samples(checks, place):
+def test_samples(written):
+    place = written
     rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, WINDOW), dtype=numpy.int32)
     names = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
     for name, how in names.items():
@@ -270,9 +271,8 @@ def samples(checks, place):
             ]
             want = b"".join(rows[n].tobytes() for n in numbers)
             code, out, err = cat(daemon.socket, name)
-            checks.ok(
+            assert code == 0 and out == want and len(want) > 0, (
                 f"{mode}: {name}: windows are samples",
-                code == 0 and out == want and len(want) > 0,
                 (code, len(out), err),
             )
         daemon.stop()
@@ -289,7 +289,8 @@ def damage(path, at):
         f.write(bytes([byte ^ 0x40]))
 
 
-def stops(checks, place):
+def test_stops(written):
+    place = written
     tokens = tokens_of(2, "<u2")
     for name in ("broken", "negative", "index"):
         os.makedirs(place.file(name))
@@ -330,19 +331,19 @@ def stops(checks, place):
                 and f"stream {name} stops here, nothing was skipped" in err
                 and err.count("\n") == 1
             )
-            checks.ok(f"{mode}: {name}: stops with its name", code == 1 and told, (code, err))
+            assert code == 1 and told, (f"{mode}: {name}: stops with its name", (code, err))
             good = (
                 want.startswith(out)
                 and at
                 and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
             )
-            checks.ok(f"{mode}: {name}: nothing from behind it", good, (len(out), err))
-            checks.ok(f"{mode}: {name}: the log has it", word in daemon.log(), daemon.log())
+            assert good, (f"{mode}: {name}: nothing from behind it", (len(out), err))
+            assert word in daemon.log(), (f"{mode}: {name}: the log has it", daemon.log())
             code, _, err = run(
                 TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens"
             )
-            checks.ok(f"{name}: so does plan --tokens", code == 1 and word in err, (code, err))
-        checks.equal(f"{mode}: another stream goes on", cat(daemon.socket, "sound")[0], 0)
+            assert code == 1 and word in err, (f"{name}: so does plan --tokens", (code, err))
+        assert cat(daemon.socket, "sound")[0] == 0, f"{mode}: another stream goes on"
         daemon.stop()
 
 
@@ -361,7 +362,8 @@ def check(place, *, memory=64 << 20, seq_len=SEQ_LEN, extra=1, path, **keys):
     return code, out.decode() + err
 
 
-def refused(checks, place):
+def test_refused(written):
+    place = written
     for name, write in (
         ("mixed", put(".npy", npy)),
         ("widths", put(".npy", npy)),
@@ -380,13 +382,11 @@ def refused(checks, place):
 
     def says(name, wanted, *words, **keys):
         code, text = check(place, **keys)
-        checks.ok(
-            name,
+        assert (
             code == wanted
             and all(w in text for w in words)
-            and (code == 0 or text.count("\n") == 1),
-            (code, text),
-        )
+            and (code == 0 or text.count("\n") == 1)
+        ), (name, (code, text))
 
     says("mixed formats", 1, "b.bin: is llmc, the first shard, a.npy, is npy", path="mixed")
     says(
@@ -423,22 +423,12 @@ def refused(checks, place):
         path="whole",
     )
     code, text = check(place, path="whole", shuffle="block")
-    checks.ok("one large frame, in order", code == 0 and "times as much" not in text, text)
+    assert code == 0 and "times as much" not in text, ("one large frame, in order", text)
     says("a frame above the budget", 1, "a.bin.zst", "frame", path="whole", memory=8 << 20)
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        write_all(place)
-        for mode, direct in reading_modes(checks, place):
-            same_bytes(checks, place, mode, direct)
-        across_a_kill(checks, place)
-        offline(checks, place)
-        samples(checks, place)
-        stops(checks, place)
-        refused(checks, place)
-    checks.exit()
-
-
-main()
+@pytest.fixture(scope="module")
+def written(shared):
+    """A Place with a directory of each format."""
+    write_all(shared)
+    return shared

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The checks that wait for a GPU (tests/gpu/check.py), rehearsed where there is none: that they run to their end, and that what they
 say of the protocol is so. Those that time a GPU, or need CUDA's own runtime, are left out. No evidence of how a GPU behaves.
 """
@@ -9,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import BIN, Checks
+import pytest
+
+from lib import BIN
 
 GPU = Path(__file__).resolve().parents[1] / "gpu"
 FAKE = Path(os.path.realpath(BIN)).parent / "check/fake"
@@ -27,30 +28,23 @@ def run(program, *words, **more):
     )
 
 
-def main():
-    checks = Checks()
+def test_rehearsal():
     done = run("rehearse.py", *REHEARSED, LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_ANY_MEMORY="1")
-    checks.ok(
-        "rehearsal: all ok",
-        done.returncode == 0 and done.stdout.endswith("all ok\n"),
-        done.stdout + done.stderr,
-    )
+    assert done.returncode == 0 and done.stdout.endswith("all ok\n"), done.stdout + done.stderr
     said = re.findall(r"^ok +(.*)$", done.stdout, re.M)
-    checks.ok("rehearsal: of everything", len(said) >= 20, said)
+    assert len(said) >= 20, said
+
+
+def test_results_have_a_row_for_each_check():
     names = re.findall(r"^def check_(\w+)", (GPU / "check.py").read_text(), re.M)
     rows = re.findall(r"^\| `(\w+)`", (GPU / "RESULTS.md").read_text(), re.M)
-    checks.equal("RESULTS.md has a row for each check", sorted(rows), sorted(names))
+    assert sorted(rows) == sorted(names)
+
+
+def test_without_a_gpu_it_is_skipped():
     if os.path.exists("/proc/driver/nvidia"):
-        checks.skip("no GPU", "there is one here")
-    else:
-        done = run("check.py")
-        checks.ok(
-            "no GPU: skipped",
-            done.returncode == 77 and done.stdout.startswith("skipped: no NVIDIA GPU here"),
-            done.stdout,
-        )
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+        pytest.skip("there is a GPU here")
+    done = run("check.py")
+    assert done.returncode == 77 and done.stdout.startswith("skipped: no NVIDIA GPU here"), (
+        done.stdout
+    )

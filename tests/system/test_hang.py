@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Storage of one stream that does not answer, on a real file system that hangs: other streams go on, the shard is named, a dead
 trainer's memory comes back, and the daemon ends when it is told to.
 """
@@ -7,24 +6,24 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 
-from lib.fuse import GETATTR, Hanging
-from harness import (
+import pytest
+
+from lib import (
     TOKCTL,
-    Checks,
     Client,
     Daemon,
-    Place,
     Witness,
     datasets,
+    has,
     rows_at,
     run,
     status,
     wait_for,
     with_parent,
 )
+from lib.fuse import GETATTR, hanging
 
 SEQ_LEN, TOKENS = 64, 20_000
 SHARDS = {"near": 4, "far": 4, "hung": 40}
@@ -49,7 +48,7 @@ def make_streams(place):
         for i in range(count):
             place.shard(f"files-{name}/{i:02}.bin", TOKENS)
     for name in ("far", "hung"):
-        mounts[name] = Hanging(place.file(f"files-{name}"), place.file(name, ""))
+        mounts[name] = hanging(place.file(f"files-{name}"), place.file(name, ""))
     place.shard("hung-too/x.bin", TOKENS)
     shapes = {
         "near": "files-near",
@@ -134,7 +133,7 @@ def measure(readers, rates):
             rates[name].append(reader.rate())
 
 
-def check_rates(checks, place, daemon, mounts):
+def check_rates(place, daemon, mounts):
     """Measured in turn, before, while and after it hangs, twice: the best of each, for the machine may have other things to do."""
     readers = {name: Reader(daemon, name) for name in ("near", "far")}
     calm = {name: [] for name in readers}
@@ -147,12 +146,12 @@ def check_rates(checks, place, daemon, mounts):
         wait_for(lambda: mounts["hung"].held() >= 16)
         if turn == 0:  # nobody knows yet that it hangs
             first = {name: reader.rate() for name, reader in readers.items()}
-            checks.ok("the others are not stopped before it is known", all(first.values()), first)
+            assert all(first.values()), ("the others are not stopped before it is known", first)
         known = wait_for(lambda: slow_of(daemon, "hung"), 6)
         measure(readers, hung)
         if turn == 0:
-            check_said(checks, daemon, known)
-            check_memory(checks, daemon, process)
+            check_said(daemon, known)
+            check_memory(daemon, process)
         process.kill()
         process.wait()
         mounts["hung"].answer()
@@ -163,99 +162,95 @@ def check_rates(checks, place, daemon, mounts):
         print(
             f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, {max(hung[name]):.0f} during: {ratio:.2f}"
         )
-        checks.ok(
+        assert ratio >= RATE_LEAST[name], (
             f"stream {name} keeps its rate while the other's storage hangs",
-            ratio >= RATE_LEAST[name],
             (calm[name], hung[name]),
         )
         readers[name].client.close()
 
 
-def check_said(checks, daemon, known):
+def check_said(daemon, known):
     mount = os.path.join(os.path.dirname(daemon.socket), "hung")
-    checks.ok(
+    assert known and known[0]["slow_ms"] >= 2000, (
         "status --json names the shard, and since when",
-        known and known[0]["slow_ms"] >= 2000,
         known,
     )
-    checks.has("a path", known[0]["slow_shard"] if known else "", mount, ".bin")
+    assert has(known[0]["slow_shard"] if known else "", mount, ".bin"), "a path"
     total = status(daemon.socket)[1]
-    checks.ok(
+    assert total.get("slow_ms", 0) >= 2000 and mount in total.get("slow_shard", ""), (
         "so do the totals",
-        total.get("slow_ms", 0) >= 2000 and mount in total.get("slow_shard", ""),
         total,
     )
     others = [s for s in status(daemon.socket)[0] if s["stream"] != "hung"]
-    checks.ok(
+    assert others and all(s.get("slow_ms") is None for s in others), (
         "nobody else is said to be slow",
-        others and all(s.get("slow_ms") is None for s in others),
         others,
     )
     code, out, _ = run(TOKCTL, "status", "--socket", daemon.socket)
-    checks.has("status says it in words", out.decode(), "stream hung waits for", mount)
-    checks.has("the log says it", daemon.log(), "stream hung", mount, "has not answered")
+    assert has(out.decode(), "stream hung waits for", mount), "status says it in words"
+    assert has(daemon.log(), "stream hung", mount, "has not answered"), "the log says it"
 
 
-def check_memory(checks, daemon, process):
+def check_memory(daemon, process):
     """The trainer dies; its reads are still on their way."""
     before, rings = status(daemon.socket)[1]["memory_bytes"], daemon.rings()
     mine = next(s["memory_bytes"] for s in status(daemon.socket)[0] if s["stream"] == "hung")
     process.kill()
     process.wait()
     back = wait_for(lambda: status(daemon.socket)[1]["memory_bytes"] == before - mine, 6)
-    checks.ok(
-        "a dead trainer's memory: is free again", back, (before, mine, status(daemon.socket)[1])
+    assert back, (
+        "a dead trainer's memory: is free again",
+        (before, mine, status(daemon.socket)[1]),
     )
-    checks.ok(
+    assert wait_for(lambda: daemon.rings() == rings - 1, 2), (
         "and so is its ring",
-        wait_for(lambda: daemon.rings() == rings - 1, 2),
         (rings, daemon.rings()),
     )
 
 
-def check_after(checks, daemon):
+def check_after(daemon):
     """What hung is served as if nothing had been."""
     rows = rows_at(daemon.config, "hung", 0, 400)
     witness = Witness(daemon, rows, stream="hung", run="after")
-    checks.ok("it is read again, and every token is right", witness.step(100))
+    assert witness.step(100), "it is read again, and every token is right"
     witness.close()
 
 
-def check_looks(checks, place, daemon, mount):
+def check_looks(place, daemon, mount):
     """A shard is open and is read, but nobody says whether it is still the same file."""
     process = trainer(place, daemon, "one")
     wait_for(lambda: any(s["stream"] == "one" and s["published"] for s in status(daemon.socket)[0]))
     mount.hang(GETATTR)
     drain(process)
     known = wait_for(lambda: slow_of(daemon, "one"), 6)
-    checks.ok("shards that cannot be looked at are named, too", known, (mount.held(), daemon.log()))
+    assert known, ("shards that cannot be looked at are named, too", (mount.held(), daemon.log()))
     process.kill()
     process.wait()
     mount.answer()
     wait_for(lambda: not status(daemon.socket)[1]["slow_ms"])
 
 
-def check_openings(checks, place, daemon, mount):
+def check_openings(place, daemon, mount):
     """A stream whose shards cannot even be opened."""
     mount.hang()
     process = trainer(place, daemon, "cold")
     reader = Reader(daemon, "near")
     known = wait_for(lambda: slow_of(daemon, "cold"), 6)
-    checks.ok("shards that cannot be opened are named, too", known, daemon.log())
-    checks.ok("others go on", reader.rate() > 0)
+    assert known, ("shards that cannot be opened are named, too", daemon.log())
+    assert reader.rate() > 0, "others go on"
     reader.client.close()
     return process
 
 
-def check_end(checks, place, daemon):
+def check_end(place, daemon, near):
     """SIGTERM: the place is free at once, the process is gone in time."""
     begin = time.monotonic()
     os.kill(daemon.pid, signal.SIGTERM)
     freed = wait_for(lambda: not os.path.exists(daemon.socket) and time.monotonic() - begin, 5)
-    checks.ok("the socket is free at once", freed and freed < 2, freed)
-    heir = Daemon(place, place.config("heir.yaml", streams={"near": daemon_streams["near"]}))
+    assert freed and freed < 2, ("the socket is free at once", freed)
+    heir = Daemon(place, place.config("heir.yaml", streams={"near": near}))
     witness = Witness(heir, rows_at(heir.config, "near", 0, 100), stream="near")
-    checks.ok("another daemon serves there meanwhile", daemon.alive() and witness.step(20))
+    assert daemon.alive() and witness.step(20), "another daemon serves there meanwhile"
     witness.close()
     code = None
     try:
@@ -263,34 +258,33 @@ def check_end(checks, place, daemon):
     except subprocess.TimeoutExpired:
         pass
     took = time.monotonic() - begin
-    checks.ok("the daemon ends within 15 s, as one that was told to", code == 0, (code, took))
+    assert code == 0, ("the daemon ends within 15 s, as one that was told to", (code, took))
     print(f"      it took {took:.1f} s")
     heir.stop()
 
 
-daemon_streams = {}
+@pytest.fixture(scope="module")
+def mounts(shared):
+    made = make_streams(shared)
+    yield made[0], made[1]
+    for mount in made[0].values():
+        mount.close()
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        try:
-            mounts, streams = make_streams(place)
-        except (PermissionError, FileNotFoundError) as e:
-            print(f"skipped: a FUSE file system cannot be mounted here: {e}")
-            sys.exit(77)
-        daemon_streams.update(streams)
-        try:
-            daemon = Daemon(place, place.config(streams=streams), preexec_fn=few_descriptors)
-            check_rates(checks, place, daemon, mounts)
-            check_after(checks, daemon)
-            check_looks(checks, place, daemon, mounts["hung"])
-            check_openings(checks, place, daemon, mounts["hung"])
-            check_end(checks, place, daemon)
-        finally:
-            for mount in mounts.values():
-                mount.close()
-    checks.exit()
+@pytest.fixture(scope="module")
+def daemon(shared, mounts):
+    return Daemon(shared, shared.config(streams=mounts[1]), preexec_fn=few_descriptors)
 
 
-main()
+def test_others_keep_their_rate(shared, daemon, mounts):
+    check_rates(shared, daemon, mounts[0])
+    check_after(daemon)
+
+
+def test_shards_that_cannot_be_looked_at(shared, daemon, mounts):
+    check_looks(shared, daemon, mounts[0]["hung"])
+
+
+def test_shards_that_cannot_be_opened_and_the_end(shared, daemon, mounts):
+    check_openings(shared, daemon, mounts[0]["hung"])
+    check_end(shared, daemon, mounts[1]["near"])

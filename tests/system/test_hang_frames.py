@@ -1,11 +1,7 @@
-#!/usr/bin/env python3
 """Storage that hangs in the middle of compressed frames: what those were to be decoded into is not taken from other streams."""
 
-import subprocess
-import sys
-
-from lib.fuse import Hanging
-from harness import TOKCTL, Checks, Client, Daemon, Place, datasets, rows_at, run, status, wait_for
+from lib import TOKCTL, Client, Daemon, datasets, rows_at, run, status, wait_for
+from lib.fuse import hanging
 
 FRAME = 1 << 20  # bytes, decoded and as good as compressed: the tokens are random
 MEMORY = 32 << 20  # a quarter is for frames: four with what they are decoded from
@@ -34,7 +30,7 @@ def pack(place, name):
     return place.file(name)
 
 
-def check(checks, place, daemon, mount):
+def check(place, daemon, mount):
     near = Client(daemon.socket).attach(stream="near", micro=MICRO, slots=8)
     hung = Client(daemon.socket).attach(stream="hung", micro=MICRO, slots=SLOTS)
     for _ in range(SLOTS):
@@ -47,11 +43,11 @@ def check(checks, place, daemon, mount):
         except TimeoutError:
             break
     wait_for(lambda: mount.held() >= 2)
-    checks.ok("frames are being read", mount.held() >= 2, mount.held())
+    assert mount.held() >= 2, ("frames are being read", mount.held())
     known = wait_for(
         lambda: any(s["stream"] == "hung" and s.get("slow_ms") for s in status(daemon.socket)[0]), 6
     )
-    checks.ok("it is known to hang", known)
+    assert known, "it is known to hang"
     rows, wrong = rows_at(daemon.config, "flat", MICRO, 400 * MICRO), 0
     try:
         for number in range(200):
@@ -59,37 +55,25 @@ def check(checks, place, daemon, mount):
         seen = "200 batches"
     except TimeoutError as e:
         seen = str(e)
-    checks.equal("the other stream goes on", seen, "200 batches")
-    checks.equal("and is right", wrong, 0)
+    assert seen == "200 batches", "the other stream goes on"
+    assert wrong == 0, "and is right"
     mount.answer()
-    checks.ok("what hung goes on when it is answered", hung.next() is not None)
+    assert hung.next() is not None, "what hung goes on when it is answered"
     near.close()
     hung.close()
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        near, files = pack(place, "near"), pack(place, "files")
-        try:
-            mount = Hanging(files, place.file("hung", ""))
-        except (PermissionError, FileNotFoundError) as e:
-            print(f"skipped: a FUSE file system cannot be mounted here: {e}")
-            sys.exit(77)
-        shapes = {"near": near, "hung": mount.mount, "flat": place.file("flat-near", "")}
-        streams = {
-            n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{**datasets("d")[0], "path": p}]}
-            for n, p in shapes.items()
-        }
-        try:
-            daemon = Daemon(place, place.config(streams=streams, memory=MEMORY))
-            check(checks, place, daemon, mount)
-            checks.equal("the daemon ends as it should", daemon.stop(), 0)
-        except subprocess.TimeoutExpired as e:
-            checks.ok("the daemon ends as it should", False, e)
-        finally:
-            mount.close()
-    checks.exit()
-
-
-main()
+def test_frames_that_hang_stop_nobody_else(place):
+    near, files = pack(place, "near"), pack(place, "files")
+    mount = hanging(files, place.file("hung", ""))
+    shapes = {"near": near, "hung": mount.mount, "flat": place.file("flat-near", "")}
+    streams = {
+        n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{**datasets("d")[0], "path": p}]}
+        for n, p in shapes.items()
+    }
+    try:
+        daemon = Daemon(place, place.config(streams=streams, memory=MEMORY))
+        check(place, daemon, mount)
+        assert daemon.stop() == 0, "the daemon ends as it should"
+    finally:
+        mount.close()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A client that writes into its own slots while reads land there: it flips every token's top bit, over and over. It may harm its own
 batches. The daemon lives, no stream stops, and a polite client of the same stream gets every batch exact.
 """
@@ -9,24 +8,10 @@ import os
 import time
 
 import numpy
+import pytest
 
-from harness import (
-    LONG,
-    TOKCTL,
-    Checks,
-    Client,
-    Closed,
-    Daemon,
-    Place,
-    Refused,
-    Witness,
-    reading_modes,
-    run,
-    wait_for,
-    with_parent,
-)
-
-from lib.shard_writers import megatron, npy, put, raw, seekable  # noqa: E402
+from lib import LONG, TOKCTL, Client, Closed, Daemon, Refused, Witness, run, wait_for, with_parent
+from lib.shard_writers import megatron, npy, put, raw, seekable
 
 SEQ_LEN, TOKENS, SHARDS = 512, 50_000, 3
 SECONDS = 1.0
@@ -138,7 +123,7 @@ def together(polite, other):
         time.sleep(0.005)
 
 
-def beside(checks, daemon, label, kind, rows):
+def beside(daemon, label, kind, rows):
     polite, other, stopped = None, Hostile(daemon, kind), None
     harmed = other.harmed(20)
     try:
@@ -148,18 +133,16 @@ def beside(checks, daemon, label, kind, rows):
         stopped = e
     harmed = harmed and other.harmed(other.counts[0] + 1)
     other.kill()
-    checks.ok(
+    assert stopped is None and daemon.alive(), (
         f"{label}: no stream stops, the daemon lives",
-        stopped is None and daemon.alive(),
         (stopped, daemon.log()[-500:]),
     )
     good = polite and polite.wrong == 0 and polite.checked >= 50
-    checks.ok(
+    assert good, (
         f"{label}: the polite client's batches are exact",
-        good,
         polite and (polite.wrong, polite.checked),
     )
-    checks.ok(f"{label}: the hostile one harmed its own, to the end", harmed, other.counts[0])
+    assert harmed, (f"{label}: the hostile one harmed its own, to the end", other.counts[0])
     if polite:
         polite.close()
 
@@ -173,34 +156,16 @@ KINDS_OF = {
 }
 
 
-def mode(checks, place, streams, io, direct):
-    for kind in KINDS_OF[io, direct]:
-        config = place.config(
-            f"{kind}-{io}{direct}.yaml",
-            memory=64 << 20,
-            io=io,
-            direct=direct,
-            streams={kind: streams[kind]},
-        )
-        daemon = Daemon(place, config)
-        beside(
-            checks,
-            daemon,
-            f"{io}, direct {direct}: {kind}",
-            kind,
-            expected(config, kind, KINDS[kind][0], BATCHES),
-        )
-        if daemon.alive():
-            checks.equal(f"{io}, direct {direct}: {kind}: the daemon ends with 0", daemon.stop(), 0)
+@pytest.fixture(scope="module")
+def streams(shared):
+    return write_all(shared)
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        streams = write_all(place)
-        for io, direct in reading_modes(checks, place):
-            mode(checks, place, streams, io, direct)
-    checks.exit()
-
-
-main()
+def test_hostile_slots(shared, streams, mode):
+    io, direct = mode
+    for kind in KINDS_OF[mode]:
+        name, only = f"{kind}-{io}{direct}.yaml", {kind: streams[kind]}
+        config = shared.config(name, memory=64 << 20, io=io, direct=direct, streams=only)
+        daemon = Daemon(shared, config)
+        beside(daemon, kind, kind, expected(config, kind, KINDS[kind][0], BATCHES))
+        assert daemon.stop() == 0, f"{kind}: the daemon ends with 0"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep, --manifest) by all their tokens."""
 
 import gzip
@@ -12,9 +11,8 @@ import numpy
 import xxhash
 import zstandard
 
-from harness import TOKCTL, TOKEND, Checks, Place
-
-from lib.shard_writers import mds  # noqa: E402
+from lib import TOKCTL, TOKEND, has
+from lib.shard_writers import mds
 
 
 def inspect(*arguments, code=0):
@@ -50,17 +48,17 @@ def digest(tokens):
     )
 
 
-def largest(place, checks):
+def test_largest(place):
     tokens = numpy.random.default_rng(3).integers(0, 50000, 3_000_017).astype("<u2")
     tokens[2_500_001] = 50256
     path = place.file("large.bin")
     tokens.tofile(path)
     seen = inspect("--deep", path)[0]
-    checks.equal("the largest token is found", (seen["max_token"], seen["problems"]), (50256, []))
-    checks.ok("without --deep nothing is said of it", "max_token" not in inspect(path)[0])
+    assert (seen["max_token"], seen["problems"]) == (50256, []), "the largest token is found"
+    assert "max_token" not in inspect(path)[0], "without --deep nothing is said of it"
 
 
-def vocabulary(place, checks):
+def test_vocabulary(place):
     tokens = numpy.random.default_rng(4).integers(0, 50000, 1_200_000).astype("<u4")
     tokens[[700_003, 1_100_000]] = 50257, 99999
     tokens.tofile(place.file("v/a.bin"))
@@ -76,58 +74,51 @@ def vocabulary(place, checks):
         },
     )
     seen = inspect("-c", config, "--deep", place.file("v"), code=1)[0]
-    checks.equal(
-        "windows are those of the stream's seq_len",
-        (seen["windows"], seen["unserved"]),
-        (1199, 999),
+    assert (seen["windows"], seen["unserved"]) == (1199, 999), (
+        "windows are those of the stream's seq_len"
     )
-    checks.equal("the largest token", seen["max_token"], 99999)
+    assert seen["max_token"] == 99999, "the largest token"
     problem = "token 700003 is 50257; must be below the vocab of train, 50257"
-    checks.equal("the first token beyond vocab is named", seen["problems"], [problem])
-    checks.equal(
-        "only --deep looks for it", inspect("-c", config, place.file("v"))[0]["problems"], []
-    )
+    assert seen["problems"] == [problem], "the first token beyond vocab is named"
+    assert inspect("-c", config, place.file("v"))[0]["problems"] == [], "only --deep looks for it"
 
 
-def negative(place, checks):
+def test_negative(place):
     tokens = numpy.arange(200_000, dtype="<i4")
     tokens[[77_777, 150_000]] = -5, -6
     path = place.file("negative.npy")
     numpy.save(path, tokens)
     seen = inspect("--deep", path, code=1)[0]
-    checks.equal("a signed dtype is named", seen["dtype"], "i32")
-    checks.has("the first negative token is named", seen["problems"][0], "token 77777 is -5")
-    checks.has("and how many there are", seen["problems"][0], "(the first of 2 reads that fail)")
+    assert seen["dtype"] == "i32", "a signed dtype is named"
+    assert has(seen["problems"][0], "token 77777 is -5"), "the first negative token is named"
+    assert has(seen["problems"][0], "(the first of 2 reads that fail)"), "and how many there are"
 
 
-def damaged(place, checks):
+def test_damaged(place):
     tokens = numpy.random.default_rng(5).integers(0, 5000, 5_000_000).astype("<u2")
     path = place.file("damaged.bin.zst")
     frames = seekable(path, tokens.tobytes(), 64 << 10)
     seen = inspect("--deep", path)[0]
-    checks.equal(
-        "a compressed shard is read whole",
-        (seen["tokens"], seen["max_token"]),
-        (5_000_000, int(tokens.max())),
+    assert (seen["tokens"], seen["max_token"]) == (5_000_000, int(tokens.max())), (
+        "a compressed shard is read whole"
     )
     with open(path, "r+b") as f:
         f.seek(os.path.getsize(path) // 2)
         byte = f.read(1)[0]
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte ^ 0x10]))
-    checks.equal(
-        "a flipped bit of a large one is not seen from outside", inspect(path)[0]["problems"], []
+    assert inspect(path)[0]["problems"] == [], (
+        "a flipped bit of a large one is not seen from outside"
     )
     problems = inspect("--deep", path, code=1)[0]["problems"]
-    checks.has("--deep names the frame", problems[0], "zstd frame")
-    checks.ok(
+    assert has(problems[0], "zstd frame"), "--deep names the frame"
+    assert 0 < int(problems[0].split("zstd frame ")[1].split()[0].rstrip(":")) < frames - 1, (
         "which is that in the middle",
-        0 < int(problems[0].split("zstd frame ")[1].split()[0].rstrip(":")) < frames - 1,
         problems,
     )
 
 
-def manifest(place, checks):
+def test_manifest(place):
     rng = numpy.random.default_rng(6)
     parts = {
         "a.bin": rng.integers(0, 60000, 2_500_000),
@@ -138,59 +129,53 @@ def manifest(place, checks):
         path = place.file("m", name)
         raw = tokens.astype("<u2").tobytes()
         seekable(path, raw, 4096) if name.endswith("zst") else open(path, "wb").write(raw)
+    place.shard("large.bin", 1000)
     path = place.file("manifest.jsonl")
     inspect("--manifest", path, place.file("m"))
     lines = [json.loads(line) for line in open(path)]
-    checks.equal("the manifest's lines, digests computed here", lines, [
+    assert lines == [
         {"path": n, "format": "flat", "dtype": "u16", "tokens": len(t), "size": os.path.getsize(place.file("m", n)), "digest": digest(t)}
         | ({"frame_bytes": 4096} if n.endswith("zst") else {})
         for n, t in parts.items()
-    ])  # fmt: skip
+    ], ("the manifest's lines, digests computed here")  # fmt: skip
     with open(place.file("m/deep/c.bin.zst"), "r+b") as f:
         f.seek(100)
         f.write(b"xxxx")
     before = open(path).read()
     inspect("--manifest", path, place.file("m"), code=1)
-    checks.equal("with a problem the former manifest stays", open(path).read(), before)
-    checks.equal(
-        "and nothing beside it",
-        [n for n in os.listdir(place.path) if n.startswith("manifest")],
-        ["manifest.jsonl"],
+    assert open(path).read() == before, "with a problem the former manifest stays"
+    assert [n for n in os.listdir(place.path) if n.startswith("manifest")] == ["manifest.jsonl"], (
+        "and nothing beside it"
     )
     done = subprocess.run(
         [TOKCTL, "inspect", "--manifest", path, place.file("m"), place.path + "/large.bin"],
         capture_output=True,
         text=True,
     )
-    checks.equal(
-        "paths of two directories are refused",
-        (done.returncode, "relative to one directory" in done.stderr),
-        (2, True),
+    assert (done.returncode, "relative to one directory" in done.stderr) == (2, True), (
+        "paths of two directories are refused"
     )
 
 
-def directory(place, checks):
+def test_directory(place):
     for name in ("w/one.ds", "w/two.ds"):
         numpy.arange(1000, dtype="<u2").tofile(place.file(name))
     numpy.array([10, 400, 1000], "<u8").tofile(place.file("w/one.ds.index"))
     seen = inspect(place.file("w"))
-    checks.equal(
-        "companions are passed over",
-        [(os.path.basename(s["path"]), s["documents"]) for s in seen],
-        [("one.ds", 3), ("two.ds", None)],
-    )
+    assert [(os.path.basename(s["path"]), s["documents"]) for s in seen] == [
+        ("one.ds", 3),
+        ("two.ds", None),
+    ], "companions are passed over"
     os.makedirs(place.file("nothing", "x")[:-2], exist_ok=True)
-    checks.equal(
-        "an empty directory is a problem",
-        inspect(place.file("nothing"), code=1)[0]["problems"],
-        ["has no files"],
+    assert inspect(place.file("nothing"), code=1)[0]["problems"] == ["has no files"], (
+        "an empty directory is a problem"
     )
-    checks.has(
-        "and so is none", inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file"
+    assert has(inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file"), (
+        "and so is none"
     )
 
 
-def named(place, checks):
+def test_named(place):
     """What a shell makes of DIRECTORY/* says the same as the directory, and so does the pattern itself."""
     for name in ("n/a.bin", "n/deep/b.bin", "nn/c.bin"):
         numpy.arange(40, dtype="<u2").tofile(place.file(name))
@@ -206,50 +191,40 @@ def named(place, checks):
             [TOKCTL, "inspect", "--json", *names], capture_output=True, text=True, cwd=cwd
         )
         lines = [json.loads(line) for line in done.stdout.splitlines()]
-        checks.equal(f"inspect {names} exits", done.returncode, code)
+        assert done.returncode == code, f"inspect {names} exits"
         return [(s["path"], s["format"], *s["problems"]) for s in lines]
 
     both = [("n/a.bin", "megatron"), ("n/deep/b.bin", "megatron")]
-    checks.equal("a file and its index, one by one", said("n/a.bin", "n/a.idx"), both[:1])
-    checks.equal("an index and a directory", said("n/a.bin", "n/a.idx", "n/deep"), both)
-    checks.equal(
-        "an index above the directory of its shard",
-        said("p/0", "p/index.json"),
-        [("p/0/shard.00000.mds", "mds")],
+    assert said("n/a.bin", "n/a.idx") == both[:1], "a file and its index, one by one"
+    assert said("n/a.bin", "n/a.idx", "n/deep") == both, "an index and a directory"
+    assert said("p/0", "p/index.json") == [("p/0/shard.00000.mds", "mds")], (
+        "an index above the directory of its shard"
     )
-    checks.equal("a pattern", said("n/*.bin"), both[:1])
-    checks.equal("a pattern with directories", said("n/d*"), both[1:])
-    checks.equal(
-        "a pattern without one", said("*.bin", cwd=place.file("n")), [("a.bin", "megatron")]
-    )
-    checks.equal(
-        "a pattern of nothing", said("n/*.npy", code=1), [("n/*.npy", None, "matches no file")]
-    )
+    assert said("n/*.bin") == both[:1], "a pattern"
+    assert said("n/d*") == both[1:], "a pattern with directories"
+    assert said("*.bin", cwd=place.file("n")) == [("a.bin", "megatron")], "a pattern without one"
+    assert said("n/*.npy", code=1) == [("n/*.npy", None, "matches no file")], "a pattern of nothing"
     os.rename(place.file("nn/c.idx"), place.file("nn/[c].idx"))
     os.rename(place.file("nn/c.bin"), place.file("nn/[c].bin"))
-    checks.equal("what is there is no pattern", said("nn/[c].bin"), [("nn/[c].bin", "megatron")])
+    assert said("nn/[c].bin") == [("nn/[c].bin", "megatron")], "what is there is no pattern"
     line = said("n/deep/b.bin", "n/a.idx", code=1)[1][2]
-    checks.has(
-        "an index without its shard is no shard",
-        line,
-        "is a Megatron index, but no shard that it belongs to (.bin)",
+    assert has(line, "is a Megatron index, but no shard that it belongs to (.bin)"), (
+        "an index without its shard is no shard"
     )
     path = place.file("named.jsonl")
     said("--manifest", path, "n/a.bin", "n/a.idx")
-    checks.equal("nor is it in a manifest", [json.loads(s)["path"] for s in open(path)], ["a.bin"])
+    assert [json.loads(s)["path"] for s in open(path)] == ["a.bin"], "nor is it in a manifest"
     said("--manifest", path, "n/*", code=0)
-    checks.equal(
-        "a manifest of a pattern",
-        [json.loads(s)["path"] for s in open(path)],
-        ["a.bin", "deep/b.bin"],
+    assert [json.loads(s)["path"] for s in open(path)] == ["a.bin", "deep/b.bin"], (
+        "a manifest of a pattern"
     )
     done = subprocess.run(
         [TOKCTL, "pack", "n/a.bin", "n/a.idx", "out.bin", "--format", "flat"],
         capture_output=True,
         cwd=place.path,
     )
-    checks.equal(
-        "pack takes the same", (done.returncode, os.path.getsize(place.file("out.bin"))), (0, 80)
+    assert (done.returncode, os.path.getsize(place.file("out.bin"))) == (0, 80), (
+        "pack takes the same"
     )
     done = subprocess.run(
         [TOKCTL, "pack", "n/*", "n/out", "--format", "flat"],
@@ -257,9 +232,8 @@ def named(place, checks):
         text=True,
         cwd=place.path,
     )
-    checks.ok(
+    assert done.returncode == 1 and "n/out: lies in n/*" in done.stderr, (
         "but not what it puts out",
-        done.returncode == 1 and "n/out: lies in n/*" in done.stderr,
         done,
     )
     with (
@@ -268,27 +242,23 @@ def named(place, checks):
     ):
         raw.write(bytes(80))
         packed.write(zstandard.compress(bytes(80)))
-    checks.has(
-        "a shard beside its compressed self",
-        said("twins", code=1)[0][2],
-        "a.bin.zst: lies beside a.bin: the same tokens",
+    assert has(said("twins", code=1)[0][2], "a.bin.zst: lies beside a.bin: the same tokens"), (
+        "a shard beside its compressed self"
     )
-    checks.equal("of which a pattern names one", said("twins/*.zst"), [("twins/a.bin.zst", "flat")])
+    assert said("twins/*.zst") == [("twins/a.bin.zst", "flat")], "of which a pattern names one"
     for ending, read in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
         name = "n" * (255 - len(ending)) + ending
         raw = numpy.arange(40, dtype="<u2").tobytes()
         with open(place.file(name), "wb") as f:
             f.write(zstandard.compress(raw) if ending.endswith(".zst") else raw)
-        checks.equal(
-            f"nothing can lie beside so long a name ({ending})", said(name), [(name, read)]
-        )
+        assert said(name) == [(name, read)], f"nothing can lie beside so long a name ({ending})"
     mds(place.file("empty"), numpy.zeros((0, 64), "<i4"), 1 << 20)
-    checks.has(
-        "an index of no shards says which are missing", said("empty", code=1)[0][2], "(*.mds)"
+    assert has(said("empty", code=1)[0][2], "(*.mds)"), (
+        "an index of no shards says which are missing"
     )
 
 
-def mixed(place, checks):
+def test_mixed(place):
     """A directory is a dataset: what the daemon would refuse in it is said, with two examples, once."""
     for name in ("x/a.bin", "x/b.bin"):
         numpy.arange(100, dtype="<u2").tofile(place.file(name))
@@ -296,23 +266,21 @@ def mixed(place, checks):
         numpy.save(place.file(name), numpy.arange(100, dtype="<u2"))
     seen = [s["problems"] for s in inspect(place.file("x"), code=1)]
     told = "is npy, and the format of another shard, a.bin, is not known"
-    checks.ok("formats mixed", [len(p) for p in seen] == [0, 0, 1, 0] and told in seen[2][0], seen)
+    assert [len(p) for p in seen] == [0, 0, 1, 0] and told in seen[2][0], ("formats mixed", seen)
     datasets = [{"name": "n", "path": "x/*.npy"}, {"name": "b", "path": "x/*.bin"}]
     config = place.config(
         "x.yaml", streams={"train": {"seed": 1, "seq_len": 10, "datasets": datasets}}
     )
-    checks.equal(
-        "of two datasets each has its own",
-        [s["problems"] for s in inspect("-c", config, place.file("x"))],
-        [[]] * 4,
+    assert [s["problems"] for s in inspect("-c", config, place.file("x"))] == [[]] * 4, (
+        "of two datasets each has its own"
     )
     seen = inspect(place.file("x/a.bin"), place.file("x/c.npy"))
-    checks.equal(
-        "files that are named are looked at one by one", [s["problems"] for s in seen], [[], []]
+    assert [s["problems"] for s in seen] == [[], []], (
+        "files that are named are looked at one by one"
     )
 
 
-def dictionary(place, checks):
+def test_dictionary(place):
     """Which zstd could not decode without it: it is not damaged."""
     rng = numpy.random.default_rng(8)
     samples = [rng.integers(0, 300, 200).astype("<u2").tobytes() for _ in range(500)]
@@ -329,14 +297,12 @@ def dictionary(place, checks):
         with open(place.file(name + ".bin.zst"), "wb") as f:
             f.write(frame + end)
         problem = f"zstd frame 0: was compressed with dictionary {trained.dict_id()}; must be without one: compress it again without"
-        checks.equal(
-            f"a dictionary is named ({name})",
-            inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"],
-            [problem],
+        assert inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"] == [problem], (
+            f"a dictionary is named ({name})"
         )
 
 
-def refused(place, checks):
+def test_refused(place):
     """What is found out without --deep: one line each, whatever names are in it."""
     tokens = numpy.arange(3000, dtype="<u2")
     for name in ("loss/a.ds", "lf\nname/x.bin"):
@@ -344,13 +310,11 @@ def refused(place, checks):
     open(place.file("loss/a.ds.loss"), "wb").write(bytes(2999))
     open(place.file("lf\nname/stray.idx"), "wb").write(b"MMIDIDX\0\0")
     said = inspect(place.file("loss"), code=1)[0]["problems"]
-    checks.equal(
-        "a mask of another size",
-        said,
-        ["a.ds.loss: its size is 2999 bytes; must be 3000, one for each token of the shard"],
-    )
+    assert said == [
+        "a.ds.loss: its size is 2999 bytes; must be 3000, one for each token of the shard"
+    ], "a mask of another size"
     said = inspect(place.file("lf\nname"), code=1)[0]["problems"][0]
-    checks.has("a name with a line's end", said, "lf?name/stray.idx: is a Megatron index")
+    assert has(said, "lf?name/stray.idx: is a Megatron index"), "a name with a line's end"
     streams = {
         "s": {"seed": 1, "seq_len": 8, "datasets": [{"name": "d", "path": place.file("lf\nname")}]}
     }
@@ -358,14 +322,14 @@ def refused(place, checks):
         [TOKEND, "--check", "-c", place.config(streams=streams)], capture_output=True, text=True
     )
     said = (done.returncode, done.stderr.count("\n"), "lf?name/stray.idx" in done.stderr)
-    checks.equal("and the daemon's word of it", said, (1, 1, True))
+    assert said == (1, 1, True), "and the daemon's word of it"
     open(place.file("none.bin"), "w").close()
     said = inspect(place.file("none.bin"), code=1)[0]["problems"]
-    checks.equal("no bytes", said, ["its size is 0 bytes: there is no token in it; write it again"])
+    assert said == ["its size is 0 bytes: there is no token in it; write it again"], "no bytes"
     numpy.full(3000, 2, "u1").tofile(place.file("loss/a.ds.loss"))
-    checks.equal("a mask's values take --deep", inspect(place.file("loss"))[0]["problems"], [])
+    assert inspect(place.file("loss"))[0]["problems"] == [], "a mask's values take --deep"
     said = inspect("--deep", place.file("loss"), code=1)[0]["problems"]
-    checks.equal("which reads them", said, ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"])
+    assert said == ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"], "which reads them"
 
     # Frames that do not say what they hold: only decoding shows that the table lies of the last one.
     count = seekable(place.file("lie.bin.zst"), tokens.tobytes(), 1024)
@@ -380,12 +344,12 @@ def refused(place, checks):
         with open(place.file("lie.bin.zst"), "wb") as f:
             f.write(good[:at] + struct.pack("<I", lie) + good[at + 4 :])
         said = inspect(place.file("lie.bin.zst"), code=1)[0]["problems"][0]
-        checks.has(
-            f"a seek table that says {lie} bytes of frame {frame}", said, f"frame {frame}", word
+        assert has(said, f"frame {frame}", word), (
+            f"a seek table that says {lie} bytes of frame {frame}"
         )
 
 
-def links(place, checks):
+def test_links(place):
     """What lies above a shard is what its name says, however much of it is given."""
     rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
     mds(place.file("far", "part"), rows, 1 << 20)
@@ -408,17 +372,16 @@ def links(place, checks):
         done = subprocess.run([TOKCTL, "inspect", "--json", name], capture_output=True, text=True, cwd=place.file(here, "x")[:-2],
                               env={**os.environ, "PWD": place.file(here, "x")[:-2]})  # fmt: skip
         seen = [json.loads(line)["problems"] for line in done.stdout.splitlines()]
-        checks.ok(
+        assert done.returncode == 1 and problem in seen[0][0], (
             f"the index above {name} in {here or 'its place'} is seen",
-            done.returncode == 1 and problem in seen[0][0],
             done,
         )
-    checks.equal(
-        "where the file really is there is none", inspect(place.file("far/part"))[0]["problems"], []
+    assert inspect(place.file("far/part"))[0]["problems"] == [], (
+        "where the file really is there is none"
     )
 
 
-def progress(place, checks):
+def test_progress(place):
     """A bar on a terminal, and none elsewhere."""
     tokens = numpy.zeros(200_000_000, "<u2")
     path = place.file("bar.bin")
@@ -437,18 +400,17 @@ def progress(place, checks):
     except OSError:  # the terminal is gone when all is read
         pass
     os.close(outer)
-    checks.equal("with a bar the status is the same", done.returncode, 0)
-    checks.ok(
+    assert done.returncode == 0, "with a bar the status is the same"
+    assert b"bar.bin [" in seen and b"MB/s" in seen and seen.endswith(b"\r\x1b[K"), (
         "a bar that shows and goes",
-        b"bar.bin [" in seen and b"MB/s" in seen and seen.endswith(b"\r\x1b[K"),
         seen[-200:],
     )
     done = subprocess.run([TOKCTL, "inspect", "--deep", path], capture_output=True)
-    checks.equal("no bar where nobody looks", done.stderr, b"")
+    assert done.stderr == b"", "no bar where nobody looks"
     os.unlink(path)
 
 
-def masks(place, checks):
+def test_masks(place):
     """Loss masks: those that a format keeps beside its shards, and those that a config's label_mask names."""
     tokens = numpy.arange(200_000) % 50_000
     mask = numpy.random.default_rng(7).integers(0, 4, len(tokens)) > 0
@@ -467,17 +429,15 @@ def masks(place, checks):
     put("lm/a.ds.loss", mask.tobytes())
     put("lm/b.ds.loss", mask[:-1].tobytes())
     short = "b.ds.loss: its size is 199999 bytes; must be 200000, one for each token of the shard"
-    checks.equal(
-        "a mask beside a shard: its size", said("lm"), [(None, []), (None, [short]), (None, [])]
+    assert said("lm") == [(None, []), (None, [short]), (None, [])], (
+        "a mask beside a shard: its size"
     )
     put("lm/b.ds.loss", bytes([1]) * 70_000 + b"\2" + bytes([1]) * 129_999)
-    checks.equal("its values are not looked at", said("lm", code=0), [(None, [])] * 3)
+    assert said("lm", code=0) == [(None, [])] * 3, "its values are not looked at"
     value = "b.ds.loss: the value of token 70000 is 2; must be 0 or 1"
     seen = said("lm", "--deep")
-    checks.equal(
-        "--deep counts, and looks at each",
-        [seen[0], seen[1][1], seen[2]],
-        [(hidden, []), [value], (None, [])],
+    assert [seen[0], seen[1][1], seen[2]] == [(hidden, []), [value], (None, [])], (
+        "--deep counts, and looks at each"
     )
 
     stream = {
@@ -488,10 +448,8 @@ def masks(place, checks):
     }
     config = place.config("lm.yaml", streams={"train": stream})
     problem = f"has no loss mask beside it, {place.file('lm/a.ds')} has one; all or none must"
-    checks.equal(
-        "where a stream asks, all or none",
-        said("lm", "-c", config),
-        [(None, []), (None, []), (None, [problem])],
+    assert said("lm", "-c", config) == [(None, []), (None, []), (None, [problem])], (
+        "where a stream asks, all or none"
     )
 
     for name in "abc":
@@ -514,52 +472,22 @@ def masks(place, checks):
     )
     for path in ("om/data", "om/data/x", "om-link"):
         seen = said(path, "-c", config, "--deep")
-        checks.equal(
-            f"label_mask: {path}", seen, [(hidden, []), (len(mask) - hidden, []), (None, [short])]
+        assert seen == [(hidden, []), (len(mask) - hidden, []), (None, [short])], (
+            f"label_mask: {path}"
         )
     os.unlink(place.file("om/masks/x/c.npy"))
-    checks.has(
-        "one that is missing",
+    assert has(
         said("om/data/x/c.npy", "-c", config)[0][1][0],
         "has no loss mask: ",
         "masks/x/c.npy is not there",
-    )
-    checks.equal(
-        "nobody asks without the config", said("om/data", "--deep", code=0), [(None, [])] * 3
-    )
+    ), "one that is missing"
+    assert said("om/data", "--deep", code=0) == [(None, [])] * 3, "nobody asks without the config"
 
     put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n"))
-    checks.equal(
-        "what no document holds is masked, too",
-        said("om/data/x/a.npy", "--deep", code=0),
-        [(15, [])],
+    assert said("om/data/x/a.npy", "--deep", code=0) == [(15, [])], (
+        "what no document holds is masked, too"
     )
     put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n")[:-9])
-    checks.equal(
-        "a list that is cut short",
-        said("om/data/x/a.npy"),
-        [(None, ["a.csv.gz: ends within its gzip data: it is cut short"])],
-    )
-
-
-def main():
-    checks = Checks()
-    with Place() as place:
-        largest(place, checks)
-        vocabulary(place, checks)
-        negative(place, checks)
-        damaged(place, checks)
-        manifest(place, checks)
-        directory(place, checks)
-        named(place, checks)
-        mixed(place, checks)
-        dictionary(place, checks)
-        refused(place, checks)
-        links(place, checks)
-        progress(place, checks)
-        masks(place, checks)
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+    assert said("om/data/x/a.npy") == [
+        (None, ["a.csv.gz: ends within its gzip data: it is cut short"])
+    ], "a list that is cut short"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Daemons and trainers that die, and what the others notice of it: nothing.
 
 The readers are `tokctl cat`, so libtokend's re-attaching is what is tested. Their pipes are small and are emptied in step with
@@ -10,18 +9,18 @@ import random
 import select
 import signal
 import subprocess
-import sys
 import time
 
-from harness import (
+import pytest
+
+from lib import (
     TOKCTL,
     TOKEND,
-    Checks,
     Client,
     Daemon,
-    Place,
     Witness,
     datasets,
+    has,
     rank_rows,
     rows_at,
     status,
@@ -119,7 +118,8 @@ def random_moment(clock, daemon, rng):
     clock.spend(rng.uniform(0, 0.06), 1.0)
 
 
-def kill_daemons(checks, place, config, rng):
+def test_kill_daemons(shared, config, seed):
+    place, rng = shared, random.Random(seed)
     rows = rows_at(config, "train", 0, BATCHES * MICRO * WORLD)
     daemon = Daemon(place, config)
     readers = [
@@ -155,19 +155,17 @@ def kill_daemons(checks, place, config, rng):
         clock.end_event()
     codes = [r.finish() for r in readers]
 
-    checks.equal("daemons killed at random moments", killed, KILLS)
-    checks.ok(f"of these, {hit} had sessions", hit > KILLS // 2, hit)
-    checks.equal("daemons stopped and continued", frozen, STOPS)
-    checks.equal("daemons ended by SIGTERM with 0, and restarted", restarted, RESTARTS)
-    checks.ok("both readers lived through it all", living)
+    assert killed == KILLS, "daemons killed at random moments"
+    assert hit > KILLS // 2, (f"of these, {hit} had sessions", hit)
+    assert frozen == STOPS, "daemons stopped and continued"
+    assert restarted == RESTARTS, "daemons ended by SIGTERM with 0, and restarted"
+    assert living, "both readers lived through it all"
     for r, (reader, code) in enumerate(zip(readers, codes)):
         said = open(reader.log).read()
-        checks.ok(f"rank {r}: exit 0 and not a word", code == 0 and not said, (code, said))
-        checks.equal(
-            f"rank {r}: {BATCHES} batches, 0 lost, 0 repeated", reader.got, len(reader.want)
-        )
-        checks.ok(f"rank {r}: 0 wrong", reader.wrong_at is None, f"first at byte {reader.wrong_at}")
-    checks.equal("the last daemon ends with 0", daemon.stop(), 0)
+        assert code == 0 and not said, (f"rank {r}: exit 0 and not a word", (code, said))
+        assert reader.got == len(reader.want), f"rank {r}: {BATCHES} batches, 0 lost, 0 repeated"
+        assert reader.wrong_at is None, (f"rank {r}: 0 wrong", f"first at byte {reader.wrong_at}")
+    assert daemon.stop() == 0, "the last daemon ends with 0"
 
 
 def forked_trainer(socket):
@@ -206,7 +204,8 @@ def sessions_of(client):
         sessions.append(packet)
 
 
-def kill_trainers(checks, place, config):
+def test_kill_trainers(shared, config):
+    place = shared
     rows = rows_at(config, "train", 0, 4000)
     daemon = Daemon(place, config, place.file("trainers.sock"))
     witness = Witness(daemon, rows, rank=0, world=2, run="doomed")
@@ -230,26 +229,21 @@ def kill_trainers(checks, place, config):
             watcher.close()
             os.close(leash)
             os.waitpid(trainer, 0)
-    checks.equal("each doomed trainer was listed before", listed, 20)
+    assert listed == 20, "each doomed trainer was listed before"
     times.sort()
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"
-    checks.ok(
+    assert times[10] <= 0.1, (
         f"a killed trainer's session is gone within 100 ms though a child holds its socket ({text})",
-        times[10] <= 0.1,
         text,
     )
-    checks.ok("none stays", times[-1] < 5, text)
+    assert times[-1] < 5, ("none stays", text)
     sessions, total = status(daemon.socket)
-    checks.equal(
-        "tokctl status lists the witness alone", [s["pid"] for s in sessions], [os.getpid()]
-    )
-    checks.equal("no wake-up was lost", total["lost_wakes"] + sessions[0]["lost_wakes"], 0)
-    checks.ok(
-        f"the other client read {witness.checked} batches meanwhile, 0 wrong", witness.step(10)
-    )
-    checks.has("the log names who died", daemon.log(), "rank 1 of train freed")
+    assert [s["pid"] for s in sessions] == [os.getpid()], "tokctl status lists the witness alone"
+    assert total["lost_wakes"] + sessions[0]["lost_wakes"] == 0, "no wake-up was lost"
+    assert witness.step(10), f"the other client read {witness.checked} batches meanwhile, 0 wrong"
+    assert has(daemon.log(), "rank 1 of train freed"), "the log names who died"
     witness.close()
-    checks.equal("exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "exit 0"
 
 
 def attach_and_die(socket):
@@ -277,7 +271,8 @@ def sanitized():
     return b"__asan_init" in program or b"__tsan_init" in program
 
 
-def return_to_start(checks, place, config):
+def test_return_to_start(shared, config):
+    place = shared
     rows = rows_at(config, "train", 0, 2000)
     daemon = Daemon(place, config, place.file("return.sock"))
     witness = Witness(daemon, rows)
@@ -298,39 +293,25 @@ def return_to_start(checks, place, config):
     for _ in range(CYCLES):
         lived += attach_and_die(daemon.socket)
         witness.step()
-    checks.equal(f"{CYCLES} trainers attached and were killed", lived, CYCLES)
-    checks.ok("their sessions are gone", wait_for(idle), status(daemon.socket))
-    checks.ok(
+    assert lived == CYCLES, f"{CYCLES} trainers attached and were killed"
+    assert wait_for(idle), ("their sessions are gone", status(daemon.socket))
+    assert wait_for(lambda: daemon.fds() == fds), (
         "the daemon's descriptors are what they were",
-        wait_for(lambda: daemon.fds() == fds),
         (fds, daemon.fds()),
     )
-    checks.equal("its shared memory too (RssShmem)", daemon.memory_kib("RssShmem"), shared)
-    checks.equal("and what it counts as used", status(daemon.socket)[1]["memory_bytes"], counted)
+    assert daemon.memory_kib("RssShmem") == shared, "its shared memory too (RssShmem)"
+    assert status(daemon.socket)[1]["memory_bytes"] == counted, "and what it counts as used"
     grown = daemon.memory_kib("RssAnon") - own
-    if sanitized():
-        checks.skip("its own memory", "a sanitizer keeps what is freed")
-    else:
-        checks.ok(f"its own memory grew by {grown} KiB", grown < 1024, grown)
-    checks.ok("0 wrong for the client beside them", witness.step())
+    if not sanitized():  # which keeps what is freed
+        assert grown < 1024, (f"its own memory grew by {grown} KiB", grown)
+    assert witness.step(), "0 wrong for the client beside them"
     witness.close()
-    checks.equal("exit 0 after it", daemon.stop(), 0)
+    assert daemon.stop() == 0, "exit 0 after it"
 
 
-def main():
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else int.from_bytes(os.urandom(4), "little")
-    print(f"seed {seed} (give it as argument to repeat)")
-    checks = Checks()
-    with Place() as place:
-        for name in ("web/a.bin", "web/b.bin", "code/x.bin"):
-            place.shard(name, 200_000, seed=seed)
-        streams = {"train": {"seed": seed, "seq_len": 128, "datasets": datasets("web", "code")}}
-        config = place.config(streams=streams)
-        kill_trainers(checks, place, config)
-        return_to_start(checks, place, config)
-        kill_daemons(checks, place, config, random.Random(seed))
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+@pytest.fixture(scope="module")
+def config(shared, seed):
+    for name in ("web/a.bin", "web/b.bin", "code/x.bin"):
+        shared.shard(name, 200_000, seed=seed)
+    streams = {"train": {"seed": seed, "seq_len": 128, "datasets": datasets("web", "code")}}
+    return shared.config(streams=streams)

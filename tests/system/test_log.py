@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The log never holds up the daemon and does not grow without limit, whatever a client does; nor do idle scrapers stop /metrics."""
 
 import fcntl
@@ -10,19 +9,9 @@ import termios
 import time
 import urllib.request
 
-from harness import (
-    LONG,
-    TOKCTL,
-    TOKEND,
-    Checks,
-    Client,
-    Daemon,
-    Place,
-    Refused,
-    datasets,
-    run,
-    wait_for,
-)
+import pytest
+
+from lib import LONG, TOKCTL, TOKEND, Client, Daemon, Refused, datasets, has, run, wait_for
 
 FLOOD = 3000
 NOBODY = 61234
@@ -69,25 +58,23 @@ def suppressed(log):
     )
 
 
-def check_flood(place, checks, config):
+def test_flood(place, config):
     daemon = Daemon(place, config)
     begin = time.monotonic()
     count = provoke(daemon.socket, FLOOD)
     took = time.monotonic() - begin
-    checks.equal("flood: every client was refused", count, FLOOD)
+    assert count == FLOOD, "flood: every client was refused"
 
     def counted():
         return daemon.log().count("refused: stream") + suppressed(daemon.log()) == FLOOD
 
-    checks.ok(
+    assert wait_for(counted), (
         "flood: lines written and suppressed are all of them",
-        wait_for(counted),
         daemon.log()[-2000:],
     )
     written = daemon.log().count("refused: stream")
-    checks.ok(
+    assert written <= 20 + took + 2, (
         "flood: 20 lines, then one a second",
-        written <= 20 + took + 2,
         f"{written} lines in {took:.1f} s",
     )
     if os.getuid() == 0:
@@ -100,14 +87,12 @@ def check_flood(place, checks, config):
                 os._exit(0)
         os.waitpid(pid, 0)
         named = wait_for(lambda: f"uid {NOBODY} may not attach" in daemon.log())
-        checks.ok("flood: another user's line is written", named, daemon.log()[-500:])
-    else:
-        checks.skip("flood: another user's line", "needs root to become another user")
-    checks.equal("flood: it stops", daemon.stop(), 0)
-    checks.has("flood: last words are written", daemon.log(), "SIGTERM: stopping")
+        assert named, ("flood: another user's line is written", daemon.log()[-500:])
+    assert daemon.stop() == 0, "flood: it stops"
+    assert has(daemon.log(), "SIGTERM: stopping"), "flood: last words are written"
 
 
-def check_full_pipe(place, checks, config):
+def test_full_pipe(place, config):
     """Nobody reads its stderr, and not one more byte fits into the pipe."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
@@ -120,30 +105,27 @@ def check_full_pipe(place, checks, config):
     def answers():
         return run(TOKCTL, "status", "--socket", path)[0] == 0
 
-    checks.ok("full pipe: it starts", wait_for(answers), "no answer")
-    checks.equal("full pipe: it refuses", provoke(path, 50), 50)
-    checks.ok("full pipe: it still answers", answers())
-    checks.equal("full pipe: not a byte was written", bytes_waiting(reader), filled)
+    assert wait_for(answers), ("full pipe: it starts", "no answer")
+    assert provoke(path, 50) == 50, "full pipe: it refuses"
+    assert answers(), "full pipe: it still answers"
+    assert bytes_waiting(reader) == filled, "full pipe: not a byte was written"
     os.read(reader, filled)
-    checks.has(
-        "full pipe: what waited is written once it is read",
-        read_until(reader, b"refused: stream").decode(),
-        "ready at",
+    assert has(read_until(reader, b"refused: stream").decode(), "ready at"), (
+        "full pipe: what waited is written once it is read"
     )
     os.write(writer, b"x" * (4096 - bytes_waiting(reader)))
     provoke(path, 5)
     begin = time.monotonic()
     daemon.terminate()
-    checks.ok(
+    assert daemon.wait(LONG) == 0 and time.monotonic() - begin < 5, (
         "full pipe: it stops",
-        daemon.wait(LONG) == 0 and time.monotonic() - begin < 5,
         time.monotonic() - begin,
     )
     os.close(reader)
     os.close(writer)
 
 
-def check_metrics(place, checks):
+def test_metrics(place, config):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -158,28 +140,17 @@ def check_metrics(place, checks):
         begin = time.monotonic()
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
         took = time.monotonic() - begin
-        checks.ok(
+        assert page.startswith(b"#") and took < 3, (
             "metrics: 64 idle connections do not stop a scrape",
-            page.startswith(b"#") and took < 3,
             took,
         )
     for one in idle:
         one.close()
-    checks.equal("metrics: it stops", daemon.stop(), 0)
+    assert daemon.stop() == 0, "metrics: it stops"
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        place.shard("web/a.bin", 30_000)
-        config = place.config(
-            allow_uids=[1],
-            streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
-        )
-        check_full_pipe(place, checks, config)
-        check_flood(place, checks, config)
-        check_metrics(place, checks)
-    checks.exit()
-
-
-main()
+@pytest.fixture
+def config(place):
+    place.shard("web/a.bin", 30_000)
+    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    return place.config(allow_uids=[1], streams=streams)

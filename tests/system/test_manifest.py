@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """`manifest:` of a dataset: the same bytes by the same cursors as without one, no shard touched before it is read, and every shard
 that is not what the manifest says stops its stream by name.
 """
@@ -8,10 +7,10 @@ import os
 import resource
 
 import numpy
+import pytest
 
-from harness import TOKCTL, TOKEND, Checks, Daemon, Place, reading_modes, run, with_parent
-
-from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+from lib import TOKCTL, TOKEND, Daemon, run, with_parent
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
 SEQ_LEN = 128
@@ -107,8 +106,9 @@ def direct_files(daemon, below):
     return sum(flags), len(flags) - sum(flags)
 
 
-def written(checks, place):
+def test_written(data):
     """What `inspect` writes is what opens them."""
+    place = data
     for name in DIRECTORIES:
         lines = write_manifest(place, name)
         extra = {key for line in lines for key in line} - {
@@ -122,76 +122,68 @@ def written(checks, place):
         wanted = {"rows": {"row_tokens"}, "mds": {"sample_tokens"}, "zstd": {"frame_bytes"}}.get(
             name, set()
         )
-        checks.equal(f"{name}: what its lines have besides", extra, wanted)
+        assert extra == wanted, f"{name}: what its lines have besides"
     paths = [place.file("data", "flat", f"{i}.bin") for i in (4, 0, 2)]
     code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("some.jsonl"), *paths)
     names = [json.loads(line)["path"] for line in open(place.file("some.jsonl"))]
-    checks.equal(
-        "files named in any order are listed in theirs",
-        (code, names),
-        (0, ["0.bin", "2.bin", "4.bin"]),
+    assert (code, names) == (0, ["0.bin", "2.bin", "4.bin"]), (
+        "files named in any order are listed in theirs"
     )
     code, out, err = run(
         TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0]
     )
-    checks.ok("a file named twice is a problem", code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl")),
-              (code, out, err))  # fmt: skip
+    assert (code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl"))), ("a file named twice is a problem", (code, out, err))  # fmt: skip
     odd = os.fsencode(place.file("odd", "x"))[:-1] + b"\xff.bin"
     with open(odd, "wb") as f:
         f.write(bytes(100))
     code, out, _ = run(TOKCTL, "inspect", "--manifest", place.file("odd.jsonl"), place.file("odd"))
-    checks.ok(
-        "a name that is no UTF-8 is refused", code == 1 and b"is not UTF-8" in out, (code, out)
-    )
+    assert code == 1 and b"is not UTF-8" in out, ("a name that is no UTF-8 is refused", (code, out))
 
 
-def untouched(checks, place):
+def test_untouched(data, configs):
     """tokend --check says the same of shards that are not even there."""
-    with_, without = config_of(place, "with.yaml", True), config_of(place, "without.yaml", False)
+    place, (with_, without) = data, configs
     code, seen, err = run(TOKEND, "--check", "-c", without)
-    checks.equal("--check without manifests", (code, err), (0, ""))
+    assert (code, err) == (0, ""), "--check without manifests"
     os.rename(place.file("data"), place.file("away"))
     code, listed, err = run(TOKEND, "--check", "-c", with_)
     os.rename(place.file("away"), place.file("data"))
-    checks.equal("--check with manifests touches no shard", (code, err), (0, ""))
+    assert (code, err) == (0, ""), "--check with manifests touches no shard"
     said = [line for line in listed.decode().splitlines() if "which cannot be read now" not in line]
-    checks.equal(
-        "and says the same",
-        said,
-        [line for line in seen.decode().splitlines() if "the first with something" not in line],
-    )
-    checks.equal("but for a word on each", len(listed.splitlines()) - len(said), len(DIRECTORIES))
-    return with_, without
+    assert said == [
+        line for line in seen.decode().splitlines() if "the first with something" not in line
+    ], "and says the same"
+    assert len(listed.splitlines()) - len(said) == len(DIRECTORIES), "but for a word on each"
 
 
-def same_order(checks, place, with_, without):
+def test_same_order(data, configs):
+    place, (with_, without) = data, configs
     for name in DIRECTORIES:
         cursors = []
         for config in (with_, without):
             run(TOKCTL, "cursor", "new", "-c", config, name, "-o", place.file("cursor"))
             cursors.append(open(place.file("cursor"), "rb").read())
-        checks.ok(f"{name}: the same cursor", cursors[0] == cursors[1] and len(cursors[0]) > 0)
+        assert cursors[0] == cursors[1] and len(cursors[0]) > 0, f"{name}: the same cursor"
         plans = [
             run(TOKCTL, "plan", "-c", c, name, "--from", 7, "--count", 300, "--tokens", "--json")
             for c in (with_, without)
         ]
-        checks.ok(
+        assert plans[0] == plans[1] and plans[0][0] == 0, (
             f"{name}: the same plan, tokens and all",
-            plans[0] == plans[1] and plans[0][0] == 0,
             plans[0][2],
         )
     answers = [
         run(TOKCTL, "when", "-c", c, "flat", "--dataset", "d", "--shard", "2.bin", "--offset", 777)
         for c in (with_, without)
     ]
-    checks.ok(
+    assert answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1], (
         "when says the same",
-        answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1],
         answers,
     )
 
 
-def same_bytes(checks, place, mode, direct):
+def test_same_bytes(data, mode):
+    place, (mode, direct) = data, mode
     got = {}
     for manifests in (False, True):
         config = config_of(
@@ -202,31 +194,26 @@ def same_bytes(checks, place, mode, direct):
             got[name, manifests] = cat(daemon, name)
         if direct and manifests:
             refused = "refuses O_DIRECT" in daemon.log()
-            checks.ok(
-                f"{mode}: plain shards are read with O_DIRECT",
-                refused or direct_files(daemon, place.file("data", "flat"))[0] > 0,
+            assert refused or direct_files(daemon, place.file("data", "flat"))[0] > 0, (
+                f"{mode}: plain shards are read with O_DIRECT"
             )
-            checks.equal(
-                f"{mode}: and others without",
-                direct_files(daemon, place.file("data", "zstd"))[0],
-                0,
+            assert direct_files(daemon, place.file("data", "zstd"))[0] == 0, (
+                f"{mode}: and others without"
             )
-        checks.equal(
-            f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0",
-            daemon.stop(),
-            0,
+        assert daemon.stop() == 0, (
+            f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0"
         )
     for name in DIRECTORIES:
         one, two = got[name, False], got[name, True]
-        checks.ok(
+        assert one == two and one[0] == 0 and len(one[1]) > 80_000, (
             f"{mode}, direct {direct}: {name}: the same bytes",
-            one == two and one[0] == 0 and len(one[1]) > 80_000,
             (one[2], two[2]),
         )
 
 
-def across(checks, place, with_, without):
+def test_across(data, configs):
     """A run that began with a manifest goes on without one, and the other way round; verify finds no fault in it."""
+    place, (with_, without) = data, configs
     for first, second in ((with_, without), (without, with_)):
         records = [place.file(f"record-{i}") for i in range(2)]
         out = b""
@@ -244,7 +231,7 @@ def across(checks, place, with_, without):
                 "--run",
                 "r",
             )
-            checks.ok(f"part {i} of a run is served", code == 0, err)
+            assert code == 0, (f"part {i} of a run is served", err)
             out += more
             daemon.stop()
         code, plan, err = run(
@@ -257,9 +244,9 @@ def across(checks, place, with_, without):
         want = b"".join(
             tokens_of(i, "<u2")[offset : offset + WINDOW].tobytes() for i, offset in rows
         )
-        checks.ok("and is the order", out == want, (len(out), len(want)))
+        assert out == want, ("and is the order", (len(out), len(want)))
         code, _, err = run(TOKCTL, "verify", "-c", with_, "flat", *records)
-        checks.ok("verify, with a manifest", code == 0, err)
+        assert code == 0, ("verify, with a manifest", err)
         for record in records:
             os.unlink(record)
 
@@ -277,7 +264,9 @@ def replace(path, name):
         os.truncate(path, size - 2)
 
 
-def stops(checks, place, mode):
+@pytest.mark.parametrize("mode", ["pread", "auto"])
+def test_stops(data, mode):
+    place = data
     flat = place.file("data", "flat", "2.bin")
     config = config_of(place, "stops.yaml", True, io=mode)
     daemon = Daemon(place, config)
@@ -290,8 +279,8 @@ def stops(checks, place, mode):
             and err.count("\n") == 1
             and "nothing was skipped" in err
         )
-        checks.ok(f"{mode}: {what}", good, (code, err))
-        checks.ok(f"{mode}: {what}: the log has it", words[0] in daemon.log(), daemon.log())
+        assert good, (f"{mode}: {what}", (code, err))
+        assert words[0] in daemon.log(), (f"{mode}: {what}: the log has it", daemon.log())
 
     replace(flat, "flat")
     told(
@@ -303,9 +292,8 @@ def stops(checks, place, mode):
     code, _, err = run(
         TOKCTL, "plan", "-c", config, "flat", "--from", 0, "--count", 200, "--tokens"
     )
-    checks.ok(
+    assert code == 1 and "format is flat in the manifest and llmc in the file" in err, (
         f"{mode}: so does plan --tokens",
-        code == 1 and "format is flat in the manifest and llmc in the file" in err,
         (code, err),
     )
     os.truncate(flat, 1000)
@@ -319,8 +307,9 @@ def stops(checks, place, mode):
     told("a shard that is not there", "flat", "shard 2.bin at token", "No such file or directory")
     put(".bin", raw)(flat[:-4], tokens_of(2, "<u2"))
     code, out, err = cat(daemon, "flat")
-    checks.ok(
-        f"{mode}: mended, it is served, by the same daemon", code == 0 and len(out) > 80_000, err
+    assert code == 0 and len(out) > 80_000, (
+        f"{mode}: mended, it is served, by the same daemon",
+        err,
     )
     path = place.file("data", "npy-i32", "2.npy")
     npy_bytes = open(path, "rb").read()
@@ -334,18 +323,19 @@ def stops(checks, place, mode):
     )
     with open(path, "wb") as f:
         f.write(npy_bytes)
-    checks.equal(f"{mode}: another stream goes on", cat(daemon, "zstd")[0], 0)
-    checks.equal(f"{mode}: the daemon ends with 0", daemon.stop(), 0)
+    assert cat(daemon, "zstd")[0] == 0, f"{mode}: another stream goes on"
+    assert daemon.stop() == 0, f"{mode}: the daemon ends with 0"
 
 
-def opened_anew(checks, place):
+def test_opened_anew(data):
     """More shards than can be open at once: each is compared with the manifest once, and is the same file ever after."""
+    place = data
     for i in range(200):
         place.shard(f"data/many/{i:03}.bin", 300)
     code, _, err = run(
         TOKCTL, "inspect", "--manifest", place.file("many.jsonl"), place.file("data", "many")
     )
-    checks.equal("a manifest of 200 shards", (code, err), (0, ""))
+    assert (code, err) == (0, ""), "a manifest of 200 shards"
 
     def few_descriptors():
         with_parent()
@@ -383,9 +373,8 @@ def opened_anew(checks, place):
                 preexec_fn=few_descriptors,
             )
             code, out, err = run(*cat, daemon.socket)
-            checks.ok(
+            assert code == 0 and len(out) == 800 * WINDOW * 2, (
                 f"two epochs, {manifest}, direct {direct}",
-                code == 0 and len(out) == 800 * WINDOW * 2,
                 err,
             )
             got.append(out)
@@ -396,17 +385,17 @@ def opened_anew(checks, place):
                     f.write(data)
                 os.rename(path + "-", path)
                 code, _, err = run(*cat, daemon.socket)
-                checks.ok(
+                assert code == 1 and "100.bin" in err and "inode was" in err, (
                     "a file put in a shard's place, the same to the byte",
-                    code == 1 and "100.bin" in err and "inode was" in err,
                     err,
                 )
             daemon.stop()
-    checks.ok("the same bytes, with and without", len(set(got)) == 1)
+    assert len(set(got)) == 1, "the same bytes, with and without"
 
 
-def inspected(checks, place):
+def test_inspected(data):
     """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of the same number."""
+    place = data
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
     before = open(place.file("flat.jsonl")).read()
     os.unlink(place.file("flat.jsonl"))
@@ -419,57 +408,48 @@ def inspected(checks, place):
         place.file("flat.jsonl"),
         place.file("data", "flat"),
     )
-    checks.ok("the config may name the manifest that is yet to be written",
-              code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (code, err))  # fmt: skip
+    assert (code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before), ("the config may name the manifest that is yet to be written", (code, err))  # fmt: skip
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
-    checks.equal("inspect --deep -c finds no fault", code, 0)
+    assert code == 0, "inspect --deep -c finds no fault"
     with open(shard, "r+b") as f:
         f.seek(1234)
         byte = f.read(1)[0]
         f.seek(1234)
         f.write(bytes([byte ^ 1]))
     code, out, _ = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
-    checks.equal("an altered token is not seen from outside", code, 0)
+    assert code == 0, "an altered token is not seen from outside"
     code, out, _ = run(
         TOKCTL, "inspect", "--deep", "-c", config, "--json", place.file("data", "flat")
     )
     seen = {json.loads(line)["path"]: json.loads(line)["problems"] for line in out.splitlines()}
-    checks.ok(
+    assert code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1, (
         "--deep sees it",
-        code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1,
         seen,
     )
     with open(place.file("flat.jsonl"), "a") as f:
         f.write('{"path":"../x"}\n')
     code, out, err = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
-    checks.ok(
+    assert code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, (
         "a manifest that is broken is one line",
-        code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1,
         err,
     )
     code, out, err = run(TOKEND, "--check", "-c", config)
-    checks.ok(
+    assert code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, (
         "of --check, too",
-        code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1,
         err,
     )
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        write_all(place)
-        written(checks, place)
-        with_, without = untouched(checks, place)
-        same_order(checks, place, with_, without)
-        for mode, direct in reading_modes(checks, place):
-            same_bytes(checks, place, mode, direct)
-        across(checks, place, with_, without)
-        for mode in ("pread", "auto"):
-            stops(checks, place, mode)
-        opened_anew(checks, place)
-        inspected(checks, place)
-    checks.exit()
+@pytest.fixture(scope="module")
+def data(shared):
+    """A Place with a directory and a manifest of each format."""
+    write_all(shared)
+    for name in DIRECTORIES:
+        write_manifest(shared, name)
+    return shared
 
 
-main()
+@pytest.fixture(scope="module")
+def configs(data):
+    """The config with manifests, and that without."""
+    return config_of(data, "with.yaml", True), config_of(data, "without.yaml", False)

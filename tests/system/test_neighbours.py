@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A hostile client of another uid beside a polite one: batches of 65,536 rows, and floods of wakes, messages and connects.
 
 bench/neighbours.py measures what is left to the polite one; here it is only seen that it is not starved. Machines are busy, so the
@@ -13,7 +12,9 @@ import subprocess
 import sys
 import time
 
-from harness import LONG, REPO, Checks, Client, Daemon, Place, datasets, wait_for, with_parent
+import pytest
+
+from lib import LONG, REPO, Client, Daemon, datasets, wait_for, with_parent
 
 POLITE = os.path.join(REPO, "build", "bin", "bench-polite")
 HOSTILE = os.path.join(REPO, "bench", "hostile.py")
@@ -64,8 +65,8 @@ class Hostile:
 
 
 class Bench:
-    def __init__(self, checks, place):
-        self.checks, self.place = checks, place
+    def __init__(self, place):
+        self.place = place
         place.shard("web/a.bin", 2_000_000)
         streams = {"train": {"seed": 3, "seq_len": 512, "datasets": datasets("web")}}
         config = place.config(streams=streams, memory=2 << 30, allow_uids=[NOBODY])
@@ -112,10 +113,11 @@ def starve(bench, name, kind):
         )
         if max(seen)[0] > 0.2 and min(s[1] for s in seen) < 15:
             break
-    bench.checks.ok(
-        f"{name}: a fair share ({max(seen)[0]:.2f} of the rate alone)", max(seen)[0] > 0.15, seen
+    assert max(seen)[0] > 0.15, (
+        f"{name}: a fair share ({max(seen)[0]:.2f} of the rate alone)",
+        seen,
     )
-    bench.checks.ok(f"{name}: no long waits for it", min(s[1] for s in seen) < 20, seen)
+    assert min(s[1] for s in seen) < 20, (f"{name}: no long waits for it", seen)
 
 
 def flood(bench, name, kind, count, most_ms, uid=NOBODY):
@@ -124,19 +126,18 @@ def flood(bench, name, kind, count, most_ms, uid=NOBODY):
         with Hostile(bench, kind, count, uid) as hostile:
             seen.append(bench.answers(1))
         if hostile.ended is not None:
-            bench.checks.ok(f"{name}: the flood goes on to the end", False, hostile.ended)
+            pytest.fail(f"{name}: the flood does not go on to the end: {hostile.ended}")
         if min(s[0] for s in seen) < most_ms / 1e3 and min(s[1] for s in seen) < 0.25:
             break
     answer, used = min(s[0] for s in seen), min(s[1] for s in seen)
-    bench.checks.ok(
-        f"{name}: others are answered ({answer * 1e3:.1f} ms)", answer < most_ms / 1e3, seen
-    )
-    bench.checks.ok(
-        f"{name}: the control thread is not busy with it ({used:.0%} of a core)", used < 0.25, seen
+    assert answer < most_ms / 1e3, (f"{name}: others are answered ({answer * 1e3:.1f} ms)", seen)
+    assert used < 0.25, (
+        f"{name}: the control thread is not busy with it ({used:.0%} of a core)",
+        seen,
     )
 
 
-def late_words(bench):
+def test_late_words(bench):
     """Who has no credit left waits, and is served: nothing it said is lost."""
     with Hostile(bench, "messages", 64):
         clients = [Client(bench.daemon.socket, hello=False) for _ in range(40)]
@@ -149,12 +150,12 @@ def late_words(bench):
             client.next()
         for client in clients:
             client.close()
-    bench.checks.ok("40 more clients beside a flood: each is attached and served", True)
+    assert True, "40 more clients beside a flood: each is attached and served"
     gone = wait_for(lambda: bench.daemon.rings() == 0, LONG)
-    bench.checks.ok("and all of them are gone afterwards", gone, bench.daemon.rings())
+    assert gone, ("and all of them are gone afterwards", bench.daemon.rings())
 
 
-def large_ring_ends(bench):
+def test_large_ring_ends(bench):
     """Hundreds of thousands of pages are given back elsewhere than in the thread that answers everybody. [75 ms of it]"""
     used = []
     for _ in range(TRIES):
@@ -164,28 +165,40 @@ def large_ring_ends(bench):
         gone = wait_for(lambda: bench.daemon.rings() == 0, LONG)
         time.sleep(0.3)  # it is not in the list any more while its pages are still being freed
         used.append(bench.control_cpu() - before)
-        bench.checks.ok("a ring of 268 MB is gone after its client", gone)
-    bench.checks.ok(
-        f"and costs the control thread little ({min(used) * 1e3:.1f} ms)", min(used) < 0.015, used
+        assert gone, "a ring of 268 MB is gone after its client"
+    assert min(used) < 0.015, (
+        f"and costs the control thread little ({min(used) * 1e3:.1f} ms)",
+        used,
     )
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        bench = Bench(checks, place)
-        starve(
-            bench, "batches of 65,536 rows [0.0001 to 0.01, waits 30 to 110 times as long]", "huge"
-        )
-        starve(bench, "1,000 sessions of one-byte wakes [0.01, 260 times]", "wakes")
-        flood(bench, "600 connections of 120 KiB messages [20 to 130 ms]", "messages", 600, 10)
-        flood(bench, "the same of the same uid", "messages", 600, 10, os.geteuid())
-        flood(bench, "64 sessions of describe", "describe", 64, 10)
-        flood(bench, "connects", "connects", 16, 10)
-        late_words(bench)
-        large_ring_ends(bench)
-        checks.equal("the daemon ends with 0", bench.daemon.stop(), 0)
-    checks.exit()
+@pytest.fixture(scope="module")
+def bench(shared):
+    bench = Bench(shared)
+    yield bench
+    assert bench.daemon.stop() == 0, "the daemon ends with 0"
 
 
-main()
+# [what the rate was without the rule]
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        ("huge", "batches of 65,536 rows [0.0001 to 0.01, waits 30 to 110 times as long]"),
+        ("wakes", "1,000 sessions of one-byte wakes [0.01, 260 times]"),
+    ],
+)
+def test_starve(bench, kind, name):
+    starve(bench, name, kind)
+
+
+@pytest.mark.parametrize(
+    "name, kind, count, uid",
+    [
+        ("600 connections of 120 KiB messages [20 to 130 ms]", "messages", 600, NOBODY),
+        ("the same of the same uid", "messages", 600, os.geteuid()),
+        ("64 sessions of describe", "describe", 64, NOBODY),
+        ("connects", "connects", 16, NOBODY),
+    ],
+)
+def test_flood(bench, name, kind, count, uid):
+    flood(bench, name, kind, count, 10, uid)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A ring lies on the NUMA node that its client names: what can be seen of that on a machine with one node or more."""
 
 import os
@@ -6,7 +5,9 @@ import re
 import shutil
 import subprocess
 
-from harness import BIN, LONG, Checks, Client, Daemon, Place, datasets, run, status, wait_for
+import pytest
+
+from lib import BIN, LONG, Client, Daemon, datasets, has, run, status, wait_for
 
 NODES_KNOWN = 1024
 
@@ -38,55 +39,43 @@ def absent_node():
     return next(n for n in range(NODES_KNOWN) if n not in online())
 
 
-def check_nodes(place, checks, daemon):
+def check_nodes(place, daemon):
     for node in online():
         client = Client(daemon.socket).attach(node=node, begin=1)
         client.next()
-        checks.equal(
-            f"node {node} is named: both segments prefer it",
-            policies(daemon),
-            expect(f"prefer:{node}"),
+        assert policies(daemon) == expect(f"prefer:{node}"), (
+            f"node {node} is named: both segments prefer it"
         )
-        checks.equal(
-            f"node {node} is named: so does the status",
-            [s["node"] for s in status(daemon.socket)[0]],
-            [node],
+        assert [s["node"] for s in status(daemon.socket)[0]] == [node], (
+            f"node {node} is named: so does the status"
         )
         client.close()
         wait_for(lambda: not daemon.rings())
     for node in (absent_node(), NODES_KNOWN - 1, NODES_KNOWN, 2**63, 2**64 - 2):
         client = Client(daemon.socket).attach(node=node, begin=1)
         client.next()
-        checks.equal(
-            f"node {node}, which we have not: is served, from anywhere",
-            policies(daemon),
-            expect("default"),
+        assert policies(daemon) == expect("default"), (
+            f"node {node}, which we have not: is served, from anywhere"
         )
-        checks.equal(
-            f"node {node}: no node in the status",
-            [s["node"] for s in status(daemon.socket)[0]],
-            [None],
+        assert [s["node"] for s in status(daemon.socket)[0]] == [None], (
+            f"node {node}: no node in the status"
         )
-        checks.has(
-            f"node {node}: said in the log",
-            daemon.log(),
-            f"its ring is not put on NUMA node {node}: we have no such node",
-        )
+        assert has(
+            daemon.log(), f"its ring is not put on NUMA node {node}: we have no such node"
+        ), f"node {node}: said in the log"
         client.close()
         wait_for(lambda: not daemon.rings())
     client = Client(daemon.socket).attach()
     client.next()
-    checks.equal("no node is named: anywhere", policies(daemon), expect("default"))
-    checks.equal(
-        "no node is named: none in the status",
-        [s["node"] for s in status(daemon.socket)[0]],
-        [None],
+    assert policies(daemon) == expect("default"), "no node is named: anywhere"
+    assert [s["node"] for s in status(daemon.socket)[0]] == [None], (
+        "no node is named: none in the status"
     )
     client.close()
     wait_for(lambda: not daemon.rings())
 
 
-def check_library(place, checks, daemon):
+def check_library(place, daemon):
     """libtokend names the node where it runs."""
     keys = {
         "stdout": subprocess.PIPE,
@@ -113,19 +102,16 @@ def check_library(place, checks, daemon):
         for name in os.listdir(f"/sys/devices/system/cpu/cpu{cpu}")
         if re.fullmatch(r"node\d+", name)
     ]
-    checks.equal(
-        "libtokend names its own node", [s["node"] for s in status(daemon.socket)[0]], [node]
-    )
-    checks.equal("libtokend's ring prefers it", policies(daemon), expect(f"prefer:{node}"))
+    assert [s["node"] for s in status(daemon.socket)[0]] == [node], "libtokend names its own node"
+    assert policies(daemon) == expect(f"prefer:{node}"), "libtokend's ring prefers it"
     cat.kill()
     cat.wait()
 
 
-def check_forbidden(place, checks, config):
+def check_forbidden(place, config):
     """Containers may forbid mbind: strace stands in for their seccomp."""
     if not shutil.which("strace"):
-        checks.skip("mbind is forbidden", "strace is not installed")
-        return
+        pytest.skip("strace is not installed")
     path, log = place.file("strict.sock"), open(place.file("strict.log"), "w+")
     trace = place.file("trace")
     strace = ["strace", "-f", "-o", trace, "-e", "trace=mbind", "-e", "inject=mbind:error=EPERM"]
@@ -135,21 +121,16 @@ def check_forbidden(place, checks, config):
         not wait_for(lambda: os.path.exists(path) or traced.poll() is not None, LONG)
         or traced.poll() is not None
     ):
-        checks.skip("mbind is forbidden", "strace may not trace here")
-        return
+        pytest.skip("strace may not trace here")
     clients = [Client(path).attach(node=online()[0], peer=peer, begin=1) for peer in range(2)]
     for client in clients:
         client.next()
-    checks.equal(
-        "mbind is forbidden: served all the same",
-        [s["node"] for s in status(path)[0]],
-        [None, None],
+    assert [s["node"] for s in status(path)[0]] == [None, None], (
+        "mbind is forbidden: served all the same"
     )
     log.seek(0)
-    checks.equal(
-        "mbind is forbidden: said once",
-        log.read().count("Operation not permitted; not said again"),
-        1,
+    assert log.read().count("Operation not permitted; not said again") == 1, (
+        "mbind is forbidden: said once"
     )
     for client in clients:
         client.close()
@@ -160,23 +141,30 @@ def check_forbidden(place, checks, config):
         (sum(int(word, 16) << 64 * i for i, word in enumerate(words.split(", "))), int(bits))
         for words, bits in masks
     }
-    checks.equal(
-        "mbind was asked for that node alone", asked, {(1 << online()[0], NODES_KNOWN + 1)}
-    )
+    assert asked == {(1 << online()[0], NODES_KNOWN + 1)}, "mbind was asked for that node alone"
 
 
-if __name__ == "__main__":
-    checks = Checks()
-    with Place() as place:
-        place.shard("web/a.bin", 60_000)
-        config = place.config(
-            streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
-        )
-        daemon = Daemon(place, config)
-        if os.path.exists("/proc/self/numa_maps"):
-            check_nodes(place, checks, daemon)
-            check_library(place, checks, daemon)
-        else:
-            checks.skip("policies of the rings", "this kernel knows no NUMA")
-        check_forbidden(place, checks, config)
-    checks.exit()
+@pytest.fixture(scope="module")
+def daemon(shared):
+    shared.shard("web/a.bin", 60_000)
+    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    return Daemon(shared, shared.config(streams=streams))
+
+
+needs_numa = pytest.mark.skipif(
+    not os.path.exists("/proc/self/numa_maps"), reason="this kernel knows no NUMA"
+)
+
+
+@needs_numa
+def test_nodes(shared, daemon):
+    check_nodes(shared, daemon)
+
+
+@needs_numa
+def test_library(shared, daemon):
+    check_library(shared, daemon)
+
+
+def test_forbidden(shared, daemon):
+    check_forbidden(shared, daemon.config)

@@ -1,229 +1,20 @@
-#!/usr/bin/env python3
 """tokctl and the daemon against an independent implementation of the order, on random configurations.
 
 Every configuration has real shards and is drawn from the seed and its number alone: what `tokctl plan` and `tokctl when` say,
 with and without edited cursors, and the bytes that `tokctl cat` gets from a daemon for any rank, world, micro-batch and start
-must be those of tests/python/order_reference.py.
+must be those of tests/lib/order_reference.py.
 
-    test_order_check.py [--seed S] [--configs N] [--only I]
+TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
 """
 
-import argparse
-import copy
 import json
-import os
 import random
-import subprocess
-import sys
-import time
 
-import numpy
+import pytest
+from configurations import CONFIGS, NAMES, Configuration, Wrong, check_plan, differs, lines, tokctl
 
-from harness import TOKCTL, Daemon, Place, with_parent
-
-from lib import order_reference as ref  # noqa: E402
-
-DTYPES = {"u16": "<u2", "u32": "<u4"}
-NAMES = ["web", "code", "math", "b-ooks", "Übersetzung", "wiki/en", "x y"]
-
-
-class Wrong(Exception):
-    """What differs, with the command that shows it."""
-
-
-# ---- a random configuration ----
-
-
-class Configuration:
-    """Shards on disk, a config file that names them, and the order that they must have."""
-
-    def __init__(self, place, rng):
-        self.place = place
-        self.rng = rng
-        self.dtype = rng.choice(["u16", "u32"])
-        self.seq_len = rng.randrange(1, 48)
-        self.extra = rng.randrange(4)
-        self.stride = rng.choice([None, self.seq_len, rng.randrange(1, 2 * self.seq_len + 1)])
-        self.seed = rng.choice([rng.getrandbits(64), rng.randrange(100)])
-        self.keys = {}  # of the stream
-        self.tokens = {}  # (dataset, shard) → array
-        self.entries = []  # datasets as the config has them
-        self.directories = 0
-        count = rng.randrange(1, 7)
-        while True:
-            self.datasets = [self.dataset(name) for name in NAMES[:count]]
-            if any(self.windows(d) for d in self.datasets):
-                break
-            self.entries.clear()
-        self.order = self.make_order()
-        self.begin = copy.copy(self.order)  # what the config alone says, whatever becomes of a run
-        self.begin.segments = list(self.order.segments)
-        self.path = self.write("tokend.yaml", self.entries)
-
-    def windows(self, dataset):
-        window, stride = self.seq_len + self.extra, self.stride or self.seq_len
-        return sum(ref.shard_windows(tokens, window, stride) for _, tokens in dataset.shards)
-
-    def make_order(self):
-        """Weights, epochs or samples, in the config's entries and in the reference."""
-        if self.rng.random() < 0.25:
-            self.keys["epochs"] = self.rng.randrange(1, 4)
-            return self.reference(self.datasets, None)
-        if self.rng.random() < 0.3:
-            self.keys["samples"] = self.rng.choice(
-                [self.rng.randrange(1, 50), self.rng.randrange(1, 10**5)]
-            )
-        weights = self.weights(self.datasets)
-        for entry, weight in zip(self.entries, weights):
-            entry["weight"] = weight
-        return self.reference(self.datasets, weights)
-
-    def reference(self, datasets, weights):
-        return ref.Order(
-            self.seed, self.seq_len, datasets, weights, self.extra, self.stride, **self.keys
-        )
-
-    def weights(self, datasets):
-        """None but 0 for a dataset without windows, and none so small that it gets no unit."""
-        able = [self.windows(d) > 0 for d in datasets]
-        kinds = [
-            0,
-            1,
-            0.05,
-            self.rng.random(),
-            self.rng.uniform(0, 1000),
-            1e-05,
-            self.rng.randrange(1, 10**6),
-        ]
-        while True:
-            weights = [self.rng.choice(kinds) if fit else 0 for fit in able]
-            if any(weights) and all(u or not w for u, w in zip(ref.units_of(weights), weights)):
-                return weights
-
-    # -- shards --
-
-    def dataset(self, name):
-        how = self.rng.choice([self.directory, self.glob, self.file])
-        self.directories += 1
-        directory = f"data-{self.directories}"
-        path, names = how(directory)
-        entry = {"name": name, "path": path, "dtype": self.dtype}
-        keys = {}
-        if self.rng.random() < 0.8:
-            keys["shuffle"] = self.rng.choice(["none", "global", "block"])
-        if keys.get("shuffle") == "block" and self.rng.random() < 0.8:
-            keys["block"] = self.rng.choice([1, 2, 3, 8, 50, 1000, 2**31])
-            keys["group"] = self.rng.choice([1, 3, 64])
-        if self.rng.random() < 0.4:
-            keys["slide"] = True
-        shards = [
-            (shard, self.shard(name, os.path.join(directory, shard), shard)) for shard in names
-        ]
-        shards.sort(key=lambda pair: pair[0].encode())
-        self.entries.append({**entry, **keys})
-        return ref.Dataset(name, shards, **keys)
-
-    def directory(self, directory):
-        names = ["a.bin", "a/b.bin", "a-b.bin", "B.bin", "a/c/d.bin", "é.bin", "10.bin", "9.bin"]
-        return directory, self.rng.sample(names, self.rng.randrange(1, len(names)))
-
-    def glob(self, directory):
-        pattern, names = self.rng.choice(
-            [
-                ("*.bin", ["0.bin", "1.bin", "10.bin", "2.bin"]),
-                ("s-?.bin", ["s-x.bin", "s-y.bin"]),
-                ("part-*/t.bin", ["part-1/t.bin", "part-2/t.bin", "part-10/t.bin"]),
-            ]
-        )
-        return f"{directory}/{pattern}", self.rng.sample(
-            names, self.rng.randrange(1, len(names) + 1)
-        )
-
-    def file(self, directory):
-        return f"{directory}/one.bin", ["one.bin"]
-
-    def shard(self, dataset, path, shard):
-        window = self.seq_len + self.extra
-        tokens = self.rng.choice(
-            [self.rng.randrange(1, window + 2), self.rng.randrange(window, 40 * window)]
-        )
-        values = numpy.random.default_rng(self.rng.getrandbits(63)).integers(
-            0, 1 << 16, tokens, dtype=numpy.uint32
-        )
-        values.astype(DTYPES[self.dtype]).tofile(self.place.file(path))
-        self.tokens[dataset, shard] = values.astype(DTYPES[self.dtype])
-        return tokens
-
-    def write(self, name, entries):
-        stream = {
-            "seed": self.seed,
-            "seq_len": self.seq_len,
-            "extra": self.extra,
-            **self.keys,
-            "datasets": entries,
-        }
-        if self.stride:
-            stream["stride"] = self.stride
-        return self.place.config(name, streams={"train": stream}, memory=1 << 26)
-
-    # -- a newcomer --
-
-    def grow(self):
-        """One more dataset, anywhere in a second config; in the run's order it comes last."""
-        at = self.rng.randrange(len(self.begin.datasets) + 1)
-        dataset = self.dataset(NAMES[len(self.datasets)])
-        self.entries.insert(at, {**self.entries.pop(), "weight": 0})
-        self.datasets.append(dataset)
-        self.order.add(dataset)
-        listed = list(self.begin.datasets)
-        listed.insert(at, dataset)
-        self.begin = self.reference(listed, [entry["weight"] for entry in self.entries])
-        self.path = self.write("grown.yaml", self.entries)
-
-    # -- what must come --
-
-    def row(self, order, position):
-        """The tokens at a position; zeros behind the end."""
-        place = order.place(position)
-        window = self.seq_len + self.extra
-        if place is None:
-            return numpy.zeros(window, DTYPES[self.dtype])
-        return self.tokens[place.dataset, place.shard][place.offset : place.offset + window]
-
-
-# ---- asking tokctl ----
-
-
-def tokctl(*arguments, ok=(0,)):
-    command = [TOKCTL, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, timeout=60, preexec_fn=with_parent)
-    if done.returncode not in ok:
-        raise Wrong(
-            f"exit {done.returncode}: {' '.join(command)}\n{done.stderr.decode(errors='replace')}"
-        )
-    return done
-
-
-def differs(arguments, got, want):
-    if got != want:
-        at = next(
-            (i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want))
-        )
-        raise Wrong(
-            f"tokctl {' '.join(map(str, arguments))}\nline {at} of {len(got)} (want {len(want)})"
-            f"\n  got  {got[at : at + 1]}\n  want {want[at : at + 1]}"
-        )
-
-
-def lines(done):
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def check_plan(c, order, start, count, *more):
-    arguments = ["plan", "-c", c.path, "train", "--from", start, "--count", count, "--json", *more]
-    places = (order.place(i) for i in range(start, min(start + count, order.end)))
-    differs(arguments, lines(tokctl(*arguments)), [vars(place) for place in places])
-    return count
+from lib import Daemon
+from lib import order_reference as ref
 
 
 def check_when(c, order, *more):
@@ -411,42 +202,19 @@ def check_daemon(c, run):
 # ---- the whole ----
 
 
-def check_configuration(rng):
-    with Place() as place:
-        c = Configuration(place, rng)
-        lines = rows = 0
-        for start in some_starts(c, c.order):
-            lines += check_plan(c, c.order, start, rng.randrange(60))
-        for _ in range(6):
-            lines += check_when(c, c.order)
-        run, more = check_run(c)
-        rows += check_daemon(c, run)
-        return lines + more, rows
+def check_configuration(place, rng):
+    c = Configuration(place, rng)
+    lines = 0
+    for start in some_starts(c, c.order):
+        lines += check_plan(c, c.order, start, rng.randrange(60))
+    for _ in range(6):
+        lines += check_when(c, c.order)
+    run, more = check_run(c)
+    return lines + more, check_daemon(c, run)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    parser.add_argument("--configs", type=int, default=60)
-    parser.add_argument("--only", type=int)
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
-    begun, lines, rows = time.monotonic(), 0, 0
-    chosen = range(options.configs) if options.only is None else [options.only]
-    for number in chosen:
-        try:
-            more_lines, more_rows = check_configuration(random.Random(f"{options.seed} {number}"))
-        except Wrong as wrong:
-            print(f"FAIL  configuration {number} (--seed {options.seed} --only {number}): {wrong}")
-            return 1
-        lines += more_lines
-        rows += more_rows
-    seconds = time.monotonic() - begun
-    print(
-        f"{len(chosen)} configurations: {lines} lines of plan and when, {rows} rows of cat agree, {seconds:.0f} s"
-    )
-    return 0 if lines and rows else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("number", range(CONFIGS))
+def test_configuration(place, seed, number):
+    """Lines of plan and of when, and rows of cat, agree with the reference."""
+    lines, rows = check_configuration(place, random.Random(f"{seed} {number}"))
+    assert lines and rows

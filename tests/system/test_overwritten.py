@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Shards that are written to while a stream serves them: a trainer gets the bytes that were there, or the error; never others.
 
 Every token that is handed out is compared. Each fault is really injected into a file that the daemon has open, which is
@@ -10,9 +9,10 @@ import shutil
 import struct
 
 import numpy
+import pytest
 import zstandard
 
-from harness import Checks, Client, Daemon, Place, Refused, reading_modes, rows_at, wait_for
+from lib import MODES, Client, Daemon, Refused, mode_name, rows_at, wait_for
 
 SEQ_LEN, TOKENS = 512, 400_000
 WINDOW = SEQ_LEN + 1
@@ -267,50 +267,43 @@ def touched(place, mode, kind, action):
     return faults
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        modes = reading_modes(checks, place)
-        for mode in modes:
-            label = mode[0] + (", direct" if mode[1] else "")
-            for shuffle in ("none",) if mode[1] else ("none", "global"):
-                kind = Kind(place, "flat", shuffle)
-                for name, action in FAULTS.items():
-                    faults = one_fault(place, mode, kind, name, action)
-                    checks.ok(
-                        f"{label}, shuffle {shuffle}: an open shard is {name}: no token of it is served",
-                        not faults,
-                        faults,
-                    )
-            for action in (touch_mode, touch_links, touch_name):
-                faults = touched(place, mode, kind, action)
-                checks.ok(
-                    f"{label}: {action.__name__} alone: the stream goes on with a warning",
-                    not faults,
-                    faults,
-                )
-        for mode in [m for m in modes if not m[1]]:
-            others = [
-                (Masked, masked),
-                (Masked, copied_over),
-                (Indexed, inverted),
-                (Compressed, inverted),
-                (Compressed, copied_over),
-            ]
-            for make, action in others:
-                kind = make(place, make.__name__.lower(), "none")
-                faults = one_fault(place, mode, kind, action.__name__, action)
-                checks.ok(f"{mode[0]}, {kind.name}: {os.path.basename(kind.victim)} is {action.__name__}: nothing of it is served",
-                          not faults, faults)  # fmt: skip
-                shutil.rmtree(os.path.dirname(kind.directory))
-            kind = Masked(place, "masked", "none")
-            faults = touched(place, mode, kind, touch_mode)
-            checks.ok(
-                f"{mode[0]}, a mask's mode: the stream goes on with a warning", not faults, faults
-            )
-            shutil.rmtree(os.path.dirname(kind.directory))
-    checks.exit()
+OTHERS = [
+    (Masked, masked),
+    (Masked, copied_over),
+    (Indexed, inverted),
+    (Compressed, inverted),
+    (Compressed, copied_over),
+]
+buffered = pytest.mark.parametrize("mode", MODES[:2], ids=mode_name, indirect=True)
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_token_of_an_overwritten_shard_is_served(place, mode, fault):
+    faults = one_fault(place, mode, Kind(place, "flat", "none"), fault, FAULTS[fault])
+    assert not faults
+
+
+@buffered
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_token_of_an_overwritten_shard_is_served_in_a_global_order(place, mode, fault):
+    faults = one_fault(place, mode, Kind(place, "flat", "global"), fault, FAULTS[fault])
+    assert not faults
+
+
+@pytest.mark.parametrize("action", [touch_mode, touch_links, touch_name])
+def test_a_shard_that_is_only_touched(place, mode, action):
+    faults = touched(place, mode, Kind(place, "flat", "none"), action)
+    assert not faults
+
+
+@buffered
+@pytest.mark.parametrize("kind, action", OTHERS)
+def test_no_token_of_a_shard_with_an_overwritten_part_is_served(place, mode, kind, action):
+    faults = one_fault(place, mode, kind(place, "other", "none"), action.__name__, action)
+    assert not faults
+
+
+@buffered
+def test_a_mask_that_is_only_touched(place, mode):
+    faults = touched(place, mode, Masked(place, "masked", "none"), touch_mode)
+    assert not faults

@@ -1,25 +1,28 @@
-#!/usr/bin/env python3
 """A run belongs to the user who began it. Nobody else but root and admin_uids attaches to it, saves its tags or changes it."""
 
 import os
 import subprocess
 
-from harness import (
+import pytest
+
+from lib import (
     TOKCTL,
-    Checks,
     Client,
     Daemon,
-    Place,
     Refused,
     Witness,
     client_of,
     datasets,
+    has,
     rows_at,
     run,
     status,
     wait_for,
     with_parent,
 )
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+
 
 OWNER, STRANGER, ADMIN = 1001, 1002, 1003
 
@@ -59,34 +62,32 @@ def ctl(daemon, uid, *arguments):
     return done.returncode, done.stderr.decode()
 
 
-def named(checks, place, daemon, config):
+def test_named(shared, daemon):
+    place = shared
     mixes = place.file("state/train/job/mixes/x")[:-2]
     root = attach(daemon, 0, run="job")
     root.ask(op="checkpoint", tag="roots", cursor=root.feed["cursor"])
     root.close()
     admin = attach(daemon, ADMIN, run="job")
     admin.ask(op="checkpoint", tag="admins", cursor=admin.feed["cursor"])
-    checks.ok(
-        "an admin who comes first does not own the run",
-        not os.path.exists(place.file("state/train/job/.owner")),
+    assert not os.path.exists(place.file("state/train/job/.owner")), (
+        "an admin who comes first does not own the run"
     )
     admin.close()
     owner = attach(daemon, OWNER, run="job")
     cursor = owner.feed["cursor"]
-    checks.equal(
-        "the first user but root and admins owns the run",
-        open(place.file("state/train/job/.owner")).read(),
-        f"{OWNER}\n",
+    assert open(place.file("state/train/job/.owner")).read() == (f"{OWNER}\n"), (
+        "the first user but root and admins owns the run"
     )
     path = owner.ask(op="checkpoint", tag="best", cursor=cursor)["path"]
     before, logged = open(path, "rb").read(), sorted(os.listdir(mixes))
     told = refusal(lambda: attach(daemon, STRANGER, run="job"))
-    checks.has("another user may not attach", told, "run job belongs to uid 1001", "1002")
+    assert has(told, "run job belongs to uid 1001", "1002"), "another user may not attach"
     told = refusal(lambda: attach(daemon, STRANGER, run="job", cursor=moved(place, cursor)))
-    checks.has("  nor at another position", told, "run job belongs to uid 1001")
-    checks.equal("  the log of mixes is as it was", sorted(os.listdir(mixes)), logged)
+    assert has(told, "run job belongs to uid 1001"), "  nor at another position"
+    assert sorted(os.listdir(mixes)) == logged, "  the log of mixes is as it was"
     other = attach(daemon, STRANGER, run="own", tag="job/best")
-    checks.ok("  but read a snapshot, and begin a run with it", other.feed["cursor"] == before)
+    assert other.feed["cursor"] == before, "  but read a snapshot, and begin a run with it"
     for uid, run_, words in (
         (STRANGER, "job", ["run job belongs to someone else", "1002"]),
         (STRANGER, "default", ["no session of run"]),
@@ -97,103 +98,100 @@ def named(checks, place, daemon, config):
                 op="request", stream="train", run=r, kind="drain", args=""
             )
         )
-        checks.has(f"  nor drain it, named {run_}", told, *words)
+        assert has(told, *words), f"  nor drain it, named {run_}"
         operator.close()
     asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
-    checks.equal(
-        "  a request without a run is for the only one that is its user's", asked["run"], "own"
-    )
+    assert asked["run"] == "own", "  a request without a run is for the only one that is its user's"
     for uid in (OWNER, ADMIN, 0):
         operator = client_of(daemon, uid)
         asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="")
-        checks.ok(f"uid {uid} may drain it", asked["sessions"] == 1, asked)
+        assert asked["sessions"] == 1, (f"uid {uid} may drain it", asked)
         words = f"of uid {uid} (pid {os.getpid()}) to 1 sessions of run job"
-        checks.ok(
-            "  the log says who asked", wait_for(lambda w=words: w in daemon.log()), daemon.log()
+        assert wait_for(lambda w=words: w in daemon.log()), (
+            "  the log says who asked",
+            daemon.log(),
         )
-        checks.equal(
-            "  and takes it back", operator.ask(op="cancel", number=asked["number"])["fetched"], 0
+        assert operator.ask(op="cancel", number=asked["number"])["fetched"] == 0, (
+            "  and takes it back"
         )
         operator.close()
     for uid in (ADMIN, 0):
         saving = attach(daemon, uid, run="job", peer=1)
         saved = saving.ask(op="checkpoint", tag=f"by{uid}", cursor=cursor)
-        checks.ok(f"uid {uid} may save in it", os.path.exists(saved["path"]))
+        assert os.path.exists(saved["path"]), f"uid {uid} may save in it"
         saving.close()
-    checks.equal("its owner stays", open(place.file("state/train/job/.owner")).read(), f"{OWNER}\n")
+    assert open(place.file("state/train/job/.owner")).read() == (f"{OWNER}\n"), "its owner stays"
     code, err = ctl(daemon, STRANGER, "status")
-    checks.ok("everybody sees its status", code == 0, err)
+    assert code == 0, ("everybody sees its status", err)
     code, err = ctl(daemon, STRANGER, "drain", "train", "--run", "job")
-    checks.ok("tokctl drain says why not", code == 1 and "belongs to someone else" in err, err)
+    assert code == 1 and "belongs to someone else" in err, ("tokctl drain says why not", err)
     owner.close()
     other.close()
 
 
-def unnamed(checks, place, daemon, config):
+def test_unnamed(shared, daemon):
     owner = attach(daemon, OWNER, run="default")
     second = attach(daemon, STRANGER, run="default")
-    checks.equal("an unnamed run of the first user", owner.feed["run"], "default")
-    checks.equal("  of a later one", second.feed["run"], f"default@{STRANGER}")
+    assert owner.feed["run"] == "default", "an unnamed run of the first user"
+    assert second.feed["run"] == (f"default@{STRANGER}"), "  of a later one"
     path = second.ask(op="checkpoint", tag="mine", cursor=second.feed["cursor"])["path"]
-    checks.ok(
-        "  its snapshots are apart", path.endswith(f"/train/default@{STRANGER}/mine.cursor"), path
+    assert path.endswith(f"/train/default@{STRANGER}/mine.cursor"), (
+        "  its snapshots are apart",
+        path,
     )
     again = attach(daemon, STRANGER, run="default", tag="mine", peer=1)
-    checks.equal("  and found again", again.feed["cursor"], second.feed["cursor"])
+    assert again.feed["cursor"] == second.feed["cursor"], "  and found again"
     operator = client_of(daemon, STRANGER)
     asked = operator.ask(op="request", stream="train", run="default", kind="drain", args="")
-    checks.equal(
-        "  its operator's request goes there",
-        (asked["run"], asked["sessions"]),
-        (f"default@{STRANGER}", 2),
+    assert (asked["run"], asked["sessions"]) == (f"default@{STRANGER}", 2), (
+        "  its operator's request goes there"
     )
     first = client_of(daemon, OWNER)
     asked = first.ask(op="request", stream="train", kind="drain", args="")
-    checks.equal(
-        "  and does not keep the first one's out", (asked["run"], asked["sessions"]), ("default", 1)
+    assert (asked["run"], asked["sessions"]) == ("default", 1), (
+        "  and does not keep the first one's out"
     )
     told = refusal(lambda: attach(daemon, OWNER, run=f"default@{STRANGER}"))
-    checks.has("  nobody takes that name", told, "uid 1002's unnamed run")
+    assert has(told, "uid 1002's unnamed run"), "  nobody takes that name"
     runs = {s["run"] for s in status(daemon.socket)[0]}
-    checks.ok("  status names them", {"default", f"default@{STRANGER}"} <= runs, runs)
+    assert {"default", f"default@{STRANGER}"} <= runs, ("  status names them", runs)
     for c in (owner, second, again, operator, first):
         c.close()
 
 
-def restart(checks, place, daemon, config):
+def test_restart(shared, daemon):
+    place = shared
     daemon.kill()
     daemon.start()
     told = refusal(lambda: attach(daemon, STRANGER, run="job"))
-    checks.has("a daemon that is new knows the owners", told, "run job belongs to uid 1001")
-    checks.equal(
-        "  also of unnamed runs",
-        attach(daemon, STRANGER, run="default").feed["run"],
-        f"default@{STRANGER}",
+    assert has(told, "run job belongs to uid 1001"), "a daemon that is new knows the owners"
+    assert attach(daemon, STRANGER, run="default").feed["run"] == (f"default@{STRANGER}"), (
+        "  also of unnamed runs"
     )
     os.unlink(place.file("state/train/job/.owner"))
     daemon.kill()
     daemon.start()
     attach(daemon, STRANGER, run="job").close()
-    checks.equal(
-        "a run of an earlier version is whose who comes first",
-        open(place.file("state/train/job/.owner")).read(),
-        f"{STRANGER}\n",
+    assert open(place.file("state/train/job/.owner")).read() == (f"{STRANGER}\n"), (
+        "a run of an earlier version is whose who comes first"
     )
 
 
-def two_daemons(checks, place, daemon, config):
+def test_two_daemons(shared, daemon):
     """What another daemon has written since ours was started is found when we write."""
+    place, config = shared, daemon.config
     other = Daemon(place, config, socket_path=place.file("other.sock"))
     attach(other, OWNER, run="later").close()
     told = refusal(lambda: attach(daemon, STRANGER, run="later"))
-    checks.has("a run begun by another daemon's user", told, "uid 1001")
+    assert has(told, "uid 1001"), "a run begun by another daemon's user"
     witness = Witness(daemon, rows_at(config, "train", 0, 200), run="mine")
-    checks.ok("  the daemon goes on", witness.step(50))
-    checks.equal("  exit 0", other.stop(), 0)
+    assert witness.step(50), "  the daemon goes on"
+    assert other.stop() == 0, "  exit 0"
 
 
-def library(checks, place, daemon, config):
+def test_library(shared, daemon):
     """libtokend attaches as an unnamed run and goes on by the name it is given."""
+    place = shared
     holder = attach(daemon, OWNER, run="default")
     begun = Client(daemon.socket)
     code, err = ctl(
@@ -210,10 +208,9 @@ def library(checks, place, daemon, config):
         "--world",
         "1",
     )
-    checks.ok("tokctl cat of a later user", code == 0, err)
-    checks.ok(
-        "  is an unnamed run of its own",
-        os.path.exists(place.file(f"state/train/default@{STRANGER}/mixes/000001.cursor")),
+    assert code == 0, ("tokctl cat of a later user", err)
+    assert os.path.exists(place.file(f"state/train/default@{STRANGER}/mixes/000001.cursor")), (
+        "  is an unnamed run of its own"
     )
     holder.close()
     begun.close()
@@ -229,18 +226,8 @@ def moved(place, cursor):
     return open(there, "rb").read()
 
 
-def main():
-    checks = Checks()
-    if os.geteuid() != 0:
-        print("skipped: needs root to become several users")
-        raise SystemExit(77)
-    with Place() as place:
-        config = config_of(place, "tokend.yaml")
-        daemon = Daemon(place, config)
-        for part in (named, unnamed, restart, two_daemons, library):
-            part(checks, place, daemon, config)
-        checks.equal("exit 0", daemon.stop(), 0)
-    checks.exit()
-
-
-main()
+@pytest.fixture(scope="module")
+def daemon(shared):
+    daemon = Daemon(shared, config_of(shared, "tokend.yaml"))
+    yield daemon
+    assert daemon.stop() == 0, "exit 0"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The protocol of copies to a GPU, against a real daemon and a fake libcuda.so.1 (tests/gpu/fake_cuda.c): what arrives "on the
 device" although it arrives late. No evidence of how a GPU behaves: that is tests/gpu/check.py's business.
 
@@ -11,7 +10,12 @@ import subprocess
 import time
 
 import numpy
-from harness import BIN, LONG, Checks, Daemon, Place, datasets, rows_at, wait_for
+import pytest
+
+from lib import BIN, LONG, Daemon, datasets, has, rows_at, wait_for
+
+pytestmark = pytest.mark.asan  # memory that is shared with a driver
+
 
 CHECK = os.path.join(os.path.realpath(BIN), "..", "check")
 TRAINER, FAKE = os.path.join(CHECK, "pin-trainer"), os.path.join(CHECK, "fake")
@@ -58,135 +62,126 @@ class Trainer:
         return numpy.fromfile(self.out, "<u2").reshape(-1, SEQ_LEN + 1)
 
 
-def arrives(checks, name, trainer, want):
+def arrives(name, trainer, want):
     code, said = trainer.end()
-    checks.ok(f"{name}: ends well", code == 0, (code, said))
+    assert code == 0, (f"{name}: ends well", (code, said))
     got = trainer.rows()
     wrong = [] if got.shape != want.shape else numpy.nonzero((got != want).any(axis=1))[0].tolist()
-    checks.ok(
+    assert got.shape == want.shape and not wrong, (
         f"{name}: the right {len(want)} rows",
-        got.shape == want.shape and not wrong,
         (got.shape, wrong),
     )
     return said
 
 
-def copies(checks, place, daemon, rows):
+@pytest.mark.usefixtures("stuck")
+def test_copies(shared, daemon, rows):
+    place = shared
     for delay in (0, 3):
         for scenario in ("simple", "ahead", "small", "never_pinned", "capture", "forked"):
             trainer = Trainer(place, daemon, scenario, FAKE_CUDA_DELAY_MS=delay)
-            arrives(checks, f"{scenario}, {delay} ms late", trainer, rows[: BATCHES * MICRO])
+            arrives(f"{scenario}, {delay} ms late", trainer, rows[: BATCHES * MICRO])
 
 
-def control(checks, place, daemon, rows):
+def test_control(shared, daemon, rows):
     """The same library, the same delay: whoever gives slots back early must be seen."""
+    place = shared
     trainer = Trainer(place, daemon, "early", FAKE_CUDA_DELAY_MS=30)
     code, said = trainer.end()
     got = trainer.rows()
-    checks.ok(
+    assert code == 0 and got.shape == rows[: BATCHES * MICRO].shape, (
         "negative control: ends",
-        code == 0 and got.shape == rows[: BATCHES * MICRO].shape,
         (code, said),
     )
     wrong = int((got != rows[: len(got)]).any(axis=1).sum())
-    checks.ok("negative control: slots given back early arrive wrong", wrong >= MICRO, wrong)
+    assert wrong >= MICRO, ("negative control: slots given back early arrive wrong", wrong)
 
 
-def lost_daemon(checks, place, daemon, rows):
+def test_lost_daemon(shared, daemon, rows):
+    place = shared
     trainer = Trainer(place, daemon, "killed")
-    if checks.ok("killed: copies under way", trainer.says("killme"), trainer.said()):
-        daemon.kill()
-        trainer.tell()
-        time.sleep(0.2)
-        daemon.start()
-        arrives(checks, "killed", trainer, rows[: BATCHES * MICRO])
+    assert trainer.says("killme"), ("killed: copies under way", trainer.said())
+    daemon.kill()
+    trainer.tell()
+    time.sleep(0.2)
+    daemon.start()
+    arrives("killed", trainer, rows[: BATCHES * MICRO])
 
 
-def elsewhere(checks, place, daemon, rows):
+def test_elsewhere(shared, daemon, rows):
+    place = shared
     want = numpy.concatenate([rows[: 11 * MICRO], rows[8 : 8 + (BATCHES - 11) * MICRO]])
-    arrives(checks, "seek", Trainer(place, daemon, "seek"), want)
-    arrives(
-        checks, "seek, copied ahead", Trainer(place, daemon, "seek_ahead"), rows[: BATCHES * MICRO]
-    )
-    arrives(
-        checks,
-        "detach",
-        Trainer(place, daemon, "detach", FAKE_CUDA_DELAY_MS=150),
-        rows[: 3 * MICRO],
-    )
+    arrives("seek", Trainer(place, daemon, "seek"), want)
+    arrives("seek, copied ahead", Trainer(place, daemon, "seek_ahead"), rows[: BATCHES * MICRO])
+    arrives("detach", Trainer(place, daemon, "detach", FAKE_CUDA_DELAY_MS=150), rows[: 3 * MICRO])
 
 
-def without(checks, place, daemon, rows):
+def test_without(shared, daemon, rows):
+    place = shared
     said = arrives(
-        checks,
         "unpinned",
         Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1),
         rows[: BATCHES * MICRO],
     )
-    checks.has(
-        "unpinned: says why, in one line",
-        said,
-        "cannot be registered",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "let memory be pinned",
+    assert has(said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "let memory be pinned"), (
+        "unpinned: says why, in one line"
     )
-    checks.equal("unpinned: one line", said.count("\n"), 1)
+    assert said.count("\n") == 1, "unpinned: one line"
     code, said = Trainer(place, daemon, "driverless", FAKE_CUDA_INIT=34).end()
-    checks.ok("a stub for a driver: goes on", code == 0, said)
-    checks.has("a stub for a driver: says so", said, "cuInit", "CUDA_ERROR_STUB_LIBRARY", "34")
-    if os.path.exists("/proc/driver/nvidia"):
-        checks.skip("no driver", "there is one here")
-    else:
-        code, said = Trainer(place, daemon, "driverless", library=None).end()
-        checks.ok("no driver: goes on", code == 0, said)
-        checks.has("no driver: says so", said, "no NVIDIA driver", "libcuda.so.1")
+    assert code == 0, ("a stub for a driver: goes on", said)
+    assert has(said, "cuInit", "CUDA_ERROR_STUB_LIBRARY", "34"), "a stub for a driver: says so"
 
 
-def rules(checks, place, daemon):
+def test_rules(shared, daemon):
+    place = shared
     for scenario, environment in (("contexts", {"FAKE_CUDA_DEVICES": 2}), ("refusals", {})):
         code, said = Trainer(place, daemon, scenario, **environment).end()
-        checks.ok(scenario, code == 0, (code, said))
+        assert code == 0, (scenario, (code, said))
 
 
-def turns(checks, place, daemon):
+def test_turns(shared, daemon):
     """Trainers of a node register one after the other: the directory of the socket is their lock."""
+    place = shared
     directory = os.open(os.path.dirname(daemon.socket), os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
     trainer = Trainer(place, daemon, "turn")
-    checks.ok("turns: wants to register", trainer.says("pinning"), trainer.said())
+    assert trainer.says("pinning"), ("turns: wants to register", trainer.said())
     time.sleep(0.2)
     waits = "pinned" not in trainer.said() and trainer.process.poll() is None
-    checks.ok("turns: waits while another one does", waits, trainer.said())
+    assert waits, ("turns: waits while another one does", trainer.said())
     fcntl.flock(directory, fcntl.LOCK_UN)
     code, said = trainer.end()
-    checks.ok("turns: then it does", code == 0 and "pinned" in said, (code, said))
+    assert code == 0 and "pinned" in said, ("turns: then it does", (code, said))
     fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is free again, or this raises
     os.close(directory)
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        place.shard("web/a.bin", 90_000)
-        place.shard("web/b.bin", 90_000)
-        config = place.config(
-            streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": datasets("web")}}
-        )
-        daemon = Daemon(place, config)
-        rows = rows_at(config, "train", 0, 50 * MICRO)
-        stuck = Trainer(
-            place, daemon, "stuck"
-        )  # takes the ten seconds after which memory is given up
-        copies(checks, place, daemon, rows)
-        control(checks, place, daemon, rows)
-        elsewhere(checks, place, daemon, rows)
-        without(checks, place, daemon, rows)
-        rules(checks, place, daemon)
-        turns(checks, place, daemon)
-        arrives(checks, "stuck", stuck, rows[:MICRO])
-        lost_daemon(checks, place, daemon, rows)
-    checks.exit()
+@pytest.fixture(scope="module")
+def daemon(shared):
+    shared.shard("web/a.bin", 90_000)
+    shared.shard("web/b.bin", 90_000)
+    streams = {"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": datasets("web")}}
+    return Daemon(shared, shared.config(streams=streams))
 
 
-if __name__ == "__main__":
-    main()
+@pytest.fixture(scope="module")
+def rows(daemon):
+    return rows_at(daemon.config, "train", 0, 50 * MICRO)
+
+
+@pytest.fixture(scope="module")
+def stuck(shared, daemon):
+    """A trainer that takes the ten seconds after which memory is given up: others run meanwhile."""
+    return Trainer(shared, daemon, "stuck")
+
+
+def test_without_a_driver(shared, daemon):
+    if os.path.exists("/proc/driver/nvidia"):
+        pytest.skip("there is a driver here")
+    code, said = Trainer(shared, daemon, "driverless", library=None).end()
+    assert code == 0, ("no driver: goes on", said)
+    assert has(said, "no NVIDIA driver", "libcuda.so.1"), "no driver: says so"
+
+
+def test_memory_is_given_up_after_ten_seconds(stuck, rows):
+    arrives("stuck", stuck, rows[:MICRO])

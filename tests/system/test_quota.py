@@ -1,14 +1,13 @@
-#!/usr/bin/env python3
 """What one user cannot take from the others: connections, ring memory, runs and files in state_dir."""
 
 import os
 import resource
 import time
 
-from harness import (
-    Checks,
+import pytest
+
+from lib import (
     Daemon,
-    Place,
     Refused,
     Witness,
     client_of,
@@ -18,6 +17,9 @@ from harness import (
     wait_for,
     with_parent,
 )
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+
 
 GREEDY, POLITE = 1001, 1002
 MOST = 2000  # connections or sessions that a test asks for; never so many are given
@@ -54,33 +56,32 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
 
 
-def connections(checks, place):
+def test_connections(place):
     config = config_of(place, "connections", [GREEDY, POLITE])
     daemon = Daemon(place, config, preexec_fn=few_descriptors)
     greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
-    checks.ok("one user gets most connections", 40 <= len(greedy) < 60, len(greedy))
-    checks.ok(
+    assert 40 <= len(greedy) < 60, ("one user gets most connections", len(greedy))
+    assert packet.get("passing") == 1 and "other users" in packet["text"], (
         "  and is refused for now then",
-        packet.get("passing") == 1 and "other users" in packet["text"],
         packet,
     )
     polite = [client_of(daemon, POLITE) for _ in range(8)]
     witness = Witness(daemon, rows_at(config, "train", 0, 100), run="root")
-    checks.ok("  root gets one", witness.step(20))
+    assert witness.step(20), "  root gets one"
     polite[0].attach(run="polite")
-    checks.ok("  another user's 8 connections are there, and fed", polite[0].next() is not None)
-    checks.equal("  an operator gets one, too", len(status(daemon.socket)[0]), 2)
+    assert polite[0].next() is not None, "  another user's 8 connections are there, and fed"
+    assert len(status(daemon.socket)[0]) == 2, "  an operator gets one, too"
     close(greedy[:4])
     again = wait_for(lambda: attempt(lambda: client_of(daemon, GREEDY)))
-    checks.ok("  who closes some gets others", again)
+    assert again, "  who closes some gets others"
     close([*greedy[4:], *polite, again])
     witness.close()
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "  exit 0"
     daemon = Daemon(place, config_of(place, "alone", [GREEDY]), preexec_fn=few_descriptors)
     alone, _ = as_many(lambda _: client_of(daemon, GREEDY))
-    checks.ok("a user alone gets all but an operator's", len(alone) > len(greedy) + 6, len(alone))
+    assert len(alone) > len(greedy) + 6, ("a user alone gets all but an operator's", len(alone))
     close(alone)
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "  exit 0"
 
 
 def attempt(call):
@@ -90,7 +91,7 @@ def attempt(call):
         return None
 
 
-def memory(checks, place):
+def test_memory(place):
     config = config_of(place, "memory", [GREEDY, POLITE], memory=64 << 20)
     daemon = Daemon(place, config)
     ring = {"micro": 2048, "slots": 8}  # about 3 MiB
@@ -98,10 +99,9 @@ def memory(checks, place):
     greedy, packet = as_many(
         lambda n: client_of(daemon, GREEDY).attach(run="greedy", peer=n, **ring)
     )
-    checks.ok("one user gets most of memory:", 16 <= len(greedy) <= 23, len(greedy))
-    checks.ok(
+    assert 16 <= len(greedy) <= 23, ("one user gets most of memory:", len(greedy))
+    assert packet.get("passing") == 1 and "other users" in packet["text"], (
         "  and is refused for now then",
-        packet.get("passing") == 1 and "other users" in packet["text"],
         packet,
     )
     seeking = lambda c, peer: attempt(  # noqa: E731
@@ -109,38 +109,35 @@ def memory(checks, place):
             run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring
         )
     )
-    checks.ok("  also for a large ring in place of a small one", not seeking(tiny, MOST))
+    assert not seeking(tiny, MOST), "  also for a large ring in place of a small one"
     again = seeking(greedy[0], 0)
-    checks.ok("  but not for one of the same size, as a seek takes it", again)
+    assert again, "  but not for one of the same size, as a seek takes it"
     close([tiny, *([again] if again else [])])
     polite = attempt(lambda: client_of(daemon, POLITE).attach(run="polite", **ring))
-    checks.ok("  another user's share is there, and fed", polite and polite.next() is not None)
+    assert polite and polite.next() is not None, "  another user's share is there, and fed"
     packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[
         1
     ]
-    checks.ok(
+    assert packet and not packet.get("passing"), (
         "a ring larger than its user may ever have is refused for good",
-        packet and not packet.get("passing"),
         packet,
     )
     close([*greedy, polite] if polite else greedy)
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "  exit 0"
 
 
-def files(checks, place):
+def test_files(place):
     config = config_of(place, "files", [GREEDY, POLITE])
     daemon = Daemon(place, config)
     began = time.monotonic()
     runs, packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run=f"run{n}"))
     took = time.monotonic() - began
-    checks.ok(
+    assert 64 <= len(runs) <= 65 + took / 2, (
         "one user begins 64 runs, and then one every 2 s",
-        64 <= len(runs) <= 65 + took / 2,
         (len(runs), took),
     )
-    checks.ok(
+    assert packet.get("passing") == 1 and "too many runs" in packet["text"], (
         "  and is refused for now then",
-        packet.get("passing") == 1 and "too many runs" in packet["text"],
         packet,
     )
     more = client_of(daemon, GREEDY).attach(run="run0", peer=1)
@@ -149,32 +146,17 @@ def files(checks, place):
     saves, packet = as_many(lambda n: more.ask(op="checkpoint", tag=f"tag{n}", cursor=cursor))
     took = time.monotonic() - began
     limit = 256 - len(runs) + 10 * (took + 1)
-    checks.ok(
+    assert 256 - len(runs) - 1 <= len(saves) <= limit, (
         "one user writes 256 files, and then 10 a second",
-        256 - len(runs) - 1 <= len(saves) <= limit,
         (len(saves), limit),
     )
-    checks.ok("  is refused then, and why", "too many files" in packet.get("text", ""), packet)
-    checks.ok("  its session goes on", more.next() is not None)
+    assert "too many files" in packet.get("text", ""), ("  is refused then, and why", packet)
+    assert more.next() is not None, "  its session goes on"
     saved = polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"])
-    checks.ok("another user saves meanwhile", os.path.exists(saved["path"]))
+    assert os.path.exists(saved["path"]), "another user saves meanwhile"
     same = all(
         polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"]) for _ in range(300)
     )
-    checks.ok("  saving again what is there is no file", same)
+    assert same, "  saving again what is there is no file"
     close([*runs, more, polite])
-    checks.equal("  exit 0", daemon.stop(), 0)
-
-
-def main():
-    checks = Checks()
-    if os.geteuid() != 0:
-        print("skipped: needs root to become several users")
-        raise SystemExit(77)
-    with Place() as place:
-        for part in (connections, memory, files):
-            part(checks, place)
-    checks.exit()
-
-
-main()
+    assert daemon.stop() == 0, "  exit 0"

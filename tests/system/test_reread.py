@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """One bit flips on its way from the disk. A compressed shard is read again once, from the disk and not from the page cache; the
 stream goes on exactly, and the log names shard and bytes. If the bit is wrong on the disk, the stream stops and names them.
 
@@ -15,11 +14,11 @@ import subprocess
 import urllib.request
 
 import numpy
+import pytest
 import pyzstd
 
-from harness import TOKCTL, Checks, Daemon, Place, run
-
-from lib.shard_writers import mds, raw, seekable  # noqa: E402
+from lib import TOKCTL, Daemon, run
+from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
 WINDOW = SEQ_LEN + 1
@@ -221,7 +220,7 @@ def total(port):
     return int(found[1]) if found else None
 
 
-def served(place, checks, label, name, flip, permanent, want):
+def served(place, label, name, flip, permanent, want):
     write, shard, byte, late, words = CASES[name]
     path = place.file(name, shard)
     streams = {
@@ -246,9 +245,8 @@ def served(place, checks, label, name, flip, permanent, want):
     )
     seen = (flip.get("injected"), flip.get("dropped"))
     if permanent:
-        checks.ok(
+        assert seen[0] >= 2 and seen[1] >= 1, (
             f"{label}: the bit was wrong in both readings, the cache dropped between",
-            seen[0] >= 2 and seen[1] >= 1,
             seen,
         )
         good = (
@@ -258,61 +256,53 @@ def served(place, checks, label, name, flip, permanent, want):
             and "stops here, nothing was skipped" in err
             and not told
         )
-        checks.ok(
-            f"{label}: the stream stops, nothing wrong was served", good, (code, len(out), err, log)
+        assert good, (
+            f"{label}: the stream stops, nothing wrong was served",
+            (code, len(out), err, log),
         )
         at = re.search(r"bytes (\d+) to (\d+)", err)
         if late:
-            checks.ok(
+            assert at and int(at[1]) <= byte(path) < int(at[2]), (
                 f"{label}: the frame's bytes are named",
-                at and int(at[1]) <= byte(path) < int(at[2]),
                 err,
             )
     else:
-        checks.ok(
+        assert seen[0] >= 1 and seen[1] == 1, (
             f"{label}: the bit was flipped, and the cache dropped once",
-            seen[0] >= 1 and seen[1] == 1,
             seen,
         )
-        checks.ok(
+        assert code == 0 and out == want, (
             f"{label}: every row comes, exactly",
-            code == 0 and out == want,
             (code, len(out), len(want), err, log),
         )
         at = [int(n) for n in told[0]] if told else [0, 0]
-        checks.ok(
+        assert len(told) == 1 and at[0] <= byte(path) < at[1], (
             f"{label}: the log names shard and bytes, once",
-            len(told) == 1 and at[0] <= byte(path) < at[1],
             log,
         )
-    checks.equal(f"{label}: the metrics count it", total(port), 0 if permanent else 1)
-    checks.equal(f"{label}: the daemon ends with 0", daemon.stop(), 0)
+    assert total(port) == (0 if permanent else 1), f"{label}: the metrics count it"
+    assert daemon.stop() == 0, f"{label}: the daemon ends with 0"
 
 
-def main():
-    checks = Checks()
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    with Place() as place:
-        if not compiler:
-            checks.skip("a bit flips", "no C compiler")
-            checks.exit()
-        tokens = write_all(place)
-        windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
-        rows = {
-            "a small one of MDS": SMALL_ROWS,
-            "a plain one of MDS": SMALL_ROWS,
-            "a hash of MDS": MDS_ROWS,
-        }
-        for name in CASES:
-            want = (
-                numpy.resize(tokens, rows[name] * WINDOW).tobytes()
-                if name in rows
-                else b"".join(w.tobytes() for w in windows)
-            )
-            for permanent in (False, True):
-                label = f"{name}, {'on the disk' if permanent else 'once'}"
-                served(place, checks, label, name, Flip(place, label, compiler), permanent, want)
-    checks.exit()
+@pytest.fixture(scope="module")
+def tokens(shared):
+    return write_all(shared)
 
 
-main()
+@pytest.fixture(scope="module")
+def compiler():
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    return found or pytest.skip("no C compiler")
+
+
+@pytest.mark.parametrize("permanent", [False, True], ids=["once", "on the disk"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_bit_flips(shared, tokens, compiler, name, permanent):
+    rows = {"a small one of MDS": SMALL_ROWS, "a plain one of MDS": SMALL_ROWS}.get(name)
+    rows = MDS_ROWS if name == "a hash of MDS" else rows
+    windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
+    want = b"".join(w.tobytes() for w in windows)
+    if rows:
+        want = numpy.resize(tokens, rows * WINDOW).tobytes()
+    label = f"{name}, {'on the disk' if permanent else 'once'}"
+    served(shared, label, name, Flip(shared, label, compiler), permanent, want)

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 """What a client can do to the memory of its own ring, policies and holes, does no harm to the daemon or to a neighbour."""
 
 import ctypes
 import errno
 import os
 
-from harness import Checks, Client, Daemon, Place, datasets, wait_for
+from lib import Client, Daemon, datasets, wait_for
 
 MPOL_BIND, MPOL_MF_MOVE, MPOL_MF_MOVE_ALL = 2, 2, 4
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE = 1, 2
@@ -47,71 +46,49 @@ def policies(daemon):
         return [line.split()[1] for line in maps if "/memfd:tokend-" in line]
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        place.shard("a.bin", 400_000)
-        stream = {"seed": 1, "seq_len": 1023, "datasets": datasets("a.bin")}
-        daemon = Daemon(place, place.config(streams={"train": stream}))
-        neighbour = Client(daemon.socket).attach(micro=4)
-        reference = Client(daemon.socket).attach(micro=4, slots=8)
-        before = daemon.memory_kib("RssShmem")
-        hostile = Client(daemon.socket).attach(micro=4, slots=8)
-        grown = daemon.memory_kib("RssShmem") - before
-        meta_fd, data_fd = hostile.fds
-        meta_bytes, data_bytes = hostile.feed["meta_bytes"], hostile.feed["data_bytes"]
-        meta, data = (
-            mapping(meta_fd, meta_bytes, PROT_READ),
-            mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE),
-        )
+def test_a_client_cannot_free_or_move_memory(place):
+    place.shard("a.bin", 400_000)
+    stream = {"seed": 1, "seq_len": 1023, "datasets": datasets("a.bin")}
+    daemon = Daemon(place, place.config(streams={"train": stream}))
+    neighbour = Client(daemon.socket).attach(micro=4)
+    reference = Client(daemon.socket).attach(micro=4, slots=8)
+    before = daemon.memory_kib("RssShmem")
+    hostile = Client(daemon.socket).attach(micro=4, slots=8)
+    grown = daemon.memory_kib("RssShmem") - before
+    meta_fd, data_fd = hostile.fds
+    meta_bytes, data_bytes = hostile.feed["meta_bytes"], hostile.feed["data_bytes"]
+    meta, data = (
+        mapping(meta_fd, meta_bytes, PROT_READ),
+        mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE),
+    )
 
-        bound = mbind(meta, meta_bytes), mbind(data, data_bytes)
-        if bound == (errno.ENOSYS,) * 2 or bound == (errno.EPERM,) * 2:
-            checks.skip("mbind", "this kernel or sandbox has none")
-        else:
-            checks.equal("a client binds both segments to a node", bound, (0, 0))
-            checks.equal(
-                "  which is the policy of the daemon's faults, too",
-                policies(daemon).count("bind:0"),
-                2,
-            )
-            checks.equal(
-                "  moving pages that others map is not refused, and moves none",
-                mbind(data, data_bytes, MPOL_MF_MOVE),
-                0,
-            )
-        hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
-        punch = lambda fd, size: call(
-            libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size)
-        )  # noqa: E731
-        checks.equal(
-            "it cannot free pages of the meta segment", punch(meta_fd, meta_bytes), errno.EPERM
+    bound = mbind(meta, meta_bytes), mbind(data, data_bytes)
+    if bound not in ((errno.ENOSYS,) * 2, (errno.EPERM,) * 2):  # this kernel or sandbox has none
+        assert bound == (0, 0), "a client binds both segments to a node"
+        assert policies(daemon).count("bind:0") == 2, (
+            "  which is the policy of the daemon's faults, too"
         )
-        slots = hostile.control_at // 4096 * 4096
-        rounds = whole = 0
-        for n in range(80):
-            if n < 64 and n % 8 == 7:
-                rounds += call(libc.madvise, data, ctypes.c_size_t(slots), MADV_REMOVE) == 0
-            got, want = hostile.next(), reference.next()
-            whole += n >= 72 and (got == want).all()
-            neighbour.next()
-        checks.equal("what is published after that is whole", whole, 8)
-        checks.equal("it freed its slots again and again", rounds, 8)
-        checks.ok(
-            "the daemon and the neighbour live", daemon.alive() and neighbour.next() is not None
+        assert mbind(data, data_bytes, MPOL_MF_MOVE) == 0, (
+            "  moving pages that others map is not refused, and moves none"
         )
-        checks.ok(
-            "the daemon has no more memory for it than it counted",
-            daemon.memory_kib("RssShmem") - before <= grown + 64, (daemon.memory_kib("RssShmem"), before, grown),
-        )  # fmt: skip
-        libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # its control words, too
-        hostile.close()
-        checks.ok("its ring is gone with it", wait_for(lambda: daemon.rings() == 2))
-        for _ in range(16):
-            neighbour.next()
-        checks.equal("the daemon ends with 0", daemon.stop(), 0)
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+    hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
+    punch = lambda fd, size: call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))  # noqa: E731
+    assert punch(meta_fd, meta_bytes) == errno.EPERM, "it cannot free pages of the meta segment"
+    slots = hostile.control_at // 4096 * 4096
+    rounds = whole = 0
+    for n in range(80):
+        if n < 64 and n % 8 == 7:
+            rounds += call(libc.madvise, data, ctypes.c_size_t(slots), MADV_REMOVE) == 0
+        got, want = hostile.next(), reference.next()
+        whole += n >= 72 and (got == want).all()
+        neighbour.next()
+    assert whole == 8, "what is published after that is whole"
+    assert rounds == 8, "it freed its slots again and again"
+    assert daemon.alive() and neighbour.next() is not None, "the daemon and the neighbour live"
+    assert (daemon.memory_kib("RssShmem") - before <= grown + 64), ("the daemon has no more memory for it than it counted", (daemon.memory_kib("RssShmem"), before, grown))  # fmt: skip
+    libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # its control words, too
+    hostile.close()
+    assert wait_for(lambda: daemon.rings() == 2), "its ring is gone with it"
+    for _ in range(16):
+        neighbour.next()
+    assert daemon.stop() == 0, "the daemon ends with 0"

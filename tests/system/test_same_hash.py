@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Input that no honest peer sends and that ended in an assertion: a dataset whose name has the hash of another one's, and a
 ring of tokens that are neither u16 nor u32.
 """
@@ -13,7 +12,7 @@ import threading
 
 import msgpack
 
-from harness import PAGE, Checks, Client, Daemon, Place, Refused, Witness, rows_at, with_parent
+from lib import PAGE, Client, Daemon, Refused, Witness, has, rows_at, with_parent
 
 NAME, SAME_HASH = "web", "dsauekTVgbaD3bYisrOl"  # both have the 64-bit FNV-1a hash 5ea0e11948721ef1
 SEQ_LEN = 64
@@ -54,8 +53,8 @@ def refused(ask):
     return {"code": "taken"}
 
 
-def check_names(checks, place):
-    checks.equal("the two names have one hash", fnv1a(SAME_HASH), fnv1a(NAME))
+def test_names(place):
+    assert fnv1a(SAME_HASH) == fnv1a(NAME), "the two names have one hash"
     place.shard("web/a.bin", 40_000)
     cursor = foreign_cursor(place)
     daemon = Daemon(place, place.config(streams=streams(NAME)))
@@ -72,19 +71,15 @@ def check_names(checks, place):
         "save it": refused(lambda: witness.client.ask(op="checkpoint", tag="step", cursor=cursor)),
     }
     for what, packet in told.items():
-        checks.has(
-            f"{what}: refused by name",
-            f"{packet.get('field')}: {packet.get('text')}",
-            SAME_HASH,
-            "no longer has it",
+        assert has(f"{packet.get('field')}: {packet.get('text')}", SAME_HASH, "no longer has it"), (
+            f"{what}: refused by name"
         )
-    checks.ok(
+    assert daemon.alive() and witness.step(10), (
         "the daemon lives, and its other session reads on",
-        daemon.alive() and witness.step(10),
         daemon.log(),
     )
     witness.close()
-    checks.equal("the daemon ends as it should", daemon.stop(), 0)
+    assert daemon.stop() == 0, "the daemon ends as it should"
 
 
 # ---- a ring that no tokend makes ----
@@ -157,7 +152,8 @@ except tokend.Error as e:
 """
 
 
-def check_ring(checks, place):
+def test_ring(place):
+    place.shard("web/a.bin", 40_000)
     daemon = Daemon(place, place.config(streams=streams(NAME)))
     client = Client(daemon.socket).attach(slots=4, micro=1)
     cursor = client.feed["cursor"]
@@ -180,19 +176,7 @@ def check_ring(checks, place):
             preexec_fn=with_parent,
         )
         listener.shutdown(socket.SHUT_RDWR)
-    checks.ok(
+    assert done.returncode == 0 and "another shape" in done.stdout, (
         "a ring of 8-byte tokens is refused by the client",
-        done.returncode == 0 and "another shape" in done.stdout,
         done,
     )
-
-
-def main():
-    checks = Checks()
-    with Place() as place:
-        check_names(checks, place)
-        check_ring(checks, place)
-    checks.exit()
-
-
-main()

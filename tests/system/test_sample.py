@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Shards that are not what the config says: another width, tokens beyond vocab, a format that is lost. They are refused when
 the dataset is opened, or when they are first read; and shards that only look odd are not."""
 
@@ -8,7 +7,7 @@ import struct
 import numpy
 import zstandard
 
-from harness import TOKCTL, TOKEND, Checks, Client, Daemon, Place, Refused, run
+from lib import TOKCTL, TOKEND, Client, Daemon, Refused, run
 
 SEQ_LEN = 64
 rng = numpy.random.default_rng(5)
@@ -40,7 +39,7 @@ def check(config):
     return code, out.decode(), err
 
 
-def refused(checks, place, name, shards, *words, **about):
+def refused(place, name, shards, *words, **about):
     """One line that names the config's line and the shard, and says what to do."""
     config = dataset(place, name, shards, **about)
     code, _, err = check(config)
@@ -49,15 +48,14 @@ def refused(checks, place, name, shards, *words, **about):
         and err.count("\n") == 1
         and re.match(rf"tokend: {re.escape(config)}:\d+: streams\.train\.datasets\[0\]\.", err)
     )
-    checks.ok(f"{name}: refused", good and all(w in err for w in words), (code, err, words))
+    assert good and all(w in err for w in words), (f"{name}: refused", (code, err, words))
 
 
-def taken(checks, place, name, shards, *words, **about):
+def taken(place, name, shards, *words, **about):
     code, out, err = check(dataset(place, name, shards, **about))
     looks = "looks like" in out
-    checks.ok(
+    assert code == 0 and err == "" and looks == bool(words) and all(w in out for w in words), (
         f"{name}: taken",
-        code == 0 and err == "" and looks == bool(words) and all(w in out for w in words),
         (code, out, err),
     )
 
@@ -65,45 +63,34 @@ def taken(checks, place, name, shards, *words, **about):
 # ---- the type of flat shards ----
 
 
-def widths(checks, place):
+def test_widths(place):
     u32 = ".dtype: ", "a.bin looks like u32 (every second u16 is 0); set dtype: u32"
-    refused(checks, place, "u32", {"a.bin": ids(100_000).astype("<u4")}, *u32)
-    refused(checks, place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
-    refused(checks, place, "u32, the tenth of twenty",
+    refused(place, "u32", {"a.bin": ids(100_000).astype("<u4")}, *u32)
+    refused(place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
+    refused(place, "u32, the tenth of twenty",
             {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2") for i in range(20)}, *u32)  # fmt: skip
     refused(
-        checks,
         place,
         "u32, mostly padding",
         {"a.bin": numpy.where(ids(100_000) % 100 == 0, ids(100_000), 0).astype("<u4")},
         *u32,
     )
-    refused(checks, place, "u32 of bytes", {"a.bin": ids(100_000, 256).astype("<u4")}, *u32)
+    refused(place, "u32 of bytes", {"a.bin": ids(100_000, 256).astype("<u4")}, *u32)
     refused(
-        checks,
         place,
         "ids from 65,536 on",
         {"a.bin": ids(100_000, 262_144).astype("<u4")},
         "looks like u32",
         "dtype: u32",
     )
+    refused(place, "int64", {"a.bin": ids(100_000).astype("<i8")}, "a.bin looks like int64", ".npy")
     refused(
-        checks,
-        place,
-        "int64",
-        {"a.bin": ids(100_000).astype("<i8")},
-        "a.bin looks like int64",
-        ".npy",
-    )
-    refused(
-        checks,
         place,
         "int64, ids from 65,536 on",
         {"a.bin": ids(100_000, 200_000).astype("<i8")},
         "a.bin looks like int64",
     )
     refused(
-        checks,
         place,
         "u32, compressed",
         {"a.bin.zst": zstandard.compress(ids(100_000).astype("<u4").tobytes())},
@@ -111,24 +98,17 @@ def widths(checks, place):
     )
     warned = "shard a.bin", "looks like u32 (every second u16 is 0)"
     taken(
-        checks,
-        place,
-        "u32, dtype: u16 said",
-        {"a.bin": ids(100_000).astype("<u4")},
-        *warned,
-        dtype="u16",
+        place, "u32, dtype: u16 said", {"a.bin": ids(100_000).astype("<u4")}, *warned, dtype="u16"
     )
     taken(
-        checks,
         place,
         "int64, dtype: u32 said",
         {"a.bin": ids(100_000).astype("<i8")},
         "looks like int64",
         dtype="u32",
     )
-    taken(checks, place, "u32, dtype: u32 said", {"a.bin": ids(100_000).astype("<u4")}, dtype="u32")
+    taken(place, "u32, dtype: u32 said", {"a.bin": ids(100_000).astype("<u4")}, dtype="u32")
     taken(
-        checks,
         place,
         "ids from 65,536 on, dtype: u32 said",
         {"a.bin": ids(100_000, 200_000).astype("<u4")},
@@ -136,7 +116,7 @@ def widths(checks, place):
     )
 
 
-def odd_but_sound(checks, place):
+def test_odd_but_sound(place):
     sparse = numpy.where(rng.random(100_000) < 0.001, ids(100_000), 0).astype("<u2")
     padded = numpy.concatenate([numpy.zeros(99_000, "<u2"), ids(1000).astype("<u2")])
     runs = ids(100_000).astype("<u2").reshape(-1, 100)
@@ -156,7 +136,7 @@ def odd_but_sound(checks, place):
         "counting": numpy.arange(60_000, dtype="<u2"),
     }
     for name, shard in shards.items():
-        taken(checks, place, name, {"a.bin": shard, "b.bin": ids(1000).astype("<u2")})
+        taken(place, name, {"a.bin": shard, "b.bin": ids(1000).astype("<u2")})
 
 
 # ---- many shards: the others when they are first read ----
@@ -187,39 +167,35 @@ def stops(place, config):
     return n, text
 
 
-def many(checks, place):
+def test_many(place):
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
-    taken(checks, place, "200 shards", shards)
+    taken(place, "200 shards", shards)
     config = place.file("200 shards", "tokend.yaml")
     n, text = stops(place, config)
-    checks.ok("  served one after the other", n == 400 and text == "", (n, text))
+    assert n == 400 and text == "", ("  served one after the other", (n, text))
     shards["100.bin"] = ids(SEQ_LEN + 1).astype("<u4")
-    taken(checks, place, "200 shards, one that is not sampled is u32", shards)
+    taken(place, "200 shards, one that is not sampled is u32", shards)
     n, text = stops(place, place.file("200 shards, one that is not sampled is u32", "tokend.yaml"))
     told = "shard 100.bin at token 0: looks like u32" in text
-    checks.ok(
+    assert told and 190 <= n <= 200, (
         "  its stream stops when it is opened, before any of it",
-        told and 190 <= n <= 200,
         (n, text),
     )
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
     shards["199.bin"] = ids(SEQ_LEN + 1).astype("<u4")
-    refused(checks, place, "the last of 200", shards, "199.bin looks like u32")
+    refused(place, "the last of 200", shards, "199.bin looks like u32")
     large = {f"{i:03}.bin": ids(200_000).astype("<u2") for i in range(150)}
     n = read_bytes(place, dataset(place, "large", large))
-    checks.ok(
-        "150 shards of 400 KB: 64 KiB of each of 64 are read", 64 * 60_000 < n < 64 * 80_000, n
-    )
+    assert 64 * 60_000 < n < 64 * 80_000, ("150 shards of 400 KB: 64 KiB of each of 64 are read", n)
 
 
 # ---- tokens ----
 
 
-def tokens(checks, place):
+def test_tokens(place):
     many_ids = ids(100_000, 16_000).astype("<u2")
     many_ids[50_000] = 15_999
     refused(
-        checks,
         place,
         "vocab: 1000",
         {"a.bin": many_ids},
@@ -227,18 +203,16 @@ def tokens(checks, place):
         "must be below the stream's vocab, 1000",
         vocab=1000,
     )
-    taken(checks, place, "vocab: 16000", {"a.bin": many_ids}, vocab=16_000)
+    taken(place, "vocab: 16000", {"a.bin": many_ids}, vocab=16_000)
     one = numpy.zeros(30_000, "<u2")
     one[29_999] = 1000
-    refused(
-        checks, place, "the last token", {"a.bin": one}, "a.bin: token 29999 is 1000;", vocab=1000
-    )
+    refused(place, "the last token", {"a.bin": one}, "a.bin: token 29999 is 1000;", vocab=1000)
     negative = numpy.zeros(20_000, "<i4")
     negative[7] = -100
     numpy.save(place.file("negative", "data", "a.npy"), negative)
     with open(place.file("negative", "data", "a.npy"), "rb") as f:
         npy = f.read()
-    refused(checks, place, "negative", {"a.npy": npy}, "a.npy: token 7 is -100; must be 0 ")
+    refused(place, "negative", {"a.npy": npy}, "a.npy: token 7 is -100; must be 0 ")
 
 
 # ---- formats that are lost ----
@@ -251,18 +225,14 @@ def megatron(tokens):
         f"<{n}q", *range(0, 100 * n * width, 100 * width)) + struct.pack(f"<{n + 1}q", *range(n + 1))  # fmt: skip
 
 
-def lost(checks, place):
+def test_lost(place):
     for gone in range(3):
         shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
         indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
-        refused(checks, place, f"{gone}.idx is lost", shards | indexes, f"{gone}.bin: its format is not known", "is megatron",
+        refused(place, f"{gone}.idx is lost", shards | indexes, f"{gone}.bin: its format is not known", "is megatron",
                 "index is lost", "format: flat")  # fmt: skip
     refused(
-        checks,
-        place,
-        "the only .idx is lost",
-        {"0.bin": ids(10_000).astype("<i4")},
-        "0.bin looks like u32",
+        place, "the only .idx is lost", {"0.bin": ids(10_000).astype("<i4")}, "0.bin looks like u32"
     )
     shards = {}
     for i in range(3):
@@ -270,43 +240,28 @@ def lost(checks, place):
         shards[f"{i}.npy"] = open(place.file("npy", f"{i}.npy"), "rb").read()
     for i in range(3):
         damaged = bytes(128) + shards[f"{i}.npy"][128:]
-        refused(checks, place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged}, f"{i}.npy: its format is not known", "is npy",
+        refused(place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged}, f"{i}.npy: its format is not known", "is npy",
                 "header is damaged")  # fmt: skip
     numpy.save(place.file("npy", "i4.npy"), ids(10_000).astype("<i4"))
     damaged = bytes(128) + open(place.file("npy", "i4.npy"), "rb").read()[128:]
-    refused(checks, place, "the only header is damaged", {"a.npy": damaged}, "a.npy looks like u32")
+    refused(place, "the only header is damaged", {"a.npy": damaged}, "a.npy looks like u32")
 
 
-def inspected(checks, place):
+def test_inspected(place):
+    dataset(place, "u32", {"a.bin": ids(100_000).astype("<u4")})
+    dataset(place, "random", {"a.bin": ids(100_000).astype("<u2")})
+    shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
+    indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in (0, 2)}
+    dataset(place, "1.idx is lost", shards | indexes)
     path = place.file("u32", "data", "a.bin")
     code, out, err = run(TOKCTL, "inspect", path)
-    checks.ok("tokctl inspect calls it a problem", code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode(),
-              (code, out, err))  # fmt: skip
+    assert (code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode()), ("tokctl inspect calls it a problem", (code, out, err))  # fmt: skip
     code, out, err = run(TOKCTL, "inspect", "--input-dtype", "u16", path)
-    checks.ok(
+    assert code == 0 and "looks like u32" in out.decode(), (
         "  a note where the type is said",
-        code == 0 and "looks like u32" in out.decode(),
         (code, out, err),
     )
     code, out, err = run(TOKCTL, "inspect", place.file("random", "data"))
-    checks.ok(
-        "  nothing of a sound one", code == 0 and "looks" not in out.decode(), (code, out, err)
-    )
+    assert code == 0 and "looks" not in out.decode(), ("  nothing of a sound one", (code, out, err))
     code, out, err = run(TOKCTL, "inspect", place.file("1.idx is lost", "data"))
-    checks.ok("  and a lost index", code == 1 and b"its index is lost" in out, (code, out, err))
-
-
-def main():
-    checks = Checks()
-    with Place() as place:
-        widths(checks, place)
-        odd_but_sound(checks, place)
-        many(checks, place)
-        tokens(checks, place)
-        lost(checks, place)
-        inspected(checks, place)
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+    assert code == 1 and b"its index is lost" in out, ("  and a lost index", (code, out, err))

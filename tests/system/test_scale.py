@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """100 T tokens: 10,000 sparse shards of 10 G tokens. Where in it one asks costs nothing, and takes no memory.
 
 Figures are the best of ROUNDS, the places taken in turn: what a busy machine adds to one it adds to all, and the best of many is
@@ -8,9 +7,10 @@ what it adds nothing to. bench/run.py measures the same with a closer eye.
 import json
 import os
 import resource
-import time
 
-from harness import BIN, TOKCTL, Checks, Daemon, Place, datasets, run
+import pytest
+
+from lib import BIN, TOKCTL, Daemon, datasets, run
 
 SHARDS, TOKENS, SEQ = 10_000, 10_000_000_000, 4096
 WINDOW = SEQ + 1
@@ -31,11 +31,11 @@ def best(costs):
     return {name: min(values) for name, values in costs.items()}
 
 
-def alike(c, what, costs, unit):
+def alike(what, costs, unit):
     least = best(costs)
     ratios = {name: round(least[name] / least["0"], 2) for name in least}
     print(f"      {what}: {least['0']:.2f} {unit} at 0; elsewhere × {ratios}")
-    c.ok(f"{what}: the same everywhere", max(ratios.values()) <= RATIO, ratios)
+    assert max(ratios.values()) <= RATIO, (f"{what}: the same everywhere", ratios)
 
 
 def in_turn(measure):
@@ -57,7 +57,7 @@ def cpu_of(*command):
     return [json.loads(line) for line in out.splitlines()], used * 1e3
 
 
-def offline(c, config):
+def offline(config):
     """plan and when, each asked for so much that opening the shards is the smaller part."""
     count = 100_000
 
@@ -72,7 +72,7 @@ def offline(c, config):
         ]
         return ms
 
-    alike(c, f"plan of {count} windows", in_turn(plan), "ms CPU")
+    alike(f"plan of {count} windows", in_turn(plan), "ms CPU")
 
     asked = {}
     for name, position in PLACES.items():
@@ -80,12 +80,10 @@ def offline(c, config):
             TOKCTL, "plan", "-c", config, "train", "--from", position, "--count", 1, "--json"
         )[0][0]
         at = asked[position]
-        c.ok(
-            f"position {name} is a window",
-            at["shard"] == f"{int(at['shard'][:5]):05}.bin" and at["offset"] <= TOKENS - WINDOW,
-            at,
-        )
-        c.equal(f"position {name} is of its epoch", at["epoch"], position // ALL)
+        assert (
+            at["shard"] == f"{int(at['shard'][:5]):05}.bin" and at["offset"] <= TOKENS - WINDOW
+        ), (f"position {name} is a window", at)
+        assert at["epoch"] == position // ALL, f"position {name} is of its epoch"
 
     def when(position):
         at = asked[position]
@@ -103,10 +101,10 @@ def offline(c, config):
         assert [r["position"] for r in rows] == [position], (rows, at)
         return ms
 
-    alike(c, "when", in_turn(when), "ms CPU")
+    alike("when", in_turn(when), "ms CPU")
 
 
-def online(c, place, config):
+def online(place, config):
     daemon = Daemon(place, config)
 
     def private():
@@ -114,7 +112,7 @@ def online(c, place, config):
         return daemon.memory_kib("RssAnon") + daemon.memory_kib("RssFile")
 
     opened = private()
-    c.ok("memory of 10,000 shards", opened <= 16 * 1024 + SHARDS * 64 / 1024, f"{opened} KiB")
+    assert opened <= 16 * 1024 + SHARDS * 64 / 1024, ("memory of 10,000 shards", f"{opened} KiB")
 
     def first(position):
         code, out, err = run(os.path.join(BIN, "bench-next"), daemon.socket, "train", position, 0)
@@ -124,13 +122,13 @@ def online(c, place, config):
 
     in_turn(first)  # it keeps some shards open: as many as it ever does
     settled = private()
-    alike(c, "attach to first batch", in_turn(first), "ms")
+    alike("attach to first batch", in_turn(first), "ms")
     grown = private() - settled
     sessions = ROUNDS * len(PLACES)
     print(
         f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, {grown:+} KiB after {sessions} more"
     )
-    c.ok("memory stays", grown <= 1024, f"{grown} KiB more after {sessions} sessions")
+    assert grown <= 1024, ("memory stays", f"{grown} KiB more after {sessions} sessions")
     for name, position in PLACES.items():
         code, out, err = run(
             TOKCTL,
@@ -149,26 +147,23 @@ def online(c, place, config):
             "--start",
             position,
         )
-        c.ok(
+        assert code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out), (
             f"batches at {name}",
-            code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out),
             err or len(out),
         )
-    c.equal("it stops", daemon.stop(), 0)
+    assert daemon.stop() == 0, "it stops"
 
 
-def main():
-    c = Checks()
-    with Place() as place:
-        begin = time.monotonic()
-        shards(place)
-        print(f"      {SHARDS} sparse shards made in {time.monotonic() - begin:.1f} s")
-        stream = {"seed": 42, "seq_len": SEQ, "datasets": datasets("web", dtype="u32")}
-        config = place.config(streams={"train": stream})
-        offline(c, config)
-        online(c, place, config)
-    c.exit()
+@pytest.fixture(scope="module")
+def config(shared):
+    shards(shared)
+    stream = {"seed": 42, "seq_len": SEQ, "datasets": datasets("web", dtype="u32")}
+    return shared.config(streams={"train": stream})
 
 
-if __name__ == "__main__":
-    main()
+def test_offline(config):
+    offline(config)
+
+
+def test_online(shared, config):
+    online(shared, config)

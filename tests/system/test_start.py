@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How a daemon starts: without root at places of the user's own, under systemd with a broken config not in a tight loop."""
 
 import json
@@ -10,19 +9,12 @@ import subprocess
 import sys
 import time
 
-from harness import (
-    BIN,
-    REPO,
-    TOKCTL,
-    TOKEND,
-    Checks,
-    Daemon,
-    Place,
-    datasets,
-    run,
-    wait_for,
-    with_parent,
-)
+import pytest
+
+from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, has, run, wait_for, with_parent
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+
 
 NOBODY = 57000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
 
@@ -98,47 +90,43 @@ class Scene:
         return done.returncode, done.stdout, done.stderr
 
 
-def check_own_places(place, checks, name, socket_path, **environment):
+def check_own_places(place, name, socket_path, **environment):
     scene = Scene(place, name, **environment)
     daemon = scene.daemon()
-    checks.ok(f"{name}: it starts", scene.started(daemon), scene.said())
+    assert scene.started(daemon), (f"{name}: it starts", scene.said())
     because = f"socket: {socket_path}, because uid {NOBODY} may not create /run/tokend/tokend.sock"
-    checks.has(
-        f"{name}: it says where",
+    assert has(
         scene.said(),
         because,
         f"state_dir: {scene.home}/.local/state/tokend/",
         f"ready at {socket_path}",
-    )
+    ), f"{name}: it says where"
     if os.path.exists(socket_path):
         status = os.stat(os.path.dirname(socket_path))
-        checks.equal(
-            f"{name}: a directory of its own",
-            (status.st_uid, stat.S_IMODE(status.st_mode)),
-            (NOBODY, 0o700),
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (NOBODY, 0o700), (
+            f"{name}: a directory of its own"
         )
     code, out, err = scene.run(TOKCTL, "status", "--json")
-    checks.ok(
+    assert code == 0 and json.loads(out.splitlines()[-1])["socket"] == socket_path, (
         f"{name}: tokctl finds it",
-        code == 0 and json.loads(out.splitlines()[-1])["socket"] == socket_path,
         out + err,
     )
     code, out, err = scene.run(TOKCTL, "status", "-c", scene.config)
-    checks.equal(f"{name}: tokctl finds it by its config", (code, err), (0, ""))
+    assert (code, err) == (0, ""), f"{name}: tokctl finds it by its config"
     code, out, err = scene.run(sys.executable, "-c", TRAINER)
-    checks.ok(
+    assert code == 0 and out.startswith("[0, 1] " + scene.home), (
         f"{name}: a trainer finds it",
-        code == 0 and out.startswith("[0, 1] " + scene.home),
         out + err,
     )
     code, out, err = scene.run(f"{BIN}/example-trainer", "train")
-    checks.ok(f"{name}: a trainer in C finds it", code == 0, err)
+    assert code == 0, (f"{name}: a trainer in C finds it", err)
     daemon.terminate()
-    checks.equal(f"{name}: it stops", daemon.wait(20), 0)
-    checks.ok(f"{name}: the socket is gone", not os.path.exists(socket_path))
+    assert daemon.wait(20) == 0, f"{name}: it stops"
+    assert not os.path.exists(socket_path), f"{name}: the socket is gone"
 
 
-def check_squatter(place, checks):
+@needs_root
+def test_squatter(place):
     """The directory in /tmp exists already, and belongs to someone else."""
     scene = Scene(place, "squatter")
     directory = f"/tmp/tokend-{NOBODY}"
@@ -146,22 +134,21 @@ def check_squatter(place, checks):
     os.mkdir(directory, 0o777)
     try:
         daemon = scene.daemon()
-        checks.equal("squatter: the daemon does not start", daemon.wait(20), 1)
-        checks.has(
-            "squatter: why",
-            scene.said(),
-            f"socket: {directory} must be a directory of uid {NOBODY} with mode 0700",
-        )
+        assert daemon.wait(20) == 1, "squatter: the daemon does not start"
+        assert has(
+            scene.said(), f"socket: {directory} must be a directory of uid {NOBODY} with mode 0700"
+        ), "squatter: why"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"{directory}/tokend.sock")
             listener.listen()
             _, _, err = scene.run(TOKCTL, "status")
-            checks.ok("squatter: its socket is not looked at", directory not in err, err)
+            assert directory not in err, ("squatter: its socket is not looked at", err)
     finally:
         shutil.rmtree(directory)
 
 
-def check_state_directory(place, checks):
+@needs_root
+def test_state_directory(place):
     """systemd names the directory; a config that names one is obeyed."""
     scene = Scene(
         place, "unit", XDG_RUNTIME_DIR=place.file("unit", "run", ".keep")[: -len("/.keep")]
@@ -170,27 +157,27 @@ def check_state_directory(place, checks):
     given = place.file("unit", "given", ".keep")[: -len("/.keep")]
     os.chown(given, NOBODY, NOBODY)
     daemon = scene.daemon(STATE_DIRECTORY=given)
-    checks.ok("unit: it starts", scene.started(daemon), scene.said())
+    assert scene.started(daemon), ("unit: it starts", scene.said())
     code, out, err = scene.run(sys.executable, "-c", TRAINER)
-    checks.ok(
-        "unit: state lies in $STATE_DIRECTORY", code == 0 and f"] {given}/train/" in out, out + err
+    assert code == 0 and f"] {given}/train/" in out, (
+        "unit: state lies in $STATE_DIRECTORY",
+        out + err,
     )
     daemon.terminate()
     daemon.wait(20)
 
     scene.write({"state_dir": "/var/lib/tokend", "streams": {"train": scene.stream}})
     daemon = scene.daemon(STATE_DIRECTORY=given)
-    checks.ok("unit: it starts", scene.started(daemon), scene.said())
-    checks.has(
-        "unit: a config's state_dir is not replaced",
+    assert scene.started(daemon), ("unit: it starts", scene.said())
+    assert has(
         scene.said(),
         f"state_dir: uid {NOBODY} may not write to /var/lib/tokend: checkpoints will fail",
-    )
+    ), "unit: a config's state_dir is not replaced"
     daemon.terminate()
     daemon.wait(20)
 
 
-def check_broken_config(place, checks):
+def test_broken_config(place):
     """As systemd starts it: what it says, at what priority, and how long it takes to end."""
     place.shard("a.bin", 20000)
     config = place.config(
@@ -207,25 +194,21 @@ def check_broken_config(place, checks):
             text=True,
             env={**os.environ, "NOTIFY_SOCKET": path, "JOURNAL_STREAM": "1:2"},
         )
-        checks.has(
-            "broken: systemctl status shows why",
-            manager.recv(65536).decode(),
-            "STATUS=cannot start:",
-            "datsets",
+        assert has(manager.recv(65536).decode(), "STATUS=cannot start:", "datsets"), (
+            "broken: systemctl status shows why"
         )
         err = daemon.communicate(timeout=60)[1]
         took = time.monotonic() - begin
     lines = err.splitlines()
-    checks.ok(
+    assert lines and all(line.startswith("<3>") for line in lines), (
         "broken: every line has priority err",
-        lines and all(line.startswith("<3>") for line in lines),
         err,
     )
-    checks.has(
-        "broken: trainers wait", err, "tokend.yaml:", "did you mean datasets?", "trainers wait"
+    assert has(err, "tokend.yaml:", "did you mean datasets?", "trainers wait"), (
+        "broken: trainers wait"
     )
-    checks.equal("broken: exit status", daemon.returncode, 1)
-    checks.ok("broken: at most one start in 5 s", took >= 5, took)
+    assert daemon.returncode == 1, "broken: exit status"
+    assert took >= 5, ("broken: at most one start in 5 s", took)
 
     daemon = place.spawn(
         [TOKEND, "-c", config], stderr=subprocess.PIPE, env={**os.environ, "NOTIFY_SOCKET": path}
@@ -234,12 +217,11 @@ def check_broken_config(place, checks):
     begin = time.monotonic()
     daemon.terminate()
     daemon.wait(20)
-    checks.ok("broken: it can be stopped meanwhile", time.monotonic() - begin < 3)
+    assert time.monotonic() - begin < 3, "broken: it can be stopped meanwhile"
     begin = time.monotonic()
     code, _, err = run(TOKEND, "-c", config)
-    checks.ok(
+    assert code == 1 and time.monotonic() - begin < 4 and len(err.splitlines()) == 1, (
         "broken: in a terminal it ends at once",
-        code == 1 and time.monotonic() - begin < 4 and len(err.splitlines()) == 1,
         err,
     )
 
@@ -253,7 +235,7 @@ with tokend.Loader("train", 2, socket=sys.argv[1], framework="numpy", slots=4, d
 """
 
 
-def check_trainers_wait(place, checks):
+def test_trainers_wait(place):
     """A running job, and its daemon is started again with a config that is broken, and mended later."""
     place.shard("wait/a.bin", 20000)
     path = place.file("wait.sock")
@@ -268,46 +250,35 @@ def check_trainers_wait(place, checks):
         env=environment,
         text=True,
     )
-    checks.equal("waiting: it has begun", trainer.stdout.readline(), "[[0, 1], [2, 3]]\n")
+    assert trainer.stdout.readline() == "[[0, 1], [2, 3]]\n", "waiting: it has begun"
     daemon.stop()
     place.config("wait.yaml", socket=path, streams={"train": {**about, "seq_len": "many"}})
     trainer.stdin.write("\n")
     trainer.stdin.flush()
     code, _, err = run(TOKEND, "-c", config)
-    checks.ok("waiting: the broken config starts nothing", code == 1 and "seq_len" in err, err)
+    assert code == 1 and "seq_len" in err, ("waiting: the broken config starts nothing", err)
     time.sleep(1)
-    checks.ok("waiting: the trainer waits", trainer.poll() is None)
+    assert trainer.poll() is None, "waiting: the trainer waits"
     place.config("wait.yaml", socket=path, streams={"train": about})
     daemon = Daemon(place, config)
-    checks.equal(
-        "waiting: it goes on",
-        trainer.stdout.readline(),
-        f"{[[n, n + 1] for n in range(4, 44, 2)]}\n",
+    assert trainer.stdout.readline() == (f"{[[n, n + 1] for n in range(4, 44, 2)]}\n"), (
+        "waiting: it goes on"
     )
-    checks.equal("waiting: and ends well", trainer.wait(20), 0)
+    assert trainer.wait(20) == 0, "waiting: and ends well"
     daemon.stop()
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        check_broken_config(place, checks)
-        check_trainers_wait(place, checks)
-        if os.getuid() == 0:
-            runtime = place.file("runtime", "run", ".keep")[: -len("/.keep")]
-            os.chown(runtime, NOBODY, NOBODY)
-            check_own_places(
-                place, checks, "runtime", f"{runtime}/tokend/tokend.sock", XDG_RUNTIME_DIR=runtime
-            )
-            try:
-                check_own_places(place, checks, "tmp", f"/tmp/tokend-{NOBODY}/tokend.sock")
-            finally:
-                shutil.rmtree(f"/tmp/tokend-{NOBODY}", ignore_errors=True)
-            check_squatter(place, checks)
-            check_state_directory(place, checks)
-        else:
-            checks.skip("own places", "needs root to become another user")
-    checks.exit()
+@needs_root
+def test_own_places_below_xdg_runtime_dir(place):
+    runtime = place.file("runtime", "run", ".keep")[: -len("/.keep")]
+    os.chown(runtime, NOBODY, NOBODY)
+    path = f"{runtime}/tokend/tokend.sock"
+    check_own_places(place, "runtime", path, XDG_RUNTIME_DIR=runtime)
 
 
-main()
+@needs_root
+def test_own_places_below_tmp(place):
+    try:
+        check_own_places(place, "tmp", f"/tmp/tokend-{NOBODY}/tokend.sock")
+    finally:
+        shutil.rmtree(f"/tmp/tokend-{NOBODY}", ignore_errors=True)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A state_dir that hangs, that two daemons share, and in which a daemon was killed.
 
 Training does not depend on it: what hangs there is waited for by nobody but whoever saves a snapshot, and that with a deadline.
@@ -11,20 +10,8 @@ import threading
 import time
 import urllib.request
 
-from fuse_hang import Hang
-from harness import (
-    TOKCTL,
-    Checks,
-    Client,
-    Daemon,
-    Place,
-    Refused,
-    Witness,
-    datasets,
-    rows_at,
-    run,
-    wait_for,
-)
+from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, has, rows_at, run, wait_for
+from lib.fuse import hanging
 
 SOON = 5.0  # seconds; what waits for a state_dir that hangs takes at least 20
 
@@ -69,7 +56,7 @@ def attach_quickly(daemon, run_):
 # ---- it hangs ----
 
 
-def hangs(checks, place):
+def test_hangs(place):
     address = f"127.0.0.1:{free_port()}"
     config = config_of(
         place,
@@ -81,20 +68,18 @@ def hangs(checks, place):
     daemon = Daemon(place, config)
     witness = Witness(daemon, rows_at(config, "train", 0, 900), run="before")
     witness.client.ask(op="checkpoint", tag="early", cursor=witness.client.feed["cursor"])
-    try:
-        hang = Hang(place.file("hang/x")[:-2])
-    except OSError as e:
-        checks.skip("a state_dir that hangs", str(e))
-        return
+    directory = place.file("hang/x")[:-2]
+    hang = hanging(directory, directory)
+    hang.hang()
     try:
         saving = Client(daemon.socket).attach(run="before", rank=0, peer=1)
         saving.tell(op="checkpoint", tag="late", cursor=saving.feed["cursor"])
         asked = time.monotonic()
-        checks.ok("hang: a save has come to the file system", wait_for(hang.hangs, SOON))
+        assert wait_for(hang.held, SOON), "hang: a save has come to the file system"
         clients = [attach_quickly(daemon, f"new{n}") for n in range(6)]
-        checks.ok("  6 sessions attach meanwhile", all(clients), [c is not None for c in clients])
-        checks.ok("  and are fed", all(c and c.next(SOON) is not None for c in clients))
-        checks.ok("  a running session goes on", witness.step(100))
+        assert all(clients), ("  6 sessions attach meanwhile", [c is not None for c in clients])
+        assert all(c and c.next(SOON) is not None for c in clients), "  and are fed"
+        assert witness.step(100), "  a running session goes on"
         by_tag = Client(daemon.socket)
         by_tag.tell(
             op="attach",
@@ -110,55 +95,49 @@ def hangs(checks, place):
         saving.s.settimeout(30)
         told = refusal(saving.hear)
         took = time.monotonic() - asked
-        checks.has(
-            "  the save is answered with an error",
-            told.get("text", "") + told.get("field", ""),
-            "state_dir",
-            "not answered",
+        assert has(told.get("text", "") + told.get("field", ""), "state_dir", "not answered"), (
+            "  the save is answered with an error"
         )
-        checks.ok("  after 20 s", 19 < took < 26, took)
+        assert 19 < took < 26, ("  after 20 s", took)
         told = refusal(
             lambda: saving.ask(op="checkpoint", tag="later", cursor=saving.feed["cursor"])
         )
-        checks.ok("  the next one at once", told and time.monotonic() - asked - took < SOON, told)
-        checks.ok("  its session goes on", saving.next(SOON) is not None)
+        assert told and time.monotonic() - asked - took < SOON, ("  the next one at once", told)
+        assert saving.next(SOON) is not None, "  its session goes on"
         told = refusal(by_tag.hear)
-        checks.ok(
+        assert told.get("passing") == 1 and "state_dir" in told["text"], (
             "  an attach at a snapshot is refused for now",
-            told.get("passing") == 1 and "state_dir" in told["text"],
             told,
         )
-        checks.ok("  metrics say so", metric(address, "tokend_state_dir_busy_seconds") > 19)
-        checks.ok("  and how much waits", metric(address, "tokend_state_dir_jobs") >= 7)
-        checks.ok(
-            "  the log says so", wait_for(lambda: "has not answered for 20 s" in daemon.log())
-        )
-        checks.ok("  more sessions attach, at once", attach_quickly(daemon, "new6"))
+        assert metric(address, "tokend_state_dir_busy_seconds") > 19, "  metrics say so"
+        assert metric(address, "tokend_state_dir_jobs") >= 7, "  and how much waits"
+        assert wait_for(lambda: "has not answered for 20 s" in daemon.log()), "  the log says so"
+        assert attach_quickly(daemon, "new6"), "  more sessions attach, at once"
     finally:
-        hang.release()
-    checks.ok(
+        hang.close()
+    assert wait_for(lambda: "answers again" in daemon.log()), (
         "it answers again: the log says so",
-        wait_for(lambda: "answers again" in daemon.log()),
         daemon.log(),
     )
     mixes = [place.file(f"hang/train/new{n}/mixes/000001.cursor") for n in range(1, 7)]
-    checks.ok("  what waited is written", wait_for(lambda: all(map(os.path.exists, mixes))), mixes)
+    assert wait_for(lambda: all(map(os.path.exists, mixes))), ("  what waited is written", mixes)
     saved = saving.ask(op="checkpoint", tag="late", cursor=saving.feed["cursor"])
-    checks.ok("  a save is carried out", os.path.exists(saved["path"]))
-    checks.ok("  the running session saw nothing of it", witness.step(100))
-    hang = Hang(place.file("hang/x")[:-2])
+    assert os.path.exists(saved["path"]), "  a save is carried out"
+    assert witness.step(100), "  the running session saw nothing of it"
+    hang = hanging(directory, directory)
+    hang.hang()
     try:
         saving.tell(op="checkpoint", tag="last", cursor=saving.feed["cursor"])
-        wait_for(hang.hangs, SOON)
+        wait_for(hang.held, SOON)
         began = time.monotonic()
-        checks.equal("SIGTERM while it hangs: exit 0", daemon.stop(), 0)
-        checks.ok("  within 10 s", time.monotonic() - began < 10)
+        assert daemon.stop() == 0, "SIGTERM while it hangs: exit 0"
+        assert time.monotonic() - began < 10, "  within 10 s"
         daemon.start()
-        checks.ok("a start while it hangs: a session attaches", attach_quickly(daemon, "again"))
-        checks.ok("  the log says so", wait_for(lambda: "has not answered" in daemon.log()))
+        assert attach_quickly(daemon, "again"), "a start while it hangs: a session attaches"
+        assert wait_for(lambda: "has not answered" in daemon.log()), "  the log says so"
         daemon.kill()
     finally:
-        hang.release()
+        hang.close()
 
 
 # ---- two daemons share it ----
@@ -182,7 +161,7 @@ def save_all(daemon, cursors, count, rank):
     client.close()
 
 
-def two_daemons(checks, place):
+def test_two_daemons(place):
     config = config_of(place, "one.yaml", socket=place.file("one.sock"))
     one = Daemon(place, config)
     first = Client(one.socket).attach(run="shared")
@@ -208,22 +187,22 @@ def two_daemons(checks, place):
                 lost += name == "same.cursor"
     for saver in savers:
         saver.join()
-    checks.ok("two daemons save one tag: reads", reads > 1000, reads)
-    checks.equal("  no snapshot is torn", torn, 0)
-    checks.equal("  or missing", lost, 0)
-    checks.ok(
-        "  no daemon failed to save",
-        "snapshot same" not in re.sub("snapshot same of stream.*", "", one.log() + two.log()),
+    assert reads > 1000, ("two daemons save one tag: reads", reads)
+    assert torn == 0, "  no snapshot is torn"
+    assert lost == 0, "  or missing"
+    assert "snapshot same" not in re.sub("snapshot same of stream.*", "", one.log() + two.log()), (
+        "  no daemon failed to save"
     )
     left = [
         n for n in os.listdir(directory) if n not in ("same.cursor", "same.former.cursor", "mixes")
     ]
-    checks.equal("  nothing else is left", left, [])
+    assert left == [], "  nothing else is left"
     for daemon, other in ((one, two), (two, one)):
         wait_for(lambda d=daemon: "another tokend" in d.log())
         said = [line for line in daemon.log().splitlines() if "another tokend" in line]
-        checks.ok(
-            "  one line names the other", len(said) == 1 and f"pid {other.pid}" in said[0], said
+        assert len(said) == 1 and f"pid {other.pid}" in said[0], (
+            "  one line names the other",
+            said,
         )
     first.close()
     one.stop()
@@ -233,7 +212,7 @@ def two_daemons(checks, place):
 # ---- a daemon was killed in it ----
 
 
-def left_over(checks, place):
+def test_left_over(place):
     config = config_of(
         place, "left.yaml", socket=place.file("left.sock"), state_dir=place.file("left/x")[:-2]
     )
@@ -256,31 +235,16 @@ def left_over(checks, place):
     kept = sorted(os.listdir(f"{run_dir}/mixes"))[-1:]
     daemon.start()
     gone = wait_for(lambda: not any(os.path.exists(f"{run_dir}/{name}") for name in names), SOON)
-    checks.ok(
+    assert gone, (
         "temporary files of a killed daemon are removed",
-        gone,
         [n for n in names if os.path.exists(f"{run_dir}/{n}")],
     )
-    checks.ok(
-        "  nothing else is",
+    assert (
         sorted(os.listdir(run_dir))[-2:] == ["a.cursor", "mixes"]
-        and os.listdir(f"{run_dir}/mixes") == kept,
-    )
-    checks.ok(
+        and os.listdir(f"{run_dir}/mixes") == kept
+    ), "  nothing else is"
+    assert wait_for(lambda: "removed 5 temporary files" in daemon.log()), (
         "  and one line says so",
-        wait_for(lambda: "removed 5 temporary files" in daemon.log()),
         daemon.log(),
     )
-    checks.equal("  exit 0", daemon.stop(), 0)
-
-
-def main():
-    checks = Checks()
-    with Place() as place:
-        left_over(checks, place)
-        two_daemons(checks, place)
-        hangs(checks, place)
-    checks.exit()
-
-
-main()
+    assert daemon.stop() == 0, "  exit 0"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no locks saves go on without.
 A daemon that could not open it removes left-over files as soon as it can."""
 
@@ -7,7 +6,9 @@ import shutil
 import stat
 import subprocess
 
-from harness import Checks, Client, Daemon, Place, Refused, datasets
+import pytest
+
+from lib import Client, Daemon, Refused, datasets, has
 
 SERVICE = 1001
 
@@ -73,48 +74,42 @@ def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def is_private(checks, place):
+def test_is_private(place):
     daemon = Daemon(place, config_of(place, "private"))
     lock = place.file("private/.lock")
-    checks.ok("a save", os.path.exists(save(daemon)))
-    checks.equal("  nobody else may read, and so lock, the lock file", oct(mode(lock)), oct(0o600))
+    assert os.path.exists(save(daemon)), "a save"
+    assert oct(mode(lock)) == oct(0o600), "  nobody else may read, and so lock, the lock file"
     daemon.stop()
     os.chmod(lock, 0o644)
     daemon.start()
-    checks.ok("a save where an earlier version made the file", os.path.exists(save(daemon)))
-    checks.equal("  nor may they then", oct(mode(lock)), oct(0o600))
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert os.path.exists(save(daemon)), "a save where an earlier version made the file"
+    assert oct(mode(lock)) == oct(0o600), "  nor may they then"
+    assert daemon.stop() == 0, "  exit 0"
 
 
-def belongs_to_the_owner(checks, place):
+def test_belongs_to_the_owner(place):
     if os.geteuid() != 0:
-        checks.skip("a daemon run as root", "needs root")
-        return
+        pytest.skip("needs root")
     config = config_of(place, "owned")
     lock = place.file("owned/.lock")
     os.chown(os.path.dirname(lock), SERVICE, SERVICE)
     daemon = Daemon(place, config)
-    checks.ok(
-        "a save of a daemon run as root in a service's state_dir", os.path.exists(save(daemon))
+    assert os.path.exists(save(daemon)), "a save of a daemon run as root in a service's state_dir"
+    assert (os.stat(lock).st_uid, oct(mode(lock))) == (SERVICE, oct(0o600)), (
+        "  the lock file is the service's"
     )
-    checks.equal(
-        "  the lock file is the service's",
-        (os.stat(lock).st_uid, oct(mode(lock))),
-        (SERVICE, oct(0o600)),
-    )
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "  exit 0"
     os.unlink(lock)
     os.mkdir(lock)
     daemon.start()
-    checks.has("a lock file that cannot be opened is named", save(daemon), lock)
+    assert has(save(daemon), lock), "a lock file that cannot be opened is named"
     daemon.stop()
 
 
-def goes_on_without(checks, place):
+def test_goes_on_without(place):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
-        checks.skip("no locks", "needs a C compiler")
-        return
+        pytest.skip("needs a C compiler")
     library, source = place.file("no-locks.so"), place.file("no-locks.c")
     with open(source, "w") as f:
         f.write(NO_LOCKS)
@@ -123,20 +118,21 @@ def goes_on_without(checks, place):
     env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
     daemon = Daemon(place, config_of(place, "without"), env=env)
     path = save(daemon, 3)
-    checks.ok("a file system without locks: 3 saves", os.path.exists(path), path)
+    assert os.path.exists(path), ("a file system without locks: 3 saves", path)
     log = daemon.log().splitlines()
     said = [line for line in log if "without locks" in line]
-    checks.ok("  locks were asked for", log.count("injected") >= 3, log)
-    checks.ok(
-        "  one line says what is lost", len(said) == 1 and place.file("without") in said[0], said
+    assert log.count("injected") >= 3, ("  locks were asked for", log)
+    assert len(said) == 1 and place.file("without") in said[0], (
+        "  one line says what is lost",
+        said,
     )
-    checks.equal(
-        "  nothing else is left", sorted(os.listdir(os.path.dirname(path))), ["a.cursor", "mixes"]
+    assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
+        "  nothing else is left"
     )
-    checks.equal("  exit 0", daemon.stop(), 0)
+    assert daemon.stop() == 0, "  exit 0"
 
 
-def cleans_later(checks, place):
+def test_cleans_later(place):
     """What an earlier daemon left over goes with the first job that gets as far as the run's directory."""
     daemon = Daemon(place, config_of(place, "later"))
     directory, lock = os.path.dirname(save(daemon)), place.file("later/.lock")
@@ -147,29 +143,14 @@ def cleans_later(checks, place):
         f.write(b"half of a cursor")
     daemon.start()
     told = save(daemon)
-    checks.has("a save that does not get there fails", told, lock)
-    checks.equal(
-        "  and leaves what is there",
-        len([n for n in os.listdir(directory) if n.endswith(".new")]),
-        1,
+    assert has(told, lock), "a save that does not get there fails"
+    assert len([n for n in os.listdir(directory) if n.endswith(".new")]) == 1, (
+        "  and leaves what is there"
     )
     os.rmdir(lock)
     told = save(daemon)
-    checks.ok("the next one succeeds", os.path.exists(told), told)
-    checks.equal(
-        "  and removes what was left over", sorted(os.listdir(directory)), ["a.cursor", "mixes"]
+    assert os.path.exists(told), ("the next one succeeds", told)
+    assert sorted(os.listdir(directory)) == ["a.cursor", "mixes"], (
+        "  and removes what was left over"
     )
-    checks.equal("  exit 0", daemon.stop(), 0)
-
-
-def main():
-    checks = Checks()
-    with Place() as place:
-        is_private(checks, place)
-        belongs_to_the_owner(checks, place)
-        goes_on_without(checks, place)
-        cleans_later(checks, place)
-    checks.exit()
-
-
-main()
+    assert daemon.stop() == 0, "  exit 0"

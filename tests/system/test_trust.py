@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Who answers at the socket: a trainer takes tokens from root's daemon, its own user's, or one it is told to trust."""
 
 import json
@@ -7,7 +6,12 @@ import shutil
 import subprocess
 import sys
 
-from harness import BIN, REPO, TOKCTL, TOKEND, Checks, Place, datasets, run, wait_for, with_parent
+import pytest
+
+from lib import BIN, REPO, TOKCTL, TOKEND, datasets, has, run, wait_for, with_parent
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can start daemons of two users")
+
 
 STRANGER = (
     57000 + os.getpid() % 4000
@@ -100,32 +104,23 @@ def end(daemon):
     daemon.wait(20)
 
 
-def squatter(scene, checks):
+def test_squatter(scene):
     socket = scene.directory("shared", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
     code, token, err = scene.trainer(socket)
-    checks.equal(
-        "a stranger listens in a shared directory: root's trainer takes no token",
-        (code != 0, token),
-        (True, None),
+    assert (code != 0, token) == (True, None), (
+        "a stranger listens in a shared directory: root's trainer takes no token"
     )
-    checks.has(
-        "  and says who it is and what to do",
-        err,
-        "RefusedError",
-        f"uid {STRANGER}",
-        socket,
-        f"TOKEND_TRUST_UID={STRANGER}",
+    assert has(err, "RefusedError", f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}"), (
+        "  and says who it is and what to do"
     )
     code, out, err = run(TOKCTL, "status", "--socket", socket)
-    checks.equal("  neither does tokctl ask it", (code, out), (1, b""))
-    checks.has(
-        "  but says the same", err, f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}"
+    assert (code, out) == (1, b""), "  neither does tokctl ask it"
+    assert has(err, f"uid {STRANGER}", socket, f"TOKEND_TRUST_UID={STRANGER}"), (
+        "  but says the same"
     )
-    checks.equal(
-        "  and nobody said a word to it",
-        open(scene.place.file("stranger.log")).read().count("refused"),
-        0,
+    assert open(scene.place.file("stranger.log")).read().count("refused") == 0, (
+        "  and nobody said a word to it"
     )
     for value, good in (
         (f"{STRANGER}", True),
@@ -136,13 +131,11 @@ def squatter(scene, checks):
         ("x", False),
     ):
         code, token, err = scene.trainer(socket, TOKEND_TRUST_UID=value)
-        checks.equal(
-            f"  TOKEND_TRUST_UID={value!r}", (code, token), (0, 666) if good else (1, None)
-        )
+        assert (code, token) == ((0, 666) if good else (1, None)), f"  TOKEND_TRUST_UID={value!r}"
     code, _, err = run(
         TOKCTL, "status", "--socket", socket, env=scene.environment(TOKEND_TRUST_UID=str(STRANGER))
     )
-    checks.equal("  tokctl of one who trusts it", (code, err), (0, ""))
+    assert (code, err) == (0, ""), "  tokctl of one who trusts it"
     code, token, err = run(
         sys.executable,
         "-c",
@@ -154,11 +147,11 @@ def squatter(scene, checks):
         user=STRANGER,
         extra_groups=[],
     )
-    checks.equal("  the stranger's own trainer trusts it", (code, token), (0, b"666\n"))
+    assert (code, token) == (0, b"666\n"), "  the stranger's own trainer trusts it"
     end(stranger)
 
 
-def private_instead(scene, checks):
+def test_private_instead(scene):
     """A config that names a socket where a stranger listens is served by a daemon of one's own, which is said."""
     socket = scene.directory("named", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
@@ -179,29 +172,26 @@ def private_instead(scene, checks):
         env=scene.environment(XDG_RUNTIME_DIR=runtime),
         stdin=subprocess.DEVNULL,
     )
-    checks.equal(
-        "Loader(config=) with a stranger at the config's socket: its own daemon",
-        (code, out),
-        (0, b"1\n"),
+    assert (code, out) == (0, b"1\n"), (
+        "Loader(config=) with a stranger at the config's socket: its own daemon"
     )
-    checks.has(
-        "  and a warning", err, "RuntimeWarning", f"uid {STRANGER}", "a private daemon serves"
+    assert has(err, "RuntimeWarning", f"uid {STRANGER}", "a private daemon serves"), (
+        "  and a warning"
     )
-    checks.ok(
-        "  which leaves when it is not needed",
-        wait_for(lambda: not os.path.exists(f"{runtime}/tokend")),
+    assert wait_for(lambda: not os.path.exists(f"{runtime}/tokend")), (
+        "  which leaves when it is not needed"
     )
     end(stranger)
 
 
-def root_serves(scene, checks):
+def test_root_serves(scene):
     socket = scene.directory("of-root", 0, 0o755)
     config = scene.configs["root"]
     text = open(config).read()
     with open(config, "w") as f:
         f.write(text.replace("{", f'{{"allow_uids": [{STRANGER}],', 1))
     daemon = scene.daemon("root", socket)
-    checks.equal("root's daemon serves root", scene.trainer(socket), (0, 1, ""))
+    assert scene.trainer(socket) == (0, 1, ""), "root's daemon serves root"
     code, token, err = run(
         sys.executable,
         "-c",
@@ -213,11 +203,11 @@ def root_serves(scene, checks):
         user=STRANGER,
         extra_groups=[],
     )
-    checks.equal("  and another user", (code, token, err), (0, b"1\n", ""))
+    assert (code, token, err) == (0, b"1\n", ""), "  and another user"
     end(daemon)
 
 
-def taken_over(scene, checks):
+def test_taken_over(scene):
     """The daemon dies, and the stranger is faster than its successor."""
     socket = scene.directory("contested", 0, 0o1777)
     daemon = scene.daemon("root", socket)
@@ -225,27 +215,24 @@ def taken_over(scene, checks):
         [sys.executable, "-c", TRAINER, socket, "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env=scene.environment(),
     )  # fmt: skip
-    checks.equal("a trainer of root's daemon", trainer.stdout.readline(), "1\n")
+    assert trainer.stdout.readline() == "1\n", "a trainer of root's daemon"
     end(daemon)
     stranger = scene.daemon("stranger", socket)
     out, err = trainer.communicate("\n" * 300, timeout=60)
-    checks.equal(
-        "  goes on to the end of its ring, and takes nothing of a stranger's",
-        set(out.split()),
-        {"1"},
+    assert set(out.split()) == {"1"}, (
+        "  goes on to the end of its ring, and takes nothing of a stranger's"
     )
-    checks.has(
-        "  which it names", err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket
+    assert has(err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket), (
+        "  which it names"
     )
     end(stranger)
 
 
-def rootless(scene, checks):
+def test_rootless(scene):
     """In a user namespace, all users from outside are 65534."""
     container = ["unshare", "--user", "--map-root-user"]
     if not shutil.which("unshare") or run(*container, "true")[0] != 0:
-        checks.skip("a rootless container", "this machine makes no user namespaces")
-        return
+        pytest.skip("this machine makes no user namespaces")
     for before, inside in ((container, "as its root"), (["unshare", "--user"], "as nobody")):
         for mode, uid, good in (
             (0o755, STRANGER, True),
@@ -257,27 +244,13 @@ def rootless(scene, checks):
             code, token, err = scene.trainer(socket, before=before)
             name = f"in a rootless container, {inside}: a directory of uid {uid} with mode {mode:o}"
             if good:
-                checks.equal(f"{name} is trusted", (code, token, err), (0, 666, ""))
+                assert (code, token, err) == (0, 666, ""), f"{name} is trusted"
             else:
-                checks.equal(f"{name} is refused", (code, token), (1, None))
-                checks.has("  by name", err, "uid 65534", "TOKEND_TRUST_UID=65534")
+                assert (code, token) == (1, None), f"{name} is refused"
+                assert has(err, "uid 65534", "TOKEND_TRUST_UID=65534"), "  by name"
             end(stranger)
 
 
-def main():
-    checks = Checks()
-    if os.getuid() != 0:
-        checks.skip("daemons of two users", "only root can start them")
-        sys.exit(0)
-    with Place() as place:
-        scene = Scene(place)
-        squatter(scene, checks)
-        private_instead(scene, checks)
-        root_serves(scene, checks)
-        taken_over(scene, checks)
-        rootless(scene, checks)
-    checks.exit()
-
-
-if __name__ == "__main__":
-    main()
+@pytest.fixture(scope="module")
+def scene(shared):
+    return Scene(shared)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What a session that took nothing leaves on the verdict of tokctl verify: no mark, wherever it went and however it ended.
 
 A case is a list of lives: real processes with a real Loader over a real daemon, that load, seek, skip, take, and are killed with
@@ -14,9 +13,10 @@ import sys
 import time
 
 import numpy
-
-from harness import TOKCTL, Checks, Daemon, Place, datasets, run, wait_for, with_parent
+import pytest
 from tokend import Loader
+
+from lib import TOKCTL, Daemon, datasets, has, run, wait_for, with_parent
 
 WORLD, MICRO, STEP = 2, 4, 8
 BEGIN, VERSION = (1 << 64) - 1, 1
@@ -77,8 +77,8 @@ CASES = [
 
 
 class Scene:
-    def __init__(self, place, checks):
-        self.place, self.checks, self.deaths = place, checks, 0
+    def __init__(self, place):
+        self.place, self.deaths, self.lived = place, 0, 0
         place.shard("web/a.bin", 20_000)
         stream = {"seed": 42, "seq_len": 30, "datasets": datasets("web")}
         self.config = place.config(streams={"train": stream})
@@ -172,9 +172,7 @@ class Scene:
         said = json.loads(out) if out else {}
         want = {**EXACT, "from": 0, **{key: value for key, value in want.items() if key != "code"}}
         want["samples"] = want["to"] - want["from"] - want["skipped"] - want["lost"]
-        self.checks.equal(
-            name, (status, {key: said.get(key) for key in want}), (code, want)
-        ) or print(err)
+        assert (status, {key: said.get(key) for key in want}) == (code, want), (name, err)
 
 
 def beginning(left, position, rank, time_ns, identity):
@@ -183,7 +181,7 @@ def beginning(left, position, rank, time_ns, identity):
     )
 
 
-def old_records(scene):
+def test_old_records(scene):
     """Records of clients before this rule: they say where they attached, and each move, also if no row follows."""
     directory = scene.directory("new")
     scene.phase(TO_80, directory)
@@ -219,35 +217,32 @@ def old_records(scene):
                 for number in range(3):
                     f.write(open(f"{directory}/{rank}-{number}.record", "rb").read())
         scene.verdict("  in one file", one, want)
-    scene.checks.ok("the records they are made from are whole", len(entries) == 4, list(entries))
+    assert len(entries) == 4, ("the records they are made from are whole", list(entries))
 
 
 def now_ns(number, i, rank, second):
     return (number * 10 + i) * second + rank
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        scene = Scene(place, checks)
-        for number, (name, lives, want) in enumerate(CASES):
-            directory = scene.directory(f"{number}")
-            with contextlib.suppress(StopIteration):
-                for life in lives:
-                    scene.phase(life, directory)
-            scene.verdict(name, directory, want)
-        checks.ok("processes were killed", scene.deaths == DEATHS, scene.deaths)
-        old_records(scene)
-        wait_for(lambda: scene.daemon.rings() == 0)
-        checks.has(
-            "--help says what is counted",
-            run(TOKCTL, "verify", "--help")[1].decode(),
-            "what was taken counts",
-            "commit()",
-        )
-        checks.equal("exit 0", scene.daemon.stop(), 0)
-    checks.exit()
+@pytest.fixture(scope="module")
+def scene(shared):
+    scene = Scene(shared)
+    yield scene
+    assert scene.lived < len(CASES) or scene.deaths == DEATHS, "processes were killed"
+    wait_for(lambda: scene.daemon.rings() == 0)
+    assert scene.daemon.stop() == 0, "exit 0"
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, *_ in CASES])
+def test_lives(scene, number):
+    name, lives, want = CASES[number]
+    directory = scene.directory(f"{number}")
+    with contextlib.suppress(StopIteration):
+        for life in lives:
+            scene.phase(life, directory)
+    scene.verdict(name, directory, want)
+    scene.lived += 1
+
+
+def test_help_says_what_is_counted():
+    assert has(run(TOKCTL, "verify", "--help")[1].decode(), "what was taken counts", "commit()")

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A token that is not below the stream's `vocab`, or is negative, is never served: the stream stops before the batch that holds
 it, in every format and way of reading, and says which dataset, shard, offset and token. Tokens up to vocab - 1 are served.
 """
@@ -7,10 +6,10 @@ import os
 import re
 
 import numpy
+import pytest
 
-from harness import TOKCTL, Checks, Daemon, Place, reading_modes, run
-
-from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable  # noqa: E402
+from lib import TOKCTL, Daemon, run
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
 SEQ_LEN, TOKENS, VOCAB = 128, 12_000, 1000
 WINDOW = SEQ_LEN + 1
@@ -113,33 +112,33 @@ def windows_of(content, served):
     return [row.astype(served).tobytes() for row in rows]
 
 
-def sound(checks, label, answer, rows):
+def sound(label, answer, rows):
     code, out, err = answer
-    checks.ok(
+    assert code == 0 and out == b"".join(rows), (
         f"{label}: every token is below vocab: all of it comes",
-        code == 0 and out == b"".join(rows),
         (code, len(out), err),
     )
 
 
-def stops(checks, label, answer, rows, path, at, value, wide):
+def stops(label, answer, rows, path, at, value, wide):
     """@wide: tokens from one window to the next."""
     code, out, err = answer
     words = [f"dataset data-{path}", f"token {at} is {value};", "stops here, nothing was skipped"]
     named = re.search(r"shard \S+ at token (\d+): ", err)
     told = named and all(w in err for w in words) and err.count("\n") == 1
-    checks.ok(
-        f"{label}: stops with dataset, shard, offset and token", code == 1 and told, (code, err)
+    assert code == 1 and told, (
+        f"{label}: stops with dataset, shard, offset and token",
+        (code, err),
     )
     whole = len(out) % (2 * len(rows[0])) == 0 and b"".join(rows).startswith(out)
-    checks.ok(
+    assert whole and len(out) // len(rows[0]) <= at // wide, (
         f"{label}: only batches from before it",
-        whole and len(out) // len(rows[0]) <= at // wide,
         (len(out), err),
     )
 
 
-def serves(checks, place, streams, cases, mode, direct):
+def test_serves(shared, written, mode):
+    place, (streams, cases), (mode, direct) = shared, written, mode
     config = place.config(
         f"{mode}{direct}.yaml", memory=64 << 20, io=mode, direct=direct, streams=streams
     )
@@ -150,29 +149,14 @@ def serves(checks, place, streams, cases, mode, direct):
         label = f"{mode}, direct {direct}: {name}"
         answer, rows = cat(daemon.socket, name), windows_of(content, served)
         if at is None:
-            sound(checks, label, answer, rows)
+            sound(label, answer, rows)
         else:
             path = streams[name]["datasets"][0]["path"]
-            stops(
-                checks,
-                label,
-                answer,
-                rows,
-                path,
-                at,
-                value,
-                WINDOW if content.ndim == 2 else SEQ_LEN,
-            )
-    checks.equal(f"{mode}, direct {direct}: the daemon ends with 0", daemon.stop(), 0)
+            stops(label, answer, rows, path, at, value, WINDOW if content.ndim == 2 else SEQ_LEN)
+    assert daemon.stop() == 0, f"{mode}, direct {direct}: the daemon ends with 0"
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        streams, cases = write_all(place)
-        for mode, direct in reading_modes(checks, place):
-            serves(checks, place, streams, cases, mode, direct)
-    checks.exit()
-
-
-main()
+@pytest.fixture(scope="module")
+def written(shared):
+    """(streams, cases)"""
+    return write_all(shared)

@@ -1,14 +1,14 @@
-#!/usr/bin/env python3
 """systemd's watchdog is fed while the data thread answers, too: that thread alone is really stopped, with ptrace."""
 
 import contextlib
 import ctypes
 import os
 import socket
-import sys
 import time
 
-from harness import Checks, Daemon, Place, datasets, status, wait_for
+import pytest
+
+from lib import Daemon, datasets, status, wait_for
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 WALL = 0x40000000
@@ -66,46 +66,34 @@ class Manager:
         return count
 
 
-def main():
-    checks = Checks()
-    with Place() as place:
-        place.shard("web/a.bin", 30_000)
-        manager = Manager(place.file("notify.sock"))
-        config = place.config(
-            streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
-        )
-        environment = {
-            **os.environ,
-            "NOTIFY_SOCKET": manager.path,
-            "WATCHDOG_USEC": str(int(3e6 * INTERVAL_S)),
-        }
-        environment.pop("WATCHDOG_PID", None)
-        daemon = Daemon(place, config, env=environment)
-        checks.ok("the watchdog of an idle daemon is fed", manager.fed(4 * INTERVAL_S + 1) >= 3)
-        others = threads(daemon.pid)
-        data = [tid for tid, name in others.items() if name == "tokend-data"] or list(others)
-        try:
-            with stopped(data):
-                manager.fed(2 * INTERVAL_S)
-                checks.equal(
-                    "the data thread is stopped: it is fed no more", manager.fed(5 * INTERVAL_S), 0
-                )
-                checks.ok(
-                    "while the control thread answers", wait_for(lambda: status(daemon.socket))
-                )
-        except PermissionError as e:
-            print(f"skipped: no thread can be stopped here: {e}")
-            sys.exit(77)
-        checks.ok("the data thread goes on: it is fed again", manager.fed(4 * INTERVAL_S + 1) >= 2)
-        if len(data) == 1:
-            with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
-                manager.fed(2 * INTERVAL_S)
-                checks.ok(
-                    "threads that wait for storage do not count",
-                    manager.fed(4 * INTERVAL_S + 1) >= 3,
-                )
-        checks.equal("the daemon ends as it should", daemon.stop(), 0)
-    checks.exit()
-
-
-main()
+def test_watchdog(place):
+    place.shard("web/a.bin", 30_000)
+    manager = Manager(place.file("notify.sock"))
+    config = place.config(
+        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    )
+    environment = {
+        **os.environ,
+        "NOTIFY_SOCKET": manager.path,
+        "WATCHDOG_USEC": str(int(3e6 * INTERVAL_S)),
+    }
+    environment.pop("WATCHDOG_PID", None)
+    daemon = Daemon(place, config, env=environment)
+    assert manager.fed(4 * INTERVAL_S + 1) >= 3, "the watchdog of an idle daemon is fed"
+    others = threads(daemon.pid)
+    data = [tid for tid, name in others.items() if name == "tokend-data"] or list(others)
+    try:
+        with stopped(data):
+            manager.fed(2 * INTERVAL_S)
+            assert manager.fed(5 * INTERVAL_S) == 0, "the data thread is stopped: it is fed no more"
+            assert wait_for(lambda: status(daemon.socket)), "while the control thread answers"
+    except PermissionError as e:
+        pytest.skip(f"no thread can be stopped here: {e}")
+    assert manager.fed(4 * INTERVAL_S + 1) >= 2, "the data thread goes on: it is fed again"
+    if len(data) == 1:
+        with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
+            manager.fed(2 * INTERVAL_S)
+            assert manager.fed(4 * INTERVAL_S + 1) >= 3, (
+                "threads that wait for storage do not count"
+            )
+    assert daemon.stop() == 0, "the daemon ends as it should"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The wheel in an empty environment: installs without a network, needs nothing but glibc, and embedded mode works from it."""
 
 import email
@@ -8,12 +7,19 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 import zlib
 
 import numpy
-from harness import BIN, REPO, Checks, Place, datasets, run, wait_for, with_parent
+import pytest
+
+from lib import BIN, REPO, datasets, run, wait_for, with_parent
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(f"{REPO}/build/wheel-venv/bin/auditwheel"),
+    reason="no build/wheel-venv: tests/deps.sh wheel makes it",
+)
+
 
 NOBODY = 65534
 GLIBC = re.compile(r"/(libc|libm|libpthread|librt|libdl|ld-linux-[^/]*)\.so(\.\d+)?$")
@@ -41,23 +47,21 @@ print(json.dumps({"torch": torch is not None, "uid": os.getuid(), "package": tok
 """
 
 
-def build(place, checks):
+def build(place):
     """The wheel's path. What is in its names and its metadata."""
     python = f"{REPO}/build/wheel-venv/bin/python"
     code, out, err = run(
         python, f"{REPO}/client/python/wheel.py", place.file("dist", "x")[:-2], timeout=200
     )
-    if not checks.ok("make wheel", code == 0, err):
-        checks.exit()
+    assert code == 0, ("make wheel", err)
     wheel = out.decode().strip()
     name = os.path.basename(wheel)
     glibc = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     tag = re.fullmatch(
         r"tokend-([\d.]+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", name
     )
-    checks.ok(
+    assert tag and (int(tag[2]), int(tag[3])) <= glibc, (
         "its tag: any Python from 3.11 on, a glibc not younger than ours",
-        tag and (int(tag[2]), int(tag[3])) <= glibc,
         name,
     )
     with zipfile.ZipFile(wheel) as archive:
@@ -65,27 +69,23 @@ def build(place, checks):
         about = email.message_from_bytes(
             archive.read(next(n for n in names if n.endswith("dist-info/METADATA")))
         )
-    checks.equal(
-        "it needs no other package",
-        [n for n in about.get_all("Requires-Dist") if "extra" not in n],
-        [],
+    assert [n for n in about.get_all("Requires-Dist") if "extra" not in n] == [], (
+        "it needs no other package"
     )
     brought = [n for n in names if re.match(r"tokend\.libs/.", n)]
     licenses = {os.path.basename(n) for n in names if "/licenses/" in n and not n.endswith("/")}
-    checks.ok(
+    assert len(licenses) == len(brought) + 1 > 6, (
         "each library's licence came along",
-        len(licenses) == len(brought) + 1 > 6,
         (brought, licenses),
     )
-    checks.ok(
+    assert set(about.get_all("License-File")) == licenses, (
         "the metadata names them",
-        set(about.get_all("License-File")) == licenses,
         about.get_all("License-File"),
     )
     return wheel
 
 
-def environment(place, checks, wheel):
+def environment(place, wheel):
     """An empty virtual environment with the wheel, and NumPy but nothing else of ours. Its directory."""
     venv = place.file("venv", "x")[:-2]
     subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
@@ -97,7 +97,7 @@ def environment(place, checks, wheel):
         wheel,
         timeout=200,
     )
-    checks.ok("pip install, without an index", code == 0, err)
+    assert code == 0, ("pip install, without an index", err)
     (site,) = glob.glob(f"{venv}/lib/python3*/site-packages")
     (theirs,) = glob.glob(f"{REPO}/build/venv/lib/python3*/site-packages")
     for part in ("numpy", "numpy.libs"):
@@ -114,8 +114,9 @@ def bundled(site):
     ]
 
 
-def check_links(checks, site):
+def test_links(venv):
     """The loader finds every library in the wheel, or it is glibc's."""
+    _, site = venv
     outside = set()
     for path in bundled(site):
         code, out, err = run("ldd", path)
@@ -125,14 +126,14 @@ def check_links(checks, site):
             for where in map(os.path.realpath, found.values())
             if not where.startswith(site) and not GLIBC.search(where)
         }
-    checks.ok(
+    assert len(bundled(site)) > 10 and not outside, (
         "what is needed comes from the wheel or from glibc",
-        len(bundled(site)) > 10 and not outside,
         outside,
     )
 
 
-def check_commands(checks, venv):
+def test_commands(venv):
+    venv, _ = venv
     version = re.search(r'TOKEND_VERSION "(.*)"', open(f"{REPO}/proto/version.h").read())[1]
     for command in (
         ["tokend"],
@@ -141,24 +142,20 @@ def check_commands(checks, venv):
         ["python", "-m", "tokend", "ctl"],
     ):
         code, out, err = run(f"{venv}/bin/{command[0]}", *command[1:], "--version")
-        checks.ok(
-            " ".join(command) + " --version", code == 0 and version in out.decode(), (out, err)
-        )
+        assert code == 0 and version in out.decode(), (" ".join(command) + " --version", (out, err))
     code, out, err = run(
         f"{venv}/bin/tokctl", "--version", env={**os.environ, "TOKEND_BIN": f"{venv}/bin"}
     )
-    checks.ok(
+    assert code == 0 and version in out.decode(), (
         "TOKEND_BIN may name where the commands are",
-        code == 0 and version in out.decode(),
         (out, err),
     )
     reader = subprocess.Popen(
         [f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     reader.stdout.close()  # a pipe that nobody reads, `| head`, ends tokctl as it ends any program
-    checks.ok(
+    assert reader.wait(20) in (-13, 0) and reader.stderr.read() == b"", (
         "tokctl | head",
-        reader.wait(20) in (-13, 0) and reader.stderr.read() == b"",
         reader.returncode,
     )
 
@@ -178,7 +175,7 @@ def system_copies(site):
     return sorted(found)
 
 
-def check_embedded(place, checks, venv, site, hidden):
+def check_embedded(place, venv, site, hidden):
     """As nobody, in an empty directory; with @hidden, on a machine where those files are empty."""
     name = "without the system's libraries" if hidden else "with the system's libraries about"
     here = place.file(f"work{len(hidden)}", "x")[:-2]
@@ -198,9 +195,8 @@ def check_embedded(place, checks, venv, site, hidden):
         hide = ["unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
         command = [*hide, *command]
         code, _, err = run(*hide, f"{BIN}/tokend", "--version")
-        checks.ok(
+        assert code == 127 and "shared lib" in err, (
             "without the system's libraries a tokend that needs them does not even start",
-            code == 127 and "shared lib" in err,
             err,
         )
     environment = {"PATH": "/usr/bin:/bin", "HOME": here, "XDG_RUNTIME_DIR": here}
@@ -213,27 +209,22 @@ def check_embedded(place, checks, venv, site, hidden):
         "check": False,
     }
     done = subprocess.run(command, preexec_fn=with_parent, **keys)
-    if not checks.ok(
-        f"{name}: it trains and resumes", done.returncode == 0 and not done.stderr, done.stderr
-    ):
-        return
+    assert done.returncode == 0 and not done.stderr, (f"{name}: it trains and resumes", done.stderr)
     saw = json.loads(done.stdout)
-    checks.equal(
-        f"{name}: as whom, with what",
-        (saw["torch"], saw["kind"], saw["package"]),
-        (False, "numpy", f"{site}/tokend/__init__.py"),
-    )
+    assert (saw["torch"], saw["kind"], saw["package"]) == (
+        False,
+        "numpy",
+        f"{site}/tokend/__init__.py",
+    ), f"{name}: as whom, with what"
     if os.getuid() == 0:
-        checks.equal(f"{name}: as nobody", saw["uid"], NOBODY)
-    checks.ok(
+        assert saw["uid"] == NOBODY, f"{name}: as nobody"
+    assert saw["socket"].startswith(f"{here}/tokend/"), (
         f"{name}: by a daemon of its own",
-        saw["socket"].startswith(f"{here}/tokend/"),
         saw["socket"],
     )
     foreign = [path for path in saw["maps"] if not path.startswith(site) and not GLIBC.search(path)]
-    checks.ok(
+    assert len(saw["maps"]) > 8 and not foreign, (
         f"{name}: which has mapped nothing of the system but glibc",
-        len(saw["maps"]) > 8 and not foreign,
         foreign or saw["maps"],
     )
     arguments = "plan", "-c", config, "train", "--from", 0, "--count", 200, "--json"
@@ -242,36 +233,39 @@ def check_embedded(place, checks, venv, site, hidden):
     rows = [
         tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())
     ]
-    checks.equal(
-        f"{name}: the order, exactly", saw["crc"], zlib.crc32(numpy.concatenate(rows).tobytes())
+    assert saw["crc"] == zlib.crc32(numpy.concatenate(rows).tobytes()), (
+        f"{name}: the order, exactly"
     )
     arguments = "verify", "-c", config, "train", f"{here}/records", "--run", "default", "--json"
     code, out, err = run(f"{venv}/bin/tokctl", *arguments, env=environment)
     proof = json.loads(out)
     seen = [code, *(proof[name] for name in ("samples", "repeated", "lost", "altered", "skipped"))]
-    checks.equal(f"{name}: tokctl verify", seen, [0, 200, 0, 0, 0, 0])
-    checks.ok(
+    assert seen == [0, 200, 0, 0, 0, 0], f"{name}: tokctl verify"
+    assert wait_for(lambda: not os.path.exists(f"{here}/tokend")), (
         f"{name}: it leaves nothing behind",
-        wait_for(lambda: not os.path.exists(f"{here}/tokend")),
         glob.glob(f"{here}/tokend/*"),
     )
 
 
-if __name__ == "__main__":
-    checks = Checks()
-    if not os.path.exists(f"{REPO}/build/wheel-venv/bin/auditwheel"):
-        print("skipped: no build/wheel-venv: tests/deps.sh wheel makes it")
-        sys.exit(77)
-    with Place() as place:
-        os.environ.pop("PYTHONPATH", None)
-        wheel = build(place, checks)
-        venv, site = environment(place, checks, wheel)
-        check_links(checks, site)
-        check_commands(checks, venv)
-        check_embedded(place, checks, venv, site, [])
-        hidden = system_copies(site)
-        if os.getuid() == 0 and shutil.which("unshare") and hidden:
-            check_embedded(place, checks, venv, site, hidden)
-        else:
-            checks.skip("without the system's libraries", "hiding them needs root")
-    checks.exit()
+@pytest.fixture(scope="module", autouse=True)
+def without_the_build_tree():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def venv(shared):
+    """(directory, site-packages) of an environment with the wheel."""
+    return environment(shared, build(shared))
+
+
+def test_embedded(shared, venv):
+    check_embedded(shared, *venv, [])
+
+
+def test_embedded_without_the_systems_libraries(shared, venv):
+    hidden = system_copies(venv[1])
+    if os.getuid() != 0 or not shutil.which("unshare") or not hidden:
+        pytest.skip("hiding the system's libraries needs root")
+    check_embedded(shared, *venv, hidden)

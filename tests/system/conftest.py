@@ -1,0 +1,22 @@
+"""Fixtures of several system tests."""
+
+import os
+
+import pytest
+from bad_input import Bench
+
+from lib import status
+
+
+@pytest.fixture(scope="module")
+def bench(shared):
+    """For test_bad_*: a daemon and a witness that all of a file's tests must leave unharmed."""
+    bench = Bench(shared)
+    yield bench
+    sessions, total = status(bench.daemon.socket)
+    assert [s["pid"] for s in sessions] == [os.getpid()], "no session but the witness's was left"
+    assert (sessions[0]["lost_wakes"], total["lost_wakes"]) == (0, 0), (
+        "no wake-up of anybody was lost"
+    )
+    bench.witness.close()
+    assert bench.daemon.stop() == 0, "the daemon ends with 0 after all that"

@@ -1,0 +1,376 @@
+"""Two nodes on one machine, jobs on them, and operators.
+
+A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over a virtual cable, by gloo."""
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+
+import numpy
+import pytest
+import tokend
+import torch
+
+from lib import TOKCTL, Daemon, datasets, elastic_trainer, status, wait_for, with_parent
+
+SEED, SEQ, WINDOW, BLOCK = 42, 32, 33, 1024
+SHARDS = {"web": (90_000, 60_001), "code": (50_000, 20_000), "law": (40_000,)}
+SHUFFLE = {
+    "web": {"shuffle": "global"},
+    "code": {"shuffle": "block", "block": 16, "group": 4},
+    "law": {"shuffle": "none", "slide": True},
+}
+PATIENCE = 40.0  # seconds for what a job of four processes does in one or two
+
+_libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+
+
+def enter_namespaces():
+    """A name space of mounts for what tmpfs() mounts. It is root's; where we are not, a user name space makes us."""
+    if not shutil.which("ip"):
+        pytest.pytest.skip("needs the command ip (Debian: iproute2)")
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0)):
+        pytest.pytest.skip("may not make namespaces of mounts")
+    if user:
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {user} 1"),
+            ("gid_map", f"0 {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as f:
+                f.write(text)
+    if _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
+        pytest.pytest.skip("may not change mounts")
+    if subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.pytest.skip("may not make namespaces of networks")
+
+
+@contextlib.contextmanager
+def tmpfs(path):
+    """All but the shards goes to memory: how busy the disk is with others is not what is looked at here."""
+    os.makedirs(path)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+# ---- two nodes ----
+
+
+class Node:
+    """A host name, a network, a daemon with a socket and a state directory of its own."""
+
+    def __init__(self, place, name, address):
+        self.place, self.name, self.address = place, name, address
+        self.state = place.file("memory", f"{name}.state")
+
+        def leave():
+            with_parent()
+            if _libc.unshare(CLONE_NEWNET | CLONE_NEWUTS):
+                raise OSError(ctypes.get_errno(), "unshare")
+            socket.sethostname(name)
+
+        try:
+            self.init = place.spawn(["sleep", "infinity"], preexec_fn=leave)
+        except subprocess.SubprocessError:
+            pytest.skip("may not make a network namespace")
+        self.namespaces = [
+            os.open(f"/proc/{self.init.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts")
+        ]
+        self.daemon = None
+
+    def enter(self):
+        """For preexec_fn: whatever is run is run on this node."""
+        with_parent()
+        for namespace in self.namespaces:
+            if _libc.setns(namespace, 0):
+                raise OSError(ctypes.get_errno(), "setns")
+
+    def ip(self, *arguments):
+        done = subprocess.run(
+            ["ip", *map(str, arguments)], preexec_fn=self.enter, capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+
+    def up(self, interface):
+        self.ip("link", "set", "lo", "up")
+        self.ip("address", "add", f"{self.address}/24", "dev", interface)
+        self.ip("link", "set", interface, "up")
+
+    def configure(self, names):
+        about = {
+            "seed": SEED,
+            "seq_len": SEQ,
+            "datasets": [{**d, **SHUFFLE[d["name"]]} for d in datasets(*names)],
+        }
+        keys = {"socket": self.place.file(f"{self.name}.sock"), "state_dir": self.state}
+        self.config = self.place.config(f"{self.name}.yaml", streams={"train": about}, **keys)
+
+    def start(self):
+        self.daemon = Daemon(self.place, self.config, preexec_fn=self.enter)
+
+    def load(self):
+        """Another job, which takes what it can get of a processor that others leave."""
+
+        def idle():
+            self.enter()
+            os.nice(19)
+
+        arguments = [
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            8,
+            "--batches",
+            1 << 50,
+            "--run",
+            "load",
+            "--socket",
+            self.daemon.socket,
+        ]
+        self.place.spawn(
+            [TOKCTL, "cat", "train", *map(str, arguments)],
+            preexec_fn=idle,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def cursors(self, run_):
+        """The log of a run's mixes, in order."""
+        log = os.path.join(self.state, "train", run_, "mixes")
+        return [
+            os.path.join(log, name) for name in sorted(os.listdir(log)) if name.endswith(".cursor")
+        ]
+
+
+class Operator:
+    """tokctl, typed on a node."""
+
+    def __init__(self, node, run_, kind, *arguments):
+        command = [
+            TOKCTL,
+            kind,
+            "train",
+            *map(str, arguments),
+            "--run",
+            run_,
+            "--socket",
+            node.daemon.socket,
+            "--json",
+        ]
+        command += ["--timeout", str(round(PATIENCE))]
+        self.process = node.place.spawn(
+            command,
+            preexec_fn=node.enter,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self):
+        """(exit code, answers, result, what it complained of)"""
+        out, err = self.process.communicate(timeout=2 * PATIENCE)
+        lines = [json.loads(line) for line in out.splitlines()]
+        return (
+            self.process.returncode,
+            [x for x in lines if "outcome" in x],
+            next((x for x in lines if "kind" in x), None),
+            err,
+        )
+
+
+# ---- a job on them ----
+
+
+class Job:
+    """All processes of one life of a run. They are forked from here, where torch is imported already."""
+
+    def __init__(self, scene, run_, world, micro, dies=None):
+        self.scene, self.run, self.world, self.micro = scene, run_, world, micro
+        self.on_first = -(-world // 2)  # of the nodes; the others are on the second
+        self.records = scene.records(run_)
+        self.status = {}  # of those that have ended, by rank
+        scene.lives += 1
+        self.log = scene.place.file("memory", f"logs/{run_}-{scene.lives}")
+        self.pids = [self.fork(rank, (dies or {}).get(rank)) for rank in range(world)]
+
+    def node(self, rank):
+        return self.scene.nodes[rank >= self.on_first]
+
+    def local(self, node):
+        """How many ranks are on @node."""
+        return sum(self.node(rank) is node for rank in range(self.world))
+
+    def fork(self, rank, dies):
+        node = self.node(rank)
+        options = {"socket": node.daemon.socket, "checkpoint": self.scene.checkpoint(self.run), "record": self.records,
+                   "micro": self.micro, "dies": dies}  # fmt: skip
+        environment = {"RANK": rank, "WORLD_SIZE": self.world, "MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500,
+                       "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_RUN_ID": self.run, "ELASTIC": json.dumps(options)}  # fmt: skip
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            log = os.open(f"{self.log}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(log, 1), os.dup2(log, 2)
+            node.enter()
+            os.environ.update({name: str(value) for name, value in environment.items()})
+            elastic_trainer.main()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+
+    def said(self):
+        """The last words of each rank."""
+        return [
+            open(f"{self.log}-{rank}.log", errors="replace").read()[-1500:]
+            for rank in range(self.world)
+        ]
+
+    def ended(self):
+        """Exit status by rank of those that are gone; minus the signal, if one ended it."""
+        for rank, pid in enumerate(self.pids):
+            if rank not in self.status:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    self.status[rank] = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def kill(self, rank):
+        if rank not in self.ended():
+            os.kill(self.pids[rank], signal.SIGKILL)
+            self.status[rank] = os.waitstatus_to_exitcode(os.waitpid(self.pids[rank], 0)[1])
+
+    def end(self):
+        for rank in range(self.world):
+            self.kill(rank)
+
+    def left(self, name):
+        """All have gone by themselves, and well."""
+        wait_for(lambda: len(self.ended()) == self.world, PATIENCE)
+        good = self.status == dict.fromkeys(range(self.world), 0)
+        assert good, (name, (self.status, self.said() if not good else ""))
+        self.end()
+        if not good:
+            raise RuntimeError("nothing that follows would say anything")
+
+    def attached(self):
+        """All ranks have found their daemon: one that was killed is missed when the ring is empty."""
+
+        def there():
+            seen = [
+                sum(s["run"] == self.run for s in status(node.daemon.socket)[0])
+                for node in self.scene.nodes
+            ]
+            return seen == [self.local(node) for node in self.scene.nodes] or self.ended()
+
+        if not wait_for(there, PATIENCE) or self.ended():
+            raise RuntimeError(
+                f"the ranks do not find their daemons: {self.ended()}, {self.said()}"
+            )
+
+    def trains(self, beyond=None, steps=24):
+        """Until there is a checkpoint at or beyond a position, or so many steps on."""
+        at = self.scene.state(self.run)
+        until = at["step"] + steps
+
+        def there():
+            state = self.scene.state(self.run)
+            return (
+                state["position"] >= beyond if beyond is not None else state["step"] >= until
+            ) or self.ended()
+
+        if not wait_for(there, PATIENCE) or self.ended():
+            raise RuntimeError(
+                f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, {self.said()}"
+            )
+
+
+class Scene:
+    def __init__(self, place):
+        self.place = place
+        for name, sizes in SHARDS.items():
+            for i, tokens in enumerate(sizes):
+                place.shard(f"{name}/{i}.bin", tokens)
+        self.nodes = [Node(place, "node-a", "10.97.0.1"), Node(place, "node-b", "10.97.0.2")]
+        a, b = self.nodes
+        a.ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            a.init.pid,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            b.init.pid,
+        )
+        for node in self.nodes:
+            node.up("cable")
+            node.configure(("web", "code"))
+            node.start()
+            node.load()
+        self.lives = 0
+
+    def checkpoint(self, run_):
+        return self.place.file("memory", f"{run_}.pt")
+
+    def records(self, run_):
+        return self.place.file("memory", f"{run_}.records")
+
+    def state(self, run_):
+        """What the last checkpoint says."""
+        if not os.path.exists(self.checkpoint(run_)):
+            return {"step": 0, "position": 0, "mixes": [], "skips": [], "errors": []}
+        state = torch.load(self.checkpoint(run_))
+        return {**state, "position": tokend.Cursor(state["data"]["cursor"]).position}
+
+    def tokens(self):
+        """All shards, by dataset and name."""
+        shards = {}
+        for name, sizes in SHARDS.items():
+            for i in range(len(sizes)):
+                shards[name, f"{i}.bin"] = numpy.fromfile(self.place.file(f"{name}/{i}.bin"), "<u2")
+        return shards
+
+
+# ---- the first run ----
+
+
+def done(scene, name, operator, job, node):
+    """What tokctl says of a request that is carried out."""
+    code, answers, result, err = operator.end()
+    assert (code, err) == (0, ""), f"{name}: exit 0, nothing to complain of"
+    if code:
+        print("\n".join([*job.said(), *(n.daemon.log() for n in scene.nodes)]))
+        raise RuntimeError("nothing that follows would say anything")
+    seen = sorted({(a["rank"], a["world"], a["host"]) for a in answers if a["outcome"] == "done"})
+    there = [(rank, job.world, node.name) for rank in range(job.world) if job.node(rank) is node]
+    assert (seen, result["sessions"]) == (there, len(there)), (
+        f"  answered by the ranks of {node.name}"
+    )
+    return result

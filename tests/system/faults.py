@@ -1,0 +1,10 @@
+"""What the tests of faults share."""
+
+from lib import datasets
+
+SEQ_LEN, SHARD_TOKENS, SHARDS = 512, 40_000, 6
+
+
+def simple_streams(place):
+    place.shard("small/a.bin", 30_000)
+    return {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("small")}}

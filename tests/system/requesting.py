@@ -1,0 +1,216 @@
+"""A daemon whose stream is trained on, trainers that are told what to do, and operators.
+
+As a program (`trainer OPTIONS`) it is one trainer."""
+
+import ctypes as c
+import json
+import os
+import subprocess
+import sys
+
+import numpy
+
+from lib import REPO, TOKCTL, Daemon, datasets, rows_at, run, status, wait_for
+from lib.declarations import Batch, Options, Request
+
+LIBRARY = os.path.join(REPO, "build", "lib", "libtokend.so.1")
+CURSOR_BYTES = 96 * 1024
+NOTED, DONE, FAILED = 1, 2, 3
+SEQ = 7
+
+# ---- a trainer ----
+
+
+class Handle:
+    """The calls of a trainer's process; each gives what the other side may know of it."""
+
+    def __init__(self, options):
+        self.lib = c.CDLL(LIBRARY)
+        self.lib.tokend_why.restype = c.c_char_p
+        self.lib.tokend_request_number.restype = c.c_uint64
+        for name in ("cursor", "stream"):
+            getattr(self.lib, f"tokend_{name}").restype = c.c_int64
+        self.t = c.c_void_p()
+        why = c.create_string_buffer(1000)
+        r = self.lib.tokend_attach(c.byref(self.t), c.byref(options), why, c.c_size_t(1000))
+        if r < 0:
+            sys.exit(f"attach: {why.value.decode()}")
+
+    def said(self, r, **more):
+        return {"r": r, "why": self.lib.tokend_why(self.t).decode() if r < 0 else "", **more}
+
+    def step(self, count):
+        """The tokens of @count batches, and where that comes to."""
+        batch, tokens = Batch(), []
+        for _ in range(count):
+            r = self.lib.tokend_next(self.t, c.byref(batch))
+            if r != 1:
+                return self.said(r)
+            tokens.append(
+                c.string_at(
+                    batch.tokens, batch.rows * batch.window_tokens * batch.token_bytes
+                ).hex()
+            )
+            self.lib.tokend_release(self.t, c.byref(batch))
+        return {"next": batch.next, "tokens": "".join(tokens)}
+
+    def number(self):
+        return self.lib.tokend_request_number(self.t)
+
+    def fetch(self):
+        request = Request()
+        r = self.lib.tokend_request(self.t, c.byref(request))
+        return self.said(
+            r, number=request.number, kind=request.kind.decode(), args=request.args.decode()
+        )
+
+    def obey(self, kind, args):
+        at = c.c_uint64()
+        return self.said(
+            self.lib.tokend_obey(self.t, kind.encode(), args.encode(), c.byref(at)), at=at.value
+        )
+
+    def answer(self, number, outcome, text=""):
+        return self.said(self.lib.tokend_answer(self.t, c.c_uint64(number), outcome, text.encode()))
+
+    def commit(self, next):
+        return self.said(self.lib.tokend_commit(self.t, c.c_uint64(next)))
+
+    def mix(self, weights):
+        names, at = (c.c_char_p * len(weights))(*(n.encode() for n in weights)), c.c_uint64()
+        values = (c.c_double * len(weights))(*weights.values())
+        return self.said(
+            self.lib.tokend_set_mix(self.t, names, values, len(weights), c.byref(at)), at=at.value
+        )
+
+    def cursor(self, call="cursor"):
+        data = c.create_string_buffer(CURSOR_BYTES)
+        n = getattr(self.lib, f"tokend_{call}")(self.t, data, c.c_size_t(CURSOR_BYTES))
+        return data.raw[:n].hex() if n > 0 else self.said(n)
+
+
+def trainer(arguments):
+    about = json.loads(arguments)
+    cursor = bytes.fromhex(about.pop("cursor", ""))
+    options = Options(
+        size=c.sizeof(Options), slots=4, deadline_ms=15000, cursor=cursor or None, cursor_bytes=len(cursor),
+        **{k: v.encode() if isinstance(v, str) else v for k, v in about.items()},
+    )  # fmt: skip
+    handle = Handle(options)
+    print("null", flush=True)
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        print(json.dumps(getattr(handle, name)(*arguments)), flush=True)
+
+
+class Trainer:
+    """One process, told what to do."""
+
+    def __init__(self, bench, rank=0, world=1, micro=64, run="job", stream="train", **more):
+        about = {
+            "socket": bench.daemon.socket,
+            "stream": stream,
+            "run": run,
+            "rank": rank,
+            "world": world,
+            "micro_batch": micro,
+        }
+        self.process = bench.place.spawn(
+            [sys.executable, os.path.abspath(__file__), "trainer", json.dumps({**about, **more})],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.heard()
+
+    def heard(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the trainer is gone")
+        return json.loads(line)
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.process.stdin.write(json.dumps([name, arguments]) + "\n")
+            self.process.stdin.flush()
+            return self.heard()
+
+        return call
+
+    def sees(self):
+        """The number of the request that it comes to see."""
+        return wait_for(self.number)
+
+    def carry_out(self):
+        """What control() does in a world of one."""
+        number = self.sees()
+        request = self.fetch()
+        done = self.obey(request["kind"], request["args"])
+        self.answer(
+            number, FAILED if done["r"] < 0 else DONE, done["why"] or f"acts from {done['at']}"
+        )
+        return done
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Operator:
+    """A tokctl that waits."""
+
+    def __init__(self, bench, *arguments, json=True):
+        more = ["--json"] if json else []
+        self.process = bench.place.spawn(
+            [TOKCTL, *map(str, arguments), *more, "--socket", bench.daemon.socket],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def end(self):
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out.decode(), err.decode()
+
+    def result(self):
+        """(exit code, answers, the last object, stderr)"""
+        code, out, err = self.end()
+        lines = [json.loads(line) for line in out.splitlines()]
+        answers = [line for line in lines if "outcome" in line]
+        return code, answers, next((line for line in lines if "kind" in line), None), err
+
+
+class Bench:
+    def __init__(self, place):
+        self.place = place
+        place.shard("web/a.bin", 400_000)
+        place.shard("code/a.bin", 300_000, seed=2)
+        place.shard("law/a.bin", 200_000, seed=3)
+        window = {"seq_len": SEQ, "extra": 1}
+        self.streams = {
+            "train": {"seed": 1, **window, "datasets": datasets("web", "code", shuffle="global")},
+            "short": {"seed": 2, **window, "samples": 100_000, "datasets": datasets("web", "code")},
+        }
+        self.config = place.config(streams=self.streams)
+        self.daemon = Daemon(place, self.config)
+
+    def nothing_open(self, name, *trainers):
+        """Nothing is half done: no session sees anything, none can be fetched, and another request would be taken."""
+        seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
+        seen += [s["request"] for s in status(self.daemon.socket)[0]]
+        assert not any(seen) and self.daemon.alive(), (f"{name}: nothing is left open", seen)
+
+    def follows(self, name, cursor, tokens, count):
+        """@tokens are what plan says from @cursor on."""
+        path = self.place.file("now.cursor")
+        with open(path, "wb") as f:
+            f.write(bytes.fromhex(cursor))
+        _, out, _ = run(TOKCTL, "cursor", "show", path, "--json")
+        want = rows_at(self.config, "train", json.loads(out)["next"], count, "--cursor", path)
+        got = numpy.frombuffer(bytes.fromhex(tokens), "<u2").reshape(-1, SEQ + 1)
+        assert numpy.array_equal(got, want), (name, f"{len(got)} rows")
+
+
+if __name__ == "__main__":
+    trainer(sys.argv[2])

@@ -1,0 +1,139 @@
+"""Faulty configs and command lines: one line that says where, and the right exit status."""
+
+import re
+
+from lib import TOKEND, run
+
+# ---- the command line ----
+
+GOOD = """socket: {place}/cli.sock
+state_dir: {place}/state
+streams:
+  train:
+    seed: 7
+    seq_len: 64
+    datasets:
+      - {{name: web, path: web, weight: 0.7}}
+"""
+
+
+def scheduled(entry, words):
+    """A schedule of this one entry, on line 10."""
+    return "weight: 0.7}\n", f"weight: 0.7}}\n    schedule:\n      - {entry}\n", 10, words
+
+
+CONFIGS = {
+    # what is wrong: (text to replace, by what, line, words of the message)
+    "an unknown key": ("seed: 7", "seed: 7\n    sead: 8", 6, ["sead"]),
+    "a wrong type": ("seed: 7", "seed: seven", 5, ["seed", "seven"]),
+    "seq_len 0": ("seq_len: 64", "seq_len: 0", 6, ["seq_len", "1"]),
+    "a negative weight": ("weight: 0.7", "weight: -1", 8, ["weight", "-1"]),
+    "a weight that is no number": ("weight: 0.7", "weight: .nan", 8, ["weight"]),
+    "a missing path": ("path: web", "path: nothing", 8, ["nothing"]),
+    "shards shorter than a window": ("seq_len: 64", "seq_len: 1000000", 8, ["window"]),
+    "a missing seed": ("    seed: 7\n", "", 4, ["seed"]),
+    "no YAML": ("streams:", "streams: {[", None, []),
+    "a schedule with an unknown dataset": scheduled(
+        "{at: 1024, weights: {wab: 1}}", ["weights.wab", "did you mean web?"]
+    ),
+    "a schedule with a weight that is no number": scheduled(
+        "{at: 1024, weights: {web: .nan}}", ["weights.web", ".nan"]
+    ),
+    "a schedule with a negative weight": scheduled(
+        "{at: 1024, weights: {web: -0.5}}", ["weights.web", "negative"]
+    ),
+    "a schedule with no weight above 0": scheduled(
+        "{at: 1024, weights: {web: 0}}", ["weights", "above 0"]
+    ),
+    "a schedule without weights": scheduled("{at: 1024}", ["weights", "missing"]),
+    "a schedule within a block": scheduled(
+        "{at: 1500, weights: {web: 1}}", ["at", "take 1024 or 2048"]
+    ),
+    "a schedule at 0": scheduled("{at: 0, weights: {web: 1}}", ["at", "ahead"]),
+    "a schedule with at and from": scheduled(
+        "{at: 1024, from: 1024, weights: {web: 1}}", ["at (line 10) and from"]
+    ),
+    "a ramp backwards": scheduled(
+        "{from: 4096, to: 2048, steps: 1, weights: {web: 1}}", ["to", "behind from"]
+    ),
+    "a ramp in no steps": scheduled(
+        "{from: 0, to: 2048, steps: 0, weights: {web: 1}}", ["steps", "0"]
+    ),
+    "a ramp in more steps than blocks": scheduled(
+        "{from: 0, to: 2048, steps: 3, weights: {web: 1}}", ["steps", "1 to 2"]
+    ),
+    "a schedule with epochs": (
+        "seq_len: 64",
+        "seq_len: 64\n    epochs: 1\n    schedule: []",
+        8,
+        ["schedule", "epochs"],
+    ),
+    "a schedule with samples": (
+        "seq_len: 64",
+        "seq_len: 64\n    samples: 9\n    schedule: []",
+        8,
+        ["schedule", "samples"],
+    ),
+    "max_epochs of 0": ("weight: 0.7", "max_epochs: 0", 8, ["max_epochs", "1"]),
+    "max_epochs with epochs": (
+        "weight: 0.7}",
+        "max_epochs: 2}\n    epochs: 1",
+        8,
+        ["max_epochs", "epochs"],
+    ),
+    "max_epochs of all there is": (
+        "weight: 0.7",
+        "max_epochs: 1",
+        8,
+        ["max_epochs", "no dataset is left"],
+    ),
+}
+
+
+def test_configs(bench):
+    good = GOOD.format(place=bench.place.path)
+    wrong = {}
+    for name, (old, new, line, words) in CONFIGS.items():
+        path = bench.place.file("bad.yaml")
+        assert old in good
+        with open(path, "w") as f:
+            f.write(good.replace(old, new))
+        for arguments in (["-c", path], ["-c", path, "--check"]):
+            code, out, err = run(TOKEND, *arguments)
+            form = rf"^tokend: {re.escape(path)}:{line if line else '[0-9]+'}: [^\n]+\n$"
+            if code != 1 or out or not re.match(form, err) or any(w not in err for w in words):
+                wrong[name, arguments[-1]] = (code, out, err)
+    assert not wrong and bench.unharmed(), (
+        f"{len(CONFIGS)} faulty configs: exit 1 and one line FILE:LINE: …",
+        wrong,
+    )
+
+    path = bench.place.file("good.yaml")
+    with open(path, "w") as f:
+        f.write(good)
+    code, out, err = run(TOKEND, "-c", path, "--check")
+    assert code == 0 and b"never served" in out and not err, (
+        "the sound one: exit 0 and what is never served",
+        (code, out, err),
+    )
+    usages = [
+        [],
+        ["-c"],
+        ["--dance"],
+        ["-c", path, "more"],
+        ["-c", path, "--linger", "x"],
+        ["-c", path, "--linger", "0"],
+    ]
+    usages += [["-c", path, "--linger", "-1"], ["-c", path, "--linger", "99999999999999999999"]]
+    wrong = {}
+    for arguments in usages:
+        try:
+            code, out, err = run(TOKEND, *arguments, timeout=3)
+        except Exception as e:
+            code, out, err = repr(e), "", "x"
+        if code != 2 or out or not err:
+            wrong[" ".join(arguments)] = (code, out, err)
+    assert not wrong, (f"{len(usages)} usage faults: exit 2", wrong)
+    code, _, err = run(TOKEND, "-c", bench.place.file("missing.yaml"))
+    good = code == 1 and err.count("\n") == 1 and "missing.yaml" in err
+    assert good, ("a config that is not there: exit 1 and one line", (code, err))

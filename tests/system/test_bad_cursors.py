@@ -1,0 +1,360 @@
+"""Attaches that are refused, and cursors that are damaged or made by an enemy."""
+
+import os
+import random
+import re
+import struct
+
+import msgpack
+import pytest
+from bad_input import without
+
+from lib import TOKCTL, Client, Refused, run, status, wait_for
+
+pytestmark = pytest.mark.asan  # whatever is sent, no byte outside of it is touched
+
+
+SEALED = 3_000
+
+
+# ---- attaches ----
+
+
+def attach_refused(bench, name, field, words, **keys):
+    try:
+        Client(bench.daemon.socket).attach(**keys).close()
+        seen = "attached"
+    except Refused as e:
+        p = e.packet
+        missing = [w for w in words if w not in p["text"]]
+        seen = (
+            None
+            if p["field"] == field and not missing and "\n" not in p["text"]
+            else f"{p}, {missing} missing"
+        )
+    assert seen is None and bench.unharmed(), (f"attach {name}: {field}", seen)
+
+
+def test_attaches(bench):
+    refused = lambda *a, **k: attach_refused(bench, *a, **k)
+    refused("of rank 2 of 2", "rank", ["2"], rank=2, world=2)
+    refused(
+        "of rank 2^64-1 of 2^32", "rank", [str(2**64 - 1), str(2**32)], rank=2**64 - 1, world=2**32
+    )
+    refused("with world 0", "world", ["0", "2^32"], world=0)
+    refused("with world 2^32+1", "world", [str(2**32 + 1)], world=2**32 + 1)
+    refused("with micro 0", "micro_batch", ["0", "65536"], micro=0)
+    refused("with micro 65537", "micro_batch", ["65537", "65536"], micro=65537)
+    refused("with micro 2^64-1", "micro_batch", [str(2**64 - 1)], micro=2**64 - 1, slots=0)
+    refused("with slots 2^63", "micro_batch", [str(2**63), "4096"], slots=2**63)
+    refused(
+        "with a slot over 1 GiB",
+        "micro_batch",
+        ["65536", "16385", "2147614720", "1073741824"],
+        stream="wide",
+        micro=65536,
+    )
+    refused("to an unknown stream", "stream", ["nowhere", bench.config], stream="nowhere")
+    refused("beyond the end", "position", ["101", "100"], stream="short", position=101)
+    refused(
+        "at 2^64-1 of a finite stream",
+        "position",
+        [str(2**64 - 1)],
+        stream="short",
+        position=2**64 - 1,
+    )
+    refused("without a start", "start", ["begin", "position", "tag", "cursor"], rank=0, cursor_=0)
+    refused("with two starts", "start", ["begin", "position", "tag", "cursor"], begin=1, position=0)
+    refused("with four starts", "start", ["one of"], begin=1, position=0, tag="x", cursor=b"x")
+    refused("at a tag nobody saved", "tag", ["epoch-9", "train"], tag="epoch-9")
+    refused("at a tag outside", "tag", ["RUN/TAG"], tag="../../train/x")
+    refused("at a tag with two slashes", "tag", ["RUN/TAG"], tag="a/b/c")
+
+    client = Client(bench.daemon.socket).attach(stream="short", position=100)
+    assert (client.end(), client.published()) == (0, 0), "attach at the very end: 0 batches"
+    client.close()
+    client = Client(bench.daemon.socket).attach(position=2**64 - 1)
+    assert not client.next().any(), "attach at 2^64-1 of an endless stream: padding"
+    client.close()
+
+    wait_for(lambda: status(bench.daemon.socket)[1]["sessions"] == 1)
+    left = bench.limit - status(bench.daemon.socket)[1]["memory_bytes"]
+    try:
+        Client(bench.daemon.socket).attach(micro=4096, slots=64)
+        seen = "attached"
+    except Refused as e:
+        seen = str(e)
+    need = 4096 * 65 * 2 * 64
+    found = [int(n) for n in re.findall(r"\d+", seen)]
+    good = (
+        left in found
+        and bench.limit in found
+        and any(need < n < need * 1.5 for n in found)
+        and "memory:" in seen
+    )
+    assert good, (
+        "attach with more than memory: allows: what it needs and what is left",
+        (seen, left),
+    )
+
+    hold = []
+    try:
+        while len(hold) < 100:
+            hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
+    except Refused as e:
+        assert e.packet["code"] == "memory" and hold, (
+            f"memory: is used up by {len(hold)} sessions, the next is refused",
+            e,
+        )
+    for client in hold:
+        client.close()
+    bench.unchanged("attaches")
+
+
+# ---- cursors ----
+
+MASK = (1 << 64) - 1
+
+
+def mix64(x):
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def sealed(body):
+    """A cursor whose checksum is right whatever it holds."""
+    golden = 0x9E3779B97F4A7C15
+    h = mix64(len(body) + golden & MASK)
+    for i in range(0, len(body), 8):
+        h = mix64((h ^ int.from_bytes(body[i : i + 8], "little")) + golden & MASK)
+    return b"tkdc" + struct.pack("<IQ", 1, h) + body
+
+
+def cursor_of(bench, stream="train", name="other.yaml", drop=(), **changes):
+    """The cursor of a stream like train, but for @changes."""
+    about = {**without(bench.train, *drop), **changes}
+    config = bench.place.config(name, streams={stream: about})
+    path = bench.place.file("other.cursor")
+    code, _, err = run(TOKCTL, "cursor", "new", "-c", config, stream, "-o", path)
+    if code:
+        raise RuntimeError(err)
+    return open(path, "rb").read()
+
+
+def test_foreign_cursors(bench):
+    web, code = bench.train["datasets"]
+    listing = lambda *datasets: cursor_of(bench, datasets=list(datasets))
+    own = bench.witness.client.feed["cursor"]
+    assert cursor_of(bench) == own, "tokctl and tokend make the same cursor"
+    for name in ("more/a.bin", "more/c.bin", "renamed/b.bin", "renamed/a2.bin"):
+        bench.place.shard(name, 30_000 if "c.bin" in name or "b.bin" in name else 60_000)
+    cases = [
+        ("another stream", "stream", ["train"], cursor_of(bench, stream="valid")),
+        ("another seed", "seed", ["8", "7"], cursor_of(bench, seed=8)),
+        ("another seq_len", "seq_len", ["32", "64"], cursor_of(bench, seq_len=32)),
+        ("another extra", "extra", ["0", "1"], cursor_of(bench, extra=0)),
+        ("another stride", "stride", ["32", "64"], cursor_of(bench, stride=32)),
+        ("an end", "samples", ["1000"], cursor_of(bench, samples=1000)),
+        (
+            "another dataset",
+            "dataset math: name",
+            ["no longer"],
+            listing(web, {**code, "name": "math"}),
+        ),
+        (
+            "one dataset more",
+            "dataset math: name",
+            [],
+            listing(web, code, {**code, "name": "math"}),
+        ),
+        (
+            "other shards",
+            "dataset web: digest of its shards",
+            ["shards"],
+            listing({**web, "path": "renamed"}, code),
+        ),
+        (
+            "a shard of another size",
+            "dataset code: windows",
+            ["468", "624"],
+            listing(web, {**code, "path": "more/c.bin"}),
+        ),
+        ("another shuffle", "dataset web: shuffle", [], listing({**web, "shuffle": "none"}, code)),
+        ("another block", "dataset code: block", ["16", "8"], listing(web, {**code, "block": 16})),
+        ("slide", "dataset web: slide", [], listing({**web, "slide": True}, code)),
+        ("a newer version", "version", ["3", "newer"], own[:4] + b"\3" + own[5:]),
+        ("version 0", "version", [], own[:4] + bytes(4) + own[8:]),
+        ("zeros", "cursor", ["not a cursor"], bytes(len(own))),
+        ("zeros, 96 KiB", "cursor", ["not a cursor"], bytes(96 * 1024)),
+        ("more than 96 KiB", "cursor", ["98304"], own + bytes(96 * 1024)),
+        ("garbage", "cursor", ["not a cursor"], random.Random(1).randbytes(len(own))),
+        ("nothing", "cursor", ["0 bytes"], b""),
+        ("a tail", "checksum", ["damaged"], own + b"\0"),
+        (
+            "an order of version 2",
+            "order",
+            ["2", "newer"],
+            sealed(msgpack.packb({**msgpack.unpackb(own[16:]), "order": 2})),
+        ),
+    ]
+    for name, field, words, cursor in cases:
+        attach_refused(bench, f"at a cursor with {name}", field, words, cursor=cursor)
+
+
+def test_damaged_cursors(bench, seed):
+    rng = random.Random(seed)
+    own = bench.witness.client.feed["cursor"]
+
+    def field_of(cursor):
+        try:
+            Client(bench.daemon.socket).attach(cursor=cursor).close()
+            return "attached"
+        except Refused as e:
+            return e.packet["field"]
+
+    flips = {}
+    for bit in rng.sample(range(len(own) * 8), 400):
+        damaged = bytearray(own)
+        damaged[bit // 8] ^= 1 << bit % 8
+        flips[bit] = field_of(bytes(damaged))
+    wrong = {bit: f for bit, f in flips.items() if f not in ("cursor", "version", "checksum")}
+    assert not wrong and bench.unharmed(), (
+        f"a cursor with any of {len(flips)} bits flipped: refused",
+        wrong,
+    )
+    cuts = {n: field_of(own[:n]) for n in range(len(own))}
+    wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
+    assert not wrong and bench.unharmed(), (
+        f"a cursor cut at each of {len(cuts)} bytes: refused",
+        wrong,
+    )
+
+
+ODD = [
+    0,
+    1,
+    2,
+    1023,
+    1024,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**63,
+    2**64 - 1,
+    -1,
+    1.5,
+    None,
+    True,
+    b"x",
+    "web",
+    "",
+    [],
+    {},
+    [0],
+    [2**31, 2**31],
+]
+
+
+def twist(rng, value):
+    """One part of a decoded cursor made odd."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        value = {**value, key: twist(rng, value[key])}
+        if rng.random() < 0.1:
+            value["pending_start"] = rng.choice(ODD)
+            value["pending_units"] = rng.choice(
+                [[2**32, 0], [0, 2**32], [2**31, 2**31, 0], [1], ODD]
+            )
+        if rng.random() < 0.05:
+            del value[key]
+    elif isinstance(value, list) and value and rng.random() < 0.9:
+        value = list(value)
+        at = rng.randrange(len(value))
+        value[at : at + rng.choice((0, 1, 1, 1))] = [twist(rng, value[at])] * rng.choice(
+            (0, 1, 1, 1, 1, 1, 1, 2)
+        )
+    elif isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
+        value = max(
+            0, min(2**64 - 1, value + rng.choice((-1, 1, -1024, 1024, rng.getrandbits(64))))
+        )
+    else:
+        value = rng.choice(ODD)
+    return value
+
+
+def test_sealed_cursors(bench, seed):
+    """Cursors that only an enemy makes: the checksum is right, the rest is not."""
+    rng = random.Random(seed)
+    own = msgpack.unpackb(bench.witness.client.feed["cursor"][16:])
+    bases = [own, {**own, "pending_start": 2048, "pending_units": [0, 2**32]}]
+    counts = {"attached": 0, "refused": 0, "closed": 0}
+    for i in range(SEALED):
+        cursor = rng.choice(bases)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            cursor = twist(rng, cursor)
+        try:
+            client = Client(bench.daemon.socket)
+            client.attach(
+                cursor=sealed(msgpack.packb(cursor)), slots=2, world=rng.choice((1, 3, 2**32))
+            )
+            if client.end() > 0:
+                client.next()
+            counts["attached"] += 1
+        except Refused:
+            counts["refused"] += 1
+        finally:
+            client.close()
+        if i % 4 == 0 and not bench.unharmed():
+            break
+    assert sum(counts.values()) == SEALED, "hostile cursors with a right checksum"
+    good = counts["attached"] and counts["refused"] and not counts["closed"]
+    assert good, (f"each was served or refused by name ({counts})", counts)
+    bench.unchanged("cursors")
+
+
+# ---- the ring ----
+
+
+def thrown_out(bench, client):
+    """The error that ends a hostile session. It is seen at the latest when the daemon looks, twice a second apart."""
+    try:
+        words = client.last_words()
+    finally:
+        client.close()
+    return [w["field"] for w in words if w["op"] == "error"]
+
+
+def test_hostile_words(bench):
+    seen = {}
+    lies = {"beyond published": 10**6, "2^64-1": 2**64 - 1, "one too far": None}
+    for name, value in lies.items():
+        for wake in (True, False):
+            client = Client(bench.daemon.socket).attach()
+            client.next()
+            wait_for(client.wake_at)  # the ring is full, the daemon sleeps
+            client.set_released(client.published() + 1 if value is None else value)
+            if wake:
+                client.send(b"\0")
+            seen[name, wake] = thrown_out(bench, client)
+    client = Client(bench.daemon.socket).attach(slots=4)
+    for _ in range(8):
+        client.next()
+    wait_for(lambda: client.published() == 12)
+    client.set_released(3)
+    client.send(b"\0")
+    seen["going backwards"] = thrown_out(bench, client)
+    wrong = {k: v for k, v in seen.items() if v != ["released"]}
+    assert not wrong and bench.unharmed(), (
+        f"{len(seen)} clients with nonsense in released are thrown out",
+        wrong,
+    )
+
+    client = Client(bench.daemon.socket).attach()
+    client.data[client.control_at : client.control_at + 4096] = os.urandom(4096)
+    client.set_released(0)
+    client.data[: client.control_at] = os.urandom(client.control_at)
+    got = client.next() is not None
+    client.data_words[client.control_at // 8 + 8] = MASK  # it waits for what never comes
+    client.close()
+    assert got and bench.unharmed(), "one that scribbles elsewhere harms nobody"

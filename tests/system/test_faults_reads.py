@@ -1,0 +1,268 @@
+"""Reads that fail, once or for good, and indexes that cannot be read."""
+
+import errno
+import mmap
+import os
+import shutil
+import struct
+import time
+
+import numpy
+import pytest
+from faults import SEQ_LEN, SHARD_TOKENS
+
+from lib import TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
+
+# ---- reads that fail ----
+
+FAILING = r"""
+/* In front of libc: reads of one file fail as the words of a shared page say. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { FAIL, ERROR, INODE, SHORTEST, INJECTED, CALLS };
+static _Atomic int64_t *words;
+
+__attribute__((constructor)) static void begin(void)
+{
+	int fd = open(getenv("FAILING_PAGE"), O_RDWR | O_CLOEXEC);
+
+	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+}
+
+/* 0, or -1 with errno; may shorten *n. */
+static int meddle(int fd, size_t *n)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || (int64_t)st.st_ino != words[INODE])
+		return 0;
+	words[CALLS]++;
+	/* So many reads fail, of several threads; below 0: all. */
+	int64_t left = words[FAIL];
+
+	while (left > 0 && !atomic_compare_exchange_weak(&words[FAIL], &left, left - 1))
+		;
+	if (left != 0) {
+		words[INJECTED]++;
+		errno = (int)words[ERROR];
+		return -1;
+	}
+	if (words[SHORTEST] > 0 && *n > (size_t)words[SHORTEST]) {
+		*n = (size_t)words[SHORTEST];
+		words[INJECTED]++;
+	}
+	return 0;
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	static ssize_t (*next)(int, void *, size_t, off_t);
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "pread");
+	return meddle(fd, &n) < 0 ? -1 : next(fd, to, n, at);
+}
+
+ssize_t pread64(int fd, void *to, size_t n, off64_t at) { return pread(fd, to, n, at); }
+
+ssize_t preadv2(int fd, const struct iovec *io, int count, off_t at, int flags)
+{
+	static ssize_t (*next)(int, const struct iovec *, int, off_t, int);
+	struct iovec one = io[0];
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "preadv2");
+	if (count != 1)
+		abort();
+	return meddle(fd, &one.iov_len) < 0 ? -1 : next(fd, &one, 1, at, flags);
+}
+
+ssize_t preadv64v2(int fd, const struct iovec *io, int count, off64_t at, int flags)
+{
+	return preadv2(fd, io, count, at, flags);
+}
+"""
+
+
+class Library:
+    """What the library is told, and the environment that puts it in front of a daemon's libc."""
+
+    WORDS = {"fail": 0, "error": 1, "inode": 2, "shortest": 3, "injected": 4, "calls": 5}
+
+    def __init__(self, place, library, name):
+        page = place.file(f"{name}.page")
+        with open(page, "wb") as f:
+            f.truncate(4096)
+        with open(page, "r+b") as f:
+            self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
+        self.env = {**os.environ, "LD_PRELOAD": library, "FAILING_PAGE": page}
+        self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+
+    def get(self, name):
+        return self.words[self.WORDS[name]]
+
+    def set(self, **words):
+        for name, value in words.items():
+            self.words[self.WORDS[name]] = value
+
+
+class Failing(Library):
+    """A daemon (io: pread) whose reads fail on command, and its witness."""
+
+    def __init__(self, place, library, name, direct):
+        super().__init__(place, library, name)
+        shard = place.shard(f"{name}/0.bin", SHARD_TOKENS)
+        streams = {
+            "train": {
+                "seed": 3,
+                "seq_len": SEQ_LEN,
+                "datasets": [{"name": "failing", "path": name}],
+            }
+        }
+        config = place.config(
+            f"{name}.yaml",
+            io="pread",
+            direct=direct,
+            socket=place.file(f"{name}.sock"),
+            streams=streams,
+        )
+        self.daemon = Daemon(place, config, env=self.env)
+        self.set(inode=os.stat(shard).st_ino)
+        self.witness = Witness(self.daemon, rows_at(config, "train", 0, 2000))
+        self.witness.step()
+
+    def error(self):
+        try:
+            while True:
+                self.witness.step()
+        except Refused as e:
+            return e.packet
+
+
+def failing_indexes(place, library):
+    """What is wanted of a file beside a shard when that is opened."""
+    tokens = numpy.fromfile(place.shard("indexed/0.bin", SHARD_TOKENS), "<u2")
+    index = place.file("indexed", "0.idx")
+    with open(index, "wb") as f:  # Megatron's: u16, one sequence, one document
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, SHARD_TOKENS, 0, 0, 1))
+    n = SHARD_TOKENS // SEQ_LEN // 2
+    want = b"".join(tokens[i * SEQ_LEN : i * SEQ_LEN + SEQ_LEN + 1].tobytes() for i in range(n))
+    dataset = {"name": "d", "path": "indexed", "shuffle": "none"}
+    config = place.config("indexed.yaml", socket=place.file("indexed.sock"), io="pread",
+                          streams={"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}})  # fmt: skip
+    for error, name in ((errno.EIO, "EIO"), (errno.ESTALE, "ESTALE")):
+        page = Library(place, library, f"indexed-{name}")
+        daemon = Daemon(place, config, env=page.env)
+        page.set(inode=os.stat(index).st_ino, error=error, fail=-1)
+        cat = [
+            TOKCTL,
+            "cat",
+            "train",
+            "--socket",
+            daemon.socket,
+            "--rank",
+            0,
+            "--world",
+            1,
+            "--micro",
+            1,
+            "--batches",
+            n,
+        ]
+        code, out, err = run(*cat)
+        told = (
+            code == 1
+            and out == b""
+            and "shard 0.bin at token 0" in err
+            and os.strerror(error) in err
+            and err.count("\n") == 1
+        )
+        assert told and 3 <= page.get("injected") < 3000, (
+            f"index: {name} that stays: the stream stops",
+            (err, page.get("injected")),
+        )
+        page.set(injected=0, fail=1)
+        code, out, err = run(*cat)
+        assert (code == 0 and out == want and page.get("injected") == 1), (f"index: {name} that passes: opened again, the same bytes", (err, len(out), page.get("injected")))  # fmt: skip
+        assert daemon.stop() == 0, "  exit 0"
+
+
+def test_failing_reads(place):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        pytest.skip("no C compiler")
+    source, library = place.file("failing.c"), place.file("failing.so")
+    with open(source, "w") as f:
+        f.write(FAILING)
+    code, _, err = run(compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl")
+    if code:
+        raise RuntimeError(err)
+    failing_indexes(place, library)
+    EIO, ESTALE, EINTR = 5, 116, 4
+    for direct in (False, True):
+        mode = mode_name(("pread", direct))
+        f = Failing(place, library, f"failing{direct}", direct)
+        assert f.get("calls") > 0, (f"{mode}: the library is in front of the reads", f.get("calls"))
+        for error, name in ((EIO, "EIO"), (ESTALE, "ESTALE"), (EINTR, "EINTR")):
+            injected = f.get("injected")
+            for _ in range(10):
+                f.set(error=error, fail=1)
+                while f.get("fail") and f.witness.checked < 800:
+                    f.witness.step()
+                f.witness.step(
+                    5
+                )  # more than the ring holds: the read that failed has come through, and is not the next to fail
+            good = f.get("injected") - injected == 10 and f.witness.step(20)
+            assert good, (
+                f"{mode}: {name} that passes, ten times: read again, the same bytes",
+                f.get("injected") - injected,
+            )
+        injected = f.get("injected")
+        f.set(shortest=4096 if direct else 100)
+        good = f.witness.step(100)
+        shortened = f.get("injected") - injected
+        if direct:  # a window is hardly longer than a block there: not each read can be shortened
+            assert good and shortened > 0, (
+                f"{mode}: {shortened} short reads are continued",
+                (f.witness.wrong, shortened),
+            )
+        else:
+            assert good and shortened > 1000, (
+                f"{mode}: {shortened} short reads are continued",
+                (f.witness.wrong, shortened),
+            )
+        f.set(shortest=0, error=EIO, fail=-1, injected=0)
+        e = f.error()
+        assert e["code"] == "data" and f.witness.wrong == 0, (
+            f"{mode}: EIO that stays: the stream stops",
+            e,
+        )
+        assert has(
+            e["text"], "shard 0.bin at token ", "Input/output error", "nothing was skipped"
+        ), "  with shard, token and errno"
+        time.sleep(0.2)  # those in flight come back
+        tries, in_flight = f.get("injected"), f.witness.client.slots * f.witness.client.rows
+        assert 3 <= tries <= 2 * 3 * in_flight, (
+            f"  after {tries} tries: bounded",
+            (tries, in_flight),
+        )
+        time.sleep(0.2)
+        assert f.get("injected") == tries, "  and none goes on behind it"
+        f.witness.close()
+        f.set(fail=0)
+        again = Client(f.daemon.socket).attach(position=f.witness.checked * 2)
+        good = numpy.array_equal(again.next(), f.witness.batches[f.witness.checked])
+        assert good, "  when the disk is sound again, an attach at the cursor goes on"
+        again.close()
+        assert f.daemon.stop() == 0, "  exit 0"
