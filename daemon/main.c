@@ -335,20 +335,43 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	});
 }
 
+/* For on_signal(), which gets no context. */
+static const struct listener *starting;
+
+static void on_signal(int number)
+{
+	(void)number;
+	listener_remove(starting);
+	_exit(0);
+}
+
+/*
+ * Until the server handles SIGTERM and SIGINT they remove what is next to the socket and end the
+ * process with 0: whoever can connect can also stop us, and then nothing is left over.
+ */
+static void end_on_signals(const struct listener *listener)
+{
+	const struct sigaction action = {.sa_handler = on_signal};
+
+	starting = listener;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+}
+
 /* Listens, before the shards are opened: see listener_open(). */
 static bool listen_at(struct listener *listener, const struct arguments *a,
-	const struct config *config, char *why, size_t why_bytes)
+	const struct config *config, struct fault *fault)
 {
 	char own[WIRE_SOCKET_BYTES];
 	const char *socket = a->socket;
 
 	if (!socket)
-		socket = notify_listen_fd() >= 0 ? config->socket
-						 : place_listen(config, own, why, why_bytes);
+		socket =
+			notify_listen_fd() >= 0 ? config->socket : place_listen(config, own, fault);
 	if (!socket)
 		return false;
-	listener_end_on_signals(listener);
-	return listener_open(listener, socket, why, why_bytes);
+	end_on_signals(listener);
+	return listener_open(listener, socket, fault);
 }
 
 /*
@@ -400,8 +423,7 @@ static int run(const struct arguments *a, struct listener *listener)
 	if (cgroup)
 		cap_memory(config, cgroup);
 
-	bool listens = config &&
-		       (a->check || listen_at(listener, a, config, fault.text, sizeof(fault.text)));
+	bool listens = config && (a->check || listen_at(listener, a, config, &fault));
 	struct catalog *catalog = listens ? catalog_open(config, &fault) : NULL;
 	int code = 0;
 
@@ -423,19 +445,20 @@ int main(int argc, char **argv)
 {
 	struct arguments a = {.private_lock = -1};
 	struct listener listener = {.fd = -1, .lock_fd = -1};
-	char why[LIMIT_TEXT_BYTES];
+	struct fault fault;
 	int code = parse(argc, argv, &a);
 
 	if (code >= 0)
 		return code;
-	if (a.private_lock >= 0 &&
-		!listener_take(&listener, a.socket, a.private_lock, why, sizeof(why))) {
-		fprintf(stderr, "tokend: %s\n", why);
+	if (a.private_lock >= 0 && !listener_take(&listener, a.socket, a.private_lock, &fault)) {
+		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
+	log_start(); /* without it, lines are written at once */
 	code = run(&a, &listener);
 	listener_close(&listener);
 	if (code != 0 && !a.check)
 		back_off();
+	log_flush();
 	return code;
 }

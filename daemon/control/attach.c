@@ -160,10 +160,12 @@ static bool make_memory(struct attach_job *job)
 			" that cgroup %s may use: raise its limit, or take fewer slots",
 			s->slots, s->bytes, room.left, room.limit, room.path);
 
-	bool made = ring_memory_new(&s->memory, &job->geometry, s->node) ||
-		    fault_set_passing(&job->fault, FAULT_MEMORY, "ring",
-			    "%" PRIu64 " bytes of shared memory: %s", s->bytes, strerror(errno));
+	bool made = ring_memory_new(&s->memory, &job->geometry, s->node, &job->fault);
 
+	if (!made) {
+		job->fault.code = FAULT_MEMORY;
+		job->fault.passing = true;
+	}
 	cgroup_used(cgroup, s->bytes);
 	return made;
 }

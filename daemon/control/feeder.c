@@ -268,14 +268,16 @@ static void *run(void *argument)
 /* ---- the control thread's side ---- */
 
 struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
-	void (*ring)(void *), void *context)
+	void (*ring)(void *), void *context, struct fault *fault)
 {
 	struct feeder *f = calloc(1, sizeof(*f));
 	sigset_t all, before;
 	int error;
 
-	if (!f)
+	if (!f) {
+		fault_memory(fault);
 		return NULL;
+	}
 	f->reader = reader;
 	f->streams = streams;
 	f->ring = ring;
@@ -285,6 +287,7 @@ struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned stre
 	pthread_mutex_init(&f->to_control.lock, NULL);
 	pthread_mutex_init(&f->hangs, NULL);
 	if (!f->engine) {
+		fault_memory(fault);
 		free(f);
 		return NULL;
 	}
@@ -296,7 +299,7 @@ struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned stre
 	if (error) {
 		engine_free(f->engine);
 		free(f);
-		errno = error;
+		fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
 		return NULL;
 	}
 	return f;

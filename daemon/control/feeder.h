@@ -24,9 +24,9 @@ struct feeder_failure {
 };
 
 /* Takes over @reader, which @streams share. @ring is called in the data thread when feeder_take()
- * has news. NULL with errno. */
+ * has news. NULL: no memory, or no thread. */
 struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
-	void (*ring)(void *), void *context);
+	void (*ring)(void *), void *context, struct fault *fault);
 /* Every feed must be gone. Closes the reader. */
 void feeder_stop(struct feeder *feeder);
 

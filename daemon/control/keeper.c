@@ -1,8 +1,8 @@
 #include "daemon/control/keeper.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 struct keeper {
@@ -139,13 +139,15 @@ static void keeper_free(struct keeper *k)
 	free(k);
 }
 
-struct keeper *keeper_start(uv_loop_t *loop)
+struct keeper *keeper_start(uv_loop_t *loop, struct fault *fault)
 {
 	struct keeper *k = calloc(1, sizeof(*k));
 	pthread_condattr_t monotonic;
 
-	if (!k)
+	if (!k) {
+		fault_memory(fault);
 		return NULL;
+	}
 	k->loop = loop;
 	k->end = &k->first;
 	k->finished_end = &k->finished;
@@ -162,7 +164,8 @@ struct keeper *keeper_start(uv_loop_t *loop)
 
 	if (error) {
 		keeper_free(k);
-		errno = error;
+		fault_errno(fault, error, "state_dir", "cannot start the thread for state_dir: %s",
+			strerror(error));
 		return NULL;
 	}
 	uv_async_init(loop, &k->news, on_news);

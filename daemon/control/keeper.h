@@ -10,6 +10,8 @@
 #ifndef TOKEND_KEEPER_H
 #define TOKEND_KEEPER_H
 
+#include "proto/fault.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -33,8 +35,8 @@ struct keeper_job {
 	void (*done)(struct keeper_job *job); /* on the loop; frees the job. Dropped or not */
 };
 
-/* NULL with errno. */
-struct keeper *keeper_start(uv_loop_t *loop);
+/* NULL: no memory, or no thread. */
+struct keeper *keeper_start(uv_loop_t *loop, struct fault *fault);
 uint64_t keeper_clock(void);
 /* On the loop: queues @job, whose uid, work and done are set. */
 void keeper_give(struct keeper *keeper, struct keeper_job *job);

@@ -1,11 +1,9 @@
 #include "daemon/control/listen.h"
 
-#include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -17,7 +15,7 @@
 enum { BACKLOG = 256 };
 
 /* systemd's socket must be of our kind, or every client would fail with a riddle. */
-static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
+static bool adopt(struct listener *l, int fd, struct fault *fault)
 {
 	int type = 0, domain = 0;
 	socklen_t n = sizeof(int);
@@ -25,11 +23,12 @@ static bool adopt(struct listener *l, int fd, char *why, size_t why_bytes)
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
 		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
 		domain != AF_UNIX)
-		return log_why(why, why_bytes,
+		return fault_set(fault, FAULT_ARGUMENT, "socket",
 			"the socket systemd passed is no unix SOCK_SEQPACKET: use "
 			"ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
-		return log_why(why, why_bytes, "the socket systemd passed: %s", strerror(errno));
+		return fault_errno(
+			fault, errno, "socket", "the socket systemd passed: %s", strerror(errno));
 	l->fd = fd;
 	return true;
 }
@@ -43,11 +42,11 @@ static bool is_file_at(int fd, const char *path)
 	       ours.st_dev == now.st_dev;
 }
 
-static bool name_files(struct listener *l, const char *path, char *why, size_t why_bytes)
+static bool name_files(struct listener *l, const char *path, struct fault *fault)
 {
 	if (strlen(path) >= sizeof(l->path))
-		return log_why(why, why_bytes, "socket: the path %s is longer than %zu bytes", path,
-			sizeof(l->path) - 1);
+		return fault_set(fault, FAULT_ARGUMENT, "socket",
+			"socket: the path %s is longer than %zu bytes", path, sizeof(l->path) - 1);
 	const char *slash = strrchr(path, '/');
 
 	memcpy(l->path, path, strlen(path) + 1);
@@ -57,14 +56,14 @@ static bool name_files(struct listener *l, const char *path, char *why, size_t w
 	return true;
 }
 
-bool listener_take(struct listener *l, const char *path, int lock_fd, char *why, size_t why_bytes)
+bool listener_take(struct listener *l, const char *path, int lock_fd, struct fault *fault)
 {
 	*l = (struct listener){.fd = -1, .lock_fd = -1, .handed = true};
-	if (!name_files(l, path, why, why_bytes))
+	if (!name_files(l, path, fault))
 		return false;
 	if (!is_file_at(lock_fd, l->lock) || flock(lock_fd, LOCK_EX | LOCK_NB) < 0 ||
 		fcntl(lock_fd, F_SETFD, FD_CLOEXEC) < 0)
-		return log_why(why, why_bytes,
+		return fault_set(fault, FAULT_ARGUMENT, "socket",
 			"--private %d: is not the lock %s: who starts us takes that first", lock_fd,
 			l->lock);
 	l->lock_fd = lock_fd;
@@ -74,15 +73,15 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, char *why,
 /* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then
  * look again.
  */
-static bool take_lock(struct listener *l, char *why, size_t why_bytes)
+static bool take_lock(struct listener *l, struct fault *fault)
 {
 	for (;;) {
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (l->lock_fd < 0)
-			return log_why(why, why_bytes, "socket: cannot create %s: %s", l->lock,
-				strerror(errno));
+			return fault_errno(fault, errno, "socket", "socket: cannot create %s: %s",
+				l->lock, strerror(errno));
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
-			return log_why(why, why_bytes,
+			return fault_set(fault, FAULT_ARGUMENT, "socket",
 				"socket: another tokend listens at %s: stop it, or take another "
 				"--socket",
 				l->path);
@@ -127,21 +126,21 @@ static struct sockaddr_un address(const struct listener *l)
 	return to;
 }
 
-static bool bind_own(struct listener *l, char *why, size_t why_bytes)
+static bool bind_own(struct listener *l, struct fault *fault)
 {
 	const struct sockaddr_un to = address(l);
 
 	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (l->fd < 0)
-		return log_why(why, why_bytes, "socket: %s", strerror(errno));
+		return fault_errno(fault, errno, "socket", "socket: %s", strerror(errno));
 	if (!clear(&to))
-		return log_why(why, why_bytes,
+		return fault_set(fault, FAULT_ARGUMENT, "socket",
 			"socket: another program listens at %s: stop it, or take another --socket",
 			l->path);
 	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
 	if (!l->bound || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
-		return log_why(why, why_bytes, "socket: cannot listen at %s: %s", l->path,
-			strerror(errno));
+		return fault_errno(fault, errno, "socket", "socket: cannot listen at %s: %s",
+			l->path, strerror(errno));
 	return true;
 }
 
@@ -152,20 +151,20 @@ static void make_parent(const struct listener *l)
 		return; /* it is there, or the lock will say why not */
 }
 
-bool listener_open(struct listener *l, const char *path, char *why, size_t why_bytes)
+bool listener_open(struct listener *l, const char *path, struct fault *fault)
 {
 	if (l->handed)
-		return bind_own(l, why, why_bytes);
+		return bind_own(l, fault);
 
 	int fd = notify_listen_fd();
 
 	*l = (struct listener){.fd = -1, .lock_fd = -1};
 	if (fd >= 0)
-		return adopt(l, fd, why, why_bytes);
-	if (!name_files(l, path, why, why_bytes))
+		return adopt(l, fd, fault);
+	if (!name_files(l, path, fault))
 		return false;
 	make_parent(l);
-	if (take_lock(l, why, why_bytes) && bind_own(l, why, why_bytes))
+	if (take_lock(l, fault) && bind_own(l, fault))
 		return true;
 	if (l->fd >= 0)
 		close(l->fd);
@@ -176,8 +175,8 @@ bool listener_open(struct listener *l, const char *path, char *why, size_t why_b
 }
 
 /*
- * The files beside the socket; while we have the lock, so that nobody else writes to them, too.
- * Also in a signal's handler. The log is what who started us has opened for us.
+ * Removes the files next to the socket, while we have the lock: nobody else writes to them then.
+ * Also called in a signal's handler. The log was opened for us by the process that started us.
  */
 static void remove_files(const struct listener *l)
 {
@@ -188,25 +187,12 @@ static void remove_files(const struct listener *l)
 		return; /* others are in it */
 }
 
-static const struct listener *starting;
-
-static void on_signal(int number)
+void listener_remove(const struct listener *l)
 {
-	(void)number;
-	if (starting->bound)
-		unlink(starting->path);
-	if (starting->lock_fd >= 0)
-		remove_files(starting);
-	_exit(0);
-}
-
-void listener_end_on_signals(const struct listener *listener)
-{
-	const struct sigaction action = {.sa_handler = on_signal};
-
-	starting = listener;
-	sigaction(SIGTERM, &action, NULL);
-	sigaction(SIGINT, &action, NULL);
+	if (l->bound)
+		unlink(l->path);
+	if (l->lock_fd >= 0)
+		remove_files(l);
 }
 
 void listener_close(struct listener *l)

@@ -1,8 +1,4 @@
-/*
- * Lines are queued under a mutex that is never held during a write. The queue is the one piece of
- * global state in the daemon, as stderr is: there is one log, and it must also take the last words
- * of a thread that knows nothing but its own job.
- */
+/* Lines are queued under a mutex that is never held during a write. */
 #include "daemon/control/log.h"
 
 #include <errno.h>
@@ -40,14 +36,17 @@ struct cause {
 	uint64_t suppressed;
 };
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t news, drained; /* on the monotonic clock */
-static bool running;		     /* the writer; without it lines are written at once */
-static struct line line[LINES];
-static unsigned first, count; /* of the lines that wait; the first stays until it is written */
-static uint64_t lost;	      /* lines for which there was no room */
-static struct cause cause[CAUSES];
+struct log {
+	pthread_mutex_t mutex;
+	pthread_cond_t news, drained; /* on the monotonic clock */
+	struct line line[LINES];
+	unsigned first, count; /* of the lines that wait; the first stays until it is written */
+	uint64_t lost;	       /* lines for which there was no room */
+	struct cause cause[CAUSES];
+};
+
+/* main()'s: see log.h. */
+static struct log *the_log;
 
 static struct timespec clock_now(void)
 {
@@ -91,63 +90,58 @@ static void format_line(struct line *l, enum log_level level, const char *format
 }
 
 /* Under the mutex. */
-static void queue_arguments(enum log_level level, const char *format, va_list args)
+static void queue_arguments(struct log *log, enum log_level level, const char *format, va_list args)
 {
-	if (!running) {
-		struct line now;
-
-		format_line(&now, level, format, args);
-		write_line(&now);
+	if (log->count == LINES) {
+		log->lost++;
 		return;
 	}
-	if (count == LINES) {
-		lost++;
-		return;
-	}
-	format_line(&line[(first + count++) % LINES], level, format, args);
-	pthread_cond_signal(&news);
+	format_line(&log->line[(log->first + log->count++) % LINES], level, format, args);
+	pthread_cond_signal(&log->news);
 }
 
-__attribute__((format(printf, 2, 3))) static void queue(
-	enum log_level level, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void queue(
+	struct log *log, enum log_level level, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	queue_arguments(level, format, args);
+	queue_arguments(log, level, format, args);
 	va_end(args);
 }
 
 /* ---- causes ---- */
 
 /* Under the mutex. */
-static void tell_suppressed(struct cause *c)
+static void tell_suppressed(struct log *log, struct cause *c)
 {
 	if (c->suppressed > 0)
-		queue(c->level, "%llu more lines like \"%.60s\" by uid %u were suppressed",
+		queue(log, c->level, "%llu more lines like \"%.60s\" by uid %u were suppressed",
 			(unsigned long long)c->suppressed, c->format, (unsigned)c->uid);
 	c->suppressed = 0;
 }
 
-static struct cause *find_cause(uid_t uid, const char *format, time_t now)
+static struct cause *find_cause(struct log *log, uid_t uid, const char *format, time_t now)
 {
-	struct cause *oldest = &cause[0];
+	struct cause *oldest = &log->cause[0];
 
 	for (unsigned i = 0; i < CAUSES; i++) {
-		if (cause[i].format == format && cause[i].uid == uid)
-			return &cause[i];
-		if (cause[i].since < oldest->since)
-			oldest = &cause[i];
+		struct cause *c = &log->cause[i];
+
+		if (c->format == format && c->uid == uid)
+			return c;
+		if (c->since < oldest->since)
+			oldest = c;
 	}
-	tell_suppressed(oldest);
+	tell_suppressed(log, oldest);
 	*oldest = (struct cause){.format = format, .uid = uid, .credit = BURST, .since = now};
 	return oldest;
 }
 
-static bool may_write(uid_t uid, enum log_level level, const char *format)
+static bool may_write(struct log *log, uid_t uid, enum log_level level, const char *format)
 {
 	time_t now = clock_now().tv_sec;
-	struct cause *c = find_cause(uid, format, now);
+	struct cause *c = find_cause(log, uid, format, now);
 	uint64_t credit = c->credit + (uint64_t)(now - c->since);
 
 	c->level = level;
@@ -158,116 +152,134 @@ static bool may_write(uid_t uid, enum log_level level, const char *format)
 		return false;
 	}
 	c->credit--;
-	tell_suppressed(c);
+	tell_suppressed(log, c);
 	return true;
 }
 
 /* ---- the writer ---- */
 
 /* Under the mutex, when nothing waits: what was not written. True if that is something. */
-static bool tell_rest(void)
+static bool tell_rest(struct log *log)
 {
-	uint64_t n = lost;
+	uint64_t n = log->lost;
 	time_t now = clock_now().tv_sec;
 
-	lost = 0;
+	log->lost = 0;
 	if (n > 0)
-		queue(LOG_WARNING, "%llu lines of this log were lost: its reader is too slow",
+		queue(log, LOG_WARNING, "%llu lines of this log were lost: its reader is too slow",
 			(unsigned long long)n);
 	for (unsigned i = 0; i < CAUSES; i++)
-		if (cause[i].suppressed > 0 && now > cause[i].since)
-			tell_suppressed(&cause[i]);
-	return count > 0;
+		if (log->cause[i].suppressed > 0 && now > log->cause[i].since)
+			tell_suppressed(log, &log->cause[i]);
+	return log->count > 0;
 }
 
-static void *writer(void *none)
+static void *writer(void *argument)
 {
-	(void)none;
-	pthread_mutex_lock(&mutex);
+	struct log *log = argument;
+
+	pthread_mutex_lock(&log->mutex);
 	for (;;) {
-		while (count == 0 && !tell_rest()) {
+		while (log->count == 0 && !tell_rest(log)) {
 			struct timespec until = clock_now();
 
 			until.tv_sec++;
-			pthread_cond_broadcast(&drained);
-			pthread_cond_timedwait(&news, &mutex, &until);
+			pthread_cond_broadcast(&log->drained);
+			pthread_cond_timedwait(&log->news, &log->mutex, &until);
 		}
 		/* Nobody touches a line that waits, so it is written where it is. */
-		pthread_mutex_unlock(&mutex);
-		write_line(&line[first]);
-		pthread_mutex_lock(&mutex);
-		first = (first + 1) % LINES;
-		count--;
+		pthread_mutex_unlock(&log->mutex);
+		write_line(&log->line[log->first]);
+		pthread_mutex_lock(&log->mutex);
+		log->first = (log->first + 1) % LINES;
+		log->count--;
 	}
 	return NULL;
 }
 
-static void start(void)
+bool log_start(void)
 {
+	struct log *log = calloc(1, sizeof(*log));
 	pthread_condattr_t monotonic;
 	sigset_t all, before;
 	pthread_t thread;
 
+	if (!log)
+		return false;
+	pthread_mutex_init(&log->mutex, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&news, &monotonic);
-	pthread_cond_init(&drained, &monotonic);
+	pthread_cond_init(&log->news, &monotonic);
+	pthread_cond_init(&log->drained, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	/* Signals are for the threads that expect them. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	running = pthread_create(&thread, NULL, writer, NULL) == 0;
+
+	bool running = pthread_create(&thread, NULL, writer, log) == 0;
+
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (running) {
-		pthread_detach(thread);
-		atexit(log_flush);
+	if (!running) {
+		free(log);
+		return false;
 	}
+	pthread_detach(thread);
+	the_log = log;
+	return true;
 }
 
 void log_flush(void)
 {
+	struct log *log = the_log;
 	struct timespec until = clock_now();
 	int error = 0;
 
+	if (!log)
+		return;
 	until.tv_sec += FLUSH_S;
-	pthread_once(&once, start);
-	pthread_mutex_lock(&mutex);
-	while (running && count > 0 && error == 0)
-		error = pthread_cond_timedwait(&drained, &mutex, &until);
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_lock(&log->mutex);
+	while (log->count > 0 && error == 0)
+		error = pthread_cond_timedwait(&log->drained, &log->mutex, &until);
+	pthread_mutex_unlock(&log->mutex);
+}
+
+static void write_now(enum log_level level, const char *format, va_list args)
+{
+	struct line line;
+
+	format_line(&line, level, format, args);
+	write_line(&line);
 }
 
 void log_line(enum log_level level, const char *format, ...)
 {
+	struct log *log = the_log;
 	va_list args;
 
-	pthread_once(&once, start);
 	va_start(args, format);
-	pthread_mutex_lock(&mutex);
-	queue_arguments(level, format, args);
-	pthread_mutex_unlock(&mutex);
+	if (log) {
+		pthread_mutex_lock(&log->mutex);
+		queue_arguments(log, level, format, args);
+		pthread_mutex_unlock(&log->mutex);
+	} else {
+		write_now(level, format, args);
+	}
 	va_end(args);
 }
 
 void log_client(uid_t uid, enum log_level level, const char *format, ...)
 {
-	va_list args;
-
-	pthread_once(&once, start);
-	va_start(args, format);
-	pthread_mutex_lock(&mutex);
-	if (may_write(uid, level, format))
-		queue_arguments(level, format, args);
-	pthread_mutex_unlock(&mutex);
-	va_end(args);
-}
-
-bool log_why(char *why, size_t why_bytes, const char *format, ...)
-{
+	struct log *log = the_log;
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(why, why_bytes, format, args);
+	if (log) {
+		pthread_mutex_lock(&log->mutex);
+		if (may_write(log, uid, level, format))
+			queue_arguments(log, level, format, args);
+		pthread_mutex_unlock(&log->mutex);
+	} else {
+		write_now(level, format, args);
+	}
 	va_end(args);
-	return false;
 }

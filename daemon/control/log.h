@@ -3,6 +3,11 @@
  * only under systemd. Any thread may log. No call waits for the reader of stderr: a thread of the
  * log's own writes, and if 256 lines wait, further ones are counted instead, and the count is
  * logged later.
+ *
+ * main() makes the log. It is the one thing in the daemon that is found by a process-wide pointer
+ * (in log.c), as stderr is: the log also takes the last words of threads that know nothing but
+ * their own job, and as a parameter it would be one of nearly every function. Without a log, lines
+ * are written at once by whoever logs.
  */
 #ifndef TOKEND_LOG_H
 #define TOKEND_LOG_H
@@ -13,6 +18,12 @@
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
+/* Before there are other threads; for the rest of the process. False: no memory, or no thread, and
+ * there is no log. */
+bool log_start(void);
+/* Waits until everything is written, but at most a second. Call it before the process ends. */
+void log_flush(void);
+
 __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const char *format, ...);
 
 /*
@@ -22,13 +33,5 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
  */
 __attribute__((format(printf, 3, 4))) void log_client(
 	uid_t uid, enum log_level level, const char *format, ...);
-
-/* Waits until everything is written, but at most a second. exit() does this too; _exit() does not.
- */
-void log_flush(void);
-
-/* The reason of a failure, for the caller to log or to send. Always false. */
-__attribute__((format(printf, 3, 4))) bool log_why(
-	char *why, size_t why_bytes, const char *format, ...);
 
 #endif

@@ -287,7 +287,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 	run(poll->data);
 }
 
-static bool resolve(const char *address, struct addrinfo **found, char *why, size_t why_bytes)
+static bool resolve(const char *address, struct addrinfo **found, struct fault *fault)
 {
 	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
 		.ai_socktype = SOCK_STREAM};
@@ -296,9 +296,8 @@ static bool resolve(const char *address, struct addrinfo **found, char *why, siz
 	size_t n = colon ? (size_t)(colon - address) : 0;
 
 	if (!colon || n >= sizeof(host)) {
-		snprintf(why, why_bytes, "metrics: %s: must be HOST:PORT with a numeric host",
-			address);
-		return false;
+		return fault_set(fault, FAULT_ARGUMENT, "metrics",
+			"metrics: %s: must be HOST:PORT with a numeric host", address);
 	}
 	if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
 		snprintf(host, sizeof(host), "%.*s", (int)(n - 2), address + 1);
@@ -307,23 +306,23 @@ static bool resolve(const char *address, struct addrinfo **found, char *why, siz
 	int error = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, found);
 
 	if (error)
-		snprintf(why, why_bytes, "metrics: %s: %s; must be HOST:PORT with a numeric host",
-			address, gai_strerror(error));
+		fault_set(fault, FAULT_ARGUMENT, "metrics",
+			"metrics: %s: %s; must be HOST:PORT with a numeric host", address,
+			gai_strerror(error));
 	return error == 0;
 }
 
-struct metrics *metrics_start(
-	struct control *control, const char *address, char *why, size_t why_bytes)
+struct metrics *metrics_start(struct control *control, const char *address, struct fault *fault)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
 	struct addrinfo *found = NULL;
 	const union MHD_DaemonInfo *info;
 
 	if (!m) {
-		snprintf(why, why_bytes, "metrics: out of memory");
+		fault_set(fault, FAULT_MEMORY, "metrics", "metrics: out of memory");
 		return NULL;
 	}
-	if (!resolve(address, &found, why, why_bytes)) {
+	if (!resolve(address, &found, fault)) {
 		free(m);
 		return NULL;
 	}
@@ -337,7 +336,7 @@ struct metrics *metrics_start(
 	freeaddrinfo(found);
 	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info) {
-		snprintf(why, why_bytes, "metrics: cannot listen at %s: %s", address,
+		fault_errno(fault, errno, "metrics", "metrics: cannot listen at %s: %s", address,
 			strerror(errno));
 		if (m->http)
 			MHD_stop_daemon(m->http);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* Makes the directory of socket @path, for this user alone. */
-static bool take_directory(const char *path, char *why, size_t why_bytes)
+static bool take_directory(const char *path, struct fault *fault)
 {
 	char directory[WIRE_SOCKET_BYTES];
 	struct stat st;
@@ -17,13 +17,13 @@ static bool take_directory(const char *path, char *why, size_t why_bytes)
 	memcpy(directory, path, strlen(path) + 1);
 	*strrchr(directory, '/') = 0;
 	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-		return log_why(why, why_bytes,
+		return fault_errno(fault, errno, "socket",
 			"socket: cannot create %s: %s; name a socket with --socket", directory,
 			strerror(errno));
 	if (lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
 		(st.st_mode & 077) == 0)
 		return true;
-	return log_why(why, why_bytes,
+	return fault_set(fault, FAULT_ARGUMENT, "socket",
 		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a "
 		"socket with "
 		"--socket",
@@ -31,7 +31,7 @@ static bool take_directory(const char *path, char *why, size_t why_bytes)
 }
 
 const char *place_listen(
-	const struct config *config, char path[WIRE_SOCKET_BYTES], char *why, size_t why_bytes)
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
 
@@ -40,7 +40,7 @@ const char *place_listen(
 	if (!runtime || runtime[0] != '/' || !config_may_write(runtime) ||
 		!wire_own_socket(runtime, geteuid(), path))
 		wire_own_socket(NULL, geteuid(), path);
-	if (!take_directory(path, why, why_bytes))
+	if (!take_directory(path, fault))
 		return NULL;
 	log_line(LOG_NOTE,
 		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user "

@@ -8,14 +8,13 @@
 #define TOKEND_CONTROL_PLACE_H
 
 #include "daemon/config/config.h"
+#include "proto/fault.h"
 #include "proto/wire.h"
 
-/*
- * The socket to listen at, created directory included. Returns the config's, WIRE_SOCKET, or @path;
- * NULL with one line in @why.
- */
+/* The socket to listen at: the config's, WIRE_SOCKET, or @path, whose directory it creates. NULL:
+ * it could not. */
 const char *place_listen(
-	const struct config *config, char path[WIRE_SOCKET_BYTES], char *why, size_t why_bytes);
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 
 /*
  * Replaces config->state_dir where that is not to be used: by $STATE_DIRECTORY (systemd's) if the

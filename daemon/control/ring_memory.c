@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -89,7 +90,8 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
 }
 
-bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node)
+bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node,
+	struct fault *fault)
 {
 	*memory = (struct ring_memory){
 		.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1, .node = node};
@@ -100,8 +102,8 @@ bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, 
 		int error = errno;
 
 		ring_memory_free(memory);
-		errno = error;
-		return false;
+		return fault_errno(fault, error, "ring", "%" PRIu64 " bytes of shared memory: %s",
+			g->meta_bytes + g->data_bytes, strerror(error));
 	}
 	ring_format(&memory->ring, g, memory->meta, memory->data);
 	return true;

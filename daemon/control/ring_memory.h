@@ -5,6 +5,7 @@
 #ifndef TOKEND_RING_MEMORY_H
 #define TOKEND_RING_MEMORY_H
 
+#include "proto/fault.h"
 #include "proto/ring.h"
 
 struct ring_memory {
@@ -16,12 +17,13 @@ struct ring_memory {
 };
 
 /*
- * On NUMA node @node as long as there is room on it, else on others; RING_MEMORY_ANYWHERE: where
- * the kernel likes. A node that cannot be had is none: memory->node says then RING_MEMORY_ANYWHERE,
- * and memory->node_error why. False with errno. May take long for large rings: not on the loop.
+ * On NUMA node @node as long as there is room on it, otherwise on others; RING_MEMORY_ANYWHERE:
+ * where the kernel likes. A node that cannot be had is none: memory->node says then
+ * RING_MEMORY_ANYWHERE, and memory->node_error why. May take long for large rings: not on the loop.
  */
 #define RING_MEMORY_ANYWHERE UINT64_MAX
-bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node);
+bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node,
+	struct fault *fault);
 /* The fds are of no more use once the client has them. */
 void ring_memory_close_fds(struct ring_memory *memory);
 /*

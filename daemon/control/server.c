@@ -9,7 +9,6 @@
 #include "daemon/control/notify.h"
 #include "daemon/control/twins.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -195,12 +194,14 @@ static void on_owner(void *context, const char *stream, const char *run, uid_t o
 }
 
 /* The keeper, and what it needs. */
-static bool start_keeper(struct server *server)
+static bool start_keeper(struct server *server, struct fault *fault)
 {
 	struct control *control = &server->control;
 
 	control->quotas = quotas_new(control->config, server->options->connections);
-	control->keeper = control->quotas ? keeper_start(&server->loop) : NULL;
+	if (!control->quotas)
+		return fault_memory(fault);
+	control->keeper = keeper_start(&server->loop, fault);
 	if (!control->keeper)
 		return false;
 	control->runs = runs_start(&(struct runs_options){
@@ -210,22 +211,22 @@ static bool start_keeper(struct server *server)
 		.on_owner = on_owner,
 		.context = control,
 	});
-	return control->runs;
+	return control->runs || fault_memory(fault);
 }
 
-static bool start_metrics(struct server *server, char *why, size_t why_bytes)
+static bool start_metrics(struct server *server, struct fault *fault)
 {
 	const char *address = server->control.config->metrics;
 
 	if (!address)
 		return true;
-	server->metrics = metrics_start(&server->control, address, why, why_bytes);
+	server->metrics = metrics_start(&server->control, address, fault);
 	if (server->metrics)
 		return true;
 	if (!server->options->listener->handed)
 		return false;
 	/* Somebody's notebook does not stop for a port that another one has. */
-	log_line(LOG_WARNING, "%s; going on without metrics", why);
+	log_line(LOG_WARNING, "%s; going on without metrics", fault->text);
 	return true;
 }
 
@@ -242,32 +243,29 @@ static void start_clocks(struct server *server)
 		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
 }
 
-static bool start(struct server *server, char *why, size_t why_bytes)
+static bool start(struct server *server, struct fault *fault)
 {
 	const struct server_options *o = server->options;
 	struct control *control = &server->control;
 
-	/* From listener_end_on_signals(). */
+	/* From main()'s handlers. */
 	for (int i = 0; i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signal[i]);
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
-	control->feeder =
-		feeder_start(o->reader, o->depth, control->config->streams, ring_news, server);
+	control->feeder = feeder_start(
+		o->reader, o->depth, control->config->streams, ring_news, server, fault);
 	if (!control->feeder) {
-		snprintf(why, why_bytes, "cannot start the data thread: %s", strerror(errno));
 		reader_close(o->reader);
 		listener_close(o->listener);
 		return false;
 	}
-	if (!start_metrics(server, why, why_bytes)) {
+	if (!start_metrics(server, fault)) {
 		give_up(server);
 		return false;
 	}
-	if (!start_keeper(server)) {
-		snprintf(why, why_bytes, "cannot start the thread for state_dir: %s",
-			strerror(errno));
+	if (!start_keeper(server, fault)) {
 		give_up(server);
 		return false;
 	}
@@ -336,7 +334,7 @@ static void control_init(struct control *control, struct server *server)
 int server_run(const struct server_options *options)
 {
 	struct server *server = calloc(1, sizeof(*server));
-	char why[LIMIT_TEXT_BYTES];
+	struct fault fault;
 
 	if (!server || uv_loop_init(&server->loop) < 0) {
 		log_line(LOG_ERROR, "out of memory");
@@ -348,8 +346,8 @@ int server_run(const struct server_options *options)
 	control_init(&server->control, server);
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
-	if (!start(server, why, sizeof(why))) {
-		log_line(LOG_ERROR, "%s", why);
+	if (!start(server, &fault)) {
+		log_line(LOG_ERROR, "%s", fault.text);
 		uv_walk(&server->loop, close_handle, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);

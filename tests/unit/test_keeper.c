@@ -59,6 +59,7 @@ static void give(char name, bool again)
 
 static void assert_served(const char *queued, char again, const char *want)
 {
+	struct fault fault;
 	uv_loop_t loop;
 	unsigned left;
 
@@ -67,7 +68,7 @@ static void assert_served(const char *queued, char again, const char *want)
 	assert_int_equal(sem_init(&begun, 0, 0), 0);
 	assert_int_equal(sem_init(&gate, 0, 0), 0);
 	assert_int_equal(uv_loop_init(&loop), 0);
-	keeper = keeper_start(&loop);
+	keeper = keeper_start(&loop, &fault);
 	assert_non_null(keeper);
 	give('-', false);
 	sem_wait(&begun);

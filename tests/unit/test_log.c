@@ -139,5 +139,6 @@ int main(void)
 	};
 
 	unsetenv("JOURNAL_STREAM");
+	log_start();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
