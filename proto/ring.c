@@ -1,5 +1,6 @@
 #include "proto/ring.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -18,6 +19,37 @@ uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s)
 	uint64_t index = s % g->slots, per = slots_per_chunk(g);
 
 	return index / per * LIMIT_CHUNK_BYTES + index % per * g->slot_stride;
+}
+
+void ring_geometry_check(const struct ring_geometry *g)
+{
+	assert(g->slots >= 1 && g->slots <= LIMIT_SLOTS);
+	assert(g->rows >= 1 && g->rows <= LIMIT_MICRO_BATCH);
+	assert((uint64_t)g->slots * g->rows <= LIMIT_RING_ROWS);
+	assert(g->window_tokens >= 1 && g->window_tokens <= LIMIT_CHUNK_BYTES);
+	assert(g->token_bytes >= 1 && g->token_bytes <= 8);
+	assert(g->slot_bytes == (uint64_t)g->rows * g->window_tokens * g->token_bytes);
+	assert(g->slot_stride >= g->slot_bytes && g->slot_stride % 64 == 0);
+	assert(g->slot_stride <= LIMIT_CHUNK_BYTES);
+	assert(g->control_at % RING_PAGE == 0);
+	assert(g->control_at >= ring_slot_offset(g, g->slots - 1) + g->slot_stride);
+	assert(g->data_bytes == g->control_at + RING_PAGE);
+	assert(g->meta_bytes % RING_PAGE == 0 && g->meta_bytes > RING_PAGE);
+	assert(g->documents <= 1 && g->loss_mask <= 1);
+}
+
+void ring_check(const struct ring *ring)
+{
+	const struct ring_geometry *g = &ring->geometry;
+
+	ring_geometry_check(g);
+	assert(ring->header && ring->data);
+	assert((char *)ring->slot == (char *)ring->header + RING_PAGE);
+	assert(ring->row == (struct ring_row *)(ring->slot + g->slots));
+	assert((uint8_t *)ring->control == ring->data + g->control_at);
+	assert((g->documents != 0) == (ring->document_count != NULL));
+	assert((g->documents != 0) == (ring->document_start != NULL));
+	assert((g->loss_mask != 0) == (ring->loss_mask != NULL));
 }
 
 static bool within(uint64_t value, uint64_t limit, const char *field, struct fault *fault)
@@ -67,6 +99,7 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 	if (g->loss_mask)
 		g->meta_bytes += slots * rows * window_tokens;
 	g->meta_bytes = round_up(g->meta_bytes, RING_PAGE);
+	ring_geometry_check(g);
 	return true;
 }
 
@@ -87,6 +120,7 @@ static void ring_place(struct ring *ring, const struct ring_geometry *g, void *m
 	ring->loss_mask = g->loss_mask ? end : NULL;
 	ring->data = data;
 	ring->control = (struct ring_control *)((char *)data + g->control_at);
+	ring_check(ring);
 }
 
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data)

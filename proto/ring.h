@@ -147,7 +147,12 @@ void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, v
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,
 	struct fault *fault);
 
-/* Where slot number @s lies. */
+/* Asserts that @g is what ring_geometry() makes. */
+void ring_geometry_check(const struct ring_geometry *g);
+/* The same for a view of a ring, and that its pointers fit. */
+void ring_check(const struct ring *ring);
+
+/* Offset of slot number @s in the data memory. */
 uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s);
 
 static inline void *ring_slot_data(const struct ring *ring, uint64_t s)

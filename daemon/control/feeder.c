@@ -125,7 +125,7 @@ static void perform(struct feeder *f, const struct engine_action *a)
 			.token = a->token,
 			.fault = f->fault,
 		};
-		assert(a->fault == (int)f->fault.code);
+		assert(a->fault == f->fault.code);
 		say(f, a->id, FEEDER_FAILED);
 		break;
 	case ENGINE_HOSTILE:
@@ -172,7 +172,7 @@ static void take_done(struct feeder *f, const struct reader_done *done)
 			.type = ENGINE_DONE,
 			.id = UINT32_MAX,
 			.tag = done->tag,
-			.fault = fault ? (int)fault->code : 0,
+			.fault = fault ? fault->code : FAULT_NONE,
 			.retryable = fault && fault->passing,
 		});
 	/* All feeds that it stops are told now: f->fault is the last one. */

@@ -12,25 +12,26 @@ enum {
 	PADDING_A_STEP = 1 << 20, /* bytes of zeros, then other events get their turn */
 };
 
-/* What a stream has of the reads in flight. */
+/* A stream's part of the reads in flight. */
 struct share {
 	unsigned reading;
 	bool slow;
-	STAILQ_HEAD(, feed) waiting; /* feeds that could go on if it had more */
+	STAILQ_HEAD(, feed) waiting; /* feeds that could go on if the share were larger */
 };
 
 struct engine {
 	unsigned depth;
 	unsigned reading; /* reads in flight, over all feeds */
-	unsigned stuck;	  /* of these, those of slow streams */
+	unsigned stuck;	  /* of these, the reads of slow streams */
 	struct share share[LIMIT_STREAMS];
-	unsigned failing; /* feeds that have to say so */
+	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
 	struct feed *feed[LIMIT_SESSIONS];
 	struct turn root, user[LIMIT_SESSIONS], run[LIMIT_SESSIONS];
 };
 
 struct engine *engine_new(unsigned depth)
 {
+	assert(depth > 0);
 	struct engine *engine = calloc(1, sizeof(*engine));
 
 	if (!engine)
@@ -47,6 +48,46 @@ void engine_free(struct engine *engine)
 	free(engine);
 }
 
+/* ---- invariants ---- */
+
+/* Of the feed in slot @id of the table. */
+static void check_feed(const struct engine *engine, uint32_t id)
+{
+	const struct feed *feed = engine->feed[id];
+
+	assert(feed->options.id == id);
+	assert(feed->turn.parent && feed->turn.parent->parent);
+	assert(feed->turn.parent->parent->parent == &engine->root);
+	assert(feed->turn.apart == engine->share[feed->options.stream].slow);
+	assert(feed->state != FEED_LEAVING || feed->reading > 0);
+	feed_check(feed);
+}
+
+/* In time proportional to the table of sessions, so not at every step. */
+static void engine_check(const struct engine *engine)
+{
+	unsigned reading = 0, failing = 0, shared = 0, stuck = 0;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct feed *feed = engine->feed[id];
+
+		if (!feed)
+			continue;
+		check_feed(engine, id);
+		reading += feed->reading;
+		failing += feed->failing;
+	}
+	for (uint32_t i = 0; i < LIMIT_STREAMS; i++) {
+		shared += engine->share[i].reading;
+		stuck += engine->share[i].slow ? engine->share[i].reading : 0;
+	}
+	assert(reading == engine->reading && engine->reading <= engine->depth);
+	assert(shared == engine->reading);
+	assert(stuck == engine->stuck && stuck <= engine->reading);
+	assert(failing == engine->failing);
+	turn_check(&engine->root);
+}
+
 /* ---- turns ---- */
 
 static struct feed *feed_of(struct turn *leaf)
@@ -54,8 +95,7 @@ static struct feed *feed_of(struct turn *leaf)
 	return (struct feed *)((char *)leaf - offsetof(struct feed, turn));
 }
 
-/* Where a feed of this user, or of this run as well, has its place already; otherwise a place of
- * its own. */
+/* The node of this user: that of a feed which is there already, or a new one. */
 static struct turn *find_user(struct engine *engine, const struct feed_options *o)
 {
 	struct turn *user = engine->user;
@@ -70,6 +110,7 @@ static struct turn *find_user(struct engine *engine, const struct feed_options *
 	return user;
 }
 
+/* The node of this run, likewise. */
 static struct turn *find_run(struct engine *engine, const struct feed_options *o)
 {
 	struct turn *run = engine->run;
@@ -89,6 +130,7 @@ static void leave_turns(struct feed *feed)
 {
 	struct turn *run = feed->turn.parent, *user = run->parent;
 
+	assert(run->children > 0 && user->children > 0);
 	turn_leave(&feed->turn);
 	if (run->children == 0)
 		turn_leave(run);
@@ -109,6 +151,8 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1,
 		 left = engine->depth - engine->stuck;
 
+	assert(engine->stuck <= engine->depth && share->reading <= engine->reading);
+
 	if (!share->slow)
 		return left - left / 4;
 
@@ -117,7 +161,7 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	return others < quarter ? quarter - others : 0;
 }
 
-/* Feeds that waited for it are ready again. */
+/* Makes the feeds that waited for it ready again. */
 static void share_wake(struct share *share)
 {
 	struct feed *feed;
@@ -148,23 +192,26 @@ static void share_begin(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
 
+	assert(engine->reading < engine->depth && !feed->waiting);
 	engine->reading++;
 	share->reading++;
 	engine->stuck += share->slow;
 }
 
-/* Not for each read that is done: many feeds may wait. */
+/* Wakes waiting feeds, but not at each read that ends: there may be many. */
 static void share_end(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
 	unsigned most;
 
+	assert(engine->reading > 0 && feed->reading > 0 && share->reading > 0);
+	assert(!share->slow || engine->stuck > 0);
 	engine->reading--;
 	feed->reading--;
 	share->reading--;
 	engine->stuck -= share->slow;
 	most = share_most(engine, share);
-	if (share->slow) /* the others may have more now */
+	if (share->slow) /* the share of the others may be larger now */
 		wake_all(engine);
 	else if (!STAILQ_EMPTY(&share->waiting) && share->reading + most / 8 < most)
 		share_wake(share);
@@ -174,6 +221,7 @@ static void slow(struct engine *engine, uint32_t stream, bool is_slow)
 {
 	struct share *share = &engine->share[stream];
 
+	assert(stream < LIMIT_STREAMS);
 	if (share->slow == is_slow)
 		return;
 	share->slow = is_slow;
@@ -201,15 +249,17 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 {
 	if (feed->state != FEED_LEAVING || feed->reading > 0)
 		return;
+	assert(!feed->waiting && !feed->failing);
 	leave_turns(feed);
 	engine->feed[feed->options.id] = NULL;
 	emit_plain(out, ENGINE_GONE, feed);
 }
 
-/* All feeds of the stream stop. Each says so as soon as there is room for it in the list. */
-static void fail_stream(
-	struct engine *engine, uint32_t stream, const struct engine_action *read, int fault)
+/* All feeds of the stream stop. Each reports it as soon as there is room in the list. */
+static void fail_stream(struct engine *engine, uint32_t stream, const struct engine_action *read,
+	enum fault_code fault)
 {
+	assert(fault != FAULT_NONE);
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
@@ -239,14 +289,19 @@ static void publish(struct feed *feed, struct engine_actions *out)
 static void attach(struct engine *engine, struct feed *feed)
 {
 	assert(feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
+	assert(feed->state == FEED_RUNNING && feed->planned == 0 && feed->reading == 0);
 	turn_join(&feed->turn, find_run(engine, &feed->options));
 	engine->feed[feed->options.id] = feed;
 	turn_apart(&feed->turn, share_of(engine, feed)->slow);
 	turn_ready(&feed->turn, true);
+	feed_check_slots(feed);
+	engine_check(engine);
 }
 
 static void detach(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
+	feed_check_slots(feed);
+	assert(feed->state != FEED_LEAVING);
 	turn_ready(&feed->turn, false);
 	if (feed->waiting)
 		STAILQ_REMOVE(&share_of(engine, feed)->waiting, feed, feed, waits);
@@ -260,6 +315,7 @@ static void detach(struct engine *engine, struct feed *feed, struct engine_actio
 static void done(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
+	assert(event->tag >> 32 < LIMIT_SESSIONS);
 	struct feed *feed = engine->feed[event->tag >> 32];
 	uint32_t index = (uint32_t)event->tag;
 
@@ -278,7 +334,8 @@ static void done(
 	}
 	share_end(engine, feed);
 	turn_land(&feed->turn, feed->cost);
-	if (event->fault == 0 && feed->state == FEED_RUNNING) {
+	if (event->fault == FAULT_NONE && feed->state == FEED_RUNNING) {
+		assert(feed->left[slot] > 0);
 		feed->left[slot]--;
 		publish(feed, out);
 	}
@@ -287,6 +344,7 @@ static void done(
 
 static void tick(struct engine *engine)
 {
+	engine_check(engine);
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
@@ -296,8 +354,8 @@ static void tick(struct engine *engine)
 		bool late = feed_late(feed);
 		uint64_t released = feed->released;
 
-		/* A byte may be on its way at this tick; still not here at the next one it was
-		 * lost. Liars send none. */
+		/* A byte that is still on its way at the next tick was lost. Hostile clients send
+		 * none. */
 		if (late && feed->late && feed_awake(feed)) {
 			feed->lost_wakes +=
 				ring_released(&feed->options.ring, feed->published, &released);
@@ -307,7 +365,7 @@ static void tick(struct engine *engine)
 	}
 }
 
-static void tell_failures(struct engine *engine, struct engine_actions *out)
+static void report_failures(struct engine *engine, struct engine_actions *out)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS && engine->failing > 0; id++) {
 		struct feed *feed = engine->feed[id];
@@ -324,7 +382,7 @@ static void tell_failures(struct engine *engine, struct engine_actions *out)
 	}
 }
 
-/* Plans a row; the bytes of zeros that this cost. */
+/* Plans a row. Returns the cost of the zeros, if it is padding. */
 static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
 	struct engine_action read;
@@ -335,14 +393,13 @@ static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_act
 		share_begin(engine, feed);
 		emit(out, read);
 	}
-	if (feed->row ==
-		0) /* it may have been padding alone, or its reads were done before its last row */
+	/* A slot of padding alone is ready now, and so is one whose reads are all done already. */
+	if (feed->row == 0)
 		publish(feed, out);
 	return wanted ? 0 : feed->cost;
 }
 
-/* A row of each feed in its turn. Whoever must not read for a while is not ready meanwhile
- * (turn_ready()). */
+/* Plans a row of each feed in its turn. A feed that cannot go on is not ready (turn_ready()). */
 static void pump(struct engine *engine, struct engine_actions *out)
 {
 	struct turn *leaf;
@@ -379,6 +436,7 @@ void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
 	assert(out->count <= ENGINE_ACTIONS - ENGINE_RESERVE);
+	assert(event->type != ENGINE_ATTACH || event->feed);
 	out->more = false;
 	struct feed *feed = event->id < LIMIT_SESSIONS ? engine->feed[event->id] : NULL;
 
@@ -406,6 +464,6 @@ void engine_step(
 		slow(engine, event->id, event->slow);
 		break;
 	}
-	tell_failures(engine, out);
+	report_failures(engine, out);
 	pump(engine, out);
 }

@@ -6,10 +6,52 @@
 
 typedef unsigned __int128 u128;
 
+void feed_check(const struct feed *feed)
+{
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+
+	assert(feed->released <= feed->published);
+	assert(feed->published <= feed->planned);
+	assert(feed->planned <= feed->released + g->slots);
+	assert(feed->planned <= feed->batches);
+	assert(feed->row < g->rows);
+	assert(feed->row == 0 || feed->planned < feed->batches);
+	assert(feed->reading <= g->slots * g->rows);
+	/* A feed that sleeps has planned whole slots, and waits for one that it can get. */
+	assert(feed->wake_at == 0 || feed->row == 0);
+	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
+	assert(feed->wake_at <= feed->planned);
+	assert(!feed->failing || feed->state == FEED_FAILED);
+	assert(!feed->waiting || feed->state != FEED_LEAVING);
+	assert(!feed->turn.ready || feed->state == FEED_RUNNING);
+	assert(!feed->turn.ready || !feed->waiting);
+	turn_check(&feed->turn);
+}
+
+void feed_check_slots(const struct feed *feed)
+{
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+	uint64_t ahead = feed->planned - feed->published + (feed->row > 0), reading = 0;
+
+	feed_check(feed);
+	for (uint32_t i = 0; i < g->slots; i++) {
+		uint64_t number = feed->published + i;
+		uint32_t left = feed->left[number % g->slots];
+
+		assert(left <= g->rows + 1);
+		assert(i < ahead || left == 0);
+		reading += left;
+	}
+	/* Reads that failed are not taken back: no slot of a failed feed is published any more. */
+	assert(feed->state != FEED_RUNNING || reading == feed->reading + (feed->row > 0));
+}
+
 uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro_batch)
 {
 	uint64_t end = cursor_end(cursor);
 
+	assert(world > 0 && micro_batch > 0);
+	assert(cursor->next <= end);
 	if (end == UINT64_MAX)
 		return RING_ENDLESS;
 
@@ -21,6 +63,12 @@ uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micr
 struct feed *feed_new(const struct cursor *cursor, const struct feed_options *options)
 {
 	uint32_t slots = options->ring.geometry.slots;
+
+	assert(options->id < LIMIT_SESSIONS && options->stream < LIMIT_STREAMS);
+	assert(options->rank < options->world && options->world <= LIMIT_WORLD);
+	assert(options->ring.geometry.window_tokens == cursor->seq_len + cursor->extra);
+	ring_check(&options->ring);
+
 	struct feed *feed = calloc(1, sizeof(*feed) + cursor->datasets * sizeof(feed->source[0]));
 
 	if (!feed)
@@ -39,6 +87,7 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 					options->ring.geometry.token_bytes;
 	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
 	atomic_store(&options->ring.header->end, feed->batches);
+	feed_check_slots(feed);
 	return feed;
 }
 
@@ -46,7 +95,8 @@ void feed_free(struct feed *feed)
 {
 	if (!feed)
 		return;
-	assert(feed->reading == 0 && !feed->turn.queued);
+	assert(feed->reading == 0 && !feed->turn.queued && !feed->turn.parent);
+	assert(!feed->waiting && !feed->failing);
 	cursor_free(&feed->cursor);
 	free(feed->left);
 	free(feed->retries);
@@ -65,7 +115,7 @@ struct feed_counters feed_counters(const struct feed *feed)
 	uint64_t released = atomic_load_explicit(&ring->control->released, memory_order_relaxed);
 	uint64_t pinned = atomic_load_explicit(&ring->control->pinned, memory_order_relaxed);
 
-	if (released > published) /* the client's words: for display only */
+	if (released > published) /* the client wrote them: for display only */
 		released = published;
 	if (pinned != RING_UNPINNED && pinned > ring->geometry.data_bytes)
 		pinned = ring->geometry.data_bytes;
@@ -80,8 +130,8 @@ struct feed_counters feed_counters(const struct feed *feed)
 
 /* ---- sleeping and waking ---- */
 
-/* Is there a reason to go on? Half the ring; or one slot, if the client waits for it and holds all
- * others. */
+/* Should it go on? If half the ring is free, or if one slot is and the client waits for it while it
+ * holds all others. */
 static bool feed_wanted(const struct feed *feed, uint64_t released)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -97,13 +147,17 @@ static enum feed_room feed_sleep(struct feed *feed)
 	const struct ring *ring = &feed->options.ring;
 	uint32_t half = ring->geometry.slots / 2;
 
+	assert(feed->row == 0 && feed->wake_at == 0);
+	assert(feed->planned - feed->released == ring->geometry.slots);
 	feed->wake_at = feed->released + (half ? half : 1);
 	feed->late = false;
 	ring_wake_at(ring, feed->wake_at);
 	if (!ring_released(ring, feed->published, &feed->released))
 		return FEED_HOSTILE;
-	if (!feed_wanted(feed, feed->released))
+	if (!feed_wanted(feed, feed->released)) {
+		feed_check(feed);
 		return FEED_FULL;
+	}
 	feed->wake_at = 0;
 	ring_wake_at(ring, 0);
 	return FEED_ROOM;
@@ -135,7 +189,7 @@ bool feed_awake(struct feed *feed)
 	if (ring_released(ring, feed->published, &feed->released) &&
 		!feed_wanted(feed, feed->released))
 		return false;
-	/* Wanted, or nonsense, which feed_room() will find. */
+	/* It can go on, or `released` cannot be, which feed_room() will find. */
 	feed->wake_at = 0;
 	ring_wake_at(ring, 0);
 	return true;
@@ -158,6 +212,7 @@ static void *row_tokens(const struct feed *feed, uint32_t index)
 	const struct ring_geometry *g = &feed->options.ring.geometry;
 	uint8_t *slot = ring_slot_data(&feed->options.ring, index / g->rows);
 
+	assert(index < g->slots * g->rows);
 	return slot + (uint64_t)(index % g->rows) * g->window_tokens * g->token_bytes;
 }
 
@@ -192,6 +247,7 @@ static void begin_slot(struct feed *feed, uint64_t first)
 	uint64_t valid = first < end ? end - first : 0;
 	uint32_t at = (uint32_t)(feed->planned % g->slots);
 
+	assert(feed->planned < feed->batches && feed->planned - feed->released < g->slots);
 	*ring_slot(&feed->options.ring, feed->planned) = (struct ring_slot){
 		.position = first,
 		.rows_valid = valid < g->rows ? (uint32_t)valid : g->rows,
@@ -201,7 +257,7 @@ static void begin_slot(struct feed *feed, uint64_t first)
 	memset(&feed->retries[(size_t)at * g->rows], 0, g->rows);
 }
 
-/* The row of @position; false if it lies behind the end. */
+/* The row of @position. False: it is after the end. */
 static bool locate(const struct feed *feed, uint64_t position, struct ring_row *row)
 {
 	struct order_place place;
@@ -213,6 +269,7 @@ static bool locate(const struct feed *feed, uint64_t position, struct ring_row *
 	const struct table *table = feed->source[place.dataset].table;
 
 	assert(table);
+	assert(place.window < table->windows);
 	table_locate(table, &feed->cursor.order[place.dataset], feed->cursor.seed, place.epoch,
 		place.window, &shard, &offset);
 	*row = (struct ring_row){
@@ -236,6 +293,7 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 	uint32_t index = at * g->rows + r;
 	struct ring_row row = {.position = RING_PADDING};
 
+	assert(feed->state == FEED_RUNNING && r < g->rows);
 	if (r == 0)
 		begin_slot(feed, first);
 
