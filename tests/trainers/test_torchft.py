@@ -112,7 +112,47 @@ def live(mode, check):
         proof(job, STEPS)
 
 
+SKIPPED = 40
+
+
+def operated(check):
+    """Two groups with one operator: all of them skip the same rows, and leave after the same step."""
+    with Job("train_torchft.py", micro_batch=MICRO, discards=True, check=check) as job:
+        there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
+        job.edit("min_replica_size=1,", "min_replica_size=2,")
+        both = [job.launch(1, 1000, hold=[5], REPLICA_GROUP_ID=i, **there) for i in range(2)]
+        wait(lambda: all(s.noted_any(held=5) or s.ended() for s in both), "the 6th step")
+        job.ask(
+            "mix train --json web=0.4 code=0.6",
+            f"skip train --json --samples {SKIPPED}",
+            "drain train",
+        )
+        for start in both:
+            start.release(5)
+        wait(lambda: all(start.ended() for start in both), "the end")
+        status = [start.child.poll() for start in both]
+        if not check.equal("operated: exit status", status, [0, 0]):
+            print(both[0].kill()[-6000:], both[1].kill()[-6000:])
+        said, _ = job.asked.communicate(timeout=LIMIT_S)
+        check.equal("operated: tokctl", job.asked.returncode, 0)
+        steps = int(re.findall(r"saved step (\d+)", said)[-1])
+        order = system.rows_at(job.yaml, "train", 0, 2 * MICRO * steps + SKIPPED)
+        position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
+        taken = {}
+        for start in both:
+            for step, rows in job.steps(start).items():
+                if step is not None:
+                    taken.setdefault(step, []).extend(position[tuple(row)] for row in rows)
+        check.equal("operated: both leave after one step", sorted(taken), list(range(1, steps + 1)))
+        rows = [at for step in sorted(taken) for at in sorted(taken[step])]
+        jump = next(i for i, at in enumerate(rows) if at != i)
+        want = [*range(jump), *range(jump + SKIPPED, 2 * MICRO * steps + SKIPPED)]
+        check.equal("operated: the rows, in the order of the steps", rows, want)
+        check.ok("operated: the skip is where a step begins", jump % (2 * MICRO) == 0, jump)
+
+
 check = system.Checks()
 for mode in sys.argv[1:] or ("async", "sync"):
     live(mode, check)
+operated(check)
 check.exit()

@@ -25,16 +25,20 @@ manager = Manager(
     timeout=timedelta(seconds=20),
 )
 model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
-data = TokendReplica(manager, "train", micro_batch=2)
+data = TokendReplica(manager, "train", micro_batch=2, operated=True)
 for name, part in {"model": net, "optimizer": adam, "data": data}.items():
     manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
 
-while manager.current_step() < int(sys.argv[1]):
+while manager.current_step() < int(sys.argv[1]) and not data.should_stop:
     optimizer.zero_grad()  # begins the quorum: who takes part, and with which rank
     for batch in data.take(1):
         logits = model(batch["input_ids"])
         torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), batch["labels"].flatten()
         ).backward()
-    optimizer.step()  # if all agree; else the rows come again
+    optimizer.step()  # if all agree; otherwise the rows come again
+    request = data.control()  # an operator's, with tokctl
+    if request and request.save:
+        torch.save(manager.state_dict(), "saved.pt")
+        request.done(f"saved step {manager.current_step()}")
 manager.shutdown()
