@@ -8,8 +8,7 @@ enum { TRIES = 1000 }; /* EINTR or EAGAIN in a row, then it is an error */
 
 #define TO(state) (1u << (state))
 
-/* From each state, the states that may follow. */
-static const unsigned moves[READ_STATES] = {
+const unsigned read_moves[READ_STATES] = {
 	[READ_FREE] = TO(READ_PARKED) | TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) |
 		      TO(READ_DECODING),
 	[READ_PARKED] = TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING),
@@ -26,48 +25,12 @@ static const unsigned moves[READ_STATES] = {
 	[READ_DONE] = TO(READ_FREE),
 };
 
-void read_move(struct read *read, enum read_state to)
-{
-	assert(to < READ_STATES && moves[read->state] & TO(to));
-	read->state = to;
-}
-
-void read_push(struct read *read, enum read_state to, struct reads *list)
-{
-	read_move(read, to);
-	STAILQ_INSERT_TAIL(list, read, link);
-}
-
-struct read *reads_take(struct reads *list)
-{
-	struct read *read = STAILQ_FIRST(list);
-
-	if (read)
-		STAILQ_REMOVE_HEAD(list, link);
-	return read;
-}
-
 uint64_t staging_each(bool direct, uint64_t largest_window_bytes)
 {
 	uint64_t align = IO_ALIGN;
 
 	/* A window may begin and end within a block. */
 	return direct ? (largest_window_bytes + align - 1) / align * align + 2 * align : 0;
-}
-
-struct share *share_of(struct reader *reader, const struct read *read)
-{
-	assert(read->window.stream < reader->shares.count);
-	return &reader->shares.share[read->window.stream];
-}
-
-void reader_submit(struct reader *reader, struct io_work *work, struct share *share)
-{
-	assert(work->done && work->fd >= -1 && (work->call || work->bytes > 0));
-	work->share = &share->pool;
-	work_begun(work, false);
-	work->ticks = 0;
-	reader->ops->submit(reader->backend, work);
 }
 
 bool reader_fault(struct fault *fault, int error, const char *text)

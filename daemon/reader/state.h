@@ -13,6 +13,8 @@
 #include "daemon/reader/share.h"
 #include "daemon/reader/watch.h"
 
+#include <assert.h>
+
 /*
  * FREE ─→ (PARKED ─→) (OPENING ─→) ┬→ READING ──────────┬→ ENDED ─→ DONE ─→ FREE
  *                                  ├→ FOUND ─→ DECODING ┤
@@ -77,16 +79,48 @@ struct reader {
 /* Bytes of staging for one read; 0 where the reader is not direct. */
 uint64_t staging_each(bool direct, uint64_t largest_window_bytes);
 
-/* Asserts that the move is allowed. */
-void read_move(struct read *read, enum read_state to);
-/* The same, and puts it at the end of @list. */
-void read_push(struct read *read, enum read_state to, struct reads *list);
-/* Takes the first read of @list, or NULL. */
-struct read *reads_take(struct reads *list);
+/* From each state, bits of the states that may follow. */
+extern const unsigned read_moves[READ_STATES];
 
-struct share *share_of(struct reader *reader, const struct read *read);
+static inline void read_move(struct read *read, enum read_state to)
+{
+	assert(read_moves[read->state] & 1u << to);
+	read->state = to;
+}
+
+/* The same, and puts it at the end of @list. */
+static inline void read_push(struct read *read, enum read_state to, struct reads *list)
+{
+	read_move(read, to);
+	STAILQ_INSERT_TAIL(list, read, link);
+}
+
+/* Takes the first read of @list, or NULL. */
+static inline struct read *reads_take(struct reads *list)
+{
+	struct read *read = STAILQ_FIRST(list);
+
+	if (read)
+		STAILQ_REMOVE_HEAD(list, link);
+	return read;
+}
+
+static inline struct share *share_of(struct reader *reader, const struct read *read)
+{
+	assert(read->window.stream < reader->shares.count);
+	return &reader->shares.share[read->window.stream];
+}
+
 /* Has the backend do @work, in the threads of @share. */
-void reader_submit(struct reader *reader, struct io_work *work, struct share *share);
+static inline void reader_submit(struct reader *reader, struct io_work *work, struct share *share)
+{
+	assert(work->done && (work->call || work->bytes > 0));
+	work->share = &share->pool;
+	work_begun(work, false);
+	work->ticks = 0;
+	reader->ops->submit(reader->backend, work);
+}
+
 /*
  * A system call, or reading a shard, failed with @error: FAULT_DATA if that says that the contents
  * cannot be served (EBADMSG, ERANGE), otherwise as fault_errno(). Always false.
