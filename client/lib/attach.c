@@ -43,9 +43,11 @@ static void say_node(struct wire *w)
 		wire_set(w, WIRE_NODE, node);
 }
 
-static void say_attach(struct wire *w, const struct tokend *t, const struct target *target)
+static void say_attach(
+	struct wire *w, const struct tokend *t, const struct target *target, uint64_t serial)
 {
 	*w = (struct wire){.op = WIRE_ATTACH};
+	wire_set(w, WIRE_SERIAL, serial);
 	wire_set_text(w, WIRE_STREAM, t->stream);
 	wire_set_text(w, WIRE_RUN, t->run);
 	wire_set(w, WIRE_RANK, target->rank);
@@ -84,7 +86,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 		search_later(t, s, fault.error, 0);
 		return 0;
 	}
-	say_attach(&attach, t, target);
+	say_attach(&attach, t, target, ++t->serial);
 
 	/* If the daemon closed after hello, its reason can still be received. */
 	int error = -link_send(s->fd, &attach, t->out);
@@ -228,6 +230,7 @@ int attach_feed(
 		return message_unknown(t, "a run without a name");
 	}
 	(*g)->id = ++t->mappings;
+	(*g)->serials = wire_has(&p->wire, WIRE_SERIAL);
 	(*g)->session =
 		wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : SESSION_UNNAMED;
 	return 1;

@@ -116,7 +116,9 @@ struct tokend {
 	struct cursor origin;
 	struct cursor moved; /* origin moved to where it was last asked for */
 	bool moved_ok, committing;
-	uint32_t late; /* replies to come to queries that were interrupted */
+	uint64_t serial; /* of the last query */
+	uint32_t late;	 /* replies to come to queries that were interrupted, from a daemon whose
+			    replies carry no serial */
 	uint64_t committed;
 	struct grid *grid; /* ascending; the last is the current one */
 	uint32_t grids;

@@ -22,6 +22,7 @@ struct mapping {
 	uint64_t id;
 	uint64_t session; /* the daemon's number for it; SESSION_UNNAMED: an older daemon does not
 			     say */
+	bool serials;	  /* the daemon's replies carry the serials of queries */
 	bool undoable;	  /* the mapping of struct undo: stays although nothing of it is held */
 	void *meta, *data;
 	struct copies *copies; /* to a GPU; NULL: there was none yet */

@@ -1,27 +1,48 @@
 #include "client/lib/query.h"
 
+#include "client/lib/map.h"
 #include "client/lib/message.h"
 #include "client/lib/revive.h"
 #include "client/lib/wait.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 
-/* Is the message in t->packet the answer to a question that was interrupted? All are answered once.
+/* What a message is to the query that is waited for. */
+enum relation {
+	REPLY,
+	LATE, /* the reply to an earlier query, which was interrupted */
+	NEWS, /* not a reply: the daemon says it on its own account */
+};
+
+/*
+ * For daemons of releases without serials. They answer each query once, but a checkpoint may be
+ * answered after a later query: so a query is sent only when all late replies are in.
  */
-static bool late_answer(struct tokend *t)
+static enum relation relate_by_kind(struct tokend *t, enum wire_op reply)
 {
 	const struct wire *w = &t->packet->wire;
-	struct wire_bytes code = wire_bytes(w, WIRE_CODE);
-	bool unsaved =
-		w->op == WIRE_ERROR && code.n == 10 && memcmp(code.at, "checkpoint", 10) == 0;
+	bool unsaved = w->op == WIRE_ERROR && wire_code(w) == FAULT_CHECKPOINT;
 
-	if (t->late == 0 || (w->op != WIRE_SAVED && w->op != WIRE_REQUEST &&
-				    w->op != WIRE_DESCRIBED && !unsaved))
-		return false;
-	t->late--;
-	return true;
+	if (t->late > 0 && (w->op == WIRE_SAVED || w->op == WIRE_REQUEST ||
+				   w->op == WIRE_DESCRIBED || unsaved)) {
+		t->late--;
+		return LATE;
+	}
+	return w->op == reply ? REPLY : NEWS;
+}
+
+/* What the message in t->packet is to the query @serial (0: none is waited for), whose reply is of
+ * kind @reply. */
+static enum relation relate(struct tokend *t, uint64_t serial, enum wire_op reply)
+{
+	uint64_t got = wire_number(&t->packet->wire, WIRE_SERIAL);
+
+	if (!t->mapping->serials)
+		return relate_by_kind(t, serial ? reply : WIRE_OPS);
+	if (got == 0)
+		return NEWS;
+	return got == serial ? REPLY : LATE;
 }
 
 int query_listen(struct tokend *t)
@@ -38,7 +59,7 @@ int query_listen(struct tokend *t)
 		case LINK_FAULT:
 			return handle_latch(t, message_invalid(t));
 		case LINK_MESSAGE:
-			if (!message_warning(t) && !late_answer(t) &&
+			if (!message_warning(t) && relate(t, 0, WIRE_OPS) == NEWS &&
 				t->packet->wire.op == WIRE_ERROR)
 				return handle_latch(t, message_refused(t));
 			break;
@@ -68,22 +89,29 @@ static int tell(struct tokend *t, const struct wire *wire)
 	}
 }
 
-static bool answers(const struct wire *question, const struct wire *w, enum wire_op answer)
+/* The message in t->packet is the reply to the query that is waited for, or an error without a
+ * serial. 1, or an error. */
+static int take_reply(struct tokend *t, enum wire_op reply)
 {
-	struct wire_bytes asked = wire_bytes(question, WIRE_TAG), got = wire_bytes(w, WIRE_TAG);
+	enum wire_op op = t->packet->wire.op;
 
-	return w->op == answer &&
-	       (!wire_has(question, WIRE_TAG) ||
-		       (asked.n == got.n && memcmp(asked.at, got.at, got.n) == 0));
+	if (op == reply)
+		return 1;
+	if (op != WIRE_ERROR)
+		return handle_latch(t, message_unknown(t, wire_op_name(op)));
+
+	int r = message_refused(t);
+
+	return r == TOKEND_EDATA ? handle_latch(t, r) : r;
 }
 
 /*
- * 1: it is in t->packet, 0: the daemon is lost, or an error. Without a @question: until those that
- * were interrupted are answered, for an answer does not say which question of its kind it is to.
+ * Waits for the reply to the query @serial; 0: until all late replies are in. 1: it is in
+ * t->packet, 0: the daemon is lost, or an error.
  */
-static int await(struct tokend *t, const struct wire *question, enum wire_op answer)
+static int await(struct tokend *t, uint64_t serial, enum wire_op reply)
 {
-	while (question || t->late > 0) {
+	while (serial || t->late > 0) {
 		int r = wait_ready(t, t->fd, POLLIN, wait_now() + WAIT_SLICE_MS * WAIT_MS);
 
 		if (r < 0)
@@ -100,30 +128,33 @@ static int await(struct tokend *t, const struct wire *question, enum wire_op ans
 		case LINK_MESSAGE:
 			break;
 		}
-		if (message_warning(t) || late_answer(t))
+		if (message_warning(t))
 			continue;
-		if (question && answers(question, &t->packet->wire, answer))
-			return 1;
-		if (t->packet->wire.op == WIRE_ERROR) {
-			r = message_refused(t);
-			return r == TOKEND_EDATA ? handle_latch(t, r) : r;
-		}
+
+		enum relation relation = relate(t, serial, reply);
+
+		if (relation == REPLY || (relation == NEWS && t->packet->wire.op == WIRE_ERROR))
+			return take_reply(t, reply);
 	}
 	return 1;
 }
 
-int query(struct tokend *t, const struct wire *question, enum wire_op answer)
+int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 {
+	struct wire numbered = *query;
+
 	for (;;) {
 		int r = t->fd < 0 ? revive(t, true) : 1;
 
 		if (r == 1)
-			r = await(t, NULL, answer);
-		if (r == 1)
-			r = tell(t, question);
+			r = await(t, 0, reply);
 		if (r == 1) {
-			r = await(t, question, answer);
-			t->late += r == TOKEND_EAGAIN;
+			wire_set(&numbered, WIRE_SERIAL, ++t->serial);
+			r = tell(t, &numbered);
+		}
+		if (r == 1) {
+			r = await(t, t->serial, reply);
+			t->late += r == TOKEND_EAGAIN && !t->mapping->serials;
 		}
 		if (r != 0)
 			return r == 1 ? 0 : r;
