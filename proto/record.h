@@ -4,8 +4,10 @@
  *
  *   row        position, checksum             a row that tokend_next() returned; no padding rows
  *   beginning  RECORD_BEGIN, RECORD_VERSION   then RECORD_WORDS more entries, a struct
- * record_begin. The rows up to the next beginning belong to it. pass       RECORD_BEGIN,
- * RECORD_PASS      a beginning too: of another pass over a finite stream whose end this process saw
+ *                                             record_begin. The rows up to the next beginning
+ *                                             belong to it.
+ *   pass       RECORD_BEGIN, RECORD_PASS      a beginning too: of another pass over a finite stream
+ *                                             whose end this process saw
  *
  * A beginning is written with the first row that is taken after tokend_record(), and after a seek
  * to another position or to another rank, world or micro-batch. A change of the mix alone, or a

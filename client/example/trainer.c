@@ -1,14 +1,16 @@
 /*
- * A whole trainer but for the model: takes 100 batches, has the cursor saved, and says how fast
- * tokens came.
+ * A trainer without a model: takes batches, carries out an operator's requests (tokctl mix, skip,
+ * checkpoint, drain), saves the cursor, and prints how fast tokens came.
  *
- * With the TAG that it saves under, "example", it goes on where it was.
+ *   cc trainer.c -ltokend -o trainer && ./trainer [STREAM [SOCKET [TAG [STEPS]]]]
  *
- *   cc trainer.c -ltokend -o trainer && ./trainer [STREAM [SOCKET [TAG]]]
+ * It saves under the tag "example"; with that TAG it goes on where it was.
  */
 #include "client/lib/tokend.h" /* installed: <tokend.h> */
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static double seconds(void)
@@ -19,7 +21,7 @@ static double seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* The daemon is starting, or others hold its memory: said after 2, 10 and 60 s of waiting. */
+/* Called after 2, 10 and 60 s of waiting: the daemon is starting, or others use its memory. */
 static int warn(void *context, const char *line)
 {
 	(void)context;
@@ -27,36 +29,78 @@ static int warn(void *context, const char *line)
 	return 0;
 }
 
+/* The value of "tag" in a request's args, into @tag; "" if there is none. */
+static void tag_of(const char *args, char tag[65])
+{
+	const char *line = strncmp(args, "tag ", 4) == 0 ? args : strstr(args, "\ntag ");
+
+	tag[0] = 0;
+	if (line)
+		sscanf(line + (line != args) + 4, "%64[^\n]", tag);
+}
+
+/*
+ * Carries out the operator's request that this session sees, if any. Call it after each step; in a
+ * job of several ranks all of them call it at the same step. 1: the operator asked this job to
+ * stop; 0; or an error.
+ */
+static int control(struct tokend *t)
+{
+	static struct tokend_request request; /* 64 KiB: too large for some stacks */
+	char tag[65], text[128];
+	uint64_t acts_from = 0;
+	int r = tokend_attend(t); /* keeps the connection alive while there are batches enough */
+
+	if (r < 0 || tokend_request_number(t) == 0)
+		return r < 0 ? r : 0;
+	r = tokend_request(t, &request);
+	if (r < 0 || request.number == 0) /* taken back meanwhile */
+		return r;
+	r = tokend_obey(t, request.kind, request.args, &acts_from);
+	if (r < 0) /* nothing was changed: training goes on */
+		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
+	tag_of(request.args, tag);
+	if (tag[0] && tokend_checkpoint(t, tag, NULL, 0) < 0) /* next to the model's own state */
+		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
+	snprintf(text, sizeof(text), "done at position %llu",
+		(unsigned long long)tokend_position(t));
+	r = tokend_answer(t, request.number, TOKEND_DONE, text);
+	return r < 0 ? r : strcmp(request.kind, "drain") == 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct tokend_options options = {
 		.size = sizeof(options),
 		.stream = argc > 1 ? argv[1] : "train",
-		.socket = argc > 2 ? argv[2] : NULL,
+		.socket = argc > 2 && argv[2][0] ? argv[2] : NULL,
 		.world = 1,
 		.micro_batch = 8,
-		.tag = argc > 3 ? argv[3] : NULL,
+		.tag = argc > 3 && argv[3][0] ? argv[3] : NULL,
 		.warn = warn,
 	};
+	long steps = argc > 4 ? atol(argv[4]) : 100, step = 0;
 	struct tokend_batch batch;
 	struct tokend *t;
 	char why[500];
 	uint64_t tokens = 0;
-	int steps = 0, r = tokend_attach(&t, &options, why, sizeof(why));
+	int stop = 0, r = tokend_attach(&t, &options, why, sizeof(why));
 
 	if (r < 0)
 		return fprintf(stderr, "trainer: %s\n", why), 1;
 
 	double begin = seconds();
 
-	for (; steps < 100 && (r = tokend_next(t, &batch)) == 1; steps++) {
+	for (; step < steps && !stop && (r = tokend_next(t, &batch)) == 1; step++) {
 		/* Forward, backward and step go here: batch.tokens is [rows][window_tokens], of
 		 * token_bytes each. */
 		tokens += (uint64_t)batch.rows_valid * batch.window_tokens;
 		tokend_release(t, &batch);
+		stop = control(t);
 	}
-	printf("%d steps, %.1f M tokens/s\n", steps, (double)tokens / (seconds() - begin) / 1e6);
-	if (r < 0 || tokend_checkpoint(t, "example", NULL, 0) < 0)
+	printf("%ld steps, %.1f M tokens/s, position %llu\n", step,
+		(double)tokens / (seconds() - begin) / 1e6, (unsigned long long)tokend_position(t));
+	if (r < 0 || stop < 0 || tokend_checkpoint(t, "example", NULL, 0) < 0)
 		return fprintf(stderr, "trainer: %s\n", tokend_why(t)), 1;
 	tokend_detach(t);
 	return 0;

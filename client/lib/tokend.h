@@ -324,7 +324,7 @@ struct tokend_request {
 	uint64_t number;	      /* never the same twice; 0: none */
 	char kind[16];		      /* "mix", "skip", "checkpoint", "drain", "rescale" */
 	char args[TOKEND_ARGS_BYTES]; /* lines "KEY VALUE\n": "at 4096", "weight 0.5 web", "samples
-					 100", "tag before", "world 3", "micro_batch 8" */
+					 100", "tag before", "world 3", "micro 8" */
 };
 
 enum tokend_outcome {

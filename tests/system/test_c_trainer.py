@@ -1,0 +1,51 @@
+"""client/example/trainer.c, which includes tokend.h alone, does what an operator asks for while it runs."""
+
+import json
+import re
+
+import numpy
+
+from lib import BIN, TOKCTL, Daemon, run, status, wait_for
+
+SEQ, ROWS, SKIPPED = 32, 8, 4096
+
+
+def ask(daemon, *arguments):
+    code, out, err = run(TOKCTL, *arguments, "--json", "--socket", daemon.socket)
+    assert code == 0, err
+    return next((told for told in map(json.loads, out.splitlines()) if "acts_from" in told), None)
+
+
+def test_operator(place):
+    for name in ("web", "code"):
+        numpy.arange(1 << 20, dtype="<u2").tofile(place.file(f"{name}.bin"))
+    stream = {
+        "seed": 1,
+        "seq_len": SEQ,
+        "datasets": [{"name": n, "path": f"{n}.bin"} for n in ("web", "code")],
+    }
+    daemon = Daemon(place, place.config(streams={"train": stream}))
+    log = place.file("trainer.log")
+    command = [f"{BIN}/example-trainer", "train", daemon.socket, "", "1000000000"]
+    with open(log, "w") as out:
+        trainer = place.spawn(command, stdout=out, stderr=out)
+    assert wait_for(lambda: status(daemon.socket)[0])
+
+    skipped = ask(daemon, "skip", "train", "--samples", str(SKIPPED))
+    assert skipped["acts_from"] - skipped["from"] == SKIPPED
+    mixed = ask(daemon, "mix", "train", "web=0.25", "code=0.75")
+    assert mixed["acts_from"] % 1024 == 0 and mixed["acts_from"] >= mixed["from"]
+    ask(daemon, "checkpoint", "train", "--tag", "asked")
+    unknown = run(TOKCTL, "mix", "train", "books=1", "--socket", daemon.socket)
+    assert unknown[0] == 1 and "books" in unknown[2]
+    assert trainer.poll() is None
+    ask(daemon, "drain", "train", "--tag", "left")
+    assert trainer.wait(60) == 0, open(log).read()
+
+    steps, position = map(
+        int, re.search(r"(\d+) steps, .* position (\d+)", open(log).read()).groups()
+    )
+    assert position == steps * ROWS + SKIPPED
+    code, out, err = run(f"{BIN}/example-trainer", "train", daemon.socket, "left", "10")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(rf"10 steps, .* position {position + 10 * ROWS}\n", out.decode())
