@@ -25,10 +25,37 @@ bool cursor_refuse_dataset(
 	return fault_set(fault, FAULT_CURSOR, field, "%s", said);
 }
 
+void cursor_check(const struct cursor *c)
+{
+	assert(c->datasets > 0 && c->datasets <= LIMIT_DATASETS);
+	assert(c->dataset && c->order);
+	assert(c->stream[0]);
+	assert(c->seq_len > 0 && c->seq_len <= LIMIT_CHUNK_BYTES);
+	assert(c->extra <= LIMIT_CHUNK_BYTES - c->seq_len);
+	assert(c->stride > 0);
+	assert(c->epochs == 0 || c->samples == 0);
+	assert(c->segments > 0 && c->segment);
+	assert(c->segments == 1 || c->epochs == 0);
+	assert(c->segment[0]->start <= c->next);
+	assert(c->next <= cursor_end(c));
+	assert(c->segments == 1 || c->segment[1]->start > c->next);
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		assert(c->dataset[d].name[0]);
+		assert(c->epochs == 0 || c->dataset[d].max_epochs == 0);
+		assert(c->order[d].block > 0 && c->order[d].group > 0);
+	}
+
+	struct order order = cursor_order(c);
+
+	order_check(&order);
+}
+
 /* ---- building ---- */
 
-static const char *source_fault(const struct cursor_source *s)
+/* The member that cannot be, or NULL. */
+static const char *wrong_member(const struct cursor_source *s)
 {
+	assert(s->name);
 	if (!wire_label_ok(s->name))
 		return "name";
 	if (s->shuffle != ORDER_NONE && s->shuffle != ORDER_GLOBAL && s->shuffle != ORDER_BLOCK)
@@ -44,6 +71,7 @@ static void place_source(struct cursor *c, uint32_t d, const struct cursor_sourc
 {
 	struct cursor_dataset *dataset = &c->dataset[d];
 
+	assert(!wrong_member(s));
 	memset(dataset, 0, sizeof(*dataset));
 	memcpy(dataset->name, s->name, strlen(s->name));
 	dataset->digest = s->digest;
@@ -61,6 +89,7 @@ static void place_source(struct cursor *c, uint32_t d, const struct cursor_sourc
 /* Room for @n datasets; what is there stays. */
 static bool grow(struct cursor *c, uint32_t n)
 {
+	assert(n > 0 && n <= LIMIT_DATASETS + 1 && n >= c->datasets);
 	struct cursor_dataset *dataset = realloc(c->dataset, n * sizeof(*dataset));
 
 	if (!dataset)
@@ -162,6 +191,7 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct fault *f
 {
 	u128 total = 0;
 
+	assert(c->epochs > 0);
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		u128 product = (u128)c->order[d].windows * c->epochs;
 
@@ -213,7 +243,7 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity,
 	if (!grow(out, n))
 		return fault_memory(fault);
 	for (uint32_t d = 0; d < n; d++) {
-		const char *wrong = source_fault(&sources[d]);
+		const char *wrong = wrong_member(&sources[d]);
 
 		if (wrong)
 			return cursor_refuse_dataset(
@@ -237,6 +267,8 @@ bool cursor_append(struct cursor *c, struct order_segment *segment)
 
 	if (!segment)
 		return false;
+	assert(n == 0 || segment->start > c->segment[n - 1]->start);
+	assert(n == 0 || segment->datasets >= c->segment[n - 1]->datasets);
 	/* Room doubles at powers of two, so there is always some up to the next one. */
 	if ((n & (n - 1)) == 0) {
 		struct order_segment **list = realloc(
@@ -255,6 +287,7 @@ bool cursor_append(struct cursor *c, struct order_segment *segment)
 /* Drops the first @n segments. */
 static void drop_first(struct cursor *c, uint32_t n)
 {
+	assert(n <= c->segments);
 	if (n == 0)
 		return;
 	for (uint32_t i = 0; i < n; i++)
@@ -298,6 +331,7 @@ uint64_t cursor_end(const struct cursor *cursor)
 {
 	if (cursor->samples)
 		return cursor->samples;
+	assert(!cursor->epochs || cursor->segments == 1);
 	return cursor->epochs ? cursor->segment[0]->prefix[cursor->segment[0]->padded] : UINT64_MAX;
 }
 
@@ -333,6 +367,7 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
 		passed++;
 	drop_first(c, passed);
 	c->next = position;
+	cursor_check(c);
 	return true;
 }
 
@@ -340,6 +375,7 @@ bool cursor_skip(struct cursor *c, uint64_t samples, struct fault *fault)
 {
 	uint64_t end = cursor_end(c);
 
+	assert(c->next <= end);
 	if (samples > end - c->next)
 		return fault_set(fault, FAULT_CURSOR, "samples",
 			"%" PRIu64 " from %" PRIu64
@@ -361,7 +397,7 @@ bool cursor_rewind(struct cursor *c, uint64_t position, struct fault *fault)
 bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fault *fault)
 {
 	struct cursor copy;
-	const char *wrong = source_fault(source);
+	const char *wrong = wrong_member(source);
 
 	if (c->epochs)
 		return fault_set(fault, FAULT_CURSOR, "add",
@@ -382,9 +418,10 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fau
 		cursor_free(&copy);
 		return false;
 	}
-	/* The segments keep their own lists: what they serve does not know the newcomer. */
+	/* The segments keep their own lists, without the new dataset. */
 	cursor_free(c);
 	*c = copy;
+	cursor_check(c);
 	return true;
 }
 
@@ -392,6 +429,7 @@ void cursor_source(const struct cursor *c, uint32_t d, struct cursor_source *sou
 {
 	const struct order_dataset *o = &c->order[d];
 
+	assert(d < c->datasets);
 	*source = (struct cursor_source){
 		.name = c->dataset[d].name,
 		.windows = o->windows,

@@ -147,6 +147,9 @@ bool cursor_schedule(struct cursor *cursor, const double *weights, const struct 
 bool cursor_unserved(
 	const struct cursor *cursor, uint32_t d, uint64_t *position, uint64_t *unserved);
 
+/* Asserts the invariants of a cursor that has its segments. */
+void cursor_check(const struct cursor *cursor);
+
 /* Index of the dataset called @name, or -1. */
 int cursor_find(const struct cursor *cursor, const char *name);
 

@@ -1,7 +1,7 @@
 /*
  * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing:
- * whatever passes is a cursor that the order can be evaluated on, and everything else is refused by
- * name.
+ * what it accepts is a cursor that the order can be evaluated on; everything else is rejected, with
+ * the member that is wrong.
  */
 #include "proto/cursor.h"
 
@@ -21,6 +21,7 @@ static const char magic[4] = {'t', 'k', 'd', 'c'};
 
 static void put_le(unsigned char *to, uint64_t value, int bytes)
 {
+	assert(bytes > 0 && bytes <= 8);
 	for (int i = 0; i < bytes; i++)
 		to[i] = (unsigned char)(value >> 8 * i);
 }
@@ -29,6 +30,7 @@ static uint64_t get_le(const unsigned char *from, int bytes)
 {
 	uint64_t value = 0;
 
+	assert(bytes > 0 && bytes <= 8);
 	for (int i = 0; i < bytes; i++)
 		value |= (uint64_t)from[i] << 8 * i;
 	return value;
@@ -103,6 +105,8 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	const struct order_segment *now = c->segment[0],
 				   *then = c->segments == 2 ? c->segment[1] : NULL;
 	bool limited = cursor_limited(c);
+
+	cursor_check(c);
 	unsigned version = limited || c->segments > 2 ? 2 : 1;
 
 	if (capacity <= HEADER_BYTES)
@@ -136,13 +140,14 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	}
 	if (p.full)
 		return 0;
+	assert(p.length <= capacity - HEADER_BYTES);
 	memcpy(head, magic, 4);
 	put_le(head + 4, version, 4);
 	put_le(head + 8, order_checksum(p.bytes, p.length), 8);
 	return HEADER_BYTES + p.length;
 }
 
-/* What the map holds, before anything is believed. */
+/* The members of the map, before they are checked. */
 struct parts {
 	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next, start, pending_start;
 	const struct value *stream, *datasets, *units, *base, *phase,
@@ -215,6 +220,7 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 /* An array of exactly @n unsigned numbers. */
 static bool read_list(const struct value *array, uint64_t *to, uint32_t n)
 {
+	assert(array->type == VALUE_ARRAY);
 	if (array->count != n)
 		return false;
 	for (uint32_t i = 0; i < n; i++) {
@@ -309,6 +315,7 @@ static bool check_units(
 	uint64_t expected[LIMIT_DATASETS];
 	u128 sum = 0;
 
+	assert(n > 0 && n <= c->datasets);
 	if (c->epochs) {
 		if (n != c->datasets || !cursor_epoch_units(c, expected, fault))
 			return fault_set(
@@ -341,10 +348,11 @@ static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t 
 				       "the samples served do not add up to where the mix began");
 }
 
-/* The mix behind the last one so far. */
+/* The mix that follows the last one so far. */
 static bool decode_next(struct cursor *c, uint64_t start, const struct value *list, uint64_t next,
 	struct fault *fault)
 {
+	assert(c->segments > 0 && list->type == VALUE_ARRAY);
 	const struct order_segment *before = c->segment[c->segments - 1];
 	uint64_t units[LIMIT_DATASETS];
 	uint32_t n = list->count;
@@ -356,7 +364,7 @@ static bool decode_next(struct cursor *c, uint64_t start, const struct value *li
 	return cursor_append(c, order_segment_next(before, start, units, n)) || fault_memory(fault);
 }
 
-/* @list: start, units, start, units, … */
+/* @list: start, units, start, units, … A start is one value, otherwise it is rejected. */
 static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end,
 	uint64_t next, struct fault *fault)
 {
@@ -365,8 +373,7 @@ static bool decode_pending(struct cursor *c, const struct value *list, const str
 	if (list->count % 2 != 0)
 		return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
 	for (uint32_t i = 0; i < list->count; i += 2) {
-		const struct value *start = v,
-				   *units = v + 1; /* a start is one value, or is refused */
+		const struct value *start = v, *units = v + 1;
 
 		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
 			return fault_set(
@@ -381,7 +388,7 @@ static bool decode_pending(struct cursor *c, const struct value *list, const str
 static bool decode_mix(
 	struct cursor *c, const struct parts *parts, const struct value *end, struct fault *fault)
 {
-	assert(parts->units && parts->base && parts->phase); /* find_parts() saw to it */
+	assert(parts->units && parts->base && parts->phase); /* find_parts() checked it */
 	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
 	uint32_t n = parts->units->count;
 
@@ -470,7 +477,9 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 	ok = count > 0 ? decode_map(out, version, values, count, fault)
 		       : fault_set(fault, FAULT_CURSOR, "cursor", "not MessagePack");
 	free(values);
-	if (!ok)
+	if (ok)
+		cursor_check(out);
+	else
 		cursor_free(out);
 	return ok;
 }

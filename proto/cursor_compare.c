@@ -3,6 +3,7 @@
 
 #include "proto/cursor_private.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ static bool same_number(struct fault *fault, const char *field, uint64_t mine, u
 static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n,
 	struct fault *fault)
 {
+	assert(d < c->datasets && n < now->datasets);
 	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
 	const struct {
 		const char *what;
@@ -83,6 +85,7 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro_batch)
 {
+	assert(cursor->segments > 0 && world > 0 && micro_batch > 0);
 	uint64_t h = order_derive(ORDER_VERSION, cursor->seed, cursor->seq_len, cursor->extra,
 		cursor->stride, cursor->epochs, cursor->samples, cursor->next, world, micro_batch,
 		order_name_hash(cursor->stream, strlen(cursor->stream)));

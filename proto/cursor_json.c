@@ -2,17 +2,19 @@
 
 #include "proto/wire.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 struct text {
 	char *bytes;
 	size_t n, capacity;
-	bool full; /* something did not fit: what follows it is void */
+	bool full; /* something did not fit; nothing after it is written */
 };
 
 static void put_bytes(struct text *t, const char *bytes, size_t n)
 {
+	assert(t->n <= t->capacity);
 	if (t->full || n >= t->capacity - t->n) {
 		t->full = true;
 		return;
@@ -90,6 +92,7 @@ static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 	const struct order_dataset *o = &c->order[d];
 	uint64_t ends_at, unserved;
 
+	assert(d < c->datasets && o->shuffle <= ORDER_BLOCK);
 	put(t, d ? ",{\"name\":" : "{\"name\":");
 	put_string(t, c->dataset[d].name);
 	put_pair(t, ",", "windows", o->windows);
@@ -154,6 +157,8 @@ size_t cursor_json(const struct cursor *cursor, char *json, size_t capacity)
 {
 	struct text t = {.bytes = json, .capacity = capacity};
 
+	assert(json || capacity == 0);
+	cursor_check(cursor);
 	put_cursor(&t, cursor);
 	if (t.full)
 		return 0;

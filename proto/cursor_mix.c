@@ -1,10 +1,10 @@
 /*
  * The mix of a cursor: from weights to the segments that are in force now and later.
  *
- * All edits of the mix end in cursor_lay_out(), so that there is one place where max_epochs become
- * segments. A dataset's limit is reached in the block of 1024 that would take it beyond; whether it
- * is, is a question to a segment alone (where does this one serve the first ordinal too many?), so
- * that a schedule laid out in the middle of a run is the one that was laid out at its beginning.
+ * All edits of the mix end in cursor_lay_out(), the one place where max_epochs become segments. A
+ * dataset reaches its limit in the block of 1024 that would exceed it. A segment alone determines
+ * that block: where does it serve the first ordinal too many? So a schedule that is laid out in the
+ * middle of a run equals the one that was laid out at its beginning.
  */
 #include "proto/cursor.h"
 
@@ -51,6 +51,7 @@ static uint64_t base_of(const struct order_segment *s, uint32_t d)
 /* Units as weights: exact, they have 33 bits. */
 static void weights_of(const struct cursor *c, const struct order_segment *s, double *weights)
 {
+	assert(s->datasets <= c->datasets);
 	for (uint32_t d = 0; d < c->datasets; d++)
 		weights[d] = (double)units_of(s, d);
 }
@@ -60,6 +61,7 @@ static void weights_of(const struct cursor *c, const struct order_segment *s, do
 /* How many samples dataset @d may serve in all; UINT64_MAX: any number. */
 static uint64_t limit_of(const struct cursor *c, uint32_t d)
 {
+	assert(d < c->datasets);
 	u128 limit = (u128)c->order[d].windows * c->dataset[d].max_epochs;
 
 	return c->dataset[d].max_epochs == 0 || limit > UINT64_MAX ? UINT64_MAX : (uint64_t)limit;
@@ -72,7 +74,7 @@ static uint64_t block_beyond(const struct cursor *c, const struct order_segment 
 
 	if (limit == UINT64_MAX || units_of(s, d) == 0)
 		return UINT64_MAX;
-	/* Beyond already, where limits came later: then by its next sample. */
+	/* It may be exceeded already, if the limit came later: then the next sample exceeds it. */
 	if (limit < s->base[d])
 		limit = s->base[d];
 	if (!order_join(s, d, limit, &j) || j > UINT64_MAX - s->start)
@@ -80,8 +82,8 @@ static uint64_t block_beyond(const struct cursor *c, const struct order_segment 
 	return s->start + j / LIMIT_BLOCK * LIMIT_BLOCK;
 }
 
-/* Takes the weight of all that reach their limit in @s by the block at @at. The first of them, or
- * -1. */
+/* Takes the weight of all datasets that reach their limit in @s by the block at @at. Returns the
+ * first of them, or -1. */
 static int take_weight(
 	const struct cursor *c, const struct order_segment *s, uint64_t at, double *weights)
 {
@@ -121,10 +123,9 @@ static bool any(const double *weights, uint32_t n)
 
 struct layout {
 	const struct cursor *cursor;
-	struct cursor list; /* the segments that were laid out, nothing else */
-	const struct order_segment
-		*last;	/* in force behind what was laid out; NULL at the beginning */
-	uint64_t floor; /* no segment starts before it */
+	struct cursor list;		  /* of segments alone: those laid out so far */
+	const struct order_segment *last; /* of them, or NULL */
+	uint64_t floor;			  /* no segment starts before it */
 	size_t bytes;
 };
 
@@ -139,6 +140,7 @@ static bool refuse_room(const struct layout *l, struct fault *fault)
 
 static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
 {
+	assert(!l->last || (s->start > l->last->start && s->start >= l->floor));
 	if (l->last)
 		l->bytes += cursor_bytes_pending(s);
 	if (l->bytes > LIMIT_CURSOR_BYTES) {
@@ -165,6 +167,7 @@ static bool refuse_served(
 	const struct cursor *c = l->cursor;
 	uint64_t limit = limit_of(c, d), served = base_of(s, d);
 
+	assert(c->dataset[d].max_epochs > 0);
 	return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 		"a weight above 0, but its max_epochs (%" PRIu64 ") are served by position %" PRIu64
 		" (%" PRIu64 " windows are left, too few for a block of %d): leave it out",
@@ -173,14 +176,15 @@ static bool refuse_served(
 }
 
 /*
- * A mix from @at on, without what reaches its limit in the very first block. What changes nothing
- * is no segment, unless it was asked for.
+ * Appends a mix from @at on, without the datasets that reach their limit in its first block. A mix
+ * that changes nothing becomes a segment only if an operator @asked for it.
  */
 static bool place(struct layout *l, uint64_t at, double *weights, bool asked, struct fault *fault)
 {
 	const struct cursor *c = l->cursor;
 	uint64_t units[LIMIT_DATASETS];
 
+	assert(at % LIMIT_BLOCK == 0);
 	for (;;) {
 		if (!any(weights, c->datasets))
 			return fault_set(fault, FAULT_CURSOR, "max_epochs",
@@ -212,9 +216,10 @@ static bool place(struct layout *l, uint64_t at, double *weights, bool asked, st
 	}
 }
 
-/* The mixes that follow from the limits while @weights are asked for, until @until. */
+/* Appends the mixes that follow from the limits while @weights are in force, until @until. */
 static bool follow(struct layout *l, double *weights, uint64_t until, struct fault *fault)
 {
+	assert(l->last);
 	for (;;) {
 		uint64_t at = earliest_beyond(l->cursor, l->last);
 
@@ -235,12 +240,14 @@ static bool lay_points(struct layout *l, const struct cursor_point *points, uint
 	double weights[LIMIT_DATASETS];
 	uint64_t end = cursor_end(c);
 
+	assert(l->last || (n > 0 && points[0].at == 0));
 	if (l->last) {
 		weights_of(c, l->last, weights);
 		if (!follow(l, weights, n > 0 && points[0].at < end ? points[0].at : end, fault))
 			return false;
 	}
 	for (uint32_t i = 0; i < n; i++) {
+		assert(i == 0 || points[i].at >= points[i - 1].at);
 		memcpy(weights, points[i].weights, c->datasets * sizeof(*weights));
 		if (!place(l, points[i].at, weights, asked && i + 1 == n, fault) ||
 			!follow(l, weights,
@@ -257,17 +264,17 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 	struct layout l = {.cursor = c, .bytes = cursor_bytes_without_pending(c)};
 	struct order_segment *now = c->segments ? c->segment[0] : NULL;
 
+	assert(!c->epochs);
 	if (now) {
 		uint64_t least = cursor_mix_at(c);
 
-		if (!cursor_append(&l.list, now)) /* lent until nothing can fail any more */
+		if (!cursor_append(&l.list, now)) /* in both lists until nothing can fail */
 			return fault_memory(fault);
 		l.floor = least ? least : UINT64_MAX;
 		l.last = now;
 	}
 	bool ok = lay_points(&l, points, n, asked, fault);
-	struct cursor *out =
-		ok ? c : &l.list; /* whose segments are of no use any more, but for @now */
+	struct cursor *out = ok ? c : &l.list; /* its segments, except @now, are of no use now */
 
 	for (uint32_t i = 0; i < out->segments; i++)
 		if (out->segment[i] != now)
@@ -277,8 +284,7 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 		return false;
 	c->segment = l.list.segment;
 	c->segments = l.list.segments;
-	/* At the very position where it acts a mix is the current one already: equal cursors have
-	 * one form.
+	/* A mix that acts at the present position is the current one: equal cursors have one form.
 	 */
 	return cursor_seek(c, c->next, fault);
 }
@@ -290,6 +296,7 @@ static uint64_t mix_at_or_after(const struct cursor *c, uint64_t at)
 {
 	uint64_t least = c->segment[0]->start + 1;
 
+	assert(c->segments > 0 && least > 0);
 	if (at < least)
 		at = least;
 	if (at > UINT64_MAX - (LIMIT_BLOCK - 1))
@@ -342,18 +349,19 @@ bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct fau
 	return cursor_lay_out(c, &(struct cursor_point){at, given}, 1, true, fault);
 }
 
-/* The points from which the pending mixes are laid out again without dataset @d from @at on. */
+/* The points of the pending mixes, without dataset @d from @at on. */
 static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at,
 	struct cursor_point *points, double *weights, bool *served)
 {
 	const struct order_segment *before = c->segment[0];
 	uint32_t n = 0;
 
+	assert(at > before->start);
 	*served = false;
 	for (uint32_t i = 1; i <= c->segments; i++) {
 		const struct order_segment *s = i < c->segments ? c->segment[i] : NULL;
 
-		/* The mix in force at @at begins anew there. */
+		/* The mix that is in force at @at gets a new point there. */
 		if (before->start < at && (!s || s->start > at)) {
 			points[n] = (struct cursor_point){at, weights + (size_t)n * c->datasets};
 			weights_of(c, before, points[n++].weights);
@@ -367,6 +375,7 @@ static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at,
 			before = s;
 		}
 	}
+	assert(n > 0 && n <= c->segments);
 	for (uint32_t i = 0; i < n; i++)
 		if (points[i].at >= at)
 			points[i].weights[d] = 0;
@@ -411,6 +420,7 @@ out:
 
 bool cursor_unserved(const struct cursor *c, uint32_t d, uint64_t *position, uint64_t *unserved)
 {
+	assert(d < c->datasets && c->segments > 0);
 	uint32_t i = c->segments;
 	u128 limit = (u128)c->order[d].windows * c->dataset[d].max_epochs;
 

@@ -109,6 +109,7 @@ static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint
 	struct remainder parts[LIMIT_DATASETS];
 	uint64_t left = ORDER_UNITS;
 
+	assert(k > 0 && k < steps && n <= LIMIT_DATASETS);
 	for (uint32_t d = 0; d < n; d++) {
 		uint64_t sum =
 			before[d] * (steps - k) + after[d] * k; /* < 2^64: units are ≤ 2^32 */
@@ -119,6 +120,7 @@ static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint
 		parts[d] = (struct remainder){sum % steps, d};
 	}
 	qsort(parts, n, sizeof(parts[0]), by_larger_part);
+	assert(left <= n);
 	for (uint32_t i = 0; i < left; i++)
 		weights[parts[i].index]++;
 }
@@ -126,7 +128,7 @@ static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint
 /* ---- points ---- */
 
 struct plan {
-	uint32_t n;
+	uint32_t n, room;
 	struct cursor_point *point;
 	double *weights; /* of all points */
 };
@@ -159,6 +161,7 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 			count, c->datasets, LIMIT_CURSOR_BYTES);
 		return false;
 	}
+	p->room = (uint32_t)count + 1;
 	p->point = malloc((count + 1) * sizeof(*p->point));
 	p->weights = malloc((count + 1) * c->datasets * sizeof(*p->weights));
 	if (!p->point || !p->weights) {
@@ -173,6 +176,8 @@ static double *add_point(struct plan *p, const struct cursor *c, uint64_t at)
 {
 	double *weights = p->weights + (size_t)p->n * c->datasets;
 
+	assert(p->n < p->room && at % LIMIT_BLOCK == 0);
+	assert(p->n == 0 || at >= p->point[p->n - 1].at);
 	p->point[p->n++] = (struct cursor_point){at, weights};
 	return weights;
 }
@@ -214,6 +219,8 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 	if (p->n > 0 && p->point[i].at < least)
 		p->point[i].at = least;
 	p->n -= i;
+	assert(p->n == 0 || p->point[i].at >= least);
+	assert(p->n < 2 || p->point[i + 1].at > least);
 	return p->point + i;
 }
 
@@ -315,6 +322,7 @@ bool cursor_begin(struct cursor *out, const struct cursor *identity,
 
 	if (!cursor_identity(out, identity, sources, n, fault))
 		return false;
+	assert(out->datasets == n && out->segments == 0);
 	for (uint32_t d = 0; d < n; d++)
 		weights[d] = sources[d].weight;
 	return out->epochs ? begin_epochs(out, step_count, fault)

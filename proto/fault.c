@@ -1,5 +1,6 @@
 #include "proto/fault.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 
 static void fill(struct fault *fault, enum fault_code code, int error, const char *field)
 {
+	assert(code > FAULT_NONE && code < FAULT_CODES && field);
 	fault->code = code;
 	fault->error = error;
 	fault->index = FAULT_NO_INDEX;

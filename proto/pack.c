@@ -2,6 +2,7 @@
 
 #include "proto/limits.h"
 
+#include <assert.h>
 #include <msgpack/pack.h>
 #include <msgpack/unpack.h>
 #include <msgpack/unpack_define.h>
@@ -20,6 +21,7 @@ static int put(void *data, const char *bytes, size_t n)
 		p->full = true;
 		return -1;
 	}
+	assert(p->length <= p->capacity);
 	memcpy(p->bytes + p->length, bytes, n);
 	p->length += n;
 	return 0;
@@ -91,6 +93,7 @@ static int sink_open(struct sink *s, enum value_type type, unsigned int n)
 	if (n > 0 && s->depth == LIMIT_DEPTH)
 		return UNPACK_DEPTH;
 	s->depth += n > 0;
+	assert(s->depth <= LIMIT_DEPTH);
 	return sink_value(s, (struct value){.type = type, .count = n});
 }
 
@@ -193,6 +196,7 @@ static int sink_map(struct sink *s, unsigned int n, nothing *o)
 static int sink_array_item(struct sink *s, nothing *container, nothing item)
 {
 	(void)item;
+	assert(*container > 0 && s->depth > 0);
 	if (--*container == 0)
 		s->depth--;
 	return 0;
@@ -223,12 +227,16 @@ int unpack(const void *bytes, size_t n, struct value *values, size_t max)
 	size_t used = 0;
 	int done;
 
+	assert(values || max == 0);
+
 	sink_init(&context);
 	done = sink_execute(&context, bytes, n, &used);
 	if (done < 0)
 		return done;
 	if (done == 0 || used != n)
 		return UNPACK_MALFORMED;
+	assert(context.user.count > 0 && context.user.count <= max);
+	assert(context.user.depth == 0);
 	return (int)context.user.count;
 }
 
@@ -236,6 +244,7 @@ const struct value *value_skip(const struct value *value, const struct value *en
 {
 	uint64_t left = 1;
 
+	assert(value <= end);
 	while (left > 0 && value < end) {
 		left--;
 		if (value->type == VALUE_ARRAY)

@@ -2,13 +2,13 @@
  * MessagePack in fixed memory, over msgpack-c's header-only templates.
  *
  * Packing writes into the caller's buffer. Unpacking turns a buffer into a flat list of values in
- * document order, like a tokenizer: a map of n is one VALUE_MAP followed by its 2n keys and values.
- * Nothing allocates, nothing is copied: texts and bytes point into the buffer, whatever lengths it
- * claims.
+ * document order: a map of n is one VALUE_MAP followed by its 2n keys and values. Nothing is
+ * allocated or copied: texts and bytes point into the buffer, and never past its end.
  */
 #ifndef TOKEND_PACK_H
 #define TOKEND_PACK_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,11 +17,12 @@ struct pack {
 	char *bytes;
 	size_t capacity;
 	size_t length;
-	bool full; /* something did not fit; everything since then is void */
+	bool full; /* something did not fit; nothing after it is written */
 };
 
 static inline struct pack pack_into(void *bytes, size_t capacity)
 {
+	assert(bytes || capacity == 0);
 	return (struct pack){.bytes = bytes, .capacity = capacity};
 }
 
@@ -63,7 +64,7 @@ enum {
 /* Number of values written to @values, ≥ 1, or one of the above. */
 int unpack(const void *bytes, size_t n, struct value *values, size_t max);
 
-/* The value behind @value and everything in it; never past @end. */
+/* The value that follows @value and everything in it; at most @end. */
 const struct value *value_skip(const struct value *value, const struct value *end);
 /* True if @value is the text @text. */
 bool value_is(const struct value *value, const char *text);

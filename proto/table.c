@@ -1,12 +1,21 @@
 /*
- * Windows are numbered through the sorted shards, so a window's shard is found by bisection and its
- * offset by arithmetic. Two words a shard are kept; everything else is computed.
+ * Windows are numbered through the sorted shards. So bisection finds a window's shard, and
+ * arithmetic its offset. Two words a shard are stored; everything else is computed.
  */
 #include "proto/table.h"
 
 #include <assert.h>
 
 enum { GUESSES = 8 };
+
+void table_check(const struct table *table)
+{
+	assert(table->window_tokens > 0 && table->stride > 0);
+	assert(table->first_window && (table->tokens || table->shards == 0));
+	assert(table->first_window[0] == 0);
+	assert(table->first_window[table->shards] == table->windows);
+	assert(table->windows <= table->total_tokens);
+}
 
 void table_number(struct table *table)
 {
@@ -21,17 +30,19 @@ void table_number(struct table *table)
 	table->first_window[table->shards] = windows;
 	table->windows = windows;
 	table->total_tokens = tokens;
+	table_check(table);
 }
 
 /*
- * The last shard that starts at or before @window: shards without windows share their number with
- * the next one. Shards are about as long as their neighbours, so a few guesses in proportion find
- * it, each a read far apart from the last; bisection ends it where they are not.
+ * The last shard that starts at or before @window. (A shard without windows has the same number as
+ * the next one.) Shards are about as long as their neighbours, so a few guesses in proportion find
+ * it, each a cache miss; bisection ends the search where they are not.
  */
 static uint64_t shard_of(const struct table *table, uint64_t window)
 {
 	uint64_t lo = 0, hi = table->shards, below = 0, above = table->windows;
 
+	assert(hi > 0);
 	for (unsigned guesses = 0; hi - lo > 1; guesses++) {
 		uint64_t mid = lo + (hi - lo) / 2;
 
@@ -56,7 +67,7 @@ static uint64_t shard_of(const struct table *table, uint64_t window)
 static uint64_t slide_of(const struct table *table, const struct order_dataset *order,
 	uint64_t seed, uint64_t epoch, uint64_t shard)
 {
-	if (!order->slide) /* and where nothing slides, nothing is read */
+	if (!order->slide) /* then nothing of the shard is read */
 		return 0;
 	uint64_t slack =
 		order_shard_slack(table->tokens[shard], table->window_tokens, table->stride);
@@ -124,6 +135,7 @@ uint64_t table_unserved(const struct table *table)
 		uint64_t windows = table->first_window[s + 1] - table->first_window[s];
 		uint64_t served = windows == 0 ? 0 : table->window_tokens + (windows - 1) * step;
 
+		assert(served <= table->tokens[s]);
 		unserved += table->tokens[s] - served;
 	}
 	return unserved;

@@ -1,6 +1,6 @@
 /*
- * The window table of a dataset: which shard holds window w, and where. Pure: it is built from
- * sizes and knows no files.
+ * The window table of a dataset: which shard contains window w, and where. It is built from sizes
+ * and knows no files.
  */
 #ifndef TOKEND_TABLE_H
 #define TOKEND_TABLE_H
@@ -18,28 +18,30 @@ struct table {
 				   entry is N */
 };
 
-/* Computes first_window, windows and total_tokens. The arrays are the caller's, filled up to
+/* Computes first_window, windows and total_tokens. The arrays belong to the caller, who has filled
  * tokens. */
 void table_number(struct table *table);
+/* Asserts what table_number() makes true, in constant time. */
+void table_check(const struct table *table);
 
 /* Shard and token offset of @window in @epoch (slide included). window < N. */
 void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t window, uint64_t *shard, uint64_t *offset);
 
 /*
- * The windows of @shard that hold @token in @epoch: [*first, *first + *count), numbered in the
- * dataset. Overlapping windows (extra, or a stride below the window) give more than one, the
- * left-over tail gives none.
+ * The windows of @shard that contain @token in @epoch: [*first, *first + *count), numbered in the
+ * dataset. There are several if windows overlap (extra, or a stride below the window), and none in
+ * the left-over tail.
  */
 void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count);
 
-/* The windows that hold any of the tokens [@token, @token + @tokens), likewise. */
+/* The same for windows that contain any of the tokens [@token, @token + @tokens). */
 void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first,
 	uint64_t *count);
 
-/* Tokens that no window holds, over all shards, when nothing slides. */
+/* Tokens that no window contains, over all shards, if nothing slides. */
 uint64_t table_unserved(const struct table *table);
 
 #endif

@@ -146,7 +146,8 @@ const char *wire_code_name(enum fault_code code)
 
 void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n)
 {
-	assert(key >= WIRE_NUMBERS && n <= LIMIT_PACKET_BYTES);
+	assert(key >= WIRE_NUMBERS && key < WIRE_KEYS);
+	assert((bytes || n == 0) && n <= LIMIT_PACKET_BYTES);
 	w->has |= BIT(key);
 	w->bytes[key - WIRE_NUMBERS] = (struct wire_bytes){bytes, (uint32_t)n};
 }
@@ -164,6 +165,7 @@ void wire_set_code(struct wire *w, enum fault_code code)
 
 size_t wire_encode(const struct wire *w, void *packet)
 {
+	assert(w->op < WIRE_OPS && w->has >> (WIRE_KEYS - 1) <= 1);
 	struct pack p = pack_into(packet, LIMIT_PACKET_BYTES);
 
 	pack_map(&p, 1 + (uint32_t)__builtin_popcountll(w->has));

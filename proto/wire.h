@@ -63,6 +63,7 @@
 #include "proto/fault.h"
 #include "proto/limits.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -185,6 +186,7 @@ struct wire {
 
 static inline void wire_set(struct wire *w, enum wire_key key, uint64_t value)
 {
+	assert(key < WIRE_NUMBERS);
 	w->has |= WIRE_BIT(key);
 	w->number[key] = value;
 }
@@ -200,16 +202,19 @@ size_t wire_encode(const struct wire *w, void *packet);
 
 static inline bool wire_has(const struct wire *w, enum wire_key key)
 {
+	assert(key < WIRE_KEYS);
 	return w->has & WIRE_BIT(key);
 }
 
 static inline uint64_t wire_number(const struct wire *w, enum wire_key key)
 {
+	assert(key < WIRE_NUMBERS);
 	return w->number[key];
 }
 
 static inline struct wire_bytes wire_bytes(const struct wire *w, enum wire_key key)
 {
+	assert(key >= WIRE_NUMBERS && key < WIRE_KEYS);
 	return w->bytes[key - WIRE_NUMBERS];
 }
 
