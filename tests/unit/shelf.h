@@ -1,6 +1,6 @@
 /*
- * For tests of the disk: a dataset of real files in a directory of its own, and a checker that
- * compares every byte it gets.
+ * For tests of the reader: a dataset of real files in a directory of its own, and a checker that
+ * compares every byte that is read.
  */
 #ifndef TEST_SHELF_H
 #define TEST_SHELF_H
@@ -115,7 +115,7 @@ static inline struct shelf *shelf_new(unsigned shards, uint64_t tokens)
 	struct rng rng = {.state = 7};
 
 	assert_non_null(shelf);
-	snprintf(shelf->root, sizeof(shelf->root), "%s/tokend-disk-XXXXXX", tmp ? tmp : "/tmp");
+	snprintf(shelf->root, sizeof(shelf->root), "%s/tokend-reader-XXXXXX", tmp ? tmp : "/tmp");
 	assert_non_null(mkdtemp(shelf->root));
 	shelf->config.shuffle = ORDER_GLOBAL;
 	shelf->dataset = (struct dataset){
@@ -146,7 +146,7 @@ static inline void shelf_free(struct shelf *shelf)
 	free(shelf);
 }
 
-/* ---- a disk, and reads whose bytes are compared ---- */
+/* ---- a reader, and reads whose bytes are compared ---- */
 
 struct checker {
 	struct reader *reader;
@@ -344,6 +344,16 @@ static inline void assert_errno(
 		error);
 }
 
+static inline void drop_from_cache(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_return_code(fdatasync(fd), errno);
+	assert_return_code(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), errno);
+	close(fd);
+}
+
 static inline unsigned open_below(const char *root)
 {
 	unsigned count = 0;
@@ -393,7 +403,7 @@ static inline int run_cases(const struct test_case *cases, unsigned count)
 			names[i], test->run, NULL, test->teardown, (void *)(uintptr_t)mode};
 	}
 	if (tests && names)
-		failed = _cmocka_run_group_tests("disk", tests, count * COUNT(modes), NULL, NULL);
+		failed = _cmocka_run_group_tests("reader", tests, count * COUNT(modes), NULL, NULL);
 	free(tests);
 	free(names);
 	return failed;

@@ -452,7 +452,7 @@ static void a_look_that_hangs_is_shared(void **state)
 	checker_close(&checker);
 }
 
-/* The server dies: every read ends with an error, and the disk closes. */
+/* The server dies: every read ends with an error, and the reader closes. */
 static void the_server_dies(void **state)
 {
 	struct shelf *shelf = mounted_new();

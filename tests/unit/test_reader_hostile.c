@@ -1,6 +1,6 @@
 /*
- * Where the tokens land, somebody else writes, too: always after a read is done and before the disk
- * looks at it. A second reading decides, and nothing of it depends on what was written.
+ * Where the tokens land, somebody else writes, too: always after a read is done and before the
+ * reader looks at it. A second reading decides, and nothing of it depends on what was written.
  */
 #include "tests/unit/shelf.h"
 

@@ -1,0 +1,276 @@
+/*
+ * A reader and shards that are not plain: what is decoded, what memory their indexes take, and
+ * which annotations need no file.
+ */
+#include "daemon/catalog/dataset_shard.h"
+#include "tests/unit/shelf.h"
+
+#include <stdatomic.h>
+
+/* ---- tokens that do not lie in a row ---- */
+
+/*
+ * A format of two pieces: the second half of the tokens lies before the first.
+ */
+struct shard_index {
+	uint64_t tokens, half;
+};
+
+static atomic_uint opened, held, held_most;
+
+enum { LARGE_TOKENS = 4000 }; /* the index of a shard of so many is a large one */
+
+static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	(void)hint, (void)why, (void)why_bytes;
+	facts->type = SHARD_U16;
+	facts->tokens = (b->size - DATA_AT) / 2;
+	return true;
+}
+
+static struct shard_index *swapped_open(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, char *why, size_t why_bytes)
+{
+	struct shard_index *index = malloc(sizeof(*index));
+
+	(void)b, (void)hint, (void)why, (void)why_bytes;
+	atomic_fetch_add(&opened, 1);
+	unsigned now = atomic_fetch_add(&held, 1) + 1, most = atomic_load(&held_most);
+
+	while (now > most && !atomic_compare_exchange_weak(&held_most, &most, now))
+		;
+	*index = (struct shard_index){facts->tokens, facts->tokens / 2};
+	facts->index_bytes = facts->tokens == LARGE_TOKENS ? 16000 : 1000;
+	return index;
+}
+
+static void swapped_close(struct shard_index *index)
+{
+	atomic_fetch_sub(&held, 1);
+	free(index);
+}
+
+static uint64_t swapped_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
+	char *why, size_t why_bytes)
+{
+	uint64_t half = index->half, rest = index->tokens - half;
+
+	(void)why, (void)why_bytes;
+	*byte = DATA_AT + 2 * (token < half ? rest + token : token - half);
+	return token < half ? half - token : index->tokens - token;
+}
+
+static const struct shard_format swapped = {
+	.name = "swapped",
+	.describe = swapped_describe,
+	.open = swapped_open,
+	.close = swapped_close,
+	.extent = swapped_extent,
+};
+
+static struct shelf *shelf_of_swapped(unsigned shards, uint64_t tokens)
+{
+	struct shelf *shelf = shelf_new(shards, tokens);
+
+	shelf->dataset.plain = false;
+	shelf->dataset.format = &swapped;
+	for (unsigned s = 0; s < shards; s++) {
+		size_t n = 2 * shelf->tokens[s], half = 2 * (shelf->tokens[s] / 2);
+		char *lie = malloc(n);
+
+		assert_non_null(lie);
+		memcpy(lie, shelf->bytes[s] + half, n - half);
+		memcpy(lie + (n - half), shelf->bytes[s], half);
+		write_file(shelf_path(shelf, s), lie, n);
+		identify(shelf, s);
+		free(lie);
+	}
+	return shelf;
+}
+
+static void shards_that_are_not_plain(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(8, LARGEST_BYTES / 2 - 200);
+	struct checker checker;
+
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned s = 0; round % 2 == 0 && s < 8; s++)
+			drop_from_cache(shelf_path(shelf, s));
+		checker_open(&checker, *state, 6);
+		read_random(&checker, shelf, 1000, WINDOW_BYTES / 2);
+		for (unsigned s = 0; s < 8; s++)
+			assert_reads(&checker, shelf, s);
+		checker_close(&checker);
+	}
+	shelf_free(shelf);
+}
+
+/* How many indexes are made for reads of shards 0, 1, …, 7 three times over. */
+static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
+{
+	struct shelf *shelf = shelf_of_swapped(8, 5000);
+	struct reader_options options = options_of(mode, 16);
+	char note[LIMIT_TEXT_BYTES];
+	struct fault fault;
+	struct checker checker;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	options.indexes_bytes = indexes_bytes;
+	atomic_store(&opened, 0);
+	checker_use(&checker, reader_open(&options, note, sizeof(note), &fault));
+	atomic_store(&held_most, 0);
+	for (unsigned i = 0; i < 24; i++)
+		assert_reads(&checker, shelf, i % 8);
+	/* One after another: never more than fit, not even while the next is opened. */
+	if (indexes_bytes > 0)
+		assert_in_range(
+			atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
+	read_random(&checker, shelf, 500, WINDOW_BYTES / 2); /* many at once, too */
+	checker_close(&checker);
+	shelf_free(shelf);
+	return atomic_load(&opened);
+}
+
+static void indexes_keep_to_their_share(void **state)
+{
+	assert_int_equal(indexes_made(*state, 100000), 8);
+	assert_true(indexes_made(*state, 5000) >= 24);
+	assert_true(indexes_made(*state, 0) >= 24);
+}
+
+/* Where all of them fit, a large one among them or many that are opened at once cost none its
+ * place. */
+static void indexes_that_fit_stay(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(8, LARGE_TOKENS);
+	const struct mode *mode = *state;
+	struct reader_options options = options_of(mode, 16);
+	char note[LIMIT_TEXT_BYTES];
+	struct fault fault;
+	struct checker checker;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	options.indexes_bytes = 64000;
+	atomic_store(&opened, 0);
+	checker_use(&checker, reader_open(&options, note, sizeof(note), &fault));
+	assert_reads(&checker, shelf, 0);
+	for (unsigned s = 1; s < 8; s++)
+		checker_queue(&checker, shelf, s, 0, 100);
+	reader_commit(checker.reader);
+	while (checker.in_flight > 0)
+		reap_right(&checker, shelf);
+	assert_reads(&checker, shelf, 0);
+	assert_int_equal(atomic_load(&opened), 8);
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
+/* ---- annotations ---- */
+
+static struct {
+	const struct io_ops *real;
+	unsigned calls;
+} pool_use;
+
+static void count_calls(void *backend, struct io_work *work)
+{
+	pool_use.calls += work->call != NULL;
+	pool_use.real->submit(backend, work);
+}
+
+/* Flat files from their first byte on; somebody wants documents, and a manifest cannot say who has
+ * an index.
+ */
+static void flat_shelf(struct shelf *shelf, enum shard_type type)
+{
+	struct dataset *d = &shelf->dataset;
+
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		shelf->tokens[s] = (2 * shelf->tokens[s] + DATA_AT) / shard_type_bytes(type);
+	d->plain = type == SHARD_U16;
+	d->data_at = 0;
+	d->format = &shard_flat;
+	d->hint = (struct shard_hint){.type = type, .documents = true};
+	d->marked = d->has_eos = true;
+	d->eos = 0;
+}
+
+static void read_documents(struct checker *checker, const struct shelf *shelf, uint64_t token)
+{
+	uint16_t tokens[64];
+	uint32_t count = 0, start[64], found = 0;
+	struct reader_done done;
+	const struct reader_read read = {.dataset = &shelf->dataset,
+		.token = token,
+		.tokens = COUNT(tokens),
+		.to = tokens,
+		.annotations = {.count = &count, .start = start}};
+
+	reader_queue(checker->reader, &read);
+	reader_commit(checker->reader);
+	assert_int_equal(reader_reap(checker->reader, &done, 1, 10000), 1);
+	assert_null(done.fault);
+	for (uint32_t i = 1; i < COUNT(tokens); i++)
+		if (tokens[i - 1] == shelf->dataset.eos)
+			assert_int_equal(start[found++], i);
+	assert_int_equal(count, found);
+}
+
+/* What the tokens say is said at once, even if other shards of the dataset had an index to be
+ * looked into. */
+static bool knows_nowait(const char *path)
+{
+	char byte;
+	struct iovec to = {&byte, 1};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool knows = preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
+
+	close(fd);
+	return knows;
+}
+
+static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
+{
+	struct shelf *shelf = shelf_new(1, 3000);
+	struct reader_options options = options_of(mode, 1);
+	struct io_ops ops;
+	struct checker checker;
+	struct fault fault;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	pool_use.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
+	pool_use.calls = 0;
+	ops = *pool_use.real;
+	ops.submit = count_calls;
+	flat_shelf(shelf, type);
+	checker_use(&checker, reader_open_with(&ops, &options, &fault));
+	for (uint64_t token = 0; token < 20; token++)
+		read_documents(&checker, shelf, DATA_AT / 2 - token);
+	if (knows_nowait(shelf_path(shelf, 0))) /* the file was opened, then the shard; with
+						   O_DIRECT it was sampled once */
+		assert_in_range(pool_use.calls, 2, 2 + mode->direct);
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
+static void annotations_of_tokens_need_no_pool(void **state)
+{
+	annotations_of_tokens(*state, SHARD_U16);
+	annotations_of_tokens(*state, SHARD_U8); /* converted, where they lie in memory */
+}
+
+static const struct test_case cases[] = {
+	CASE(shards_that_are_not_plain),
+	CASE(indexes_keep_to_their_share),
+	CASE(indexes_that_fit_stay),
+	CASE(annotations_of_tokens_need_no_pool),
+};
+
+int main(void)
+{
+	return run_cases(cases, COUNT(cases));
+}
