@@ -418,3 +418,19 @@ void connections_free(struct connections *all)
 {
 	paces_free(&all->paces);
 }
+
+void connections_check(const struct connections *all)
+{
+	const struct connection *before = NULL;
+	unsigned n = 0;
+
+	for (const struct connection *c = all->first; c; before = c, c = c->next) {
+		assert(c->all == all && c->before == before && c->fd >= 0);
+		assert(c->member.pace && c->member.pace->members > 0);
+		assert(!c->closing || !c->member.waiting);
+		assert(!c->closing || c->handles > 0 || c->jobs > 0 || c->session);
+		assert(c->closing || c->handles > 0);
+		n++;
+	}
+	assert(n == all->n);
+}

@@ -106,6 +106,9 @@ void connection_settle(struct connection *c);
 /* Charges CPU time that a job has used for it. */
 void connection_charge(struct connection *c, uint64_t used_ns);
 
+/* Asserts what holds between turns of the loop. */
+void connections_check(const struct connections *all);
+
 static inline uint64_t connection_now(const struct connection *c)
 {
 	return uv_now(c->all->loop);

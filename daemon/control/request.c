@@ -387,3 +387,16 @@ void requests_init(struct requests *requests)
 		chance = (uint32_t)getpid();
 	requests->last = (uint64_t)time(NULL) << 31 | chance >> 2;
 }
+
+void requests_check(const struct requests *requests)
+{
+	for (const struct request *r = requests->first; r; r = r->next) {
+		assert(r->number > 0 && r->number <= requests->last);
+		assert(r->stream && r->args && r->participants <= LIMIT_SESSIONS);
+		assert(request_waiting(r) > 0); /* or it would be over */
+		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
+		for (const struct request *other = r->next; other; other = other->next)
+			assert(other->number < r->number &&
+				(other->stream != r->stream || strcmp(other->run, r->run) != 0));
+	}
+}

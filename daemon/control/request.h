@@ -45,6 +45,9 @@ struct requests {
 void requests_init(struct requests *requests);
 void requests_free(struct requests *requests);
 
+/* Asserts what holds between turns of the loop. */
+void requests_check(const struct requests *requests);
+
 /* Each carries out one message; the first three of an attached connection. */
 void request_pending(struct connection *c, const struct wire *w);
 void request_describe(struct connection *c, const struct wire *w);

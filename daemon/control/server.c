@@ -9,6 +9,7 @@
 #include "daemon/control/notify.h"
 #include "daemon/control/twins.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -130,12 +131,25 @@ static void watch_state_dir(struct server *server)
 	server->state_stalled = stalled;
 }
 
+/* What we keep count of, once a second. */
+static void server_check(const struct server *server)
+{
+	const struct control *control = &server->control;
+
+	sessions_check(&control->sessions);
+	connections_check(&control->connections);
+	requests_check(&control->requests);
+	assert(control->sessions.n <= control->connections.n);
+	assert(server->stopping || control->runs);
+}
+
 static void on_second(uv_timer_t *timer)
 {
 	struct server *server = timer->data;
 	uint64_t now = uv_now(&server->loop);
 	bool any = false;
 
+	server_check(server);
 	watch_state_dir(server);
 	hangs_clock(&server->control.hangs, server->control.feeder);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {

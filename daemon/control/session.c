@@ -273,3 +273,37 @@ void sessions_owner(struct control *control, const char *stream, const char *run
 		connection_close(s->connection);
 	}
 }
+
+/* ---- what holds ---- */
+
+static void session_check(const struct sessions *all, uint32_t id)
+{
+	const struct session *s = all->of[id], *former = s->replaces;
+
+	assert(s->id == id && s->connection->session == s);
+	assert(&s->control->sessions == all && s->control == s->connection->control);
+	assert(!s->fed || (s->feed && s->stream));
+	assert(!s->fed || s->world > s->rank);
+	assert(!s->vacating || s->connection->jobs > 0);
+	assert(s->lent <= s->bytes || s->bytes == 0);
+	assert(s->lent == 0 || former);
+	assert(!former || (former != s && all->of[former->id] == former));
+}
+
+void sessions_check(const struct sessions *all)
+{
+	uint64_t bytes = all->staging_bytes, lent = 0;
+	uint32_t n = 0;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		if (!all->of[id])
+			continue;
+		session_check(all, id);
+		bytes += all->of[id]->bytes;
+		lent += all->of[id]->lent;
+		n++;
+	}
+	assert(n == all->n);
+	assert(bytes == all->memory_bytes);
+	assert(lent == all->lent_bytes && lent <= bytes);
+}

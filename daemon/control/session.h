@@ -77,6 +77,9 @@ void session_clock(struct session *s, uint64_t now_ms);
 /* Run @run belongs to @owner: sessions of others end. They may attach again. */
 void sessions_owner(struct control *control, const char *stream, const char *run, uid_t owner);
 
+/* Asserts what holds between turns of the loop: the table, the memory counted, pairs of rings. */
+void sessions_check(const struct sessions *sessions);
+
 /* Is it there, fed, and of this run? NULL is not. */
 bool session_is_of(const struct session *s, const char *stream, const char *run);
 /* Is it there, fed, and not leaving? NULL is not. */
