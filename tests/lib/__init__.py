@@ -10,6 +10,7 @@ order     the rows that must come
 wire      a client that speaks the wire by itself, and a witness
 users     clients of other users
 fuse      a file system that stops to answer
+release   an older release, built from the history; compat_trainer: a trainer with its package
 
 shard_writers, shard_cat: shards of their real writers, and what tokend's readers see in them. order_reference, edits_reference: the order
 and the edits of a cursor, written a second time from their description. declarations: tokend.h for ctypes. elastic_trainer: a trainer.

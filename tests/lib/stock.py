@@ -78,6 +78,7 @@ class StockDaemon(Daemon):
         self.log_path = self.directory / "log"
         self.shards = write_shards(self.directory)
         self.process = None
+        self.program = TOKEND
         self.configure()
 
     def configure(self, seed=42):
@@ -95,7 +96,9 @@ class StockDaemon(Daemon):
     def start(self):
         with open(self.log_path, "ab") as log:
             self.log_from = log.tell()
-            self.process = subprocess.Popen([TOKEND, "-c", self.config], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [self.program, "-c", self.config], stdout=log, stderr=log
+            )
         wait_until(lambda: self.answers() or not self.alive(), "the daemon's start")
         assert self.alive(), self.log()
         return self

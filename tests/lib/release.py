@@ -1,0 +1,62 @@
+"""An older release of tokend, built from this repository's own history under build/release/ and kept there."""
+
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from .process import REPO
+
+
+class Release:
+    """Programs and package of one commit."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.tokend = str(self.path / "build/gcc/bin/tokend")
+        self.tokctl = str(self.path / "build/gcc/bin/tokctl")
+        self.package = str(self.path / "build/python")
+
+
+def _make(commit, path):
+    """Writes the commit's tree to @path and builds it there."""
+    archive = subprocess.run(
+        ["git", "archive", commit], cwd=REPO, check=True, stdout=subprocess.PIPE
+    ).stdout
+    path.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", path], input=archive, check=True)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "VARIANT")
+    }
+    subprocess.run(
+        ["make", "-s", "-j2", "CFLAGS=-O1", "programs", "python"],
+        cwd=path,
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def release(commit):
+    """The release that is @commit. It takes a minute the first time. Without the history (a shallow clone) the test is skipped."""
+    if (
+        not shutil.which("git")
+        or subprocess.run(
+            ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=REPO, capture_output=True
+        ).returncode
+    ):
+        pytest.skip(f"commit {commit} is not in this clone: git fetch --unshallow")
+    path = REPO / "build/release" / commit
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = path / "built"
+        if not done.exists():
+            _make(commit, path)
+            done.touch()
+    return Release(path)
