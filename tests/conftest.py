@@ -4,14 +4,12 @@ import os
 import pathlib
 import random
 import signal
-import sys
 
 import pytest
 
-from lib import MODES, PACKAGE, Daemon, Place, datasets, mode_name
+from lib import MODES, Daemon, Place, datasets, mode_name
 
 LIMIT_S = 240
-sys.path.insert(0, str(PACKAGE))
 skipped = {}  # test: why
 others = []  # the outcomes of all other tests
 

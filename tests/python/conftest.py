@@ -1,8 +1,13 @@
 """Fixtures of the tests of the Python package."""
 
+import sys
+
 import pytest
 
+from lib import PACKAGE
 from lib.stock import StockDaemon
+
+sys.path.insert(0, str(PACKAGE))
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """Fixtures of several system tests."""
 
 import os
+import sys
 
 import pytest
 from bad_input import Bench
 
-from lib import status
+from lib import PACKAGE, status
+
+sys.path.insert(0, str(PACKAGE))
 
 
 @pytest.fixture(scope="module")

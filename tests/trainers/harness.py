@@ -30,21 +30,18 @@ import time
 
 import numpy
 
+import lib
+from lib import REPO, TOKCTL, rows_at, run, wait_for
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Package, daemon and tokctl are the wheel's, which pip installed beside the trainer.
+# Package, daemon and tokctl are those of the wheel that pip installed next to the trainer: tests/run names them in TOKEND_BIN, and
+# the package itself knows where they are.
 _found = importlib.util.find_spec("tokend")
 if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
     sys.exit(
         f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH"
     )
-os.environ["TOKEND_BIN"] = os.path.dirname(sys.executable)
-_spec = importlib.util.spec_from_file_location(
-    "system_harness", os.path.join(HERE, "..", "system", "harness.py")
-)
-system = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(system)
-del os.environ["TOKEND_BIN"]  # the package knows where its programs are
-Checks, REPO, TOKCTL = system.Checks, system.REPO, system.TOKCTL
+os.environ.pop("TOKEND_BIN", None)
 
 EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
 SKIPPED = 1100  # more than a mix takes to be in force
@@ -100,8 +97,8 @@ class Start:
         return open(self.log, errors="replace").read()
 
 
-class Job(system.Place):
-    """A directory with shards, config, daemon and one example; `check` collects what is looked at, of several jobs if it is given.
+class Job(lib.Place):
+    """A directory with shards, config, daemon and one example.
 
     micro_batch      rows of a forward pass of a rank
     accumulate       forward passes of a step
@@ -120,7 +117,6 @@ class Job(system.Place):
         copies=1,
         seq_len=SEQ,
         vocab=VOCAB,
-        check=None,
         streams=None,
         discards=False,
         **stream,
@@ -133,12 +129,10 @@ class Job(system.Place):
         )
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
         self.discards = discards
-        self.check = check or Checks()
         self.starts, self.edits = [], []
 
     def __enter__(self):
         super().__enter__()
-        signal.alarm(0)  # tests/run has a limit
         rng = numpy.random.default_rng(7)
         for name, shards in {"web": (90_000, 60_001), "code": (200_000,)}.items():
             for i, tokens in enumerate(shards):
@@ -158,7 +152,7 @@ class Job(system.Place):
             self.file("held-out.bin")
         )
         self.yaml = self.config(streams={"train": stream, **self.streams})
-        self.daemon = system.Daemon(self, self.yaml)
+        self.daemon = lib.Daemon(self, self.yaml)
         self.work = self.file("work", "")
         self.records = self.file("records", "")
         if self.example:
@@ -234,11 +228,11 @@ class Job(system.Place):
         def held():
             return hold and start.noted_any(held=hold) and (until is None or until())
 
-        arrived = system.wait_for(lambda: start.ended() or held(), LIMIT_S, 0.02)
+        arrived = wait_for(lambda: start.ended() or held(), LIMIT_S, 0.02)
         if arrived and then and not start.ended():
             then(start.trainers())
             start.release(hold)
-            arrived = system.wait_for(start.ended, LIMIT_S, 0.02)
+            arrived = wait_for(start.ended, LIMIT_S, 0.02)
         status = start.child.poll()
         if not arrived:
             for pid in start.trainers():
@@ -287,7 +281,7 @@ class Job(system.Place):
         """The step at which that was done, as the operator was told, who was told of the mix and the skip, too."""
         said, _ = self.asked.communicate(timeout=LIMIT_S)
         at = re.search(r"step[ -]?(\d+)", said)
-        self.check.ok("tokctl", self.asked.returncode == 0 and at, said)
+        assert self.asked.returncode == 0 and at, ("tokctl", said)
         told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
         self.edits = [(line["from"], line["acts_from"]) for line in told if "acts_from" in line]
         return int(at[1]) if at else 0
@@ -337,14 +331,14 @@ class Job(system.Place):
 
         short: steps of fewer forward passes than the others, {step: how many}.
         """
-        check, at, lineage = self.check, 0, []
+        at, lineage = 0, []
         of_start = [self.steps(start) for start in self.starts]
         first = [min(filter(None, s), default=None) for s in of_start]
-        check.equal(
-            "each start goes on behind its checkpoint", first, [1, *(step + 1 for step in resumed)]
+        assert first == [1, *(step + 1 for step in resumed)], (
+            "each start goes on behind its checkpoint"
         )
         last = max(filter(None, of_start[-1]), default=None)
-        check.equal("the last start ends where it should", last, steps)
+        assert last == steps, "the last start ends where it should"
         for number, start in enumerate(self.starts):
             end = resumed[number] if number < len(resumed) else steps
             begin = resumed[number - 1] if number else 0
@@ -355,24 +349,22 @@ class Job(system.Place):
         if self.edits:
             (_, mixed), (out, back) = self.edits
             skipped, more = back - out, ["--run", RUN]
-            check.ok(
+            assert mixed < total + skipped and back < total + skipped, (
                 "the mix was in force",
-                mixed < total + skipped and back < total + skipped,
                 (self.edits, total),
             )
-            check.equal("so many were to be skipped", skipped, SKIPPED)
-        order = system.rows_at(self.yaml, "train", 0, total + skipped, *more)
+            assert skipped == SKIPPED, "so many were to be skipped"
+        order = rows_at(self.yaml, "train", 0, total + skipped, *more)
         if skipped:
-            was = system.rows_at(self.yaml, "train", 0, total + skipped)
+            was = rows_at(self.yaml, "train", 0, total + skipped)
             differ = (was != order).any(1)
-            check.ok(
+            assert differ[mixed:].any() and not differ[:mixed].any(), (
                 f"the order is another one from position {mixed} on",
-                differ[mixed:].any() and not differ[:mixed].any(),
                 differ,
             )
             order = numpy.concatenate([order[:out], order[back:]])
         position = {tuple(map(int, self.seen(row))): i for i, row in enumerate(order)}
-        check.equal("all rows of the order differ", len(position), total)
+        assert len(position) == total, "all rows of the order differ"
         wrong = []
         for step, number, world in lineage:
             rows = self.step_rows(world, passes[step])
@@ -384,22 +376,19 @@ class Job(system.Place):
                 )
             at += rows
         worlds = [start.world for start in self.starts]
-        check.ok(
+        assert not wrong, (
             f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step",
-            not wrong,
             wrong,
         )
-        check.equal(
-            "tokctl verify",
-            self.verify(total + skipped, *more),
-            all_taken(total) | {"skipped": skipped},
+        assert self.verify(total + skipped, *more) == all_taken(total) | {"skipped": skipped}, (
+            "tokctl verify"
         )
         return total
 
     def verify(self, to, *more):
         """What tokctl proves of each peer's records up to position @to, if it is not the same for all of them."""
         records = os.path.join(self.records, "train")
-        code, out, err = system.run(
+        code, out, err = run(
             TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more
         )
         names = ("samples", "repeated", "lost", "altered", "skipped")

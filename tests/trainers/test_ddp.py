@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """DistributedDataParallel with torch.compile and DCP, plain torch; and the recipe for losses by dataset."""
 
 import json
@@ -21,22 +20,24 @@ LOSSES = """
         print("LOSSES", json.dumps([sorted(parts), mean, whole.item() / dist.get_world_size()]), flush=True)
     loss.backward()"""
 
-with Job("train_ddp.py") as job:
-    shutil.copy(os.path.join(EXAMPLES, "losses.py"), job.work)
-    job.start(1, hold=7)
-    job.edit("\n    loss.backward()", LOSSES)
-    text = job.start(2, hold=7)
-    job.start(1)
-    job.prove(steps=15, resumed=[5, 10])
-    said = [
-        json.loads(line.split("LOSSES ", 1)[1]) for line in text.splitlines() if "LOSSES " in line
-    ]
-    job.check.ok(
-        "losses by dataset add up",
-        len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said),
-        said,
-    )
-    job.check.equal(
-        "both datasets have one", {name for names, _, _ in said for name in names}, {"web", "code"}
-    )
-job.check.exit()
+
+def test_ddp():
+    with Job("train_ddp.py") as job:
+        shutil.copy(os.path.join(EXAMPLES, "losses.py"), job.work)
+        job.start(1, hold=7)
+        job.edit("\n    loss.backward()", LOSSES)
+        text = job.start(2, hold=7)
+        job.start(1)
+        job.prove(steps=15, resumed=[5, 10])
+        said = [
+            json.loads(line.split("LOSSES ", 1)[1])
+            for line in text.splitlines()
+            if "LOSSES " in line
+        ]
+        assert len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said), (
+            "losses by dataset add up",
+            said,
+        )
+        assert {name for names, _, _ in said for name in names} == {"web", "code"}, (
+            "both datasets have one"
+        )

@@ -1,11 +1,11 @@
-#!/usr/bin/env python3
 """FSDP2 and HSDP (2 × 2) with compiled blocks and DCP, plain torch."""
 
 from harness import Job
 
-with Job("train_fsdp.py") as job:
-    job.start(1, hold=7)
-    job.start(4, 2, hold=7)  # two replicas, each sharded over two
-    job.start(2)
-    job.prove(steps=15, resumed=[5, 10])
-job.check.exit()
+
+def test_fsdp():
+    with Job("train_fsdp.py") as job:
+        job.start(1, hold=7)
+        job.start(4, 2, hold=7)  # two replicas, each sharded over two
+        job.start(2)
+        job.prove(steps=15, resumed=[5, 10])

@@ -1,11 +1,12 @@
-#!/usr/bin/env python3
 """Lightning: killed, resumed on other worlds, validated in between; saved in the middle of an accumulation."""
 
 import glob
 import os
 
 import torch
+
 from harness import Job
+from lib import has
 
 VALID = {
     "seed": 1,
@@ -14,19 +15,21 @@ VALID = {
     "datasets": [{"name": "held-out", "path": "held-out.bin"}],
 }
 
-with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
-    job.start(1, hold=7)
-    job.start(2, hold=7)
-    job.start(1)
-    job.prove(steps=15, resumed=[5, 10])
-    logged = "".join(
-        open(path).read()
-        for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv"))
-    )
-    job.check.has(
-        "what the logger got", logged, "tokend/tokens_per_second", "tokend/wait_share", "valid"
-    )
-    check = job.check
+
+def test_resumed_on_other_worlds():
+    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
+        job.start(1, hold=7)
+        job.start(2, hold=7)
+        job.start(1)
+        job.prove(steps=15, resumed=[5, 10])
+        logged = "".join(
+            open(path).read()
+            for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv"))
+        )
+        assert has(logged, "tokend/tokens_per_second", "tokend/wait_share", "valid"), (
+            "what the logger got"
+        )
+
 
 SAVE = """class Save(L.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
@@ -36,22 +39,23 @@ SAVE = """class Save(L.Callback):
 
 class Module"""
 
-# Saved with one of two forward passes done: Lightning forgets its gradients and goes on with the second one alone.
-with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
-    job.edit("class Module", SAVE)
-    job.edit("callbacks=[saves", "callbacks=[Save()")
-    job.start(2, hold=4)
-    job.start(1)
-    job.prove(steps=15, resumed=[2], short={3: 1})
-    last = os.path.join(job.work, "checkpoints", "last.ckpt")
-    saved = torch.load(last)
-    del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-    torch.save(saved, last)
-    check.has(
-        "a checkpoint without a cursor",
-        job.start(1, fails=True),
-        "the checkpoint has no cursor of tokend",
-    )
+
+def test_saved_in_the_middle_of_an_accumulation():
+    """Saved with one of two forward passes done: Lightning forgets its gradients and goes on with the second one alone."""
+    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
+        job.edit("class Module", SAVE)
+        job.edit("callbacks=[saves", "callbacks=[Save()")
+        job.start(2, hold=4)
+        job.start(1)
+        job.prove(steps=15, resumed=[2], short={3: 1})
+        last = os.path.join(job.work, "checkpoints", "last.ckpt")
+        saved = torch.load(last)
+        del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        torch.save(saved, last)
+        assert has(job.start(1, fails=True), "the checkpoint has no cursor of tokend"), (
+            "a checkpoint without a cursor"
+        )
+
 
 # Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over the others.
 PARALLEL = """    def configure_model(self):
@@ -64,30 +68,32 @@ PARALLEL = """    def configure_model(self):
 
     def training_step"""
 
-with Job(
-    "train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}, check=check
-) as job:
-    job.edit(
-        'strategy="ddp"', 'strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]) // 2, 2)'
-    )
-    job.edit(
-        "import torch\n",
-        "import torch\nfrom lightning.pytorch.strategies import ModelParallelStrategy\n",
-    )
-    job.edit("    def training_step", PARALLEL)
-    job.start(2, hold=7)
-    job.start(4)
-    job.prove(steps=15, resumed=[5])
 
-# An operator changes the mix, skips, and has it save and leave.
-with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check) as job:
-    job.prove_edited()
+def test_parallel_models():
+    with Job("train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}) as job:
+        job.edit(
+            'strategy="ddp"',
+            'strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]) // 2, 2)',
+        )
+        job.edit(
+            "import torch\n",
+            "import torch\nfrom lightning.pytorch.strategies import ModelParallelStrategy\n",
+        )
+        job.edit("    def training_step", PARALLEL)
+        job.start(2, hold=7)
+        job.start(4)
+        job.prove(steps=15, resumed=[5])
 
-# A finite stream ends the training.
-with Job(
-    "train_lightning.py", accumulate=2, streams={"valid": VALID}, check=check, samples=40
-) as job:
-    job.edit("max_steps=15", "max_steps=100")
-    job.start(2)
-    job.prove(steps=5, resumed=[])
-check.exit()
+
+def test_an_operator_changes_it():
+    """An operator changes the mix, skips, and has it save and leave."""
+    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
+        job.prove_edited()
+
+
+def test_a_finite_stream_ends_the_training():
+    """A finite stream ends the training."""
+    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, samples=40) as job:
+        job.edit("max_steps=15", "max_steps=100")
+        job.start(2)
+        job.prove(steps=5, resumed=[])

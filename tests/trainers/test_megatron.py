@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel 2, then tensor-parallel again."""
 
 import contextlib
@@ -8,9 +7,12 @@ import os
 import types
 
 import numpy
+import pytest
 import torch
-from harness import HERE, Job
 from tokend.megatron import TokendIterator
+
+from harness import HERE, Job
+from lib import has
 
 EOS = 5
 FINITE = {
@@ -58,22 +60,25 @@ def once(rows, copies):
     return sorted(rows)[::copies] if all(rows.count(row) == copies for row in rows) else rows
 
 
-with Megatron("mcore.py") as job:
-    job.train(2, 100, hold=7, saved=5)
-    job.train(1, 100, hold=7, saved=10)
-    job.train(2, 15)
-    job.prove(steps=15, resumed=[5, 10])
+def test_resumed_on_other_worlds():
+    with Megatron("mcore.py") as job:
+        job.train(2, 100, hold=7, saved=5)
+        job.train(1, 100, hold=7, saved=10)
+        job.train(2, 15)
+        job.prove(steps=15, resumed=[5, 10])
 
-with Megatron("mcore.py", check=job.check) as job:  # most processes read nothing, and leave, too
-    job.train(2, 1000, hold=7, then=job.edit_and_drain)
-    step = job.drained()
-    job.train(1, step + 3)
-    job.prove(steps=step + 3, resumed=[step])
+
+def test_an_operator_changes_it():
+    with Megatron("mcore.py") as job:  # most processes read nothing, and leave, too
+        job.train(2, 1000, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        job.train(1, step + 3)
+        job.prove(steps=step + 3, resumed=[step])
 
 
 def batches(job):
     """What is in them, against the tokens themselves."""
-    check, seq = job.check, job.seq_len
+    seq = job.seq_len
     keys = {"rank": 0, "world": 1, "socket": job.daemon.socket}
     batch = next(TokendIterator("train", 4, documents=True, seq_len=seq, **keys))
     wrong = []
@@ -89,9 +94,10 @@ def batches(job):
             or positions != [i for n in lengths for i in range(n)]
         ):
             wrong.append((tokens, starts, longest, positions))
-    check.ok("documents: cu_seqlens, max_seqlen, position_ids", not wrong, wrong)
-    check.ok(
-        "there are documents to see", (batch["cu_seqlens"] < seq).sum() > 4, batch["cu_seqlens"]
+    assert not wrong, ("documents: cu_seqlens, max_seqlen, position_ids", wrong)
+    assert (batch["cu_seqlens"] < seq).sum() > 4, (
+        "there are documents to see",
+        batch["cu_seqlens"],
     )
 
     held_out = numpy.fromfile(job.file("held-out.bin"), "<u2")
@@ -101,19 +107,16 @@ def batches(job):
         torch.cat([b[k] for b in taken]) for k in ("tokens", "labels", "loss_mask")
     )
     got = sorted(tokens[i].tolist() + labels[i, -1:].tolist() for i in range(7))
-    check.ok("tokens and labels", got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), got)
-    check.ok(
+    assert got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), ("tokens and labels", got)
+    assert counts[:7].all() and not counts[7:].any() and not labels[7:].any(), (
         "padding counts for nothing",
-        counts[:7].all() and not counts[7:].any() and not labels[7:].any(),
         counts,
     )
-    check.equal("its type and shape", (counts.dtype, *counts.shape), (torch.float32, 8, seq))
+    assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq), "its type and shape"
     mask = taken[0]["attention_mask"]
-    check.ok(
-        "attention_mask",
-        mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [at > 5 for at in range(seq)],
-        mask,
-    )
+    assert mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [
+        at > 5 for at in range(seq)
+    ], ("attention_mask", mask)
 
     args = types.SimpleNamespace(
         micro_batch_size=4,
@@ -123,19 +126,11 @@ def batches(job):
         create_attention_mask_in_dataloader=False,
         dataloader_save=job.file("saves[1]"),
     )
-    begins(
-        check,
-        "from the samples consumed",
-        args,
-        keys,
-        16,
-        f"{args.dataloader_save} holds no cursor",
-    )
+    begins("from the samples consumed", args, keys, 16, f"{args.dataloader_save} holds no cursor")
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
     begins(
-        check,
         "from what --dataloader-save kept",
         args,
         keys,
@@ -144,7 +139,6 @@ def batches(job):
     )
     args.iteration = 4
     refused(
-        check,
         "cursors of other iterations alone",
         args,
         keys,
@@ -152,39 +146,29 @@ def batches(job):
         "load an iteration that has one",
     )
     args.iteration, args.consumed_train_samples = 2, 24
-    refused(
-        check, "a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24"
-    )
+    refused("a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24")
     args.consumed_train_samples = 16
     args.seq_length = seq + 1
-    refused(check, "another seq_length", args, keys, "seq_length", str(seq + 1), "train")
+    refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
 
 
-def begins(check, what, args, keys, position, why):
+def begins(what, args, keys, position, why):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
-    check.equal(what, [iterator.loader.position for iterator in iterators], [position] * 2)
-    check.has(
-        f"{what}: says so",
-        said.getvalue(),
-        f"tokend: stream 'train' begins at sample {position}: ",
-        why,
+    assert [iterator.loader.position for iterator in iterators] == [position] * 2, what
+    assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why), (
+        f"{what}: says so"
     )
-    check.equal(f"{what}: once", said.getvalue().count("\n"), 1)
+    assert said.getvalue().count("\n") == 1, f"{what}: once"
 
 
-def refused(check, what, args, keys, *said):
-    try:
-        check.ok(
-            f"{what}: refused",
-            False,
-            TokendIterator.from_args("train", args, **keys).loader.position,
-        )
-    except ValueError as error:
-        check.has(f"{what}: refused", str(error), *said)
+def refused(what, args, keys, *said):
+    with pytest.raises(ValueError) as error:
+        TokendIterator.from_args("train", args, **keys)
+    assert has(str(error.value), *said), f"{what}: refused"
 
 
-with Job(None, check=job.check, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
-    batches(job)
-job.check.exit()
+def test_batches():
+    with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
+        batches(job)

@@ -1,14 +1,15 @@
-#!/usr/bin/env python3
 """OLMo-core: FSDP, gradient accumulation, its own checkpoints; a step has the same 8 rows in every world."""
 
 import glob
 import os
 
 import ep_mesh
+import pytest
 import torch
-from harness import Job
 from olmo_core.data.utils import get_document_lengths
 from tokend.olmo import TokendDataLoader
+
+from harness import Job
 
 EOS = 5
 FINITE = {
@@ -35,21 +36,27 @@ class Olmo(Job):
         )
 
 
-with Olmo("olmo.py", discards=True) as job:
-    job.start(1, 100, hold=7, until=job.saved(5))
-    job.start(2, 100, hold=7, until=job.saved(10))
-    job.start(1, 15)
-    job.prove(steps=15, resumed=[5, 10])
+def test_resumed_on_other_worlds():
+    with Olmo("olmo.py", discards=True) as job:
+        job.start(1, 100, hold=7, until=job.saved(5))
+        job.start(2, 100, hold=7, until=job.saved(10))
+        job.start(1, 15)
+        job.prove(steps=15, resumed=[5, 10])
 
-with Olmo("olmo.py", check=job.check, discards=True) as job:
-    job.edit("save_interval=5", "save_interval=1")  # what an operator has saved OLMo is saving, too
-    job.start(2, 1000, hold=7, then=job.edit_and_drain)
-    step = job.drained()
-    job.start(1, step + 3)
-    job.prove(steps=step + 3, resumed=[step])
+
+def test_an_operator_changes_it():
+    with Olmo("olmo.py", discards=True) as job:
+        job.edit(
+            "save_interval=5", "save_interval=1"
+        )  # what an operator has saved OLMo is saving, too
+        job.start(2, 1000, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        job.start(1, step + 3)
+        job.prove(steps=step + 3, resumed=[step])
+
 
 IMPORT = "from tokend.integrations.olmo import"
-for name, then, option, imported in (
+PARALLEL = (
     (
         "tensor",
         4,
@@ -64,9 +71,12 @@ for name, then, option, imported in (
         "from olmo_core.nn.attention.ring import UlyssesContextParallelStyle\n"
         "from olmo_core.train.train_module import TransformerContextParallelConfig",
     ),
-):
-    print(f"=== {name}-parallel 2", flush=True)
-    with Olmo("olmo.py", check=job.check, copies=2, discards=True) as job:
+)
+
+
+@pytest.mark.parametrize("name, then, option, imported", PARALLEL)
+def test_parallel_models(name, then, option, imported):
+    with Olmo("olmo.py", copies=2, discards=True) as job:
         job.edit(IMPORT, f"{imported}\n{IMPORT}")
         job.edit("    rank_microbatch_size", f"    {option}, rank_microbatch_size")
         job.start(2, 100, hold=7, until=job.saved(5))
@@ -76,39 +86,33 @@ for name, then, option, imported in (
 
 def batches(job):
     """What is in them, against OLMo's own view of the tokens."""
-    check, seq = job.check, job.seq_len
+    seq = job.seq_len
     keys = {"sequence_length": seq, "global_batch_size": 4 * seq, "socket": job.daemon.socket}
     data = TokendDataLoader("train", documents=True, **keys)
     batch, _ = (batch for _, batch in zip(range(2), data))
     want = [get_document_lengths(row, EOS).tolist() for row in batch["input_ids"]]
     got = [[n for n in row if n] for row in batch["doc_lens"].tolist()]
-    check.equal("doc_lens", got, want)
-    check.equal("max_doc_lens", batch["max_doc_lens"], [max(row) for row in want])
-    check.ok("there are documents to see", len(want[0]) > 1, want)
+    assert got == want, "doc_lens"
+    assert batch["max_doc_lens"] == [max(row) for row in want], "max_doc_lens"
+    assert len(want[0]) > 1, ("there are documents to see", want)
     mock = data.get_mock_batch()
-    check.equal(
-        "a mock batch has what one has",
-        {name: len(part) for name, part in mock.items()},
-        dict.fromkeys(batch, 4),
+    assert {name: len(part) for name, part in mock.items()} == dict.fromkeys(batch, 4), (
+        "a mock batch has what one has"
     )
-    check.equal("and takes nothing", data.loader.position, 8)
+    assert data.loader.position == 8, "and takes nothing"
     data.global_batch_size = 8 * seq  # as BatchSizeScheduler does
     data.reshuffle(1)
-    check.equal(
-        "the global batch may grow",
-        [len(batch["input_ids"]) for _, batch in zip(range(2), data)],
-        [8, 8],
+    assert [len(batch["input_ids"]) for _, batch in zip(range(2), data)] == [8, 8], (
+        "the global batch may grow"
     )
-    check.equal("and nothing is lost", data.loader.position, 24)
+    assert data.loader.position == 24, "and nothing is lost"
 
     finite = TokendDataLoader("finite", **keys)
     finite.reshuffle(1)
-    check.equal("a finite stream has a length", len(finite), 2)
+    assert len(finite) == 2, "a finite stream has a length"
     labels = torch.cat([batch["labels"] for batch in finite])
-    check.ok(
-        "padding has no labels", (labels[7:] == -100).all() and (labels[:7] >= 0).all(), labels
-    )
-    for what, name, call in (
+    assert (labels[7:] == -100).all() and (labels[:7] >= 0).all(), ("padding has no labels", labels)
+    for _what, name, call in (
         ("a second epoch", "finite", lambda: finite.reshuffle(2)),
         (
             "another sequence_length",
@@ -121,14 +125,15 @@ def batches(job):
             lambda: TokendDataLoader("train", **{**keys, "global_batch_size": 50}),
         ),
     ):
-        try:
-            check.ok(f"{what} is refused", False, call())
-        except ValueError as error:
-            check.has(f"{what} is refused", str(error), name)
+        with pytest.raises(ValueError, match=name):  # what it is
+            call()
 
 
-with Job(None, check=job.check, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
-    batches(job)
-with Job(None, check=job.check) as meshes:
-    ep_mesh.prove(meshes, "olmo")
-job.check.exit()
+def test_batches():
+    with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
+        batches(job)
+
+
+def test_meshes():
+    with Job(None) as meshes:
+        ep_mesh.prove(meshes, "olmo")

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """torchft: two replica groups; one is killed in the middle of a step that the other one then takes back, comes back, and heals."""
 
 import os
@@ -6,9 +5,12 @@ import re
 import sys
 import time
 
-from harness import LIMIT_S, Job, all_taken, system
+import pytest
 
-STEPS, MICRO = 24, 2
+from harness import LIMIT_S, Job, all_taken
+from lib import rows_at, wait_for
+
+STEPS, MICRO, SKIPPED = 24, 2, 40
 FAIL = """if manager.current_step() == 18 and not globals().setdefault("failed", False):
         failed = True
         manager.report_error(RuntimeError("as if the network had failed"))
@@ -16,13 +18,13 @@ FAIL = """if manager.current_step() == 18 and not globals().setdefault("failed",
 
 
 def wait(condition, what):
-    if not system.wait_for(condition, LIMIT_S, 0.02):
+    if not wait_for(condition, LIMIT_S, 0.02):
         raise RuntimeError(f"{what} does not happen")
 
 
 def proof(job, steps):
     """Every committed step took the next rows of the order, as many groups as it had, and each but its own."""
-    order = system.rows_at(job.yaml, "train", 0, 2 * MICRO * steps)
+    order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps)
     position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
     position[(0,) * job.seq_len] = None  # of a group that only healed
     committed, given_back = {}, set()
@@ -43,20 +45,20 @@ def proof(job, steps):
         at += len(rows)
         worlds.append(len(rows) // MICRO)
     changes = [world for i, world in enumerate(worlds) if i == 0 or worlds[i - 1] != world]
-    job.check.ok(f"rows 0 to {at - 1}, each once, in the order of {steps} steps", not wrong, wrong)
-    job.check.equal("as many groups in a step", changes, [1, 2, 1, 2])
-    job.check.equal(
-        "all steps were committed", sorted(step for step in committed), list(range(1, steps + 1))
+    assert not wrong, (f"rows 0 to {at - 1}, each once, in the order of {steps} steps", wrong)
+    assert changes == [1, 2, 1, 2], "as many groups in a step"
+    assert sorted(step for step in committed) == list(range(1, steps + 1)), (
+        "all steps were committed"
     )
     twice = [
         committed_rows
         for committed_rows in committed.get(19, [[]])
         if set(committed_rows) <= given_back
     ]
-    job.check.equal(
-        "the rows of the 19th step, which at first failed in both groups, came again", len(twice), 2
+    assert len(twice) == 2, (
+        "the rows of the 19th step, which at first failed in both groups, came again"
     )
-    job.check.equal("tokctl verify", job.verify(at), all_taken(at))
+    assert job.verify(at) == all_taken(at), "tokctl verify"
 
 
 def lighthouse(job):
@@ -79,8 +81,8 @@ def lighthouse(job):
     return "http://127.0.0.1:" + re.search(r"listening on: http://.*:(\d+)", open(log).read())[1]
 
 
-def live(mode, check):
-    with Job("train_torchft.py", micro_batch=MICRO, discards=True, check=check) as job:
+def live(mode):
+    with Job("train_torchft.py", micro_batch=MICRO, discards=True) as job:
         if mode == "sync":
             job.edit("min_replica_size=1,", "min_replica_size=1, use_async_quorum=False,")
         job.edit("optimizer.step()", FAIL)  # in all groups at once: their world stays as it is
@@ -105,19 +107,19 @@ def live(mode, check):
         third = beside(first, 12)
         wait(lambda: first.ended() and third.ended(), "the end")
         print(f"--- {mode} quorum: {time.monotonic() - first.began:.1f} s", flush=True)
-        if not check.equal(
-            f"{mode} quorum: exit status", [first.child.poll(), third.child.poll()], [0, 0]
-        ):
-            print(first.kill()[-6000:], third.kill()[-6000:])
+        ended = [first.child.poll(), third.child.poll()]
+        assert ended == [0, 0], (first.kill()[-6000:], third.kill()[-6000:])
         proof(job, STEPS)
 
 
-SKIPPED = 40
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_group_is_killed_and_heals(mode):
+    live(mode)
 
 
-def operated(check):
-    """Two groups with one operator: all of them skip the same rows, and leave after the same step."""
-    with Job("train_torchft.py", micro_batch=MICRO, discards=True, check=check) as job:
+def test_an_operator_of_two_groups():
+    """All of them skip the same rows, and leave after the same step."""
+    with Job("train_torchft.py", micro_batch=MICRO, discards=True) as job:
         there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
         job.edit("min_replica_size=1,", "min_replica_size=2,")
         both = [job.launch(1, 1000, hold=[5], REPLICA_GROUP_ID=i, **there) for i in range(2)]
@@ -131,28 +133,20 @@ def operated(check):
             start.release(5)
         wait(lambda: all(start.ended() for start in both), "the end")
         status = [start.child.poll() for start in both]
-        if not check.equal("operated: exit status", status, [0, 0]):
-            print(both[0].kill()[-6000:], both[1].kill()[-6000:])
+        assert status == [0, 0], (both[0].kill()[-6000:], both[1].kill()[-6000:])
         said, _ = job.asked.communicate(timeout=LIMIT_S)
-        check.equal("operated: tokctl", job.asked.returncode, 0)
+        assert job.asked.returncode == 0, said
         steps = int(re.findall(r"saved step (\d+)", said)[-1])
-        order = system.rows_at(job.yaml, "train", 0, 2 * MICRO * steps + SKIPPED)
+        order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps + SKIPPED)
         position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
         taken = {}
         for start in both:
             for step, rows in job.steps(start).items():
                 if step is not None:
                     taken.setdefault(step, []).extend(position[tuple(row)] for row in rows)
-        check.equal("operated: both leave after one step", sorted(taken), list(range(1, steps + 1)))
+        assert sorted(taken) == list(range(1, steps + 1)), "both leave after one step"
         rows = [at for step in sorted(taken) for at in sorted(taken[step])]
         jump = next(i for i, at in enumerate(rows) if at != i)
         want = [*range(jump), *range(jump + SKIPPED, 2 * MICRO * steps + SKIPPED)]
-        check.equal("operated: the rows, in the order of the steps", rows, want)
-        check.ok("operated: the skip is where a step begins", jump % (2 * MICRO) == 0, jump)
-
-
-check = system.Checks()
-for mode in sys.argv[1:] or ("async", "sync"):
-    live(mode, check)
-operated(check)
-check.exit()
+        assert rows == want, "the rows, in the order of the steps"
+        assert jump % (2 * MICRO) == 0, "the skip is where a step begins"

@@ -1,10 +1,12 @@
-#!/usr/bin/env python3
 """torchtitan: FSDP with its own checkpoints, where only its launcher knows that there is no accelerator."""
 
 import os
 
 import ep_mesh
-from harness import HERE, Checks, Job
+import pytest
+
+from harness import HERE, Job
+from lib import has
 
 
 class Titan(Job):
@@ -50,7 +52,6 @@ PIPELINE = (
     "--parallelism.pipeline_parallel_schedule",
     "1F1B",
 )
-check = Checks()
 FINITE = {
     "finite": {
         "seed": 1,
@@ -59,37 +60,44 @@ FINITE = {
         "datasets": [{"name": "held-out", "path": "held-out.bin"}],
     }
 }
-for job, options in (
-    (Titan("titan.py", check=check, streams=FINITE), ()),
-    (Titan("titan.py", check=check, copies=2), ("--parallelism.tensor_parallel_degree", 2)),
-    (Pipeline("titan.py", check=check, micro_batch=1, accumulate=2), PIPELINE),
-):
-    with job:
-        least = 2 if options else 1
-        print("===", *(options or ["FSDP"]), flush=True)
+VARIANTS = {
+    "FSDP": (Titan, {"streams": FINITE}, ()),
+    "tensor-parallel": (Titan, {"copies": 2}, ("--parallelism.tensor_parallel_degree", 2)),
+    "pipeline": (Pipeline, {"micro_batch": 1, "accumulate": 2}, PIPELINE),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumed_on_other_worlds(variant):
+    kind, keys, options = VARIANTS[variant]
+    least, validates = (2, {}) if options else (1, {"VALIDATE": 1})
+    with kind("titan.py", **keys) as job:
         job.train(least, *options, hold=7, saved=5)
         job.train(2 * least, *options, hold=7, saved=10)
-        validates = {} if options else {"VALIDATE": 1}
         text = job.train(least, *options, **validates)
         if validates:
-            check.ok(
+            assert text.count("validate step: 15") == 1, (
                 "validation over a finite stream, begun anew each time",
-                text.count("validate step: 15") == 1,
                 text[-3000:],
             )
         job.prove(steps=15, resumed=[5, 10])
-with Titan("titan.py", check=check) as job:
-    # What an operator has saved torchtitan saves, too.
-    job.train(
-        2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain
-    )
-    step = job.drained()
-    job.train(1, "--training.steps", step + 3)
-    job.prove(steps=step + 3, resumed=[step])
-    refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
-    check.has(
-        "a last checkpoint of the model alone", refused, "last_save_model_only True", "an operator"
-    )
-with Job(None, check=check) as meshes:
-    ep_mesh.prove(meshes, "torchtitan")
-check.exit()
+
+
+def test_an_operator_changes_it():
+    with Titan("titan.py") as job:
+        # What an operator has saved torchtitan saves, too.
+        job.train(
+            2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain
+        )
+        step = job.drained()
+        job.train(1, "--training.steps", step + 3)
+        job.prove(steps=step + 3, resumed=[step])
+        refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
+        assert has(refused, "last_save_model_only True", "an operator"), (
+            "a last checkpoint of the model alone"
+        )
+
+
+def test_meshes():
+    with Job(None) as meshes:
+        ep_mesh.prove(meshes, "torchtitan")

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """transformers' Trainer: killed, resumed on other worlds; saved in the middle of a step; labels and documents as its models take them."""
 
 import glob
@@ -7,10 +6,12 @@ import signal
 import time
 
 import torch
-from harness import Job
 from tokend import Loader
 from tokend.transformers import Batches
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from harness import Job
+from lib import has
 
 
 def terminate(pids):
@@ -44,37 +45,31 @@ def losses(job):
         within = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), batch["labels"][:, :-1].flatten()
         )
-        job.check.ok(
+        assert torch.allclose(model(**shifted).loss, apart), (
             "loss of the labels that tokend shifts",
-            torch.allclose(model(**shifted).loss, apart),
             (model(**shifted).loss, apart),
         )
-        job.check.ok(
+        assert torch.allclose(model(**own).loss, within), (
             "loss of the labels that the model shifts",
-            torch.allclose(model(**own).loss, within),
             (model(**own).loss, within),
         )
         starts, alone = batch["cu_seqlens"].tolist(), []
         for begin, end in zip(starts, starts[1:], strict=False):
             alone.append(model(input_ids=batch["input_ids"].flatten()[None, begin:end]).logits[0])
         close = torch.allclose(torch.cat(alone), logits.flatten(0, 1), atol=1e-5)
-        job.check.ok(f"{len(alone)} documents in 2 rows: each attends to itself alone", close)
+        assert close, f"{len(alone)} documents in 2 rows: each attends to itself alone"
 
 
 def refusals(job):
     job.edit("max_steps=15", "max_steps=20")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
-    job.check.has(
-        "another micro-batch",
-        job.start(1, fails=True),
-        "micro_batch is 3, but per_device_train_batch_size is 2",
-    )
+    assert has(
+        job.start(1, fails=True), "micro_batch is 3, but per_device_train_batch_size is 2"
+    ), "another micro-batch"
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
-    job.check.has(
-        "another world",
-        job.start(1, fails=True),
-        "of a world of 2, the Trainer has 1 data-parallel ranks",
-    )
+    assert has(
+        job.start(1, fails=True), "of a world of 2, the Trainer has 1 data-parallel ranks"
+    ), "another world"
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
     last = max(
         glob.glob(os.path.join(job.work, "checkpoints", "*")),
@@ -83,29 +78,33 @@ def refusals(job):
     state = os.path.join(last, "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
-    job.check.has(
-        "a checkpoint without a cursor",
-        job.start(1, fails=True),
-        "the checkpoint has no cursor of tokend",
+    assert has(job.start(1, fails=True), "the checkpoint has no cursor of tokend"), (
+        "a checkpoint without a cursor"
     )
 
 
-with Job("train_transformers.py", accumulate=2) as job:
-    job.start(1, hold=7)
-    job.start(2, hold=7)
-    text = job.start(1)
-    job.start(1)
-    job.check.equal("a start behind the last step trains nothing", job.steps(job.starts.pop()), {})
-    job.prove(steps=15, resumed=[5, 10])
-    job.check.has("what the Trainer logs", text, "tokend/tokens_per_second", "tokend/wait_share")
-    refusals(job)
-with Job("train_transformers.py", accumulate=2, eos=3, documents=True, check=job.check) as job:
-    job.edit("use_cpu=True", "use_cpu=True, enable_jit_checkpoint=True")
-    job.edit("per_device_train_batch_size)", "per_device_train_batch_size, documents=True)")
-    job.start(2, hold=7, then=terminate)
-    job.start(1)
-    job.prove(steps=15, resumed=[7])
-    losses(job)
-with Job("train_transformers.py", accumulate=2, check=job.check) as job:
-    job.prove_edited()
-job.check.exit()
+def test_resumed_on_other_worlds():
+    with Job("train_transformers.py", accumulate=2) as job:
+        job.start(1, hold=7)
+        job.start(2, hold=7)
+        text = job.start(1)
+        job.start(1)
+        assert job.steps(job.starts.pop()) == {}, "a start behind the last step trains nothing"
+        job.prove(steps=15, resumed=[5, 10])
+        assert has(text, "tokend/tokens_per_second", "tokend/wait_share"), "what the Trainer logs"
+        refusals(job)
+
+
+def test_saved_in_the_middle_of_a_step():
+    with Job("train_transformers.py", accumulate=2, eos=3, documents=True) as job:
+        job.edit("use_cpu=True", "use_cpu=True, enable_jit_checkpoint=True")
+        job.edit("per_device_train_batch_size)", "per_device_train_batch_size, documents=True)")
+        job.start(2, hold=7, then=terminate)
+        job.start(1)
+        job.prove(steps=15, resumed=[7])
+        losses(job)
+
+
+def test_an_operator_changes_it():
+    with Job("train_transformers.py", accumulate=2) as job:
+        job.prove_edited()
