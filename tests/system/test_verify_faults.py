@@ -232,7 +232,7 @@ def test_bad_input(scene):
         "a range upside down"
     )
     for arguments, word in (
-        (["train"], "its records"),
+        (["train"], "RECORD"),
         (["train", sound, "--from", "x"], "--from x"),
         (["train", sound, "--run", "a", "--cursor", "b"], "exclude"),
     ):

@@ -1,75 +1,56 @@
 /*
- * Arguments. getopt_long() finds the options; a table says where they go.
+ * getopt_long() finds the options; the command's table says what their values are.
  */
 #include "client/ctl/common/arguments.h"
 
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/help.h"
 #include "proto/wire.h"
 
+#include <assert.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool take(const struct ctl_option *option, const char *command, const char *value)
+enum { HELP = 'h', FIRST = 256 }; /* of getopt's values; option i of a table is FIRST + i */
+
+int ctl_usage(const struct ctl_command *command, const char *text, ...)
 {
-	if (option->list) {
-		option->list[(*option->count)++] = value;
-		return true;
-	}
-	if (option->flag) {
-		*option->flag = true;
-		return true;
-	}
-	if (*option->value) {
-		ctl_usage(command, "--%s is given twice", option->name);
-		return false;
-	}
-	*option->value = value;
-	return true;
+	va_list args;
+
+	fprintf(stderr, "tokctl %s: ", command->name);
+	va_start(args, text);
+	vfprintf(stderr, text, args);
+	va_end(args);
+	fputs("; usage: ", stderr);
+	ctl_synopsis(stderr, command);
+	fputs("\n", stderr);
+	return CTL_USAGE;
 }
 
-int ctl_options(int argc, char **argv, const struct ctl_option *options, unsigned n)
+const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name)
 {
-	struct option names[CTL_OPTIONS + 1] = {0};
-	char letters[2 * CTL_OPTIONS + 2] = ":";
-	size_t length = 1;
+	for (unsigned i = 0; commands[i]; i++) {
+		const char *last = strrchr(commands[i]->name, ' ');
 
-	for (unsigned i = 0; i < n && i < CTL_OPTIONS; i++) {
-		names[i] = (struct option){options[i].name,
-			options[i].flag ? no_argument : required_argument, NULL, 256 + (int)i};
-		if (options[i].letter) {
-			letters[length++] = options[i].letter;
-			if (!options[i].flag)
-				letters[length++] = ':';
-		}
+		if (strcmp(last ? last + 1 : commands[i]->name, name) == 0)
+			return commands[i];
 	}
-	optind = 0; /* a fresh start for glibc, whatever was parsed before */
-	opterr = 0;
-	for (int c; (c = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
-		unsigned i = 0;
-
-		if (c == '?' || c == ':') {
-			ctl_usage(argv[0], c == '?' ? "unknown option %s" : "%s needs a value",
-				argv[optind - 1]);
-			return -1;
-		}
-		while (i < n && c != 256 + (int)i && c != options[i].letter)
-			i++;
-		if (!take(&options[i], argv[0], optarg))
-			return -1;
-	}
-	/* getopt_long() has moved the other arguments behind the options. */
-	for (int i = optind; i < argc; i++)
-		argv[1 + i - optind] = argv[i];
-	return argc - optind;
+	return NULL;
 }
 
-bool ctl_number(const char *text, uint64_t *value)
+/* ---- values ---- */
+
+bool ctl_parse_number(const char *text, uint64_t *value)
 {
 	return wire_digits(text, value);
 }
 
-bool ctl_weight(const char *text, double *value)
+bool ctl_parse_decimal(const char *text, double *value)
 {
 	char *end;
 
@@ -77,4 +58,213 @@ bool ctl_weight(const char *text, double *value)
 		return false;
 	*value = strtod(text, &end);
 	return end != text && *end == 0 && isfinite(*value) && *value >= 0;
+}
+
+const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first, unsigned *count)
+{
+	const struct ctl_value *value = &a->value[option];
+
+	*count = value->count;
+	for (int i = first; value->count > 0 && i < a->arguments; i++)
+		value->list[(*count)++] = a->argument[i];
+	return value->list;
+}
+
+static int take_number(
+	const struct ctl_command *c, const struct ctl_option *o, struct ctl_value *value)
+{
+	if (ctl_parse_number(value->text, &value->number) && value->number >= o->least &&
+		value->number <= o->most)
+		return CTL_OK;
+	if (o->most == UINT64_MAX)
+		return ctl_usage(c, "--%s %s: must be a whole number from %" PRIu64 " to 2^64 - 1",
+			o->name, value->text, o->least);
+	return ctl_usage(c, "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, o->name,
+		value->text, o->least, o->most);
+}
+
+static int take_choice(
+	const struct ctl_command *c, const struct ctl_option *o, struct ctl_value *value)
+{
+	size_t n = strlen(value->text);
+
+	value->number = 0;
+	for (const char *word = o->value;; word++) {
+		size_t length = strcspn(word, "|");
+
+		if (length == n && strncmp(word, value->text, n) == 0)
+			return CTL_OK;
+		word += length;
+		if (!*word)
+			break;
+		value->number++;
+	}
+	return ctl_usage(c, "--%s %s: must be one of %s", o->name, value->text, o->value);
+}
+
+static int take(struct ctl_arguments *a, unsigned i, const char *text)
+{
+	const struct ctl_option *o = &a->command->options[i];
+	struct ctl_value *value = &a->value[i];
+
+	if (o->kind == CTL_LIST)
+		value->list[value->count++] = text;
+	else if (o->kind != CTL_FLAG && value->text)
+		return ctl_usage(a->command, "--%s is given twice", o->name);
+	value->text = text ? text : "";
+	switch (o->kind) {
+	case CTL_NUMBER:
+		return take_number(a->command, o, value);
+	case CTL_CHOICE:
+		return take_choice(a->command, o, value);
+	case CTL_DECIMAL:
+		if (ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
+			value->decimal <= o->high)
+			return CTL_OK;
+		return ctl_usage(a->command, "--%s %s: must be a number from %g to %g", o->name,
+			text, o->low, o->high);
+	case CTL_TEXT:
+	case CTL_FLAG:
+	case CTL_LIST:
+		break;
+	}
+	return CTL_OK;
+}
+
+/* ---- the command line ---- */
+
+/* Fills in what getopt_long() wants. */
+static void describe(const struct ctl_command *c, struct option *names, char *letters)
+{
+	*letters++ = ':';
+	*letters++ = HELP;
+	*names++ = (struct option){"help", no_argument, NULL, HELP};
+	for (unsigned i = 0; i < c->count; i++) {
+		const struct ctl_option *o = &c->options[i];
+		bool flag = o->kind == CTL_FLAG;
+
+		if (!o->name)
+			continue;
+		*names++ = (struct option){
+			o->name, flag ? no_argument : required_argument, NULL, FIRST + (int)i};
+		if (o->letter)
+			*letters++ = o->letter;
+		if (o->letter && !flag)
+			*letters++ = ':';
+	}
+	*names = (struct option){0};
+	*letters = 0;
+}
+
+/* The option that getopt_long() means by @found. */
+static unsigned option_of(const struct ctl_command *c, int found)
+{
+	unsigned i = 0;
+
+	while (i < c->count && found != FIRST + (int)i && found != c->options[i].letter)
+		i++;
+	assert(i < c->count);
+	return i;
+}
+
+/* CTL_OK, also after --help was seen: *@help. */
+static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
+{
+	struct option names[CTL_OPTIONS + 2];
+	char letters[2 * CTL_OPTIONS + 4];
+	int status = CTL_OK;
+
+	describe(a->command, names, letters);
+	optind = 0; /* a fresh start for glibc, whatever was parsed before */
+	opterr = 0;
+	for (int c;
+		status == CTL_OK && (c = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
+		if (c == '?' || c == ':')
+			return ctl_usage(a->command,
+				c == '?' ? "unknown option %s" : "%s needs a value",
+				argv[optind - 1]);
+		if (c == HELP) {
+			*help = true;
+			return CTL_OK;
+		}
+		status = take(a, option_of(a->command, c), optarg);
+	}
+	a->argument = argv + optind; /* getopt_long() has moved the other arguments to the end */
+	a->arguments = argc - optind;
+	return status;
+}
+
+/* Is all there that must be, and nothing else? */
+static int check(const struct ctl_arguments *a)
+{
+	const struct ctl_command *c = a->command;
+
+	for (unsigned i = 0; i < c->count; i++) {
+		const struct ctl_option *o = &c->options[i];
+
+		if (!o->required || a->value[i].text)
+			continue;
+		if (o->letter)
+			return ctl_usage(c, "needs -%c %s", o->letter, o->value);
+		return ctl_usage(c, "needs --%s %s", o->name, o->value);
+	}
+	if (a->arguments < c->least)
+		return ctl_usage(c, "needs %s", c->arguments);
+	if (a->arguments > c->most)
+		return ctl_usage(c, "unexpected argument '%s'", a->argument[c->most]);
+	return CTL_OK;
+}
+
+static int run_with(struct ctl_arguments *a, const char **lists, int argc, char **argv)
+{
+	bool help = false;
+	int status;
+
+	for (unsigned i = 0; i < a->command->count; i++)
+		if (a->command->options[i].kind == CTL_LIST) {
+			a->value[i].list = lists;
+			lists += argc;
+		}
+	status = parse(a, argc, argv, &help);
+	if (help) {
+		ctl_help(stdout, a->command);
+		return CTL_OK;
+	}
+	if (status == CTL_OK)
+		status = check(a);
+	return status == CTL_OK ? a->command->run(a) : status;
+}
+
+static int run_subcommand(const struct ctl_command *command, int argc, char **argv)
+{
+	const struct ctl_command *sub = argc > 1 ? ctl_find(command->subcommands, argv[1]) : NULL;
+
+	if (sub)
+		return ctl_run(sub, argc - 1, argv + 1);
+	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+		ctl_help(stdout, command);
+		return CTL_OK;
+	}
+	return argc > 1 ? ctl_usage(command, "unknown subcommand '%s'", argv[1])
+			: ctl_usage(command, "needs a subcommand");
+}
+
+int ctl_run(const struct ctl_command *command, int argc, char **argv)
+{
+	struct ctl_arguments a = {.command = command};
+	const char **lists;
+	size_t count = 0;
+	int status;
+
+	if (command->subcommands)
+		return run_subcommand(command, argc, argv);
+	assert(command->count <= CTL_OPTIONS);
+	for (unsigned i = 0; i < command->count; i++)
+		count += command->options[i].kind == CTL_LIST;
+	lists = calloc(count * (size_t)argc + 1, sizeof(*lists));
+	if (!lists)
+		return ctl_fail("out of memory");
+	status = run_with(&a, lists, argc, argv);
+	free(lists);
+	return status;
 }

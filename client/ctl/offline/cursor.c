@@ -4,6 +4,7 @@
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/cursor_show.h"
 #include "client/ctl/offline/stream.h"
@@ -16,44 +17,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
-
 static int refuse(const char *path, const struct fault *why)
 {
 	return ctl_fail("%s: %s: %s", path, why->field, why->text);
 }
 
-__attribute__((format(printf, 1, 2))) static void note(const char *text, ...)
-{
-	va_list args;
-
-	fputs("tokctl: ", stderr);
-	va_start(args, text);
-	vfprintf(stderr, text, args);
-	va_end(args);
-	fputc('\n', stderr);
-}
+enum { OUTPUT, JSON, AT, TO, SAMPLES, CONFIG, OPTIONS };
 
 /* ---- new ---- */
 
-static int new (int argc, char **argv)
+static int new_cursor(const struct ctl_arguments *a)
 {
-	const char *config = NULL, *to = NULL;
-	const struct ctl_option options[] = {
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "output", .letter = 'o', .value = &to},
-	};
 	struct ctl_stream s;
 
-	int n = ctl_options(argc, argv, options, COUNT(options));
-
-	if (n < 0)
-		return CTL_USAGE;
-	if (n != 1 || !config || !to)
-		return ctl_usage("cursor", "new needs -c FILE, one STREAM and -o G");
-	if (!ctl_stream_open(&s, config, argv[1]))
+	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
 		return CTL_FAILED;
-	bool done = ctl_cursor_write(&s.stream->begin, to);
+	bool done = ctl_cursor_write(&s.stream->begin, ctl_text(a, OUTPUT));
 
 	ctl_stream_close(&s);
 	return done ? CTL_OK : CTL_FAILED;
@@ -61,60 +40,49 @@ static int new (int argc, char **argv)
 
 /* ---- what the edits share ---- */
 
-struct edit {
-	const char *from, *to; /* files */
-	char **argument;       /* [arguments], behind the file */
-	int arguments;
-	const char *at, *position, *samples, *config; /* options as they were given, or NULL */
-	bool json;
-};
+/* Edits *@c. Returns an exit status; an error was printed if it is not CTL_OK. */
+typedef int edit_function(struct cursor *c, const struct ctl_arguments *a);
 
-/* Edits *@c. Returns an exit status, after an error line if it is not CTL_OK. */
-typedef int edit_function(struct cursor *c, const struct edit *e);
+static const char *from(const struct ctl_arguments *a)
+{
+	return a->argument[0];
+}
 
 /* Writes the edited cursor and says how it differs. */
-static int finish(const struct cursor *before, const struct cursor *after, const struct edit *e)
+static int finish(
+	const struct cursor *before, const struct cursor *after, const struct ctl_arguments *a)
 {
 	struct ctl_out out = {0};
 
-	if (!ctl_cursor_write(after, e->to))
+	if (!ctl_cursor_write(after, ctl_text(a, OUTPUT)))
 		return CTL_FAILED;
-	ctl_cursor_compare(&out, before, after, e->json);
+	ctl_cursor_compare(&out, before, after, ctl_given(a, JSON));
 	return ctl_finish(&out, CTL_OK);
 }
 
-static int edit_file(const struct edit *e, edit_function *run)
+static int edit_file(const struct ctl_arguments *a, edit_function *run)
 {
 	struct cursor before = {0}, after = {0};
 	int status = CTL_FAILED;
 
-	if (!ctl_cursor_read(&before, e->from, NULL))
+	if (!ctl_cursor_read(&before, from(a), NULL))
 		; /* said already */
 	else if (!cursor_copy(&after, &before))
 		ctl_fail("out of memory");
 	else {
-		status = run(&after, e);
+		status = run(&after, a);
 		if (status == CTL_OK)
-			status = finish(&before, &after, e);
+			status = finish(&before, &after, a);
 	}
 	cursor_free(&before);
 	cursor_free(&after);
 	return status;
 }
 
-/* Reads a position or a number of samples. */
-static int read_number(const char *option, const char *text, uint64_t *value)
+/* The position to act from: as given, or the earliest possible. */
+static uint64_t acts_from(const struct cursor *c, const struct ctl_arguments *a)
 {
-	if (ctl_number(text, value))
-		return CTL_OK;
-	return ctl_usage("cursor", "--%s %s: must be a whole number below 2^64", option, text);
-}
-
-/* A position to act from: @text, or the least there is. */
-static int read_at(const struct cursor *c, const char *text, uint64_t *at)
-{
-	*at = cursor_mix_at(c);
-	return text ? read_number("at", text, at) : CTL_OK;
+	return ctl_number(a, AT, cursor_mix_at(c));
 }
 
 /* Index of the dataset called @name, or -1 after an error. */
@@ -130,38 +98,31 @@ static int find(const struct cursor *c, const char *name)
 
 /* ---- seek, skip ---- */
 
-static int seek(struct cursor *c, const struct edit *e)
+static int seek(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault why;
-	uint64_t position;
-	int status = read_number("to", e->position, &position);
+	struct fault fault;
 
-	if (status != CTL_OK)
-		return status;
-	return cursor_seek(c, position, &why) ? CTL_OK : refuse(e->from, &why);
+	return cursor_seek(c, ctl_number(a, TO, 0), &fault) ? CTL_OK : refuse(from(a), &fault);
 }
 
-static int skip(struct cursor *c, const struct edit *e)
+static int skip(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault why;
-	uint64_t samples;
-	int status = read_number("samples", e->samples, &samples);
+	struct fault fault;
 
-	if (status != CTL_OK)
-		return status;
-	return cursor_skip(c, samples, &why) ? CTL_OK : refuse(e->from, &why);
+	return cursor_skip(c, ctl_number(a, SAMPLES, 0), &fault) ? CTL_OK : refuse(from(a), &fault);
 }
 
 /* ---- mix ---- */
 
 /* "D=W"; a name may have '=' itself. Returns an exit status. */
-static int read_weight(const struct cursor *c, char *argument, double *weights, bool *given)
+static int read_weight(const struct ctl_command *command, const struct cursor *c, char *argument,
+	double *weights, bool *given)
 {
 	char *equals = strrchr(argument, '=');
 	double weight;
 
-	if (!equals || !ctl_weight(equals + 1, &weight))
-		return ctl_usage("cursor",
+	if (!equals || !ctl_parse_decimal(equals + 1, &weight))
+		return ctl_usage(command,
 			"'%s' must be DATASET=WEIGHT, a finite weight of 0 or more", argument);
 	*equals = 0;
 	int d = find(c, argument);
@@ -181,35 +142,35 @@ static void note_unnamed(const struct cursor *c, const bool *given)
 	for (uint32_t d = 0; d < c->datasets; d++)
 		for (uint32_t i = 0; !given[d] && i < c->segments; i++)
 			if (ctl_units(c->segment[i], d) > 0) {
-				note("dataset %s is not named: it gets weight 0",
+				ctl_note("dataset %s is not named: it gets weight 0",
 					c->dataset[d].name);
 				break;
 			}
 }
 
-static int mix(struct cursor *c, const struct edit *e)
+static int mix(struct cursor *c, const struct ctl_arguments *a)
 {
 	double weights[LIMIT_DATASETS] = {0};
 	bool given[LIMIT_DATASETS] = {0};
-	struct fault why;
-	uint64_t at;
-	int status = read_at(c, e->at, &at);
+	uint64_t at = acts_from(c, a);
+	struct fault fault;
+	int status = CTL_OK;
 
-	for (int i = 0; status == CTL_OK && i < e->arguments; i++)
-		status = read_weight(c, e->argument[i], weights, given);
+	for (int i = 1; status == CTL_OK && i < a->arguments; i++)
+		status = read_weight(a->command, c, a->argument[i], weights, given);
 	if (status != CTL_OK)
 		return status;
 	note_unnamed(c, given);
-	if (!cursor_mix(c, at, weights, &why))
-		return refuse(e->from, &why);
-	if (!e->at)
-		note("the mix acts from position %" PRIu64 " on", at);
+	if (!cursor_mix(c, at, weights, &fault))
+		return refuse(from(a), &fault);
+	if (!ctl_given(a, AT))
+		ctl_note("the mix acts from position %" PRIu64 " on", at);
 	return CTL_OK;
 }
 
 /* ---- add, remove ---- */
 
-static int add_missing(struct cursor *c, const char *from, const struct stream *stream)
+static int add_missing(struct cursor *c, const char *path, const struct stream *stream)
 {
 	unsigned added = 0;
 
@@ -221,137 +182,231 @@ static int add_missing(struct cursor *c, const char *from, const struct stream *
 		if (cursor_find(c, source.name) >= 0)
 			continue;
 		if (!cursor_add(c, &source, &why))
-			return refuse(from, &why);
+			return refuse(path, &why);
 		added++;
-		note("added dataset %s, %" PRIu64 " windows; `tokctl cursor mix` gives it a weight",
+		ctl_note("added dataset %s, %" PRIu64
+			 " windows; `tokctl cursor mix` gives it a weight",
 			source.name, source.windows);
 	}
 	if (!added)
-		note("the cursor has every dataset of the stream already");
+		ctl_note("the cursor has every dataset of the stream already");
 	return CTL_OK;
 }
 
-static int add(struct cursor *c, const struct edit *e)
+static int add(struct cursor *c, const struct ctl_arguments *a)
 {
 	struct fault why;
 	struct ctl_stream s;
 	int status;
 
-	if (!ctl_stream_open(&s, e->config, c->stream))
+	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), c->stream))
 		return CTL_FAILED;
-	status = cursor_belongs(c, &s.stream->begin, &why) ? add_missing(c, e->from, s.stream)
-							   : refuse(e->from, &why);
+	status = cursor_belongs(c, &s.stream->begin, &why) ? add_missing(c, from(a), s.stream)
+							   : refuse(from(a), &why);
 	ctl_stream_close(&s);
 	return status;
 }
 
-static int remove_dataset(struct cursor *c, const struct edit *e)
+static int remove_dataset(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault why;
-	uint64_t at;
-	int status = read_at(c, e->at, &at), d;
+	uint64_t at = acts_from(c, a);
+	struct fault fault;
+	int d = find(c, a->argument[1]);
 
-	if (status != CTL_OK)
-		return status;
-	d = find(c, e->argument[0]);
 	if (d < 0)
 		return CTL_FAILED;
-	if (!cursor_remove(c, (uint32_t)d, at, &why))
-		return refuse(e->from, &why);
-	if (!e->at)
-		note("dataset %s is served no more from position %" PRIu64 " on",
+	if (!cursor_remove(c, (uint32_t)d, at, &fault))
+		return refuse(from(a), &fault);
+	if (!ctl_given(a, AT))
+		ctl_note("dataset %s is served no more from position %" PRIu64 " on",
 			c->dataset[d].name, at);
 	return CTL_OK;
 }
 
 /* ---- schedule ---- */
 
-static int schedule(struct cursor *c, const struct edit *e)
+static int schedule(struct cursor *c, const struct ctl_arguments *a)
 {
 	struct fault fault;
 	struct ctl_stream s;
 	int status = CTL_OK;
 
-	if (!ctl_stream_open(&s, e->config, c->stream))
+	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), c->stream))
 		return CTL_FAILED;
 	if (!cursor_belongs(c, &s.stream->begin, &fault))
-		status = refuse(e->from, &fault);
+		status = refuse(from(a), &fault);
 	else if (!stream_schedule(s.stream, c, &fault))
 		status = ctl_fail("%s", fault.text);
 	ctl_stream_close(&s);
 	return status;
 }
 
-/* ---- the table ---- */
+/* ---- the tables ---- */
 
-/* Arguments behind the cursor file, and which of the options it takes (and, but for --at, needs).
- */
-struct edit_command {
-	const char *name;
-	edit_function *run;
-	int least, most;
-	const char *needs;
-	bool at, position, samples, config;
+#define OUTPUT_OPTION                                                                              \
+	{                                                                                          \
+		.name = "output", .letter = 'o', .required = true, .value = "G",                   \
+		.help = "where to write the cursor; may be the file that was read"                 \
+	}
+#define CONFIG_OPTION                                                                              \
+	{                                                                                          \
+		.name = "config", .letter = 'c', .required = true, .value = "FILE",                \
+		.help = "the config"                                                               \
+	}
+#define AT_OPTION                                                                                  \
+	{                                                                                          \
+		.name = "at", .kind = CTL_NUMBER, .value = "POSITION", .most = UINT64_MAX,         \
+		.help = "from there on, a multiple of 1024; default: the earliest possible"        \
+	}
+
+static const struct ctl_option new_options[OPTIONS] = {
+	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CONFIG_OPTION};
+static const struct ctl_option seek_options[OPTIONS] = {
+	[OUTPUT] = OUTPUT_OPTION,
+	[TO] = {.name = "to",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "POSITION",
+		.most = UINT64_MAX,
+		.help = "the next position"},
+	[JSON] = CTL_JSON_OPTION,
 };
-
-static const struct edit_command edits[] = {
-	{"seek", seek, 0, 0, "one cursor file, --to POSITION and -o G", .position = true},
-	{"skip", skip, 0, 0, "one cursor file, --samples N and -o G", .samples = true},
-	{"mix", mix, 1, INT_MAX, "one cursor file, DATASET=WEIGHT... and -o G", .at = true},
-	{"add", add, 0, 0, "one cursor file, -c FILE and -o G", .config = true},
-	{"remove", remove_dataset, 1, 1, "one cursor file, one DATASET and -o G", .at = true},
-	{"schedule", schedule, 0, 0, "one cursor file, -c FILE and -o G", .config = true},
+static const struct ctl_option skip_options[OPTIONS] = {
+	[OUTPUT] = OUTPUT_OPTION,
+	[SAMPLES] = {.name = "samples",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "N",
+		.most = UINT64_MAX,
+		.help = "how many positions are never served"},
+	[JSON] = CTL_JSON_OPTION,
 };
+static const struct ctl_option mix_options[OPTIONS] = {
+	[OUTPUT] = OUTPUT_OPTION, [AT] = AT_OPTION, [JSON] = CTL_JSON_OPTION};
+static const struct ctl_option config_options[OPTIONS] = {
+	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CONFIG_OPTION, [JSON] = CTL_JSON_OPTION};
 
-static int run_edit(const struct edit_command *command, int argc, char **argv)
+static int seek_file(const struct ctl_arguments *a)
 {
-	struct edit e = {.from = NULL};
-	struct ctl_option options[4] = {
-		{.name = "output", .letter = 'o', .value = &e.to},
-		{.name = "json", .flag = &e.json},
-	};
-	unsigned count = 2;
-
-	if (command->at)
-		options[count++] = (struct ctl_option){.name = "at", .value = &e.at};
-	if (command->position)
-		options[count++] = (struct ctl_option){.name = "to", .value = &e.position};
-	if (command->samples)
-		options[count++] = (struct ctl_option){.name = "samples", .value = &e.samples};
-	if (command->config)
-		options[count++] =
-			(struct ctl_option){.name = "config", .letter = 'c', .value = &e.config};
-
-	int n = ctl_options(argc, argv, options, count);
-
-	if (n < 0)
-		return CTL_USAGE;
-	if (n - 1 < command->least || n - 1 > command->most || !e.to ||
-		(command->position && !e.position) || (command->samples && !e.samples) ||
-		(command->config && !e.config))
-		return ctl_usage("cursor", "%s needs %s", command->name, command->needs);
-	e.from = argv[1];
-	e.argument = argv + 2;
-	e.arguments = n - 1;
-	return edit_file(&e, command->run);
+	return edit_file(a, seek);
 }
 
-int ctl_cursor(int argc, char **argv)
+static int skip_file(const struct ctl_arguments *a)
 {
-	static const struct {
-		const char *name;
-		int (*run)(int argc, char **argv);
-	} others[] = {{"new", new}, {"show", ctl_cursor_show}, {"diff", ctl_cursor_diff}};
-	const char *name = argc > 1 ? argv[1] : "";
-
-	if (argc > 1)
-		argv[1] = argv[0]; /* errors name the command */
-	for (size_t i = 0; i < COUNT(others); i++)
-		if (strcmp(others[i].name, name) == 0)
-			return others[i].run(argc - 1, argv + 1);
-	for (size_t i = 0; i < COUNT(edits); i++)
-		if (strcmp(edits[i].name, name) == 0)
-			return run_edit(&edits[i], argc - 1, argv + 1);
-	return ctl_usage(
-		"cursor", "needs one of new, show, diff, seek, skip, mix, add, remove, schedule");
+	return edit_file(a, skip);
 }
+
+static int mix_file(const struct ctl_arguments *a)
+{
+	return edit_file(a, mix);
+}
+
+static int add_file(const struct ctl_arguments *a)
+{
+	return edit_file(a, add);
+}
+
+static int remove_file(const struct ctl_arguments *a)
+{
+	return edit_file(a, remove_dataset);
+}
+
+static int schedule_file(const struct ctl_arguments *a)
+{
+	return edit_file(a, schedule);
+}
+
+static const struct ctl_command new_command = {
+	.name = "cursor new",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "the cursor with which a stream begins",
+	.options = new_options,
+	.count = OPTIONS,
+	.run = new_cursor,
+};
+
+static const struct ctl_command seek_command = {
+	.name = "cursor seek",
+	.arguments = "F",
+	.least = 1,
+	.most = 1,
+	.help = "go to another position of the same order",
+	.options = seek_options,
+	.count = OPTIONS,
+	.run = seek_file,
+};
+
+static const struct ctl_command skip_command = {
+	.name = "cursor skip",
+	.arguments = "F",
+	.least = 1,
+	.most = 1,
+	.help = "leave out the next samples",
+	.options = skip_options,
+	.count = OPTIONS,
+	.run = skip_file,
+};
+
+static const struct ctl_command mix_command = {
+	.name = "cursor mix",
+	.arguments = "F DATASET=WEIGHT...",
+	.least = 2,
+	.most = CTL_ANY,
+	.help = "give the datasets other weights",
+	.options = mix_options,
+	.count = OPTIONS,
+	.run = mix_file,
+};
+
+static const struct ctl_command add_command = {
+	.name = "cursor add",
+	.arguments = "F",
+	.least = 1,
+	.most = 1,
+	.help = "add the datasets that the stream has and the cursor has not",
+	.options = config_options,
+	.count = OPTIONS,
+	.run = add_file,
+};
+
+static const struct ctl_command remove_command = {
+	.name = "cursor remove",
+	.arguments = "F DATASET",
+	.least = 2,
+	.most = 2,
+	.help = "serve a dataset no more",
+	.options = mix_options,
+	.count = OPTIONS,
+	.run = remove_file,
+};
+
+static const struct ctl_command schedule_command = {
+	.name = "cursor schedule",
+	.arguments = "F",
+	.least = 1,
+	.most = 1,
+	.help = "take over the pending mixes of the config's `schedule:`",
+	.options = config_options,
+	.count = OPTIONS,
+	.run = schedule_file,
+};
+
+const struct ctl_command ctl_cursor = {
+	.name = "cursor",
+	.help = "edits of a cursor, offline",
+	.subcommands =
+		(const struct ctl_command *const[]){
+			&new_command,
+			&ctl_cursor_show,
+			&ctl_cursor_diff,
+			&seek_command,
+			&skip_command,
+			&mix_command,
+			&add_command,
+			&remove_command,
+			&schedule_command,
+			NULL,
+		},
+};

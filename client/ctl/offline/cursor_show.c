@@ -5,6 +5,7 @@
 
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
+#include "client/ctl/common/error.h"
 #include "proto/cursor_json.h"
 
 #include <inttypes.h>
@@ -18,6 +19,10 @@ enum {
 	COLUMNS = 2, /* as many segments stand side by side; more get a line each */
 	SHARE_WIDTH = 13,
 };
+
+enum { JSON };
+
+static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
 
 static const char *const shuffles[] = {
 	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
@@ -201,21 +206,15 @@ static int show_json(struct ctl_out *out, const struct cursor *c)
 	return CTL_OK;
 }
 
-int ctl_cursor_show(int argc, char **argv)
+static int show(const struct ctl_arguments *a)
 {
-	bool json = false;
-	const struct ctl_option options[] = {{.name = "json", .flag = &json}};
 	struct ctl_out out = {0};
 	struct cursor c;
-	int n = ctl_options(argc, argv, options, COUNT(options)), status = CTL_FAILED;
+	int status = CTL_FAILED;
 
-	if (n < 0)
-		return CTL_USAGE;
-	if (n != 1)
-		return ctl_usage("cursor", "show needs one cursor file");
-	if (ctl_cursor_read(&c, argv[1], NULL)) {
+	if (ctl_cursor_read(&c, a->argument[0], NULL)) {
 		status = CTL_OK;
-		if (json)
+		if (ctl_given(a, JSON))
 			status = show_json(&out, &c);
 		else
 			show_text(&out, &c);
@@ -224,6 +223,17 @@ int ctl_cursor_show(int argc, char **argv)
 	cursor_free(&c);
 	return status;
 }
+
+const struct ctl_command ctl_cursor_show = {
+	.name = "cursor show",
+	.arguments = "F",
+	.least = 1,
+	.most = 1,
+	.help = "what a cursor holds",
+	.options = options,
+	.count = COUNT(options),
+	.run = show,
+};
 
 /* ---- diff ---- */
 
@@ -464,23 +474,30 @@ bool ctl_cursor_compare(
 	return !d.differs;
 }
 
-int ctl_cursor_diff(int argc, char **argv)
+static int diff(const struct ctl_arguments *a)
 {
-	bool json = false;
-	const struct ctl_option options[] = {{.name = "json", .flag = &json}};
-	int n = ctl_options(argc, argv, options, COUNT(options)), status = CTL_FAILED;
-	struct cursor a = {0}, b = {0};
+	struct cursor left = {0}, right = {0};
 	struct ctl_out out = {0};
+	int status = CTL_FAILED;
 
-	if (n < 0)
-		return CTL_USAGE;
-	if (n != 2)
-		return ctl_usage("cursor", "diff needs two cursor files");
-	if (ctl_cursor_read(&a, argv[1], NULL) && ctl_cursor_read(&b, argv[2], NULL)) {
-		status = ctl_cursor_compare(&out, &a, &b, json) ? CTL_OK : CTL_FAILED;
-		status = ctl_finish(&out, status);
+	if (ctl_cursor_read(&left, a->argument[0], NULL) &&
+		ctl_cursor_read(&right, a->argument[1], NULL)) {
+		bool same = ctl_cursor_compare(&out, &left, &right, ctl_given(a, JSON));
+
+		status = ctl_finish(&out, same ? CTL_OK : CTL_FAILED);
 	}
-	cursor_free(&a);
-	cursor_free(&b);
+	cursor_free(&left);
+	cursor_free(&right);
 	return status;
 }
+
+const struct ctl_command ctl_cursor_diff = {
+	.name = "cursor diff",
+	.arguments = "F G",
+	.least = 2,
+	.most = 2,
+	.help = "how two cursors differ; exit status 1 if they do",
+	.options = options,
+	.count = COUNT(options),
+	.run = diff,
+};

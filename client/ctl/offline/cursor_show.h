@@ -2,13 +2,11 @@
 #ifndef TOKEND_CTL_CURSOR_SHOW_H
 #define TOKEND_CTL_CURSOR_SHOW_H
 
+#include "client/ctl/common/arguments.h"
 #include "client/ctl/common/out.h"
 #include "proto/cursor.h"
 
-/* ---- the subcommands `tokctl cursor show` and `diff` ---- */
-
-int ctl_cursor_show(int argc, char **argv);
-int ctl_cursor_diff(int argc, char **argv);
+extern const struct ctl_command ctl_cursor_show, ctl_cursor_diff;
 
 /*
  * Prints how @b differs from @a, a difference a line. What follows from a difference that was told

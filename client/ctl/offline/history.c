@@ -235,7 +235,7 @@ static uint64_t number_of(const char *name)
 		return 0;
 	memcpy(text, name, digits);
 	text[digits] = 0;
-	return ctl_number(text, &number) ? number : 0;
+	return ctl_parse_number(text, &number) ? number : 0;
 }
 
 static int is_numbered(const struct dirent *e)

@@ -16,8 +16,8 @@
 
 static const char wild[] = "*?["; /* what makes a path that is not there a pattern */
 
-bool ctl_input_options(struct ctl_input *input, const char *command, const char *format,
-	const char *dtype, const char *column)
+bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
+	const char *format, const char *dtype, const char *column)
 {
 	char names[SHARD_NAMES_BYTES];
 

@@ -4,6 +4,7 @@
 #ifndef TOKEND_CTL_INPUT_H
 #define TOKEND_CTL_INPUT_H
 
+#include "client/ctl/common/arguments.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "proto/fault.h"
@@ -16,9 +17,24 @@ struct ctl_input {
 			     else NULL */
 };
 
+#define CTL_INPUT_FORMAT_OPTION                                                                    \
+	{                                                                                          \
+		.name = "input-format", .value = "F",                                              \
+		.help = "the shards' format; default: auto, whatever recognises them"              \
+	}
+#define CTL_INPUT_DTYPE_OPTION                                                                     \
+	{                                                                                          \
+		.name = "input-dtype", .value = "T",                                               \
+		.help = "u8, i8, u16, i16, u32, i32, u64 or i64, where the file does not say"      \
+	}
+#define CTL_INPUT_COLUMN_OPTION                                                                    \
+	{                                                                                          \
+		.name = "input-column", .value = "C", .help = "the column that holds the tokens"   \
+	}
+
 /* From the options' values, each of which may be NULL. False after a usage error of @command. */
-bool ctl_input_options(struct ctl_input *input, const char *command, const char *format,
-	const char *dtype, const char *column);
+bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
+	const char *format, const char *dtype, const char *column);
 
 /*
  * Leaves out of @n paths the companions (an index, a mask, …) of shards that are among the others

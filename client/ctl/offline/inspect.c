@@ -3,6 +3,7 @@
  * else from the dataset of the config that lists it, else it is the config's default.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/input.h"
@@ -440,39 +441,69 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	return status;
 }
 
-int ctl_inspect(int argc, char **argv)
-{
-	const char *config = NULL, *format = NULL, *dtype = NULL, *column = NULL, *manifest = NULL;
-	struct inspect in = {0};
-	const struct ctl_option options[] = {
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "input-format", .value = &format},
-		{.name = "input-dtype", .value = &dtype},
-		{.name = "input-column", .value = &column},
-		{.name = "manifest", .value = &manifest},
-		{.name = "deep", .flag = &in.deep},
-		{.name = "json", .flag = &in.json},
-	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])),
-	    status = CTL_FAILED;
+/* ---- the command line ---- */
 
-	if (n < 0)
+enum { CONFIG, FORMAT, DTYPE, COLUMN, MANIFEST, DEEP, JSON };
+
+static const struct ctl_option options[] = {
+	[CONFIG] = {.name = "config",
+		.letter = 'c',
+		.value = "FILE",
+		.help = "read shards as the datasets of this config that contain them"},
+	[FORMAT] = CTL_INPUT_FORMAT_OPTION,
+	[DTYPE] = CTL_INPUT_DTYPE_OPTION,
+	[COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[MANIFEST] = {.name = "manifest",
+		.value = "FILE",
+		.help = "write a manifest of the shards; implies --deep"},
+	[DEEP] = {.name = "deep", .kind = CTL_FLAG, .help = "read all tokens"},
+	[JSON] = CTL_JSON_OPTION,
+};
+
+static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
+{
+	const char *config = ctl_text(a, CONFIG), *manifest = ctl_text(a, MANIFEST);
+	int status = CTL_FAILED, n;
+
+	if (!ctl_input_options(&in->input, a->command, ctl_text(a, FORMAT), ctl_text(a, DTYPE),
+		    ctl_text(a, COLUMN)))
 		return CTL_USAGE;
-	if (n < 1)
-		return ctl_usage(argv[0], "needs at least one PATH");
-	if (!ctl_input_options(&in.input, argv[0], format, dtype, column))
-		return CTL_USAGE;
-	n = ctl_input_paths(argv + 1, n);
+	n = ctl_input_paths(a->argument, a->arguments);
 	if (n < 0)
-		return ctl_fail("%s", "out of memory");
-	if (manifest && !one_directory(argv + 1, n))
-		return ctl_usage(argv[0],
+		return ctl_fail("out of memory");
+	if (manifest && !one_directory(a->argument, n))
+		return ctl_usage(a->command,
 			"--manifest names shards relative to one directory: give that, or "
 			"files of one directory");
 	if (manifest)
-		qsort(argv + 1, (size_t)n, sizeof(*argv), by_last_part);
-	if (!config || listed_open(&in.all, config, !manifest))
-		status = inspect_all(&in, argv + 1, n, manifest);
-	listed_close(&in.all);
+		qsort(a->argument, (size_t)n, sizeof(*a->argument), by_last_part);
+	if (!config || listed_open(&in->all, config, !manifest))
+		status = inspect_all(in, a->argument, n, manifest);
+	listed_close(&in->all);
 	return status;
 }
+
+static int inspect(const struct ctl_arguments *a)
+{
+	struct inspect *in = calloc(1, sizeof(*in));
+	int status;
+
+	if (!in)
+		return ctl_fail("out of memory");
+	in->deep = ctl_given(a, DEEP);
+	in->json = ctl_given(a, JSON);
+	status = inspect_arguments(in, a);
+	free(in);
+	return status;
+}
+
+const struct ctl_command ctl_inspect = {
+	.name = "inspect",
+	.arguments = "PATH...",
+	.least = 1,
+	.most = CTL_ANY,
+	.help = "what shards hold, and what is wrong with them; --deep reads all of it",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = inspect,
+};

@@ -2,6 +2,7 @@
  * tokctl pack: shards of any readable format become shards of one, cut as the user likes.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/pack_in.h"
@@ -19,7 +20,7 @@
 #include <xxhash.h>
 
 enum {
-	LEVEL = 3,
+	LEVEL_USUAL = 3,
 	LEVEL_MOST = 19,
 	FRAME_BYTES = 256 << 10,
 	FRAME_LEAST = 1 << 10,
@@ -30,7 +31,6 @@ enum {
 
 struct pack {
 	struct ctl_out out;
-	const char *command;
 	bool json;
 	struct pack_in in;
 	struct pack_how how;
@@ -38,100 +38,6 @@ struct pack {
 	uint64_t *cut; /* shard i is [cut[i], cut[i + 1]) of the row */
 	struct ctl_progress progress;
 };
-
-/* ---- what is asked for ---- */
-
-static int bad_number(
-	const struct pack *p, const char *name, const char *text, uint64_t least, uint64_t most)
-{
-	return ctl_usage(
-		p->command, "--%s %s: must be %" PRIu64 " to %" PRIu64, name, text, least, most);
-}
-
-/* CTL_OK, or a usage error. */
-static int take_number(const struct pack *p, const char *name, const char *text, uint64_t least,
-	uint64_t most, uint64_t *value)
-{
-	if (!text || (ctl_number(text, value) && *value >= least && *value <= most))
-		return CTL_OK;
-	return bad_number(p, name, text, least, most);
-}
-
-static int take_format(struct pack *p, const char *name)
-{
-	if (!name)
-		return ctl_usage(p->command, "needs --format flat|zstd|megatron");
-	for (size_t i = 0; i < PACK_FORMATS; i++)
-		if (strcmp(pack_formats[i].name, name) == 0) {
-			p->how.format = (enum pack_format)i;
-			return CTL_OK;
-		}
-	return ctl_usage(
-		p->command, "--format %s is unknown; must be flat, zstd or megatron", name);
-}
-
-/* A name that looks like another format's file is a slip, no directory. */
-static int take_target(struct pack *p, const char *to)
-{
-	static const char *const files[] = {
-		".bin", ".zst", ".zstd", ".npy", ".ds", ".idx", ".mds", ".arrow"};
-	struct stat st;
-	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
-
-	p->target.path = to;
-	for (int i = 0; !directory && i < 3 && pack_formats[p->how.format].endings[i]; i++)
-		p->target.single |= pack_ends(to, pack_formats[p->how.format].endings[i]);
-	for (size_t i = 0; !directory && !p->target.single && i < sizeof(files) / sizeof(files[0]);
-		i++)
-		if (pack_ends(to, files[i]))
-			return ctl_usage(p->command,
-				"OUT %s: a file of --format %s ends in %s; or name a directory", to,
-				pack_formats[p->how.format].name,
-				pack_formats[p->how.format].endings[0]);
-	if (p->target.single && p->target.shards > 1)
-		return ctl_usage(p->command, "OUT %s is one file; --shards needs a directory", to);
-	return CTL_OK;
-}
-
-struct words {
-	const char *format, *dtype, *shards, *level, *frame, *eos;
-	const char *input_format, *input_dtype, *input_column;
-};
-
-static int take(struct pack *p, const struct words *w, const char *to)
-{
-	uint64_t level = LEVEL, frame = FRAME_BYTES;
-	int status = take_format(p, w->format);
-
-	if (status == CTL_OK && w->dtype && strcmp(w->dtype, "u16") != 0 &&
-		strcmp(w->dtype, "u32") != 0)
-		status = ctl_usage(
-			p->command, "--dtype %s is unknown; must be u16 or u32", w->dtype);
-	if (w->dtype)
-		p->how.token_bytes = strcmp(w->dtype, "u16") == 0 ? 2 : 4;
-	if (status == CTL_OK && (w->level || w->frame) && p->how.format != PACK_ZSTD)
-		status = ctl_usage(p->command, "--level and --frame are for --format zstd");
-	if (status == CTL_OK)
-		status = take_number(p, "shards", w->shards, 1, SHARDS_MOST, &p->target.shards);
-	if (status == CTL_OK)
-		status = take_number(p, "level", w->level, 1, LEVEL_MOST, &level);
-	if (status == CTL_OK)
-		status = take_number(p, "frame", w->frame, FRAME_LEAST, FRAME_MOST, &frame);
-	if (status == CTL_OK)
-		status = take_number(p, "eos", w->eos, 0, UINT32_MAX, &p->in.eos);
-	if (status == CTL_OK && frame % 4 != 0)
-		status = ctl_usage(
-			p->command, "--frame %" PRIu64 ": must be a multiple of 4", frame);
-	p->in.has_eos = w->eos;
-	p->how.level = (int)level;
-	p->how.frame_bytes = (uint32_t)frame;
-	if (status == CTL_OK)
-		status = take_target(p, to);
-	if (status == CTL_OK && !ctl_input_options(&p->in.input, p->command, w->input_format,
-					w->input_dtype, w->input_column))
-		status = CTL_USAGE;
-	return status;
-}
 
 /* ---- the plan ---- */
 
@@ -360,33 +266,121 @@ static int run(struct pack *p, char *const *path, int n)
 	return status;
 }
 
-int ctl_pack(int argc, char **argv)
+/* ---- the command line ---- */
+
+enum { FORMAT, DTYPE, SHARDS, LEVEL, FRAME, EOS, INPUT_FORMAT, INPUT_DTYPE, INPUT_COLUMN, JSON };
+
+static const struct ctl_option options[] = {
+	[FORMAT] = {.name = "format",
+		.kind = CTL_CHOICE,
+		.required = true,
+		.value = "flat|zstd|megatron", /* in the order of enum pack_format */
+		.help = "what to write"},
+	[DTYPE] = {.name = "dtype",
+		.kind = CTL_CHOICE,
+		.value = "u16|u32",
+		.help = "the width of a token; default: the widest of the inputs"},
+	[SHARDS] = {.name = "shards",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.least = 1,
+		.most = SHARDS_MOST,
+		.help = "cut into N of about one size; default: as the inputs are"},
+	[LEVEL] = {.name = "level",
+		.kind = CTL_NUMBER,
+		.value = "L",
+		.least = 1,
+		.most = LEVEL_MOST,
+		.help = "of zstd; default 3"},
+	[FRAME] = {.name = "frame",
+		.kind = CTL_NUMBER,
+		.value = "BYTES",
+		.least = FRAME_LEAST,
+		.most = FRAME_MOST,
+		.help = "what a zstd frame decodes to, a multiple of 4; default 262144"},
+	[EOS] = {.name = "eos",
+		.kind = CTL_NUMBER,
+		.value = "ID",
+		.most = UINT32_MAX,
+		.help = "the token that ends a document, for inputs that do not say"},
+	[INPUT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
+	[INPUT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
+	[INPUT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[JSON] = CTL_JSON_OPTION,
+};
+
+/* A name that looks like another format's file is a slip, no directory. */
+static int take_target(struct pack *p, const struct ctl_command *command, const char *to)
 {
-	static struct pack p = {.target.state = -1};
-	struct words w = {0};
-	const struct ctl_option options[] = {
-		{.name = "format", .value = &w.format},
-		{.name = "dtype", .value = &w.dtype},
-		{.name = "shards", .value = &w.shards},
-		{.name = "level", .value = &w.level},
-		{.name = "frame", .value = &w.frame},
-		{.name = "eos", .value = &w.eos},
-		{.name = "input-format", .value = &w.input_format},
-		{.name = "input-dtype", .value = &w.input_dtype},
-		{.name = "input-column", .value = &w.input_column},
-		{.name = "json", .flag = &p.json},
-	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	static const char *const files[] = {
+		".bin", ".zst", ".zstd", ".npy", ".ds", ".idx", ".mds", ".arrow"};
+	struct stat st;
+	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
 
-	if (n < 0)
-		return CTL_USAGE;
-	p.command = argv[0];
-	if (n < 2)
-		return ctl_usage(argv[0], "needs IN... and OUT");
-	int status = take(&p, &w, argv[n]);
-
-	if (status != CTL_OK)
-		return status;
-	n = ctl_input_paths(argv + 1, n - 1);
-	return n < 0 ? ctl_fail("out of memory") : run(&p, argv + 1, n);
+	p->target.path = to;
+	for (int i = 0; !directory && i < 3 && pack_formats[p->how.format].endings[i]; i++)
+		p->target.single |= pack_ends(to, pack_formats[p->how.format].endings[i]);
+	for (size_t i = 0; !directory && !p->target.single && i < sizeof(files) / sizeof(files[0]);
+		i++)
+		if (pack_ends(to, files[i]))
+			return ctl_usage(command,
+				"OUT %s: a file of --format %s ends in %s; or name a directory", to,
+				pack_formats[p->how.format].name,
+				pack_formats[p->how.format].endings[0]);
+	if (p->target.single && p->target.shards > 1)
+		return ctl_usage(command, "OUT %s is one file; --shards needs a directory", to);
+	return CTL_OK;
 }
+
+static int take(struct pack *p, const struct ctl_arguments *a)
+{
+	const struct ctl_command *c = a->command;
+	uint64_t frame = ctl_number(a, FRAME, FRAME_BYTES);
+
+	p->json = ctl_given(a, JSON);
+	p->how.format = (enum pack_format)ctl_number(a, FORMAT, 0);
+	if (ctl_given(a, DTYPE))
+		p->how.token_bytes = ctl_number(a, DTYPE, 0) == 0 ? 2 : 4;
+	if ((ctl_given(a, LEVEL) || ctl_given(a, FRAME)) && p->how.format != PACK_ZSTD)
+		return ctl_usage(c, "--level and --frame are for --format zstd");
+	if (frame % 4 != 0)
+		return ctl_usage(c, "--frame %" PRIu64 ": must be a multiple of 4", frame);
+	p->target.shards = ctl_number(a, SHARDS, 0);
+	p->how.level = (int)ctl_number(a, LEVEL, LEVEL_USUAL);
+	p->how.frame_bytes = (uint32_t)frame;
+	p->in.has_eos = ctl_given(a, EOS);
+	p->in.eos = ctl_number(a, EOS, 0);
+	if (take_target(p, c, a->argument[a->arguments - 1]) != CTL_OK ||
+		!ctl_input_options(&p->in.input, c, ctl_text(a, INPUT_FORMAT),
+			ctl_text(a, INPUT_DTYPE), ctl_text(a, INPUT_COLUMN)))
+		return CTL_USAGE;
+	return CTL_OK;
+}
+
+static int pack_arguments(const struct ctl_arguments *a)
+{
+	struct pack *p = calloc(1, sizeof(*p));
+	int status, n;
+
+	if (!p)
+		return ctl_fail("out of memory");
+	p->target.state = -1;
+	status = take(p, a);
+	if (status == CTL_OK) {
+		n = ctl_input_paths(a->argument, a->arguments - 1);
+		status = n < 0 ? ctl_fail("out of memory") : run(p, a->argument, n);
+	}
+	free(p);
+	return status;
+}
+
+const struct ctl_command ctl_pack = {
+	.name = "pack",
+	.arguments = "IN... OUT",
+	.least = 2,
+	.most = CTL_ANY,
+	.help = "shards of any format made into a directory of shards, or one file, of another",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = pack_arguments,
+};

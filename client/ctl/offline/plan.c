@@ -3,6 +3,7 @@
  * computes it.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
@@ -197,7 +198,7 @@ static bool put_line(struct ctl_out *out, const struct plan *p, struct line *lin
 
 /* ---- a range of positions ---- */
 
-struct question {
+struct query {
 	const char *config, *stream, *run;
 	const char **cursors;
 	unsigned cursor_count;
@@ -223,7 +224,7 @@ static bool known(const struct ctl_history *h, uint64_t from)
 	return false;
 }
 
-static int print_range(struct plan *p, const struct question *q)
+static int print_range(struct plan *p, const struct query *q)
 {
 	struct ctl_out out = {0};
 	uint64_t end = cursor_end(p->history->widest);
@@ -242,7 +243,7 @@ static int print_range(struct plan *p, const struct question *q)
 
 /* ---- a step ---- */
 
-static int print_step(struct plan *p, const struct question *q)
+static int print_step(struct plan *p, const struct query *q)
 {
 	uint64_t end = cursor_end(p->history->widest), global = q->world * q->micro_batch;
 	uint64_t steps = (end - q->from) / global + ((end - q->from) % global != 0);
@@ -278,9 +279,9 @@ static int print_step(struct plan *p, const struct question *q)
 	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
 }
 
-/* ---- the question ---- */
+/* ---- the query ---- */
 
-static int with_history(const struct ctl_stream *s, const struct ctl_history *h, struct question *q)
+static int with_history(const struct ctl_stream *s, const struct ctl_history *h, struct query *q)
 {
 	struct plan p = {
 		.history = h,
@@ -311,7 +312,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	return status;
 }
 
-static int answer(struct question *q)
+static int answer(struct query *q)
 {
 	struct ctl_stream s;
 	struct ctl_history history;
@@ -329,103 +330,114 @@ static int answer(struct question *q)
 
 /* ---- the command line ---- */
 
-/* Numbers as they were given; NULL: not. */
-struct texts {
-	const char *from, *count, *step, *world, *micro_batch, *rank;
+enum { CONFIG, FROM, COUNT, STEP, WORLD, MICRO, RANK, CURSOR, RUN, TOKENS, JSON };
+
+static const struct ctl_option options[] = {
+	[CONFIG] = {.name = "config",
+		.letter = 'c',
+		.required = true,
+		.value = "FILE",
+		.help = "the config"},
+	[FROM] = {.name = "from",
+		.kind = CTL_NUMBER,
+		.value = "POSITION",
+		.most = UINT64_MAX,
+		.help = "the first position; with --step, that of step 0"},
+	[COUNT] = {.name = "count",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.most = UINT64_MAX,
+		.help = "how many positions"},
+	[STEP] = {.name = "step",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.most = UINT64_MAX,
+		.help = "what this step gives to each rank, in place of --count"},
+	[WORLD] = {.name = "world",
+		.kind = CTL_NUMBER,
+		.value = "W",
+		.least = 1,
+		.most = LIMIT_WORLD,
+		.help = "ranks, with --step"},
+	[MICRO] = {.name = "micro",
+		.kind = CTL_NUMBER,
+		.value = "B",
+		.least = 1,
+		.most = LIMIT_MICRO_BATCH,
+		.help = "rows per batch, with --step"},
+	[RANK] = {.name = "rank",
+		.kind = CTL_NUMBER,
+		.value = "R",
+		.most = LIMIT_WORLD,
+		.help = "only this rank, with --step"},
+	[CURSOR] = {.name = "cursor",
+		.kind = CTL_LIST,
+		.value = "F",
+		.help = "a cursor of the run, whose mixes count"},
+	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[TOKENS] = {.name = "tokens", .kind = CTL_FLAG, .help = "the tokens, too"},
+	[JSON] = CTL_JSON_OPTION,
 };
 
-/* A number given as @text, at most @most; where it was not given it stays. CTL_OK, or after an
- * error CTL_USAGE. */
-static int number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *to)
-{
-	if (!text)
-		return CTL_OK;
-	if (ctl_number(text, to) && *to >= least && *to <= most)
-		return CTL_OK;
-	return ctl_usage("plan", "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64,
-		name, text, least, most);
-}
-
-static int numbers(struct question *q, const struct texts *t)
-{
-	int status = number("from", t->from, 0, UINT64_MAX, &q->from);
-
-	if (status == CTL_OK)
-		status = number("count", t->count, 0, UINT64_MAX, &q->count);
-	if (status == CTL_OK)
-		status = number("step", t->step, 0, UINT64_MAX, &q->step);
-	if (status == CTL_OK)
-		status = number("world", t->world, 1, LIMIT_WORLD, &q->world);
-	if (status == CTL_OK)
-		status = number("micro", t->micro_batch, 1, LIMIT_MICRO_BATCH, &q->micro_batch);
-	if (status == CTL_OK)
-		status = number("rank", t->rank, 0, LIMIT_WORLD, &q->rank);
-	if (status == CTL_OK && t->rank && t->world && q->rank >= q->world)
-		return ctl_usage(
-			"plan", "--rank %s: must be below the world, %s", t->rank, t->world);
-	return status;
-}
-
 /* Which options go together. */
-static int partners(const struct question *q, const struct texts *t)
+static int check_options(const struct ctl_arguments *a)
 {
-	if (q->run && q->cursor_count > 0)
-		return ctl_usage("plan", "--run and --cursor exclude each other");
-	if (!t->step && (t->world || t->micro_batch || t->rank))
-		return ctl_usage("plan", "--world, --micro and --rank go with --step");
-	if (!t->step && (!t->from || !t->count))
+	const struct ctl_command *c = a->command;
+	bool step = ctl_given(a, STEP), world = ctl_given(a, WORLD), micro = ctl_given(a, MICRO);
+
+	if (a->arguments > 1 && !ctl_given(a, CURSOR))
+		return ctl_usage(c, "unexpected argument '%s'", a->argument[1]);
+	if (ctl_given(a, RUN) && ctl_given(a, CURSOR))
+		return ctl_usage(c, "--run and --cursor exclude each other");
+	if (!step && (world || micro || ctl_given(a, RANK)))
+		return ctl_usage(c, "--world, --micro and --rank go with --step");
+	if (!step && (!ctl_given(a, FROM) || !ctl_given(a, COUNT)))
+		return ctl_usage(c, "needs --from and --count, or --step, --world and --micro");
+	if (step && ctl_given(a, COUNT))
+		return ctl_usage(c, "--step and --count exclude each other");
+	if (step && (!world || !micro))
+		return ctl_usage(c, "--step needs --world and --micro");
+	if (step && !ctl_given(a, FROM) && a->value[CURSOR].count + a->arguments > 2)
 		return ctl_usage(
-			"plan", "needs --from and --count, or --step, --world and --micro");
-	if (t->step && t->count)
-		return ctl_usage("plan", "--step and --count exclude each other");
-	if (t->step && (!t->world || !t->micro_batch))
-		return ctl_usage("plan", "--step needs --world and --micro");
-	if (t->step && !t->from && q->cursor_count > 1)
-		return ctl_usage(
-			"plan", "--step with several cursors needs --from, the position of step 0");
+			c, "--step with several cursors needs --from, the position of step 0");
+	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
+		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, RANK),
+			ctl_text(a, WORLD));
 	return CTL_OK;
 }
 
-static int plan(int argc, char **argv, const char **cursors)
+static int plan(const struct ctl_arguments *a)
 {
-	struct question q = {.cursors = cursors};
-	struct texts t = {0};
-	const struct ctl_option options[] = {
-		{.name = "config", .letter = 'c', .value = &q.config},
-		{.name = "from", .value = &t.from},
-		{.name = "count", .value = &t.count},
-		{.name = "step", .value = &t.step},
-		{.name = "world", .value = &t.world},
-		{.name = "micro", .value = &t.micro_batch},
-		{.name = "rank", .value = &t.rank},
-		{.name = "cursor", .list = cursors, .count = &q.cursor_count},
-		{.name = "run", .value = &q.run},
-		{.name = "tokens", .flag = &q.tokens},
-		{.name = "json", .flag = &q.json},
-	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status;
+	struct query q = {.config = ctl_text(a, CONFIG),
+		.stream = a->argument[0],
+		.run = ctl_text(a, RUN),
+		.from = ctl_number(a, FROM, 0),
+		.count = ctl_number(a, COUNT, 0),
+		.step = ctl_number(a, STEP, 0),
+		.world = ctl_number(a, WORLD, 0),
+		.micro_batch = ctl_number(a, MICRO, 0),
+		.rank = ctl_number(a, RANK, 0),
+		.has_from = ctl_given(a, FROM),
+		.ranks = ctl_given(a, STEP),
+		.one_rank = ctl_given(a, RANK),
+		.tokens = ctl_given(a, TOKENS),
+		.json = ctl_given(a, JSON)};
+	int status = check_options(a);
 
-	if (n < 0)
-		return CTL_USAGE;
-	if (n < 1 || (n > 1 && q.cursor_count == 0) || !q.config)
-		return ctl_usage("plan", "needs -c FILE and one STREAM");
-	for (int i = 2; i <= n; i++) /* "--cursor A B": the shell's way of giving several */
-		cursors[q.cursor_count++] = argv[i];
-	q.stream = argv[1];
-	q.has_from = t.from != NULL;
-	q.ranks = t.step != NULL;
-	q.one_rank = t.rank != NULL;
-	status = partners(&q, &t);
-	if (status == CTL_OK)
-		status = numbers(&q, &t);
-	return status == CTL_OK ? answer(&q) : status;
+	if (status != CTL_OK)
+		return status;
+	q.cursors = ctl_list(a, CURSOR, 1, &q.cursor_count);
+	return answer(&q);
 }
 
-int ctl_plan(int argc, char **argv)
-{
-	const char **cursors = calloc((size_t)argc, sizeof(*cursors));
-	int status = cursors ? plan(argc, argv, cursors) : ctl_fail("out of memory");
-
-	free(cursors);
-	return status;
-}
+const struct ctl_command ctl_plan = {
+	.name = "plan",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
+	.help = "the order of a stream, or what a step gave to each rank, computed without a "
+		"daemon",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = plan,
+};

@@ -4,6 +4,7 @@
  * the shards have there.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
@@ -16,9 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-struct question {
+struct query {
 	const char *config, *stream, *run;
-	const char **cursors, **paths;
+	const char **cursors;
+	char **paths; /* of records */
 	unsigned cursor_count, path_count;
 	bool json, has_from, has_to;
 	uint64_t from, to;
@@ -49,7 +51,7 @@ static uint64_t highest_row(const struct records *r, uint64_t pass)
 /* Fills in what was not asked for, and checks it. The last of several passes may still be under
  * way: it is asked only for what it came to. */
 static bool set_range(
-	struct question *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
+	struct query *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
 {
 	uint64_t came_to = highest_row(r, pass);
 	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
@@ -90,7 +92,7 @@ static uint64_t findings(const struct proof *p)
 	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
 }
 
-static int prove_peer(struct proof *p, const struct question *q)
+static int prove_peer(struct proof *p, const struct query *q)
 {
 	struct ctl_out out = {0};
 	int status = CTL_FAILED;
@@ -108,13 +110,13 @@ static int prove_peer(struct proof *p, const struct question *q)
 	return status;
 }
 
-static int with_records(const struct question *q, const struct ctl_stream *s,
+static int with_records(const struct query *q, const struct ctl_stream *s,
 	const struct ctl_history *h, const struct records *r)
 {
 	int status = CTL_OK;
 
 	for (size_t i = 0; i < r->peers; i++) {
-		struct question range = *q;
+		struct query range = *q;
 
 		if (r->passes > 1 && q->has_from && highest_row(r, r->peer[i].pass) <= q->from)
 			continue; /* this pass did not come there */
@@ -134,7 +136,7 @@ static int with_records(const struct question *q, const struct ctl_stream *s,
 	return status;
 }
 
-static int answer(struct question *q)
+static int answer(struct query *q)
 {
 	struct ctl_history history = {0};
 	struct records records = {0};
@@ -157,59 +159,72 @@ static int answer(struct question *q)
 
 /* ---- the command line ---- */
 
-static bool number(const char *name, const char *text, bool *given, uint64_t *to)
+enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
+
+static const struct ctl_option options[] = {
+	[CONFIG] = {.name = "config",
+		.letter = 'c',
+		.required = true,
+		.value = "FILE",
+		.help = "the config"},
+	[FROM] = {.name = "from",
+		.kind = CTL_NUMBER,
+		.value = "POSITION",
+		.most = UINT64_MAX,
+		.help = "the first position; default: the first that was recorded"},
+	[TO] = {.name = "to",
+		.kind = CTL_NUMBER,
+		.value = "POSITION",
+		.most = UINT64_MAX,
+		.help = "one past the last position; default: that of the last recorded"},
+	[CURSOR] = {.name = "cursor",
+		.kind = CTL_LIST,
+		.value = "F",
+		.help = "a cursor of the run, whose mixes count"},
+	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[JSON] = CTL_JSON_OPTION,
+};
+
+static bool is_cursor(const char *path)
 {
-	*given = text != NULL;
-	if (!text || ctl_number(text, to))
-		return true;
-	ctl_usage("verify", "--%s %s: must be a whole number", name, text);
-	return false;
+	size_t length = strlen(path);
+
+	return length > 7 && strcmp(path + length - 7, ".cursor") == 0;
 }
 
-static int verify(int argc, char **argv, const char **cursors, const char **paths)
+static int verify(const struct ctl_arguments *a)
 {
-	struct question q = {.cursors = cursors, .paths = paths};
-	const char *from = NULL, *to = NULL;
-	const struct ctl_option options[] = {
-		{.name = "config", .letter = 'c', .value = &q.config},
-		{.name = "from", .value = &from},
-		{.name = "to", .value = &to},
-		{.name = "cursor", .list = cursors, .count = &q.cursor_count},
-		{.name = "run", .value = &q.run},
-		{.name = "json", .flag = &q.json},
-	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	struct query q = {.config = ctl_text(a, CONFIG),
+		.stream = a->argument[0],
+		.run = ctl_text(a, RUN),
+		.cursors = a->value[CURSOR].list,
+		.cursor_count = a->value[CURSOR].count,
+		.paths = a->argument + 1,
+		.json = ctl_given(a, JSON),
+		.has_from = ctl_given(a, FROM),
+		.has_to = ctl_given(a, TO),
+		.from = ctl_number(a, FROM, 0),
+		.to = ctl_number(a, TO, 0)};
 
-	if (n < 0)
-		return CTL_USAGE;
-	if (n < 2 || !q.config)
-		return ctl_usage("verify", "needs -c FILE, one STREAM and its records");
 	if (q.run && q.cursor_count > 0)
-		return ctl_usage("verify", "--run and --cursor exclude each other");
-	q.stream = argv[1];
+		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	/* "--cursor A B": the shell's way of giving several. */
-	for (int i = 2; i <= n; i++) {
-		size_t length = strlen(argv[i]);
-
-		if (q.cursor_count > 0 && length > 7 &&
-			strcmp(argv[i] + length - 7, ".cursor") == 0)
-			cursors[q.cursor_count++] = argv[i];
+	for (int i = 1; i < a->arguments; i++)
+		if (q.cursor_count > 0 && is_cursor(a->argument[i]))
+			q.cursors[q.cursor_count++] = a->argument[i];
 		else
-			paths[q.path_count++] = argv[i];
-	}
-	if (q.path_count == 0)
-		return ctl_usage("verify",
-			"needs the records of the trainers: files, or directories of them");
-	if (!number("from", from, &q.has_from, &q.from) || !number("to", to, &q.has_to, &q.to))
-		return CTL_USAGE;
-	return answer(&q);
+			q.paths[q.path_count++] = a->argument[i];
+	return q.path_count > 0 ? answer(&q) : ctl_usage(a->command, "needs STREAM RECORD...");
 }
 
-int ctl_verify(int argc, char **argv)
-{
-	const char **lists = calloc(2 * (size_t)argc, sizeof(*lists));
-	int status = lists ? verify(argc, argv, lists, lists + argc) : ctl_fail("out of memory");
-
-	free(lists);
-	return status;
-}
+const struct ctl_command ctl_verify = {
+	.name = "verify",
+	.arguments = "STREAM RECORD...",
+	.least = 2,
+	.most = CTL_ANY,
+	.help = "prove from trainers' records that nothing was repeated, lost or altered; what was "
+		"taken counts, or with commit() what was committed",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = verify,
+};

@@ -3,6 +3,7 @@
  * hold them.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
@@ -12,16 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the question ---- */
+/* ---- the query ---- */
 
-struct question {
+struct query {
 	const char *config, *stream, *run;
 	const char *dataset, *shard;
 	uint64_t offset, tokens, epoch;
 	bool json;
 };
 
-static void print(struct ctl_out *out, const struct question *q, uint64_t position, uint64_t window)
+static void print(struct ctl_out *out, const struct query *q, uint64_t position, uint64_t window)
 {
 	if (q->json) {
 		ctl_put(out, "{");
@@ -43,8 +44,8 @@ static void print(struct ctl_out *out, const struct question *q, uint64_t positi
 }
 
 /* Windows [first, first + count) of the cursor's dataset @d. */
-static int print_windows(const struct ctl_history *h, const struct question *q, int d,
-	uint64_t first, uint64_t count)
+static int print_windows(
+	const struct ctl_history *h, const struct query *q, int d, uint64_t first, uint64_t count)
 {
 	struct ctl_out out = {0};
 	uint64_t served = 0;
@@ -70,8 +71,7 @@ static int print_windows(const struct ctl_history *h, const struct question *q, 
 		q->dataset, q->epoch);
 }
 
-static int answer(
-	const struct stream *stream, const struct ctl_history *h, const struct question *q)
+static int answer(const struct stream *stream, const struct ctl_history *h, const struct query *q)
 {
 	int d = cursor_find(h->widest, q->dataset);
 	const struct dataset *dataset = NULL;
@@ -111,9 +111,7 @@ static int answer(
 	return print_windows(h, q, d, first, count);
 }
 
-/* ---- the command line ---- */
-
-static int with_history(const struct question *q, const char *const *cursors, unsigned n)
+static int with_history(const struct query *q, const char *const *cursors, unsigned n)
 {
 	struct ctl_stream s;
 	struct ctl_history history;
@@ -129,46 +127,78 @@ static int with_history(const struct question *q, const char *const *cursors, un
 	return status;
 }
 
-static int when(int argc, char **argv, const char **cursors)
-{
-	const char *offset = NULL, *tokens = NULL, *epoch = NULL;
-	struct question q = {.tokens = 1};
-	unsigned count = 0;
-	const struct ctl_option options[] = {
-		{.name = "config", .letter = 'c', .value = &q.config},
-		{.name = "dataset", .value = &q.dataset},
-		{.name = "shard", .value = &q.shard},
-		{.name = "offset", .value = &offset},
-		{.name = "tokens", .value = &tokens},
-		{.name = "epoch", .value = &epoch},
-		{.name = "cursor", .list = cursors, .count = &count},
-		{.name = "run", .value = &q.run},
-		{.name = "json", .flag = &q.json},
-	};
-	int n = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+/* ---- the command line ---- */
 
-	if (n < 0)
-		return CTL_USAGE;
-	if (n < 1 || (n > 1 && count == 0) || !q.config || !q.dataset || !q.shard || !offset)
-		return ctl_usage(
-			"when", "needs -c FILE, one STREAM, --dataset, --shard and --offset");
-	if (!ctl_number(offset, &q.offset) || (epoch && !ctl_number(epoch, &q.epoch)))
-		return ctl_usage("when", "--offset and --epoch must be whole numbers below 2^64");
-	if (tokens && (!ctl_number(tokens, &q.tokens) || q.tokens == 0))
-		return ctl_usage("when", "--tokens %s: must be a whole number from 1 on", tokens);
-	if (q.run && count > 0)
-		return ctl_usage("when", "--run and --cursor exclude each other");
-	for (int i = 2; i <= n; i++) /* "--cursor A B": the shell's way of giving several */
-		cursors[count++] = argv[i];
-	q.stream = argv[1];
+enum { CONFIG, DATASET, SHARD, OFFSET, TOKENS, EPOCH, CURSOR, RUN, JSON };
+
+static const struct ctl_option options[] = {
+	[CONFIG] = {.name = "config",
+		.letter = 'c',
+		.required = true,
+		.value = "FILE",
+		.help = "the config"},
+	[DATASET] = {.name = "dataset",
+		.required = true,
+		.value = "D",
+		.help = "its name in the config"},
+	[SHARD] = {.name = "shard",
+		.required = true,
+		.value = "S",
+		.help = "a path relative to the dataset's"},
+	[OFFSET] = {.name = "offset",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "T",
+		.most = UINT64_MAX,
+		.help = "the first token"},
+	[TOKENS] = {.name = "tokens",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.least = 1,
+		.most = UINT64_MAX,
+		.help = "how many tokens; default 1"},
+	[EPOCH] = {.name = "epoch",
+		.kind = CTL_NUMBER,
+		.value = "E",
+		.most = UINT64_MAX,
+		.help = "in this epoch; default 0"},
+	[CURSOR] = {.name = "cursor",
+		.kind = CTL_LIST,
+		.value = "F",
+		.help = "a cursor of the run, whose mixes count"},
+	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[JSON] = CTL_JSON_OPTION,
+};
+
+static int when(const struct ctl_arguments *a)
+{
+	struct query q = {.config = ctl_text(a, CONFIG),
+		.stream = a->argument[0],
+		.run = ctl_text(a, RUN),
+		.dataset = ctl_text(a, DATASET),
+		.shard = ctl_text(a, SHARD),
+		.offset = ctl_number(a, OFFSET, 0),
+		.tokens = ctl_number(a, TOKENS, 1),
+		.epoch = ctl_number(a, EPOCH, 0),
+		.json = ctl_given(a, JSON)};
+	unsigned count;
+
+	if (a->arguments > 1 && !ctl_given(a, CURSOR))
+		return ctl_usage(a->command, "unexpected argument '%s'", a->argument[1]);
+	if (ctl_given(a, RUN) && ctl_given(a, CURSOR))
+		return ctl_usage(a->command, "--run and --cursor exclude each other");
+	const char **cursors = ctl_list(a, CURSOR, 1, &count);
+
 	return with_history(&q, cursors, count);
 }
 
-int ctl_when(int argc, char **argv)
-{
-	const char **cursors = calloc((size_t)argc, sizeof(*cursors));
-	int status = cursors ? when(argc, argv, cursors) : ctl_fail("out of memory");
-
-	free(cursors);
-	return status;
-}
+const struct ctl_command ctl_when = {
+	.name = "when",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
+	.help = "at which positions tokens of a shard are served",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = when,
+};

@@ -5,6 +5,7 @@
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/socket.h"
 #include "client/lib/tokend.h"
@@ -18,95 +19,92 @@
 
 struct cat {
 	struct tokend_options options;
-	uint64_t batches;
-	const char *cursor_out, *record;
 	char bytes[TOKEND_CURSOR_BYTES];
 };
 
-/* A number given as @text for option @name, at most @most. */
-static bool number(const char *name, const char *text, bool required, uint64_t most, uint64_t *to)
-{
-	if (!text && !required)
-		return true;
-	if (text && ctl_number(text, to) && *to <= most)
-		return true;
-	if (text)
-		ctl_usage("cat", "%s %s: must be a number, at most %" PRIu64, name, text, most);
-	else
-		ctl_usage("cat", "%s is missing", name);
-	return false;
-}
+enum {
+	RANK,
+	WORLD,
+	MICRO,
+	BATCHES,
+	SOCKET,
+	CONFIG,
+	START,
+	CURSOR,
+	CURSOR_OUT,
+	RECORD,
+	RUN,
+	PEER,
+	SLOTS,
+};
 
-/* Where to begin: 0, or the exit status to leave with. */
-static int set_start(struct cat *c, const char *start, const char *cursor)
+static const struct ctl_option options[] = {
+	[RANK] = {.name = "rank",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "R",
+		.most = UINT64_MAX,
+		.help = "which rank to be"},
+	[WORLD] = {.name = "world",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "W",
+		.most = UINT64_MAX,
+		.help = "of how many"},
+	[MICRO] = {.name = "micro",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "B",
+		.most = UINT32_MAX,
+		.help = "rows per batch"},
+	[BATCHES] = {.name = "batches",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.most = UINT64_MAX,
+		.help = "how many; default: to the end of the stream"},
+	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[START] = {.name = "start",
+		.value = "begin|POSITION|TAG",
+		.help = "where to begin: a position, or a checkpoint of the daemon"},
+	[CURSOR] = {.name = "cursor", .value = "F", .help = "begin at this cursor"},
+	[CURSOR_OUT] = {.name = "cursor-out", .value = "F", .help = "write the last cursor"},
+	[RECORD] = {.name = "record", .value = "FILE", .help = "record what is taken"},
+	[RUN] = {.name = "run", .value = "RUN", .help = "the run's name; default: tokctl"},
+	[PEER] = {.name = "peer",
+		.kind = CTL_NUMBER,
+		.value = "P",
+		.most = UINT32_MAX,
+		.help = "the process's number within its rank; default 0"},
+	[SLOTS] = {.name = "slots",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.most = UINT32_MAX,
+		.help = "batches in the ring; default: the daemon's"},
+};
+
+/* Where to begin. Returns an exit status. */
+static int set_start(struct cat *c, const struct ctl_arguments *a)
 {
+	const char *start = ctl_text(a, START);
 	struct cursor read = {0};
 	size_t n = 0;
 
-	if (start && cursor)
-		return ctl_usage("cat", "--start and --cursor exclude each other");
-	if (cursor) {
-		if (ctl_cursor_read(&read, cursor, NULL))
+	if (start && ctl_given(a, CURSOR))
+		return ctl_usage(a->command, "--start and --cursor exclude each other");
+	if (ctl_given(a, CURSOR)) {
+		if (ctl_cursor_read(&read, ctl_text(a, CURSOR), NULL))
 			n = cursor_encode(&read, c->bytes, sizeof(c->bytes));
 		cursor_free(&read);
 		c->options.cursor = c->bytes;
 		c->options.cursor_bytes = n;
 		return n > 0 ? CTL_OK : CTL_FAILED;
 	}
-	if (start && ctl_number(start, &c->options.position))
+	if (start && ctl_parse_number(start, &c->options.position))
 		c->options.start_at_position = 1;
 	else if (start && strcmp(start, "begin") != 0)
 		c->options.tag = start;
 	return CTL_OK;
-}
-
-/* 0, or the exit status to leave with. The socket is the caller's to free. */
-static int parse(int argc, char **argv, struct cat *c, char **socket_path)
-{
-	const char *rank = NULL, *world = NULL, *micro_batch = NULL, *batches = NULL,
-		   *socket = NULL, *start = NULL, *cursor = NULL;
-	const char *run = NULL, *peer = NULL, *slots = NULL, *config = NULL;
-	const struct ctl_option options[] = {
-		{.name = "rank", .value = &rank},
-		{.name = "world", .value = &world},
-		{.name = "micro", .value = &micro_batch},
-		{.name = "batches", .value = &batches},
-		{.name = "socket", .value = &socket},
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "start", .value = &start},
-		{.name = "cursor", .value = &cursor},
-		{.name = "cursor-out", .value = &c->cursor_out},
-		{.name = "record", .value = &c->record},
-		{.name = "run", .value = &run},
-		{.name = "peer", .value = &peer},
-		{.name = "slots", .value = &slots},
-	};
-	uint64_t rows = 0, peer_number = 0, slot_count = 0;
-	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
-	int status;
-
-	if (others < 0)
-		return CTL_USAGE;
-	if (others != 1)
-		return ctl_usage("cat", "name one stream");
-	if (!number("--rank", rank, true, UINT64_MAX, &c->options.rank) ||
-		!number("--world", world, true, UINT64_MAX, &c->options.world) ||
-		!number("--micro", micro_batch, true, UINT32_MAX, &rows) ||
-		!number("--batches", batches, false, UINT64_MAX, &c->batches) ||
-		!number("--peer", peer, false, UINT32_MAX, &peer_number) ||
-		!number("--slots", slots, false, UINT32_MAX, &slot_count))
-		return CTL_USAGE;
-	status = set_start(c, start, cursor);
-	if (status != CTL_OK)
-		return status;
-	c->options.stream = argv[1];
-	c->options.run = run ? run : "tokctl";
-	c->options.micro_batch = (uint32_t)rows;
-	c->options.peer = (uint32_t)peer_number;
-	c->options.slots = (uint32_t)slot_count;
-	*socket_path = ctl_socket(socket, config);
-	c->options.socket = *socket_path;
-	return *socket_path ? CTL_OK : CTL_FAILED;
 }
 
 static bool write_all(const char *bytes, size_t n)
@@ -149,7 +147,7 @@ static bool copy(struct tokend *t, uint64_t batches)
 	return true;
 }
 
-static bool save_cursor(struct tokend *t, struct cat *c)
+static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
 {
 	int64_t n = tokend_cursor(t, c->bytes, sizeof(c->bytes));
 	struct cursor cursor = {0};
@@ -163,35 +161,63 @@ static bool save_cursor(struct tokend *t, struct cat *c)
 	ok = cursor_decode(&cursor, c->bytes, (size_t)n, &why);
 	if (!ok)
 		ctl_fail("cursor: %s: %s", why.field, why.text);
-	ok = ok && ctl_cursor_write(&cursor, c->cursor_out);
+	ok = ok && ctl_cursor_write(&cursor, path);
 	cursor_free(&cursor);
 	return ok;
 }
 
-int ctl_cat(int argc, char **argv)
+static int attach(struct cat *c, const struct ctl_arguments *a)
 {
-	static struct cat c = {.options = {.size = sizeof(c.options)}, .batches = UINT64_MAX};
+	const char *record = ctl_text(a, RECORD);
 	char why[1500];
-	char *socket = NULL;
 	struct tokend *t;
-	int status = parse(argc, argv, &c, &socket);
 	bool ok;
+
+	if (tokend_attach(&t, &c->options, why, sizeof(why)) < 0)
+		return ctl_fail("%s", why);
+	ok = !record || tokend_record(t, record) == 0;
+	if (!ok)
+		ctl_fail("%s", tokend_why(t));
+	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
+	if (ctl_given(a, CURSOR_OUT)) /* also after a failure: it says where to go on */
+		ok = save_cursor(t, c, ctl_text(a, CURSOR_OUT)) && ok;
+	if (record && tokend_record(t, NULL) < 0)
+		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;
+	tokend_detach(t);
+	return ok ? CTL_OK : CTL_FAILED;
+}
+
+static int cat(const struct ctl_arguments *a)
+{
+	struct cat c = {.options = {.size = sizeof(c.options),
+				.stream = a->argument[0],
+				.run = ctl_given(a, RUN) ? ctl_text(a, RUN) : "tokctl",
+				.rank = ctl_number(a, RANK, 0),
+				.world = ctl_number(a, WORLD, 0),
+				.micro_batch = (uint32_t)ctl_number(a, MICRO, 0),
+				.peer = (uint32_t)ctl_number(a, PEER, 0),
+				.slots = (uint32_t)ctl_number(a, SLOTS, 0)}};
+	int status = set_start(&c, a);
 
 	if (status != CTL_OK)
 		return status;
-	if (tokend_attach(&t, &c.options, why, sizeof(why)) < 0) {
-		free(socket);
-		return ctl_fail("%s", why);
-	}
-	ok = !c.record || tokend_record(t, c.record) == 0;
-	if (!ok)
-		ctl_fail("%s", tokend_why(t));
-	ok = ok && copy(t, c.batches);
-	if (c.cursor_out) /* also after a failure: it says where to go on */
-		ok = save_cursor(t, &c) && ok;
-	if (c.record && tokend_record(t, NULL) < 0)
-		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;
-	tokend_detach(t);
+	char *socket = ctl_socket(ctl_text(a, SOCKET), ctl_text(a, CONFIG));
+
+	if (!socket)
+		return CTL_FAILED;
+	c.options.socket = socket;
+	status = attach(&c, a);
 	free(socket);
-	return ok ? CTL_OK : CTL_FAILED;
+	return status;
 }
+
+const struct ctl_command ctl_cat = {
+	.name = "cat",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "attach like a trainer and write raw tokens to stdout",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = cat,
+};

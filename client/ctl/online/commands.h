@@ -1,12 +1,10 @@
-/*
- * Subcommands that talk to a daemon. argv[0] is the subcommand's name; they return an exit status.
- */
+/* Subcommands that talk to a daemon. */
 #ifndef TOKEND_CTL_ONLINE_COMMANDS_H
 #define TOKEND_CTL_ONLINE_COMMANDS_H
 
-int ctl_cat(int argc, char **argv);
-int ctl_status(int argc, char **argv);
-int ctl_top(int argc, char **argv);
-int ctl_request(int argc, char **argv); /* mix, skip, checkpoint, drain, rescale */
+#include "client/ctl/common/arguments.h"
+
+extern const struct ctl_command ctl_cat, ctl_status, ctl_top;
+extern const struct ctl_command ctl_mix, ctl_skip, ctl_checkpoint, ctl_drain, ctl_rescale;
 
 #endif

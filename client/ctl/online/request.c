@@ -6,26 +6,28 @@
  */
 #include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/config/config.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Numbers come together: they are sent under their options' names. */
+enum { RUN, TIMEOUT, SOCKET, CONFIG, JSON, TAG, AT, SAMPLES, WORLD, MICRO, OPTIONS };
 
 enum {
 	TIMEOUT_S = 60,
 	TIMEOUT_MOST_S = 1000000,
 };
 
-/* ---- the command line ---- */
+/* ---- what is requested ---- */
 
 /* A line of the arguments. False: they are too long. */
 __attribute__((format(printf, 2, 3))) static bool put_line(
@@ -45,103 +47,66 @@ __attribute__((format(printf, 2, 3))) static bool put_line(
 }
 
 /* "D=W"; a name may have '=' itself. */
-static int read_weight(struct request *r, const char *argument, double *sum)
+static int read_weight(
+	struct request *r, const struct ctl_command *c, const char *argument, double *sum)
 {
 	const char *equals = strrchr(argument, '=');
 	char name[LIMIT_NAME_BYTES + 1];
 	double weight;
 
 	if (!equals || equals == argument || (size_t)(equals - argument) >= sizeof(name))
-		return ctl_usage(r->kind, "'%s': must be DATASET=WEIGHT", argument);
+		return ctl_usage(c, "'%s': must be DATASET=WEIGHT", argument);
 	memcpy(name, argument, (size_t)(equals - argument));
 	name[equals - argument] = 0;
 	if (!wire_label_ok(name))
-		return ctl_usage(r->kind, "'%s': not a name of a dataset", name);
-	if (!ctl_weight(equals + 1, &weight))
-		return ctl_usage(r->kind, "%s: weight '%s' must be a finite number, 0 or more",
-			name, equals + 1);
+		return ctl_usage(c, "'%s': not a name of a dataset", name);
+	if (!ctl_parse_decimal(equals + 1, &weight))
+		return ctl_usage(
+			c, "%s: weight '%s' must be a finite number, 0 or more", name, equals + 1);
 	*sum += weight;
 	if (!put_line(r, "weight %.17g %s\n", weight, name))
 		return ctl_fail("%s: more datasets than a request holds", r->kind);
 	return CTL_OK;
 }
 
-static int read_mix(struct request *r, int others, char **argv)
+static int read_mix(struct request *r, const struct ctl_arguments *a)
 {
 	double sum = 0;
 	int status = CTL_OK;
 
-	if (others < 2)
-		return ctl_usage(r->kind, "name datasets and weights: web=0.7 code=0.3");
-	for (int i = 2; i <= others && status == CTL_OK; i++)
-		status = read_weight(r, argv[i], &sum);
+	for (int i = 1; i < a->arguments && status == CTL_OK; i++)
+		status = read_weight(r, a->command, a->argument[i], &sum);
 	if (status == CTL_OK && !(sum > 0))
-		return ctl_usage(r->kind, "give at least one dataset a weight above 0");
+		return ctl_usage(a->command, "give at least one dataset a weight above 0");
 	return status;
 }
 
-struct texts {
-	const char *at, *samples, *tag, *world, *micro_batch, *timeout;
-};
-
-/* A number as a line; @key is its option's name too. */
-static int read_number(struct request *r, const char *key, const char *text, uint64_t least,
-	uint64_t most, uint64_t *to)
+static void put_number(struct request *r, const struct ctl_arguments *a, unsigned option)
 {
-	uint64_t value;
-
-	if (!ctl_number(text, &value) || value < least || value > most)
-		return ctl_usage(r->kind,
-			"--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, key, text,
-			least, most);
-	put_line(r, "%s %" PRIu64 "\n", key, value);
-	if (to)
-		*to = value;
-	return CTL_OK;
+	if (ctl_given(a, option))
+		put_line(r, "%s %" PRIu64 "\n", a->command->options[option].name,
+			ctl_number(a, option, 0));
 }
 
-static int read_kind(struct request *r, const struct texts *t, int others, char **argv)
+static int read_arguments(struct request *r, const struct ctl_arguments *a)
 {
-	bool mix = strcmp(r->kind, "mix") == 0, skip = strcmp(r->kind, "skip") == 0;
-	bool rescale = strcmp(r->kind, "rescale") == 0;
-	int status = CTL_OK;
-
-	if ((t->at && !mix) || (t->samples && !skip) || (t->tag && (mix || skip)) ||
-		((t->world || t->micro_batch) && !rescale))
-		return ctl_usage(r->kind, "an option of another command");
-	if (!mix && others > 1)
-		return ctl_usage(r->kind, "'%s' is one word too many", argv[2]);
-	if (skip && !t->samples)
-		return ctl_usage(r->kind, "needs --samples N");
-	if (rescale && !t->world)
-		return ctl_usage(r->kind, "needs --world W");
-	if (t->at)
-		status = read_number(r, "at", t->at, 0, UINT64_MAX - 1, NULL);
-	if (t->samples)
-		status = read_number(r, "samples", t->samples, 1, UINT64_MAX, NULL);
-	if (t->world)
-		status = read_number(r, "world", t->world, 1, LIMIT_WORLD, &r->world);
-	if (t->micro_batch && status == CTL_OK)
-		status = read_number(
-			r, "micro", t->micro_batch, 1, LIMIT_MICRO_BATCH, &r->micro_batch);
-	if (t->tag && !wire_name_ok(t->tag))
-		return ctl_usage(r->kind,
-			"--tag %s: 1 to %d characters without '/' and leading dot", t->tag,
+	r->kind = a->command->name;
+	r->stream = a->argument[0];
+	r->run = ctl_text(a, RUN);
+	r->json = ctl_given(a, JSON);
+	r->timeout_s = ctl_number(a, TIMEOUT, TIMEOUT_S);
+	r->world = ctl_number(a, WORLD, 0);
+	r->micro_batch = ctl_number(a, MICRO, 0);
+	r->tag = ctl_text(a, TAG);
+	for (unsigned option = AT; option <= MICRO; option++)
+		put_number(r, a, option);
+	if (r->tag && !wire_name_ok(r->tag))
+		return ctl_usage(a->command,
+			"--tag %s: 1 to %d characters without '/' and leading dot", r->tag,
 			LIMIT_NAME_BYTES);
-	if (t->tag)
-		put_line(r, "tag %s\n", t->tag);
-	r->tag = t->tag;
-	return mix && status == CTL_OK ? read_mix(r, others, argv) : status;
-}
-
-static int read_timeout(struct request *r, const char *text)
-{
-	r->timeout_s = TIMEOUT_S;
-	if (text && (!ctl_number(text, &r->timeout_s) || r->timeout_s < 1 ||
-			    r->timeout_s > TIMEOUT_MOST_S))
-		return ctl_usage(
-			r->kind, "--timeout %s: must be seconds, 1 to %d", text, TIMEOUT_MOST_S);
-	return CTL_OK;
+	if (r->tag)
+		put_line(r, "tag %s\n", r->tag);
+	return a->arguments > 1 ? read_mix(r, a) : CTL_OK;
 }
 
 /* What the config tells before anybody is asked. */
@@ -296,18 +261,6 @@ static int ask(struct request *r)
 	return status == CTL_OK ? request_conclude(r) : ctl_finish(&r->out, status);
 }
 
-/* An interruption is news like any other, so that the request can be taken back. */
-static int open_signals(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	return signalfd(-1, &set, SFD_CLOEXEC);
-}
-
 static int request(struct request *r, const char *socket, const char *config)
 {
 	int status = check_config(r, config);
@@ -317,7 +270,7 @@ static int request(struct request *r, const char *socket, const char *config)
 	r->fd = ctl_connect(socket, config, &r->socket, &r->packet);
 	if (r->fd < 0)
 		return CTL_FAILED;
-	r->signals = open_signals();
+	r->signals = ctl_signals(); /* so that the request can be taken back */
 	status = ask(r);
 	close(r->signals);
 	close(r->fd);
@@ -327,33 +280,127 @@ static int request(struct request *r, const char *socket, const char *config)
 	return status;
 }
 
-int ctl_request(int argc, char **argv)
+static int run(const struct ctl_arguments *a)
 {
-	static struct request r;
-	const char *socket = NULL, *config = NULL;
-	struct texts t = {0};
-	const struct ctl_option options[] = {
-		{.name = "run", .value = &r.run},
-		{.name = "socket", .value = &socket},
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "timeout", .value = &t.timeout},
-		{.name = "json", .flag = &r.json},
-		{.name = "at", .value = &t.at},
-		{.name = "samples", .value = &t.samples},
-		{.name = "tag", .value = &t.tag},
-		{.name = "world", .value = &t.world},
-		{.name = "micro", .value = &t.micro_batch},
-	};
-	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0])), status;
+	struct request *r = calloc(1, sizeof(*r));
+	int status;
 
-	if (others < 0)
-		return CTL_USAGE;
-	r.kind = argv[0];
-	if (others < 1)
-		return ctl_usage(r.kind, "name a stream");
-	r.stream = argv[1];
-	status = read_timeout(&r, t.timeout);
+	if (!r)
+		return ctl_fail("out of memory");
+	status = read_arguments(r, a);
 	if (status == CTL_OK)
-		status = read_kind(&r, &t, others, argv);
-	return status == CTL_OK ? request(&r, socket, config) : status;
+		status = request(r, ctl_text(a, SOCKET), ctl_text(a, CONFIG));
+	free(r);
+	return status;
 }
+
+/* ---- the tables ---- */
+
+#define COMMON_OPTIONS                                                                             \
+	[RUN] = {.name = "run",                                                                    \
+		.value = "RUN",                                                                    \
+		.help = "of several runs of the stream, this one"},                                \
+	[TIMEOUT] = {.name = "timeout",                                                            \
+		.kind = CTL_NUMBER,                                                                \
+		.value = "S",                                                                      \
+		.least = 1,                                                                        \
+		.most = TIMEOUT_MOST_S,                                                            \
+		.help = "seconds to wait for all ranks; default 60"},                              \
+	[SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+#define TAG_OPTION                                                                                 \
+	{                                                                                          \
+		.name = "tag", .value = "T", .help = "the name to save under"                      \
+	}
+
+static const struct ctl_option mix_options[OPTIONS] = {
+	COMMON_OPTIONS,
+	[AT] = {.name = "at",
+		.kind = CTL_NUMBER,
+		.value = "POSITION",
+		.most = UINT64_MAX - 1,
+		.help = "the first position of the new mix, a multiple of 1024; default: the "
+			"earliest possible"},
+};
+static const struct ctl_option skip_options[OPTIONS] = {
+	COMMON_OPTIONS,
+	[SAMPLES] = {.name = "samples",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "N",
+		.least = 1,
+		.most = UINT64_MAX,
+		.help = "how many are never served"},
+};
+static const struct ctl_option save_options[OPTIONS] = {COMMON_OPTIONS, [TAG] = TAG_OPTION};
+static const struct ctl_option rescale_options[OPTIONS] = {
+	COMMON_OPTIONS,
+	[TAG] = TAG_OPTION,
+	[WORLD] = {.name = "world",
+		.kind = CTL_NUMBER,
+		.required = true,
+		.value = "W",
+		.least = 1,
+		.most = LIMIT_WORLD,
+		.help = "ranks of the next job"},
+	[MICRO] = {.name = "micro",
+		.kind = CTL_NUMBER,
+		.value = "B",
+		.least = 1,
+		.most = LIMIT_MICRO_BATCH,
+		.help = "rows per batch of the next job; default: as now"},
+};
+
+const struct ctl_command ctl_mix = {
+	.name = "mix",
+	.arguments = "STREAM DATASET=WEIGHT...",
+	.least = 2,
+	.most = CTL_ANY,
+	.help = "have a running job change its mix: datasets that are not named get 0",
+	.options = mix_options,
+	.count = OPTIONS,
+	.run = run,
+};
+
+const struct ctl_command ctl_skip = {
+	.name = "skip",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "have a running job go on N samples further; those are never served",
+	.options = skip_options,
+	.count = OPTIONS,
+	.run = run,
+};
+
+const struct ctl_command ctl_checkpoint = {
+	.name = "checkpoint",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "have a running job save",
+	.options = save_options,
+	.count = OPTIONS,
+	.run = run,
+};
+
+const struct ctl_command ctl_drain = {
+	.name = "drain",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "have a running job save and leave",
+	.options = save_options,
+	.count = OPTIONS,
+	.run = run,
+};
+
+const struct ctl_command ctl_rescale = {
+	.name = "rescale",
+	.arguments = "STREAM",
+	.least = 1,
+	.most = 1,
+	.help = "have a running job save and leave, and show what each rank of the next one gets",
+	.options = rescale_options,
+	.count = OPTIONS,
+	.run = run,
+};

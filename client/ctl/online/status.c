@@ -1,5 +1,6 @@
 /* tokctl status: what a daemon is doing, session by session. */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
@@ -156,32 +157,39 @@ static void put_each(void *context, const struct wire *w)
 	(l->json ? put_session_json : put_session)(l->out, w);
 }
 
-int ctl_status(int argc, char **argv)
+enum { SOCKET, CONFIG, JSON };
+
+static const struct ctl_option options[] = {
+	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[JSON] = CTL_JSON_OPTION,
+};
+
+static int status(const struct ctl_arguments *a)
 {
-	static struct packet packet;
-	static struct ctl_out out;
-	const char *given = NULL, *config = NULL;
-	struct listing listing = {.out = &out};
-	const struct ctl_option options[] = {
-		{.name = "socket", .value = &given},
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "json", .flag = &listing.json},
-	};
-	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	struct packet *packet = calloc(1, sizeof(*packet));
+	struct ctl_out out = {0};
+	struct listing listing = {.out = &out, .json = ctl_given(a, JSON)};
 	char *socket;
 
-	if (others < 0)
-		return CTL_USAGE;
-	if (others > 0)
-		return ctl_usage("status", "'%s' is one word too many", argv[1]);
-
-	int fd = ctl_connect(given, config, &socket, &packet);
-	bool ok = fd >= 0 && ctl_status_list(fd, &packet, put_each, &listing);
+	if (!packet)
+		return ctl_fail("out of memory");
+	int fd = ctl_connect(ctl_text(a, SOCKET), ctl_text(a, CONFIG), &socket, packet);
+	bool ok = fd >= 0 && ctl_status_list(fd, packet, put_each, &listing);
 
 	if (ok)
-		(listing.json ? put_total_json : put_total)(&out, &packet.wire, socket);
+		(listing.json ? put_total_json : put_total)(&out, &packet->wire, socket);
 	if (fd >= 0)
 		close(fd);
 	free(socket);
+	free(packet);
 	return ctl_finish(&out, ok ? CTL_OK : CTL_FAILED);
 }
+
+const struct ctl_command ctl_status = {
+	.name = "status",
+	.help = "what a running daemon serves",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = status,
+};

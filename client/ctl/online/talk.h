@@ -17,6 +17,9 @@ enum ctl_heard {
 /* Connects and says hello. -1 after an error. @given and @config are ctl_socket()'s; *@socket, what
  * that returned, is the caller's. */
 int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet);
+/* A descriptor that becomes readable when SIGINT, SIGTERM or SIGHUP arrives; they no longer end the
+ * process. */
+int ctl_signals(void);
 /* The next message within @ms. @other: a descriptor to watch too, or -1. */
 enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other);
 /* The next message; false after an error. */

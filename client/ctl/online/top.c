@@ -1,13 +1,13 @@
 /* tokctl top: status again and again, with the rate at which each session gives its batches back.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +26,8 @@ struct top {
 	struct seen before[LIMIT_SESSIONS];
 	uint64_t now_ms;
 	bool headed;
+	int signals; /* readable: somebody wants us to end */
 };
-
-static volatile sig_atomic_t stopped;
-
-static void on_signal(int number)
-{
-	(void)number;
-	stopped = 1;
-}
 
 static uint64_t clock_ms(void)
 {
@@ -112,24 +105,25 @@ static bool show(struct top *t, int fd, const char *socket, bool screen)
 }
 
 /* False: somebody wants to leave. */
-static bool rest(uint64_t until, bool keys)
+static bool rest(const struct top *t, uint64_t until, bool keys)
 {
-	struct pollfd p = {keys ? STDIN_FILENO : -1, POLLIN, 0};
+	struct pollfd p[] = {{t->signals, POLLIN, 0}, {keys ? STDIN_FILENO : -1, POLLIN, 0}};
 
-	while (!stopped) {
+	for (;;) {
 		uint64_t now = clock_ms();
 		char key;
 
+		if (poll(p, 2, now < until ? (int)(until - now) : 0) > 0) {
+			if (p[0].revents)
+				return false;
+			if (read(STDIN_FILENO, &key, 1) != 1)
+				p[1].fd = -1;
+			else if (key == 'q')
+				return false;
+		}
 		if (now >= until)
 			return true;
-		if (poll(&p, 1, (int)(until - now)) <= 0)
-			continue;
-		if (read(STDIN_FILENO, &key, 1) != 1)
-			p.fd = -1;
-		else if (key == 'q')
-			return false;
 	}
-	return false;
 }
 
 static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count,
@@ -138,28 +132,23 @@ static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms
 	bool keys = screen && isatty(STDIN_FILENO);
 	uint64_t next = clock_ms();
 
-	for (uint64_t n = 0; !stopped; n++) {
+	for (uint64_t n = 0;; n++) {
 		if (!show(t, fd, socket, screen))
 			return false;
 		next += interval_ms;
-		if ((count > 0 && n + 1 == count) || !rest(next, keys))
-			break;
+		if ((count > 0 && n + 1 == count) || !rest(t, next, keys))
+			return true;
 	}
-	return true;
 }
 
-/* Keys come one by one and unseen meanwhile. */
+/* Reads keys one by one, not shown, meanwhile. */
 static bool with_keys(
 	struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count)
 {
-	struct sigaction stop = {.sa_handler = on_signal};
 	bool screen = isatty(STDOUT_FILENO);
 	struct termios usual, raw;
 	bool keys = screen && tcgetattr(STDIN_FILENO, &usual) == 0;
 
-	sigaction(SIGINT, &stop, NULL);
-	sigaction(SIGTERM, &stop, NULL);
-	sigaction(SIGHUP, &stop, NULL);
 	if (keys) {
 		raw = usual;
 		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
@@ -173,39 +162,51 @@ static bool with_keys(
 	return ok;
 }
 
-int ctl_top(int argc, char **argv)
+enum { SOCKET, CONFIG, INTERVAL, COUNT };
+
+static const struct ctl_option options[] = {
+	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[INTERVAL] = {.name = "interval",
+		.kind = CTL_DECIMAL,
+		.value = "S",
+		.low = 0.01,
+		.high = 86400,
+		.help = "seconds from one to the next; default 1"},
+	[COUNT] = {.name = "count",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.least = 1,
+		.most = UINT64_MAX,
+		.help = "how many times; default: until it is ended"},
+};
+
+static int top(const struct ctl_arguments *a)
 {
-	static struct top top;
-	const char *given = NULL, *config = NULL, *interval = "1", *count_text = NULL,
-		   *interval_text = NULL;
-	const struct ctl_option options[] = {
-		{.name = "socket", .value = &given},
-		{.name = "config", .letter = 'c', .value = &config},
-		{.name = "interval", .value = &interval_text},
-		{.name = "count", .value = &count_text},
-	};
-	int others = ctl_options(argc, argv, options, sizeof(options) / sizeof(options[0]));
-	uint64_t count = 0;
-	double seconds;
+	double seconds = ctl_given(a, INTERVAL) ? a->value[INTERVAL].decimal : 1;
+	struct top *t = calloc(1, sizeof(*t));
 	char *socket;
 
-	if (others < 0)
-		return CTL_USAGE;
-	if (others > 0)
-		return ctl_usage("top", "'%s' is one word too many", argv[1]);
-	if (interval_text)
-		interval = interval_text;
-	if (!ctl_weight(interval, &seconds) || seconds < 0.01 || seconds > 86400)
-		return ctl_usage("top", "--interval %s: must be seconds, 0.01 to 86400", interval);
-	if (count_text && (!ctl_number(count_text, &count) || count == 0))
-		return ctl_usage(
-			"top", "--count %s: must be a whole number, at least 1", count_text);
+	if (!t)
+		return ctl_fail("out of memory");
+	int fd = ctl_connect(ctl_text(a, SOCKET), ctl_text(a, CONFIG), &socket, &t->packet);
 
-	int fd = ctl_connect(given, config, &socket, &top.packet);
-	bool ok = fd >= 0 && with_keys(&top, fd, socket, (uint64_t)(seconds * 1000), count);
+	t->signals = ctl_signals();
+	bool ok = fd >= 0 &&
+		  with_keys(t, fd, socket, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
 
+	close(t->signals);
 	if (fd >= 0)
 		close(fd);
 	free(socket);
+	free(t);
 	return ok ? CTL_OK : CTL_FAILED;
 }
+
+const struct ctl_command ctl_top = {
+	.name = "top",
+	.help = "the same again and again, with rates; q leaves",
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = top,
+};

@@ -1,0 +1,16 @@
+/* Synopses and help, made from the tables of options. */
+#ifndef TOKEND_CTL_HELP_H
+#define TOKEND_CTL_HELP_H
+
+#include "client/ctl/common/arguments.h"
+
+#include <stdio.h>
+
+/* "tokctl plan STREAM -c FILE [--json]", without a newline. */
+void ctl_synopsis(FILE *to, const struct ctl_command *command);
+/* All that is known of one command, or of its subcommands. */
+void ctl_help(FILE *to, const struct ctl_command *command);
+/* A line and a synopsis for each. @commands ends with NULL. */
+void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
+
+#endif
