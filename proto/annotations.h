@@ -1,4 +1,4 @@
-/* Where what is to be said of a window besides its tokens is written: NULL what nobody asks for. */
+/* Destinations for a window's annotations (document starts, loss mask). NULL: not requested. */
 #ifndef TOKEND_ANNOTATIONS_H
 #define TOKEND_ANNOTATIONS_H
 

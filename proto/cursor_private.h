@@ -1,4 +1,4 @@
-/* What the files of the cursor share. */
+/* Functions that the files of the cursor share. */
 #ifndef TOKEND_CURSOR_PRIVATE_H
 #define TOKEND_CURSOR_PRIVATE_H
 
@@ -10,11 +10,11 @@
 __attribute__((format(printf, 4, 5))) bool cursor_refuse_dataset(
 	struct fault *fault, const char *name, const char *what, const char *text, ...);
 
-/* Identity and datasets, checked; no segment yet. *@out is free to be passed to cursor_free()
- * either way. */
+/* Identity and datasets, validated; no segment yet. On failure *@out may still be passed to
+ * cursor_free(). */
 bool cursor_identity(struct cursor *out, const struct cursor *identity,
 	const struct cursor_source *sources, uint32_t n, struct fault *fault);
-/* Units of a stream with epochs: E windows of each dataset's own number, T in all. */
+/* Units of a stream with epochs: E times the windows of each dataset, T in all. */
 bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fault *fault);
 
 /* Takes over @segment as the last pending one, freeing it on failure. False: out of memory, or it
@@ -22,14 +22,14 @@ bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fau
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
 
 bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
-/* Bounds on the encoding, whatever positions the run reaches: of all but what is pending, and of
- * one pending segment. */
+/* Upper bounds on the encoding at any position of the run: without pending segments, and of one
+ * pending segment. */
 size_t cursor_bytes_without_pending(const struct cursor *cursor);
 size_t cursor_bytes_pending(const struct order_segment *segment);
 
 /* ---- cursor_mix.c ---- */
 
-/* A mix that was asked for: [datasets] weights from a position on. */
+/* [datasets] weights from a position on. */
 struct cursor_point {
 	uint64_t at;
 	double *weights;
@@ -38,10 +38,10 @@ struct cursor_point {
 bool cursor_units(
 	const struct cursor *cursor, const double *weights, uint64_t *units, struct fault *fault);
 /*
- * Replaces all that is pending by @points, ascending and ahead, and by the mixes that follow from
+ * Replaces all pending mixes by @points, ascending and ahead, and by the mixes that follow from
  * max_epochs. A cursor without a segment gets its first one too, from a point at 0. With @asked the
- * last point is an operator's word: it becomes a segment even if it changes nothing, and a weight
- * that max_epochs forbids is refused instead of left out. On false, *cursor is as it was.
+ * last point comes from an operator: it becomes a segment even if it changes nothing, and a weight
+ * that max_epochs forbids is an error instead of being left out. On failure *cursor is unchanged.
  */
 bool cursor_lay_out(struct cursor *cursor, const struct cursor_point *points, uint32_t n,
 	bool asked, struct fault *fault);

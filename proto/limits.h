@@ -1,8 +1,8 @@
 /*
  * Every bound of the project in one place, with the asserts that relate them.
  *
- * A bound is here when two parts rely on it or when it protects against input. What follows from
- * the arithmetic of the order (docs in proto/order.h) is asserted there.
+ * A bound is here if two parts rely on it or if it limits input. Bounds that follow from the
+ * arithmetic of the order are asserted in the order's files.
  */
 #ifndef TOKEND_LIMITS_H
 #define TOKEND_LIMITS_H

@@ -1,35 +1,41 @@
 /*
- * The ring between the daemon and one trainer process: layout of the two shared segments and the
+ * The ring between the daemon and one trainer process: the layout of its two memories, and the
  * protocol on them.
  *
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
- *          | header page: struct ring_header | struct ring_slot [slots] | struct ring_row [slots ×
- * rows] | | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens] |
+ *          | header page: struct ring_header | struct ring_slot [slots]
+ *          | struct ring_row [slots × rows]
+ *          | with documents: u32 count [slots × rows] | u32 start [slots × rows × window_tokens]
  *          | with a loss mask: u8 [slots × rows × window_tokens] |
  *   data   mapped read-write by both (CUDA can only register writable maps)
- *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB) | control page: struct
- * ring_control |
+ *          | slot 0 | slot 1 | … (no slot crosses a multiple of 1 GiB)
+ *          | control page: struct ring_control |
  *
- * Slots are numbered 0, 1, 2, … without end; number s lives at index s mod slots. The daemon fills
- * them in order and raises `published`; the client reads below it and raises `released`. Tokens lie
- * packed, [rows, window_tokens] in their stored width. Once a slot is published the daemon never
- * reads its bytes again, and reads only the two words of the control page, which it range-checks: a
- * client that scribbles there harms only itself.
+ * Slots are numbered 0, 1, 2, … without end; number s is stored at index s mod slots. The daemon
+ * fills them in order and raises `published`; the client reads below it and raises `released`.
+ * Tokens are packed, [rows, window_tokens], in their stored width. Once a slot is published the
+ * daemon never reads its bytes again. It reads only two words of the control page, and checks their
+ * range: a client that writes nonsense there harms only itself.
  *
- * Documents. start[0] < start[1] < …, `count` of them, are the tokens of a row's window, from 1 on,
- * that are the first of another document than the token before. Every token but the first could be
- * one: there is room. Loss mask. A byte a token: 1 where it may be a label, 0 where not; 0 in rows
- * that are padding.
+ * Documents. start[0] < start[1] < … are `count` tokens of a row's window, each ≥ 1: those that
+ * belong to another document than the token before. There is room for every token but the first.
+ * Loss mask. One byte a token: 1 if it may be a label, otherwise 0; 0 in padding rows.
  *
- * Waiting. Each side tells the other what it waits for, then looks again; the other side publishes
- * its progress, then looks whether somebody waits. Both are store-then-load, so all four accesses
- * are seq_cst: one side always sees the other. client  client_waits = s + 1; published > s ?   |
- * daemon  published = p; client_waits ≤ p ? → one byte on the socket daemon  wake_at = r;  released
- * ≥ r ?            |  client released = q; wake_at ≤ q ?       → one byte on the socket The daemon
- * waits for half a ring, to be woken seldom. A client that holds more than that and waits for one
- * slot would wait for ever, so it also says when it begins to wait: daemon  wake_at = r;
- * client_waits, and a slot free ?  |  client  client_waits = s + 1; wake_at ? → one byte on the
- * socket
+ * Waiting. Each side announces what it waits for, then checks again; the other side publishes its
+ * progress, then checks whether somebody waits. Both are store-then-load, so all four accesses are
+ * seq_cst, and at least one side sees the other. A wake-up is one byte on the socket.
+ *
+ *   client   client_waits = s + 1; published > s ?
+ *   daemon   published = p; client_waits ≤ p ? → wake-up
+ *
+ *   daemon   wake_at = r; released ≥ r ?
+ *   client   released = q; wake_at ≤ q ? → wake-up
+ *
+ * The daemon waits for half a ring, to be woken seldom. A client that holds more than half and
+ * waits for one slot would wait forever, so it announces the beginning of its wait as well:
+ *
+ *   daemon   wake_at = r; client_waits, and a slot is free ?
+ *   client   client_waits = s + 1; wake_at ? → wake-up
  */
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
@@ -48,7 +54,7 @@
 #define RING_VERSION 1
 #define RING_PAGE    4096
 #define RING_ENDLESS UINT64_MAX
-#define RING_PADDING UINT64_MAX /* position of a row behind the end of its stream */
+#define RING_PADDING UINT64_MAX /* position of a row after the end of its stream */
 
 struct ring_geometry {
 	uint32_t slots;
@@ -60,15 +66,15 @@ struct ring_geometry {
 	uint64_t control_at;	/* of the control page in the data segment */
 	uint64_t meta_bytes;
 	uint64_t data_bytes;
-	uint32_t documents; /* 1: rows say where documents begin */
-	uint32_t loss_mask; /* 1: and which tokens may be labels */
+	uint32_t documents; /* 1: rows have document starts */
+	uint32_t loss_mask; /* 1: rows have a loss mask */
 };
 
-enum { RING_DOCUMENTS = 1, RING_LOSS_MASK = 2 }; /* what rows say of their tokens */
+enum { RING_DOCUMENTS = 1, RING_LOSS_MASK = 2 }; /* annotations of rows */
 
 struct ring_slot {
 	uint64_t position;   /* of row 0 */
-	uint32_t rows_valid; /* the rows behind them are padding */
+	uint32_t rows_valid; /* the rows after them are padding */
 	uint32_t reserved;
 };
 
@@ -94,14 +100,14 @@ struct ring_header {
 };
 
 struct ring_control {
-	alignas(64) _Atomic uint64_t released; /* slots the client will not look at again */
+	alignas(64) _Atomic uint64_t released; /* slots that the client does not use any more */
 	alignas(64) _Atomic uint64_t
 		client_waits; /* it waits for published ≥ this; 0: it does not */
 	alignas(64) _Atomic uint64_t
 		pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
 
-/* It was to be registered, and could not be. 0: nobody has asked for that. */
+/* Registering it failed. (0: nobody has asked for that.) */
 #define RING_UNPINNED UINT64_MAX
 
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
@@ -118,9 +124,8 @@ _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout
 _Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
-/* One side's view of a ring. The pointers belong to whoever mapped the segments; geometry is a
- * private copy.
- */
+/* One side's view of a ring. The pointers belong to the caller who mapped the memories; geometry is
+ * a private copy. */
 struct ring {
 	struct ring_geometry geometry;
 	struct ring_header *header;
@@ -187,7 +192,7 @@ static inline uint8_t *ring_loss_mask(const struct ring *ring, uint32_t index)
 	return ring->loss_mask + (size_t)index * ring->geometry.window_tokens;
 }
 
-/* Where what is to be said of the row is written. */
+/* Where the row's annotations are written. */
 static inline struct annotations ring_annotations(const struct ring *ring, uint32_t index)
 {
 	bool documents = ring->geometry.documents, loss_mask = ring->geometry.loss_mask;
@@ -201,7 +206,7 @@ static inline struct annotations ring_annotations(const struct ring *ring, uint3
 
 /* ---- the daemon's side ---- */
 
-/* Raises published. The client_waits it satisfies, which wants one byte, or 0. */
+/* Raises published. Returns the client_waits that is reached, which calls for a wake-up, or 0. */
 static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 {
 	atomic_store_explicit(&ring->header->published, published, memory_order_seq_cst);
@@ -210,8 +215,8 @@ static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 	return waits != 0 && waits <= published ? waits : 0;
 }
 
-/* Loads released into *@released. False if the client wrote nonsense: less than before, or more
- * than was published. */
+/* Loads released into *@released. False if it cannot be: less than before, or more than was
+ * published. */
 static inline bool ring_released(const struct ring *ring, uint64_t published, uint64_t *released)
 {
 	uint64_t now = atomic_load_explicit(&ring->control->released, memory_order_seq_cst);
@@ -222,7 +227,7 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
-/* Asks the client for a byte once released ≥ @at (0: no longer). Look at released again behind it.
+/* Asks the client for a wake-up once released ≥ @at; 0: no longer. Check released again afterwards.
  */
 static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 {
@@ -242,8 +247,8 @@ static inline uint64_t ring_published(const struct ring *ring)
 	return atomic_load_explicit(&ring->header->published, memory_order_acquire);
 }
 
-/* Announces a wait for slot number @s. True if it is there already: then do not wait. Else
- * ring_daemon_waits() tells whether the daemon wants a byte to know of it. */
+/* Announces a wait for slot number @s. True if it is there already: then do not wait. Otherwise
+ * ring_daemon_waits() tells whether the daemon needs a wake-up. */
 static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 {
 	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);
@@ -266,7 +271,7 @@ static inline void ring_wait_end(const struct ring *ring)
 	atomic_store_explicit(&ring->control->client_waits, 0, memory_order_relaxed);
 }
 
-/* Raises released. The wake_at it satisfies, which wants one byte, or 0. */
+/* Raises released. Returns the wake_at that is reached, which calls for a wake-up, or 0. */
 static inline uint64_t ring_release(const struct ring *ring, uint64_t released)
 {
 	atomic_store_explicit(&ring->control->released, released, memory_order_seq_cst);
