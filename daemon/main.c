@@ -292,7 +292,7 @@ static void back_off(void)
 }
 
 static int serve(const struct catalog *catalog, const struct arguments *a,
-	struct listener *listener, struct cgroup *cgroup)
+	struct listener *listener, struct cgroup *cgroup, const struct rereads *rereads)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -330,6 +330,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 		.depth = options.depth,
 		.connections = descriptors.sessions,
 		.staging_bytes = reader_memory(&options),
+		.rereads = rereads,
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,
 	});
@@ -414,7 +415,9 @@ static int check(const struct catalog *catalog)
 
 static int run(const struct arguments *a, struct listener *listener)
 {
-	rereads_log();
+	struct rereads rereads = {0};
+
+	rereads_watch(&rereads);
 
 	struct fault fault;
 	struct config *config = config_load(a->config, &fault);
@@ -434,7 +437,7 @@ static int run(const struct arguments *a, struct listener *listener)
 	else if (!place_state_dir(config, listener->handed))
 		code = fail_start("out of memory");
 	else
-		code = serve(catalog, a, listener, cgroup);
+		code = serve(catalog, a, listener, cgroup, &rereads);
 	catalog_free(catalog);
 	cgroup_free(cgroup);
 	config_free(config);

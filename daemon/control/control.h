@@ -13,6 +13,7 @@
 #include "daemon/control/keeper.h"
 #include "daemon/control/quota.h"
 #include "daemon/control/request.h"
+#include "daemon/control/rereads.h"
 #include "daemon/control/runs.h"
 #include "daemon/control/session.h"
 
@@ -22,6 +23,7 @@ struct control {
 	const struct config *config; /* the catalog's */
 	const struct reader *reader; /* the feeder's: for its name */
 	struct cgroup *cgroup;	     /* or NULL */
+	const struct rereads *rereads;
 	uint64_t started_ms;
 	struct feeder *feeder; /* the data thread */
 	struct keeper *keeper; /* makes all calls on state_dir */

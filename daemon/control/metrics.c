@@ -5,7 +5,6 @@
 #include "daemon/control/metrics.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/rereads.h"
 #include "proto/version.h"
 
 #include <arpa/inet.h>
@@ -158,7 +157,7 @@ static void page(FILE *to, const struct control *control)
 		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
 	plain(to, "tokend_rereads_total", "counter",
 		"Damaged reads of compressed shards that were good when read again",
-		(double)rereads_total());
+		(double)atomic_load(&control->rereads->total));
 	plain(to, "tokend_state_dir_jobs", "gauge",
 		"Snapshots and entries of mix logs that wait to be written to state_dir",
 		keeper_jobs(control->keeper));

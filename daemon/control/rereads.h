@@ -1,11 +1,18 @@
-/* Says in the log which bytes were damaged when they were first read, and good when they were read
- * again. */
+/*
+ * Bytes that were damaged when first read, and good when read again: logged, and counted for
+ * metrics.
+ */
 #ifndef TOKEND_REREADS_H
 #define TOKEND_REREADS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
-void rereads_log(void); /* from now on; before there are other threads */
-uint64_t rereads_total(void);
+struct rereads {
+	_Atomic uint64_t total;
+};
+
+/* From now on. Before there are other threads; @rereads outlives all reads. */
+void rereads_watch(struct rereads *rereads);
 
 #endif

@@ -337,6 +337,7 @@ static void control_init(struct control *control, struct server *server)
 	control->config = o->catalog->config;
 	control->reader = o->reader;
 	control->cgroup = o->cgroup;
+	control->rereads = o->rereads;
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
 	control->hangs.catalog = o->catalog;
 	control->connections.loop = &server->loop;

@@ -30,6 +30,7 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/listen.h"
+#include "daemon/control/rereads.h"
 #include "daemon/reader/reader.h"
 
 struct server_options {
@@ -40,7 +41,8 @@ struct server_options {
 	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
 	struct cgroup *cgroup;	/* or NULL */
 	uint64_t staging_bytes; /* of the reader, counted in memory: */
-	unsigned linger_s;	/* leave when there was no session for so long; 0: never */
+	const struct rereads *rereads;
+	unsigned linger_s; /* leave when there was no session for so long; 0: never */
 };
 
 /* Serves until SIGTERM or SIGINT. The exit code; reasons go to the log. */

@@ -7,7 +7,9 @@
  * file systems keep. */
 enum { PAGE_MOST = 2 << 20 };
 
-static void (*told_of)(int fd, uint64_t at, uint64_t n, const char *why);
+/* main()'s: see reread.h. */
+static reread_told *told_of;
+static void *told_context;
 
 void reread_forget(int fd, uint64_t at, uint64_t n)
 {
@@ -20,10 +22,11 @@ void reread_forget(int fd, uint64_t at, uint64_t n)
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why)
 {
 	if (told_of)
-		told_of(fd, at, n, why);
+		told_of(told_context, fd, at, n, why);
 }
 
-void reread_tell(void (*told)(int fd, uint64_t at, uint64_t n, const char *why))
+void reread_tell(reread_told *told, void *context)
 {
 	told_of = told;
+	told_context = context;
 }

@@ -11,14 +11,16 @@
 /* The next read of bytes [at, at + n) of the file, or of all after @at where @n is 0, comes from
  * the disk. */
 void reread_forget(int fd, uint64_t at, uint64_t n);
-/* Tells whoever wants to know that these bytes were damaged (@why) when first read, and good when
- * read again.
- */
+/* Reports that these bytes were damaged (@why) when first read, and good when read again. */
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
 /*
- * From now on @told is called by reread_was_good(), in any thread, several at once. Call it before
- * there are other threads. NULL, as at first: nobody wants to know.
+ * From now on reread_was_good() calls @told with @context, in any thread, several at once. Call it
+ * before there are other threads. NULL, as at first: nobody is told.
+ *
+ * A process has one such receiver. It is found by a pointer in reread.c, and not passed along,
+ * because only checksums that fail need it, ten calls below whoever opened the shard.
  */
-void reread_tell(void (*told)(int fd, uint64_t at, uint64_t n, const char *why));
+typedef void reread_told(void *context, int fd, uint64_t at, uint64_t n, const char *why);
+void reread_tell(reread_told *told, void *context);
 
 #endif
