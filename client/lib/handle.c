@@ -91,6 +91,17 @@ int handle_latch(struct tokend *t, int error)
 	return error;
 }
 
+int handle_broken(struct tokend *t, const char *invariant)
+{
+	return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL, "handle",
+				       "%s does not hold: please report this", invariant));
+}
+
+int handle_error(const struct tokend *t)
+{
+	return error_of(t->fault.code);
+}
+
 int handle_failed(struct tokend *t)
 {
 	handle_fault(t, &t->failure);

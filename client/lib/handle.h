@@ -168,11 +168,16 @@ __attribute__((format(printf, 5, 6))) int handle_fail_errno(struct tokend *t,
 int handle_fault(struct tokend *t, const struct fault *fault);
 /* Out of memory. */
 int handle_memory(struct tokend *t);
+/* An invariant does not hold. That is our mistake, but a library must not abort its host: the
+ * failure is EPROTOCOL, and is latched. */
+int handle_broken(struct tokend *t, const char *invariant);
 /* A name that is none; @field is what it names. */
 int handle_fail_name(struct tokend *t, const char *field, const char *name);
 /* The last failure, which is @error, holds until the next seek. */
 int handle_latch(struct tokend *t, int error);
-/* That failure again. */
+/* The enum tokend_error of the last failure, where a callee could not return it. */
+int handle_error(const struct tokend *t);
+/* The latched failure again. */
 int handle_failed(struct tokend *t);
 /* The daemon is lost, or the session is left. */
 void handle_lose(struct tokend *t);

@@ -87,6 +87,15 @@ fail:
 	return NULL;
 }
 
+bool mapping_sound(const struct mapping *m)
+{
+	const struct release_queue *q = &m->queue;
+
+	return q->released <= q->taken && q->taken <= m->published &&
+	       m->published - q->released <= q->slots && m->held <= q->taken - q->released &&
+	       q->slots == m->ring.geometry.slots;
+}
+
 bool mapping_idle(const struct mapping *g)
 {
 	return !g->undoable && g->held == 0 && (!g->copies || copies_none(g->copies));

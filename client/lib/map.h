@@ -35,6 +35,8 @@ static inline bool mapping_copies(const struct mapping *m, uint64_t s)
 {
 	return m->copies && copies_has(m->copies, s);
 }
+/* Do its counters keep their order? released ≤ taken ≤ published ≤ released + slots. */
+bool mapping_sound(const struct mapping *m);
 /* Nothing of it is needed any more: no batches are held, no copies under way, and no edit may be
  * taken back to it. */
 bool mapping_idle(const struct mapping *m);

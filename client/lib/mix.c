@@ -4,7 +4,6 @@
 #include "client/lib/seek.h"
 #include "client/lib/undo.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -128,9 +127,10 @@ static bool join(struct cursor *edited, struct cursor *mixed)
 static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
 {
 	struct fault fault;
-	bool moved = !t->committing || cursor_seek(edited, t->committed, &fault);
+	static const char covers[] = "origin covers what is taken and committed";
 
-	assert(moved); /* origin covers all that is asked for */
+	if (t->committing && !cursor_seek(edited, t->committed, &fault))
+		return handle_broken(t, covers);
 	*covered = t->committed;
 	if (!join(edited, mixed))
 		return handle_memory(t);
@@ -141,8 +141,8 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 			"more mixes than a cursor holds have begun since %" PRIu64
 			", the last that is committed: commit first",
 			t->committed);
-	moved = cursor_seek(edited, t->taken, &fault);
-	assert(moved);
+	if (!cursor_seek(edited, t->taken, &fault))
+		return handle_broken(t, covers);
 	*covered = t->taken;
 	return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include "client/lib/connect.h"
 #include "client/lib/copy.h"
+#include "client/lib/position.h"
 #include "client/lib/query.h"
 #include "client/lib/recording.h"
 #include "client/lib/revive.h"
@@ -78,8 +79,10 @@ static int count_lost_wake(struct tokend *t)
 static int wait_once(struct tokend *t)
 {
 	const struct mapping *g = t->mapping;
-	int r = 0;
+	int r = position_check(t);
 
+	if (r < 0)
+		return r;
 	if (release_queue_full(
 		    &g->queue)) { /* of copies: it is not the daemon that is waited for */
 		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);

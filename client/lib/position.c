@@ -2,10 +2,28 @@
 
 #include "client/lib/recording.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+int position_check(struct tokend *t)
+{
+	const struct grid *last = t->grids > 0 ? &t->grid[t->grids - 1] : NULL;
+
+	for (const struct mapping *m = t->mapping; m; m = m->older)
+		if (!mapping_sound(m))
+			return handle_broken(t, "released ≤ taken ≤ published ≤ released + slots");
+	if (t->origin.next > t->committed || t->committed > t->taken || t->taken > t->end)
+		return handle_broken(t, "origin ≤ committed ≤ taken ≤ end");
+	if (t->rank >= t->world || t->step != t->world * t->micro_batch)
+		return handle_broken(t, "rank < world, step = world × micro_batch");
+	if (!last || last->step != t->step || last->start > t->taken)
+		return handle_broken(t, "the last grid is that of the batches taken");
+	for (const struct grid *grid = t->grid; grid < last; grid++)
+		if (grid[0].start > grid[1].start || grid[1].from > grid[1].start)
+			return handle_broken(t, "grids ascend");
+	return 0;
+}
 
 static void forget_moved(struct tokend *t)
 {
@@ -26,13 +44,14 @@ const struct cursor *position_cursor(struct tokend *t, uint64_t position)
 	}
 	t->moved_ok = true;
 
-	bool there = cursor_seek(&t->moved, position, &fault);
-
-	assert(there); /* origin covers all that is asked for */
-	return &t->moved;
+	if (cursor_seek(&t->moved, position, &fault))
+		return &t->moved;
+	handle_broken(t, "origin covers all that is asked for");
+	return NULL;
 }
 
-/* The cursor that is moved of. To users the handle does not change when a cached copy moves along.
+/* The cursor that tokend_cursor() returns. To users the handle does not change when a cached copy
+ * moves along.
  */
 static const struct cursor *current(const struct tokend *t)
 {
@@ -50,7 +69,7 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 	const struct cursor *cursor = current(t);
 
 	if (!cursor)
-		return TOKEND_EMEMORY;
+		return handle_error(t);
 
 	size_t n = cursor_encode(cursor, bytes, capacity);
 

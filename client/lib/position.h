@@ -4,7 +4,10 @@
 
 #include "client/lib/attach.h"
 
-/* The cursor at @position, which origin covers. NULL: EMEMORY. Valid until the next call. */
+/* 0 if all invariants hold: origin ≤ committed ≤ taken ≤ end, the counters of the rings, the grids.
+ * Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps. */
+int position_check(struct tokend *t);
+/* The cursor at @position, which origin covers. NULL: handle_error(). Valid until the next call. */
 const struct cursor *position_cursor(struct tokend *t, uint64_t position);
 /* Begins at a cursor, which becomes the handle's, on the ring that was adopted for it. */
 void position_start(struct tokend *t, const struct cursor *origin, const struct target *target);

@@ -4,8 +4,6 @@
 #include "client/lib/position.h"
 #include "client/lib/search.h"
 
-#include <assert.h>
-
 /* The new ring must go on exactly where the old one stopped. */
 static int check_revived(struct tokend *t, const struct mapping *g, const struct cursor *cursor)
 {
@@ -46,7 +44,7 @@ int revive(struct tokend *t, bool wait)
 	const struct cursor *place = position_cursor(t, t->taken);
 
 	if (!place)
-		return TOKEND_EMEMORY;
+		return handle_error(t);
 
 	const struct target target = {
 		.cursor = t->bytes,
@@ -69,7 +67,6 @@ int revive(struct tokend *t, bool wait)
 	if (r == 1)
 		r = attach_feed(t, &target, &g, &cursor);
 	if (r == 1) {
-		assert(g);
 		r = check_revived(t, g, &cursor);
 		cursor_free(&cursor);
 		if (r == 1) {

@@ -33,7 +33,9 @@ static int seek_here(struct tokend *t, struct target *target)
 	const struct cursor *here = position_cursor(t, t->taken);
 	struct cursor cursor;
 
-	if (!here || !position_make_room(t))
+	if (!here)
+		return handle_error(t);
+	if (!position_make_room(t))
 		return handle_memory(t);
 	target->cursor = t->bytes;
 	target->cursor_bytes = cursor_encode(here, t->bytes, LIMIT_CURSOR_BYTES);
@@ -45,7 +47,7 @@ static int seek_here(struct tokend *t, struct target *target)
 	cursor_free(&cursor);
 	position_set_target(t, target);
 	position_add_grid(t, t->taken);
-	return 0;
+	return position_check(t);
 }
 
 int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
@@ -74,7 +76,7 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 		return r;
 	position_start(t, &origin, &target);
 	recording_moved(t);
-	return 0;
+	return position_check(t);
 }
 
 int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
@@ -122,7 +124,7 @@ int seek_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 	struct cursor edited;
 
 	if (!here)
-		return TOKEND_EMEMORY;
+		return handle_error(t);
 	if (!position_make_room(t) || !cursor_copy(&edited, here))
 		return handle_memory(t);
 

@@ -86,7 +86,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		return r;
 	attach_adopt(t, g, fd);
 	position_start(t, &cursor, &target);
-	return position_cursor(t, t->taken) ? 0 : TOKEND_EMEMORY;
+	return position_cursor(t, t->taken) ? position_check(t) : handle_error(t);
 }
 
 int tokend_attach(

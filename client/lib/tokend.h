@@ -457,9 +457,10 @@ TOKEND_API uint64_t tokend_held(const struct tokend *t);
  */
 TOKEND_API void tokend_leave(struct tokend *t);
 
-/* Widens @n tokens to int64. For consumers without a GPU. */
+/* Widens @n tokens to int64. For consumers without a GPU. Nothing is written unless @token_bytes is
+ * 2 or 4. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);
-/* Widens @n tokens to @to, and to @next the @n that begin one later: n + 1 are read. */
+/* The same to @to, and to @next the @n tokens that begin one later: n + 1 are read. */
 TOKEND_API void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 

@@ -5,7 +5,6 @@
 #include "client/lib/recording.h"
 #include "client/lib/search.h"
 
-#include <assert.h>
 #include <unistd.h>
 
 static struct mapping **find_kept(struct tokend *t)
@@ -63,11 +62,12 @@ void undo_keep_mapping(struct tokend *t)
 }
 
 /* The ring that was kept is the present one again. */
-static void readopt(struct tokend *t, const struct undo *k)
+static int readopt(struct tokend *t, const struct undo *k)
 {
 	struct mapping **at = find_kept(t), *g = *at;
 
-	assert(g && g != t->mapping);
+	if (!g || g == t->mapping)
+		return handle_broken(t, "the ring of the edit that is taken back is a former one");
 	*at = g->older;
 	g->undoable = false;
 	attach_adopt(t, g, k->fd);
@@ -76,6 +76,7 @@ static void readopt(struct tokend *t, const struct undo *k)
 	ring_release(&g->ring, g->queue.released);
 	if (t->fd >= 0)
 		link_wake(t->fd);
+	return 0;
 }
 
 int tokend_undo(struct tokend *t)
@@ -87,7 +88,9 @@ int tokend_undo(struct tokend *t)
 		return r;
 	if (!k.mapping)
 		return 0;
-	readopt(t, &k);
+	r = readopt(t, &k);
+	if (r < 0)
+		return r;
 	t->undo = (struct undo){.fd = -1};
 	search_end(&t->search);
 	t->failed = 0;
@@ -101,5 +104,6 @@ int tokend_undo(struct tokend *t)
 	t->batches = k.batches;
 	position_set_origin(t, &k.origin);
 	recording_moved(t);
-	return 1;
+	r = position_check(t);
+	return r < 0 ? r : 1;
 }

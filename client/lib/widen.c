@@ -5,8 +5,6 @@
  */
 #include "client/lib/tokend.h"
 
-#include <assert.h>
-
 static void widen_u16(int64_t *restrict to, const uint16_t *restrict from, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -21,10 +19,9 @@ static void widen_u32(int64_t *restrict to, const uint32_t *restrict from, size_
 
 void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes)
 {
-	assert(token_bytes == 2 || token_bytes == 4);
 	if (token_bytes == 2)
 		widen_u16(to, tokens, n);
-	else
+	else if (token_bytes == 4)
 		widen_u32(to, tokens, n);
 }
 
@@ -51,9 +48,8 @@ static void widen_pair_u32(
 void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes)
 {
-	assert(token_bytes == 2 || token_bytes == 4);
 	if (token_bytes == 2)
 		widen_pair_u16(to, next, tokens, n);
-	else
+	else if (token_bytes == 4)
 		widen_pair_u32(to, next, tokens, n);
 }
