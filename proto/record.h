@@ -64,7 +64,7 @@ _Static_assert(sizeof(struct record_begin) == 64, "layout of the file");
 bool record_is_beginning(const void *entry, size_t n);
 
 /*
- * Checksum of a row's tokens in stored width, with its position. The sum over rows is one number
+ * Checksum of a row's tokens in the width that they were served in, with its position. The sum over rows is one number
  * for a range of positions, whatever the ranks. The bytes, padded with zeros to a multiple of 32,
  * are little-endian words in four lanes, word w in lane w mod 4:
  *

@@ -14,7 +14,8 @@
 enum { STEPS = 100 };
 
 struct lane {
-	void *tokens;		   /* on the device: [rows][window_tokens], as stored */
+	void *tokens; /* on the device: [rows][window_tokens], batch.token_bytes each */
+	size_t bytes; /* that it has room for */
 	cudaEvent_t arrived, free; /* by the copy; by the step */
 };
 
@@ -43,6 +44,14 @@ static int copy(struct tokend *t, struct lane *lane, cudaStream_t stream, int wa
 
 	if (r != 1)
 		return r == TOKEND_EAGAIN ? 0 : r;
+	/* A restarted daemon may serve wider tokens, if its config has a wider dataset now. */
+	size_t bytes = (size_t)batch.rows * batch.window_tokens * batch.token_bytes;
+
+	if (bytes > lane->bytes) {
+		cuda(cudaFree(lane->tokens), "memory");
+		cuda(cudaMalloc(&lane->tokens, bytes), "memory");
+		lane->bytes = bytes;
+	}
 	cuda(cudaStreamWaitEvent(stream, lane->free, 0), "wait");
 	r = tokend_copy(t, &batch, (uint64_t)(uintptr_t)lane->tokens, stream);
 	if (r == 0)
@@ -76,9 +85,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "trainer: %s\n", tokend_why(t));
 	tokend_shape(t, &shape);
 	for (int i = 0; i < 2; i++) {
-		cuda(cudaMalloc(&lane[i].tokens,
-			     (size_t)shape.rows * shape.window_tokens * shape.token_bytes),
-			"memory");
+		lane[i].bytes = (size_t)shape.rows * shape.window_tokens * shape.token_bytes;
+		cuda(cudaMalloc(&lane[i].tokens, lane[i].bytes), "memory");
 		cuda(cudaEventCreateWithFlags(&lane[i].arrived, cudaEventDisableTiming), "event");
 		cuda(cudaEventCreateWithFlags(&lane[i].free, cudaEventDisableTiming), "event");
 	}

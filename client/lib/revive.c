@@ -11,11 +11,11 @@ static int check_revived(struct tokend *t, const struct mapping *g, const struct
 
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position");
-	if (new->window_tokens != old->window_tokens || new->token_bytes != old->token_bytes)
-		return handle_fail(t, TOKEND_EREFUSED, "dtype",
-			"the restarted daemon serves windows of %u × %u bytes, before it "
-			"were %u × %u",
-			new->window_tokens, new->token_bytes, old->window_tokens, old->token_bytes);
+	/* The width may change: a stream is as wide as the widest dataset of its config. */
+	if (new->window_tokens != old->window_tokens)
+		return handle_fail(t, TOKEND_EREFUSED, "window",
+			"the restarted daemon serves windows of %u tokens, before it were %u",
+			new->window_tokens, old->window_tokens);
 	if (old->documents && !new->documents)
 		return handle_fail(t, TOKEND_EREFUSED, "documents",
 			"the restarted daemon's config has them no more for stream %s: "

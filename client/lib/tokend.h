@@ -177,7 +177,8 @@ TOKEND_API const uint8_t *tokend_loss_mask(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row);
 
 /* Shape of the batches and the length of the stream; valid from attach on, changed only by
- * tokend_seek(). */
+ * tokend_seek(), but for token_bytes: a restarted daemon whose config has a wider dataset serves wider
+ * tokens from then on. */
 struct tokend_shape {
 	uint32_t rows, window_tokens, token_bytes, slots;
 	uint64_t seq_len;
@@ -416,7 +417,7 @@ TOKEND_API int tokend_pin(struct tokend *t, int device);
  */
 TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
 /*
- * Queues a copy of the whole slot, [rows][window_tokens] × token_bytes, to @device_pointer on
+ * Queues a copy of the whole slot, [rows][window_tokens] × batch->token_bytes, to @device_pointer on
  * @stream (a CUstream or cudaStream_t of the pinned device; NULL: the default stream), of a batch
  * that is held or was peeked at. Its slot is given back by itself in tokend_next(),
  * tokend_try_next() or tokend_peek(), once the copy is over and the batch was taken; slots go back

@@ -8,7 +8,7 @@ struct stream {
 	const struct config_stream *config;
 	const char *file;	 /* the config's, for complaints */
 	struct dataset *dataset; /* [config->datasets] */
-	uint32_t token_bytes;	 /* of every dataset; mixed widths are refused */
+	uint32_t token_bytes;	 /* the widest of the datasets; all are served in it */
 	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
 	void *begin_bytes;	 /* that cursor, encoded: many sessions may ask for it often */
 	size_t begin_length;

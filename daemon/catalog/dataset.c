@@ -58,6 +58,17 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 	};
 }
 
+void dataset_widen(struct dataset *d, uint32_t token_bytes)
+{
+	assert(token_bytes > d->token_bytes);
+	assert(!d->is_signed); /* an i32 is as wide as any */
+	d->token_bytes = token_bytes;
+	d->hint.token_bytes = token_bytes;
+	d->plain = false;
+	free(d->data_at_of);
+	d->data_at_of = NULL;
+}
+
 void dataset_close(struct dataset *dataset)
 {
 	free(dataset->table.tokens);

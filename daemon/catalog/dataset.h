@@ -31,7 +31,7 @@ struct dataset {
 	const struct shard_format *format;
 	char *root; /* absolute; shard paths are relative to it; "" joins to the path itself */
 	struct table table;
-	uint32_t token_bytes;
+	uint32_t token_bytes; /* as served: the stream's, and so the same in all its datasets */
 	/* Every shard's tokens lie in a row in the file itself, as they are served: read from
 	 * there, and only the others through dataset_open_shard(). */
 	bool plain;
@@ -125,6 +125,11 @@ uint32_t dataset_beside(const struct shard_facts *facts);
  * documents. */
 void dataset_keep_annotations(
 	const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
+/*
+ * Has an open dataset served in @token_bytes, more than its own width: from now on each of its
+ * shards is converted when it is read, and none is plain.
+ */
+void dataset_widen(struct dataset *d, uint32_t token_bytes);
 /* Frees what the dataset owns, not *@dataset. */
 void dataset_close(struct dataset *dataset);
 

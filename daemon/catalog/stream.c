@@ -98,6 +98,50 @@ static bool begin(struct stream *stream, struct fault *fault)
 	return done && (encode_begin(stream) || fault_memory(fault));
 }
 
+/*
+ * No document would end in @d: its tokens are too narrow for the eos, and a shard has no index. Of
+ * a manifest's shards nobody knows whether they have one.
+ */
+static bool is_endless(const struct stream *stream, const struct dataset *d)
+{
+	return stream->config->documents && stream->config->has_eos &&
+	       stream->config->eos > UINT16_MAX && d->token_bytes == 2 &&
+	       (stream->token_bytes == 2 || (!d->sizes && d->unindexed < d->table.shards));
+}
+
+static bool refuse_eos(const struct stream *stream, const struct dataset *d, struct fault *fault)
+{
+	const struct config_stream *source = stream->config;
+	char field[sizeof(fault->field)];
+
+	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
+	return config_refuse(fault, stream->file, source->eos_line, field, FAULT_NO_INDEX,
+		"%" PRIu64 " is no u16 token, so no document of dataset %s would end; must be at "
+		"most %d",
+		source->eos, d->config->name, UINT16_MAX);
+}
+
+/* A stream serves one width, the widest of its datasets. */
+static bool set_width(struct stream *stream, struct fault *fault)
+{
+	uint32_t n = stream->config->datasets;
+
+	stream->token_bytes = 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (stream->dataset[i].token_bytes > stream->token_bytes)
+			stream->token_bytes = stream->dataset[i].token_bytes;
+	assert(stream->token_bytes == 2 || stream->token_bytes == 4);
+	for (uint32_t i = 0; i < n; i++) {
+		struct dataset *d = &stream->dataset[i];
+
+		if (is_endless(stream, d))
+			return refuse_eos(stream, d, fault);
+		if (d->token_bytes < stream->token_bytes)
+			dataset_widen(d, stream->token_bytes);
+	}
+	return true;
+}
+
 bool stream_open(struct stream *stream, const struct config_stream *source,
 	const struct config *config, struct fault *fault)
 {
@@ -118,23 +162,8 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
 		d->config = &source->dataset[i];
 		if (!dataset_open(&o))
 			return false;
-		if (i == 0)
-			stream->token_bytes = d->token_bytes;
-		if (d->token_bytes != stream->token_bytes)
-			return opening_refuse(&o, d->config->line, "dtype",
-				"u%" PRIu32 " tokens, but those of dataset %s are u%" PRIu32
-				"; a stream must have one width",
-				8 * d->token_bytes, source->dataset[0].name,
-				8 * stream->token_bytes);
 	}
-	if (source->documents && source->has_eos && stream->token_bytes == 2 &&
-		source->eos > UINT16_MAX) {
-		char field[sizeof(fault->field)];
-
-		snprintf(field, sizeof(field), "streams.%s.eos", source->name);
-		return config_refuse(fault, config->path, source->eos_line, field, FAULT_NO_INDEX,
-			"%" PRIu64 " is no u16 token, so no document would end; must be at most %d",
-			source->eos, UINT16_MAX);
-	}
+	if (!set_width(stream, fault))
+		return false;
 	return begin(stream, &cause) || stream_refuse(stream, &cause, fault);
 }

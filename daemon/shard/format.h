@@ -22,6 +22,8 @@ struct shard_hint {	      /* what the config says of files that do not say thems
 	bool has_type; /* the config said so: also the width that 8-byte tokens are served in */
 	const char *column; /* of MDS and Arrow; NULL: "tokens", else "input_ids", else the only one
 			       that fits */
+	uint32_t token_bytes; /* tokens are served at least this wide: 2 or 4; 0: in their own width
+			       */
 	uint64_t window_tokens; /* seq_len + extra, or 0 where nobody asks for windows (inspect) */
 	struct frames *frames;	/* may be NULL */
 	uint64_t budget_bytes;	/* what a frame may decode to; 0: 256 MiB */

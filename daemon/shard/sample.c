@@ -87,5 +87,5 @@ const char *sample_shard(const struct shard *shard)
 			return NULL;
 		sample_add(&guess, tokens, place[i].tokens, shard->facts.token_bytes);
 	}
-	return sample_looks(&guess, shard->facts.token_bytes);
+	return sample_looks(&guess, shard_type_bytes(shard->facts.type));
 }

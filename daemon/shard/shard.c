@@ -20,9 +20,11 @@ enum {
 
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
 {
-	if (shard_type_bytes(type) == 8)
-		return hint->has_type && hint->type == SHARD_U16 ? 2 : 4;
-	return shard_type_bytes(type) == 4 ? 4 : 2;
+	uint32_t bytes = shard_type_bytes(type) < 4 ? 2 : 4;
+
+	if (shard_type_bytes(type) == 8 && hint->has_type && hint->type == SHARD_U16)
+		bytes = 2;
+	return bytes < hint->token_bytes ? hint->token_bytes : bytes;
 }
 
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint)

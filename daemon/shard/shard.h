@@ -22,8 +22,8 @@ struct shard {
 	struct shard *next;	   /* whoever's it is */
 };
 
-/* The width that stored tokens are served in: 2 of up to 2 bytes, else 4, or what the config says
- * of 8-byte ones. */
+/* The width that stored tokens are served in: 2 for up to 2 bytes, otherwise 4, or what the config
+ * says of 8-byte ones; at least hint->token_bytes. */
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
 /* What sample_tokens are to whom a window is as long as @hint says. */
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);

@@ -33,7 +33,7 @@ while len(raised) < 5:
     time.sleep(0.3)  # the next look is due, so that the call which does not wait makes it
     try:
         if ahead and raised:
-            client.copy_next(1, 0, len(raised) > 2)
+            client.copy_next(1, 2, 0, len(raised) > 2)
         take()
     except RuntimeError as error:
         raised.append(str(error))

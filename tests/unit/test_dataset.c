@@ -419,11 +419,16 @@ static void test_widths(void **state)
 	make(p, "b.bin", 40);
 	make(p, "c.bin", 41);
 	make(p, "d.bin", 42);
-	assert_refused(p, LEN8,
-		"      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}",
-		"7: streams.train.datasets[1].dtype: u32 tokens, but those of dataset a are u16; a "
-		"stream "
-		"must have one width");
+	/* The widest sets the stream's width; the other one's shards are converted. */
+	const struct stream *s = open_good(p, LEN8,
+		"      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}");
+
+	assert_int_equal(s->token_bytes, 4);
+	assert_int_equal(s->dataset[0].token_bytes, 4);
+	assert_false(dataset_is_plain(&s->dataset[0], 0));
+	assert_int_equal(s->dataset[0].table.tokens[0], 20);
+	assert_true(dataset_is_plain(&s->dataset[1], 0));
+	assert_int_equal(s->dataset[1].table.tokens[0], 10);
 	assert_refused(p, LEN8, "      - {name: c, path: c.bin}",
 		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple "
 		"of 2 (a "
@@ -436,10 +441,10 @@ static void test_widths(void **state)
 		"short, or `dtype` is wrong");
 	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin}",
-		"5: streams.train.eos: 65536 is no u16 token, so no document would end; must be at "
+		"5: streams.train.eos: 65536 is no u16 token, so no document of dataset a would end; must be at "
 		"most "
 		"65535");
-	const struct stream *s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
+	s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin, dtype: u32}");
 
 	assert_int_equal(s->token_bytes, 4);

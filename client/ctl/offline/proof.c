@@ -34,6 +34,28 @@ bool proof_place(const struct proof *p, uint64_t position, struct order_place *p
 }
 
 /* 1: the row's tokens are those of the order, 0: they are not, -1 after an error was printed. */
+/*
+ * Converts @p->tokens, as the stream serves them now, to the other width. Returns the bytes that
+ * they then have at @p->other; 0: a token does not fit.
+ */
+static size_t convert(struct proof *p)
+{
+	bool narrow = p->s->stream->token_bytes == 4;
+	size_t n = p->bytes / p->s->stream->token_bytes;
+	const uint16_t *short_token = p->tokens;
+	const uint32_t *token = p->tokens;
+
+	for (size_t i = 0; i < n; i++) {
+		if (narrow && token[i] > UINT16_MAX)
+			return 0;
+		if (narrow)
+			((uint16_t *)p->other)[i] = (uint16_t)token[i];
+		else
+			((uint32_t *)p->other)[i] = short_token[i];
+	}
+	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
+}
+
 static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
 {
 	struct order_place place;
@@ -42,7 +64,12 @@ static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
 		return 0;
 	if (!ctl_reader_read(p->reader, &place, p->tokens))
 		return -1;
-	return record_checksum(position, p->tokens, p->bytes) == checksum;
+	if (record_checksum(position, p->tokens, p->bytes) == checksum)
+		return 1;
+	/* The stream may have had another width when the row was taken. */
+	size_t bytes = convert(p);
+
+	return bytes > 0 && record_checksum(position, p->other, bytes) == checksum;
 }
 
 /* ---- rows ---- */
@@ -244,8 +271,9 @@ bool proof_run(struct proof *p)
 	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
 		   p->s->stream->token_bytes;
 	p->tokens = malloc(p->bytes);
+	p->other = malloc(p->bytes / p->s->stream->token_bytes * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
-	if (!p->map || !p->reader || !p->tokens || !p->taken)
+	if (!p->map || !p->reader || !p->tokens || !p->other || !p->taken)
 		return ctl_fail("out of memory") == CTL_OK;
 	stream_map(p->s->stream, p->history->widest, p->map);
 	if (!check_rows(p) || !find_skips(p))
@@ -259,6 +287,7 @@ void proof_free(struct proof *p)
 	ctl_reader_close(p->reader);
 	free(p->map);
 	free(p->tokens);
+	free(p->other);
 	free(p->taken);
 	free(p->skip);
 }

@@ -36,6 +36,7 @@ struct proof {
 	struct ctl_reader *reader;
 	void *tokens; /* of one window */
 	size_t bytes;
+	void *other;	 /* the same in the other width */
 	uint64_t *taken; /* a bit a position */
 
 	/* the answer */

@@ -623,9 +623,8 @@ static PyMethodDef client_methods[] = {
 		"(device): registers the ring with a GPU's driver, or raises why not"},
 	{"copied", client_copied, METH_NOARGS, "is the batch that comes next on its way to a GPU?"},
 	{"copy_next", client_copy_next, METH_VARARGS,
-		"(to, stream, wait): copies the batch that comes next, without taking it; False: "
-		"there is "
-		"none"},
+		"(to, bytes, stream, wait): copies the batch that comes next, without taking it; "
+		"False: there is none; None: its slot does not have @bytes"},
 	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},
 	{"close", client_close, METH_NOARGS, "gives everything back"},
 	{0},

@@ -36,11 +36,11 @@ PyObject *client_copied(PyObject *self, PyObject *none)
 PyObject *client_copy_next(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long to, stream;
+	unsigned long long to, bytes, stream;
 	struct tokend_batch batch;
 	int wait;
 
-	if (!PyArg_ParseTuple(args, "KKp", &to, &stream, &wait) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "KKKp", &to, &bytes, &stream, &wait) || !enter(c, true))
 		return NULL;
 
 	int r = UNLESS_LOST(c, tokend_peek(c->t, &batch, 0));
@@ -49,6 +49,11 @@ PyObject *client_copy_next(PyObject *self, PyObject *args)
 		c->yields = true;
 		WAITING(c, r = tokend_peek(c->t, &batch, 1));
 		c->yields = false;
+	}
+	if (r == 1 &&
+		bytes != (unsigned long long)batch.rows * batch.window_tokens * batch.token_bytes) {
+		leave(c, true);
+		Py_RETURN_NONE;
 	}
 	if (r == 1) {
 		r = tokend_copy(c->t, &batch, to, (void *)(uintptr_t)stream);

@@ -148,7 +148,8 @@ class Feed:
         self._pin()
 
     def begin(self, shape: dict[str, Any]) -> None:
-        """Whenever the client's shape may have become another: after a seek."""
+        """Whenever the client's shape may have become another: after a seek, or where a restarted
+        daemon serves the stream in another width."""
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
         parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
         wanted = rows, window, shape["token_bytes"], seq, parts
@@ -164,6 +165,7 @@ class Feed:
                 wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
             )
         self._shape, self._mask, self._spare = wanted, (1 << 8 * wanted[2]) - 1, None
+        self._bytes = rows * window * wanted[2]
         self._seen = (
             self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
         )
@@ -185,11 +187,22 @@ class Feed:
 
         self._event = self._gpu.run(work)
 
+    def _copy_next(self, wait: bool) -> bool | None:
+        """None: the slot does not have as many bytes as self._stored."""
+        return self._client.copy_next(
+            self._stored.data_ptr(), self._bytes, self._gpu.stream, wait
+        )
+
     def _send(self, wait: bool) -> None:
         """Queues copy and widening of the batch that comes next, if there is one."""
         if self._spare is None:
             self._spare = self._gpu.empty(tuple(self._seen.shape), self._dtype)
-        if not self._client.copy_next(self._stored.data_ptr(), self._gpu.stream, wait):
+        copied = self._copy_next(wait)
+        if copied is None:  # a restarted daemon serves the stream in another width
+            self.begin(self._client.shape())
+            self._spare = self._gpu.empty(tuple(self._seen.shape), self._dtype)
+            copied = self._copy_next(wait)
+        if not copied:
             return
         self._wide, self._spare, self._event = self._spare, None, None
         self._widen()

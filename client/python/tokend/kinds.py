@@ -54,7 +54,7 @@ class TokensBatch(Rows[Array], Requestable[Array], Generic[Array]):
 class ViewBatch(Rows[Array], Requestable[Array], Generic[Array]):
     """With view=True. Of the rest only what was asked for is there."""
 
-    tokens: Array  # uint16 or uint32 [b, seq + extra]
+    tokens: Array  # uint16 or uint32, as wide as the stream, [b, seq + extra]
 
 
 class Options(TypedDict, total=False):

@@ -82,7 +82,8 @@ class Loader(Positioned, Generic[B]):
                  The daemon reads for them as for other ranks, and for this process too, which keeps
                  the place
     view         batches are lent without a copy, for experts: see tokend.view. A batch then has
-                 tokens, uint16 or uint32 as stored, [micro_batch, seq_len + extra], instead of
+                 tokens, uint16 or uint32 as wide as the stream's widest dataset (a restarted daemon
+                 may have a wider one in its config), [micro_batch, seq_len + extra], instead of
                  input_ids and labels, with provenance and documents if wanted; a forked child that
                  looks at one crashes, as it does not have the memory
     hold         with view: of the last so many batches any may be held when the next one is taken,

@@ -4,9 +4,10 @@ For trainers that know how long they hold batches: when the next one is taken, o
 ones any may be held still, and none older, for a ring is filled in its order. That counts what
 autograd keeps (an embedding saves its ids until backward), and what shares the memory, such as
 slices and .numpy(). The slot goes back to the daemon when the last tensor over it is gone, in
-whichever thread. Tokens are as they are stored: uint16 or uint32, which torch's embedding does not
-take: widen them where you need them. Do not write to them. A forked child does not have the memory:
-to look at one there is a crash.
+whichever thread. Tokens are uint16 or uint32, the width of the stream's widest dataset. It becomes
+another one in mid-run if a wider dataset is added to the config and the daemon restarts. torch's
+embedding does not take these types: widen tokens where you need them. Do not write to them. A
+forked child does not have the memory: to look at one there is a crash.
 """
 
 from __future__ import annotations
