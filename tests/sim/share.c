@@ -1,0 +1,137 @@
+/* Who may read how much: the shares of streams, and the turns of users, runs and feeds. */
+#include "tests/sim/sim.h"
+
+/* Reads that this client's ranks still need, in all; a slot of an endless stream is never padding
+ * here. */
+static bool wants_more(const struct client *c)
+{
+	const struct ring_geometry *g = &c->ring.geometry;
+	uint64_t slots = c->requested / g->rows;
+
+	if (c->end == RING_ENDLESS)
+		return true;
+
+	uint64_t first =
+		c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
+
+	return slots < c->end && first < cursor_end(&c->cursor);
+}
+
+/* It has room and the daemon knows: a sleeping feed shows a wake_at. */
+bool share_hungry(const struct client *c)
+{
+	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 &&
+	       wants_more(c);
+}
+
+unsigned share_reads(const struct sim *sim, const struct stream *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < sim->reads; i++)
+		n += sim->client[sim->read[i].action.id].stream == s;
+	return n;
+}
+
+/* Reads that the stream may have in flight. */
+unsigned share_most(const struct sim *sim, const struct stream *s)
+{
+	unsigned quarter = sim->depth / 4 ? sim->depth / 4 : 1, left = sim->depth, others = 0;
+
+	for (unsigned i = 0; i < STREAMS; i++) {
+		unsigned n = sim->slow[i] ? share_reads(sim, &sim->stream[i]) : 0;
+
+		left -= n;
+		others += &sim->stream[i] == s ? 0 : n;
+	}
+	if (!sim->slow[s - sim->stream])
+		return left - left / 4;
+	return others < quarter ? quarter - others : 0;
+}
+
+bool share_slow(const struct sim *sim, const struct stream *s)
+{
+	return sim->slow[s - sim->stream];
+}
+
+/* Surely: who waited is let in when an eighth of the share is free. */
+bool share_free(const struct sim *sim, const struct stream *s)
+{
+	unsigned most = share_most(sim, s);
+
+	return share_reads(sim, s) + most / 8 < most;
+}
+
+static uint32_t node_of(const struct sim *sim, const struct client *c)
+{
+	return USERS + USERS * RUNS + id_of(sim, c);
+}
+
+/* Do both share the same? Users the whole, runs their user's part, feeds their run's. */
+static bool siblings(const struct sim *sim, uint32_t a, uint32_t b)
+{
+	const uint32_t clients = USERS + USERS * RUNS;
+
+	if (a < USERS || b < USERS)
+		return a < USERS && b < USERS;
+	if (a < clients || b < clients)
+		return a < clients && b < clients && (a - USERS) / RUNS == (b - USERS) / RUNS;
+	return sim->client[a - clients].run == sim->client[b - clients].run;
+}
+
+/* Only padding may be left to plan, which is paid for, too, and not seen here. */
+static bool pads(const struct client *c)
+{
+	return c->state == RUNNING && !wants_more(c) && published(c) < c->end;
+}
+
+/* Accounts begin where two could go on, and end when one of them cannot. */
+void share_close(struct sim *sim)
+{
+	bool able[NODES] = {false}, pad[NODES] = {false};
+
+	for (unsigned i = 0; i < CLIENTS; i++) {
+		const struct client *c = &sim->client[i];
+
+		if (c->state != ABSENT && share_hungry(c) && share_free(sim, c->stream))
+			able[c->user] = able[c->run] = able[node_of(sim, c)] = true;
+		if (pads(c))
+			pad[c->user] = pad[c->run] = true;
+	}
+	for (uint32_t a = 0; a < NODES; a++)
+		for (uint32_t b = 0; b < NODES; b++)
+			if (!able[a] || !able[b] || pad[a] || pad[b] || !siblings(sim, a, b))
+				sim->ahead[a][b] = 0;
+}
+
+static void account(struct sim *sim, uint32_t node, int64_t cost)
+{
+	for (uint32_t other = 0; other < NODES; other++) {
+		if (other == node || !siblings(sim, node, other))
+			continue;
+		sim->ahead[node][other] += cost;
+		sim->ahead[other][node] -= cost;
+	}
+}
+
+void share_charge(struct sim *sim, const struct client *by, int64_t cost)
+{
+	account(sim, by->user, cost);
+	account(sim, by->run, cost);
+	account(sim, node_of(sim, by), cost);
+	share_close(sim);
+}
+
+/* @by has begun a read. Wakes are paid for, too, but do not wait for their turn: there may be one
+ * for each client. */
+void share_check(struct sim *sim, const struct client *by)
+{
+	uint32_t node[] = {by->user, by->run, node_of(sim, by)};
+	int64_t bound = 2 * (TURN_QUANTUM + TURN_ROW + WINDOW_MAX * 4) + CLIENTS * TURN_WAKE;
+
+	for (unsigned i = 0; i < 3; i++)
+		for (uint32_t other = 0; other < NODES; other++) {
+			CHECK(sim, sim->ahead[node[i]][other] <= bound);
+			sim->counts.shared += sim->ahead[node[i]][other] > 0;
+		}
+}
