@@ -64,8 +64,6 @@ ROOMS = {
 # What is still wrong, to be emptied: rooms with circles inside, and uses that the table does not allow.
 CIRCLES = ["client/python/src"]
 WRONG = """
-client/ctl/common/arguments.c → daemon/config/load.c
-client/ctl/common/ctl.h → daemon/catalog/catalog.h
 """
 
 

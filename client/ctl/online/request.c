@@ -147,7 +147,7 @@ static int lost(const struct request *r)
 		"the daemon at %s went away, and the request with it; %" PRIu64 " of %" PRIu64
 		" sessions had not answered: if a rank had fetched it they may carry it out, see "
 		"`tokctl status`",
-		r->socket, r->waiting, r->sessions);
+		r->link.socket, r->waiting, r->sessions);
 }
 
 static void take_any(void *context, const struct wire *w)
@@ -161,78 +161,69 @@ static void take_any(void *context, const struct wire *w)
 			w); /* it has not answered; whether it has seen it is known from its note */
 }
 
-/* Takes it back. 1: it is over, all have answered meanwhile; else an exit status after the line is
- * said. */
-static int give_up(struct request *r, const char *why)
+/* Takes the request back, unless all have answered meanwhile (CTL_OK). Otherwise an exit status,
+ * and a line was printed. */
+static int give_up(struct request *r, const char *reason)
 {
+	const struct wire *w = &r->link.packet.wire;
 	struct wire query = {.op = WIRE_CANCEL};
 	char names[REQUEST_NAMES_BYTES], others[REQUEST_NAMES_BYTES];
 
-	if (!ctl_status_list(r->fd, &r->packet, take_any, r))
+	if (!ctl_status_list(&r->link, take_any, r))
 		return CTL_FAILED;
 	wire_set(&query, WIRE_NUMBER, r->number);
-
-	int error = link_send(r->fd, &query, r->packet.bytes);
-
-	if (error < 0)
-		return lost(r);
-	do {
-		if (!ctl_receive(r->fd, &r->packet))
-			return CTL_FAILED;
-		take_any(r, &r->packet.wire);
-	} while (r->packet.wire.op == WIRE_ANSWER);
+	if (!ctl_exchange(&r->link, &query, WIRE_CANCELLED, take_any, r))
+		return CTL_FAILED;
 	if (r->waiting == 0)
 		return CTL_OK;
-	if (r->packet.wire.op != WIRE_CANCELLED)
-		return ctl_fail("%s, and the daemon does not take the request back", why);
-	if (wire_number(&r->packet.wire, WIRE_FETCHED)) {
+	if (w->op != WIRE_CANCELLED)
+		return ctl_fail("%s, and the daemon does not take the request back", reason);
+	if (wire_number(w, WIRE_FETCHED)) {
 		participants_name(r, UNSEEN | NOTED, names, sizeof(names));
 		participants_name(r, ANSWERED, others, sizeof(others));
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
 				"not answered: %s; "
 				"answered: %s",
-			why, names, others[0] ? others : "none");
+			reason, names, others[0] ? others : "none");
 	}
 	if (participants_name(r, UNSEEN, names, sizeof(names)))
 		return ctl_fail("%s has not come to control(): %s; the request is taken back, "
 				"nothing was changed",
-			names, why);
+			names, reason);
 	return ctl_fail("all sessions here have seen it, but not every process of the job has come "
 			"to control(): "
 			"%s; the request is taken back, nothing was changed",
-		why);
+		reason);
 }
 
-/* Until everybody has answered. An exit status; why not is printed. */
+/* Waits until all have answered. An exit status; an error was printed. */
 static int await(struct request *r)
 {
 	uint64_t until = clock_ms() + r->timeout_s * 1000;
-	char why[60];
+	const struct wire *w = &r->link.packet.wire;
+	char late[60];
 
-	snprintf(why, sizeof(why), "not within %" PRIu64 " s", r->timeout_s);
+	snprintf(late, sizeof(late), "not within %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = clock_ms();
-		enum ctl_heard heard = ctl_hear(
-			r->fd, &r->packet, now < until ? (int)(until - now) : 0, r->signals);
+		enum ctl_heard heard =
+			ctl_hear(&r->link, now < until ? (int)(until - now) : 0, r->signals);
 
 		switch (heard) {
 		case CTL_MESSAGE:
+			if (w->op == WIRE_ANSWER && !request_answered(r, w))
+				return CTL_FAILED;
 			break;
 		case CTL_LOST:
 			return lost(r);
 		case CTL_BAD:
 			return CTL_FAILED;
 		case CTL_TIMEOUT:
-		case CTL_OTHER: {
-			int status = give_up(r, heard == CTL_OTHER ? "interrupted" : why);
-
-			if (status != CTL_OK || r->waiting > 0)
+		case CTL_OTHER:
+			if (give_up(r, heard == CTL_OTHER ? "interrupted" : late) != CTL_OK)
 				return CTL_FAILED;
-			continue;
+			break;
 		}
-		}
-		if (r->packet.wire.op == WIRE_ANSWER && !request_answered(r, &r->packet.wire))
-			return CTL_FAILED;
 	}
 	return CTL_OK;
 }
@@ -242,17 +233,18 @@ static int await(struct request *r)
 static int ask(struct request *r)
 {
 	struct wire query = {.op = WIRE_REQUEST};
-	const struct wire *w = &r->packet.wire;
+	const struct wire *w = &r->link.packet.wire;
 
 	wire_set_text(&query, WIRE_STREAM, r->stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
 	wire_set_text(&query, WIRE_ARGS, r->args);
 	if (r->run)
 		wire_set_text(&query, WIRE_RUN, r->run);
-	if (!ctl_ask(r->fd, &query, &r->packet))
+	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
 	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
 		return ctl_fail("not a daemon that we understand: is it of another version?");
+	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
 
@@ -267,16 +259,14 @@ static int request(struct request *r, const char *socket, const char *config)
 
 	if (status != CTL_OK)
 		return status;
-	r->fd = ctl_connect(socket, config, &r->socket, &r->packet);
-	if (r->fd < 0)
+	if (!ctl_connect(&r->link, socket, config))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be taken back */
 	status = ask(r);
 	close(r->signals);
-	close(r->fd);
+	ctl_disconnect(&r->link);
 	cursor_free(&r->cursor);
 	free(r->participant);
-	free(r->socket);
 	return status;
 }
 

@@ -5,7 +5,7 @@
 #define TOKEND_CTL_REQUEST_H
 
 #include "client/ctl/common/out.h"
-#include "client/lib/connect.h"
+#include "client/ctl/online/talk.h"
 #include "proto/cursor.h"
 
 enum { REQUEST_NAMED = 8 }; /* participants in one line */
@@ -33,9 +33,9 @@ struct request {
 	char args[WIRE_ARGS_BYTES];
 	size_t args_length;
 
-	int fd, signals;
-	char *socket;
-	struct packet packet;
+	struct ctl_link link;
+	int signals;
+	uint64_t serial; /* of the query that made it */
 	struct ctl_out out;
 	uint64_t number, sessions, waiting;
 	char run_name[LIMIT_NAME_BYTES + 1];

@@ -99,10 +99,11 @@ bool request_answered(struct request *r, const struct wire *w)
 		ctl_fail("out of memory");
 		return false;
 	}
-	if (wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
+	if ((wire_has(w, WIRE_SERIAL) && wire_number(w, WIRE_SERIAL) != r->serial) ||
+		wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
 		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD ||
 		a->micro_batch == 0 || a->micro_batch > LIMIT_MICRO_BATCH) {
-		ctl_fail("the daemon passed on an answer that is none of ours: is it of another "
+		ctl_fail("the daemon passed on an answer to another request: is it of another "
 			 "version?");
 		return false;
 	}

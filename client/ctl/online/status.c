@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
 {
@@ -167,22 +166,21 @@ static const struct ctl_option options[] = {
 
 static int status(const struct ctl_arguments *a)
 {
-	struct packet *packet = calloc(1, sizeof(*packet));
+	struct ctl_link *l = malloc(sizeof(*l));
 	struct ctl_out out = {0};
 	struct listing listing = {.out = &out, .json = ctl_given(a, JSON)};
-	char *socket;
+	bool ok = false;
 
-	if (!packet)
+	if (!l)
 		return ctl_fail("out of memory");
-	int fd = ctl_connect(ctl_text(a, SOCKET), ctl_text(a, CONFIG), &socket, packet);
-	bool ok = fd >= 0 && ctl_status_list(fd, packet, put_each, &listing);
-
-	if (ok)
-		(listing.json ? put_total_json : put_total)(&out, &packet->wire, socket);
-	if (fd >= 0)
-		close(fd);
-	free(socket);
-	free(packet);
+	if (ctl_connect(l, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+		ok = ctl_status_list(l, put_each, &listing);
+		if (ok)
+			(listing.json ? put_total_json : put_total)(
+				&out, &l->packet.wire, l->socket);
+		ctl_disconnect(l);
+	}
+	free(l);
 	return ctl_finish(&out, ok ? CTL_OK : CTL_FAILED);
 }
 

@@ -1,7 +1,5 @@
-/*
- * Talking to a daemon: connect, ask, hear. What goes wrong is printed here, once.
- */
 #include "client/ctl/online/talk.h"
+
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/socket.h"
 
@@ -13,7 +11,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { ANSWER_MS = 5000 };
+enum { REPLY_MS = 5000 };
 
 int ctl_signals(void)
 {
@@ -27,19 +25,19 @@ int ctl_signals(void)
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other)
+enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other)
 {
-	struct pollfd p[] = {{fd, POLLIN, 0}, {other, POLLIN, 0}};
+	struct pollfd p[] = {{l->fd, POLLIN, 0}, {other, POLLIN, 0}};
 
 	for (;;) {
-		switch (link_receive(fd, packet)) {
+		switch (link_receive(l->fd, &l->packet)) {
 		case LINK_MESSAGE:
 			return CTL_MESSAGE;
 		case LINK_CLOSED:
 			return CTL_LOST;
 		case LINK_FAULT:
 			ctl_fail("not a daemon that speaks our protocol: %s: %s",
-				packet->fault.field, packet->fault.text);
+				l->packet.fault.field, l->packet.fault.text);
 			return CTL_BAD;
 		case LINK_WAKE:
 			continue;
@@ -56,18 +54,18 @@ enum ctl_heard ctl_hear(int fd, struct packet *packet, int ms, int other)
 	}
 }
 
-bool ctl_receive(int fd, struct packet *packet)
+/* The next message; false after an error. */
+static bool receive(struct ctl_link *l)
 {
-	switch (ctl_hear(fd, packet, ANSWER_MS, -1)) {
+	switch (ctl_hear(l, REPLY_MS, -1)) {
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
 		ctl_fail("the daemon closed the connection (it stopped or was killed): ask again "
-			 "when it is "
-			 "back");
+			 "when it is back");
 		break;
 	case CTL_TIMEOUT:
-		ctl_fail("no answer within %d s", ANSWER_MS / 1000);
+		ctl_fail("no reply within %d s", REPLY_MS / 1000);
 		break;
 	default:
 		break;
@@ -75,65 +73,98 @@ bool ctl_receive(int fd, struct packet *packet)
 	return false;
 }
 
-static bool refused(const struct packet *packet)
+/* Is the last message an error? It is printed. */
+static bool refused(const struct ctl_link *l)
 {
-	struct wire_bytes text = wire_bytes(&packet->wire, WIRE_TEXT);
+	struct wire_bytes text = wire_bytes(&l->packet.wire, WIRE_TEXT);
 
-	if (packet->wire.op != WIRE_ERROR)
+	if (l->packet.wire.op != WIRE_ERROR)
 		return false;
 	ctl_fail("refused: %.*s", (int)text.n, text.at);
 	return true;
 }
 
-bool ctl_ask(int fd, const struct wire *question, struct packet *packet)
+/* Is the last message a reply to the last query? */
+static bool is_reply(const struct ctl_link *l)
 {
-	int error = link_send(fd, question, packet->bytes);
+	const struct wire *w = &l->packet.wire;
 
+	if (wire_has(w, WIRE_SERIAL))
+		return wire_number(w, WIRE_SERIAL) == l->serial;
+	return w->op != WIRE_ANSWER;
+}
+
+bool ctl_exchange(
+	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
+{
+	const struct wire *w = &l->packet.wire;
+	int error;
+
+	wire_set(query, WIRE_SERIAL, ++l->serial);
+	error = link_send(l->fd, query, l->packet.bytes);
 	/* It may have said why before it closed. */
 	if (error < 0 && error != -EPIPE && error != -ECONNRESET) {
 		ctl_fail("cannot write to the daemon: %s", strerror(-error));
 		return false;
 	}
-	return ctl_receive(fd, packet) && !refused(packet);
+	for (;;) {
+		if (!receive(l))
+			return false;
+		bool mine = is_reply(l);
+
+		/* An error without a serial is about the connection. */
+		if ((mine && (w->op == reply || !each)) ||
+			(w->op == WIRE_ERROR && (mine || !wire_has(w, WIRE_SERIAL))))
+			return true;
+		if (each)
+			each(context, w);
+	}
 }
 
-int ctl_connect(const char *given, const char *config, char **socket, struct packet *packet)
+bool ctl_ask(
+	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
+{
+	return ctl_exchange(l, query, reply, each, context) && !refused(l);
+}
+
+bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 {
 	struct fault fault;
-	int fd;
 
-	*socket = ctl_socket(given, config);
-	if (!*socket)
-		return -1;
-	fd = link_open(*socket, LINK_OPERATOR, packet->bytes, &fault);
-	if (fd < 0 && fault.code == FAULT_PERMISSION)
+	l->fd = -1;
+	l->serial = 0;
+	l->socket = ctl_socket(given, config);
+	if (!l->socket)
+		return false;
+	l->fd = link_open(l->socket, LINK_OPERATOR, l->packet.bytes, &fault);
+	if (l->fd < 0 && fault.code == FAULT_PERMISSION)
 		ctl_fail("%s: %s", fault.field, fault.text);
-	else if (fd < 0)
+	else if (l->fd < 0)
 		ctl_fail("%s; start one with tokend -c FILE, or name its --socket", fault.text);
-	else if (ctl_receive(fd, packet) && !refused(packet))
-		return fd;
-	if (fd >= 0)
-		close(fd);
-	free(*socket);
-	*socket = NULL;
-	return -1;
+	else if (receive(l) && !refused(l))
+		return true;
+	ctl_disconnect(l);
+	return false;
 }
 
-bool ctl_status_list(int fd, struct packet *packet,
-	void (*each)(void *context, const struct wire *w), void *context)
+void ctl_disconnect(struct ctl_link *l)
 {
-	struct wire question = {.op = WIRE_STATUS};
+	if (l->fd >= 0)
+		close(l->fd);
+	l->fd = -1;
+	free(l->socket);
+	l->socket = NULL;
+}
 
-	wire_set(&question, WIRE_AFTER, 0);
+bool ctl_status_list(struct ctl_link *l, ctl_each *each, void *context)
+{
+	struct wire query = {.op = WIRE_STATUS};
+
+	wire_set(&query, WIRE_AFTER, 0);
 	do {
-		if (!ctl_ask(fd, &question, packet))
+		if (!ctl_ask(l, &query, WIRE_STATUS, each, context))
 			return false;
-		while (packet->wire.op != WIRE_STATUS) {
-			each(context, &packet->wire);
-			if (!ctl_receive(fd, packet))
-				return false;
-		}
-		wire_set(&question, WIRE_AFTER, wire_number(&packet->wire, WIRE_AFTER));
-	} while (wire_number(&packet->wire, WIRE_AFTER) != 0);
+		wire_set(&query, WIRE_AFTER, wire_number(&l->packet.wire, WIRE_AFTER));
+	} while (wire_number(&query, WIRE_AFTER) != 0);
 	return true;
 }

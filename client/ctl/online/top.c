@@ -22,7 +22,7 @@ struct seen {
 
 struct top {
 	struct ctl_out out;
-	struct packet packet;
+	struct ctl_link link;
 	struct seen before[LIMIT_SESSIONS];
 	uint64_t now_ms;
 	bool headed;
@@ -83,23 +83,23 @@ static void put_each(void *context, const struct wire *w)
 	ctl_put(&t->out, line);
 }
 
-static bool show(struct top *t, int fd, const char *socket, bool screen)
+static bool show(struct top *t, bool screen)
 {
-	const struct wire *w = &t->packet.wire;
+	const struct wire *w = &t->link.packet.wire;
 	char line[300];
 
 	t->now_ms = clock_ms();
 	t->headed = false;
 	if (screen)
 		ctl_put(&t->out, "\033[H\033[J");
-	if (!ctl_status_list(fd, &t->packet, put_each, t))
+	if (!ctl_status_list(&t->link, put_each, t))
 		return false;
 	snprintf(line, sizeof(line),
 		"tokend at %.100s, up %" PRIu64 " s, %" PRIu64 " sessions, %" PRIu64 " of %" PRIu64
 		" MiB%s\n",
-		socket, wire_number(w, WIRE_UPTIME_MS) / 1000, wire_number(w, WIRE_SESSIONS),
-		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20,
-		screen ? "; q leaves" : "");
+		t->link.socket, wire_number(w, WIRE_UPTIME_MS) / 1000,
+		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES) >> 20,
+		wire_number(w, WIRE_LIMIT_BYTES) >> 20, screen ? "; q leaves" : "");
 	ctl_put(&t->out, line);
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
@@ -126,14 +126,13 @@ static bool rest(const struct top *t, uint64_t until, bool keys)
 	}
 }
 
-static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count,
-	bool screen)
+static bool loop(struct top *t, uint64_t interval_ms, uint64_t count, bool screen)
 {
 	bool keys = screen && isatty(STDIN_FILENO);
 	uint64_t next = clock_ms();
 
 	for (uint64_t n = 0;; n++) {
-		if (!show(t, fd, socket, screen))
+		if (!show(t, screen))
 			return false;
 		next += interval_ms;
 		if ((count > 0 && n + 1 == count) || !rest(t, next, keys))
@@ -142,8 +141,7 @@ static bool loop(struct top *t, int fd, const char *socket, uint64_t interval_ms
 }
 
 /* Reads keys one by one, not shown, meanwhile. */
-static bool with_keys(
-	struct top *t, int fd, const char *socket, uint64_t interval_ms, uint64_t count)
+static bool with_keys(struct top *t, uint64_t interval_ms, uint64_t count)
 {
 	bool screen = isatty(STDOUT_FILENO);
 	struct termios usual, raw;
@@ -155,7 +153,7 @@ static bool with_keys(
 		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
 	}
 
-	bool ok = loop(t, fd, socket, interval_ms, count, screen);
+	bool ok = loop(t, interval_ms, count, screen);
 
 	if (keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &usual);
@@ -185,20 +183,16 @@ static int top(const struct ctl_arguments *a)
 {
 	double seconds = ctl_given(a, INTERVAL) ? a->value[INTERVAL].decimal : 1;
 	struct top *t = calloc(1, sizeof(*t));
-	char *socket;
+	bool ok = false;
 
 	if (!t)
 		return ctl_fail("out of memory");
-	int fd = ctl_connect(ctl_text(a, SOCKET), ctl_text(a, CONFIG), &socket, &t->packet);
-
-	t->signals = ctl_signals();
-	bool ok = fd >= 0 &&
-		  with_keys(t, fd, socket, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
-
-	close(t->signals);
-	if (fd >= 0)
-		close(fd);
-	free(socket);
+	if (ctl_connect(&t->link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+		t->signals = ctl_signals();
+		ok = with_keys(t, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
+		close(t->signals);
+		ctl_disconnect(&t->link);
+	}
 	free(t);
 	return ok ? CTL_OK : CTL_FAILED;
 }
