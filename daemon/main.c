@@ -1,6 +1,6 @@
 /*
- * tokend: reads its configuration, opens every shard list once, and serves until it is told to
- * stop.
+ * tokend: reads its configuration, opens every shard list once, and serves until SIGTERM or
+ * SIGINT.
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/dataset_note.h"
@@ -198,8 +198,7 @@ static void print_check(const struct catalog *catalog)
 	}
 }
 
-/* Descriptors are shared out before anybody asks: a shard must always find one, whoever attaches.
- */
+/* Descriptors are divided at the start: however many clients attach, a shard must find one. */
 struct descriptors {
 	unsigned files, sessions;
 };
@@ -348,7 +347,7 @@ static void on_signal(int number)
 
 /*
  * Until the server handles SIGTERM and SIGINT they remove what is next to the socket and end the
- * process with 0: whoever can connect can also stop us, and then nothing is left over.
+ * process with 0: a process that can connect can then also stop us, and nothing is left over.
  */
 static void end_on_signals(const struct listener *listener)
 {

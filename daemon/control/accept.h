@@ -1,6 +1,6 @@
 /*
- * New clients: takes them off the listening socket, and refuses those who may not connect, or for
- * whom there is no connection left. When the process is out of descriptors it gives up a spare one
+ * New clients: accepts them, and refuses those that may not connect or for which no connection is
+ * left. When the process is out of descriptors it gives up a spare one
  * to be able to say so.
  */
 #ifndef TOKEND_ACCEPT_H

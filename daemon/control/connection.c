@@ -154,7 +154,7 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 
 /* ---- receiving ---- */
 
-/* Nobody sends us descriptors; whoever does is dropped, and they are closed. */
+/* Clients send no descriptors. One that does is dropped, and its descriptors are closed. */
 static bool close_descriptors(struct msghdr *message)
 {
 	bool any = message->msg_flags & MSG_CTRUNC;
@@ -302,7 +302,7 @@ static void on_pace(uv_timer_t *timer)
 		uv_timer_stop(timer);
 }
 
-/* The trainer died, whoever else still holds its end of the socket. */
+/* The trainer died, even if another process still has its end of the socket. */
 static void on_process_end(uv_poll_t *poll, int status, int events)
 {
 	struct connection *c = poll->data;

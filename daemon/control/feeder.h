@@ -1,7 +1,7 @@
 /*
  * The data thread: the one place where the engine meets the reader. It owns both; the control
- * thread talks to it through mailboxes of plain flags, one set a session, so that nothing can
- * overflow and a kick said twice is said once.
+ * thread talks to it through mailboxes of flags, one set a session: nothing can overflow, and two
+ * kicks in a row are one.
  */
 #ifndef TOKEND_FEEDER_H
 #define TOKEND_FEEDER_H

@@ -20,8 +20,7 @@ static void tell(
 		name_shard(is, path, sizeof(path));
 		log_line(LOG_WARNING,
 			"stream %s: %s: its storage has not answered for %u s; the stream waits "
-			"for it, "
-			"others go on: look at the disk, or the server of the mount",
+			"for it, others go on: look at the disk, or the server of the mount",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {
 		name_shard(was, path, sizeof(path));

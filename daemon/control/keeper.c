@@ -34,9 +34,9 @@ uint64_t keeper_clock(void)
 }
 
 /*
- * When the user of a new job had its last turn. One of whom nothing waits comes after all who wait,
- * but before the one who has the present turn: nobody gains by giving the next job only after the
- * one before.
+ * When the user of a new job had its last turn. A user without waiting jobs comes after all who
+ * have some, but before the one who has the present turn: holding a job back until the one before
+ * is done gains nothing.
  */
 static uint64_t turn_of(const struct keeper *k, uid_t uid)
 {
@@ -289,7 +289,7 @@ bool keeper_stop(struct keeper *k, unsigned patience_ms, unsigned *left)
 		keeper_free(k);
 		return true;
 	}
-	/* What the jobs speak of is about to be freed: the thread takes no more of them. */
+	/* What the jobs point to is about to be freed: the thread takes no more of them. */
 	pthread_mutex_lock(&k->mutex);
 	k->first = NULL;
 	*left = k->jobs;

@@ -1,11 +1,11 @@
 /*
- * The keeper: one thread that makes every call on state_dir. If state_dir hangs, this thread hangs
- * and nothing else does: neither the loop, nor libuv's pool, nor an attach, nor a running trainer.
- * Only whoever asked for something in state_dir waits, and the loop ends that wait after
- * KEEPER_DEADLINE_MS.
+ * The keeper: the thread that makes all calls on state_dir, where snapshots and mix logs are kept.
+ * If state_dir hangs, this thread hangs and nothing else does: neither the loop, nor libuv's pool,
+ * nor an attach, nor a running trainer. Only clients that asked for something in state_dir wait,
+ * and the loop ends their wait after KEEPER_DEADLINE_MS (errand.h).
  *
- * Jobs of one user are carried out in the order in which they were given; users take turns: the one
- * who was served least recently is next.
+ * Jobs of one user are carried out in the order in which they were given. Users take turns: the one
+ * that was served least recently is next.
  */
 #ifndef TOKEND_KEEPER_H
 #define TOKEND_KEEPER_H
@@ -26,7 +26,7 @@ struct keeper;
 
 struct keeper_job {
 	struct keeper_job *next;
-	uid_t uid;	   /* for whom: users take turns */
+	uid_t uid;	   /* the user that asked: users take turns */
 	uint64_t since_ms; /* when it was given, by keeper_clock() */
 	uint64_t turn;	   /* the user's last one: smaller is longer ago */
 	bool dropped;	   /* nobody waits for it: skipped unless it has begun */
@@ -57,12 +57,11 @@ uint64_t keeper_busy_ms(struct keeper *keeper);
  * have not. */
 bool keeper_wait(struct keeper *keeper, unsigned patience_ms);
 
-/* The loop ends, what was given before is still carried out: keeper_stop() waits for that. */
+/* The loop ends. Jobs given before are still carried out; keeper_stop() waits for them. */
 void keeper_close(struct keeper *keeper);
 /*
- * After the loop: carries out what waits, ends the thread and frees everything. False if that took
- * longer than
- * @patience_ms: then *@left jobs were not carried out, and the thread and its memory stay.
+ * After the loop: carries out what waits, ends the thread and frees everything. False: that took
+ * longer than @patience_ms, *@left jobs were not carried out, and the thread and its memory stay.
  */
 bool keeper_stop(struct keeper *keeper, unsigned patience_ms, unsigned *left);
 

@@ -70,8 +70,7 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, struct fau
 	return true;
 }
 
-/* Takes the lock beside the socket. The file may be unlinked by its former owner meanwhile: then
- * look again.
+/* Takes the lock next to the socket. If its former owner unlinks the file meanwhile, tries again.
  */
 static bool take_lock(struct listener *l, struct fault *fault)
 {

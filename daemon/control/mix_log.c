@@ -145,18 +145,18 @@ static bool holds(const struct log_of *log, uint64_t number)
 static bool add(
 	const struct log_of *log, uint64_t number, const void *bytes, size_t n, struct fault *fault)
 {
-	char beside[DURABLE_NAME_BYTES], name[32];
+	char temporary[DURABLE_NAME_BYTES], name[32];
 
-	if (!durable_temporary(beside, fault))
+	if (!durable_temporary(temporary, fault))
 		return failed(log, fault->error, fault);
 	name_of(number, name);
 
-	bool done = durable_write_file(log->at, beside, bytes, n, fault) ||
+	bool done = durable_write_file(log->at, temporary, bytes, n, fault) ||
 		    failed(log, fault->error, fault);
 
 	done = done &&
-	       (linkat(log->at, beside, log->at, name, 0) == 0 || failed(log, errno, fault));
-	unlinkat(log->at, beside, 0);
+	       (linkat(log->at, temporary, log->at, name, 0) == 0 || failed(log, errno, fault));
+	unlinkat(log->at, temporary, 0);
 	return done && (fsync(log->at) == 0 || failed(log, errno, fault));
 }
 
@@ -206,9 +206,7 @@ static void complain(struct log_of *log, const struct run_place *place, const ch
 	log->seen->complaint = log->checksum;
 	log_client(place->uid, LOG_WARNING,
 		"the mix of stream %s, run %s, is not in the log: %s; the run goes on, but `tokctl "
-		"--run` "
-		"will "
-		"not know of it",
+		"--run` will not know of it",
 		log->seen->stream, log->seen->run, why);
 }
 

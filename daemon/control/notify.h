@@ -1,5 +1,4 @@
-/* What systemd says to a service and hears from it: one datagram each way is not worth a library.
- */
+/* What systemd tells a service and hears from it: one datagram each way is not worth a library. */
 #ifndef TOKEND_NOTIFY_H
 #define TOKEND_NOTIFY_H
 

@@ -25,8 +25,7 @@ static bool take_directory(const char *path, struct fault *fault)
 		return true;
 	return fault_set(fault, FAULT_ARGUMENT, "socket",
 		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a "
-		"socket with "
-		"--socket",
+		"socket with --socket",
 		directory, (unsigned)geteuid());
 }
 
@@ -44,8 +43,7 @@ const char *place_listen(
 		return NULL;
 	log_line(LOG_NOTE,
 		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user "
-		"find it "
-		"there",
+		"find it there",
 		path, (unsigned)geteuid(), config->socket);
 	return path;
 }

@@ -1,8 +1,8 @@
 /*
- * Where a daemon listens and keeps its state if its config does not say. A user without root may
- * write to neither /run/tokend nor /var/lib/tokend: such a daemon takes places of that user's own,
- * where clients of the same user look, too (client/lib/place.h, config_user_state_dir()), and logs
- * them.
+ * Where a daemon listens and keeps its state if its config does not say. Users other than root may
+ * write to neither /run/tokend nor /var/lib/tokend. A daemon of such a user takes that user's own
+ * directories, where the user's clients look as well (wire_own_socket(), config_user_state_dir()),
+ * and logs them.
  */
 #ifndef TOKEND_CONTROL_PLACE_H
 #define TOKEND_CONTROL_PLACE_H

@@ -117,9 +117,7 @@ bool quota_connect(
 		return true;
 	return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
 		"uid %u has %u of %u connections, and those left are kept for other users: close "
-		"some, or "
-		"raise "
-		"LimitNOFILE (ulimit -n)",
+		"some, or raise LimitNOFILE (ulimit -n)",
 		(unsigned)quota->uid, quota->connected - 1, q->connections);
 }
 
@@ -182,16 +180,13 @@ bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct fault *fault)
 	if (quota->runs >= RUNS_MOST)
 		return fault_set(fault, FAULT_ATTACH, "run",
 			"uid %u has %u runs in state_dir, and may not have more: remove old ones "
-			"there and "
-			"restart "
-			"tokend, or go on with one of them",
+			"there and restart tokend, or go on with one of them",
 			(unsigned)quota->uid, quota->runs);
 	if (has_left(&quota->begins, RUNS_AT_ONCE, RUN_MS, now_ms))
 		return true;
 	return fault_set_passing(fault, FAULT_ATTACH, "run",
 		"uid %u has begun too many runs, and may begin one every %d s for now: use the "
-		"name of one "
-		"of them",
+		"name of one of them",
 		(unsigned)quota->uid, RUN_MS / 1000);
 }
 

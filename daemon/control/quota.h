@@ -1,11 +1,10 @@
 /*
  * What one user may take, so that something is left for others.
  *
- * Connections and ring memory: each user in allow_uids and admin_uids has a share that nobody else
- * gets while it is free: a quarter of all connections, and an eighth of all ring memory, are
- * divided equally. Whatever is not kept for somebody else is whoever's comes first; so one user
- * alone may take all of it. A few connections are kept for root and the daemon's own user, who have
- * no limit themselves.
+ * Connections and ring memory: a quarter of all connections and an eighth of all ring memory are
+ * divided equally among the users in allow_uids and admin_uids. Nobody else gets a user's share,
+ * even while it is free. The rest goes to the first that asks, so a single user may take all of it.
+ * A few connections are kept for root and the daemon's own user, who have no limit themselves.
  *
  * state_dir: a user may write 256 files at once and then 10 a second, and begin 64 runs at once and
  * then one every two seconds; 16,384 in all. A run has at most 16,384 snapshots (snapshot_file.h).

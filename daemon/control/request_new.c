@@ -10,7 +10,7 @@
 
 enum { RUNS_NAMED = 8 }; /* in one line */
 
-/* Does everybody who is attached to the run have this uid? */
+/* Do all sessions of the run belong to this user? */
 static bool is_all_of(const struct control *control, uid_t uid, const char *stream, const char *run)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
@@ -84,9 +84,7 @@ static bool find_named(const struct connection *c, struct request *r, const stru
 	if (!may_change(c, r->stream, r->run))
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"run %s belongs to someone else: only its owner, root and admin_uids may "
-			"change it, "
-			"not "
-			"uid %u",
+			"change it, not uid %u",
 			r->run, (unsigned)c->uid);
 	return true;
 }
@@ -107,9 +105,7 @@ static bool find_run(
 	if (n == 0)
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"only runs of other users are attached on stream %s: their owners, root "
-			"and "
-			"admin_uids "
-			"may change them, not uid %u",
+			"and admin_uids may change them, not uid %u",
 			stream, (unsigned)c->uid);
 	if (n > 1)
 		return fault_set(fault, FAULT_REQUEST, "run",

@@ -23,8 +23,7 @@ static void told(void *context, int fd, uint64_t at, uint64_t n, const char *why
 	log_client(getuid(), LOG_WARNING,
 		"shard %s: bytes %" PRIu64 " to %" PRIu64
 		" were damaged when read (%s) and good when read again; nothing was lost; check "
-		"this node's "
-		"memory and disk",
+		"this node's memory and disk",
 		path, at, at + n, why);
 }
 

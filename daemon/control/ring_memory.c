@@ -31,8 +31,9 @@ static bool populate(void *map, size_t bytes)
 }
 
 /*
- * The policy is the memfd's own, whoever touches its pages. One that is refused (no such node, or
- * seccomp forbids it) leaves things as they are without: slower on large machines, never wrong.
+ * The policy is the memfd's own, whichever process touches its pages. One that is refused (no such
+ * node, or seccomp forbids it) leaves things as they are without: slower on large machines, never
+ * wrong.
  */
 static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 {
@@ -42,7 +43,7 @@ static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 		return;
 	if (memory->node < NODES) {
 		mask[memory->node / LONG_BITS] = 1UL << memory->node % LONG_BITS;
-		/* The kernel takes one bit less than it is told of. */
+		/* The kernel reads one bit less than this number. */
 		if (syscall(SYS_mbind, map, bytes, MPOL_PREFERRED, mask, NODES + 1UL, 0U) == 0)
 			return;
 		memory->node_error = errno;

@@ -18,7 +18,7 @@
 
 enum {
 	LOCK_PATIENCE_MS =
-		3000, /* a save takes milliseconds: whoever holds a lock for so long hangs */
+		3000, /* a save takes milliseconds: a process that holds a lock for so long hangs */
 	LOCK_PAUSE_MS = 5,
 };
 
@@ -114,18 +114,16 @@ static void tell_no_locks(const struct run_place *place)
 	if (!place->locks->told_none)
 		log_line(LOG_WARNING,
 			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use "
-			"this "
-			"state_dir "
-			"do not take turns, and left-over temporary files stay; let no other "
-			"daemon use it",
+			"this state_dir do not take turns, and left-over temporary files stay; let "
+			"no other daemon use it",
 			place->state_dir, strerror(errno));
 	place->locks->told_none = true;
 }
 
 /*
- * Whoever may read the file may lock it and so hold up every save: it is the daemon's alone. A
- * daemon that runs as root gives a new one to state_dir's owner, so that one run as root does not
- * lock the service out. An old one is changed only if it is surely ours and not a link to some
+ * A process that can read the file can lock it and hold up every save, so only the daemon may read
+ * it. A daemon that runs as root gives a new one to state_dir's owner, so that one run as root does
+ * not lock the service out. An old one is changed only if it is surely ours and not a link to some
  * other file.
  */
 static int open_lock_file(const struct run_place *place, const char *path)
@@ -206,9 +204,7 @@ static void tell_neighbour(const struct run_place *place)
 	place->locks->neighbour = other;
 	log_line(LOG_WARNING,
 		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that "
-		"serve "
-		"other jobs "
-		"a state_dir of their own",
+		"serve other jobs a state_dir of their own",
 		name_process(other, who, sizeof(who)), place->state_dir);
 }
 
@@ -293,19 +289,19 @@ bool run_dir_owner(const char *path, uid_t *owner, struct fault *fault)
 /* Appears whole. We hold the lock, so nobody else writes it. */
 static bool write_owner(const struct run_dir *dir, uid_t uid, struct fault *fault)
 {
-	char beside[DURABLE_NAME_BYTES], text[32];
+	char temporary[DURABLE_NAME_BYTES], text[32];
 	int n = snprintf(text, sizeof(text), "%u\n", (unsigned)uid);
 
-	if (durable_temporary(beside, fault) &&
-		durable_write_file(dir->at, beside, text, (size_t)n, fault)) {
-		if (renameat(dir->at, beside, dir->at, ".owner") == 0)
+	if (durable_temporary(temporary, fault) &&
+		durable_write_file(dir->at, temporary, text, (size_t)n, fault)) {
+		if (renameat(dir->at, temporary, dir->at, ".owner") == 0)
 			return fsync(dir->at) == 0 || failed(dir, errno, fault);
 		fault->error = errno;
 	}
 
 	int error = fault->error;
 
-	unlinkat(dir->at, beside, 0);
+	unlinkat(dir->at, temporary, 0);
 	return failed(dir, error, fault);
 }
 

@@ -1,17 +1,18 @@
 /*
- * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and that one daemon writes at
- * a time.
+ * The directory of a run, STATE_DIR/STREAM/RUN: who may write there, and a lock so that one daemon
+ * writes at a time.
  *
- *   .owner     the uid the run belongs to: the first one other than root and admin_uids for which
- * anything was written .HEX.new   a temporary file. Names are random; one that is there while we
- * hold the lock is left over from a daemon that was killed, and is removed
+ *   .owner     the uid that the run belongs to: the first one other than root and admin_uids that
+ *              anything was written for
+ *   .HEX.new   a temporary file with a random name. One that is there while we hold the lock was
+ *              left over by a daemon that was killed, and is removed
  *
- * STATE_DIR/.lock is locked, a byte for each run, while a daemon writes in the run's directory:
- * several daemons may share a state_dir, because a new one starts while the old one drains.
+ * While a daemon writes in a run's directory it locks a byte of STATE_DIR/.lock. Several daemons
+ * may share a state_dir: a new one starts while the old one drains.
  *
- * All of this blocks: only the keeper calls it. The locks are of the kind that belongs to a
- * process: they also work over NFS, they end with the process, and the kernel says which process
- * has them.
+ * All of this blocks: only the keeper's thread calls it. The locks belong to a process (fcntl):
+ * they work over NFS as well, they end with the process, and the kernel tells which process has
+ * them.
  */
 #ifndef TOKEND_RUN_DIR_H
 #define TOKEND_RUN_DIR_H

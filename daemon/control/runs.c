@@ -267,9 +267,7 @@ static struct note *note_new(struct runs *runs, const struct run_place *place, u
 		runs->notes--;
 		log_client(place->uid, LOG_WARNING,
 			"the mix of stream %s, run %s, is not in the log: %u entries wait for "
-			"state_dir; "
-			"`tokctl "
-			"--run` will not know of it before the next attach",
+			"state_dir; `tokctl --run` will not know of it before the next attach",
 			place->stream, place->run, runs->notes);
 		return NULL;
 	}

@@ -320,9 +320,7 @@ static void end_keeper(struct server *server)
 	if (!idle)
 		log_line(LOG_WARNING,
 			"state_dir %s does not answer: leaving without %u entries of mix logs, "
-			"which are "
-			"written at "
-			"the next attach",
+			"which are written at the next attach",
 			server->control.config->state_dir, left);
 	runs_free(server->control.runs, idle);
 	quotas_free(server->control.quotas);

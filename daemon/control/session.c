@@ -173,8 +173,7 @@ static void tell_unpinned(struct session *s, bool unpinned)
 	if (unpinned && !s->unpinned)
 		log_client(s->connection->uid, LOG_WARNING,
 			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to "
-			"register "
-			"it; its copies are slower",
+			"register it; its copies are slower",
 			(int)s->connection->pid, s->stream->config->name);
 	s->unpinned = unpinned;
 }

@@ -37,23 +37,23 @@ static bool failed(const struct snapshot_saved *saved, int error, struct fault *
 /* Keeps what NAME holds now as FORMER, whatever happens in between. */
 static bool keep_former(int at, const char *name, const char *former, struct fault *fault)
 {
-	char beside[DURABLE_NAME_BYTES];
+	char temporary[DURABLE_NAME_BYTES];
 
-	if (!durable_temporary(beside, fault))
+	if (!durable_temporary(temporary, fault))
 		return false;
-	if (linkat(at, name, at, beside, 0) < 0)
+	if (linkat(at, name, at, temporary, 0) < 0)
 		return fault_errno(fault, errno, "state_dir", "%s: %s", name, strerror(errno));
 
-	bool kept = renameat(at, beside, at, former) == 0 ||
+	bool kept = renameat(at, temporary, at, former) == 0 ||
 		    fault_errno(fault, errno, "state_dir", "%s: %s", former, strerror(errno));
 
 	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right
 	 * here. */
-	unlinkat(at, beside, 0);
+	unlinkat(at, temporary, 0);
 	return kept;
 }
 
-/* Undoes a save that may not be durable: whoever asks again must not take it for that. */
+/* Undoes a save that may not be durable: the next save must not take it for durable. */
 static void take_back(int at, const char *name, const char *former, bool replaced)
 {
 	if (replaced)
@@ -82,17 +82,17 @@ static bool is_full(int at)
 static bool write_and_rename(int at, const char *name, const char *former, const void *bytes,
 	size_t n, bool replaced, struct fault *fault)
 {
-	char beside[DURABLE_NAME_BYTES];
+	char temporary[DURABLE_NAME_BYTES];
 
-	if (!durable_temporary(beside, fault))
+	if (!durable_temporary(temporary, fault))
 		return false;
-	if (durable_write_file(at, beside, bytes, n, fault) &&
+	if (durable_write_file(at, temporary, bytes, n, fault) &&
 		(!replaced || keep_former(at, name, former, fault))) {
-		if (renameat(at, beside, at, name) == 0)
+		if (renameat(at, temporary, at, name) == 0)
 			return true;
 		fault_errno(fault, errno, "state_dir", "%s: %s", name, strerror(errno));
 	}
-	unlinkat(at, beside, 0);
+	unlinkat(at, temporary, 0);
 	return false;
 }
 
@@ -193,7 +193,7 @@ static int find_runs(
 	return n;
 }
 
-/* A name, or one with FORMER behind it. */
+/* A name, or one with FORMER after it. */
 static bool tag_ok(const char *tag)
 {
 	char name[SNAPSHOT_TAG_BYTES];

@@ -2,11 +2,11 @@
  * Snapshots: cursors kept by tag, durably. STATE_DIR/STREAM/RUN/TAG.cursor holds the very bytes the
  * trainer holds.
  *
- * A snapshot is acknowledged when file and directory are on disk: written to a temporary file,
- * fsynced, renamed, directory fsynced, all of it while the run's directory is locked (run_dir.h). A
- * power cut leaves the old one or the new one. If a tag is saved again, the former snapshot is kept
- * as TAG.former, a tag like any other except that it cannot be saved. All of this blocks: only the
- * keeper calls it.
+ * A snapshot is acknowledged when file and directory are on disk: it is written to a temporary
+ * file, fsynced and renamed, and the directory is fsynced, while the run's directory is locked
+ * (run_dir.h). A power cut leaves the old one or the new one. If a tag is saved again, the former
+ * snapshot is kept as TAG.former, a tag like any other except that it cannot be saved. All of this
+ * blocks: only the keeper's thread calls it.
  */
 #ifndef TOKEND_SNAPSHOT_FILE_H
 #define TOKEND_SNAPSHOT_FILE_H

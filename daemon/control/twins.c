@@ -62,10 +62,8 @@ bool twins_allow(const struct session *s, struct fault *fault)
 	name_process(here, sizeof(here), s->connection);
 	return fault_set_passing(fault, FAULT_ATTACH, "rank",
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", is read by %s; this is %s: end "
-		"that one, give this job another run, or, if both are tensor- or pipeline-parallel "
-		"peers, "
-		"each its own peer",
+		", is read by %s; this is %s: end that one, give this job another run, or, if both "
+		"are tensor- or pipeline-parallel peers, each its own peer",
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 
@@ -94,9 +92,8 @@ static void tell(struct session *s, const struct session *other)
 	snprintf(text, sizeof(text),
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
 		", of stream %s is read twice, by this process (%s) and by %s: both take the same "
-		"samples; "
-		"end one, or give each its rank and world, its own run, or, if they are peers, its "
-		"own peer",
+		"samples; end one, or give each its rank and world, its own run, or, if they are "
+		"peers, its own peer",
 		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
 	if (!other->twin_told)
 		log_client(s->connection->uid, LOG_WARNING,
