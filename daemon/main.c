@@ -27,7 +27,7 @@ enum {
 	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
-	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two segments while it attaches */
+	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds while it attaches */
 	BACKOFF_S = 5,		   /* between two starts that fail, under systemd */
 	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
 };
@@ -45,12 +45,10 @@ static const char usage[] =
 	"  -c, --config FILE   the configuration (see config/tokend.yaml)\n"
 	"  --socket PATH       listen here instead of where the configuration says\n"
 	"  --linger SECONDS    leave when there was no session for so long\n"
-	"  --private FD        embedded mode: who starts us has locked PATH.lock, and FD is that. "
-	"What lies\n"
-	"                      beside the socket goes with us; a state_dir of other users becomes "
-	"our own's\n"
-	"  --check             check configuration and shards, print what is never served, and "
-	"exit\n"
+	"  --private FD        embedded mode: the process that starts us has locked PATH.lock, FD\n"
+	"                      is that lock, and all files next to the socket go with us; uses a\n"
+	"                      state_dir of our own instead of other users'\n"
+	"  --check             check configuration and shards, print what is never served, exit\n"
 	"  --version           print the version and exit\n";
 
 /* 0, or the exit code to leave with. -1: all is well. */
@@ -123,7 +121,7 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-/* What is to be known of a stream's shards, and what will come of its plan, line by line. */
+/* Notes on a stream's shards and on its plan, line by line. */
 static void tell_plan(
 	const struct stream *s, void (*tell)(const struct stream *s, const char *text))
 {
@@ -252,7 +250,7 @@ static bool is_compressed(const struct dataset *d)
 	return d->frame_bytes > 0;
 }
 
-/* Such shards may hold another file open, their index, */
+/* Such shards may hold their index open as well, */
 static bool is_indexed(const struct dataset *d)
 {
 	return !d->plain || d->marked;
@@ -264,7 +262,7 @@ static bool is_masked(const struct dataset *d)
 	return d->masks;
 }
 
-/* It says so where systemd shows it. Always 1, the exit code. */
+/* Logs @why and tells systemd, which shows it. Always 1, the exit code. */
 static int fail_start(const char *why)
 {
 	char status[LIMIT_TEXT_BYTES];
@@ -276,9 +274,9 @@ static int fail_start(const char *why)
 }
 
 /*
- * systemd starts a service again 200 ms after it ended, because trainers wait for one that crashed.
- * It cannot tell that from one that will fail again until a person mends its config, so the
- * difference is made here.
+ * systemd restarts a service 200 ms after its end, because trainers wait for one that crashed. It
+ * cannot tell that from a service that fails until its config is corrected, so such a start ends
+ * only after a pause.
  */
 static void back_off(void)
 {
@@ -375,9 +373,9 @@ static bool listen_at(struct listener *listener, const struct arguments *a,
 }
 
 /*
- * What memory: says more than the cgroup allows would not be refused but end in an OOM kill. What
- * others use now does not count: it may be rings of the daemon before this one, which trainers give
- * up as they attach anew. Each attach looks at what is left then.
+ * Limits memory: to what the cgroup allows: beyond that, an attach would end in an OOM kill instead
+ * of a refusal. Memory that other processes use now does not count: it may be rings of the daemon
+ * before this one, which trainers release when they attach again. Each attach checks what is left.
  */
 static void cap_memory(struct config *config, const struct cgroup *cgroup)
 {

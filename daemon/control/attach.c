@@ -145,8 +145,8 @@ static bool make_cursor(struct attach_job *job)
 	return made;
 }
 
-/* Others in our cgroup may have taken since the start what memory: counts on. Its limit kills
- * instead of failing, so we look first. */
+/* Other processes in our cgroup may have taken memory since the start that memory: counts on. The
+ * cgroup's limit kills instead of failing, so it is checked first. */
 static bool make_memory(struct attach_job *job)
 {
 	struct session *s = job->session;
@@ -233,7 +233,7 @@ static void send_feed(struct attach_job *job)
 	ring_memory_close_fds(&s->memory);
 }
 
-/* A ring that could not be put where its client runs. */
+/* Logs a ring that could not be put on its client's NUMA node. */
 static void tell_node(struct session *s)
 {
 	struct sessions *all = &s->control->sessions;

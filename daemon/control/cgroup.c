@@ -83,7 +83,7 @@ static void take_mount(struct cgroup *cgroup, const char *root, char *line)
 		!own_path(root, h->two, path))
 		return;
 
-	/* A mount of a part shows that part; a path out of it is that of another name space. */
+	/* A mount of a part shows that part; a path out of it belongs to another namespace. */
 	size_t n = strcmp(at, "/") == 0 ? 0 : strlen(at);
 	bool below = strncmp(path, at, n) == 0 && (path[n] == '/' || path[n] == 0) &&
 		     !strstr(path, "/..");

@@ -14,7 +14,7 @@
 
 enum { BACKLOG = 256 };
 
-/* systemd's socket must be of our kind, or every client would fail with a riddle. */
+/* A socket of another kind would make every client fail without a clear reason. */
 static bool adopt(struct listener *l, int fd, struct fault *fault)
 {
 	int type = 0, domain = 0;
@@ -33,7 +33,7 @@ static bool adopt(struct listener *l, int fd, struct fault *fault)
 	return true;
 }
 
-/* Is that the file at @path, still? */
+/* Is @fd still the file at @path? */
 static bool is_file_at(int fd, const char *path)
 {
 	struct stat ours, now;
@@ -90,7 +90,7 @@ static bool take_lock(struct listener *l, struct fault *fault)
 	}
 }
 
-/* Does anybody listen there? systemd may, or another program: those take no lock of ours. */
+/* Does a process listen there? systemd and other programs take no lock of ours. */
 static bool is_live(const struct sockaddr_un *to)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -103,8 +103,8 @@ static bool is_live(const struct sockaddr_un *to)
 	return !dead;
 }
 
-/* A socket at which nobody listens goes; anything else is not ours to remove. False: somebody does.
- */
+/* Removes a socket at which nobody listens; anything else is not ours to remove. False: a process
+ * listens there. */
 static bool clear(const struct sockaddr_un *to)
 {
 	struct stat st;

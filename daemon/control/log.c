@@ -25,7 +25,7 @@ struct line {
 	char text[LINE_BYTES];
 };
 
-/* What one user provoked: `credit` lines may still be written, and grows by one a second up to
+/* Lines of one format for one user. `credit` more may be written; it grows by one a second, up to
  * BURST. */
 struct cause {
 	const char *format; /* its address is its identity; NULL: unused */
@@ -81,7 +81,7 @@ static void format_line(struct line *l, enum log_level level, const char *format
 	n += vsnprintf(l->text + n, LINE_BYTES - (size_t)n - 1, format, args);
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
-	/* Much of it a client wrote: it gets no say in where a line ends. */
+	/* Part of it may be a client's text, which must not end a line. */
 	for (int i = 0; i < n; i++)
 		if ((unsigned char)l->text[i] < 0x20 || l->text[i] == 0x7f)
 			l->text[i] = '?';
@@ -187,7 +187,7 @@ static void *writer(void *argument)
 			pthread_cond_broadcast(&log->drained);
 			pthread_cond_timedwait(&log->news, &log->mutex, &until);
 		}
-		/* Nobody touches a line that waits, so it is written where it is. */
+		/* A waiting line does not change, so it is written in place. */
 		pthread_mutex_unlock(&log->mutex);
 		write_line(&log->line[log->first]);
 		pthread_mutex_lock(&log->mutex);

@@ -231,8 +231,8 @@ static void forget(struct metrics *m, const struct MHD_Connection *connection)
 }
 
 /*
- * A scrape takes a millisecond, so the oldest connection is the one that asks nothing. It gives way
- * before the limit is reached, at which no one else would be let in.
+ * A scrape takes a millisecond, so the oldest connection is idle. It is closed before the limit is
+ * reached, at which no new one would be accepted.
  */
 static void notice(void *context, struct MHD_Connection *connection, void **unused,
 	enum MHD_ConnectionNotificationCode code)

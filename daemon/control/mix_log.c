@@ -16,14 +16,14 @@
 
 enum { RUNS = 16, DIGITS = 6 };
 
-/* The last file of a run's log as it was seen last: the ranks of a job attach one after the other.
- */
+/* The last file of a run's log as it was last seen. The ranks of a job attach one after another and
+ * note the same mix. */
 struct seen {
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
 	uint64_t number;    /* 0: not known */
 	uint64_t checksum;  /* of its mix */
-	uint64_t complaint; /* checksum of the mix that could not be written, so that it is said
-			       once */
+	uint64_t complaint; /* checksum of the mix that could not be written, so that it is
+			       logged once */
 	uid_t owner;	    /* of the run */
 };
 
@@ -87,7 +87,7 @@ static bool exists(const struct log_of *log, uint64_t number)
 	return access(path, F_OK) == 0;
 }
 
-/* The number in a file's name, 0 if it is none of the log's. */
+/* The number in a file's name; 0: not a file of the log. */
 static uint64_t number_of(const char *name)
 {
 	size_t digits = strspn(name, "0123456789");
@@ -210,7 +210,7 @@ static void complain(struct log_of *log, const struct run_place *place, const ch
 		log->seen->stream, log->seen->run, why);
 }
 
-/* Is the mix what the last file has, by what we saw of it last? */
+/* Has the last file this mix, as far as we have seen it? */
 static bool is_noted(const struct log_of *log, const struct run_place *place)
 {
 	const struct seen *seen = log->seen;

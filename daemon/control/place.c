@@ -62,11 +62,11 @@ bool place_state_dir(struct config *config, bool private)
 	const char *given = getenv("STATE_DIRECTORY");
 	char *own;
 
-	/* A list with colons; the units name one. */
+	/* A list with colons; our units name one directory. */
 	if (!config->has_state_dir && given && given[0] == '/' &&
 		!set_state_dir(config, strndup(given, strcspn(given, ":"))))
 		return false;
-	/* One that is named stays, and may hang: the keeper looks at it. */
+	/* A state_dir that the config names stays. It may hang: only the keeper touches it. */
 	if ((config->has_state_dir && !private) || config_may_write(config->state_dir))
 		return true;
 	own = private || !config->has_state_dir ? config_user_state_dir(config) : NULL;

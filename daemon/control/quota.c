@@ -17,7 +17,7 @@ enum {
 	FILE_MS = 100,
 };
 
-/* Fills up with time, and goes below 0 for what was done before it was known. */
+/* Fills up with time. Below 0: more was done than it allows, before that was known. */
 struct bucket {
 	int64_t left;
 	uint64_t filled_ms;
@@ -138,7 +138,7 @@ bool quota_memory(const struct quotas *q, const struct quota *quota, uint64_t ne
 			kept += missing(share, q->quota[i].bytes);
 	if (used + need + kept <= total)
 		return true;
-	/* Once others have left it has all but their shares. */
+	/* Once other users have left, this one may have all but their shares. */
 	most = total - share * (q->listed - quota->listed);
 	return (need <= most ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
 		"the ring needs %" PRIu64 " bytes, uid %u has %" PRIu64 " of %" PRIu64

@@ -76,7 +76,7 @@ static void show(struct session *s)
 		&s->memory.ring.header->request, request_number(s), memory_order_release);
 }
 
-/* To all sessions of a run, whatever has become of its request. */
+/* To all sessions of a run, also after the end of its request. */
 static void show_all(struct control *control, const struct stream *stream, const char *run)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
@@ -84,7 +84,7 @@ static void show_all(struct control *control, const struct stream *stream, const
 			show(control->sessions.of[id]);
 }
 
-/* A place for @s among those who are to answer; who has answered keeps that. */
+/* Makes @s a participant. One that has answered keeps its answer. */
 static bool add_participant(struct request *r, const struct session *s)
 {
 	struct participant *p = participant_of(r, s);
@@ -171,14 +171,14 @@ static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *sa
 	return first;
 }
 
-/* Who to hold to account for lines in the log. */
+/* The user whose lines in the log these are. */
 static uid_t uid_of(const struct request *r)
 {
 	return r->asker ? r->asker->uid : 0;
 }
 
-/* Passes on what @p said in @w, or, if that is NULL, that it is gone; ends the request after the
- * last. */
+/* Passes the answer of @p on: @w, or, if that is NULL, that it is gone. Ends the request after the
+ * last answer. */
 static void pass_on(struct control *control, struct request *r, const struct participant *p,
 	const struct wire *w)
 {
@@ -218,7 +218,7 @@ static void pass_on(struct control *control, struct request *r, const struct par
 		r->asker = NULL;
 		asker->request = NULL;
 	}
-	/* It may be closed by this, and then a request that nobody has fetched is no more. */
+	/* This may close it, which ends a request that nobody has fetched. */
 	if (asker)
 		connection_send(asker, r->serial, &out);
 	if (left == 0)
@@ -242,7 +242,7 @@ void request_answer(struct connection *c, const struct wire *w)
 		return;
 	}
 	if (!r || r->number != number) {
-		/* Of a daemon before this one, or taken back. */
+		/* A request of the daemon before this one, or one that was taken back. */
 		log_client(c->uid, LOG_NOTE,
 			"request %" PRIu64 ": rank %" PRIu64
 			" of run %s answers, but it is not open here",
@@ -288,7 +288,7 @@ void request_leave(struct session *s)
 		if (control->sessions.of[id] != s &&
 			request_concerns(control->sessions.of[id], r->stream, r->run) &&
 			is_participant(control->sessions.of[id], p))
-			return; /* it has only gone to another ring */
+			return; /* it has moved to another ring */
 	p->outcome = WIRE_GONE;
 	pass_on(control, r, p, NULL);
 }

@@ -50,9 +50,8 @@ static bool is_temporary(const char *name)
 /* ---- locks ---- */
 
 /*
- * One file, STATE_DIR/.lock, whose first byte every daemon has locked for reading as long as it
- * lives, and of which every run has one more byte. Two runs that get the same byte take turns, no
- * more.
+ * STATE_DIR/.lock. Every daemon has its first byte locked for reading as long as it lives. Every
+ * run has another byte, by hash: two runs with the same byte take turns.
  */
 struct run_locks {
 	int fd;		 /* -1: not open */
@@ -108,7 +107,7 @@ static bool lacks_locks(int error)
 	return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
 }
 
-/* Says it once. */
+/* Logs it once. */
 static void tell_no_locks(const struct run_place *place)
 {
 	if (!place->locks->told_none)
@@ -122,9 +121,9 @@ static void tell_no_locks(const struct run_place *place)
 
 /*
  * A process that can read the file can lock it and hold up every save, so only the daemon may read
- * it. A daemon that runs as root gives a new one to state_dir's owner, so that one run as root does
- * not lock the service out. An old one is changed only if it is surely ours and not a link to some
- * other file.
+ * it. A daemon that runs as root gives a new file to state_dir's owner, so that a single run as
+ * root does not lock the service out. An old file is changed only if it is certainly ours and not a
+ * link to another file.
  */
 static int open_lock_file(const struct run_place *place, const char *path)
 {
@@ -162,7 +161,7 @@ static bool lock_file_failed(const struct run_place *place, struct fault *fault)
 		place->state_dir, strerror(error), (unsigned)geteuid());
 }
 
-/* Opens the file, again where it is not the one that is there now. */
+/* Opens the file, again if it was replaced since. */
 static bool open_locks(const struct run_place *place, struct fault *fault)
 {
 	struct run_locks *locks = place->locks;
@@ -193,7 +192,7 @@ static const char *name_process(pid_t pid, char *text, size_t bytes)
 	return text;
 }
 
-/* Says it once. */
+/* Logs it once. */
 static void tell_neighbour(const struct run_place *place)
 {
 	pid_t other = holder(place->locks, 0);
@@ -227,7 +226,7 @@ static bool held_too_long(const struct run_dir *dir, pid_t other, struct fault *
 		dir->path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
 }
 
-/* Waits until no other process has it. Where there are no locks it goes on without. */
+/* Waits until no other process has the lock. On a file system without locks it goes on without. */
 static bool take_lock(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};

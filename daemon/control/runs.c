@@ -56,7 +56,7 @@ static struct run *find(struct runs *runs, const char *stream, const char *name)
 	return run;
 }
 
-/* Or a new one; NULL: out of memory. */
+/* The same, or a new one. NULL: out of memory. */
 static struct run *get(struct runs *runs, const char *stream, const char *name)
 {
 	struct run *run = find(runs, stream, name), **at = bucket(runs, stream, name);
@@ -311,9 +311,8 @@ struct found {
 	uid_t owner;
 };
 
-/* First the owners are read, then the directories are cleaned, one a job: others do not wait for
- * all of it.
- */
+/* First the owners are read. Then the directories are cleaned, one a job, so that other jobs do not
+ * wait for all of them. */
 struct scan {
 	struct keeper_job job;
 	struct runs *runs;

@@ -38,8 +38,7 @@ struct server {
 	uint64_t lonely_since_ms;
 };
 
-/* Whatever the others wait for: none of it is worth more than the end, and nothing is lost by that.
- */
+/* Ends the process whatever other threads wait for: that loses nothing. */
 static void *leave_in_time(void *none)
 {
 	(void)none;
@@ -64,8 +63,7 @@ static void stop(struct server *server)
 	acceptor_stop(&server->acceptor);
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
-	/* Trainers look for us again; the sooner the path is free the sooner they find our
-	 * successor. */
+	/* Trainers reconnect: the sooner the path is free, the sooner they find our successor. */
 	listener_close(server->options->listener);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
@@ -296,8 +294,7 @@ static bool start(struct server *server, struct fault *fault)
 	return true;
 }
 
-/* One turn of the loop at a time, so that the end of the last connection is seen wherever it came
- * from. */
+/* One turn of the loop at a time, to notice the end of the last connection whatever caused it. */
 static void serve(struct server *server)
 {
 	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)

@@ -12,7 +12,7 @@
 
 enum {
 	OUTLIVED_MS = 1000,
-	LEAVING_MOST_S = 2, /* then a ring is given back, whatever is still read into it */
+	LEAVING_MOST_S = 2, /* then its memory is given back, even if reads into it are in flight */
 };
 
 bool session_is_live(const struct session *s)
@@ -227,8 +227,8 @@ static void note_again(const struct session *s)
 
 /*
  * A client that takes an edit back goes on with the ring it had before, and does not attach again.
- * The log of mixes then ends with a mix that never acted, so the session's own is added once more.
- * Not at once: the sessions of a process that is killed end in any order, and its edit may stand.
+ * The mix log then ends with a mix that never acted, so the session's own is added once more. Not
+ * at once: the sessions of a process that is killed end in any order, and its edit may stand.
  */
 static void note_outlived(struct session *s, uint64_t now_ms)
 {

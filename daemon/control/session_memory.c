@@ -7,16 +7,16 @@
 #include <string.h>
 
 enum {
-	RING_BYTES = 4 << 20, /* what a ring holds unless the client says: so much, */
-	SLOTS_LEAST = 4,      /* but this many batches at least */
-	SLOTS_MOST = 64,      /* and no more than this */
+	RING_BYTES = 4 << 20, /* size of a ring unless the client says otherwise, */
+	SLOTS_LEAST = 4,      /* but at least so many batches */
+	SLOTS_MOST = 64,      /* and at most so many */
 };
 
 /* ---- the two rings of a seek ---- */
 
 /*
- * Only a session of the same process counts. It is believed for one successor that stays and one
- * that is on its way out, and not while it replaces another one that stays: who opens ring after
+ * Only a session of the same process counts. It may have one successor that stays and one that is
+ * closing, and none while it replaces another session that stays. So a client that opens ring after
  * ring and closes none gets at most twice what `memory:` allows.
  */
 static bool may_be_replaced(const struct sessions *sessions, const struct session *former)
@@ -113,7 +113,7 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 				? "the cgroup's limit, which is below memory: in"
 				: "memory: in",
 			control->config->path);
-	/* Of a ring in place of another one, what it takes more than that. */
+	/* A ring in place of another one needs only what it takes in addition. */
 	return need <= lent ||
 	       quota_memory(control->quotas, s->connection->quota, need - lent,
 		       used - all->staging_bytes, limit - all->staging_bytes, fault);

@@ -9,8 +9,7 @@
 
 enum { SETTLED_MS = 2000 };
 
-/* A process that sends no token, or is in another PID namespace, is known by the other of the two.
- */
+/* A process without a token is known by its pid, one in another PID namespace by its token. */
 static bool same_process(const struct connection *a, const struct connection *b)
 {
 	if (a->pid > 0 && a->pid == b->pid)
@@ -72,7 +71,7 @@ void twins_join(struct session *s)
 	const struct session *former = find(s, true);
 
 	s->fed_since_ms = uv_now(s->control->loop);
-	if (!former || !former->fed) /* a seek attaches anew; what was said before holds */
+	if (!former || !former->fed) /* a seek attaches again; what was logged before holds */
 		return;
 	s->fed_since_ms = former->fed_since_ms;
 	s->twins_looked_for = former->twins_looked_for;
