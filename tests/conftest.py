@@ -1,4 +1,6 @@
-"""Fixtures of all Python tests, a time limit for each test, and the exit status that tests/run expects."""
+"""Fixtures of all Python tests, a time limit for each test, and the exit status that tests/run
+expects.
+"""
 
 import os
 import pathlib

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Fuzzes every parser of shards, each from small real files, for --seconds each; with --seconds 0 only what is known: those files
-and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm. What does harm now is left in build/fuzz/FORMAT/.
+"""Fuzzes every parser of shards, each from small real files, for --seconds each; with --seconds 0
+only what is known: those files and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm.
+What does harm now is left in build/fuzz/FORMAT/.
 
-An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes; then the shard.
+An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes;
+then the shard.
 """
 
-import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, shutil, struct, subprocess, sys
+import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, shutil, struct
+import subprocess, sys
 import numpy, pyarrow, zstandard
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -296,7 +299,9 @@ def run(name, *options):
 
 
 def stood_still(name, done):
-    """Was it the machine that took the time, and not the input? Then that takes none of its own now."""
+    """Was it the machine that took the time, and not the input? Then that takes none of its own
+    now.
+    """
     hangs = re.findall(r"Test unit written to (\S+/timeout-\w+)", done.stdout)
     if not hangs or run(name, hangs[0]).returncode:
         return False

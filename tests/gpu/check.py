@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What only a real GPU can show of copies out of the ring. `make check-gpu PYTHON=…`, with a Python whose torch sees the GPU.
+"""What only a real GPU can show of copies out of the ring. `make check-gpu PYTHON=…`, with a Python
+whose torch sees the GPU.
 
-Takes what was built here, else what was carried here (`make gpu-kit`): it needs torch and a driver, nothing else and no network.
+Takes what was built here, else what was carried here (`make gpu-kit`): it needs torch and a driver,
+nothing else and no network.
 
-check.py [PATTERN…] runs the checks whose names hold one. Each prints lines "ok", "FAIL" or "info" (a figure that is no promise).
-Exit status: 0 all ok, 77 there is no GPU (the last line is "skipped: why"), else 1. What was seen goes into RESULTS.md, by hand,
-with the machine's name: until it stands there nothing is claimed.
+check.py [PATTERN…] runs the checks whose names hold one. Each prints lines "ok", "FAIL" or "info"
+(a figure that is no promise). Exit status: 0 all ok, 77 there is no GPU (the last line is "skipped:
+why"), else 1. What was seen goes into RESULTS.md, by hand, with the machine's name: until it stands
+there nothing is claimed.
 """
 
 import contextlib
@@ -99,7 +102,8 @@ class Daemon:
     def start(self):
         if not (BIN / "tokend").exists():
             raise SystemExit(
-                f"no {BIN}/tokend: `make all` here, or carry build/gpu here, which `make gpu-kit` makes elsewhere"
+                f"no {BIN}/tokend: `make all` here, or carry build/gpu here, which `make "
+                "gpu-kit` makes elsewhere"
             )
         self.process = subprocess.Popen(
             [BIN / "tokend", "-c", self.dir / "tokend.yaml"], stderr=open(self.dir / "log", "a")
@@ -275,7 +279,9 @@ def check_early_return(torch, daemon):
 
 
 def check_reuse(torch, daemon):
-    """Slots come back at their event, not before, behind streams that are late; and a control that gives them back early."""
+    """Slots come back at their event, not before, behind streams that are late; and a control that
+    gives them back early.
+    """
     batches, micro = 60, 8
     right = want(daemon, batches, micro)
     session = Session(daemon, micro, slots=3)
@@ -328,8 +334,10 @@ def check_reuse(torch, daemon):
 
 
 def check_view(torch, daemon):
-    """Lent slots are not registered, so a driver has what it copies of them before it returns, and they may go back at once: relied on
-    by whoever moves a view behind a stream that is late. Where a GPU reads pageable memory by itself (HMM, ATS), too."""
+    """Lent slots are not registered, so a driver has what it copies of them before it returns, and
+    they may go back at once: relied on by whoever moves a view behind a stream that is late. Where
+    a GPU reads pageable memory by itself (HMM, ATS), too.
+    """
     from tokend import Loader
 
     right, side, seen = want(daemon, 60), torch.cuda.Stream(), []
@@ -435,7 +443,9 @@ print("end", flush=True)
 
 
 def check_leaving(torch, daemon):
-    """A process that ends as most do: nothing is closed, the interpreter and the driver come down as they like."""
+    """A process that ends as most do: nothing is closed, the interpreter and the driver come down
+    as they like.
+    """
     for name, fork, work in (
         ("a process", False, False),
         ("one with copies under way", False, True),
@@ -552,7 +562,9 @@ def loss_of(torch, net, tokens):
 
 
 def check_step_time(torch, daemon):
-    """Against synthetic tokens made on the device, in pairs of which each begins the other way round."""
+    """Against synthetic tokens made on the device, in pairs of which each begins the other way
+    round.
+    """
     micro, steps, pairs = 4, 10, 40
     net = model(torch)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
@@ -594,7 +606,9 @@ def check_step_time(torch, daemon):
 
 
 def check_loader(torch, daemon):
-    """All that a loader makes on a device, beside the same on the CPU; the state of one goes on in the other."""
+    """All that a loader makes on a device, beside the same on the CPU; the state of one goes on in
+    the other.
+    """
     from tokend import Loader
 
     ways = {
@@ -644,8 +658,10 @@ def backwards(tokens, position, rng):
 
 
 def check_capture(torch, daemon):
-    """Graphs are captured in one thread, in the mode that minds all others, while batches are taken in another. What torch has
-    to allocate for them is large enough to be got from the driver now and again."""
+    """Graphs are captured in one thread, in the mode that minds all others, while batches are taken
+    in another. What torch has to allocate for them is large enough to be got from the driver now
+    and again.
+    """
     right = want(daemon, 100, 128)
     session = Session(daemon, 128)
     source, graphs, stop = feed(session), [], threading.Event()
@@ -681,7 +697,9 @@ def check_capture(torch, daemon):
 
 
 def check_compile(torch, daemon):
-    """Compiled steps, with graphs of their own, on batches of a feed and on the same ones made on the CPU."""
+    """Compiled steps, with graphs of their own, on batches of a feed and on the same ones made on
+    the CPU.
+    """
     net, right, losses = model(torch, 256, 2), want(daemon, 12, 4), {}
     step = torch.compile(
         lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True
@@ -718,7 +736,10 @@ def check_programs(torch, daemon):
         if not command[0].exists():
             info(
                 name,
-                "not built: there was no cuda_runtime.h, or no libcudart_static.a (make cuda-programs CUDA=…)",
+                (
+                    "not built: there was no cuda_runtime.h, or no libcudart_static.a (make "
+                    "cuda-programs CUDA=…)"
+                ),
             )
             continue
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""check.py where there is no GPU: torch.cuda is made up, over torch's CPU and the fake libcuda.so.1 (fake_cuda.c), so that a mistake
-in the checks themselves is seen before a GPU is at hand. What it prints is no evidence of anything else.
+"""check.py where there is no GPU: torch.cuda is made up, over torch's CPU and the fake libcuda.so.1
+(fake_cuda.c), so that a mistake in the checks themselves is seen before a GPU is at hand. What it
+prints is no evidence of anything else.
 
-rehearse.py [PATTERN…], with LD_LIBRARY_PATH=build/gcc/check/fake and FAKE_CUDA_ANY_MEMORY=1. Exit status as check.py's.
+rehearse.py [PATTERN…], with LD_LIBRARY_PATH=build/gcc/check/fake and FAKE_CUDA_ANY_MEMORY=1. Exit
+status as check.py's.
 """
 
 import contextlib
@@ -90,7 +92,9 @@ def synchronize(device=None):
 
 
 def allocates(make):
-    """On a device, or pinned: made on the CPU, and the driver is asked for memory, as torch may have to."""
+    """On a device, or pinned: made on the CPU, and the driver is asked for memory, as torch may
+    have to.
+    """
 
     def made(*args, device=None, pin_memory=False, **kwargs):
         if device is not None or pin_memory:
@@ -123,9 +127,12 @@ cudart = SimpleNamespace(
     cudaHostRegister=lambda at, size, flags: 0, cudaHostUnregister=lambda at: 0
 )
 made_up = {
-    "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1, "get_device_name": lambda device: "nothing",
-    "current_stream": lambda device=None: SimpleNamespace(wait_event=lambda event: None), "is_current_stream_capturing": lambda: False,
-    "synchronize": synchronize, "_sleep": lambda cycles: None, "cudart": lambda: cudart, "CUDAGraph": object, "graph": graph,
+    "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
+    "get_device_name": lambda device: "nothing",
+    "current_stream": lambda device=None: SimpleNamespace(wait_event=lambda event: None),
+    "is_current_stream_capturing": lambda: False,
+    "synchronize": synchronize, "_sleep": lambda cycles: None, "cudart": lambda: cudart,
+    "CUDAGraph": object, "graph": graph,
     "stream": stream, "Stream": Stream, "Event": Event,
 }  # fmt: skip
 for name, value in made_up.items():

@@ -1,4 +1,5 @@
-"""What the Python tests share. Each module says what it offers; the names that most tests need are here, too.
+"""What the Python tests share. Each module says what it offers; the names that most tests need are
+here, too.
 
 process   the programs under test, running a command, environments
 wait      waiting for a condition
@@ -12,8 +13,9 @@ users     clients of other users
 fuse      a file system that stops to answer
 release   an older release, built from the history; compat_trainer: a trainer with its package
 
-shard_writers, shard_cat: shards of their real writers, and what tokend's readers see in them. order_reference, edits_reference: the order
-and the edits of a cursor, written a second time from their description. declarations: tokend.h for ctypes. elastic_trainer: a trainer.
+shard_writers, shard_cat: shards of their real writers, and what tokend's readers see in them.
+order_reference, edits_reference: the order and the edits of a cursor, written a second time from
+their description. declarations: tokend.h for ctypes. elastic_trainer: a trainer.
 """
 
 from .daemon import MODES, Daemon, mode_name, status
@@ -28,6 +30,7 @@ from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness, connect,
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
     "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
-    "client_of", "connect", "datasets", "decode", "child_environment", "has", "mode_name", "rank_rows", "receive", "rows_at", "run", "status",
+    "client_of", "connect", "datasets", "decode", "child_environment", "has", "mode_name",
+    "rank_rows", "receive", "rows_at", "run", "status",
     "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

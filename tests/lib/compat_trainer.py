@@ -1,4 +1,5 @@
-"""A trainer of test_compat: one process that reads with whatever client package is on its PYTHONPATH, old or new.
+"""A trainer of test_compat: one process that reads with whatever client package is on its
+PYTHONPATH, old or new.
 
 Commands come as JSON lines, [name, argument]; each is answered by a line.
 """

@@ -60,7 +60,9 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def settled_fds(self):
-        """fds(), once it has not changed for a tenth of a second: what was closed here is closed there a moment later."""
+        """fds(), once it has not changed for a tenth of a second: what was closed here is closed
+        there a moment later.
+        """
         seen = []
         while len(seen) < 10 or len(set(seen[-10:])) > 1:
             seen.append(self.fds())

@@ -1,8 +1,10 @@
-"""An independent implementation of the edits of a cursor, written from the text of proto/cursor.h alone.
+"""An independent implementation of the edits of a cursor, written from the text of proto/cursor.h
+alone.
 
-On top of order_reference.py: a run's current segment and its pending ones, schedules, and max_epochs. Where the text leaves
-something open it is taken so: the ratio that datasets keep is that of the weights as they were given, or of the units where a mix
-has nothing else (one in force, or in the middle of a ramp); the limits are those of the samples served by the end of a block.
+On top of order_reference.py: a run's current segment and its pending ones, schedules, and
+max_epochs. Where the text leaves something open it is taken so: the ratio that datasets keep is
+that of the weights as they were given, or of the units where a mix has nothing else (one in force,
+or in the middle of a ramp); the limits are those of the samples served by the end of a block.
 """
 
 from dataclasses import dataclass
@@ -214,7 +216,9 @@ class Cursor:
     # -- what is left over --
 
     def unserved(self, d):
-        """(position, windows) where a dataset with max_epochs ends and what is left of it, or None."""
+        """(position, windows) where a dataset with max_epochs ends and what is left of it, or
+        None.
+        """
         if self.limit(d) is None:
             return None
         served = [i for i, s in enumerate(self.segments) if self.wide(s.units)[d] > 0]

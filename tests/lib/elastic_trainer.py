@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""One process of a job that an operator may change while it runs: as small as such a trainer can be, and complete.
+"""One process of a job that an operator may change while it runs: as small as such a trainer can
+be, and complete.
 
-Its model are four numbers, but for the rest it does what trainers do: it meets the other processes in every step, saves every few
-steps and when it is asked to, leaves when it is asked to, and begins at the checkpoint if there is one. As the model is the sum of
-all tokens that were trained on, it shows by itself whether one was repeated, lost or altered.
+Its model are four numbers, but for the rest it does what trainers do: it meets the other processes
+in every step, saves every few steps and when it is asked to, leaves when it is asked to, and begins
+at the checkpoint if there is one. As the model is the sum of all tokens that were trained on, it
+shows by itself whether one was repeated, lost or altered.
 
-RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID say what they always say; the rest is in ELASTIC, as JSON.
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID say what they always say; the
+rest is in ELASTIC, as JSON.
 """
 
 import json
@@ -90,7 +93,9 @@ class Trainer:
     # ---- accidents ----
 
     def die_when(self, moment):
-        """kill -9 of this process when it has fetched a request, or has carried it out and nobody knows."""
+        """kill -9 of this process when it has fetched a request, or has carried it out and nobody
+        knows.
+        """
         control = self.loader._control
         name = {"fetched": "_fetch", "obeyed": "_obey"}[moment]
         whole = getattr(control, name)

@@ -1,5 +1,6 @@
-"""A file system that stops to answer when it is told to: a FUSE server of a directory's files, in a process of its own. Like
-NFS, it lets a process go that is killed while it waits, and asks nobody when a file is closed that was only read.
+"""A file system that stops to answer when it is told to: a FUSE server of a directory's files, in a
+process of its own. Like NFS, it lets a process go that is killed while it waits, and asks nobody
+when a file is closed that was only read.
 """
 
 import ctypes

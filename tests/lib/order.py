@@ -9,7 +9,9 @@ from .process import TOKCTL, run
 
 
 def rows_at(config, stream, first, count, *more):
-    """The windows at positions [first, first + count), [count, window]: by tokctl plan and numpy."""
+    """The windows at positions [first, first + count), [count, window]: by tokctl plan and
+    numpy.
+    """
     whole = json.load(open(config))
     about = whole["streams"][stream]
     window = about["seq_len"] + about.get("extra", 1)

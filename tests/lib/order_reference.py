@@ -1,7 +1,8 @@
 """An independent implementation of the order, written from its text alone.
 
-Plain Python integers, so that nothing wraps or rounds unless the text says so; floats only for weights, which are
-IEEE doubles by definition. It is slow and simple on purpose: the C implementation is compared with it.
+Plain Python integers, so that nothing wraps or rounds unless the text says so; floats only for
+weights, which are IEEE doubles by definition. It is slow and simple on purpose: the C
+implementation is compared with it.
 """
 
 from dataclasses import dataclass, field
@@ -186,7 +187,9 @@ class Segment:
         return j
 
     def walk(self, j):
-        """Counts of every dataset in the first j samples, and every entered node's rounding behind them."""
+        """Counts of every dataset in the first j samples, and every entered node's rounding behind
+        them.
+        """
         counts, rest = [0] * len(self.units), {}
         self._walk(0, padded(len(self.units)), j, counts, rest)
         return counts, rest

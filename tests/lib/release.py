@@ -1,4 +1,6 @@
-"""An older release of tokend, built from this repository's own history under build/release/ and kept there."""
+"""An older release of tokend, built from this repository's own history under build/release/ and
+kept there.
+"""
 
 import fcntl
 import os
@@ -43,7 +45,9 @@ def _make(commit, path):
 
 
 def release(commit):
-    """The release that is @commit. It takes a minute the first time. Without the history (a shallow clone) the test is skipped."""
+    """The release that is @commit. It takes a minute the first time. Without the history (a shallow
+    clone) the test is skipped.
+    """
     if (
         not shutil.which("git")
         or subprocess.run(

@@ -1,4 +1,6 @@
-"""Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where there are such."""
+"""Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where
+there are such.
+"""
 
 import functools
 import importlib.util
@@ -99,7 +101,9 @@ def arrow(path, tokens):
 
 @functools.cache
 def mds_writer():
-    """Mosaic's. The package's __init__ wants torchvision, transformers and all clouds; its writer does not."""
+    """Mosaic's. The package's __init__ wants torchvision, transformers and all clouds; its writer
+    does not.
+    """
     root = importlib.util.find_spec("streaming").submodule_search_locations[0]
     for name, path in (("streaming", root), ("streaming.base", root + "/base")):
         sys.modules[name] = types.ModuleType(name)

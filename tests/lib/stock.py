@@ -66,9 +66,11 @@ def write_shards(directory):
 
 
 class StockDaemon(Daemon):
-    """A daemon that serves STREAMS from the directory @directory, where its shards, config, socket and log are.
+    """A daemon that serves STREAMS from the directory @directory, where its shards, config, socket
+    and log are.
 
-    start() starts it. It outlives the thread that starts it, because some tests restart it from a timer; the fixture ends it.
+    start() starts it. It outlives the thread that starts it, because some tests restart it from a
+    timer; the fixture ends it.
     """
 
     def __init__(self, directory):

@@ -16,5 +16,7 @@ def wait_for(condition, seconds=LONG, pause=0.005):
 
 
 def wait_until(true, what, seconds=LONG):
-    """Returns when true() is; AssertionError, which says @what did not happen, if that takes too long."""
+    """Returns when true() is; AssertionError, which says @what did not happen, if that takes too
+    long.
+    """
     assert wait_for(true, seconds), f"{what} did not happen within {seconds} s"

@@ -1,7 +1,8 @@
 """A client that speaks the wire by itself.
 
-It is written from proto/wire.h and proto/ring.h, not from client/: it can say what libtokend would never say, and it checks the bytes
-against `tokctl plan` and the shards, which know nothing of rings and sockets.
+It is written from proto/wire.h and proto/ring.h, not from client/: it can say what libtokend would
+never say, and it checks the bytes against `tokctl plan` and the shards, which know nothing of rings
+and sockets.
 """
 
 import array
@@ -47,7 +48,9 @@ def connect(path):
 
 
 def receive(s):
-    """The next packet's bytes and descriptors. b"" is the end; a reset comes before the last words, so it is passed over."""
+    """The next packet's bytes and descriptors. b"" is the end; a reset comes before the last words,
+    so it is passed over.
+    """
     while True:
         try:
             data, ancillary, _, _ = s.recvmsg(PACKET_BYTES, socket.CMSG_SPACE(8 * 4))
@@ -160,7 +163,9 @@ class Client:
         self.data_words[self.control_at // 8] = value
 
     def wait(self, seconds=LONG):
-        """Until the next batch is there. Looks twice a millisecond: a test has no need of wake-ups."""
+        """Until the next batch is there. Looks twice a millisecond: a test has no need of
+        wake-ups.
+        """
         until = time.monotonic() + seconds
         while self.published() <= self.batch:
             if self.ended and self.published() <= self.batch:  # what is published comes first
@@ -180,7 +185,9 @@ class Client:
         return number % self.slots * self.slot_stride
 
     def row_documents(self, number):
-        """Where documents begin in each row of a slot: what is behind slots and rows in the meta segment."""
+        """Where documents begin in each row of a slot: what is behind slots and rows in the meta
+        segment.
+        """
         counts = PAGE + 16 * self.slots + 40 * self.slots * self.rows
         starts, found = counts + 4 * self.slots * self.rows, []
         for i in range(number % self.slots * self.rows, (number % self.slots + 1) * self.rows):

@@ -1,6 +1,8 @@
-"""A trainer with a Feed, on a GPU that is the fake libcuda.so.1, which is chosen by LD_LIBRARY_PATH: so test_device.py runs this.
+"""A trainer with a Feed, on a GPU that is the fake libcuda.so.1, which is chosen by
+LD_LIBRARY_PATH: so test_device.py runs this.
 
-feed_job.py SOCKET SCENARIO; prints one JSON object: the positions of the rows handed out, and what was checked in here.
+feed_job.py SOCKET SCENARIO; prints one JSON object: the positions of the rows handed out, and what
+was checked in here.
 """
 
 import ctypes as c
@@ -16,8 +18,9 @@ ENOUGH = 12
 
 
 class Fake:
-    """In device.Cuda's place: torch has no tensors on the fake GPU, so they are in its "device memory", and what is to be done to
-    them on the side stream is queued there as a call of ours."""
+    """In device.Cuda's place: torch has no tensors on the fake GPU, so they are in its "device
+    memory", and what is to be done to them on the side stream is queued there as a call of ours.
+    """
 
     number, int64, int32, int16 = 0, torch.int64, torch.int32, torch.int16
 
@@ -165,7 +168,9 @@ def late(path):
 
 
 def capture(path):
-    """Another thread captures a graph, in the mode that minds what is done anywhere. torch allocates; here, empty() does."""
+    """Another thread captures a graph, in the mode that minds what is done anywhere. torch
+    allocates; here, empty() does.
+    """
     t = Trainer(path)
     t.steps(1)
     other = c.c_void_p()

@@ -1,7 +1,9 @@
-"""A job of several processes, for the tests of control(): real torch.distributed, real daemons, and a file of what each one took.
+"""A job of several processes, for the tests of control(): real torch.distributed, real daemons, and
+a file of what each one took.
 
-As a program it is one process: job.py OPTIONS (JSON). It trains, that is: takes a batch, meets the others as gradients would, and calls
-control(), until a drain, a rescale, or `steps`. Every line of its file is one thing that happened.
+As a program it is one process: job.py OPTIONS (JSON). It trains, that is: takes a batch, meets the
+others as gradients would, and calls control(), until a drain, a rescale, or `steps`. Every line of
+its file is one thing that happened.
 """
 
 import json

@@ -44,7 +44,9 @@ client.close()
 
 @pytest.mark.parametrize("ahead", ["ahead", "plain"])
 def test_who_is_asked_and_says_no_is_asked_again(daemon, ahead):
-    """A call that finds a lost daemon still lost once held the interpreter's lock while it asked, and hung."""
+    """A call that finds a lost daemon still lost once held the interpreter's lock while it asked,
+    and hung.
+    """
     job = subprocess.Popen(
         [sys.executable, "-c", JOB, daemon.socket, str(daemon.process.pid), ahead],
         env=child_environment(),

@@ -1,4 +1,6 @@
-"""Processes of a job that do not fit together are told so where they attach, all of them, and by name."""
+"""Processes of a job that do not fit together are told so where they attach, all of them, and by
+name.
+"""
 
 import re
 import subprocess
@@ -35,7 +37,10 @@ def test_another_position_is_named_on_all_ranks(daemon):
     told = refusals(daemon.directory, [daemon.socket] * 3, start=["begin", "begin", 4096])
     all_were_told(
         told,
-        r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process 0, rank 0, host \S+\)$",
+        (
+            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process "
+            r"0, rank 0, host \S+\)$"
+        ),
     )
 
 
@@ -110,7 +115,8 @@ dist.barrier()
     command = [sys.executable, "-c", program]
     processes = [
         subprocess.Popen(
-            [*command, str(rank), str(daemon.directory / "meet"), daemon.socket], stdout=subprocess.PIPE, text=True,
+            [*command, str(rank), str(daemon.directory / "meet"), daemon.socket],
+            stdout=subprocess.PIPE, text=True,
             env=child_environment(OMP_NUM_THREADS="1"),
         )
         for rank in range(2)

@@ -1,4 +1,6 @@
-"""input_ids and labels are contiguous and independent however they were made; tokens=True gives the windows unsplit."""
+"""input_ids and labels are contiguous and independent however they were made; tokens=True gives the
+windows unsplit.
+"""
 
 import json
 import os
@@ -189,7 +191,7 @@ for stream, more in (("train", {}), ("train", {"dtype": "int32"}), ("whole", {})
         contiguous = [name for name, value in batch.items() if value.is_contiguous()]
         out.append([{name: value.tolist() for name, value in batch.items()}, contiguous, [str(v.dtype) for v in batch.values()]])
 print(json.dumps(out))
-"""
+"""  # noqa: E501
 
 
 def test_a_devices_batches(daemon):

@@ -40,7 +40,9 @@ def answer(tokctl, status=0, seconds=60):
 
 
 def take_until(loader, event, steps=10_000):
-    """Trains until control() returns something, with every position taken on the way in @event's list."""
+    """Trains until control() returns something, with every position taken on the way in @event's
+    list.
+    """
     for _ in range(steps):
         event.extend(next(loader)["position"].tolist())
         request = loader.control()
@@ -51,7 +53,9 @@ def take_until(loader, event, steps=10_000):
 
 
 def gap(positions):
-    """The positions that are missing between the first and the last, each of which must be there once."""
+    """The positions that are missing between the first and the last, each of which must be there
+    once.
+    """
     assert len(positions) == len(set(positions))
     return sorted(set(range(min(positions), max(positions) + 1)) - set(positions))
 
@@ -324,7 +328,8 @@ def test_killed_between_receiving_and_acting(daemon):
         assert job.processes[1].wait(60) < 0
         wait_until(lambda: job.processes[0].poll() is not None, "the other one's end", 60)
         assert job.processes[0].returncode != 0
-        # Any step of the dead job is a checkpoint. What was taken until there and from there on is all there is.
+        # Any step of the dead job is a checkpoint. What was taken until there and from there on is
+        # all there is.
         step = min(job.steps()) // 2
         before, cursor = job.positions(step), job.of(0, "cursor")[step - 1]
     with Job(daemon.directory, [daemon.socket] * 3, steps=50, cursor=cursor) as job:
@@ -375,7 +380,7 @@ assert request.kind == "drain", request
 request.done()
 loader.close()
 dist.destroy_process_group()
-"""
+"""  # noqa: E501
 
 
 def test_a_world_that_changes_in_process(daemon):

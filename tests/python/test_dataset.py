@@ -1,4 +1,5 @@
-"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for first.
+"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for
+first.
 
 The real Trainer of transformers is asked in tests/trainers/test_transformers_dataset.py.
 """
@@ -31,7 +32,9 @@ def test_a_dataloader_over_a_loader(daemon, stream, more):
 
 
 class Trainer:
-    """As transformers.Trainer asks: what has_length() makes of a TypeError says nothing of the mistake."""
+    """As transformers.Trainer asks: what has_length() makes of a TypeError says nothing of the
+    mistake.
+    """
 
     def __init__(self, train_dataset, max_steps):
         self.train_dataset = train_dataset

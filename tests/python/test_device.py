@@ -1,4 +1,6 @@
-"""Batches made on a device: the protocol, against a real daemon and the fake libcuda.so.1. No evidence of how a GPU behaves."""
+"""Batches made on a device: the protocol, against a real daemon and the fake libcuda.so.1. No
+evidence of how a GPU behaves.
+"""
 
 import json
 import os
@@ -134,7 +136,9 @@ def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
 
 
 def test_what_was_refused_is_not_tried_with_every_batch(daemon):
-    """Registering takes locks of the whole driver; a new ring is registered where it is mapped, without a word from Python."""
+    """Registering takes locks of the whole driver; a new ring is registered where it is mapped,
+    without a word from Python.
+    """
     report = run(daemon, "refused", FAKE_CUDA_REGISTER_FAILS=1)
     assert (
         wrong(daemon, report["rows"]) == [] and len(report["warned"]) == 1 and report["pins"] == 0
@@ -149,7 +153,9 @@ def test_the_daemon_knows_what_is_pinned(daemon):
     daemon.start()
 
     def known():
-        """What status says of the session, the lines in the log, the sessions that the metrics count."""
+        """What status says of the session, the lines in the log, the sessions that the metrics
+        count.
+        """
         (session,) = daemon.tokctl("status", "--json", "--socket", daemon.socket)[:-1]
         page = urllib.request.urlopen(f"http://{metrics}/metrics").read().decode()
         (refused,) = (

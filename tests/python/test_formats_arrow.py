@@ -173,7 +173,9 @@ SOME = [DOCUMENTS[i] for i in (0, 2, 5)]
 @pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
 @pytest.mark.parametrize("legacy", [False, True])
 def test_other_columns(tmp_path, kind, version, legacy):
-    """Columns of every kind, one at a time and all at once (None), before the tokens and after; both versions, both framings."""
+    """Columns of every kind, one at a time and all at once (None), before the tokens and after;
+    both versions, both framings.
+    """
     documents = SOME if kind in (None, "runs") else [*SOME, DOCUMENTS[1]]
     columns = {name: [] for name in KINDS if kind in (name, None)}
     for document in documents:
@@ -208,7 +210,9 @@ def test_nullable_without_nulls(tmp_path):
 
 
 def test_lies_in_it(tmp_path):
-    """Nulls that are called none, rows that are said to be null, and a batch that the footer leaves out."""
+    """Nulls that are called none, rows that are said to be null, and a batch that the footer leaves
+    out.
+    """
     path = tmp_path / "a.arrow"
     table(path, {"tokens": [pa.array([None] + list(range(100)), pa.uint32())]})
     good = path.read_bytes()

@@ -199,7 +199,9 @@ def test_several_columns(tmp_path, compression):
 
 
 def test_large_samples_of_many_columns(tmp_path):
-    """Above 1 MiB a sample is looked at when it is read; above 64 bytes its lengths are not all read at once."""
+    """Above 1 MiB a sample is looked at when it is read; above 64 bytes its lengths are not all
+    read at once.
+    """
     tokens = rows(600, 700, "int32")
     columns = {f"c{i:02}": "str" for i in range(20)} | {"tokens": "ndarray:int32"}
     rng = np.random.default_rng(2)
@@ -276,9 +278,9 @@ def test_lengths_that_differ(tmp_path):
         ]
         samples[37]["tokens"] = samples[41]["tokens"] = short
         (shard,) = write(tmp_path / str(i), columns, samples)
-        assert (
-            cat(shard)
-            == "sample 37 has 99 tokens, sample 0 has 100; all must have the same number: a window is a sample"
+        assert cat(shard) == (
+            "sample 37 has 99 tokens, sample 0 has 100; all must have the same number: a "
+            "window is a sample"
         )
 
 
@@ -377,7 +379,9 @@ def test_other_compressions(tmp_path, compression):
 
 
 def test_flipped_bits(tmp_path):
-    """The writer's zstd frames have no checksum; a hash in the index sees what a decoder may not."""
+    """The writer's zstd frames have no checksum; a hash in the index sees what a decoder may
+    not.
+    """
     tokens = rows(200, 64, "int32", 3) % 50000
     (shard,) = write(
         tmp_path / "d",

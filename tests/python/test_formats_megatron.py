@@ -1,4 +1,6 @@
-"""What Megatron-core's own builder writes, read back by tokend's own readers: tokens and document bounds."""
+"""What Megatron-core's own builder writes, read back by tokend's own readers: tokens and document
+bounds.
+"""
 
 import itertools
 import os
@@ -188,7 +190,9 @@ def test_orphans(tmp_path):
 
 
 def test_unfinished(tmp_path):
-    """The builder lets one forget the last document's end; the reader of Megatron itself refuses that too."""
+    """The builder lets one forget the last document's end; the reader of Megatron itself refuses
+    that too.
+    """
     path = write(tmp_path, ends={0, 4})
     assert "the last document boundary is sequence 5; must be 9" in facts(path, refused=True)
     with pytest.raises(AssertionError):

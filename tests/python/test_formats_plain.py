@@ -1,4 +1,6 @@
-"""What NumPy, datatrove and the writers of seekable zstd write, read back by tokend's own readers: tokens and document bounds."""
+"""What NumPy, datatrove and the writers of seekable zstd write, read back by tokend's own readers:
+tokens and document bounds.
+"""
 
 import io
 import os
@@ -151,7 +153,9 @@ def test_datatrove_of_nothing(tmp_path):
 
 
 def test_datatrove_shuffled(tmp_path):
-    """Documents, then chunks of them, by its own code; and its merger, whose own .metadata belongs to no shard."""
+    """Documents, then chunks of them, by its own code; and its merger, whose own .metadata belongs
+    to no shard.
+    """
     file = datatrove(tmp_path / "in", "a.ds", DOCUMENTS, token_size=4)
     file.copy("b", numpy.random.default_rng(1).permutation(len(DOCUMENTS)), rank=0)
     merger = DocumentTokenizerMerger(
@@ -262,7 +266,9 @@ def test_twice_compressed_refused(tmp_path):
 
 
 def test_zeros_behind_a_header_end(tmp_path):
-    """What a file has that was made as long as it should be and never filled: 2^33 blocks of nothing."""
+    """What a file has that was made as long as it should be and never filled: 2^33 blocks of
+    nothing.
+    """
     with open(tmp_path / "a.bin.zst", "wb") as file:
         file.write(bytes.fromhex("28b52ffd0088"))
         file.truncate(3 << 33)
@@ -286,7 +292,9 @@ def test_bombs_cost_nothing(tmp_path):
 
 
 def test_zstd_program(tmp_path):
-    """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger than the budget."""
+    """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger
+    than the budget.
+    """
     (tmp_path / "a.bin").write_bytes(flat(None))
     subprocess.run(["zstd", "-q", tmp_path / "a.bin", "-o", tmp_path / "a.bin.zst"], check=True)
     piped = subprocess.run(

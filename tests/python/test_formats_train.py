@@ -1,4 +1,6 @@
-"""Tokens in every format train the GPT of `make run` to the same losses, bit for bit, through a real daemon and Loader."""
+"""Tokens in every format train the GPT of `make run` to the same losses, bit for bit, through a
+real daemon and Loader.
+"""
 
 import importlib.util
 import json
@@ -84,7 +86,9 @@ def write_samples(directory):
 
 @pytest.fixture(scope="module")
 def gpt():
-    """client/example/gpt/train.py, whose main() is a rank of torchrun's: here the only one, and on one thread."""
+    """client/example/gpt/train.py, whose main() is a rank of torchrun's: here the only one, and on
+    one thread.
+    """
     spec = importlib.util.spec_from_file_location("train", REPO / "client/example/gpt/train.py")
     module, before = importlib.util.module_from_spec(spec), torch.get_num_threads()
     spec.loader.exec_module(module)
@@ -95,7 +99,9 @@ def gpt():
 
 @pytest.fixture(scope="module")
 def train(gpt, shared):
-    """(stream) → what it recorded of each step, and of the validation with the weights that they led to."""
+    """(stream) → what it recorded of each step, and of the validation with the weights that they
+    led to.
+    """
     directory = pathlib.Path(shared.path)
     streams = write_streams(directory) | write_samples(directory)
 
@@ -126,8 +132,10 @@ def train(gpt, shared):
                 "MASTER_PORT": port,
             }.items():
                 patch.setenv(key, str(value))
-            patch.setattr(sys, "argv", ["train.py", "--socket", d.socket, "--checkpoints", str(directory / "none"),
-                                        "--record", str(directory / "record"), "--every", "1000"])  # fmt: skip
+            patch.setattr(sys, "argv", ["train.py", "--socket", d.socket, "--checkpoints",
+                str(directory / "none"),
+                                        "--record", str(directory / "record"), "--every",
+                                        "1000"])  # fmt: skip
             d.start()
             try:
                 gpt.main()

@@ -1,4 +1,6 @@
-"""What the loader says to its peers leaves nothing behind for gloo's threads that a process which ends at once would die of."""
+"""What the loader says to its peers leaves nothing behind for gloo's threads that a process which
+ends at once would die of.
+"""
 
 import shutil
 import signal
@@ -8,7 +10,8 @@ import sys
 import pytest
 from lib import child_environment
 
-# gloo's threads stand still before they let go of a collective, until Python is about to say that it ends and holds its lock.
+# gloo's threads stand still before they let go of a collective, until Python is about to say that
+# it ends and holds its lock.
 LATE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +47,7 @@ void at_end(void)
 	ending = 1;
 	usleep(50000);
 }
-"""
+"""  # noqa: E501
 
 PROGRAM = """
 import atexit, ctypes, sys
@@ -59,7 +62,7 @@ else:
     loader.control()
     if sys.argv[5] == "seek":
         loader.seek(position=8)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

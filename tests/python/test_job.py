@@ -77,7 +77,9 @@ def test_half_of_it_is_refused(alone, environment, named):
 
 
 def test_jax_says_it_once_it_is_initialised(alone):
-    """As jax 0.4 to 0.10 keep it. tests need no jax; the same by its public functions, should that move."""
+    """As jax 0.4 to 0.10 keep it. tests need no jax; the same by its public functions, should that
+    move.
+    """
     for name, value in {**SRUN, **PMI}.items():
         alone.setenv(name, value)
     state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)

@@ -1,6 +1,7 @@
 """Who may use whom: ARCHITECTURE.md's table of rooms, and no circle, in includes and in calls.
 
-Calls are those between object files, as `nm` shows them. It sees neither callbacks nor inline functions, so includes are checked as well.
+Calls are those between object files, as `nm` shows them. It sees neither callbacks nor inline
+functions, so includes are checked as well.
 """
 
 import re
@@ -61,7 +62,8 @@ ROOMS = {
     "client/example": ["client/lib/tokend.h"],
 }
 
-# What is still wrong, to be emptied: rooms with circles inside, and uses that the table does not allow.
+# What is still wrong, to be emptied: rooms with circles inside, and uses that the table does not
+# allow.
 CIRCLES = ["client/python/src"]
 WRONG = """
 """
@@ -73,7 +75,9 @@ def room(path):
 
 
 def may_use(path, used, symbols=()):
-    """Includes have no symbols. Who may use a header may call what its .c defines; and tokend.h is the door of the whole library."""
+    """Includes have no symbols. Who may use a header may call what its .c defines; and tokend.h is
+    the door of the whole library.
+    """
     inside, other = room(path), room(used)
     allowed = ROOMS[inside]
     if other == inside or other in allowed or used.replace(".c", ".h") in allowed:

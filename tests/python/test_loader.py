@@ -205,7 +205,7 @@ if op == "save":
     dcp.save(state, checkpoint_id=store)
 print(json.dumps([int(state["step"]), rows]))
 dist.destroy_process_group()
-"""
+"""  # noqa: E501
 
 
 def run_ranks(world, *arguments):
@@ -296,7 +296,10 @@ def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
 def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, name, said):
     (directory / "torch.py").write_text(torch)
     (directory / "numpy.py").write_text("raise ModuleNotFoundError(name='numpy')")
-    program = f"from tokend import arrays\ntry: arrays.framework({name!r})\nexcept ImportError as e: print(type(e).__name__, e)"
+    program = (
+        f"from tokend import arrays\ntry: arrays.framework({name!r})\nexcept ImportError as e: "
+        "print(type(e).__name__, e)"
+    )
     environment = child_environment()
     environment["PYTHONPATH"] = f"{directory}:{environment['PYTHONPATH']}"
     done = subprocess.run(
@@ -591,7 +594,10 @@ def test_a_loader_has_no_copies(daemon, double):
     with make(daemon) as loader:
         with pytest.raises(
             TypeError,
-            match=r"cannot be copied or pickled: make one in the process that reads; state_dict\(\) can be",
+            match=(
+                r"cannot be copied or pickled: make one in the process that reads; "
+                r"state_dict\(\) can be"
+            ),
         ):
             double(loader)
 
@@ -612,7 +618,9 @@ class Interrupt(Exception):
 
 
 def stop_and_drain(daemon, loader):
-    """Stops the daemon where it is and takes what it had published, until next() waits and a signal interrupts it."""
+    """Stops the daemon where it is and takes what it had published, until next() waits and a signal
+    interrupts it.
+    """
 
     def interrupt(number, frame):
         raise Interrupt
@@ -689,7 +697,7 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
             print(json.dumps({name: [type(a).__module__, str(a.dtype), a.tolist()] for name, a in batch.items()}))
             finite = list(tokend.Loader("finite", 7, socket=sys.argv[1]))
             assert (finite[-1]["labels"][finite[-1]["position"] == -1] == -100).all()
-    """)
+    """)  # noqa: E501
     done = subprocess.run(
         [sys.executable, "-c", program, daemon.socket],
         capture_output=True,

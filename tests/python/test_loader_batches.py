@@ -239,7 +239,7 @@ with tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, slots=4, dev
     gpu.finish()
     out.append({name: value.tolist() for name, value in batch.items()})
 print(json.dumps(out))
-"""
+"""  # noqa: E501
 
 
 def test_batches_of_a_device(daemon):
@@ -368,7 +368,10 @@ def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
     [
         (
             {},
-            r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a tokend.Loader's state_dict",
+            (
+                r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a "
+                r"tokend.Loader's state_dict"
+            ),
         ),
         ({"epoch": 3, "step": 1}, r"its keys are \['epoch', 'step'\]"),
         (None, "it is a NoneType"),
@@ -528,7 +531,7 @@ loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, document
 for _ in range(2000):
     batch = next(loader)
 print(len(os.listdir("/proc/self/task")) - threads, private() - before)
-"""
+"""  # noqa: E501
     threads, kib = map(int, said_by(program, daemon.socket).split())
     assert threads == 0
     assert kib < 8 * 1024, kib
@@ -569,7 +572,9 @@ def test_the_recipe_for_losses_by_dataset(daemon):
 
 
 class Spare:
-    """What torchft says to a group that takes no part in a step; of its manager, no more is asked for."""
+    """What torchft says to a group that takes no part in a step; of its manager, no more is asked
+    for.
+    """
 
     def __init__(self, rank=None):
         self.rank = rank

@@ -1,4 +1,6 @@
-"""Loader(documents=True) against numpy: position ids and cu_seqlens from where the eos stand in the tokens themselves."""
+"""Loader(documents=True) against numpy: position ids and cu_seqlens from where the eos stand in the
+tokens themselves.
+"""
 
 import numpy
 import pytest
@@ -21,12 +23,14 @@ streams:
   finite: {seed: 3, seq_len: 64, eos: 7, documents: true, epochs: 1, datasets: [{name: narrow, path: narrow.bin}]}
   absent: {seed: 3, seq_len: 64, eos: 6, documents: true, datasets: [{name: calm, path: calm.bin}]}
   plain: {seed: 3, seq_len: 64, eos: 7, datasets: [{name: narrow, path: narrow.bin}]}
-"""
+"""  # noqa: E501
 WINDOWS = 150
 
 
 def tokens_with(eos, dtype, seed):
-    """A third with many eos, a third with few, and the rest with windows of nothing else and of none."""
+    """A third with many eos, a third with few, and the rest with windows of nothing else and of
+    none.
+    """
     random = numpy.random.default_rng(seed)
     tokens = random.integers(8, 60000, WINDOWS * SEQ + 1).astype(dtype)
     for part, share in enumerate((0.3, 0.01)):

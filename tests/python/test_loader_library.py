@@ -1,4 +1,6 @@
-"""libtokend itself, by ctypes: what the Python loader, which copies every batch, never does with it."""
+"""libtokend itself, by ctypes: what the Python loader, which copies every batch, never does with
+it.
+"""
 
 import ctypes as c
 import os

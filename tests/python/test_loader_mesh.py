@@ -1,4 +1,6 @@
-"""Loader(mesh=): real processes with real meshes. Each names its mesh, and nothing else about parallelism."""
+"""Loader(mesh=): real processes with real meshes. Each names its mesh, and nothing else about
+parallelism.
+"""
 
 import json
 import re
@@ -10,7 +12,8 @@ import tokend
 from lib import child_environment
 from tokend import mesh as meshes
 
-# Every process goes through all these meshes; slices are taken of the mesh, or it is flattened, as trainers do.
+# Every process goes through all these meshes; slices are taken of the mesh, or it is flattened, as
+# trainers do.
 PROGRAM = """
 import json, sys
 import torch, torch.distributed as dist
@@ -42,7 +45,7 @@ for case in cases:
     print(json.dumps(saw), flush=True)
 dist.barrier()  # nobody ends the group while another is within a gather
 dist.destroy_process_group()
-"""
+"""  # noqa: E501
 
 
 def run(daemon, world, cases):
@@ -68,7 +71,9 @@ def run(daemon, world, cases):
 
 
 def check(saw, world, coordinates):
-    """Data rank coordinates[i] at process i; all of one rank read the same, and together they read the order."""
+    """Data rank coordinates[i] at process i; all of one rank read the same, and together they read
+    the order.
+    """
     assert [one["rank"] for one in saw] == coordinates
     assert {one["world"] for one in saw} == {world}
     assert {one["group"] for one in saw} == {len(saw)}  # peers, too
@@ -83,20 +88,29 @@ def check(saw, world, coordinates):
 def test_any_mesh_says_who_reads_what(daemon):
     data = ["dp_replicate", "dp_shard"]
     eight = [
-        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1,
+        2, 2, 3, 3]),
         ({"names": ["tp", "dp_shard", "pp"], "shape": [2, 2, 2]}, 2, [0, 0, 1, 1, 0, 0, 1, 1]),
         ({"names": ["pp", "dp_shard", "cp", "tp"], "shape": [2, 1, 2, 2]}, 1, [0] * 8),
-        ({"names": ["dp_shard", "cp", "dp_replicate"], "shape": [2, 2, 2]}, 4, [0, 1, 0, 1, 2, 3, 2, 3]),
-        ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),  # torchtitan's dataloading mesh
-        ({"names": ["dp_replicate", "dp_shard_mod_ep", "dp_shard_in_ep", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
-        ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),  # experts' ranks are data ranks
+        ({"names": ["dp_shard", "cp", "dp_replicate"], "shape": [2, 2, 2]}, 4, [0, 1, 0, 1, 2, 3, 2,
+        3]),
+        # torchtitan's dataloading mesh
+        ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2]}, 4, [0, 0, 1, 1, 2, 2, 3,
+        3]),
+        ({"names": ["dp_replicate", "dp_shard_mod_ep", "dp_shard_in_ep", "tp"], "shape": [1, 2, 2,
+        2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        # experts' ranks are data ranks
+        ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
         ({"names": None, "shape": [8]}, 8, list(range(8))),
         # A slice knows nothing of the dims that it leaves out.
-        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data}, 2, [0, 0, 1, 1] * 2),
-        ({"names": [*data, "tp"], "shape": [2, 2, 2], "slice": data, "flatten": "dp"}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data},
+        2, [0, 0, 1, 1] * 2),
+        ({"names": [*data, "tp"], "shape": [2, 2, 2], "slice": data, "flatten": "dp"}, 4, [0, 0, 1,
+        1, 2, 2, 3, 3]),
         ({"names": ["tp", "dp"], "shape": [4, 2], "slice": ["dp"]}, 2, [0, 1] * 4),
         # The ranks' order in a mesh is the mesh's.
-        ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1, 0]),
+        ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1,
+        0]),
     ]  # fmt: skip
     refused = [
         (

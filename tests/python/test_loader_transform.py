@@ -1,4 +1,6 @@
-"""Transforms, in the trainer's process and in workers: the same rows, in the same order, at the same places."""
+"""Transforms, in the trainer's process and in workers: the same rows, in the same order, at the
+same places.
+"""
 
 import gc
 import os
@@ -54,7 +56,9 @@ def children():
 
 
 def test_keys_are_those_of_the_order():
-    """order.md: the vectors of derive() with two values are of other tags; the definition is short enough to write down."""
+    """order.md: the vectors of derive() with two values are of other tags; the definition is short
+    enough to write down.
+    """
     mask = 2**64 - 1
 
     def mix(x):
@@ -214,13 +218,15 @@ def test_a_transform_that_raises_names_the_row_and_stops(daemon, workers):
     shard = {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}[row["dataset"]].index(row["shard"])
     with make(daemon, transform=transforms.raises_at_42, workers=workers) as loader:
         check(daemon, loader, lambda tokens, position, rng: tokens, 10)
-        place = f"position 42, dataset {row['dataset']}, shard {shard} of its sorted list, offset {row['offset']}"
+        place = (
+            f"position 42, dataset {row['dataset']}, shard {shard} of its sorted list, offset "
+            f"{row['offset']}"
+        )
         for _ in range(3):
             with pytest.raises(tokend.TransformError) as error:
                 next(loader)
-            assert (
-                str(error.value)
-                == f"transform: KeyError: 'no such thing' ({place}): the cursor is before this batch"
+            assert str(error.value) == (
+                f"transform: KeyError: 'no such thing' ({place}): the cursor is before this batch"
             )
             assert (error.value.position, error.value.offset) == (42, row["offset"])
             assert loader.position == loader.taken == 40
@@ -319,7 +325,7 @@ if __name__ == "__main__":
     loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, transform=getattr(transforms, sys.argv[2]), workers=2)
     print("there", flush=True)
     time.sleep(600)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("function", ["in_place", "hangs"])
@@ -367,7 +373,7 @@ def turn(tokens, position, rng):
 {guard}loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, transform=turn, workers=2)
 {guard}print(next(loader)["position"].tolist())
 {guard}loader.close()
-"""
+"""  # noqa: E501
 
 
 def test_a_transform_of_the_script_itself(daemon):
@@ -396,7 +402,8 @@ def test_a_transform_of_no_file(daemon, how):
     program = SCRIPT.format(guard="")
     command = [sys.executable, how, *([program] if how == "-c" else []), daemon.socket]
     done = subprocess.run(
-        command, input=program, capture_output=True, text=True, check=False, env=child_environment(), timeout=60
+        command, input=program, capture_output=True, text=True, check=False,
+        env=child_environment(), timeout=60
     )  # fmt: skip
     assert done.returncode == 1
     assert (
@@ -416,7 +423,7 @@ if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=train, args=(1,))
     process.start()
     process.join()
-"""
+"""  # noqa: E501
 
 
 def test_a_transform_of_the_script_in_a_process_that_it_spawned(daemon):
@@ -483,7 +490,8 @@ def test_operators_do_not_wait_for_workers(daemon):
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         next(loader)
         asked = subprocess.Popen(
-            [BIN / "tokctl", "mix", "train", "code=1", "--socket", daemon.socket, "--timeout", "20", "--json"],
+            [BIN / "tokctl", "mix", "train", "code=1", "--socket", daemon.socket, "--timeout", "20",
+            "--json"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         place = 4

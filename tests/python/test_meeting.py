@@ -1,4 +1,6 @@
-"""A loader that only some processes of a job make: who is missing is told in seconds, and it is no fault of the next one."""
+"""A loader that only some processes of a job make: who is missing is told in seconds, and it is no
+fault of the next one.
+"""
 
 import json
 import subprocess
@@ -62,7 +64,7 @@ elif scenario == "given":
         make(group=group, rank=rank, world=2)
     dist.barrier()
 print(json.dumps(said))
-"""
+"""  # noqa: E501
 
 
 def run(daemon, scenario, world):
@@ -89,7 +91,10 @@ def run(daemon, scenario, world):
     return [json.loads(out) for out, _ in ends]
 
 
-REMEDY = "all processes of the job make a loader, seek and load a state together; for a loader of this process alone pass rank=0, world=1"
+REMEDY = (
+    "all processes of the job make a loader, seek and load a state together; for a loader of "
+    "this process alone pass rank=0, world=1"
+)
 
 
 def is_refused(said, missing):

@@ -1,4 +1,6 @@
-"""What passes by itself is waited for: a daemon that starts, memory and connections that others hold. A mix or skip never waits."""
+"""What passes by itself is waited for: a daemon that starts, memory and connections that others
+hold. A mix or skip never waits.
+"""
 
 import contextlib
 import resource
@@ -141,7 +143,9 @@ def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_wit
 
 @contextlib.contextmanager
 def opening(daemon):
-    """A daemon that stands in the middle of its start: it has 4,000 shards to open, and stops at the first sign of life."""
+    """A daemon that stands in the middle of its start: it has 4,000 shards to open, and stops at
+    the first sign of life.
+    """
     for directory in range(4):
         path = daemon.directory / "many" / str(directory)
         path.mkdir(parents=True)
@@ -201,7 +205,9 @@ def test_a_warning_that_is_an_error_ends_the_wait(directory):
 
 
 def test_an_edit_needs_no_memory_of_its_own(daemon):
-    """`memory:` holds two rings, both are there, and each makes way for its successor, again and again."""
+    """`memory:` holds two rings, both are there, and each makes way for its successor, again and
+    again.
+    """
     limit_memory(daemon, 2)
     ranks = [client(daemon, run="job", rank=rank, world=2) for rank in range(2)]
     assert [take(rank) for rank in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -220,7 +226,9 @@ def test_an_edit_needs_no_memory_of_its_own(daemon):
 
 
 def test_the_log_of_mixes_knows_of_an_edit_that_was_taken_back(daemon):
-    """It is the last thing that happened to the run: nobody attaches again, so nobody else corrects the log."""
+    """It is the last thing that happened to the run: nobody attaches again, so nobody else corrects
+    the log.
+    """
 
     def dataset(*more):
         plan = daemon.tokctl(

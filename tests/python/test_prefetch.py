@@ -1,4 +1,6 @@
-"""Loops that take batches ahead of their step: what they lose over a restart, and the ways to lose nothing."""
+"""Loops that take batches ahead of their step: what they lose over a restart, and the ways to lose
+nothing.
+"""
 
 import contextlib
 import json
@@ -13,7 +15,8 @@ from lib import BIN, child_environment
 
 MICRO = 2
 
-# The loop of nanoGPT's train.py: the next batch is fetched while this one is trained on, and the checkpoint is saved first.
+# The loop of nanoGPT's train.py: the next batch is fetched while this one is trained on, and the
+# checkpoint is saved first.
 TRAINER = """
 import json, os, signal, sys, tokend
 socket, records, save, trained, way = sys.argv[1:]
@@ -47,7 +50,7 @@ for step in range(100):
         loader.commit(taken)
     if way != "drop":
         batch, taken = next(loader), loader.taken
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("way", ["naive", "prefetched", "commit", "seek", "drop"])

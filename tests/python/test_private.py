@@ -1,4 +1,6 @@
-"""The private daemon's lock and its place, where they are awkward. How it lives and dies is tests/system/test_embedded.py's."""
+"""The private daemon's lock and its place, where they are awkward. How it lives and dies is
+tests/system/test_embedded.py's.
+"""
 
 import os
 import subprocess
@@ -11,7 +13,8 @@ from lib.stock import StockDaemon
 from test_loader import kill_private
 from tokend import private
 
-# A process that forks while another thread of it starts a daemon, as a DataLoader does that begins its workers.
+# A process that forks while another thread of it starts a daemon, as a DataLoader does that begins
+# its workers.
 FORKER = """
 import os, sys, threading, time
 import tokend
@@ -32,7 +35,7 @@ private.command = slowly
 with tokend.Loader("train", 4, config=sys.argv[1], framework="numpy") as loader:
     next(loader)
     assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0, "the child has the lock"
-"""
+"""  # noqa: E501
 
 
 def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):

@@ -1,4 +1,6 @@
-"""A signal's handler runs in the thread that waits: what it may ask of the same client, and that the rest is refused, not waited for."""
+"""A signal's handler runs in the thread that waits: what it may ask of the same client, and that
+the rest is refused, not waited for.
+"""
 
 import signal
 
@@ -8,7 +10,9 @@ from tokend import Error, _tokend
 
 
 def interrupted(daemon, handler):
-    """What comes of a next() that waits for the daemon while @handler(client) is called by a signal; and the client."""
+    """What comes of a next() that waits for the daemon while @handler(client) is called by a
+    signal; and the client.
+    """
     client = _tokend.Client("train", 4, socket=daemon.socket, slots=2, deadline_ms=20000)
     rows = numpy.empty((2, 4), numpy.int64)
     assert client.next_into(0, rows.ctypes.data)

@@ -1,4 +1,6 @@
-"""python -m tokend.show: the text that a run was given, with tokenizers of every kind, each made here from real prose and code."""
+"""python -m tokend.show: the text that a run was given, with tokenizers of every kind, each made
+here from real prose and code.
+"""
 
 import base64
 import json
@@ -22,7 +24,9 @@ SEQ_LEN = 64
 
 
 def corpus():
-    """Text that is ASCII: every token then has a text of its own. Some of the standard library, with its documentation."""
+    """Text that is ASCII: every token then has a text of its own. Some of the standard library,
+    with its documentation.
+    """
     texts = [
         pathlib.Path(path).read_text()
         for path in (argument.__file__ for argument in (json, pathlib, shutil, subprocess, re))
@@ -72,8 +76,10 @@ def of_sentencepiece(directory, documents):
     path = directory / "tokenizer.model"
     with open(path, "wb") as model:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter("\n".join(documents).splitlines()), model_writer=model, vocab_size=1000, model_type="bpe",
-            byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=False,
+            sentence_iterator=iter("\n".join(documents).splitlines()), model_writer=model,
+            vocab_size=1000, model_type="bpe",
+            byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
             minloglevel=2, num_threads=1,
         )  # fmt: skip
     return path, sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
@@ -87,8 +93,10 @@ def write_shards(directory, documents, encode):
             numpy.array([*encode(text), EOS], "<u2").tofile(directory / dataset / f"{number}.bin")
     config = directory / "text.yaml"
     config.write_text(
-        f"socket: {directory}/text.sock\nstate_dir: {directory}/state\nstreams:\n  train:\n    seed: 3\n    seq_len: {SEQ_LEN}\n"
-        "    datasets:\n      - {name: prose, path: prose, weight: 0.7}\n      - {name: code, path: code, weight: 0.3}\n"
+        f"socket: {directory}/text.sock\nstate_dir: {directory}/state\nstreams:\n  train:\n    "
+        f"seed: 3\n    seq_len: {SEQ_LEN}\n"
+        "    datasets:\n      - {name: prose, path: prose, weight: 0.7}\n      - {name: code, "
+        "path: code, weight: 0.3}\n"
     )
     return config
 
@@ -269,9 +277,9 @@ def test_a_missing_package_is_named(directory, package):
     tokenizer.write_bytes(b"{}" if package == "tokenizers" else b"\x0a")
     said = show("-c", config, "train", "--position", 0, "--tokenizer", tokenizer, code=1,
                 PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}")  # fmt: skip
-    assert (
-        said
-        == f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip install {package}\n"
+    assert said == (
+        f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip "
+        f"install {package}\n"
     )
 
 

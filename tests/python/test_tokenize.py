@@ -1,4 +1,6 @@
-"""python -m tokend.tokenize: real tokenizers, trained here, over real prose and code; what it wrote NumPy reads and tokend serves."""
+"""python -m tokend.tokenize: real tokenizers, trained here, over real prose and code; what it wrote
+NumPy reads and tokend serves.
+"""
 
 import base64
 import gzip
@@ -24,7 +26,9 @@ SPECIAL = "<|endoftext|>"
 
 
 def corpus():
-    """Some of the standard library, and what is not ASCII, has NULs, line ends of all kinds, or nothing at all."""
+    """Some of the standard library, and what is not ASCII, has NULs, line ends of all kinds, or
+    nothing at all.
+    """
     names = sorted(pathlib.Path(json.__file__).parents[1].glob("[a-b]*.py"))
     texts = [path.read_text(errors="strict") for path in names]
     return [
@@ -258,7 +262,9 @@ def test_same_bytes_for_any_number_of_workers(directory, made):
 
 
 def test_what_a_tokenizer_file_would_cut_is_whole(directory, made):
-    """Truncation and padding in the file are for inference, a template's tokens too; special tokens in a text are only text."""
+    """Truncation and padding in the file are for inference, a template's tokens too; special tokens
+    in a text are only text.
+    """
     whole = json.loads(made.read_text())
     tokenizer = tokenizers.Tokenizer.from_file(str(made))
     tokenizer.enable_truncation(10)
@@ -337,9 +343,9 @@ def test_wide_vocabulary(directory):
     )
     assert "does not name the end of a text: give its number" in refused(*ask)
     said = refused(*ask, "--eos", 60_000, "--pattern", "[a-z]+")
-    assert (
-        said
-        == f"{source}:1: --pattern [a-z]+: it matches only parts of this text, the others would be lost"
+    assert said == (
+        f"{source}:1: --pattern [a-z]+: it matches only parts of this text, the others would "
+        "be lost"
     )
     assert refused(*ask, "--eos", 60_000, "--pattern", "(").startswith("--pattern: ")
     tokenizer.write_bytes(b"".join(tokenizer.read_bytes().splitlines(True)[1:]))
@@ -355,7 +361,9 @@ def children(process):
 
 
 def kill_and_resume(out, source, tokenizer, shards_of, kills=2):
-    """Killed after each next shard, and then let go on: the same as of a run that nothing stopped."""
+    """Killed after each next shard, and then let go on: the same as of a run that nothing
+    stopped.
+    """
     arguments = (
         source,
         "-o",
@@ -574,16 +582,28 @@ def test_a_missing_package_is_named(directory, made, name, package):
 def test_a_worker_that_is_killed(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 20)
     with subprocess.Popen(
-        command(source, "-o", directory / "out", "--tokenizer", made, "--workers", 2, "--shard-tokens", 50_000),
-        env=child_environment(), stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        command(
+            source,
+            "-o",
+            directory / "out",
+            "--tokenizer",
+            made,
+            "--workers",
+            2,
+            "--shard-tokens",
+            50_000,
+        ),
+        env=child_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         lib.wait_until((directory / "out" / "00000.bin").exists, "a shard")
         os.kill(children(process)[-1], 9)
         said = process.stderr.read()
     assert process.returncode == 1
-    assert (
-        said
-        == "tokend.tokenize: a worker died (out of memory?): give fewer --workers, and go on with --resume\n"
+    assert said == (
+        "tokend.tokenize: a worker died (out of memory?): give fewer --workers, and go on "
+        "with --resume\n"
     )
 
 
@@ -618,9 +638,11 @@ def test_progress_on_a_terminal(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 10)
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        command(source, "-o", directory / "out", "--tokenizer", made), stderr=theirs, stdout=subprocess.DEVNULL,
+        command(source, "-o", directory / "out", "--tokenizer", made),
+        stderr=theirs,
+        stdout=subprocess.DEVNULL,
         env=child_environment(),
-    ):  # fmt: skip
+    ):
         os.close(theirs)
         seen = b""
         try:
@@ -679,7 +701,8 @@ def test_served_and_shown(directory, made):
     ]
     plain, shown = (
         [json.loads(line) for line in subprocess.run(
-            [*ask, *more], check=True, stdout=subprocess.PIPE, env=child_environment()).stdout.splitlines()]
+            [*ask, *more], check=True, stdout=subprocess.PIPE,
+            env=child_environment()).stdout.splitlines()]
         for more in ([], ["--tokenizer", made])
     )  # fmt: skip
     decode = tokenizers.Tokenizer.from_file(str(made)).decode

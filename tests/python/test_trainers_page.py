@@ -1,4 +1,6 @@
-"""client/example/trainers/README.md: what it shows is what the files beside it are, and those are what make test-trainers runs."""
+"""client/example/trainers/README.md: what it shows is what the files beside it are, and those are
+what make test-trainers runs.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Two processes that read for one rank: both are warned, or the second one waits for the end of the first."""
+"""Two processes that read for one rank: both are warned, or the second one waits for the end of the
+first.
+"""
 
 import json
 import os
@@ -119,7 +121,9 @@ def test_two_plain_processes_are_both_warned(daemon, trainers):
 
 
 def test_others_of_the_job_are_no_twins(daemon, trainers):
-    """Another rank, world, run or peer; and a process with several sessions, which seeks and finds its daemon again."""
+    """Another rank, world, run or peer; and a process with several sessions, which seeks and finds
+    its daemon again.
+    """
     all_ = [
         trainers(rank=0, world=2),
         trainers(rank=1, world=2),

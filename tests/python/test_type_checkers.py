@@ -1,11 +1,14 @@
-"""mypy --strict and pyright's strict mode over what users write: README, pages and examples, and every kind of batch.
+"""mypy --strict and pyright's strict mode over what users write: README, pages and examples, and
+every kind of batch.
 
-pyright runs as basedpyright in strict mode: the same checker, in a wheel that brings what it needs to run. torch's own types are not
-complete, so what is wrong there is known here by name; anything else is a failure.
+pyright runs as basedpyright in strict mode: the same checker, in a wheel that brings what it needs
+to run. torch's own types are not complete, so what is wrong there is known here by name; anything
+else is a failure.
 
-Exempt are the examples in EXEMPT: those whose trainer (Lightning, OLMo-core, TorchTitan, torchft, transformers) is not installed in
-build/venv, so that a checker would know nothing of what they call; that of Megatron-Core, whose functions have no types; and the programs
-of client/example/gpt, which `make run` runs and no user copies.
+Exempt are the examples in EXEMPT: those whose trainer (Lightning, OLMo-core, TorchTitan, torchft,
+transformers) is not installed in build/venv, so that a checker would know nothing of what they
+call; that of Megatron-Core, whose functions have no types; and the programs of client/example/gpt,
+which `make run` runs and no user copies.
 """
 
 import inspect
@@ -36,8 +39,14 @@ OF_TORCH = [
     r'Module "torch\.distributed\.checkpoint" does not explicitly export attribute "(load|save)"',
     r'"(load|save)" is not exported from module "torch\.distributed\.checkpoint"',
     r'Call to untyped function "backward" in typed context',
-    r'Type of "(load|save|backward|step|manual_seed|compile|barrier|all_reduce|tolist)" is partially unknown',
-    r'Argument type is partially unknown\s+Argument .*"values" in function "print"\s+Argument type is "list\[Unknown\]"',
+    (
+        r'Type of "(load|save|backward|step|manual_seed|compile|barrier|all_reduce|tolist)" is '
+        r"partially unknown"
+    ),
+    (
+        r'Argument type is partially unknown\s+Argument .*"values" in function '
+        r'"print"\s+Argument type is "list\[Unknown\]"'
+    ),
 ]
 
 BEFORE_A_FRAGMENT = """
@@ -141,7 +150,8 @@ def mypy(place):
     ]
     done = subprocess.run(
         [*command, "--cache-dir", place / "cache", *sorted(place.glob("*.py"))],
-        cwd=place, env={**os.environ, "MYPYPATH": str(PACKAGE)}, capture_output=True, text=True, check=False,
+        cwd=place, env={**os.environ, "MYPYPATH": str(PACKAGE)}, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1) and not done.stderr, done.stderr + done.stdout
     found = [

@@ -1,4 +1,6 @@
-"""What a user's type checker sees: every public name has its types, and the extension's stub is what the extension is."""
+"""What a user's type checker sees: every public name has its types, and the extension's stub is
+what the extension is.
+"""
 
 import ast
 import inspect

@@ -1,4 +1,6 @@
-"""Batches lent without a copy: who holds them, how they come back, and what they are used for meanwhile."""
+"""Batches lent without a copy: who holds them, how they come back, and what they are used for
+meanwhile.
+"""
 
 import os
 import queue
@@ -118,13 +120,18 @@ def test_held_too_deep_names_the_depth_needed(daemon):
 def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
     with pytest.raises(
         HeldError,
-        match=r"hold: 4 batches held, and one to come, are more than the ring's 4 slots: say slots=5",
+        match=(
+            r"hold: 4 batches held, and one to come, are more than the ring's 4 slots: say "
+            r"slots=5"
+        ),
     ):
         Lender(daemon, slots=4, hold=4)
 
 
 def test_from_whichever_thread(daemon):
-    """Consumers in other threads drop views while this one takes more: none is lost, none comes back early."""
+    """Consumers in other threads drop views while this one takes more: none is lost, none comes
+    back early.
+    """
     batches, wrong, work = 200, [], queue.Queue(maxsize=4)
     want = numpy.stack(
         [daemon.tokens(row, WINDOW) for row in daemon.plan("train", 0, batches * MICRO)]
@@ -224,7 +231,8 @@ def test_a_child_leaves_it_alone(daemon):
         assert right(daemon, lender.tensor(), batch)
 
 
-# ---- copies to a GPU that others make of a view: the fake libcuda.so.1, in a process of its own ----
+# ---- copies to a GPU that others make of a view: the fake libcuda.so.1, in a process of its own
+# ----
 
 JOB = """
 import ctypes as c, sys, torch
@@ -258,7 +266,7 @@ if not pins:
     cu.cuMemHostUnregister(c.c_void_p(begin))
 client.close()
 assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
-"""
+"""  # noqa: E501
 
 
 def copied(daemon, how, job=JOB, **environment):
@@ -282,7 +290,9 @@ def copied(daemon, how, job=JOB, **environment):
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
 def test_a_slot_waits_for_copies_that_nobody_told_us_of(daemon, environment):
-    """A registered ring, copies from a view on a stream of the trainer's, the view gone before they are made."""
+    """A registered ring, copies from a view on a stream of the trainer's, the view gone before they
+    are made.
+    """
     assert copied(daemon, "pins", **environment) == []
 
 

@@ -1,4 +1,5 @@
-"""Loops of others around a plain loader: they work, or are refused in one line. tests/trainers runs them with the real ones.
+"""Loops of others around a plain loader: they work, or are refused in one line. tests/trainers runs
+them with the real ones.
 
 Here the asking module has the name of the real one, which is what the loader goes by.
 """
@@ -69,7 +70,8 @@ class State:
 
 
 @pytest.mark.parametrize(("kind", "processes", "refused"), [
-    ("DataLoaderDispatcher", 2, True), ("IterableDatasetShard", 2, True), ("DataLoaderDispatcher", 1, False), ("DataLoaderShard", 2, False),
+    ("DataLoaderDispatcher", 2, True), ("IterableDatasetShard", 2, True),
+    ("DataLoaderDispatcher", 1, False), ("DataLoaderShard", 2, False),
 ])  # fmt: skip
 def test_accelerate_may_not_deal_out_one_ranks_batches(daemon, kind, processes, refused):
     accelerate = module("accelerate.data_loader", DEAL)

@@ -76,7 +76,9 @@ class Bench:
             client.close()
 
     def refused(self, raw, greeted=True, fds=()):
-        """NULL if the packet was answered with one error of one line, then the end; else what was seen."""
+        """NULL if the packet was answered with one error of one line, then the end; else what was
+        seen.
+        """
         words = self.answers(raw, greeted, fds)
         if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != "protocol":
             return f"answered {words!r}"

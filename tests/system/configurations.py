@@ -1,4 +1,6 @@
-"""Random configurations with real shards, and the comparison of `tokctl plan` and `tokctl when` with the reference."""
+"""Random configurations with real shards, and the comparison of `tokctl plan` and `tokctl when`
+with the reference.
+"""
 
 import copy
 import json

@@ -1,6 +1,8 @@
 """Two nodes on one machine, jobs on them, and operators.
 
-A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over a virtual cable, by gloo."""
+A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over
+a virtual cable, by gloo.
+"""
 
 import contextlib
 import ctypes
@@ -36,7 +38,9 @@ MS_REC, MS_PRIVATE = 16384, 1 << 18
 
 
 def enter_namespaces():
-    """A name space of mounts for what tmpfs() mounts. It is root's; where we are not, a user name space makes us."""
+    """A name space of mounts for what tmpfs() mounts. It is root's; where we are not, a user name
+    space makes us.
+    """
     if not shutil.which("ip"):
         pytest.pytest.skip("needs the command ip (Debian: iproute2)")
     user, group = os.geteuid(), os.getegid()
@@ -58,7 +62,9 @@ def enter_namespaces():
 
 @contextlib.contextmanager
 def tmpfs(path):
-    """All but the shards goes to memory: how busy the disk is with others is not what is looked at here."""
+    """All but the shards goes to memory: how busy the disk is with others is not what is looked at
+    here.
+    """
     os.makedirs(path)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
     try:
@@ -198,7 +204,9 @@ class Operator:
 
 
 class Job:
-    """All processes of one life of a run. They are forked from here, where torch is imported already."""
+    """All processes of one life of a run. They are forked from here, where torch is imported
+    already.
+    """
 
     def __init__(self, scene, run_, world, micro, dies=None):
         self.scene, self.run, self.world, self.micro = scene, run_, world, micro
@@ -218,10 +226,13 @@ class Job:
 
     def fork(self, rank, dies):
         node = self.node(rank)
-        options = {"socket": node.daemon.socket, "checkpoint": self.scene.checkpoint(self.run), "record": self.records,
+        options = {"socket": node.daemon.socket, "checkpoint": self.scene.checkpoint(self.run),
+            "record": self.records,
                    "micro": self.micro, "dies": dies}  # fmt: skip
-        environment = {"RANK": rank, "WORLD_SIZE": self.world, "MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500,
-                       "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_RUN_ID": self.run, "ELASTIC": json.dumps(options)}  # fmt: skip
+        environment = {"RANK": rank, "WORLD_SIZE": self.world,
+        "MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500,
+                       "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_RUN_ID": self.run,
+                       "ELASTIC": json.dumps(options)}  # fmt: skip
         pid = os.fork()
         if pid:
             return pid
@@ -276,7 +287,9 @@ class Job:
             raise RuntimeError("nothing that follows would say anything")
 
     def attached(self):
-        """All ranks have found their daemon: one that was killed is missed when the ring is empty."""
+        """All ranks have found their daemon: one that was killed is missed when the ring is
+        empty.
+        """
 
         def there():
             seen = [
@@ -303,7 +316,8 @@ class Job:
 
         if not wait_for(there, PATIENCE) or self.ended():
             raise RuntimeError(
-                f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, {self.said()}"
+                f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, "
+                f"{self.said()}"
             )
 
 

@@ -25,7 +25,9 @@ PLANNED = [(1024, (0.5, 0.5)), (3072, (0.1, 0.9)), (4096, (0, 1)), (7168, (0.9, 
 
 
 class Scene:
-    """Shards, two configs (the second has one dataset more), a daemon, and the reference's order of the run."""
+    """Shards, two configs (the second has one dataset more), a daemon, and the reference's order of
+    the run.
+    """
 
     def __init__(self, place):
         self.place = place
@@ -82,7 +84,9 @@ class Scene:
         return self.place.file(f"cursors/{name}")
 
     def train(self, cursor, world, micro, batches, to, run_="job"):
-        """All ranks of a run at once; what each was given, and the cursor behind it (all ranks' are the same bytes)."""
+        """All ranks of a run at once; what each was given, and the cursor behind it (all ranks' are
+        the same bytes).
+        """
         start = ["--cursor", self.file(cursor)] if cursor else []
         ranks = []
         for rank in range(world):
@@ -194,7 +198,8 @@ class Scene:
 
 def run_with_mixes(scene):
     order = scene.order
-    # In place of a config's schedule: the weights as a run finds them, then two announced changes and one in time.
+    # In place of a config's schedule: the weights as a run finds them, then two announced changes
+    # and one in time.
     scene.ctl("cursor", "new", "-c", scene.small, "train", "-o", scene.file("begin"))
     got = [scene.train("begin", 2, 4, 150, "at1200")]
     scene.ctl(

@@ -93,7 +93,8 @@ def trainer(arguments):
     about = json.loads(arguments)
     cursor = bytes.fromhex(about.pop("cursor", ""))
     options = Options(
-        size=c.sizeof(Options), slots=4, deadline_ms=15000, cursor=cursor or None, cursor_bytes=len(cursor),
+        size=c.sizeof(Options), slots=4, deadline_ms=15000, cursor=cursor or None,
+        cursor_bytes=len(cursor),
         **{k: v.encode() if isinstance(v, str) else v for k, v in about.items()},
     )  # fmt: skip
     handle = Handle(options)
@@ -196,7 +197,9 @@ class Bench:
         self.daemon = Daemon(place, self.config)
 
     def nothing_open(self, name, *trainers):
-        """Nothing is half done: no session sees anything, none can be fetched, and another request would be taken."""
+        """Nothing is half done: no session sees anything, none can be fetched, and another request
+        would be taken.
+        """
         seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
         seen += [s["request"] for s in status(self.daemon.socket)[0]]
         assert not any(seen) and self.daemon.alive(), (f"{name}: nothing is left open", seen)

@@ -1,5 +1,6 @@
-"""Where documents begin and which tokens may be labels, in the slots of real daemons: what the shards' own writers said, in every
-format that says it, in every way of reading; and what is damaged stops a stream by name.
+"""Where documents begin and which tokens may be labels, in the slots of real daemons: what the
+shards' own writers said, in every format that says it, in every way of reading; and what is damaged
+stops a stream by name.
 """
 
 import csv
@@ -30,7 +31,9 @@ RNG = numpy.random.default_rng(3)
 
 
 class Shard:
-    """Documents, none of them the eos's; a mask, and for those who can say so tokens in no document at all (gaps)."""
+    """Documents, none of them the eos's; a mask, and for those who can say so tokens in no document
+    at all (gaps).
+    """
 
     def __init__(self, dtype, gaps=False):
         lengths = RNG.choice([0, 1, 2, 7, SEQ, SEQ + 1, 100, 400], 60)
@@ -88,8 +91,10 @@ def megatron(path, shard):
 
 
 def datatrove(path, shard, loss=True):
-    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds", token_size=shard.tokens.dtype.itemsize,
-                         save_final_metadata=True, tokenizer_name_or_path="gpt2", save_loss_metadata=loss)  # fmt: skip
+    file = TokenizedFile(os.path.dirname(path), os.path.basename(path) + ".ds",
+        token_size=shard.tokens.dtype.itemsize,
+                         save_final_metadata=True, tokenizer_name_or_path="gpt2",
+                         save_loss_metadata=loss)  # fmt: skip
     for start, end, _ in shard.documents:
         file.write(shard.tokens[start:end].tolist(), shard.mask[start:end] if loss else None)
     file.close()
@@ -111,7 +116,9 @@ def arrow(path, shard):
 
 
 def dolma(path, shard):
-    """As dolma lists them: the csv module's own line ends, an id that must be quoted, where it came from."""
+    """As dolma lists them: the csv module's own line ends, an id that must be quoted, where it came
+    from.
+    """
     with gzip.open(path + ".csv.gz", "wt", newline="") as f:
         rows = csv.writer(f)
         for i, (start, end) in enumerate(shard.bounds()):
@@ -153,7 +160,8 @@ def mask_beside(path, name, shard, save):
         put(at, shard.mask.tobytes())
 
 
-# name: (writer, dtype, of the dataset, of the stream, gaps, where boundaries come from, where the mask comes from)
+# name: (writer, dtype, of the dataset, of the stream, gaps, where boundaries come from, where the
+# mask comes from)
 KINDS = {
     "megatron": (megatron, "<u2", {}, {}, False, "index", None),
     "megatron-i32": (megatron, "<i4", {}, {"stride": 7}, False, "index", None),
@@ -312,7 +320,9 @@ def test_manifests(shared, kinds):
 
 
 def test_samples(served, shared):
-    """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are padding."""
+    """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are
+    padding.
+    """
     daemon, _ = served
     for stream, eos in ("mds", False), ("mds-eos", True):
         client = Client(daemon.socket).attach(stream=stream, micro=4, slots=1)
@@ -337,7 +347,9 @@ def test_samples(served, shared):
 
 
 def test_library(served, kinds):
-    """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of who has no masks."""
+    """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of
+    who has no masks.
+    """
     (daemon, config), kind = served, next(kind for kind in kinds if kind.name == "npy-mask")
     lib = ctypes.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1"))
     lib.tokend_why.restype = ctypes.c_char_p
@@ -346,7 +358,8 @@ def test_library(served, kinds):
 
     def attach(stream):
         t, why = ctypes.c_void_p(), ctypes.create_string_buffer(1000)
-        options = Options(size=ctypes.sizeof(Options), socket=daemon.socket.encode(), stream=stream.encode(), world=1,
+        options = Options(size=ctypes.sizeof(Options), socket=daemon.socket.encode(),
+            stream=stream.encode(), world=1,
                           micro_batch=3, slots=4)  # fmt: skip
         if lib.tokend_attach(ctypes.byref(t), ctypes.byref(options), why, len(why)):
             raise RuntimeError(why.value)
@@ -481,7 +494,8 @@ def test_damaged(place):
         shutil.copy(path + "~", path)
         os.remove(path + "~")
     another = {f"changed {n}": f"its {n} is not the file that it was when the shard was listed"
-               for n in ("loss mask", "list of document bounds", "index", "index or loss mask")}  # fmt: skip
+               for n in ("loss mask", "list of document bounds", "index",
+               "index or loss mask")}  # fmt: skip
     for name, why in another.items():
         assert has(
             refusal(daemon, name), "data: dataset d: shard 1.", why, f"stream {name} stops here"
@@ -491,7 +505,10 @@ def test_damaged(place):
         "lost list": "had its list of document bounds when it was listed and has none now",
         "lost index": "had its index of documents when it was listed and has none now",
         "decreasing": "x.csv.gz:2: start is 5; must be at least 20, the end of the row before it",
-        "beyond": f"x.csv.gz:1: end is {len(good.tokens) + 1}; must be at most {len(good.tokens)}, the shard's tokens",
+        "beyond": (
+            f"x.csv.gz:1: end is {len(good.tokens) + 1}; must be at most {len(good.tokens)}, the "
+            "shard's tokens"
+        ),
         "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
         "value": " is 2; must be 0 or 1",
     }.items():

@@ -317,7 +317,9 @@ def test_sealed_cursors(bench, seed):
 
 
 def thrown_out(bench, client):
-    """The error that ends a hostile session. It is seen at the latest when the daemon looks, twice a second apart."""
+    """The error that ends a hostile session. It is seen at the latest when the daemon looks, twice
+    a second apart.
+    """
     try:
         words = client.last_words()
     finally:

@@ -1,6 +1,7 @@
 """What a daemon is sent and must not mind: packets, attaches, cursors, ring words, users, configs.
 
-A witness is attached all the while and compares what it reads; after every piece of bad input it reads on.
+A witness is attached all the while and compares what it reads; after every piece of bad input it
+reads on.
 """
 
 import ctypes
@@ -143,9 +144,18 @@ def test_packets(bench):
     for key in without(ATTACH, "op", "begin"):
         bad[f"an attach without {key}"] = msgpack.packb(without(ATTACH, key))
     for key, value in {
-        "rank": "0", "world": True, "micro": -1, "peer": 1.5, "slots": None, "stream": 5, "run": b"test", "begin": [1], "cursor": "text",
-        "position": {}, "tag": b"x",
-    }.items():  # fmt: skip
+        "rank": "0",
+        "world": True,
+        "micro": -1,
+        "peer": 1.5,
+        "slots": None,
+        "stream": 5,
+        "run": b"test",
+        "begin": [1],
+        "cursor": "text",
+        "position": {},
+        "tag": b"x",
+    }.items():
         bad[f"{key} as {value!r}"] = msgpack.packb({**ATTACH, key: value})
     seen = {name: bench.refused(raw) for name, raw in bad.items()}
     wrong = {name: why for name, why in seen.items() if why}

@@ -1,4 +1,6 @@
-"""client/example/trainer.c, which includes tokend.h alone, does what an operator asks for while it runs."""
+"""client/example/trainer.c, which includes tokend.h alone, does what an operator asks for while it
+runs.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""A daemon in a cgroup with less memory than `memory:` says: it takes what is there, refuses the rest, and is not killed for it."""
+"""A daemon in a cgroup with less memory than `memory:` says: it takes what is there, refuses the
+rest, and is not killed for it.
+"""
 
 import os
 import subprocess
@@ -89,7 +91,10 @@ def attach_all(daemon):
     return clients, {}
 
 
-EAT = "import sys; a = bytearray(int(sys.argv[1])); a[::4096] = b'x' * len(a[::4096]); print('full', flush=True); sys.stdin.read()"
+EAT = (
+    "import sys; a = bytearray(int(sys.argv[1])); a[::4096] = b'x' * len(a[::4096]); "
+    "print('full', flush=True); sys.stdin.read()"
+)
 
 
 def check(place, group):

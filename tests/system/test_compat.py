@@ -1,4 +1,6 @@
-"""Daemons are upgraded under running trainers: the last release and this tree understand each other, through a kill and a mix."""
+"""Daemons are upgraded under running trainers: the last release and this tree understand each
+other, through a kill and a mix.
+"""
 
 import json
 import subprocess
@@ -75,7 +77,9 @@ def status(build, daemon):
 
 
 def mix(build, daemon, trainer, rows, *weights):
-    """An operator with @build's tokctl changes the mix. The position from which it acts, and the cursor then."""
+    """An operator with @build's tokctl changes the mix. The position from which it acts, and the
+    cursor then.
+    """
     tokctl = subprocess.Popen(
         [build.tokctl, "mix", "train", *weights, "--run", "compat", "--socket", daemon.socket]
         + ["--json"],

@@ -1,8 +1,10 @@
-"""`tokctl cursor`, on files, against an independent implementation of the edits: tests/lib/edits_reference.py.
+"""`tokctl cursor`, on files, against an independent implementation of the edits:
+tests/lib/edits_reference.py.
 
-Random configurations with a schedule and max_epochs, and a random chain of edits on each: after every edit the segments, the ends of
-datasets and what `tokctl plan` and `tokctl when` say must be the reference's, and so must what is refused. What an edit prints is
-what `tokctl cursor diff` says of the two files.
+Random configurations with a schedule and max_epochs, and a random chain of edits on each: after
+every edit the segments, the ends of datasets and what `tokctl plan` and `tokctl when` say must be
+the reference's, and so must what is refused. What an edit prints is what `tokctl cursor diff` says
+of the two files.
 
 TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
 """
@@ -78,7 +80,9 @@ class Planned(Configuration):
         return order
 
     def check_refused(self):
-        """No dataset would be left, or too small a part of the sum: one line, with the place in the file."""
+        """No dataset would be left, or too small a part of the sum: one line, with the place in the
+        file.
+        """
         path = self.write("refused.yaml", self.entries)
         done = tokctl("cursor", "new", "-c", path, "train", "-o", self.place.file("never"), ok=(1,))
         why = "( no dataset is left | is too small a part of the sum )"
@@ -409,7 +413,10 @@ def test_texts(place):
         "how a dataset with max_epochs ends"
     )
 
-    end = f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × {code['windows']} windows"
+    end = (
+        f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × "
+        f"{code['windows']} windows"
+    )
     end += " are never served"
     changes = f"schedule: 2 steps; {len(shown['segments']) - 1} changes of the mix in all"
     status, out, err = run(TOKEND, "-c", config, "--check")

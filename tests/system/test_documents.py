@@ -1,4 +1,6 @@
-"""Documents in the ring, read by the layout in proto/ring.h and nothing else, against numpy; and that who does not ask is not charged."""
+"""Documents in the ring, read by the layout in proto/ring.h and nothing else, against numpy; and
+that who does not ask is not charged.
+"""
 
 import numpy
 import pytest

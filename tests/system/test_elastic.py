@@ -1,9 +1,12 @@
-"""Real jobs on two nodes, changed from a shell on one of them while they run, and the proof afterwards.
+"""Real jobs on two nodes, changed from a shell on one of them while they run, and the proof
+afterwards.
 
-A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over a virtual cable, by gloo. The first
-run is mixed, given a new dataset, skipped and rescaled 4 → 3 → 2 → 4. In the second one ranks and daemons are killed (-9) all along, and
-the job begins again at its last checkpoint, in any world. What was trained on is proved in four ways that share no code: tokctl verify,
-order_reference.py over what the operator was told, tokctl cat over the logs of mixes, and the model itself.
+A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over
+a virtual cable, by gloo. The first run is mixed, given a new dataset, skipped and rescaled 4 → 3 →
+2 → 4. In the second one ranks and daemons are killed (-9) all along, and the job begins again at
+its last checkpoint, in any world. What was trained on is proved in four ways that share no code:
+tokctl verify, order_reference.py over what the operator was told, tokctl cat over the logs of
+mixes, and the model itself.
 
 TOKEND_ROUNDS: how many times the second run's members are killed. TOKEND_SEED: when, and which.
 """
@@ -206,7 +209,9 @@ def checksums(positions, rows):
 
 
 def order_of(names, mixes):
-    """The order as order.md has it, from what the config had at the run's beginning, and what the operator typed and was told."""
+    """The order as order.md has it, from what the config had at the run's beginning, and what the
+    operator typed and was told.
+    """
     about = {
         name: reference.Dataset(
             name, [(f"{i}.bin", tokens) for i, tokens in enumerate(SHARDS[name])], **SHUFFLE[name]
@@ -224,8 +229,9 @@ def order_of(names, mixes):
 
 
 def cat(scene, node, run_, end):
-    """All windows of [0, end), by the cursors that the daemon of @node logged: [end, window]. A later one holds from the start of its
-    segment on: what earlier ones announced there never acted."""
+    """All windows of [0, end), by the cursors that the daemon of @node logged: [end, window]. A
+    later one holds from the start of its segment on: what earlier ones announced there never acted.
+    """
     places = []
     for path in node.cursors(run_):
         cursor = tokend.Cursor.load(path)
@@ -279,8 +285,10 @@ def prove(scene, run_, names, void=0, **want):
         left_out[first:to] = True
 
     said = verify(scene, run_, scene.nodes[0])
-    want |= {"exit": 0, "repeated": 0, "lost": 0, "altered": 0, "skipped": int(left_out.sum()), "samples": int(end - left_out.sum()),
-             "from": 0, "to": end, "void": said["void"] if void is None else void, "faults": []}  # fmt: skip
+    want |= {"exit": 0, "repeated": 0, "lost": 0, "altered": 0, "skipped": int(left_out.sum()),
+        "samples": int(end - left_out.sum()),
+             "from": 0, "to": end, "void": said["void"] if void is None else void,
+             "faults": []}  # fmt: skip
     assert {key: said[key] for key in want} == want, f"{run_}: tokctl verify"
     assert said["skips"] == state["skips"], "  the skips"
     assert state["samples"] == want["samples"], "  as many as the model has seen"
@@ -319,7 +327,10 @@ def prove(scene, run_, names, void=0, **want):
         ):
             wrong.append(place)
     assert not wrong, (
-        f"{run_}: order.md agrees, at every {EVERY}th position of {end}, in {len(state['mixes']) + 1} mixes",
+        (
+            f"{run_}: order.md agrees, at every {EVERY}th position of {end}, in "
+            f"{len(state['mixes']) + 1} mixes"
+        ),
         wrong[:5],
     )
     return said
@@ -443,8 +454,10 @@ class Storm:
     def weather(self):
         """The run's whole life."""
         self.begin_well()
-        accidents = [self.one_dies_in_a_request, self.a_daemon_dies, self.a_rank_dies, self.all_die_at_the_start,
-                     self.one_dies_in_a_request, self.both_daemons_die, self.a_rank_dies, self.one_dies_in_a_request]  # fmt: skip
+        accidents = [self.one_dies_in_a_request, self.a_daemon_dies, self.a_rank_dies,
+            self.all_die_at_the_start,
+                     self.one_dies_in_a_request, self.both_daemons_die, self.a_rank_dies,
+                     self.one_dies_in_a_request]  # fmt: skip
         for i in range(ROUNDS):
             what, before, begin = (
                 accidents[i % len(accidents)],

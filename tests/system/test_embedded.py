@@ -1,4 +1,6 @@
-"""Embedded mode: a config and no daemon about. One is started however many try, killed ones come back, and nothing stays behind."""
+"""Embedded mode: a config and no daemon about. One is started however many try, killed ones come
+back, and nothing stays behind.
+"""
 
 import contextlib
 import ctypes
@@ -39,7 +41,7 @@ with tokend.Loader("train", 2, config=config, rank=int(rank), world=int(world), 
     print("reattached", loader.stats()["reattached"], flush=True)
     if len(sys.argv) > 8:
         print(loader.checkpoint(sys.argv[8]), flush=True)
-"""
+"""  # noqa: E501
 
 # One that comes and goes.
 RETURNER = """
@@ -65,11 +67,13 @@ if __name__ == "__main__":
             assert (batch["input_ids"][:, 0] == batch["position"] % 1000).all()
             print(step, flush=True)
             time.sleep(0.003)
-"""
+"""  # noqa: E501
 
 
 class Scene:
-    """Shards, a config, a directory for the sockets, and a tokend that writes down each start of its."""
+    """Shards, a config, a directory for the sockets, and a tokend that writes down each start of
+    its.
+    """
 
     def __init__(self, place, name, **keys):
         self.place, self.name = place, name
@@ -156,7 +160,9 @@ def test_race(place, world):
 
 
 def test_kills(place):
-    """The daemon is killed three times while four ranks wait for it, and with it the process that started it first."""
+    """The daemon is killed three times while four ranks wait for it, and with it the process that
+    started it first.
+    """
     scene, world, batches = Scene(place, "kill"), 4, 400
     ranks = [scene.start(rank, world, batches, 60, 0.003) for rank in range(world)]
     for rank in ranks:
@@ -178,7 +184,9 @@ def test_kills(place):
 
 
 def test_workers(place):
-    """A transform's workers have sessions of their own, and start the daemon as the trainer does."""
+    """A transform's workers have sessions of their own, and start the daemon as the trainer
+    does.
+    """
     scene = Scene(place, "workers")
     with open(place.file("workers", "trainer.py"), "w") as f:
         f.write(TRANSFORMER)
@@ -238,7 +246,9 @@ def removed(watch):
 
 
 def test_linger(place):
-    """It leaves after its last session, and takes everything along; also what one before it, who was killed, had left."""
+    """It leaves after its last session, and takes everything along; also what one before it, who
+    was killed, had left.
+    """
     scene = Scene(place, "linger")
     os.mkdir(f"{scene.runtime}/tokend", 0o700)
     watch = watch_removals(f"{scene.runtime}/tokend")

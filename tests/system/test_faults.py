@@ -1,7 +1,8 @@
-"""Disks and files that go wrong under a running daemon, in every way of reading; and a daemon's coming and going.
+"""Disks and files that go wrong under a running daemon, in every way of reading; and a daemon's
+coming and going.
 
-Each fault is really there: shards are cut, replaced and deleted, reads fail in a library put in front of libc, a tmpfs is
-full, a seccomp filter forbids io_uring.
+Each fault is really there: shards are cut, replaced and deleted, reads fail in a library put in
+front of libc, a tmpfs is full, a seccomp filter forbids io_uring.
 """
 
 import ctypes
@@ -238,7 +239,9 @@ class Program(ctypes.Structure):
 
 
 def forbid_uring(error):
-    """For preexec_fn. System calls 425 to 427 are io_uring's on every machine; the filter is what containers have."""
+    """For preexec_fn. System calls 425 to 427 are io_uring's on every machine; the filter is what
+    containers have.
+    """
     code = [
         Filter(0x20, 0, 0, 0),  # the number
         Filter(0x35, 0, 2, 425),  # ≥ 425, else to allow

@@ -160,7 +160,8 @@ def failing_indexes(place, library):
     want = b"".join(tokens[i * SEQ_LEN : i * SEQ_LEN + SEQ_LEN + 1].tobytes() for i in range(n))
     dataset = {"name": "d", "path": "indexed", "shuffle": "none"}
     config = place.config("indexed.yaml", socket=place.file("indexed.sock"), io="pread",
-                          streams={"train": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}})  # fmt: skip
+                          streams={"train": {"seed": 3, "seq_len": SEQ_LEN,
+                          "datasets": [dataset]}})  # fmt: skip
     for error, name in ((errno.EIO, "EIO"), (errno.ESTALE, "ESTALE")):
         page = Library(place, library, f"indexed-{name}")
         daemon = Daemon(place, config, env=page.env)
@@ -194,7 +195,10 @@ def failing_indexes(place, library):
         )
         page.set(injected=0, fail=1)
         code, out, err = run(*cat)
-        assert (code == 0 and out == want and page.get("injected") == 1), (f"index: {name} that passes: opened again, the same bytes", (err, len(out), page.get("injected")))  # fmt: skip
+        assert code == 0 and out == want and page.get("injected") == 1, (
+            (f"index: {name} that passes: opened again, the same bytes"),
+            (err, len(out), page.get("injected")),
+        )
         assert daemon.stop() == 0, "  exit 0"
 
 
@@ -220,9 +224,9 @@ def test_failing_reads(place):
                 f.set(error=error, fail=1)
                 while f.get("fail") and f.witness.checked < 800:
                     f.witness.step()
-                f.witness.step(
-                    5
-                )  # more than the ring holds: the read that failed has come through, and is not the next to fail
+                # More than the ring holds: the read that failed has come through, and is not the
+                # next one to fail.
+                f.witness.step(5)
             good = f.get("injected") - injected == 10 and f.witness.step(20)
             assert good, (
                 f"{mode}: {name} that passes, ten times: read again, the same bytes",

@@ -149,7 +149,8 @@ def shard_fault(place, io, direct, fault):
         e = trainer.error or {}
         if trainer.wrong or trainer.read > -(-bad // (WORLD * MICRO)):
             faults.append(
-                f"rank {rank}: {trainer.wrong} of {trainer.read} batches wrong, position {bad} is the first bad one"
+                f"rank {rank}: {trainer.wrong} of {trainer.read} batches wrong, position "
+                f"{bad} is the first bad one"
             )
         if not once or e.get("code") != "data" or e.get("field") != "dataset seq":
             faults.append(f"rank {rank}: {e}")

@@ -1,5 +1,6 @@
-"""The same tokens in every format, through real daemons: the same bytes, in every way of reading, across a kill -9; and what is
-damaged, negative, mixed or cut otherwise stops a stream or is refused, with its name.
+"""The same tokens in every format, through real daemons: the same bytes, in every way of reading,
+across a kill -9; and what is damaged, negative, mixed or cut otherwise stops a stream or is
+refused, with its name.
 """
 
 import json
@@ -90,7 +91,8 @@ def megatron_scattered(path, tokens):
         f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
 
 
-# name: (served width, stored dtype, keys, writer); the first of a width is what the others are held against
+# name: (served width, stored dtype, keys, writer); the first of a width is what the others are held
+# against
 FORMATS = {
     "flat": (2, "<u2", {}, put(".bin", raw)),
     "npy": (2, "<u2", {}, put(".npy", npy)),
@@ -190,7 +192,8 @@ def test_across_a_kill(written):
     want = expected(config, "flat", "<u2")
     for name in ("zstd", "npy-headers", "datatrove", "megatron-scattered", "arrow"):
         reader = place.spawn(
-            [TOKCTL, "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1", "--micro", "4", "--slots", "4",
+            [TOKCTL, "cat", name, "--socket", daemon.socket, "--rank", "0", "--world", "1",
+            "--micro", "4", "--slots", "4",
              "--batches", str(BATCHES)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096,
         )  # fmt: skip
@@ -235,7 +238,11 @@ def test_offline(written):
         code, out, err = run(TOKCTL, "inspect", "--json", *more, place.file(name))
         seen = [json.loads(line) for line in out.splitlines()]
         types = {f["dtype"] for f in seen}
-        assert (code == 0 and [f["tokens"] for f in seen] == SHARDS and types == {dtype[1] + str(8 * int(dtype[2]))}), (f"{name}: inspect", (code, err, seen))  # fmt: skip
+        assert (
+            code == 0
+            and [f["tokens"] for f in seen] == SHARDS
+            and types == {dtype[1] + str(8 * int(dtype[2]))}
+        ), (f"{name}: inspect", (code, err, seen))
         if name.startswith(("datatrove", "megatron", "arrow")):
             assert [f["documents"] for f in seen] == [5 if n else 0 for n in SHARDS], (
                 f"{name}: documents"

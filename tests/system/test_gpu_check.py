@@ -1,5 +1,6 @@
-"""The checks that wait for a GPU (tests/gpu/check.py), rehearsed where there is none: that they run to their end, and that what they
-say of the protocol is so. Those that time a GPU, or need CUDA's own runtime, are left out. No evidence of how a GPU behaves.
+"""The checks that wait for a GPU (tests/gpu/check.py), rehearsed where there is none: that they run
+to their end, and that what they say of the protocol is so. Those that time a GPU, or need CUDA's
+own runtime, are left out. No evidence of how a GPU behaves.
 """
 
 import os

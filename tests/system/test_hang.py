@@ -1,5 +1,5 @@
-"""Storage of one stream that does not answer, on a real file system that hangs: other streams go on, the shard is named, a dead
-trainer's memory comes back, and the daemon ends when it is told to.
+"""Storage of one stream that does not answer, on a real file system that hangs: other streams go
+on, the shard is named, a dead trainer's memory comes back, and the daemon ends when it is told to.
 """
 
 import os
@@ -134,7 +134,9 @@ def measure(readers, rates):
 
 
 def check_rates(place, daemon, mounts):
-    """Measured in turn, before, while and after it hangs, twice: the best of each, for the machine may have other things to do."""
+    """Measured in turn, before, while and after it hangs, twice: the best of each, for the machine
+    may have other things to do.
+    """
     readers = {name: Reader(daemon, name) for name in ("near", "far")}
     calm = {name: [] for name in readers}
     measure(readers, {name: [] for name in readers})  # all shards are open now
@@ -160,7 +162,8 @@ def check_rates(place, daemon, mounts):
     for name in readers:
         ratio = max(hung[name]) / max(calm[name])
         print(
-            f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, {max(hung[name]):.0f} during: {ratio:.2f}"
+            f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, "
+            f"{max(hung[name]):.0f} during: {ratio:.2f}"
         )
         assert ratio >= RATE_LEAST[name], (
             f"stream {name} keeps its rate while the other's storage hangs",

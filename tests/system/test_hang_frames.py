@@ -1,4 +1,6 @@
-"""Storage that hangs in the middle of compressed frames: what those were to be decoded into is not taken from other streams."""
+"""Storage that hangs in the middle of compressed frames: what those were to be decoded into is not
+taken from other streams.
+"""
 
 from lib import TOKCTL, Client, Daemon, datasets, rows_at, run, status, wait_for
 from lib.fuse import hanging

@@ -1,5 +1,6 @@
-"""A client that writes into its own slots while reads land there: it flips every token's top bit, over and over. It may harm its own
-batches. The daemon lives, no stream stops, and a polite client of the same stream gets every batch exact.
+"""A client that writes into its own slots while reads land there: it flips every token's top bit,
+over and over. It may harm its own batches. The daemon lives, no stream stops, and a polite client
+of the same stream gets every batch exact.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep, --manifest) by all their tokens."""
+"""tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep,
+--manifest) by all their tokens.
+"""
 
 import gzip
 import json
@@ -134,10 +136,17 @@ def test_manifest(place):
     inspect("--manifest", path, place.file("m"))
     lines = [json.loads(line) for line in open(path)]
     assert lines == [
-        {"path": n, "format": "flat", "dtype": "u16", "tokens": len(t), "size": os.path.getsize(place.file("m", n)), "digest": digest(t)}
+        {
+            "path": n,
+            "format": "flat",
+            "dtype": "u16",
+            "tokens": len(t),
+            "size": os.path.getsize(place.file("m", n)),
+            "digest": digest(t),
+        }
         | ({"frame_bytes": 4096} if n.endswith("zst") else {})
         for n, t in parts.items()
-    ], ("the manifest's lines, digests computed here")  # fmt: skip
+    ], "the manifest's lines, digests computed here"
     with open(place.file("m/deep/c.bin.zst"), "r+b") as f:
         f.seek(100)
         f.write(b"xxxx")
@@ -176,7 +185,9 @@ def test_directory(place):
 
 
 def test_named(place):
-    """What a shell makes of DIRECTORY/* says the same as the directory, and so does the pattern itself."""
+    """What a shell makes of DIRECTORY/* says the same as the directory, and so does the pattern
+    itself.
+    """
     for name in ("n/a.bin", "n/deep/b.bin", "nn/c.bin"):
         numpy.arange(40, dtype="<u2").tofile(place.file(name))
         with open(place.file(name[:-3] + "idx"), "wb") as f:
@@ -259,7 +270,9 @@ def test_named(place):
 
 
 def test_mixed(place):
-    """A directory is a dataset: what the daemon would refuse in it is said, with two examples, once."""
+    """A directory is a dataset: what the daemon would refuse in it is said, with two examples,
+    once.
+    """
     for name in ("x/a.bin", "x/b.bin"):
         numpy.arange(100, dtype="<u2").tofile(place.file(name))
     for name in ("x/c.npy", "x/d.npy"):
@@ -296,7 +309,10 @@ def test_dictionary(place):
     ):
         with open(place.file(name + ".bin.zst"), "wb") as f:
             f.write(frame + end)
-        problem = f"zstd frame 0: was compressed with dictionary {trained.dict_id()}; must be without one: compress it again without"
+        problem = (
+            f"zstd frame 0: was compressed with dictionary {trained.dict_id()}; must be without "
+            "one: compress it again without"
+        )
         assert inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"] == [problem], (
             f"a dictionary is named ({name})"
         )
@@ -331,7 +347,8 @@ def test_refused(place):
     said = inspect("--deep", place.file("loss"), code=1)[0]["problems"]
     assert said == ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"], "which reads them"
 
-    # Frames that do not say what they hold: only decoding shows that the table lies of the last one.
+    # Frames that do not say what they hold: only decoding shows that the table lies of the last
+    # one.
     count = seekable(place.file("lie.bin.zst"), tokens.tobytes(), 1024)
     good = open(place.file("lie.bin.zst"), "rb").read()
     lies = (
@@ -369,7 +386,8 @@ def test_links(place):
         ("far/part", "../../near/link/shard.00000.mds"),
         ("near", ".//link/./"),
     ):
-        done = subprocess.run([TOKCTL, "inspect", "--json", name], capture_output=True, text=True, cwd=place.file(here, "x")[:-2],
+        done = subprocess.run([TOKCTL, "inspect", "--json", name], capture_output=True, text=True,
+            cwd=place.file(here, "x")[:-2],
                               env={**os.environ, "PWD": place.file(here, "x")[:-2]})  # fmt: skip
         seen = [json.loads(line)["problems"] for line in done.stdout.splitlines()]
         assert done.returncode == 1 and problem in seen[0][0], (
@@ -411,7 +429,9 @@ def test_progress(place):
 
 
 def test_masks(place):
-    """Loss masks: those that a format keeps beside its shards, and those that a config's label_mask names."""
+    """Loss masks: those that a format keeps beside its shards, and those that a config's label_mask
+    names.
+    """
     tokens = numpy.arange(200_000) % 50_000
     mask = numpy.random.default_rng(7).integers(0, 4, len(tokens)) > 0
     hidden = int((~mask).sum())

@@ -1,7 +1,8 @@
 """Daemons and trainers that die, and what the others notice of it: nothing.
 
-The readers are `tokctl cat`, so libtokend's re-attaching is what is tested. Their pipes are small and are emptied in step with
-the kills: a reader is never far ahead, and nearly every kill finds it in the middle of its ring.
+The readers are `tokctl cat`, so libtokend's re-attaching is what is tested. Their pipes are small
+and are emptied in step with the kills: a reader is never far ahead, and nearly every kill finds it
+in the middle of its ring.
 """
 
 import os
@@ -126,7 +127,8 @@ def test_kill_daemons(shared, config, seed):
         Reader(place, daemon.socket, r, rank_rows(rows, r, WORLD, MICRO).tobytes())
         for r in range(WORLD)
     ]
-    # A first attach looks for its daemon only once, and a ring is there before its reader knows of it: wait for batches.
+    # A first attach looks for its daemon only once, and a ring is there before its reader knows of
+    # it: wait for batches.
     wait_for(lambda: all(select.select([r.pipe], [], [], 0)[0] for r in readers))
     clock = Clock(readers, KILLS + STOPS + RESTARTS)
     events = ["kill"] * KILLS + ["stop"] * STOPS + ["restart"] * RESTARTS
@@ -169,7 +171,9 @@ def test_kill_daemons(shared, config, seed):
 
 
 def forked_trainer(socket):
-    """A trainer that attaches and forks a child that keeps its socket and its ring. (trainer, child, leash of the child)."""
+    """A trainer that attaches and forks a child that keeps its socket and its ring. (trainer,
+    child, leash of the child).
+    """
     out, into = os.pipe()
     held, leash = os.pipe()
     trainer = os.fork()
@@ -233,7 +237,10 @@ def test_kill_trainers(shared, config):
     times.sort()
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"
     assert times[10] <= 0.1, (
-        f"a killed trainer's session is gone within 100 ms though a child holds its socket ({text})",
+        (
+            "a killed trainer's session is gone within 100 ms though a child holds its socket "
+            f"({text})"
+        ),
         text,
     )
     assert times[-1] < 5, ("none stays", text)

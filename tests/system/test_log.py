@@ -1,4 +1,6 @@
-"""The log never holds up the daemon and does not grow without limit, whatever a client does; nor do idle scrapers stop /metrics."""
+"""The log never holds up the daemon and does not grow without limit, whatever a client does; nor do
+idle scrapers stop /metrics.
+"""
 
 import fcntl
 import os

@@ -1,7 +1,9 @@
-"""Looking back: the log of mixes that a daemon keeps, and what plan and when say by it, against an independent implementation.
+"""Looking back: the log of mixes that a daemon keeps, and what plan and when say by it, against an
+independent implementation.
 
-Runs are real: `tokctl cat` attaches under one run name with cursors edited on the way, as trainers do. What it wrote, what the log
-says was served at each position, and what tests/python/order_reference.py computes must be one and the same.
+Runs are real: `tokctl cat` attaches under one run name with cursors edited on the way, as trainers
+do. What it wrote, what the log says was served at each position, and what
+tests/python/order_reference.py computes must be one and the same.
 """
 
 import json
@@ -217,7 +219,9 @@ def test_schedule(scene):
 
 
 def test_another_run_of_that_name(scene):
-    """From the beginning, of a stream that has become another: what was logged before is of no account."""
+    """From the beginning, of a stream that has become another: what was logged before is of no
+    account.
+    """
     place = scene.place
     whole = json.load(open(scene.config))
     whole["streams"]["train"].update(

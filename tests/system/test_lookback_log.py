@@ -1,4 +1,6 @@
-"""Looking back at a run: its steps, its log of mixes shared or lost, shards that change, usage, and at what scale."""
+"""Looking back at a run: its steps, its log of mixes shared or lost, shards that change, usage, and
+at what scale.
+"""
 
 import json
 import os
@@ -51,7 +53,9 @@ def test_log_goes_nowhere(scene):
 
 
 def test_two_daemons(scene):
-    """They share a state_dir, as nodes of a job may: each mix is logged once, whoever attaches first."""
+    """They share a state_dir, as nodes of a job may: each mix is logged once, whoever attaches
+    first.
+    """
     place = scene.place
     second = Daemon(place, scene.config, socket_path=place.file("second.sock"))
     sockets = [scene.daemon.socket, second.socket]
@@ -83,7 +87,8 @@ def test_two_daemons(scene):
             (codes, names),
         )
     for socket, cursor in zip([*sockets, sockets[0]], ["begin", "mixed", "begin"], strict=True):
-        scene.ctl("cat", "train", "--rank", 0, "--world", 1, "--micro", 1, "--batches", 1, "--run", "turns",
+        scene.ctl("cat", "train", "--rank", 0, "--world", 1, "--micro", 1, "--batches", 1, "--run",
+        "turns",
                   "--socket", socket, "--cursor", scene.file(cursor))  # fmt: skip
     names = sorted(os.listdir(place.file("state/train/turns/mixes/x")[:-2]))
     assert names == [f"{n:06}.cursor" for n in (1, 2, 3)], (
@@ -139,7 +144,10 @@ def test_steps(scene):
     ask = ["plan", "-c", scene.config, "finite", "--world", world, "--micro", micro]
     rows = scene.lines(*ask, "--tokens", "--step", last)
     left = windows - last * world * micro
-    assert [row["position"] for row in rows] == [*range(last * world * micro, windows), *[None] * (world * micro - left)], ("the last step of a finite stream")  # fmt: skip
+    assert [row["position"] for row in rows] == [
+        *range(last * world * micro, windows),
+        *[None] * (world * micro - left),
+    ], "the last step of a finite stream"
     assert all((row["tokens"] is None) == (row["position"] is None) for row in rows), (
         "  padding has no tokens"
     )
@@ -159,7 +167,9 @@ def test_steps(scene):
 
 
 def test_shards_change(scene):
-    """While plan --tokens waits for whoever reads it, its shards become others: it says so and stops."""
+    """While plan --tokens waits for whoever reads it, its shards become others: it says so and
+    stops.
+    """
     place = scene.place
     entry = [{"name": "walk", "path": "walk", "shuffle": "none"}]
     config = place.config(
@@ -272,7 +282,8 @@ def test_scale(scene):
         trace = place.file("calls")
         follow = ["strace", "-f", "--seccomp-bpf", "-c", "-e", "trace=openat,pread64", "-o", trace]
         command = follow if shutil.which("strace") else []
-        done = subprocess.run([*command, *map(str, [TOKCTL, "plan", "-c", config, "train", *at, *count, "--tokens", "--json"])],
+        done = subprocess.run([*command, *map(str, [TOKCTL, "plan", "-c", config, "train", *at,
+            *count, "--tokens", "--json"])],
                               capture_output=True, timeout=60, preexec_fn=with_parent)  # fmt: skip
         row = json.loads(done.stdout)
         assert row["tokens"] == [0] * 2049 and row["window"] < windows, (

@@ -1,5 +1,5 @@
-"""`manifest:` of a dataset: the same bytes by the same cursors as without one, no shard touched before it is read, and every shard
-that is not what the manifest says stops its stream by name.
+"""`manifest:` of a dataset: the same bytes by the same cursors as without one, no shard touched
+before it is read, and every shard that is not what the manifest says stops its stream by name.
 """
 
 import json
@@ -132,7 +132,9 @@ def test_written(data):
     code, out, err = run(
         TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0]
     )
-    assert (code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl"))), ("a file named twice is a problem", (code, out, err))  # fmt: skip
+    assert (
+        code == 1 and b"is named twice" in out and not os.path.exists(place.file("twice.jsonl"))
+    ), ("a file named twice is a problem", (code, out, err))
     odd = os.fsencode(place.file("odd", "x"))[:-1] + b"\xff.bin"
     with open(odd, "wb") as f:
         f.write(bytes(100))
@@ -212,7 +214,9 @@ def test_same_bytes(data, mode):
 
 
 def test_across(data, configs):
-    """A run that began with a manifest goes on without one, and the other way round; verify finds no fault in it."""
+    """A run that began with a manifest goes on without one, and the other way round; verify finds
+    no fault in it.
+    """
     place, (with_, without) = data, configs
     for first, second in ((with_, without), (without, with_)):
         records = [place.file(f"record-{i}") for i in range(2)]
@@ -328,7 +332,9 @@ def test_stops(data, mode):
 
 
 def test_opened_anew(data):
-    """More shards than can be open at once: each is compared with the manifest once, and is the same file ever after."""
+    """More shards than can be open at once: each is compared with the manifest once, and is the
+    same file ever after.
+    """
     place = data
     for i in range(200):
         place.shard(f"data/many/{i:03}.bin", 300)
@@ -394,7 +400,9 @@ def test_opened_anew(data):
 
 
 def test_inspected(data):
-    """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of the same number."""
+    """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of
+    the same number.
+    """
     place = data
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
     before = open(place.file("flat.jsonl")).read()
@@ -408,7 +416,10 @@ def test_inspected(data):
         place.file("flat.jsonl"),
         place.file("data", "flat"),
     )
-    assert (code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before), ("the config may name the manifest that is yet to be written", (code, err))  # fmt: skip
+    assert code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (
+        ("the config may name the manifest that is yet to be written"),
+        (code, err),
+    )
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
     assert code == 0, "inspect --deep -c finds no fault"
     with open(shard, "r+b") as f:

@@ -1,8 +1,10 @@
-"""A hostile client of another uid beside a polite one: batches of 65,536 rows, and floods of wakes, messages and connects.
+"""A hostile client of another uid beside a polite one: batches of 65,536 rows, and floods of wakes,
+messages and connects.
 
-bench/neighbours.py measures what is left to the polite one; here it is only seen that it is not starved. Machines are busy, so the
-bounds are wide, each measurement is the best of a few, and they are ratios to the same one alone, or to what was seen before there
-was any protection (in brackets): a hundred times as much.
+bench/neighbours.py measures what is left to the polite one; here it is only seen that it is not
+starved. Machines are busy, so the bounds are wide, each measurement is the best of a few, and they
+are ratios to the same one alone, or to what was seen before there was any protection (in brackets):
+a hundred times as much.
 """
 
 import json
@@ -85,7 +87,9 @@ class Bench:
             return int(f.read().split()[0]) / 1e9
 
     def answers(self, seconds):
-        """Median time of an answer to a session that asks now and then, and what the control thread used of a core."""
+        """Median time of an answer to a session that asks now and then, and what the control thread
+        used of a core.
+        """
         client, times = patient(self.daemon.socket).attach(run="polite"), []
         begin, cpu = time.monotonic(), self.control_cpu()
         while time.monotonic() < begin + seconds:
@@ -156,7 +160,9 @@ def test_late_words(bench):
 
 
 def test_large_ring_ends(bench):
-    """Hundreds of thousands of pages are given back elsewhere than in the thread that answers everybody. [75 ms of it]"""
+    """Hundreds of thousands of pages are given back elsewhere than in the thread that answers
+    everybody. [75 ms of it]
+    """
     used = []
     for _ in range(TRIES):
         client = Client(bench.daemon.socket).attach(run="large", micro=65536, slots=4)

@@ -1,4 +1,6 @@
-"""A ring lies on the NUMA node that its client names: what can be seen of that on a machine with one node or more."""
+"""A ring lies on the NUMA node that its client names: what can be seen of that on a machine with
+one node or more.
+"""
 
 import os
 import re

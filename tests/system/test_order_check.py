@@ -1,8 +1,10 @@
-"""tokctl and the daemon against an independent implementation of the order, on random configurations.
+"""tokctl and the daemon against an independent implementation of the order, on random
+configurations.
 
-Every configuration has real shards and is drawn from the seed and its number alone: what `tokctl plan` and `tokctl when` say,
-with and without edited cursors, and the bytes that `tokctl cat` gets from a daemon for any rank, world, micro-batch and start
-must be those of tests/lib/order_reference.py.
+Every configuration has real shards and is drawn from the seed and its number alone: what `tokctl
+plan` and `tokctl when` say, with and without edited cursors, and the bytes that `tokctl cat` gets
+from a daemon for any rank, world, micro-batch and start must be those of
+tests/lib/order_reference.py.
 
 TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
 """
@@ -178,7 +180,8 @@ def check_cat(c, order, daemon, start, *where):
             (i for i, (g, w) in enumerate(zip(got, want)) if g != w), min(len(got), len(want))
         )
         raise Wrong(
-            f"tokctl {' '.join(map(str, arguments))}\n{len(got)} bytes (want {len(want)}), differ at {at}"
+            f"tokctl {' '.join(map(str, arguments))}\n{len(got)} bytes (want {len(want)}), "
+            f"differ at {at}"
         )
     check_cursor_file(out, min(start + batches * world * micro, order.end))
     return batches * micro

@@ -1,7 +1,8 @@
-"""Shards that are written to while a stream serves them: a trainer gets the bytes that were there, or the error; never others.
+"""Shards that are written to while a stream serves them: a trainer gets the bytes that were there,
+or the error; never others.
 
-Every token that is handed out is compared. Each fault is really injected into a file that the daemon has open, which is
-looked up in /proc.
+Every token that is handed out is compared. Each fault is really injected into a file that the
+daemon has open, which is looked up in /proc.
 """
 
 import os
@@ -131,7 +132,8 @@ def cut(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
-FAULTS = {"inverted, its mtime set back": inverted, "half written to": written, "copied over with its mtime": copied_over,
+FAULTS = {"inverted, its mtime set back": inverted, "half written to": written,
+    "copied over with its mtime": copied_over,
           "cut and grown again": regrown, "cut": cut}  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""A run belongs to the user who began it. Nobody else but root and admin_uids attaches to it, saves its tags or changes it."""
+"""A run belongs to the user who began it. Nobody else but root and admin_uids attaches to it, saves
+its tags or changes it.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""tokctl pack: what comes out is read by zstd, NumPy and Megatron-core, and packed back to the same bytes."""
+"""tokctl pack: what comes out is read by zstd, NumPy and Megatron-core, and packed back to the same
+bytes.
+"""
 
 import ctypes
 import gzip
@@ -76,7 +78,12 @@ def flat(place, name, tokens, seed, dtype="<u2", most=50000):
 def test_one_file(place):
     data = flat(place, "a.bin", 3_333_333, 1)
     lines = pack(place.file("a.bin"), place.file("a.bin.zst"), "--format", "zstd", "--frame", 65536)
-    assert [lines[0][k] for k in ("format", "dtype", "tokens", "size")] == ["zstd", "u16", len(data), os.path.getsize(place.file("a.bin.zst"))], ("what is said of a file")  # fmt: skip
+    assert [lines[0][k] for k in ("format", "dtype", "tokens", "size")] == [
+        "zstd",
+        "u16",
+        len(data),
+        os.path.getsize(place.file("a.bin.zst")),
+    ], "what is said of a file"
     assert zstd(place.file("a.bin.zst")) == data.tobytes(), "zstd -d restores the flat file"
     table = contents(place.file("a.bin.zst"))[-9:]
     assert struct.unpack("<IBI", table) == (-(-data.nbytes // 65536), 0x80, 0x8F92EAB1), (
@@ -192,7 +199,9 @@ def said(*arguments):
 
 @pytest.mark.asan
 def test_beside(place):
-    """Bounds in a .csv.gz are documents as an index's are, at any cut; what cannot be kept is told in a line."""
+    """Bounds in a .csv.gz are documents as an index's are, at any cut; what cannot be kept is told
+    in a line.
+    """
     rng = numpy.random.default_rng(8)
     bounds = []
     for n, name in enumerate(("l/x.npy", "l/y.npy")):
@@ -270,7 +279,8 @@ def test_changed(place):
         with gzip.open(place.file(name, "b.csv.gz"), "wt") as f:
             f.write("0,20\n20,2000\n")
         limit = {"preexec_fn": lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-                                        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))}  # fmt: skip
+                                        resource.setrlimit(resource.RLIMIT_FSIZE, (3000,
+                                        3000)))}  # fmt: skip
         command = [place.file(name), place.file(name + "-out"), "--format", "megatron"]
         assert has(pack(*command, code=1, **limit), "shard-00001.bin: File too large"), (
             "it stops half way"
@@ -306,10 +316,13 @@ def test_bad(place):
         words=["lone.idx: is there already"],
     )
     numpy.array([1, 2, 70000, 80000], "<u4").tofile(place.file("big.bin"))
-    refused("what does not fit", place.file("n.npy.bin"), place.file("big.bin"), place.file("o.bin"), "--format", "flat",
-            "--input-dtype", "u32", "--dtype", "u16", words=["big.bin: token 2 is 70000; must be at most 65535", "say --"])  # fmt: skip
+    refused("what does not fit", place.file("n.npy.bin"), place.file("big.bin"),
+        place.file("o.bin"), "--format", "flat",
+            "--input-dtype", "u32", "--dtype", "u16",
+            words=["big.bin: token 2 is 70000; must be at most 65535", "say --"])  # fmt: skip
     numpy.array([1, 1 << 31], "<u4").tofile(place.file("huge.bin"))
-    refused("31 bits of Megatron", place.file("huge.bin"), place.file("o.bin"), "--format", "megatron", "--input-dtype", "u32",
+    refused("31 bits of Megatron", place.file("huge.bin"), place.file("o.bin"), "--format",
+        "megatron", "--input-dtype", "u32",
             words=["huge.bin: token 1 is 2147483648", "31 bits"])  # fmt: skip
     numpy.save(place.file("minus.npy"), numpy.array([3, -1], "<i4"))
     refused(
@@ -389,7 +402,8 @@ def test_killed(place):
     for _ in range(3):
         before = len(made)
         child = place.spawn([TOKCTL, "pack", *map(str, command)], stdout=subprocess.DEVNULL)
-        wait_for(lambda c=child, n=before: c.poll() is not None or len([x for x in os.listdir(place.file("killed")) if x[0] == "s"]) > n
+        wait_for(lambda c=child, n=before: c.poll() is not None or len([x
+            for x in os.listdir(place.file("killed")) if x[0] == "s"]) > n
                  if os.path.isdir(place.file("killed")) else None)  # fmt: skip
         child.send_signal(signal.SIGKILL)
         kills += child.wait() == -signal.SIGKILL
@@ -474,8 +488,11 @@ def test_disk_full(place):
     child = os.fork()
     if child == 0:
         with_parent()
-        if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or \
-           libc.mount(b"tokend", small.encode(), b"tmpfs", 0, b"size=512k"):  # fmt: skip
+        if (
+            libc.unshare(CLONE_NEWNS)
+            or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+            or libc.mount(b"tokend", small.encode(), b"tmpfs", 0, b"size=512k")
+        ):
             os._exit(77)
         done = subprocess.run(
             [TOKCTL, "pack", place.file("f"), small + "/out", "--format", "flat"],

@@ -1,7 +1,9 @@
-"""The protocol of copies to a GPU, against a real daemon and a fake libcuda.so.1 (tests/gpu/fake_cuda.c): what arrives "on the
-device" although it arrives late. No evidence of how a GPU behaves: that is tests/gpu/check.py's business.
+"""The protocol of copies to a GPU, against a real daemon and a fake libcuda.so.1
+(tests/gpu/fake_cuda.c): what arrives "on the device" although it arrives late. No evidence of how a
+GPU behaves: that is tests/gpu/check.py's business.
 
-Each scenario of tests/gpu/pin_trainer.c is a process of its own, for the library is chosen by LD_LIBRARY_PATH.
+Each scenario of tests/gpu/pin_trainer.c is a process of its own, for the library is chosen by
+LD_LIBRARY_PATH.
 """
 
 import fcntl
@@ -140,7 +142,9 @@ def test_rules(shared, daemon):
 
 
 def test_turns(shared, daemon):
-    """Trainers of a node register one after the other: the directory of the socket is their lock."""
+    """Trainers of a node register one after the other: the directory of the socket is their
+    lock.
+    """
     place = shared
     directory = os.open(os.path.dirname(daemon.socket), os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)

@@ -1,4 +1,6 @@
-"""What one user cannot take from the others: connections, ring memory, runs and files in state_dir."""
+"""What one user cannot take from the others: connections, ring memory, runs and files in
+state_dir.
+"""
 
 import os
 import resource

@@ -1,7 +1,8 @@
-"""An operator's requests to a running job: who hears them, what comes back, and what is left when anybody dies in between.
+"""An operator's requests to a running job: who hears them, what comes back, and what is left when
+anybody dies in between.
 
-The trainers are processes that use libtokend and do one thing at a time, when told to: so every moment between asking and
-answering can be looked at.
+The trainers are processes that use libtokend and do one thing at a time, when told to: so every
+moment between asking and answering can be looked at.
 """
 
 import json
@@ -47,7 +48,13 @@ def test_alone(bench):
     t.answer(number, DONE, "acts from 1024")
     code, answers, result, err = op.result()
     assert (code, err) == (0, ""), "tokctl mix: done"
-    assert {k: result[k] for k in ("kind", "position", "from", "acts_from", "sessions")} == {"kind": "mix", "position": 192, "from": 192, "acts_from": 1024, "sessions": 1}, ("its result")  # fmt: skip
+    assert {k: result[k] for k in ("kind", "position", "from", "acts_from", "sessions")} == {
+        "kind": "mix",
+        "position": 192,
+        "from": 192,
+        "acts_from": 1024,
+        "sessions": 1,
+    }, "its result"
     assert [(a["rank"], a["outcome"], a["text"]) for a in answers] == [
         (0, "done", "acts from 1024")
     ], "one answer"
@@ -110,8 +117,18 @@ def test_refused_edits(bench):
     ):
         assert run(TOKCTL, "mix", "train", *arguments)[0] == 2, f"mix {arguments}: not even asked"
     assert t.fetch()["number"] == 0, "all that was refused"
-    for args in ("weight x web\n", "weight 1\n", "at -1\nweight 1 web\n", "later 1\nweight 1 web\n", "nonsense", "weight 0x1p3 web\n", "",
-                 "weight nan web\n", "weight inf web\n", "weight 1 web\nweight 1 web\n"):  # fmt: skip
+    for args in (
+        "weight x web\n",
+        "weight 1\n",
+        "at -1\nweight 1 web\n",
+        "later 1\nweight 1 web\n",
+        "nonsense",
+        "weight 0x1p3 web\n",
+        "",
+        "weight nan web\n",
+        "weight inf web\n",
+        "weight 1 web\nweight 1 web\n",
+    ):
         done = t.obey("mix", args)
         assert done["r"] == -1 and done["why"] and "\n" not in done["why"], (
             f"arguments {args!r} are refused",
@@ -151,7 +168,12 @@ def test_together(bench):
     for t in ts:
         t.carry_out()
     code, answers, result, err = op.result()
-    assert sorted((a["rank"], a["outcome"]) for a in answers) == [(0, "done"), (0, "noted"), (1, "done"), (1, "noted")], ("two ranks: notes and answers of both")  # fmt: skip
+    assert sorted((a["rank"], a["outcome"]) for a in answers) == [
+        (0, "done"),
+        (0, "noted"),
+        (1, "done"),
+        (1, "noted"),
+    ], "two ranks: notes and answers of both"
     assert (code, result["acts_from"], result["sessions"], err) == (0, 1024, 2, ""), (
         "and one result"
     )
@@ -161,7 +183,11 @@ def test_together(bench):
     for t in ts:
         t.carry_out()
     code, _, result, _ = op.result()
-    assert (code, result["position"], result["ranks"]) == (0, 128, [{"rank": r, "first": 128 + 8 * r, "last": 135 + 8 * r} for r in range(3)]), ("rescale: what each new rank gets first")  # fmt: skip
+    assert (code, result["position"], result["ranks"]) == (
+        0,
+        128,
+        [{"rank": r, "first": 128 + 8 * r, "last": 135 + 8 * r} for r in range(3)],
+    ), "rescale: what each new rank gets first"
     assert (result["global_before"], result["global"]) == (64, 24), (
         "rescale: steps before and after"
     )
@@ -215,7 +241,9 @@ def test_datasets_join(bench):
 
 
 def test_behind_a_commit(bench):
-    """Mixes that began after what is committed: a cursor of the committed place still knows them all."""
+    """Mixes that began after what is committed: a cursor of the committed place still knows them
+    all.
+    """
     t = Trainer(bench, micro=512)
     nexts, tokens = [], ""
     for i in range(10):

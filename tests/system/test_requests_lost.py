@@ -1,4 +1,6 @@
-"""Requests whose operator, trainer or daemon is too slow, dies or lies: nothing is left half done."""
+"""Requests whose operator, trainer or daemon is too slow, dies or lies: nothing is left half
+done.
+"""
 
 import signal
 import time
@@ -251,7 +253,8 @@ def test_hostile(bench):
         "a flood ends with its connection"
     )
 
-    # Ten cursors of the largest size at once to one who does not read: the first, and the first that differs.
+    # Ten cursors of the largest size at once to one who does not read: the first, and the first
+    # that differs.
     many = [Client(bench.daemon.socket).attach(run="many", rank=r, world=10) for r in range(10)]
     slow = Client(bench.daemon.socket)
     number = slow.ask(op="request", stream="train", run="many", kind="drain", args="")["number"]
@@ -260,7 +263,9 @@ def test_hostile(bench):
         client.tell(op="answer", number=number, outcome=DONE, text="", cursor=cursor)
         client.ask(op="pending")
     heard = [slow.hear() for _ in many]
-    assert [("cursor" in a, a["same"]) for a in heard] == [(r in (0, 4), int(r not in (4, 7))) for r in range(10)], ("cursors are passed on once")  # fmt: skip
+    assert [("cursor" in a, a["same"]) for a in heard] == [
+        (r in (0, 4), int(r not in (4, 7))) for r in range(10)
+    ], "cursors are passed on once"
     assert [a["waiting"] for a in heard] == list(range(9, -1, -1)), "the last answer says so"
     for client in (*many, slow, asker, thief, one):
         client.close()

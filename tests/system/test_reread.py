@@ -1,8 +1,9 @@
-"""One bit flips on its way from the disk. A compressed shard is read again once, from the disk and not from the page cache; the
-stream goes on exactly, and the log names shard and bytes. If the bit is wrong on the disk, the stream stops and names them.
+"""One bit flips on its way from the disk. A compressed shard is read again once, from the disk and
+not from the page cache; the stream goes on exactly, and the log names shard and bytes. If the bit
+is wrong on the disk, the stream stops and names them.
 
-The flip is in a library put in front of libc. As a flipped bit in the page cache would be, it is in every reading until the
-cache was told to drop those bytes.
+The flip is in a library put in front of libc. As a flipped bit in the page cache would be, it is in
+every reading until the cache was told to drop those bytes.
 """
 
 import mmap
@@ -87,7 +88,7 @@ int posix_fadvise(int fd, off_t at, off_t n, int advice)
 }
 
 int posix_fadvise64(int fd, off64_t at, off64_t n, int advice) { return posix_fadvise(fd, at, n, advice); }
-"""
+"""  # noqa: E501
 
 
 class Flip:
@@ -182,14 +183,19 @@ def end_of(path):
     return os.path.getsize(path) - 5
 
 
-# name: (writer, shard, the flipped byte of it, whether it is met only when frames are decoded, what a permanent one says)
+# name: (writer, shard, the flipped byte of it, whether it is met only when frames are decoded, what
+# a permanent one says)
 CASES = {
-    "frames with sums": (seekable(".bin.zst", raw, 16_384, {pyzstd.CParameter.checksumFlag: 1}), "a.bin.zst", middle_of, True, "frame"),
+    "frames with sums": (seekable(".bin.zst", raw, 16_384, {pyzstd.CParameter.checksumFlag: 1}),
+    "a.bin.zst", middle_of, True, "frame"),
     "frames of zstd": (zstd_tool, "a.bin.zst", middle_of, True, "frame"),
     "the seek table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, False, "seek table"),
-    "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False, "index.json says"),
-    "a plain one of MDS": (mds_hashed(SMALL_ROWS, None), "shard.00000.mds", end_of, False, "index.json says"),
-    "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False, "index.json says"),
+    "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False,
+    "index.json says"),
+    "a plain one of MDS": (mds_hashed(SMALL_ROWS, None), "shard.00000.mds", end_of, False,
+    "index.json says"),
+    "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False,
+    "index.json says"),
 }  # fmt: skip
 
 

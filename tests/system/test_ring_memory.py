@@ -1,4 +1,6 @@
-"""What a client can do to the memory of its own ring, policies and holes, does no harm to the daemon or to a neighbour."""
+"""What a client can do to the memory of its own ring, policies and holes, does no harm to the
+daemon or to a neighbour.
+"""
 
 import ctypes
 import errno
@@ -85,7 +87,10 @@ def test_a_client_cannot_free_or_move_memory(place):
     assert whole == 8, "what is published after that is whole"
     assert rounds == 8, "it freed its slots again and again"
     assert daemon.alive() and neighbour.next() is not None, "the daemon and the neighbour live"
-    assert (daemon.memory_kib("RssShmem") - before <= grown + 64), ("the daemon has no more memory for it than it counted", (daemon.memory_kib("RssShmem"), before, grown))  # fmt: skip
+    assert daemon.memory_kib("RssShmem") - before <= grown + 64, (
+        ("the daemon has no more memory for it than it counted"),
+        (daemon.memory_kib("RssShmem"), before, grown),
+    )
     libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # its control words, too
     hostile.close()
     assert wait_for(lambda: daemon.rings() == 2), "its ring is gone with it"

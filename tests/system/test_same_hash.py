@@ -1,5 +1,5 @@
-"""Input that no honest peer sends and that ended in an assertion: a dataset whose name has the hash of another one's, and a
-ring of tokens that are neither u16 nor u32.
+"""Input that no honest peer sends and that ended in an assertion: a dataset whose name has the hash
+of another one's, and a ring of tokens that are neither u16 nor u32.
 """
 
 import fcntl

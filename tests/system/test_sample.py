@@ -1,5 +1,7 @@
-"""Shards that are not what the config says: another width, tokens beyond vocab, a format that is lost. They are refused when
-the dataset is opened, or when they are first read; and shards that only look odd are not."""
+"""Shards that are not what the config says: another width, tokens beyond vocab, a format that is
+lost. They are refused when the dataset is opened, or when they are first read; and shards that only
+look odd are not.
+"""
 
 import re
 import struct
@@ -18,7 +20,9 @@ def ids(n, vocab=50257):
 
 
 def dataset(place, name, shards, **about):
-    """A config over a directory of files: name → bytes or array. `dtype` and the like stand at the dataset, `vocab` at the stream."""
+    """A config over a directory of files: name → bytes or array. `dtype` and the like stand at the
+    dataset, `vocab` at the stream.
+    """
     for file, content in shards.items():
         with open(place.file(name, "data", file), "wb") as f:
             f.write(content if isinstance(content, bytes) else content.tobytes())
@@ -68,7 +72,8 @@ def test_widths(place):
     refused(place, "u32", {"a.bin": ids(100_000).astype("<u4")}, *u32)
     refused(place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
     refused(place, "u32, the tenth of twenty",
-            {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2") for i in range(20)}, *u32)  # fmt: skip
+            {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2")
+            for i in range(20)}, *u32)  # fmt: skip
     refused(
         place,
         "u32, mostly padding",
@@ -221,15 +226,18 @@ def test_tokens(place):
 def megatron(tokens):
     n, width = len(tokens) // 100, tokens.itemsize
     code = {2: 8, 4: 4}[width]
-    return b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1) + struct.pack(f"<{n}i", *[100] * n) + struct.pack(
-        f"<{n}q", *range(0, 100 * n * width, 100 * width)) + struct.pack(f"<{n + 1}q", *range(n + 1))  # fmt: skip
+    return b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1) + struct.pack(f"<{n}i",
+    *[100] * n) + struct.pack(
+        f"<{n}q", *range(0, 100 * n * width, 100 * width)) + struct.pack(f"<{n + 1}q",
+        *range(n + 1))  # fmt: skip
 
 
 def test_lost(place):
     for gone in range(3):
         shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
         indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
-        refused(place, f"{gone}.idx is lost", shards | indexes, f"{gone}.bin: its format is not known", "is megatron",
+        refused(place, f"{gone}.idx is lost", shards | indexes,
+        f"{gone}.bin: its format is not known", "is megatron",
                 "index is lost", "format: flat")  # fmt: skip
     refused(
         place, "the only .idx is lost", {"0.bin": ids(10_000).astype("<i4")}, "0.bin looks like u32"
@@ -240,7 +248,8 @@ def test_lost(place):
         shards[f"{i}.npy"] = open(place.file("npy", f"{i}.npy"), "rb").read()
     for i in range(3):
         damaged = bytes(128) + shards[f"{i}.npy"][128:]
-        refused(place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged}, f"{i}.npy: its format is not known", "is npy",
+        refused(place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged},
+        f"{i}.npy: its format is not known", "is npy",
                 "header is damaged")  # fmt: skip
     numpy.save(place.file("npy", "i4.npy"), ids(10_000).astype("<i4"))
     damaged = bytes(128) + open(place.file("npy", "i4.npy"), "rb").read()[128:]
@@ -255,7 +264,10 @@ def test_inspected(place):
     dataset(place, "1.idx is lost", shards | indexes)
     path = place.file("u32", "data", "a.bin")
     code, out, err = run(TOKCTL, "inspect", path)
-    assert (code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode()), ("tokctl inspect calls it a problem", (code, out, err))  # fmt: skip
+    assert code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode(), (
+        ("tokctl inspect calls it a problem"),
+        (code, out, err),
+    )
     code, out, err = run(TOKCTL, "inspect", "--input-dtype", "u16", path)
     assert code == 0 and "looks like u32" in out.decode(), (
         "  a note where the type is said",

@@ -1,7 +1,9 @@
-"""100 T tokens: 10,000 sparse shards of 10 G tokens. Where in it one asks costs nothing, and takes no memory.
+"""100 T tokens: 10,000 sparse shards of 10 G tokens. Where in it one asks costs nothing, and takes
+no memory.
 
-Figures are the best of ROUNDS, the places taken in turn: what a busy machine adds to one it adds to all, and the best of many is
-what it adds nothing to. bench/run.py measures the same with a closer eye.
+Figures are the best of ROUNDS, the places taken in turn: what a busy machine adds to one it adds to
+all, and the best of many is what it adds nothing to. bench/run.py measures the same with a closer
+eye.
 """
 
 import json
@@ -126,7 +128,8 @@ def online(place, config):
     grown = private() - settled
     sessions = ROUNDS * len(PLACES)
     print(
-        f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, {grown:+} KiB after {sessions} more"
+        f"      daemon: {opened} KiB opened, {settled} KiB after {sessions} sessions, "
+        f"{grown:+} KiB after {sessions} more"
     )
     assert grown <= 1024, ("memory stays", f"{grown} KiB more after {sessions} sessions")
     for name, position in PLACES.items():

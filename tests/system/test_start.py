@@ -1,4 +1,6 @@
-"""How a daemon starts: without root at places of the user's own, under systemd with a broken config not in a tight loop."""
+"""How a daemon starts: without root at places of the user's own, under systemd with a broken config
+not in a tight loop.
+"""
 
 import json
 import os
@@ -232,11 +234,13 @@ with tokend.Loader("train", 2, socket=sys.argv[1], framework="numpy", slots=4, d
     print([next(loader)["position"].tolist() for _ in range(2)], flush=True)
     sys.stdin.readline()
     print([next(loader)["position"].tolist() for _ in range(20)], flush=True)
-"""
+"""  # noqa: E501
 
 
 def test_trainers_wait(place):
-    """A running job, and its daemon is started again with a config that is broken, and mended later."""
+    """A running job, and its daemon is started again with a config that is broken, and mended
+    later.
+    """
     place.shard("wait/a.bin", 20000)
     path = place.file("wait.sock")
     about = {"seed": 1, "seq_len": 64, "datasets": datasets("wait")}

@@ -1,6 +1,7 @@
 """A state_dir that hangs, that two daemons share, and in which a daemon was killed.
 
-Training does not depend on it: what hangs there is waited for by nobody but whoever saves a snapshot, and that with a deadline.
+Training does not depend on it: what hangs there is waited for by nobody but whoever saves a
+snapshot, and that with a deadline.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no locks saves go on without.
-A daemon that could not open it removes left-over files as soon as it can."""
+"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no
+locks saves go on without. A daemon that could not open it removes left-over files as soon as it
+can.
+"""
 
 import os
 import shutil
@@ -133,7 +135,9 @@ def test_goes_on_without(place):
 
 
 def test_cleans_later(place):
-    """What an earlier daemon left over goes with the first job that gets as far as the run's directory."""
+    """What an earlier daemon left over goes with the first job that gets as far as the run's
+    directory.
+    """
     daemon = Daemon(place, config_of(place, "later"))
     directory, lock = os.path.dirname(save(daemon)), place.file("later/.lock")
     daemon.stop()

@@ -1,4 +1,6 @@
-"""Who answers at the socket: a trainer takes tokens from root's daemon, its own user's, or one it is told to trust."""
+"""Who answers at the socket: a trainer takes tokens from root's daemon, its own user's, or one it
+is told to trust.
+"""
 
 import json
 import os
@@ -24,7 +26,7 @@ with tokend.Loader("train", 2, socket=sys.argv[1], rank=0, world=1, framework="n
     print(int(next(loader)["input_ids"][0, 0]), flush=True)
     for line in sys.stdin:
         print(int(next(loader)["input_ids"][0, 0]), flush=True)
-"""
+"""  # noqa: E501
 
 
 def become(uid):
@@ -38,7 +40,9 @@ def become(uid):
 
 
 class Scene:
-    """A directory where everybody may write, and two daemons that would listen there: root's, and a stranger's with forged tokens."""
+    """A directory where everybody may write, and two daemons that would listen there: root's, and a
+    stranger's with forged tokens.
+    """
 
     def __init__(self, place):
         self.place = place
@@ -152,7 +156,9 @@ def test_squatter(scene):
 
 
 def test_private_instead(scene):
-    """A config that names a socket where a stranger listens is served by a daemon of one's own, which is said."""
+    """A config that names a socket where a stranger listens is served by a daemon of one's own,
+    which is said.
+    """
     socket = scene.directory("named", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
     with open(scene.configs["root"]) as f:
@@ -212,7 +218,8 @@ def test_taken_over(scene):
     socket = scene.directory("contested", 0, 0o1777)
     daemon = scene.daemon("root", socket)
     trainer = scene.place.spawn(
-        [sys.executable, "-c", TRAINER, socket, "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", TRAINER, socket, "60"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env=scene.environment(),
     )  # fmt: skip
     assert trainer.stdout.readline() == "1\n", "a trainer of root's daemon"

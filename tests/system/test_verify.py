@@ -1,7 +1,9 @@
-"""The proof after the fact: what real trainers recorded of real runs is exactly the order, and whatever is not so is named.
+"""The proof after the fact: what real trainers recorded of real runs is exactly the order, and
+whatever is not so is named.
 
-Trainers are `tokctl cat` (one attach, one record) and the Python loader (which goes elsewhere in one process). The checksums are
-computed here a second time, from proto/record.h, `tokctl plan` and the shards.
+Trainers are `tokctl cat` (one attach, one record) and the Python loader (which goes elsewhere in
+one process). The checksums are computed here a second time, from proto/record.h, `tokctl plan` and
+the shards.
 """
 
 import json
@@ -79,7 +81,9 @@ def test_restarted(scene):
 
 
 def test_out_of_step(scene):
-    """Ranks that go through the same generations one after the other: the late ones are members all the same."""
+    """Ranks that go through the same generations one after the other: the late ones are members all
+    the same.
+    """
     for rank in range(3):
         for world, batches, start in ((2, 25, 0), (3, 20, 100)):
             if rank < world:
@@ -103,7 +107,9 @@ def test_out_of_step(scene):
 
 
 def test_cut_short(scene):
-    """A world that not all ranks had begun when it was killed, another one from there, and then that world again."""
+    """A world that not all ranks had begun when it was killed, another one from there, and then
+    that world again.
+    """
     name = scene.directory("cut")
     scene.phase("cut", 4, 2, 15)  # to 120
     for i, (world, batches, ranks) in enumerate(
@@ -166,7 +172,9 @@ def test_same_record(scene):
 
 
 def test_killed(scene):
-    """kill -9 of trainers in full run; each time all start again where the last common cursor was, the order is exact."""
+    """kill -9 of trainers in full run; each time all start again where the last common cursor was,
+    the order is exact.
+    """
     rng = random.Random(3)
     at = 0
     for _ in range(8):

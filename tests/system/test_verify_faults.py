@@ -161,7 +161,9 @@ def test_other_mix(scene):
 
 
 def test_full_disk(scene):
-    """A file that may not grow: the batch is not taken, and a life on another disk goes on there."""
+    """A file that may not grow: the batch is not taken, and a life on another disk goes on
+    there.
+    """
     record = f"{scene.directory('full')}/a.record"
 
     def limited():

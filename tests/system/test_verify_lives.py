@@ -17,7 +17,9 @@ def scene(shared):
 
 
 def test_in_one_process(scene):
-    """Skips, mixes and rescales by seek, of ranks that are threads of one program: the records of long lives."""
+    """Skips, mixes and rescales by seek, of ranks that are threads of one program: the records of
+    long lives.
+    """
     records = scene.directory("life")
     keys = {
         "socket": scene.daemon.socket,
@@ -61,7 +63,11 @@ def test_in_one_process(scene):
         said["sum"] == (scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")) & M64
     ), "  the sum"
     without = scene.verify(records, code=1)
-    assert (without["altered"] > 100 and without["faults"][0]["position"] >= 1024 and without["lost"] == 0), ("  by another mix it is altered, from where the mix acts", without)  # fmt: skip
+    assert (
+        without["altered"] > 100
+        and without["faults"][0]["position"] >= 1024
+        and without["lost"] == 0
+    ), ("  by another mix it is altered, from where the mix acts", without)
     for r, loader in enumerate(ranks):
         loader.seek(kept, rank=r, world=2, micro_batch=7)
     step(20)  # 1180 to 1460
@@ -81,7 +87,9 @@ def test_in_one_process(scene):
 
 
 def test_loaded(scene):
-    """A checkpoint is loaded into loaders that have attached already: what was taken before is still proven, what is missing is lost."""
+    """A checkpoint is loaded into loaders that have attached already: what was taken before is
+    still proven, what is missing is lost.
+    """
     records = scene.directory("loaded")
     keys = {
         "socket": scene.daemon.socket,
@@ -92,7 +100,9 @@ def test_loaded(scene):
     }
 
     def part(world, micro, steps, state=None, skip=0, ahead=0):
-        """The state after it. @skip: samples that an operator has it skip; @ahead: that it goes ahead by itself."""
+        """The state after it. @skip: samples that an operator has it skip; @ahead: that it goes
+        ahead by itself.
+        """
         ranks = [Loader("train", micro, rank=r, world=world, **keys) for r in range(world)]
         for loader in ranks:
             if state:

@@ -1,7 +1,9 @@
-"""What a session that took nothing leaves on the verdict of tokctl verify: no mark, wherever it went and however it ended.
+"""What a session that took nothing leaves on the verdict of tokctl verify: no mark, wherever it
+went and however it ended.
 
-A case is a list of lives: real processes with a real Loader over a real daemon, that load, seek, skip, take, and are killed with
-SIGKILL between any two of these or while they load. The verdict on all that they recorded is compared with a table.
+A case is a list of lives: real processes with a real Loader over a real daemon, that load, seek,
+skip, take, and are killed with SIGKILL between any two of these or while they load. The verdict on
+all that they recorded is compared with a table.
 """
 
 import contextlib
@@ -24,7 +26,8 @@ BEGIN, VERSION = (1 << 64) - 1, 1
 DEATHS = 43  # in all cases together
 EXACT = {"repeated": 0, "lost": 0, "altered": 0, "skipped": 0, "void": 0}
 
-# Lives follow each other. One: what each rank does in turn; a dict has a list for each rank, if they differ.
+# Lives follow each other. One: what each rank does in turn; a dict has a list for each rank, if
+# they differ.
 TO_80 = [("take", 10), ("close",)]
 FROM_80 = [("load", 80), ("take", 10), ("close",)]
 DIE = ("die",)
@@ -35,42 +38,63 @@ CASES = [
     ("attach, close", [TO_80, [("close",)], FROM_80], {"to": 160}),
     ("attach, load, die", [TO_80, [("load", 80), DIE], FROM_80], {"to": 160}),
     ("attach, die while loading", [TO_80, [("die loading", 80)], FROM_80], {"to": 160}),
-    ("attach, load, load backwards, die", [TO_80, [("load", 80), ("load", 40), DIE], FROM_80], {"to": 160}),
-    ("attach, load backwards, die, twice", [TO_80, [("load", 40), DIE], [("load", 40), DIE], FROM_80], {"to": 160}),
+    ("attach, load, load backwards, die", [TO_80, [("load", 80), ("load", 40), DIE], FROM_80],
+    {"to": 160}),
+    ("attach, load backwards, die, twice", [TO_80, [("load", 40), DIE], [("load", 40), DIE],
+    FROM_80], {"to": 160}),
     ("attach, load too far, load, go on", [TO_80, [("load", 120), *FROM_80]], {"to": 160}),
     ("attach, load too early, load, go on", [TO_80, [("load", 40), *FROM_80]], {"to": 160}),
     ("attach at a position, die", [TO_80, [("start", 40), DIE], FROM_80], {"to": 160}),
-    ("attach as another world, die", [TO_80, [("world", 1), ("load", 48), DIE], FROM_80], {"to": 160, "generations": 1}),
-    ("attach, skip by request, die", [TO_80, [("load", 80), ("skip", 40), DIE], FROM_80], {"to": 160}),
+    ("attach as another world, die", [TO_80, [("world", 1), ("load", 48), DIE], FROM_80],
+    {"to": 160, "generations": 1}),
+    ("attach, skip by request, die", [TO_80, [("load", 80), ("skip", 40), DIE], FROM_80],
+    {"to": 160}),
     ("die before the first row of all", [[DIE], TO_80, FROM_80], {"to": 160}),
-    ("all begin at 400", [[("load", 400), DIE], [("load", 400), ("take", 5), ("close",)]], {"from": 400, "to": 440}),
+    ("all begin at 400", [[("load", 400), DIE], [("load", 400), ("take", 5), ("close",)]],
+    {"from": 400, "to": 440}),
     ("rank 1 dies before it loads, rank 0 after three batches",
      [TO_80, {0: [("load", 80), ("take", 3), DIE], 1: [DIE]}, FROM_80], {"to": 160, "void": 12}),
     ("rank 0 dies while it loads, rank 1 after three batches",
-     [TO_80, {0: [("die loading", 80)], 1: [("load", 80), ("take", 3), DIE]}, FROM_80], {"to": 160, "void": 12}),
-    ("skip by request before the first batch", [TO_80, [("load", 80), ("skip", 40), ("take", 5), ("close",)]], {"to": 160, "skipped": 40}),
+     [TO_80, {0: [("die loading", 80)], 1: [("load", 80), ("take", 3), DIE]}, FROM_80], {"to": 160,
+     "void": 12}),
+    ("skip by request before the first batch", [TO_80, [("load", 80), ("skip", 40), ("take", 5),
+    ("close",)]], {"to": 160, "skipped": 40}),
     ("seek forwards before the first batch: it began there",
-     [TO_80, [("load", 80), ("seek", 120), ("take", 5), ("close",)]], {"to": 160, "lost": 40, "code": 1}),
-    ("seek forwards after a batch: it skipped", [[("take", 10), ("seek", 120), ("take", 5), ("close",)]], {"to": 160, "skipped": 40}),
-    ("rewind, go on", [[("take", 10), ("load", 40), ("take", 15), ("close",)]], {"to": 160, "void": 40}),
+     [TO_80, [("load", 80), ("seek", 120), ("take", 5), ("close",)]], {"to": 160, "lost": 40,
+     "code": 1}),
+    ("seek forwards after a batch: it skipped", [[("take", 10), ("seek", 120), ("take", 5),
+    ("close",)]], {"to": 160, "skipped": 40}),
+    ("rewind, go on", [[("take", 10), ("load", 40), ("take", 15), ("close",)]], {"to": 160,
+    "void": 40}),
     ("rewind, die", [[("take", 10), ("load", 40), DIE], FROM_80], {"to": 160}),
     ("rewind, close", [[("take", 10), ("load", 40), ("close",)], FROM_80], {"to": 160}),
-    ("rewind, return, go on", [[("take", 10), ("load", 0), ("load", 80), ("take", 10), ("close",)]], {"to": 160}),
-    ("rewind, skip by request, go on", [[("take", 10), ("load", 0), ("skip", 40), ("take", 15), ("close",)]],
+    ("rewind, return, go on", [[("take", 10), ("load", 0), ("load", 80), ("take", 10), ("close",)]],
+    {"to": 160}),
+    ("rewind, skip by request, go on", [[("take", 10), ("load", 0), ("skip", 40), ("take", 15),
+    ("close",)]],
      {"to": 160, "skipped": 40, "void": 80}),
-    ("rewind, skip by request, die", [[("take", 10), ("load", 0), ("skip", 40), DIE], FROM_80], {"to": 160}),
+    ("rewind, skip by request, die", [[("take", 10), ("load", 0), ("skip", 40), DIE], FROM_80],
+    {"to": 160}),
     ("skip by request, die, go on after it",
-     [[("take", 10), ("skip", 40), DIE], [("load", 120), ("take", 5), ("close",)]], {"to": 160, "skipped": 40}),
-    ("skip by request, die, go on before it", [[("take", 10), ("skip", 40), DIE], FROM_80], {"to": 160}),
-    ("commit, take two more, die: they do not count", [[("commit",), ("take", 8), ("commit",), ("take", 2), DIE]], {"to": 64}),
-    ("commit, take two more, close", [[("commit",), ("take", 8), ("commit",), ("take", 2), ("close",)]], {"to": 64}),
-    ("commit all but one of ten", [[("commit",), ("take", 10), ("commit", 72), ("take", 3), DIE]], {"to": 72}),
+     [[("take", 10), ("skip", 40), DIE], [("load", 120), ("take", 5), ("close",)]], {"to": 160,
+     "skipped": 40}),
+    ("skip by request, die, go on before it", [[("take", 10), ("skip", 40), DIE], FROM_80],
+    {"to": 160}),
+    ("commit, take two more, die: they do not count", [[("commit",), ("take", 8), ("commit",),
+    ("take", 2), DIE]], {"to": 64}),
+    ("commit, take two more, close", [[("commit",), ("take", 8), ("commit",), ("take", 2), ("close",
+    )]], {"to": 64}),
+    ("commit all but one of ten", [[("commit",), ("take", 10), ("commit", 72), ("take", 3), DIE]],
+    {"to": 72}),
     ("commit, take two more, die, go on from the state",
-     [[("commit",), ("take", 8), ("commit",), ("take", 2), DIE], [("load", 64), ("take", 12), ("close",)]], {"to": 160}),
+     [[("commit",), ("take", 8), ("commit",), ("take", 2), DIE], [("load", 64), ("take", 12),
+     ("close",)]], {"to": 160}),
     ("commit, take two more, load, go on",
-     [[("commit",), ("take", 8), ("commit",), ("take", 2), ("load", 64), ("take", 12), ("commit",), ("close",)]], {"to": 160}),
+     [[("commit",), ("take", 8), ("commit",), ("take", 2), ("load", 64), ("take", 12), ("commit",),
+     ("close",)]], {"to": 160}),
     ("skip by request between what is committed late",
-     [[("commit",), ("take", 8), ("skip", 40), ("take", 2), ("commit",), ("take", 1), DIE]], {"to": 120, "skipped": 40}),
+     [[("commit",), ("take", 8), ("skip", 40), ("take", 2), ("commit",), ("take", 1), DIE]],
+     {"to": 120, "skipped": 40}),
     ("commit for the first time after eight: these counted when they were taken",
      [[("take", 8), ("commit", 56), ("take", 2), DIE]], {"to": 64}),
 ]  # fmt: skip
@@ -94,7 +118,8 @@ class Scene:
         while actions[0][0] in ("world", "start"):
             what, number = actions.pop(0)
             world, start = (number, start) if what == "world" else (world, number)
-        loader = Loader("train", MICRO, rank=rank, world=world, start=start, socket=self.daemon.socket, run="job", framework="numpy",
+        loader = Loader("train", MICRO, rank=rank, world=world, start=start,
+            socket=self.daemon.socket, run="job", framework="numpy",
                         agree=False, record=directory)  # fmt: skip
         for what, *number in actions:
             if what == "take":
@@ -182,7 +207,9 @@ def beginning(left, position, rank, time_ns, identity):
 
 
 def test_old_records(scene):
-    """Records of clients before this rule: they say where they attached, and each move, also if no row follows."""
+    """Records of clients before this rule: they say where they attached, and each move, also if no
+    row follows.
+    """
     directory = scene.directory("new")
     scene.phase(TO_80, directory)
     scene.phase(FROM_80, directory)

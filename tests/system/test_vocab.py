@@ -1,5 +1,6 @@
-"""A token that is not below the stream's `vocab`, or is negative, is never served: the stream stops before the batch that holds
-it, in every format and way of reading, and says which dataset, shard, offset and token. Tokens up to vocab - 1 are served.
+"""A token that is not below the stream's `vocab`, or is negative, is never served: the stream stops
+before the batch that holds it, in every format and way of reading, and says which dataset, shard,
+offset and token. Tokens up to vocab - 1 are served.
 """
 
 import os
@@ -60,7 +61,9 @@ def cat(socket, name):
 
 
 def write_mds(place):
-    """Rows that are windows: (bad token) → the rows. In one shard, so that a row's tokens are found by arithmetic."""
+    """Rows that are windows: (bad token) → the rows. In one shard, so that a row's tokens are found
+    by arithmetic.
+    """
     rows = numpy.random.default_rng(6).integers(0, VOCAB, (MDS_ROWS, WINDOW), dtype=numpy.int32)
     for name, value, how in (
         ("mds", VOCAB, {}),
@@ -74,7 +77,9 @@ def write_mds(place):
 
 
 def write_all(place):
-    """Of each format a shard that is right and, where its type can hold them, ones with a token that is not."""
+    """Of each format a shard that is right and, where its type can hold them, ones with a token
+    that is not.
+    """
     streams, cases = {}, []
     for name, (served, dtype, keys, write) in FORMATS.items():
         values = {"sound": None, "above": VOCAB}

@@ -1,4 +1,6 @@
-"""systemd's watchdog is fed while the data thread answers, too: that thread alone is really stopped, with ptrace."""
+"""systemd's watchdog is fed while the data thread answers, too: that thread alone is really
+stopped, with ptrace.
+"""
 
 import contextlib
 import ctypes

@@ -1,4 +1,6 @@
-"""The wheel in an empty environment: installs without a network, needs nothing but glibc, and embedded mode works from it."""
+"""The wheel in an empty environment: installs without a network, needs nothing but glibc, and
+embedded mode works from it.
+"""
 
 import email
 import glob
@@ -44,7 +46,7 @@ with tokend.Loader("train", 2, config="tokend.yaml", record="records", start=sta
     maps = sorted({line.split()[-1] for line in open(f"/proc/{status['pid']}/maps") if ".so" in line})
 print(json.dumps({"torch": torch is not None, "uid": os.getuid(), "package": tokend.__file__, "maps": maps, "socket": status["socket"],
                   "kind": type(rows[0]).__module__, "crc": zlib.crc32(numpy.concatenate(rows).astype("<u2").tobytes())}))
-"""
+"""  # noqa: E501
 
 
 def build(place):
@@ -86,7 +88,9 @@ def build(place):
 
 
 def environment(place, wheel):
-    """An empty virtual environment with the wheel, and NumPy but nothing else of ours. Its directory."""
+    """An empty virtual environment with the wheel, and NumPy but nothing else of ours. Its
+    directory.
+    """
     venv = place.file("venv", "x")[:-2]
     subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
     code, _, err = run(
@@ -161,7 +165,9 @@ def test_commands(venv):
 
 
 def system_copies(site):
-    """The same libraries as the system has them, in whatever version: what a machine without them lacks."""
+    """The same libraries as the system has them, in whatever version: what a machine without them
+    lacks.
+    """
     stems = {
         re.sub(r"-[0-9a-f]{8}\.so.*", "", os.path.basename(path))
         for path in glob.glob(f"{site}/tokend.libs/*")

@@ -1,7 +1,9 @@
-"""torchrun ep_mesh.py torchtitan|olmo: expert-parallel ranks are data ranks, by the meshes that the trainers build of 4 processes.
+"""torchrun ep_mesh.py torchtitan|olmo: expert-parallel ranks are data ranks, by the meshes that the
+trainers build of 4 processes.
 
-Each process makes a Loader of nothing but a mesh, and takes two batches. Process 0 prints, a line a mesh, what the trainer holds each
-process's data rank to be, what the loader does, and the rows that each took.
+Each process makes a Loader of nothing but a mesh, and takes two batches. Process 0 prints, a line a
+mesh, what the trainer holds each process's data rank to be, what the loader does, and the rows that
+each took.
 """
 
 import json

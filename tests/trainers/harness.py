@@ -1,7 +1,9 @@
-"""What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed and started again, and the proof.
+"""What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed
+and started again, and the proof.
 
-A test runs one trainer as its users do: the wheel is installed, the example of client/example/trainers is copied into an empty directory,
-and torchrun starts it there. It is killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at
+A test runs one trainer as its users do: the wheel is installed, the example of
+client/example/trainers is copied into an empty directory, and torchrun starts it there. It is
+killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at
 its own checkpoint in a world of another size:
 
     with Job("train_ddp.py", micro_batch=2) as job:
@@ -10,10 +12,11 @@ its own checkpoint in a world of another size:
         job.start(1)                    # to its end
         job.prove(steps=15, resumed=[5, 10])
 
-What was trained on is known in two ways that share no code. traced.py notes from beside the trainer which tokens its model was called
-with and which step its optimizer then made; the optimizer's own count lies in the trainer's checkpoint, so it says which steps are part
-of the model that came out. Each such step must hold exactly the next rows of the order, as `tokctl plan` has it, and no others. And
-`tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
+What was trained on is known in two ways that share no code. traced.py notes from beside the trainer
+which tokens its model was called with and which step its optimizer then made; the optimizer's own
+count lies in the trainer's checkpoint, so it says which steps are part of the model that came out.
+Each such step must hold exactly the next rows of the order, as `tokctl plan` has it, and no others.
+And `tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
 """
 
 import contextlib
@@ -34,12 +37,13 @@ import lib
 from lib import REPO, TOKCTL, rows_at, run, wait_for
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Package, daemon and tokctl are those of the wheel that pip installed next to the trainer: tests/run names them in TOKEND_BIN, and
-# the package itself knows where they are.
+# Package, daemon and tokctl are those of the wheel that pip installed next to the trainer:
+# tests/run names them in TOKEND_BIN, and the package itself knows where they are.
 _found = importlib.util.find_spec("tokend")
 if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
     sys.exit(
-        f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make test-trainers, without PYTHONPATH"
+        f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make "
+        "test-trainers, without PYTHONPATH"
     )
 os.environ.pop("TOKEND_BIN", None)
 
@@ -57,7 +61,9 @@ def all_taken(total):
 
 
 class Start:
-    """One start of a trainer: its processes, their output in `log`, what was noted from beside them in `noted`."""
+    """One start of a trainer: its processes, their output in `log`, what was noted from beside them
+    in `noted`.
+    """
 
     def events(self):
         """What each process noted, whole lines: [[event]]."""
@@ -85,7 +91,9 @@ class Start:
         return self.child.poll() is not None
 
     def kill(self):
-        """SIGKILL to all its processes, in whatever session, at once: all of them have inherited its TRACE. Returns their output."""
+        """SIGKILL to all its processes, in whatever session, at once: all of them have inherited
+        its TRACE. Returns their output.
+        """
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for environ in glob.glob("/proc/[0-9]*/environ"):
                 try:
@@ -102,10 +110,12 @@ class Job(lib.Place):
 
     micro_batch      rows of a forward pass of a rank
     accumulate       forward passes of a step
-    copies           how many processes are called with each row (tensor- and context-parallel peers)
-    seq_len, vocab   of the shards; the other arguments are more of the config's stream `train`
+    copies           how many processes are called with each row (tensor- and context-parallel
+                     peers) seq_len, vocab   of the shards; the other arguments are more of the
+                     config's stream `train`
     streams          others beside it; held-out.bin is there for them
-    discards         gradients that are cleared before the optimizer stepped were thrown away, as a rule of this trainer
+    discards         gradients that are cleared before the optimizer stepped were thrown away, as a
+                     rule of this trainer
     """
 
     def __init__(
@@ -217,11 +227,14 @@ class Job(lib.Place):
         return start
 
     def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, **more):
-        """Runs the example in @world processes to its end; or, with @hold, kills it within the step behind so many of its own.
+        """Runs the example in @world processes to its end; or, with @hold, kills it within the step
+        behind so many of its own.
 
-        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it is not killed, but this is called
-        with the pids of the trainers, and the step goes on. fails: it has to end in failure. launcher: another example, or a program
-        that starts the trainer. module: `-m NAME` in the example's place. Others: more of the environment. Returns the output.
+        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it
+        is not killed, but this is called with the pids of the trainers, and the step goes on.
+        fails: it has to end in failure. launcher: another example, or a program that starts the
+        trainer. module: `-m NAME` in the example's place. Others: more of the environment. Returns
+        the output.
         """
         start = self.launch(world, *arguments, hold=[hold] if hold else [], **more)
 
@@ -266,11 +279,15 @@ class Job(lib.Place):
         )
 
     def drain(self, _):
-        """For start(then=): an operator asks, while the trainer stands still, that it saves and leaves."""
+        """For start(then=): an operator asks, while the trainer stands still, that it saves and
+        leaves.
+        """
         self.ask("drain train")
 
     def edit_and_drain(self, _):
-        """The same, but before that the mix is changed, and so much is skipped that training goes on by the new one."""
+        """The same, but before that the mix is changed, and so much is skipped that training goes
+        on by the new one.
+        """
         self.ask(
             "mix train --json web=0.4 code=0.6",
             f"skip train --json --samples {SKIPPED}",
@@ -278,7 +295,9 @@ class Job(lib.Place):
         )
 
     def drained(self):
-        """The step at which that was done, as the operator was told, who was told of the mix and the skip, too."""
+        """The step at which that was done, as the operator was told, who was told of the mix and
+        the skip, too.
+        """
         said, _ = self.asked.communicate(timeout=LIMIT_S)
         at = re.search(r"step[ -]?(\d+)", said)
         assert self.asked.returncode == 0 and at, ("tokctl", said)
@@ -287,7 +306,9 @@ class Job(lib.Place):
         return int(at[1]) if at else 0
 
     def prove_edited(self):
-        """All of that, with an example whose last step is in its text, as max_steps=15; then three steps more on another world."""
+        """All of that, with an example whose last step is in its text, as max_steps=15; then three
+        steps more on another world.
+        """
         self.edit("max_steps=15", "max_steps=1000")
         self.start(2, hold=7, then=self.edit_and_drain)
         step = self.drained()
@@ -298,9 +319,11 @@ class Job(lib.Place):
     # ---- what was seen ----
 
     def steps(self, start):
-        """{the optimizer's count: [row, …] of all processes} of one start; what was called but not stepped is under None.
+        """{the optimizer's count: [row, …] of all processes} of one start; what was called but not
+        stepped is under None.
 
-        A step without rows trains nothing: torch's get_state_dict() makes one to have moments to load into.
+        A step without rows trains nothing: torch's get_state_dict() makes one to have moments to
+        load into.
         """
         steps = {}
         for process in start.events():
@@ -318,7 +341,9 @@ class Job(lib.Place):
         return {step: rows for step, rows in steps.items() if rows}
 
     def step_rows(self, world, passes):
-        """How many rows of the order a step of @world processes and @passes is trained on. Others for a global batch that stays."""
+        """How many rows of the order a step of @world processes and @passes is trained on. Others
+        for a global batch that stays.
+        """
         return world // self.copies * self.micro_batch * passes
 
     def seen(self, row):
@@ -326,8 +351,8 @@ class Job(lib.Place):
         return row[: self.seq_len]
 
     def prove(self, *, steps, resumed, short=()):
-        """Steps 1 to @steps were trained on exactly the order, as the operator edited it; the starts behind the first went on behind
-        the steps @resumed.
+        """Steps 1 to @steps were trained on exactly the order, as the operator edited it; the
+        starts behind the first went on behind the steps @resumed.
 
         short: steps of fewer forward passes than the others, {step: how many}.
         """
@@ -372,7 +397,8 @@ class Job(lib.Place):
             got = sorted(position.get(tuple(row), -1) for row in of_start[number].get(step, []))
             if got != want:
                 wrong.append(
-                    f"step {step} (start {number + 1}): rows {got}, want {at} to {at + rows - 1}, {self.copies} times"
+                    f"step {step} (start {number + 1}): rows {got}, want {at} to "
+                    f"{at + rows - 1}, {self.copies} times"
                 )
             at += rows
         worlds = [start.world for start in self.starts]
@@ -386,7 +412,9 @@ class Job(lib.Place):
         return total
 
     def verify(self, to, *more):
-        """What tokctl proves of each peer's records up to position @to, if it is not the same for all of them."""
+        """What tokctl proves of each peer's records up to position @to, if it is not the same for
+        all of them.
+        """
         records = os.path.join(self.records, "train")
         code, out, err = run(
             TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more

@@ -1,4 +1,6 @@
-"""megatron_run.py PROGRAM ARGUMENTS…: Megatron on a machine without a GPU: torch.cuda is the CPU, and the program runs as it is."""
+"""megatron_run.py PROGRAM ARGUMENTS…: Megatron on a machine without a GPU: torch.cuda is the CPU,
+and the program runs as it is.
+"""
 
 import collections
 import os
@@ -47,7 +49,8 @@ class Stream:
 
 cuda = torch.cuda
 for name in (
-    "set_device synchronize empty_cache reset_peak_memory_stats manual_seed manual_seed_all set_rng_state _lazy_init init "
+    "set_device synchronize empty_cache reset_peak_memory_stats manual_seed manual_seed_all "
+    "set_rng_state _lazy_init init "
     "reset_max_memory_allocated _lazy_call memory_snapshot"
 ).split():
     setattr(cuda, name, lambda *_, **__: None)

@@ -1,4 +1,6 @@
-"""DistributedDataParallel with torch.compile and DCP, plain torch; and the recipe for losses by dataset."""
+"""DistributedDataParallel with torch.compile and DCP, plain torch; and the recipe for losses by
+dataset.
+"""
 
 import json
 import os
@@ -18,7 +20,7 @@ LOSSES = """
         import json
 
         print("LOSSES", json.dumps([sorted(parts), mean, whole.item() / dist.get_world_size()]), flush=True)
-    loss.backward()"""
+    loss.backward()"""  # noqa: E501
 
 
 def test_ddp():

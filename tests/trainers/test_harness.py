@@ -1,10 +1,12 @@
-"""The proof can fail: a trainer that loses rows, one that repeats some, and one whose ranks read the same must all be found out."""
+"""The proof can fail: a trainer that loses rows, one that repeats some, and one whose ranks read
+the same must all be found out.
+"""
 
 import pytest
 
 from harness import Job
 
-SAVE = 'dcp.save({"model": weights'
+SAVE = "dcp.save(\n"
 WRONG = {
     "a batch taken ahead of the checkpoint is lost": (SAVE, "next(data)\n        " + SAVE),
     "a checkpoint behind the model repeats rows": (

@@ -1,4 +1,6 @@
-"""Lightning: killed, resumed on other worlds, validated in between; saved in the middle of an accumulation."""
+"""Lightning: killed, resumed on other worlds, validated in between; saved in the middle of an
+accumulation.
+"""
 
 import glob
 import os
@@ -41,7 +43,9 @@ class Module"""
 
 
 def test_saved_in_the_middle_of_an_accumulation():
-    """Saved with one of two forward passes done: Lightning forgets its gradients and goes on with the second one alone."""
+    """Saved with one of two forward passes done: Lightning forgets its gradients and goes on with
+    the second one alone.
+    """
     with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
         job.edit("class Module", SAVE)
         job.edit("callbacks=[saves", "callbacks=[Save()")
@@ -57,7 +61,8 @@ def test_saved_in_the_middle_of_an_accumulation():
         )
 
 
-# Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over the others.
+# Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over
+# the others.
 PARALLEL = """    def configure_model(self):
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import Replicate
@@ -66,7 +71,7 @@ PARALLEL = """    def configure_model(self):
         parallelize_module(self.model, self.device_mesh["tensor_parallel"], {"1": ColwiseParallel(output_layouts=Replicate())})
         fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
-    def training_step"""
+    def training_step"""  # noqa: E501
 
 
 def test_parallel_models():

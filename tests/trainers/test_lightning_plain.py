@@ -1,4 +1,6 @@
-"""A plain Loader in Lightning's fit(): saved every 5 steps, resumed from there, no row lost or taken twice."""
+"""A plain Loader in Lightning's fit(): saved every 5 steps, resumed from there, no row lost or
+taken twice.
+"""
 
 import json
 import os
@@ -36,14 +38,15 @@ trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, callbacks=[saves
 saved = out + ".saved/last.ckpt"
 loader = tokend.Loader(stream, 4, socket=socket, rank=0, world=1)
 trainer.fit(Module(), loader, ckpt_path=saved if os.path.exists(saved) else None)
-"""
+"""  # noqa: E501
 
 
 def test_a_plain_loader(place):
     place.shard("web/a.bin", 10_000)
     train = {"seed": 1, "seq_len": 32, "datasets": datasets("web")}
     daemon = Daemon(place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}}))
-    # Stream, accumulated batches, the ends of the starts, batches up to the save that the next start goes on from.
+    # Stream, accumulated batches, the ends of the starts, batches up to the save that the next
+    # start goes on from.
     runs = (
         ("train", 1, (7, 12), [5]),
         ("train", 2, (7, 12), [10]),

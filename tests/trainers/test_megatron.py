@@ -1,4 +1,6 @@
-"""megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel 2, then tensor-parallel again."""
+"""megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel
+2, then tensor-parallel again.
+"""
 
 import contextlib
 import glob

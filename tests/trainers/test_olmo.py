@@ -1,4 +1,6 @@
-"""OLMo-core: FSDP, gradient accumulation, its own checkpoints; a step has the same 8 rows in every world."""
+"""OLMo-core: FSDP, gradient accumulation, its own checkpoints; a step has the same 8 rows in every
+world.
+"""
 
 import glob
 import os
@@ -27,7 +29,9 @@ class Olmo(Job):
         return 8
 
     def steps(self, start):
-        """OLMo's first checkpoint makes the optimizer step once, with nothing, before the first step of training."""
+        """OLMo's first checkpoint makes the optimizer step once, with nothing, before the first
+        step of training.
+        """
         return {step and step - 1: rows for step, rows in super().steps(start).items()}
 
     def saved(self, step):
@@ -63,7 +67,8 @@ PARALLEL = (
         "tp_config=TransformerTensorParallelConfig(degree=2)",
         "from olmo_core.train.train_module import TransformerTensorParallelConfig",
     ),
-    # With two shards beside, on four processes, OLMo breaks over gloo in its dry run, before it has any data.
+    # With two shards beside, on four processes, OLMo breaks over gloo in its dry run, before it has
+    # any data.
     (
         "context",
         2,

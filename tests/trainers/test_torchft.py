@@ -1,4 +1,6 @@
-"""torchft: two replica groups; one is killed in the middle of a step that the other one then takes back, comes back, and heals."""
+"""torchft: two replica groups; one is killed in the middle of a step that the other one then takes
+back, comes back, and heals.
+"""
 
 import os
 import re
@@ -23,7 +25,9 @@ def wait(condition, what):
 
 
 def proof(job, steps):
-    """Every committed step took the next rows of the order, as many groups as it had, and each but its own."""
+    """Every committed step took the next rows of the order, as many groups as it had, and each but
+    its own.
+    """
     order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps)
     position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
     position[(0,) * job.seq_len] = None  # of a group that only healed
@@ -89,7 +93,9 @@ def live(mode):
         there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
 
         def beside(first, behind, **more):
-            """Another group, while the first one stands still behind so many steps; it asks for its first quorum then."""
+            """Another group, while the first one stands still behind so many steps; it asks for its
+            first quorum then.
+            """
             wait(
                 lambda: first.noted_any(held=behind) or first.ended(),
                 f"the first group's step {behind + 1}",

@@ -1,4 +1,6 @@
-"""torchtitan: FSDP with its own checkpoints, where only its launcher knows that there is no accelerator."""
+"""torchtitan: FSDP with its own checkpoints, where only its launcher knows that there is no
+accelerator.
+"""
 
 import os
 

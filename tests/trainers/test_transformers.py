@@ -1,4 +1,6 @@
-"""transformers' Trainer: killed, resumed on other worlds; saved in the middle of a step; labels and documents as its models take them."""
+"""transformers' Trainer: killed, resumed on other worlds; saved in the middle of a step; labels and
+documents as its models take them.
+"""
 
 import glob
 import os
@@ -15,14 +17,18 @@ from lib import has
 
 
 def terminate(pids):
-    """What a cluster does; the Trainer waits for 3 seconds, then saves as soon as it can, in the middle of a step."""
+    """What a cluster does; the Trainer waits for 3 seconds, then saves as soon as it can, in the
+    middle of a step.
+    """
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
     time.sleep(6)
 
 
 def losses(job):
-    """Every token of a window is a label once, with or without the model's own shift; documents do not see each other."""
+    """Every token of a window is a label once, with or without the model's own shift; documents do
+    not see each other.
+    """
     torch.manual_seed(0)
     tiny = {
         "vocab_size": 2048,

@@ -1,4 +1,6 @@
-"""transformers' Trainer refuses a loader that is given to it as its dataset, with the message that says what to do."""
+"""transformers' Trainer refuses a loader that is given to it as its dataset, with the message that
+says what to do.
+"""
 
 import pytest
 import torch

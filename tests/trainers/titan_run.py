@@ -1,7 +1,9 @@
-"""torchtitan on a machine without an accelerator: says that the accelerator is the CPU, then runs torchtitan as it is.
+"""torchtitan on a machine without an accelerator: says that the accelerator is the CPU, then runs
+torchtitan as it is.
 
-torch.cpu gets the few calls that torchtitan makes of any accelerator's module. torchtitan 0.3 also makes two calls that are newer than
-torch 2.13: torch.distributed.set_timeout, and a pipeline schedule's step() with micro-batches that are cut already.
+torch.cpu gets the few calls that torchtitan makes of any accelerator's module. torchtitan 0.3 also
+makes two calls that are newer than torch 2.13: torch.distributed.set_timeout, and a pipeline
+schedule's step() with micro-batches that are cut already.
 """
 
 import inspect

@@ -1,4 +1,6 @@
-"""The example's configuration with a model that a CPU can train: `--module titan_tiny --config tiny`."""
+"""The example's configuration with a model that a CPU can train: `--module titan_tiny --config
+tiny`.
+"""
 
 import os
 from dataclasses import dataclass, replace

@@ -1,13 +1,14 @@
-"""traced.py [-m] PROGRAM ARGUMENTS…: runs a trainer as it is, and notes from beside it what it trains on.
+"""traced.py [-m] PROGRAM ARGUMENTS…: runs a trainer as it is, and notes from beside it what it
+trains on.
 
 Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
 
-  {"rank": R}               the process, once
-  {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
-  {"zero": 1}               the optimizer's gradients were cleared
-  {"step": N}               the optimizer has stepped; N is its own count, which lies in the trainer's checkpoint
-  {"loader": STREAM}        a tokend.Loader was made; it records to $TRACE_RECORDS/STREAM
-  {"held": N}               with N in $TRACE_HOLD: in the forward pass behind N steps of this process; it stays there until it is killed,
+  {"rank": R}               the process, once {"rows": [[token, …], …]} the outermost module was
+  called with these inputs (not under no_grad) {"zero": 1}               the optimizer's gradients
+  were cleared {"step": N}               the optimizer has stepped; N is its own count, which lies
+  in the trainer's checkpoint {"loader": STREAM}        a tokend.Loader was made; it records to
+  $TRACE_RECORDS/STREAM {"held": N}               with N in $TRACE_HOLD: in the forward pass behind
+  N steps of this process; it stays there until it is killed,
                             or $TRACE/go-N is there
 """
 
@@ -38,7 +39,9 @@ def note(**event):
 
 
 def inputs(arguments, named):
-    """The tokens among a module's arguments, or None: stages behind the first, and layers that are recomputed, get hidden states first."""
+    """The tokens among a module's arguments, or None: stages behind the first, and layers that are
+    recomputed, get hidden states first.
+    """
     for name in ("input_ids", "tokens", "input"):
         if torch.is_tensor(named.get(name)):
             return named[name]
@@ -86,9 +89,11 @@ def stepped(optimizer, *_):
 
 
 def settle():
-    """Waits until gloo's threads have let go of the last collectives, which is a little after those are complete.
+    """Waits until gloo's threads have let go of the last collectives, which is a little after those
+    are complete.
 
-    They need Python's lock for that, and in a process that ends before they have it they abort: torch's and Python's, not the trainer's.
+    They need Python's lock for that, and in a process that ends before they have it they abort:
+    torch's and Python's, not the trainer's.
     """
     still = 0
     while still < 3:
