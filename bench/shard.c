@@ -33,15 +33,15 @@ static struct shard *open_shard(const char *path)
 	const struct shard_format *format;
 	struct shard_facts facts;
 	struct shard *shard = NULL;
-	char why[512] = "cannot be opened";
+	struct fault fault = {.text = "cannot be opened"};
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	format = fd < 0 ? NULL : shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	format = fd < 0 ? NULL : shard_describe(NULL, path, fd, &hint, &facts, &fault);
 	if (format)
-		shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+		shard = shard_open(format, path, fd, &hint, &facts, &fault);
 	if (shard)
 		return shard;
-	fprintf(stderr, "bench-shard: %s: %s\n", path, why);
+	fprintf(stderr, "bench-shard: %s: %s\n", path, fault.text);
 	exit(1);
 }
 
@@ -61,18 +61,16 @@ static void choose(
 static double read_some(const struct shard *shard, uint64_t window, char *to, uint64_t *random)
 {
 	struct shard_place place[AHEAD];
-	char why[512];
-	int error;
+	struct fault fault;
 	double from = now_ns();
 
 	for (int i = 0; i < WINDOWS; i++) {
 		if (i % AHEAD == 0)
 			choose(shard, window, random, place);
 		if (shard_try(shard, place[i % AHEAD], window, to) ||
-			shard_read(shard, place[i % AHEAD].token, window, to, &error, why,
-				sizeof(why)))
+			shard_read(shard, place[i % AHEAD].token, window, to, &fault))
 			continue;
-		fprintf(stderr, "bench-shard: %s\n", why);
+		fprintf(stderr, "bench-shard: %s\n", fault.text);
 		exit(1);
 	}
 	return (now_ns() - from) / WINDOWS;

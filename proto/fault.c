@@ -16,7 +16,7 @@ static void fill(struct fault *fault, enum fault_code code, int error, const cha
 	snprintf(fault->field, sizeof(fault->field), "%s", field);
 }
 
-bool fault_set(
+bool(fault_set)(
 	struct fault *fault, enum fault_code code, const char *field, const char *format, ...)
 {
 	va_list args;
@@ -54,7 +54,7 @@ static enum fault_code code_of(int error)
 	}
 }
 
-bool fault_errno(struct fault *fault, int error, const char *field, const char *format, ...)
+bool(fault_errno)(struct fault *fault, int error, const char *field, const char *format, ...)
 {
 	va_list args;
 
@@ -65,12 +65,12 @@ bool fault_errno(struct fault *fault, int error, const char *field, const char *
 	return false;
 }
 
-bool fault_memory(struct fault *fault)
+bool(fault_memory)(struct fault *fault)
 {
-	return fault_set(fault, FAULT_MEMORY, "memory", "out of memory");
+	return fault_errno(fault, ENOMEM, "memory", "out of memory");
 }
 
-bool fault_prefix(struct fault *fault, const char *format, ...)
+bool(fault_prefix)(struct fault *fault, const char *format, ...)
 {
 	char text[sizeof(fault->text)];
 	va_list args;

@@ -27,6 +27,7 @@ enum fault_code {
 	FAULT_REQUEST = 11,    /* an operator's request that cannot be carried out */
 	FAULT_STATE_DIR = 12,  /* state_dir does not answer */
 	FAULT_PERMISSION = 13, /* this user may not */
+	FAULT_TOKEN = 14,      /* a token that does not fit `dtype:` or is above `vocab:` */
 	FAULT_CODES,
 };
 
@@ -55,11 +56,22 @@ __attribute__((format(printf, 4, 5))) bool fault_set_passing(
  * false. */
 __attribute__((format(printf, 4, 5))) bool fault_errno(
 	struct fault *fault, int error, const char *field, const char *format, ...);
-/* Out of memory. Always false. */
+/* Out of memory (ENOMEM). Always false. */
 bool fault_memory(struct fault *fault);
 /* Puts a text before fault->text, for example the file that it is about. Always false. */
 __attribute__((format(printf, 2, 3))) bool fault_prefix(
 	struct fault *fault, const char *format, ...);
+
+/* The compiler is told, so that it does not warn of what is set only after a success. */
+static inline bool fault_false(void)
+{
+	return false;
+}
+
+#define fault_set(...)	    (fault_set(__VA_ARGS__), fault_false())
+#define fault_errno(...)    (fault_errno(__VA_ARGS__), fault_false())
+#define fault_memory(fault) (fault_memory(fault), fault_false())
+#define fault_prefix(...)   (fault_prefix(__VA_ARGS__), fault_false())
 
 /* Puts @text, which may hold names of files, on one line: control characters become '?'. Returns
  * @text. */

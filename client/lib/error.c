@@ -9,6 +9,7 @@ enum tokend_error error_of(enum fault_code code)
 	case FAULT_DESCRIPTORS:
 		return TOKEND_EMEMORY;
 	case FAULT_DATA:
+	case FAULT_TOKEN:
 	case FAULT_CHANGED:
 		return TOKEND_EDATA;
 	case FAULT_PROTOCOL:

@@ -14,14 +14,15 @@
 
 static bool list_files(const struct opening *o, struct shard_list *list)
 {
-	char path[PATH_MAX], why[PATH_MAX + 256];
+	struct fault fault;
+	char path[PATH_MAX];
 
 	if (!config_path(o->config, o->source->path, path, sizeof(path)))
 		return opening_refuse(
 			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
-	if (!shard_list_read(list, path, why, sizeof(why)))
+	if (!shard_list_read(list, path, &fault))
 		return opening_refuse(o, o->source->path_line, "path",
-			"%s; must be a file, a directory or a glob that can be read", why);
+			"%s; must be a file, a directory or a glob that can be read", fault.text);
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
@@ -120,15 +121,15 @@ static bool describe_open(const struct opening *o, const struct shard_format *fo
 {
 	struct dataset *d = o->dataset;
 	struct shard_facts shard;
+	struct fault fault;
 	struct stat st;
-	char why[512];
 
 	if (fstat(fd, &st) != 0)
 		return opening_refuse(o, o->source->path_line, "path", "%s: %s; must be readable",
 			path, strerror(errno));
-	format = shard_describe(format, path, fd, &d->hint, &shard, why, sizeof(why));
+	format = shard_describe(format, path, fd, &d->hint, &shard, &fault);
 	if (!format)
-		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, fault.text);
 	if (!agree(o, format, &shard, path))
 		return false;
 	gather(o, s, &shard);

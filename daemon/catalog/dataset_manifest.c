@@ -48,7 +48,8 @@ static bool presume_annotations(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	struct shard_facts facts;
-	char path[PATH_MAX + 1], why[512] = "";
+	struct fault fault;
+	char path[PATH_MAX + 1];
 
 	d->marked = d->hint.documents || d->hint.loss_mask;
 	d->unindexed = 0;
@@ -56,15 +57,14 @@ static bool presume_annotations(const struct opening *o)
 		return true;
 	dataset_shard_path(d, 0, path, sizeof(path));
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	bool fine =
-		fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, why, sizeof(why));
+	bool fine = fd >= 0 && shard_describe(d->format, path, fd, &d->hint, &facts, &fault);
 
 	if (fd < 0)
-		bytes_why(why, sizeof(why), "%s; must be readable", bytes_open_fault(errno));
+		fault_errno(&fault, errno, "", "%s; must be readable", bytes_open_fault(errno));
 	else
 		close(fd);
 	if (!fine)
-		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, why);
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, fault.text);
 	d->masks = facts.mask;
 	d->bounds = facts.bounds;
 	return true;

@@ -88,15 +88,14 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 {
 	const struct shard_format *format = d->sizes ? shard_format(d->config->format) : d->format;
 	struct stat st;
-	char why[512];
 
 	if (fstat(fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* what is in it matters no more */
 		return as_in_manifest(d, shard, d->format, facts, &st, fault);
-	format = shard_describe(format, path, fd, hint, facts, why, sizeof(why));
+	format = shard_describe(format, path, fd, hint, facts, fault);
 	if (!format)
-		return fault_set(fault, FAULT_DATA, "", "%s", why);
+		return false;
 	if (!d->sizes)
 		return as_listed(d, shard, facts, fault);
 	return as_in_manifest(d, shard, format, facts, &st, fault);
@@ -117,41 +116,21 @@ static void remember(
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
 
-/*
- * A format takes a header that cannot be read for one that is not there. What happened to the file
- * is more to the point, so it replaces the text.
- */
-static void tell_error(struct fault *fault, int error)
-{
-	static const int errors[] = {EIO, ESTALE, ETIMEDOUT, ENOMEM, EMFILE, ENFILE};
-
-	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-		if (error == errors[i] && fault->error == 0)
-			fault_errno(fault, error, "", "%s while it was opened", strerror(error));
-}
-
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
 	int fd, struct frames *frames, struct fault *fault)
 {
 	struct shard_hint hint = dataset->hint;
 	struct shard_facts facts = {0};
-	struct shard *opened = NULL;
-	char why[512];
+	struct shard *opened;
 
 	hint.frames = frames;
-	errno = 0;
 	if (!describe_listed(dataset, shard, path, fd, &hint, &facts, fault) ||
 		!same_annotations(dataset, shard, &facts, fault) ||
-		!same_beside(dataset, shard, &facts, fault)) {
-		tell_error(fault, errno);
+		!same_beside(dataset, shard, &facts, fault))
 		return NULL;
-	}
-	opened = shard_open(dataset->format, path, fd, &hint, &facts, why, sizeof(why));
-	if (!opened) {
-		fault_set(fault, FAULT_DATA, "", "%s", why);
-		tell_error(fault, errno);
+	opened = shard_open(dataset->format, path, fd, &hint, &facts, fault);
+	if (!opened)
 		return NULL;
-	}
 	if (!sample_opened(dataset, shard, opened, fault)) {
 		shard_close(opened);
 		return NULL;

@@ -84,19 +84,18 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 		{"frame_bytes", &l->facts.frame_bytes, false},
 	};
 	size_t known = 0;
-	char why[256];
+	struct fault fault;
 
 	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++, known++) {
-		l->string[i] = json_string_in(object, "", strings[i], why, sizeof(why));
+		l->string[i] = json_string_in(object, "", strings[i], &fault);
 		if (!l->string[i])
-			return refuse(r, "", "%s", why);
+			return refuse(r, "", "%s", fault.text);
 	}
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!numbers[i].required && !json_object_get(object, numbers[i].key))
 			continue;
-		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, why,
-			    sizeof(why)))
-			return refuse(r, "", "%s", why);
+		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, &fault))
+			return refuse(r, "", "%s", fault.text);
 		known++;
 	}
 	return known == json_object_size(object) ||
@@ -262,16 +261,15 @@ static bool keep(struct reading *r, const struct line *l)
 {
 	struct manifest *m = r->m;
 	uint64_t s = m->list.count;
-	const char *fault;
+	struct fault fault;
 
 	if (s == r->room) {
 		r->room = s ? s + s / 2 : FIRST_ROOM;
 		if (!resize(m, r->room))
 			return refuse_memory(r);
 	}
-	fault = shard_list_add(&m->list, l->string[PATH]);
-	if (fault)
-		return refuse(r, "", "%s", fault);
+	if (!shard_list_add(&m->list, l->string[PATH], &fault))
+		return refuse(r, "", "%s", fault.text);
 	m->format = l->format;
 	m->token_bytes = l->facts.token_bytes;
 	m->sample_tokens = l->facts.sample_tokens;
@@ -287,12 +285,12 @@ static bool keep(struct reading *r, const struct line *l)
 
 static bool take_line(struct reading *r, const char *text, size_t n)
 {
-	char why[256];
-	json_t *object = json_object_of(text, n, why, sizeof(why));
+	struct fault fault;
+	json_t *object = json_object_of(text, n, &fault);
 	struct line l = {0};
 
 	if (!object)
-		return refuse(r, "", "%s", why);
+		return refuse(r, "", "%s", fault.text);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
 		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
 		    check_frame(r, &l) && keep(r, &l);

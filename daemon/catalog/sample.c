@@ -39,14 +39,12 @@ static bool check_tokens(
 	struct sample_place place[SAMPLE_PLACES];
 	struct sample_guess guess = {0};
 	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
-	char why[512];
-	int error;
 
 	for (unsigned p = 0, n = sample_places(shard, place); p < n; p++) {
 		uint64_t count = place[p].tokens, i;
 
-		if (!shard_read(shard, place[p].token, count, tokens, &error, why, sizeof(why)))
-			return error != ERANGE || fault_set(fault, FAULT_DATA, "path", "%s", why);
+		if (!shard_read(shard, place[p].token, count, tokens, fault))
+			return fault->code != FAULT_TOKEN;
 		i = vocab_first_refused(d, tokens, count);
 		if (i < count)
 			return vocab_refuse(d, place[p].token + i, tokens, i, fault);
@@ -109,7 +107,8 @@ static bool sample(const struct opening *o, uint64_t s)
 	const struct dataset *d = o->dataset;
 	struct shard_hint hint = d->hint;
 	struct shard_facts facts;
-	char path[PATH_MAX + 1], why[512];
+	struct fault fault;
+	char path[PATH_MAX + 1];
 
 	hint.documents = hint.loss_mask = false;
 	dataset_shard_path(d, s, path, sizeof(path));
@@ -117,10 +116,9 @@ static bool sample(const struct opening *o, uint64_t s)
 
 	if (fd < 0)
 		return true;
-	struct shard *shard =
-		shard_describe(d->format, path, fd, &hint, &facts, why, sizeof(why))
-			? shard_open(d->format, path, fd, &hint, &facts, why, sizeof(why))
-			: NULL;
+	struct shard *shard = shard_describe(d->format, path, fd, &hint, &facts, &fault)
+				      ? shard_open(d->format, path, fd, &hint, &facts, &fault)
+				      : NULL;
 	bool fine = !shard || check_shard(o, s, shard, path);
 
 	shard_close(shard);

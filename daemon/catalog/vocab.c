@@ -17,10 +17,10 @@ bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, u
 	uint32_t value = tokens_value(tokens, i, d->token_bytes);
 
 	if (d->is_signed && value > INT32_MAX)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_set(fault, FAULT_TOKEN, "",
 			"token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,
 			(int32_t)value);
-	return fault_set(fault, FAULT_DATA, "",
+	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %" PRIu32 "; must be below the stream's vocab, %" PRIu64
 		": correct vocab, or tokenize the shard again",
 		token, value, d->limit);

@@ -19,19 +19,18 @@ bool annotations_in_files(const struct dataset *d, const struct shard *shard)
 static bool write_documents(const struct dataset *d, const struct shard *shard, uint64_t token,
 	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
-	char why[LIMIT_TEXT_BYTES];
 	int64_t count = 0;
 
 	if (shard && shard->facts.documents != SHARD_UNKNOWN)
-		count = shard_documents(shard, token, n, to->start, (uint32_t)n, why, sizeof(why));
+		count = shard_documents(shard, token, n, to->start, (uint32_t)n, fault);
 	else if (d->has_eos)
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
 	else if (d->sample_tokens == 0)
-		return reader_fault(fault, EBADMSG,
+		return fault_set(fault, FAULT_DATA, "",
 			"nothing says where its documents end: it has no index of them, and the "
 			"stream no eos");
 	if (count < 0)
-		return reader_fault(fault, EBADMSG, why);
+		return false;
 	assert((uint64_t)count <= n);
 	*to->count = (uint32_t)count;
 	return true;
@@ -40,15 +39,11 @@ static bool write_documents(const struct dataset *d, const struct shard *shard, 
 bool annotations_write(const struct dataset *d, const struct shard *shard, uint64_t token,
 	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
-	char why[LIMIT_TEXT_BYTES];
-	int error = EBADMSG;
-
 	assert(n > 0 && n <= UINT32_MAX && !to->count == !to->start);
 	if (to->count && !write_documents(d, shard, token, n, tokens, to, fault))
 		return false;
 	if (to->loss_mask && shard)
-		return shard_loss_mask(shard, token, n, to->loss_mask, &error, why, sizeof(why)) ||
-		       reader_fault(fault, error, why);
+		return shard_loss_mask(shard, token, n, to->loss_mask, fault);
 	if (to->loss_mask)
 		memset(to->loss_mask, 1, n);
 	return true;

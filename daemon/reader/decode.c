@@ -36,12 +36,9 @@ bool decode_annotations(struct read *read)
 static bool read_tokens(struct read *read)
 {
 	const struct reader_read *window = &read->window;
-	char why[LIMIT_TEXT_BYTES];
-	int error = EIO;
 
-	return shard_read(read->file->shard, window->token, window->tokens, window->to, &error, why,
-		       sizeof(why)) ||
-	       reader_fault(&read->fault, error, why);
+	return shard_read(
+		read->file->shard, window->token, window->tokens, window->to, &read->fault);
 }
 
 static bool check(struct read *read)

@@ -51,7 +51,7 @@ static void read_failed(struct reader *reader, struct read *read)
 {
 	const struct fault *fault = &read->fault;
 
-	if (fault->code == FAULT_DATA) {
+	if (fault->code == FAULT_DATA || fault->code == FAULT_TOKEN) {
 		read_hold(reader, read);
 		return;
 	}

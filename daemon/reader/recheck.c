@@ -52,13 +52,10 @@ static bool read_some(const struct file *file, const struct reader_read *read, u
 {
 	uint32_t width = read->dataset->token_bytes;
 	uint64_t token = read->token + done;
-	char why[LIMIT_TEXT_BYTES];
-	int error = EIO;
 
 	if (file->plain)
 		return read_plain(file, file->data_at + token * width, n * width, some, fault);
-	return shard_read(file->shard, token, n, some->bytes, &error, why, sizeof(why)) ||
-	       reader_fault(fault, error, why);
+	return shard_read(file->shard, token, n, some->bytes, fault);
 }
 
 bool recheck_read(const struct file *file, const struct reader_read *read, struct fault *fault)
@@ -75,11 +72,8 @@ bool recheck_read(const struct file *file, const struct reader_read *read, struc
 			return false;
 		uint64_t i = vocab_first_refused(d, some.bytes, n);
 
-		if (i < n) {
-			vocab_refuse(d, read->token + done + i, some.bytes, i, fault);
-			fault->error = ERANGE;
-			return false;
-		}
+		if (i < n)
+			return vocab_refuse(d, read->token + done + i, some.bytes, i, fault);
 		memcpy((char *)read->to + done * width, some.bytes, n * width);
 	}
 	return true;

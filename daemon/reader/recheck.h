@@ -14,7 +14,7 @@
 bool recheck_passes(const struct reader_read *read);
 /*
  * Reads the tokens of @read again from @file, looks at them in private memory, and copies them to
- * read->to. False: @fault; FAULT_DATA names the token and its value. Blocks: for the pool.
+ * read->to. False: @fault; FAULT_TOKEN names the token and its value. Blocks: for the pool.
  */
 bool recheck_read(const struct file *file, const struct reader_read *read, struct fault *fault);
 

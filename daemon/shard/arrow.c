@@ -55,7 +55,6 @@ static bool find_footer(struct arrow *a)
 	uint8_t head[BEGIN_BYTES], end[END_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
 	char text[BEGIN_BYTES + 1];
-	int error;
 
 	if (n < MAGIC_BYTES || memcmp(head, magic, MAGIC_BYTES) != 0)
 		return arrow_refuse(a, "magic at its begin is not ARROW1 but '%s': it is %s",
@@ -65,7 +64,7 @@ static bool find_footer(struct arrow *a)
 			"its size is %" PRIu64
 			" bytes; an Arrow IPC file has at least %d: it is cut short",
 			b->size, BEGIN_BYTES + END_BYTES);
-	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, &error, a->why, a->why_bytes))
+	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
 		return arrow_refuse(a,
@@ -80,19 +79,18 @@ static bool find_footer(struct arrow *a)
 		return arrow_refuse(a, "Arrow footer length is %" PRId32 "; must be 1 to %" PRIu64,
 			length, most);
 	a->end = b->size - END_BYTES - (uint64_t)length;
-	fb_init(&a->footer, b, a->end, (uint64_t)length, "Arrow footer", a->why, a->why_bytes);
+	fb_init(&a->footer, b, a->end, (uint64_t)length, "Arrow footer", a->fault);
 	return true;
 }
 
-static bool arrow_begin(struct arrow *a, const struct bytes *b, const struct shard_hint *hint,
-	char *why, size_t why_bytes)
+static bool arrow_begin(
+	struct arrow *a, const struct bytes *b, const struct shard_hint *hint, struct fault *fault)
 {
 	struct fb_table root;
 	int64_t version;
 
 	a->b = b;
-	a->why = why;
-	a->why_bytes = why_bytes;
+	a->fault = fault;
 	a->at = BEGIN_BYTES;
 	a->before = a->all = (struct arrow_layout){0};
 	if (!find_footer(a) || !fb_root(&a->footer, 0, &root) ||
@@ -112,12 +110,12 @@ static bool arrow_begin(struct arrow *a, const struct bytes *b, const struct sha
 }
 
 static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct arrow a;
 	uint64_t rows, at, pieces = 0;
 
-	if (!arrow_begin(&a, b, hint, why, why_bytes))
+	if (!arrow_begin(&a, b, hint, fault))
 		return false;
 	for (uint32_t i = 0; i < a.batches.count; i++) {
 		if (!arrow_next(&a, i, &rows, &at))
@@ -177,31 +175,30 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 }
 
 static struct shard_index *arrow_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct shard_index *index = calloc(1, sizeof(*index));
 	struct arrow a;
 
 	if (!index)
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	else if (!arrow_begin(&a, b, hint, why, why_bytes) || !load(index, &a, facts)) {
+		fault_memory(fault);
+	else if (!arrow_begin(&a, b, hint, fault) || !load(index, &a, facts)) {
 		arrow_close(index);
 		index = NULL;
 	}
 	return index;
 }
 
-static uint64_t arrow_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
-	char *why, size_t why_bytes)
+static uint64_t arrow_extent(
+	const struct shard_index *index, uint64_t token, uint64_t *byte, struct fault *fault)
 {
-	(void)why, (void)why_bytes;
+	(void)fault;
 	return pieces_extent(&index->pieces, index->width, token, byte);
 }
 
-static uint64_t arrow_document(
-	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+static uint64_t arrow_document(const struct shard_index *index, uint64_t token, struct fault *fault)
 {
-	(void)why, (void)why_bytes;
+	(void)fault;
 	return pieces_document(&index->pieces, token);
 }
 

@@ -67,7 +67,7 @@ static bool read_message(struct arrow *a, const struct block *block, struct fb_t
 	struct fb *m = &a->message;
 	const uint8_t *p;
 
-	fb_init(m, a->b, block->begin, block->metadata, a->batch, a->why, a->why_bytes);
+	fb_init(m, a->b, block->begin, block->metadata, a->batch, a->fault);
 	if (!fb_bytes(m, 0, 8, "its length", &p))
 		return false;
 	uint32_t prefix = (int32_t)bytes_u32(p) == CONTINUED ? 8 : 4;
@@ -194,7 +194,6 @@ static bool check_validity(
 {
 	uint64_t bytes = (rows + 7) / 8, body = block->begin + block->metadata;
 	uint8_t bits[1024];
-	int error;
 
 	if (length == 0)
 		return true;
@@ -206,7 +205,7 @@ static bool check_validity(
 			a->batch, a->name, (int64_t)length, (int64_t)offset, bytes, block->body);
 	for (uint64_t at = 0, n; at < bytes; at += n) {
 		n = bytes - at < sizeof(bits) ? bytes - at : sizeof(bits);
-		if (!bytes_read(a->b, body + offset + at, bits, n, &error, a->why, a->why_bytes))
+		if (!bytes_read(a->b, body + offset + at, bits, n, a->fault))
 			return false;
 		for (uint64_t row = 8 * at; row < 8 * (at + n) && row < rows; row++)
 			if (!(bits[row / 8 - at] >> row % 8 & 1))

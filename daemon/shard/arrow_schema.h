@@ -31,15 +31,14 @@ struct arrow {
 		all; /* before: of the columns ahead of the one with the tokens */
 	enum shard_type type;
 	char name[64]; /* of the column, as far as it can be shown */
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 	uint64_t at;	   /* how far the batches have been walked through */
 	bool dictionaries; /* of other columns: they may lie behind the batches */
 	bool version_4;	   /* the batch walked to */
 	char batch[40];	   /* "Arrow batch 17" */
 };
 
-#define arrow_refuse(a, ...) bytes_why((a)->why, (a)->why_bytes, __VA_ARGS__)
+#define arrow_refuse(a, ...) fault_set((a)->fault, FAULT_DATA, "", __VA_ARGS__)
 
 /* @root: the footer. Sets a->before, all, type and name. */
 bool arrow_read_schema(struct arrow *a, const struct fb_table *root, const struct shard_hint *hint);

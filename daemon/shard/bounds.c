@@ -22,8 +22,7 @@ struct bounds {
 struct reading {
 	struct bounds *bounds;
 	const char *name; /* of the file, without its directories */
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 	z_stream z;
 	bool cr; /* the last byte was a CR, whose LF is to be passed over */
 	bool quoted,
@@ -121,7 +120,7 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 
 /* refuse(r, text, …): one line about the row that is being read. */
 #define refuse(r, text, ...)                                                                       \
-	bytes_why((r)->why, (r)->why_bytes, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,      \
+	fault_set((r)->fault, FAULT_DATA, "", "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,    \
 		__VA_ARGS__)
 
 static bool number(struct reading *r, unsigned field, const char *name, uint64_t *value)
@@ -239,9 +238,15 @@ static bool end_text(struct reading *r)
 
 /* ---- gzip ---- */
 
+static bool refuse_memory(const struct reading *r)
+{
+	fault_memory(r->fault);
+	return fault_prefix(r->fault, "%.200s: ", r->name);
+}
+
 static bool refuse_file(const struct reading *r, const char *what)
 {
-	return bytes_why(r->why, r->why_bytes, "%.200s: %s", r->name, what);
+	return fault_set(r->fault, FAULT_DATA, "", "%.200s: %s", r->name, what);
 }
 
 /* All that the next bytes of the file decode to. *@ended: they end a member, as gzip calls its
@@ -256,9 +261,9 @@ static bool inflate_chunk(struct reading *r, bool *ended)
 		int done = inflate(&r->z, Z_NO_FLUSH);
 
 		if (done == Z_MEM_ERROR)
-			return refuse_file(r, strerror(ENOMEM));
+			return refuse_memory(r);
 		if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
-			return bytes_why(r->why, r->why_bytes,
+			return fault_set(r->fault, FAULT_DATA, "",
 				"%.200s: is no gzip file, or damaged: %s", r->name,
 				r->z.msg ? r->z.msg : "bad data");
 		for (unsigned char *c = text; c < r->z.next_out; c++)
@@ -274,20 +279,19 @@ static bool inflate_chunk(struct reading *r, bool *ended)
 static bool read_all(struct reading *r, const struct bytes *file)
 {
 	unsigned char *packed = malloc(CHUNK);
-	bool fine = packed || refuse_file(r, strerror(ENOMEM)), ended = false;
+	bool fine = packed || refuse_memory(r), ended = false;
 
 	for (uint64_t at = 0; fine && at < file->size; at += CHUNK) {
 		uint64_t left = file->size - at;
-		char why[160];
-		int error;
+		struct fault fault;
 
 		r->z.next_in = packed;
 		r->z.avail_in = left < CHUNK ? (unsigned)left : CHUNK;
 		if (ended)
 			inflateReset(&r->z);
-		fine = bytes_read(file, at, packed, r->z.avail_in, &error, why, sizeof(why))
+		fine = bytes_read(file, at, packed, r->z.avail_in, &fault)
 			       ? inflate_chunk(r, &ended)
-			       : refuse_file(r, why);
+			       : fault_prefix(r->fault, "%.200s: ", r->name);
 	}
 	free(packed);
 	return fine && (ended || refuse_file(r, "ends within its gzip data: it is cut short")) &&
@@ -297,39 +301,38 @@ static bool read_all(struct reading *r, const struct bytes *file)
 static bool read_file(struct reading *r, const struct bytes *file)
 {
 	if (inflateInit2(&r->z, 16 + MAX_WBITS) != Z_OK) /* 16: gzip's framing, no other */
-		return refuse_file(r, strerror(ENOMEM));
+		return refuse_memory(r);
 	begin_row(r);
-	bool fine = read_all(r, file) && (finish(r->bounds) || refuse_file(r, strerror(ENOMEM)));
+	bool fine = read_all(r, file) && (finish(r->bounds) || refuse_memory(r));
 
 	inflateEnd(&r->z);
 	return fine;
 }
 
-bool bounds_open(
-	const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes)
+bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault)
 {
 	char path[PATH_MAX];
-	int error;
 
 	*bounds = NULL;
 	if (!beside(shard, path, sizeof(path)))
 		return true;
-	struct bytes *file = bytes_open_path(path, &error, why, why_bytes);
+	struct bytes *file;
 
+	if (!bytes_open_side(path, &file, fault))
+		return false;
 	if (!file)
-		return error == ENOENT;
+		return true;
 	struct bounds *b = calloc(1, sizeof(*b));
 	const char *slash = strrchr(path, '/');
-	struct reading r = {
-		.bounds = b, .name = slash ? slash + 1 : path, .why = why, .why_bytes = why_bytes};
+	struct reading r = {.bounds = b, .name = slash ? slash + 1 : path, .fault = fault};
 	bool fine = b != NULL;
 
 	if (b) {
 		b->tokens = tokens;
 		b->id = file->id;
-		fine = read_file(&r, file) && bytes_settled(file, why, why_bytes);
+		fine = read_file(&r, file) && bytes_settled(file, fault);
 	} else {
-		refuse_file(&r, strerror(ENOMEM));
+		refuse_memory(&r);
 	}
 	bytes_close(file);
 	if (fine)

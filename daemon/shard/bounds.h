@@ -19,8 +19,7 @@ uint32_t bounds_beside(const char *shard);
  * Reads all of it, checked: two or three bytes a document are kept, and one of no tokens takes
  * none. *@bounds is NULL where there is none. False: one line, file:row: field, value, limit.
  */
-bool bounds_open(
-	const char *shard, uint64_t tokens, struct bounds **bounds, char *why, size_t why_bytes);
+bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault);
 void bounds_close(struct bounds *bounds);
 
 uint32_t bounds_id(const struct bounds *bounds);	/* of the file, when it was read */

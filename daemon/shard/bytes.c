@@ -39,8 +39,7 @@ const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 
 /* ---- as it lies ---- */
 
-static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
-	char *why, size_t why_bytes)
+static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	char *byte = to;
 
@@ -50,17 +49,16 @@ static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, i
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0) {
-			*error = errno;
-			return bytes_why(
-				why, why_bytes, "%s at byte %" PRIu64, strerror(*error), at);
+			int error = errno;
+
+			return fault_errno(
+				fault, error, "", "%s at byte %" PRIu64, strerror(error), at);
 		}
-		if (got == 0) {
-			*error = EIO;
-			return bytes_why(why, why_bytes,
+		if (got == 0)
+			return fault_errno(fault, EIO, "",
 				"ends at byte %" PRIu64 " but was %" PRIu64
 				" bytes long when it was opened: it was truncated",
 				at, b->size);
-		}
 		byte += got;
 		at += (uint64_t)got;
 		n -= (size_t)got;
@@ -115,27 +113,28 @@ static uint64_t ctime_ns(const struct stat *st)
 	return (uint64_t)st->st_ctim.tv_sec * 1000000000 + (uint64_t)st->st_ctim.tv_nsec;
 }
 
-bool bytes_settled(const struct bytes *b, char *why, size_t why_bytes)
+bool bytes_settled(const struct bytes *b, struct fault *fault)
 {
 	struct stat st;
 
 	if (fstat(b->fd, &st) != 0)
-		return bytes_why(why, why_bytes, "%s", strerror(errno));
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->ctime_ns)
 		return true;
-	errno = ESTALE;
-	return bytes_why(why, why_bytes, "a file beside it was changed while it was read");
+	return fault_errno(fault, ESTALE, "", "a file next to it was changed while it was read");
 }
 
-struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes)
+struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
 {
 	struct bytes *b = calloc(1, sizeof(*b));
 	struct stat st;
 
-	if (!b || fstat(fd, &st) != 0)
-		bytes_why(why, why_bytes, "%s", strerror(b ? errno : ENOMEM));
+	if (!b)
+		fault_memory(fault);
+	else if (fstat(fd, &st) != 0)
+		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		bytes_why(why, why_bytes, "is no regular file; a shard must be one");
+		fault_set(fault, FAULT_DATA, "", "is no regular file; a shard must be one");
 	else {
 		*b = (struct bytes){.ops = &plain_ops,
 			.path = path,
@@ -155,38 +154,33 @@ const char *bytes_open_fault(int error)
 	return error == ENXIO ? "is no regular file; a shard must be one" : strerror(error);
 }
 
-struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes)
+bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	char text[256];
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
 	struct stat st;
 
-	if (fd < 0) {
-		*error = errno;
-		bytes_why(why, why_bytes, "%.200s: %s", name, bytes_open_fault(*error));
+	*b = NULL;
+	if (fd < 0 && error == ENOENT) {
 		/* A link that leads nowhere is a file that is lost, not one that was never there.
 		 */
-		if (*error == ENOENT && lstat(path, &st) == 0) {
-			*error = EINVAL;
-			bytes_why(why, why_bytes,
-				"%.200s: is a link to a file that is not there; add that, or "
-				"remove the link",
-				name);
-		}
-		return NULL;
+		if (lstat(path, &st) != 0)
+			return true;
+		return fault_set(fault, FAULT_DATA, "",
+			"%.200s: is a link to a file that is not there; add that, or remove the "
+			"link",
+			name);
 	}
-	struct bytes *b = bytes_open_plain(fd, path, text, sizeof(text));
-
-	if (!b) {
-		*error = EINVAL;
+	if (fd < 0)
+		return fault_errno(fault, error, "", "%.200s: %s", name, bytes_open_fault(error));
+	*b = bytes_open_plain(fd, path, fault);
+	if (!*b) {
 		close(fd);
-		bytes_why(why, why_bytes, "%.200s: %s", name, text);
-		return NULL;
+		return fault_prefix(fault, "%.200s: ", name);
 	}
-	b->ops = &own_ops;
-	return b;
+	(*b)->ops = &own_ops;
+	return true;
 }
 
 /* ---- any source ---- */
@@ -197,16 +191,14 @@ void bytes_close(struct bytes *b)
 		b->ops->close(b);
 }
 
-bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
-	size_t why_bytes)
+bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	if (at > b->size || n > b->size - at) {
-		*error = EIO;
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"bytes %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, at,
 			at + n, b->size);
 	}
-	return n == 0 || b->ops->read(b, at, to, n, error, why, why_bytes);
+	return n == 0 || b->ops->read(b, at, to, n, fault);
 }
 
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
@@ -214,9 +206,9 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 	return b->ops->try && at <= b->size && n <= b->size - at && b->ops->try(b, at, to, n);
 }
 
-bool bytes_check(const struct bytes *b, char *why, size_t why_bytes)
+bool bytes_check(const struct bytes *b, struct fault *fault)
 {
-	return !b->ops->check || b->ops->check(b, why, why_bytes);
+	return !b->ops->check || b->ops->check(b, fault);
 }
 
 void bytes_forget(const struct bytes *b)
@@ -227,13 +219,12 @@ void bytes_forget(const struct bytes *b)
 
 size_t bytes_head(const struct bytes *b, void *to, size_t n)
 {
-	int error;
-	char why[256];
+	struct fault fault;
 
 	n = n < b->size ? n : (size_t)b->size;
 	if (n > 0 && b->ops->head && b->ops->head(b, to, n))
 		return n;
-	return bytes_read(b, 0, to, n, &error, why, sizeof(why)) ? n : 0;
+	return bytes_read(b, 0, to, n, &fault) ? n : 0;
 }
 
 /* ---- names ---- */

@@ -8,6 +8,8 @@
 #ifndef TOKEND_BYTES_H
 #define TOKEND_BYTES_H
 
+#include "proto/fault.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,8 +19,7 @@ struct bytes;
 struct bytes_ops {
 	/* Reads exactly @n > 0 bytes from @at; bytes_read() has checked the range. As bytes_read()
 	 * says. */
-	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
-		size_t why_bytes);
+	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 	void (*close)(struct bytes *b); /* frees it */
 	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little.
 	 */
@@ -26,7 +27,7 @@ struct bytes_ops {
 	/* As bytes_try() says, of a range that it has checked. NULL: never. */
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
 	/* As bytes_check() says. NULL: there is nothing to look at. */
-	bool (*check)(const struct bytes *b, char *why, size_t why_bytes);
+	bool (*check)(const struct bytes *b, struct fault *fault);
 	/* As bytes_forget() says. NULL: nothing is kept. */
 	void (*forget)(const struct bytes *b);
 };
@@ -47,19 +48,18 @@ struct bytes {
 };
 
 /* Always as it lies, and no seek table is looked for. */
-struct bytes *bytes_open_plain(int fd, const char *path, char *why, size_t why_bytes);
+struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault);
 /*
- * What lies beside a shard (an index, say), as it lies: opened by name, closed with the source.
- * NULL: *@error is an errno (ENOENT: there is none) and @why one line that names the file's last
- * part.
+ * A side file of a shard (an index, say), as it lies: opened by name, closed with the source. *@b
+ * is NULL where there is none. The texts of faults begin with the last part of its name.
  */
-struct bytes *bytes_open_path(const char *path, int *error, char *why, size_t why_bytes);
+bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b);
 /*
- * Of a file that bytes_open_path() opened: was nothing written to it since? For whoever keeps what
- * was read, and not the file. False: @why, and errno is ESTALE: open it again.
+ * Of a file that bytes_open_side() opened: was nothing written to it since? For whoever keeps what
+ * was read, and not the file. False: @fault, and errno is ESTALE: open it again.
  */
-bool bytes_settled(const struct bytes *b, char *why, size_t why_bytes);
+bool bytes_settled(const struct bytes *b, struct fault *fault);
 /*
  * What tells a file from another in its place, in short: of inode, size and time of change; never
  * 0.
@@ -71,11 +71,10 @@ const char *bytes_open_fault(int error);
 
 /*
  * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has
- * got shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @why one line without the path. Any
- * thread; several at once.
+ * got shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @fault one line without the path.
+ * Any thread; several at once.
  */
-bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error, char *why,
-	size_t why_bytes);
+bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 /*
  * The same if it takes no waiting: what the page cache holds, or decoded frames. False: it is not
  * at hand, or anything else, which bytes_read() will tell; @to may be written to. For files that
@@ -84,10 +83,10 @@ bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *err
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /*
  * What can be known of it only by decoding, where that costs little: a small compressed file is
- * decoded whole, so that a damaged one is refused before any of it is served. False: @why, one line
- * without the path.
+ * decoded whole, so that a damaged one is refused before any of it is served. False: @fault, one
+ * line without the path.
  */
-bool bytes_check(const struct bytes *b, char *why, size_t why_bytes);
+bool bytes_check(const struct bytes *b, struct fault *fault);
 /* Drops what is cached of it, so that what is read next comes from the disk. */
 void bytes_forget(const struct bytes *b);
 /* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by.
@@ -111,8 +110,7 @@ bool bytes_beside(
 
 /* ---- what all formats need ---- */
 
-/* bytes_why(why, why_bytes, text, …): one line into @why; is false, and every compiler can see
- * that. */
+/* One line into @why; false. For rooms that do not use faults yet. */
 __attribute__((format(printf, 3, 4))) void bytes_say(
 	char *why, size_t why_bytes, const char *text, ...);
 

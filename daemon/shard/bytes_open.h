@@ -14,9 +14,9 @@
  * MiB. Rejects, naming field, value and limit: a file that is not regular, a seek table that is
  * wrong, a frame above the budget, damaged frames. @fd stays the caller's and must outlive the
  * source. NULL:
- * @why, one line without the path.
+ * @fault, one line without the path.
  */
 struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 
 #endif

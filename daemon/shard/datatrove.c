@@ -37,17 +37,15 @@ static bool datatrove_recognise(const struct bytes *b)
 }
 
 /* The file called like the shard with @ending after its .ds; *@b is NULL where there is none. */
-static bool open_beside(const struct bytes *shard, const char *ending, struct bytes **b, char *why,
-	size_t why_bytes)
+static bool open_beside(
+	const struct bytes *shard, const char *ending, struct bytes **b, struct fault *fault)
 {
 	char path[PATH_MAX];
-	int error;
 
 	*b = NULL;
 	if (!bytes_beside(shard->path, ".ds", ending, path, sizeof(path)))
 		return true; /* by another name there is nothing beside it */
-	*b = bytes_open_path(path, &error, why, why_bytes);
-	return *b || error == ENOENT;
+	return bytes_open_side(path, b, fault);
 }
 
 /* ---- metadata ---- */
@@ -68,12 +66,12 @@ static bool number(const char *text, const char *end, uint64_t *value)
 }
 
 /* "token size, line 1, is 'x'": @n bytes of it, as far as they can be shown. */
-static bool refuse_line(const char *field, const char *text, size_t n, const char *wanted,
-	char *why, size_t why_bytes)
+static bool refuse_line(
+	const char *field, const char *text, size_t n, const char *wanted, struct fault *fault)
 {
 	char shown[41];
 
-	return bytes_why(why, why_bytes, ".ds.metadata: %s, is '%s'; must be %s", field,
+	return fault_set(fault, FAULT_DATA, "", ".ds.metadata: %s, is '%s'; must be %s", field,
 		bytes_shown(text, n, shown, sizeof(shown)), wanted);
 }
 
@@ -81,8 +79,7 @@ static bool refuse_line(const char *field, const char *text, size_t n, const cha
  * @text is @n bytes. The name of the tokenizer may itself have bars in it; one without any is that
  * of an older file, which states no width.
  */
-static bool parse_metadata(
-	const char *text, size_t n, struct metadata *m, char *why, size_t why_bytes)
+static bool parse_metadata(const char *text, size_t n, struct metadata *m, struct fault *fault)
 {
 	const char *end = text + n, *first = memchr(text, '\n', n);
 
@@ -92,14 +89,14 @@ static bool parse_metadata(
 
 	m->has_width = bar && number(bar + 1, first, &m->width);
 	if (bar && !m->has_width && (bar + 1 == first || strchr("+-0123456789", bar[1])))
-		return refuse_line("token size, line 1", bar + 1, (size_t)(first - bar) - 1,
-			"2 or 4", why, why_bytes);
+		return refuse_line(
+			"token size, line 1", bar + 1, (size_t)(first - bar) - 1, "2 or 4", fault);
 	if (m->has_width && m->width != 2 && m->width != 4)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.metadata: token size, line 1, is %" PRIu64 "; must be 2 or 4",
 			m->width);
 	if (first == end)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.metadata: its %zu bytes have no line 2, the token count: it is cut "
 			"short",
 			n);
@@ -109,16 +106,15 @@ static bool parse_metadata(
 		second = end;
 	m->has_count = number(line, second, &m->count);
 	return m->has_count || refuse_line("token count, line 2", line, (size_t)(second - line),
-				       "a whole number", why, why_bytes);
+				       "a whole number", fault);
 }
 
-static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, size_t why_bytes)
+static bool read_metadata(const struct bytes *b, struct metadata *m, struct fault *fault)
 {
 	struct bytes *file;
-	int error;
 
 	*m = (struct metadata){0};
-	if (!open_beside(b, ".ds.metadata", &file, why, why_bytes))
+	if (!open_beside(b, ".ds.metadata", &file, fault))
 		return false;
 	if (!file)
 		return true;
@@ -126,14 +122,14 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 	bool fine = false;
 
 	if (file->size > METADATA_MOST) {
-		bytes_why(why, why_bytes,
+		fault_set(fault, FAULT_DATA, "",
 			".ds.metadata: its size is %" PRIu64 " bytes; must be at most %d",
 			file->size, METADATA_MOST);
 	} else {
 		text = malloc(file->size + 1);
-		fine = text ? bytes_read(file, 0, text, file->size, &error, why, why_bytes) &&
-				       parse_metadata(text, file->size, m, why, why_bytes)
-			    : bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fine = text ? bytes_read(file, 0, text, file->size, fault) &&
+				       parse_metadata(text, file->size, m, fault)
+			    : fault_memory(fault);
 	}
 	free(text);
 	bytes_close(file);
@@ -143,17 +139,16 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, char *why, 
 /* ---- what is in it ---- */
 
 /* The number of documents and where the last one ends. @index may be NULL. */
-static bool read_ends(const struct bytes *index, struct shard_facts *facts, uint64_t *last,
-	char *why, size_t why_bytes)
+static bool read_ends(
+	const struct bytes *index, struct shard_facts *facts, uint64_t *last, struct fault *fault)
 {
 	uint8_t end[8];
-	int error;
 
 	*last = 0;
 	if (!index)
 		return true;
 	if (index->size % 8 != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: its size, %" PRIu64
 			" bytes, is no multiple of 8: it is cut short",
 			index->size);
@@ -161,7 +156,7 @@ static bool read_ends(const struct bytes *index, struct shard_facts *facts, uint
 	facts->documents = index->size / 8;
 	if (facts->documents == 0)
 		return true;
-	if (!bytes_read(index, index->size - 8, end, 8, &error, why, why_bytes))
+	if (!bytes_read(index, index->size - 8, end, 8, fault))
 		return false;
 	*last = bytes_u64(end);
 	return true;
@@ -184,19 +179,18 @@ static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
 }
 
 static bool describe(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	struct metadata m;
 	uint64_t last;
 
 	facts->plain = true;
-	if (!read_metadata(b, &m, why, why_bytes) ||
-		!read_ends(index, facts, &last, why, why_bytes))
+	if (!read_metadata(b, &m, fault) || !read_ends(index, facts, &last, fault))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
 	if (b->size % width != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu64
 			", the size of a token%s",
 			b->size, width,
@@ -205,12 +199,12 @@ static bool describe(const struct bytes *b, const struct bytes *index,
 	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
 	facts->tokens = b->size / width;
 	if (m.has_count && m.count != facts->tokens)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.metadata: token count is %" PRIu64 "; the file has %" PRIu64
 			" tokens of %" PRIu64 " bytes",
 			m.count, facts->tokens, width);
 	if (facts->documents != SHARD_UNKNOWN && last != facts->tokens)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: the last document%s ends at token %" PRIu64
 			"; the file has %" PRIu64 " tokens of %" PRIu64 " bytes",
 			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens,
@@ -222,71 +216,69 @@ static bool describe(const struct bytes *b, const struct bytes *index,
 
 /* Document @i. */
 static bool take_end(
-	struct spans *spans, uint64_t i, uint64_t end, uint64_t tokens, char *why, size_t why_bytes)
+	struct spans *spans, uint64_t i, uint64_t end, uint64_t tokens, struct fault *fault)
 {
 	if (end < spans->end)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: document %" PRIu64 " ends at token %" PRIu64
 			", before the one ahead of it (%" PRIu64 "); ends must ascend",
 			i, end, spans->end);
 	if (end > tokens)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: document %" PRIu64 " ends at token %" PRIu64
 			"; the file has %" PRIu64,
 			i, end, tokens);
-	return spans_add(spans, end, false) || bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	return spans_add(spans, end, false) || fault_memory(fault);
 }
 
 static bool load(
-	struct spans *spans, const struct bytes *file, uint64_t tokens, char *why, size_t why_bytes)
+	struct spans *spans, const struct bytes *file, uint64_t tokens, struct fault *fault)
 {
 	uint64_t count = file->size / 8;
 	uint8_t ends[8 * AT_ONCE];
-	int error;
 
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t left = count - i, n = left < AT_ONCE ? left : AT_ONCE;
 
-		if (i % AT_ONCE == 0 &&
-			!bytes_read(file, 8 * i, ends, 8 * n, &error, why, why_bytes))
+		if (i % AT_ONCE == 0 && !bytes_read(file, 8 * i, ends, 8 * n, fault))
 			return false;
-		if (!take_end(
-			    spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, why, why_bytes))
+		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, fault))
 			return false;
 	}
 	if (!spans_add(spans, tokens, false)) /* what lies behind them */
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return fault_memory(fault);
 	spans_trim(spans);
 	return true;
 }
 
 /* As described? */
 static bool same_index(
-	const struct bytes *file, const struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct bytes *file, const struct shard_facts *facts, struct fault *fault)
 {
 	return (file ? file->id : 0) == facts->index ||
-	       bytes_why(why, why_bytes, ".ds.index: was changed while the shard was opened");
+	       fault_set(
+		       fault, FAULT_DATA, "", ".ds.index: was changed while the shard was opened");
 }
 
 /* Nobody need ask for its documents: what is wrong beside a shard is wrong with it. */
-static bool check_small(const struct bytes *index, uint64_t tokens, char *why, size_t why_bytes)
+static bool check_small(const struct bytes *index, uint64_t tokens, struct fault *fault)
 {
 	struct spans spans = {0};
-	bool fine = index->size > SMALL || load(&spans, index, tokens, why, why_bytes);
+	bool fine = index->size > SMALL || load(&spans, index, tokens, fault);
 
 	spans_free(&spans);
 	return fine;
 }
 
 static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct bytes *index;
 
-	if (!open_beside(b, ".ds.index", &index, why, why_bytes))
+	if (!open_beside(b, ".ds.index", &index, fault))
 		return false;
-	bool fine = describe(b, index, hint, facts, why, why_bytes) &&
-		    (!index || check_small(index, facts->tokens, why, why_bytes));
+	bool fine = describe(b, index, hint, facts, fault) &&
+		    (!index || check_small(index, facts->tokens, fault));
 
 	bytes_close(index);
 	return fine;
@@ -299,20 +291,19 @@ static void datatrove_close(struct shard_index *index)
 }
 
 static struct shard_index *datatrove_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct shard_index *index = calloc(1, sizeof(*index));
 	struct bytes *file = NULL;
 
 	(void)hint;
 	if (!index) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		return NULL;
 	}
-	if (!open_beside(b, ".ds.index", &file, why, why_bytes) ||
-		!same_index(file, facts, why, why_bytes) ||
-		(file && !(load(&index->spans, file, facts->tokens, why, why_bytes) &&
-				 bytes_settled(file, why, why_bytes)))) {
+	if (!open_beside(b, ".ds.index", &file, fault) || !same_index(file, facts, fault) ||
+		(file && !(load(&index->spans, file, facts->tokens, fault) &&
+				 bytes_settled(file, fault)))) {
 		datatrove_close(index);
 		index = NULL;
 	} else {
@@ -323,9 +314,9 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 }
 
 static uint64_t datatrove_document(
-	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+	const struct shard_index *index, uint64_t token, struct fault *fault)
 {
-	(void)why, (void)why_bytes;
+	(void)fault;
 	return spans_find(&index->spans, token).end;
 }
 

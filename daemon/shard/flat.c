@@ -27,12 +27,12 @@ static bool flat_recognise(const struct bytes *b)
 }
 
 static bool flat_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	uint32_t width = shard_type_bytes(hint->type);
 
 	if (b->size % width != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu32
 			" (a token of %s): it is cut short, or `dtype` is wrong",
 			b->size, width, shard_type_name(hint->type));

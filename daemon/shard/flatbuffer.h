@@ -25,8 +25,7 @@ struct fb {
 	const struct bytes *b;
 	uint64_t begin, size; /* the buffer, in the source */
 	const char *what;     /* "Arrow footer" */
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 	uint64_t window_at; /* in the buffer */
 	uint32_t window_bytes;
 	uint8_t window[FB_WINDOW];
@@ -43,17 +42,16 @@ struct fb_vector {
 	uint32_t count;
 };
 
-#define fb_refuse(fb, ...) bytes_why((fb)->why, (fb)->why_bytes, __VA_ARGS__)
+#define fb_refuse(fb, ...) fault_set((fb)->fault, FAULT_DATA, "", __VA_ARGS__)
 
 static inline void fb_init(struct fb *fb, const struct bytes *b, uint64_t begin, uint64_t size,
-	const char *what, char *why, size_t why_bytes)
+	const char *what, struct fault *fault)
 {
 	fb->b = b;
 	fb->begin = begin;
 	fb->size = size;
 	fb->what = what;
-	fb->why = why;
-	fb->why_bytes = why_bytes;
+	fb->fault = fault;
 	fb->window_at = 0;
 	fb->window_bytes = 0;
 }
@@ -62,7 +60,6 @@ static inline void fb_init(struct fb *fb, const struct bytes *b, uint64_t begin,
 static inline bool fb_bytes(
 	struct fb *fb, uint64_t at, uint32_t n, const char *field, const uint8_t **to)
 {
-	int error;
 
 	if (at > fb->size || n > fb->size - at)
 		return fb_refuse(fb,
@@ -73,8 +70,7 @@ static inline bool fb_bytes(
 		uint32_t load = left < FB_WINDOW ? (uint32_t)left : FB_WINDOW;
 
 		fb->window_bytes = 0;
-		if (!bytes_read(fb->b, fb->begin + begin, fb->window, load, &error, fb->why,
-			    fb->why_bytes))
+		if (!bytes_read(fb->b, fb->begin + begin, fb->window, load, fb->fault))
 			return false;
 		fb->window_at = begin;
 		fb->window_bytes = load;

@@ -30,15 +30,14 @@ static const struct {
  */
 static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 {
-	int error;
-	char why[256];
+	struct fault fault;
 	uint8_t last;
 
 	if (n < 12 || head[0] != 0x80 || head[1] < 2 || head[1] > 5)
 		return false;
 	if (head[1] >= 4)
 		return head[2] == 0x95 && bytes_u64(head + 3) <= b->size - 11;
-	return bytes_read(b, b->size - 1, &last, 1, &error, why, sizeof(why)) && last == '.' &&
+	return bytes_read(b, b->size - 1, &last, 1, &fault) && last == '.' &&
 	       strchr("}](cX)K", head[2]) && head[2];
 }
 

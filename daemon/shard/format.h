@@ -103,10 +103,10 @@ struct shard_format {
 	 * Fills the facts: @facts comes with plain set where there is no extent(), documents
 	 * unknown, the rest 0; token_bytes may be left to shard_served(), frame_bytes to shard.c.
 	 * Costs a few reads whatever the shard's size: what takes a walk through an index is
-	 * checked by open(). False: one line in @why: field, value, limit; without the path.
+	 * checked by open(). False: one line in @fault: field, value, limit; without the path.
 	 */
 	bool (*describe)(const struct bytes *b, const struct shard_hint *hint,
-		struct shard_facts *facts, char *why, size_t why_bytes);
+		struct shard_facts *facts, struct fault *fault);
 
 	/* The rest is NULL in formats whose tokens lie in a row and that keep no documents. */
 	const struct shard_companion *companions; /* up to one without an ending */
@@ -114,31 +114,30 @@ struct shard_format {
 	/*
 	 * What extent() and document() need, checked whole: every length, offset and order. @facts
 	 * are what describe() said, and may be set right (plain, documents, note; never tokens).
-	 * NULL: @why. Is NULL where neither is there.
+	 * NULL: @fault. Is NULL where neither is there.
 	 */
 	struct shard_index *(*open)(const struct bytes *b, const struct shard_hint *hint,
-		struct shard_facts *facts, char *why, size_t why_bytes);
+		struct shard_facts *facts, struct fault *fault);
 	void (*close)(struct shard_index *index);
 	/*
 	 * How many tokens from @token (< facts.tokens) on lie in a row, ≥ 1, and the byte in the
-	 * source where they begin. 0 with @why: damaged. NULL: they lie in a row from data_at.
+	 * source where they begin. 0 with @fault: damaged. NULL: they lie in a row from data_at.
 	 */
 	uint64_t (*extent)(const struct shard_index *index, uint64_t token, uint64_t *byte,
-		char *why, size_t why_bytes);
+		struct fault *fault);
 	/*
 	 * Where facts.lead_bytes are right before a sample's first token, and a row begins with
 	 * that: they are read with it in one go, and looked at before any token of it is served.
-	 * extent() need not read, then. False: @why.
+	 * extent() need not read, then. False: @fault.
 	 */
 	bool (*check)(const struct shard_index *index, uint64_t token, const uint8_t *lead,
-		char *why, size_t why_bytes);
+		struct fault *fault);
 	/*
 	 * The least document boundary > @token (< facts.tokens), at most facts.tokens, which is
-	 * one; or 0 with @why. NULL: documents are not known. Not called where facts.documents is
+	 * one; or 0 with @fault. NULL: documents are not known. Not called where facts.documents is
 	 * SHARD_UNKNOWN.
 	 */
-	uint64_t (*document)(
-		const struct shard_index *index, uint64_t token, char *why, size_t why_bytes);
+	uint64_t (*document)(const struct shard_index *index, uint64_t token, struct fault *fault);
 	const struct shard_mask *mask; /* NULL: its writers keep none */
 	/* The index file that an open shard goes on reading, or NULL. NULL: it never does. */
 	const struct bytes *(*beside)(const struct shard_index *index);

@@ -58,7 +58,7 @@ const struct shard_companion *shard_companion(const char *path, unsigned *next)
 	return NULL;
 }
 
-const struct shard_format *shard_recognise(const struct bytes *b, char *why, size_t why_bytes)
+const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault)
 {
 	unsigned next = 0;
 	char names[SHARD_NAMES_BYTES];
@@ -68,7 +68,7 @@ const struct shard_format *shard_recognise(const struct bytes *b, char *why, siz
 		if (formats[i] == &shard_flat) {
 			kind = foreign_kind(b);
 			if (kind) {
-				bytes_why(why, why_bytes,
+				fault_set(fault, FAULT_DATA, "",
 					"is %s, which is no shard of tokens; move it away, or say "
 					"`format: "
 					"flat` if "
@@ -83,10 +83,11 @@ const struct shard_format *shard_recognise(const struct bytes *b, char *why, siz
 	const struct shard_companion *companion = shard_companion(b->path, &next);
 
 	if (companion)
-		bytes_why(why, why_bytes, "is %s, no shard: name the shard that it belongs to (%s)",
-			companion->kind, companion->shard);
+		fault_set(fault, FAULT_DATA, "",
+			"is %s, no shard: name the shard that it belongs to (%s)", companion->kind,
+			companion->shard);
 	else
-		bytes_why(why, why_bytes,
+		fault_set(fault, FAULT_DATA, "",
 			"is of no known format (%s; flat ones have names that end in .bin or "
 			".npy); move it "
 			"away, or "

@@ -16,8 +16,8 @@ const struct shard_format *shard_format(const char *name);
 /* Writes "flat, npy, …" into @to, for an error text, and returns it. */
 enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
-/* The format of an open file. NULL: none; @why says what to do, without the path. */
-const struct shard_format *shard_recognise(const struct bytes *b, char *why, size_t why_bytes);
+/* The format of an open file. NULL: none; @fault says what to do, without the path. */
+const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
 /*
  * What @path is next to shards, if it is a companion of any format; NULL: it is none. Endings may
  * be alike, so there may be several:

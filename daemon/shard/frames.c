@@ -3,9 +3,9 @@
 #include "daemon/shard/reread.h"
 #include "daemon/shard/zstd_decode.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,9 +23,8 @@ struct slot {
 	unsigned users;
 	enum state state;
 	pthread_cond_t decoded;
-	int error;
 	char *data;
-	char why[224];
+	struct fault *fault; /* of one that FAILED; NULL: out of memory */
 };
 
 struct frames {
@@ -151,6 +150,7 @@ static void slot_free(struct slot *slot)
 	if (slot) {
 		pthread_cond_destroy(&slot->decoded);
 		free(slot->data);
+		free(slot->fault);
 	}
 	free(slot);
 }
@@ -341,21 +341,20 @@ static void put_in(struct frames *frames, struct slot *slot)
 
 /* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the
  * slot says so. */
-static bool decode_again(struct zstd_decoder *d, const struct zstd_source *s, struct slot *slot)
+static bool decode_again(
+	struct zstd_decoder *d, const struct zstd_source *s, struct slot *slot, struct fault *fault)
 {
 	const struct zstd_frame *f = &s->frame[slot->frame];
-	char first[sizeof(slot->why)];
+	const struct fault first = *fault;
 
-	memcpy(first, slot->why, sizeof(first));
 	reread_forget(s->file->fd, f->from, f->length);
-	if (zstd_decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
-		    sizeof(slot->why))) {
-		reread_was_good(s->file->fd, f->from, f->length, first);
+	if (zstd_decode(d, s, slot->frame, slot->size, &slot->data, fault)) {
+		reread_was_good(s->file->fd, f->from, f->length, first.text);
 		return true;
 	}
-	size_t n = strlen(slot->why);
+	size_t n = strlen(fault->text);
 
-	bytes_why(slot->why + n, sizeof(slot->why) - n,
+	snprintf(fault->text + n, sizeof(fault->text) - n,
 		" (bytes %" PRIu64 " to %" PRIu64 ", read twice)", f->from, f->from + f->length);
 	return false;
 }
@@ -368,11 +367,12 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 
 	count_filling(s->share, filling);
 	pthread_mutex_unlock(&frames->lock);
-	bool fine = zstd_decode(d, s, slot->frame, slot->size, &slot->data, &slot->error, slot->why,
-		sizeof(slot->why));
+	struct fault fault;
+	bool fine = zstd_decode(d, s, slot->frame, slot->size, &slot->data, &fault) ||
+		    (fault.code == FAULT_DATA && decode_again(d, s, slot, &fault));
 
-	if (!fine && slot->error == EBADMSG)
-		fine = decode_again(d, s, slot);
+	if (!fine && (slot->fault = malloc(sizeof(fault))))
+		*slot->fault = fault;
 	pthread_mutex_lock(&frames->lock);
 	count_filling(s->share, -filling);
 	put_decoder(frames, d);
@@ -446,7 +446,7 @@ uint64_t frames_bytes(struct frames *frames)
 
 /* Bytes [from, from + n) of a frame. */
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
-	int *error, char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	struct frames *frames = s->frames;
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
@@ -456,7 +456,7 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 
 	if (!slot) {
 		pthread_mutex_unlock(&frames->lock);
-		return zstd_no_memory(error, why, why_bytes);
+		return fault_memory(fault);
 	}
 	bool fine = slot->state == READY;
 
@@ -466,8 +466,9 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 		memcpy(to, slot->data + from, n);
 		pthread_mutex_lock(&frames->lock);
 	} else {
-		*error = slot->error;
-		bytes_why(why, why_bytes, "%s", slot->why);
+		fault_memory(fault);
+		if (slot->fault)
+			*fault = *slot->fault;
 	}
 	let_go(frames, slot);
 	pthread_mutex_unlock(&frames->lock);

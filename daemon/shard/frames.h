@@ -4,6 +4,8 @@
 #ifndef TOKEND_SHARD_FRAMES_H
 #define TOKEND_SHARD_FRAMES_H
 
+#include "proto/fault.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +37,7 @@ void frames_slow(struct frames *share, bool slow);
 struct frames *frames_cache(struct frames *share);
 /* Bytes [from, from + n) of a frame. Any thread; waits for decoding. */
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
-	int *error, char *why, size_t why_bytes);
+	struct fault *fault);
 /* The same if the frame is decoded already; otherwise false. */
 bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n);
 /* Drops the source's frames that nobody uses now. */

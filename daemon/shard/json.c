@@ -10,8 +10,7 @@ enum { VALUE_MOST = 1 << 20 };
 struct text {
 	const char *text;
 	size_t at, n;
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
 const char *json_shown(const char *text, char *to, size_t to_bytes)
@@ -46,7 +45,7 @@ static bool refuse(const struct text *t, size_t at, const char *what)
 {
 	char shown[96];
 
-	return bytes_why(t->why, t->why_bytes, "its JSON is broken at byte %zu: %s", at,
+	return fault_set(t->fault, FAULT_DATA, "", "its JSON is broken at byte %zu: %s", at,
 		json_shown(what, shown, sizeof(shown)));
 }
 
@@ -62,8 +61,8 @@ static json_t *take_value(struct text *t)
 	if (value)
 		t->at = at;
 	else if (json_error_code(&error) == json_error_premature_end_of_input && most < left)
-		bytes_why(t->why, t->why_bytes, "its JSON has a value at byte %zu of over %d bytes",
-			t->at, VALUE_MOST);
+		fault_set(t->fault, FAULT_DATA, "",
+			"its JSON has a value at byte %zu of over %d bytes", t->at, VALUE_MOST);
 	else
 		refuse(t, at, error.text);
 	return value;
@@ -93,15 +92,16 @@ static bool take_end(struct text *t)
 	return t->at == t->n || refuse(t, t->at, "something follows its end");
 }
 
-json_t *json_object_of(const char *text, size_t n, char *why, size_t why_bytes)
+json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 {
-	struct text t = {text, 0, n, why, why_bytes};
+	struct text t = {text, 0, n, fault};
 	json_t *value = take_value(&t);
 
 	if (!value)
 		return NULL;
 	if (!json_is_object(value))
-		bytes_why(why, why_bytes, "its JSON is %s; must be an object", json_kind(value));
+		fault_set(fault, FAULT_DATA, "", "its JSON is %s; must be an object",
+			json_kind(value));
 	else if (take_end(&t))
 		return value;
 	json_decref(value);
@@ -118,7 +118,7 @@ static bool each_value(struct text *t, json_visit *visit, void *context)
 		if (i > 0 && !take(t, ','))
 			return false;
 		json_t *value = take_value(t);
-		bool fine = value && visit(context, i, value, t->why, t->why_bytes);
+		bool fine = value && visit(context, i, value, t->fault);
 
 		json_decref(value);
 		if (!fine)
@@ -141,9 +141,9 @@ static bool keep(struct text *t, const char *key, json_t *rest)
 }
 
 bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context,
-	json_t **rest, char *why, size_t why_bytes)
+	json_t **rest, struct fault *fault)
 {
-	struct text t = {text, 0, n, why, why_bytes};
+	struct text t = {text, 0, n, fault};
 	bool seen = false, fine = true;
 
 	*rest = json_object();
@@ -174,32 +174,33 @@ bool json_each(const char *text, size_t n, const char *array, json_visit *visit,
 	}
 	if (!fine || !take(&t, '}') || !take_end(&t))
 		return false;
-	return seen || bytes_why(why, why_bytes, "`%s` is missing; must be an array", array);
+	return seen || fault_set(fault, FAULT_DATA, "", "`%s` is missing; must be an array", array);
 }
 
 /* ---- members ---- */
 
 bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,
-	uint64_t *value, char *why, size_t why_bytes)
+	uint64_t *value, struct fault *fault)
 {
 	const json_t *number = json_object_get(object, key);
 
 	if (!json_is_integer(number))
-		return bytes_why(why, why_bytes, "%s%s is %s; must be a whole number", where, key,
-			json_kind(number));
+		return fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be a whole number", where,
+			key, json_kind(number));
 	*value = (uint64_t)json_integer_value(number);
 	return (json_integer_value(number) >= 0 && *value <= most) ||
-	       bytes_why(why, why_bytes, "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64,
-		       where, key, json_integer_value(number), most);
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64, where, key,
+		       json_integer_value(number), most);
 }
 
 const char *json_string_in(
-	const json_t *object, const char *where, const char *key, char *why, size_t why_bytes)
+	const json_t *object, const char *where, const char *key, struct fault *fault)
 {
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_string(value))
-		bytes_why(why, why_bytes, "%s%s is %s; must be a string", where, key,
+		fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be a string", where, key,
 			json_kind(value));
 	return json_string_value(value);
 }

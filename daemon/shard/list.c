@@ -26,14 +26,12 @@ struct walk {
 	struct shard_list *list;
 	char path[PATH_MAX]; /* where the walk is */
 	size_t root_bytes;   /* of it, with the slash: what shard names do not have */
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
-static bool refuse(struct walk *w, const char *what)
+static bool refuse(struct walk *w, int error)
 {
-	snprintf(w->why, w->why_bytes, "%s: %s", w->path, what);
-	return false;
+	return fault_errno(w->fault, error, "", "%s: %s", w->path, strerror(error));
 }
 
 static bool grow(void **array, size_t *room, size_t needed, size_t item)
@@ -53,27 +51,27 @@ static bool grow(void **array, size_t *room, size_t needed, size_t item)
 	return true;
 }
 
-const char *shard_list_add(struct shard_list *list, const char *name)
+bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault)
 {
 	size_t n = strlen(name) + 1;
 
 	if (list->bytes + n > UINT32_MAX)
-		return "the names of this dataset's shards are over 4 GiB in all; use fewer, "
-		       "larger shards";
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"the names of this dataset's shards are over 4 GiB in all; use fewer, "
+			"larger shards");
 	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
 		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
-		return "out of memory";
+		return fault_memory(fault);
 	memcpy(list->paths + list->bytes, name, n);
 	list->at[list->count++] = (uint32_t)list->bytes;
 	list->bytes += n;
-	return NULL;
+	return true;
 }
 
 static bool add_file(struct walk *w)
 {
-	const char *fault = shard_list_add(w->list, w->path + w->root_bytes);
-
-	return !fault || refuse(w, fault);
+	return shard_list_add(w->list, w->path + w->root_bytes, w->fault) ||
+	       fault_prefix(w->fault, "%s: ", w->path);
 }
 
 static bool walk_directory(struct walk *w, const char *pattern, const struct inside *up);
@@ -97,7 +95,7 @@ static bool walk_entry(
 
 	if (type != DT_REG && type != DT_DIR) {
 		if (stat(w->path, &st) != 0)
-			return refuse(w, strerror(errno));
+			return refuse(w, errno);
 		type = S_ISDIR(st.st_mode)
 			       ? DT_DIR
 			       : DT_REG; /* what is neither is refused when it is described */
@@ -134,14 +132,14 @@ static bool walk_entries(struct walk *w, DIR *dir, const char *pattern, const st
 		struct dirent *entry = readdir(dir);
 
 		if (!entry)
-			return errno == 0 ? true : refuse(w, strerror(errno));
+			return errno == 0 ? true : refuse(w, errno);
 		if (!entry_matches(entry->d_name, pattern))
 			continue;
 		size_t n = strlen(entry->d_name);
 		bool slash = length > 0 && w->path[length - 1] != '/';
 
 		if (length + slash + n >= sizeof(w->path))
-			return refuse(w, strerror(ENAMETOOLONG));
+			return refuse(w, ENAMETOOLONG);
 		if (slash)
 			w->path[length] = '/';
 		memcpy(w->path + length + slash, entry->d_name, n + 1);
@@ -159,16 +157,18 @@ static bool walk_directory(struct walk *w, const char *pattern, const struct ins
 	bool done = false;
 
 	if (!dir)
-		return refuse(w, strerror(errno));
+		return refuse(w, errno);
 	if (fstat(dirfd(dir), &st) != 0) {
-		refuse(w, strerror(errno));
+		refuse(w, errno);
 		goto out;
 	}
 	here.device = st.st_dev;
 	here.inode = st.st_ino;
 	for (; up; up = up->up) {
 		if (up->device == here.device && up->inode == here.inode) {
-			refuse(w, "is a link back to a directory that it lies in; remove it");
+			fault_set(w->fault, FAULT_DATA, "",
+				"%s: is a link back to a directory that it lies in; remove it",
+				w->path);
 			goto out;
 		}
 	}
@@ -192,7 +192,7 @@ static bool start_at(struct walk *w, const char *path, size_t n)
 		n--;
 	w->list->root = strndup(path, n);
 	if (!w->list->root)
-		return refuse(w, "out of memory");
+		return fault_memory(w->fault);
 	memcpy(w->path, path, n);
 	w->path[n] = 0;
 	w->root_bytes = n + (path[n - 1] != '/');
@@ -222,7 +222,7 @@ static bool walk_path(struct walk *w, const char *path)
 	}
 	memcpy(w->path, path, strlen(path) + 1);
 	if (path[wild] == 0 || errno == EACCES)
-		return refuse(w, strerror(errno));
+		return refuse(w, errno);
 	size_t n = parent_bytes(path, wild);
 
 	return start_at(w, path, n) && walk_directory(w, path + n, NULL);
@@ -305,13 +305,13 @@ static bool drop_companions(struct walk *w)
 	bool *drop = calloc(list->count + 1, sizeof(*drop));
 
 	if (!drop)
-		return refuse(w, "out of memory");
+		return fault_memory(w->fault);
 	for (uint64_t i = 0; i < list->count; i++) {
 		const struct shard_companion *kind;
 		const char *name = shard_list_name(list, i);
 
 		if (!is_accompanied(list, name, &kind)) {
-			snprintf(w->why, w->why_bytes,
+			fault_set(w->fault, FAULT_DATA, "",
 				"%s%s%s: is %s, but no shard that it belongs to (%s) is among the "
 				"files; add "
 				"that, or move "
@@ -345,7 +345,7 @@ static bool refuse_twins(struct walk *w)
 			if (!bytes_beside(name, packed[e], "", other, sizeof(other)) ||
 				shard_list_find(list, other) < 0)
 				continue;
-			snprintf(w->why, w->why_bytes,
+			fault_set(w->fault, FAULT_DATA, "",
 				"%s%s%s: lies beside %s: the same tokens would be served twice; "
 				"move one of "
 				"them away, or name a pattern that only one matches",
@@ -378,14 +378,14 @@ void shard_list_trim(struct shard_list *list)
 	list->at_room = list->count + 1;
 }
 
-bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes)
+bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault)
 {
-	struct walk w = {.list = list, .why = why, .why_bytes = why_bytes};
+	struct walk w = {.list = list, .fault = fault};
 
 	*list = (struct shard_list){0};
 	if (strlen(path) >= sizeof(w.path)) {
-		snprintf(why, why_bytes, "%.40s…: %s", path, strerror(ENAMETOOLONG));
-		return false;
+		return fault_errno(
+			fault, ENAMETOOLONG, "", "%.40s…: %s", path, strerror(ENAMETOOLONG));
 	}
 	bool fine = walk_path(&w, path);
 

@@ -7,6 +7,8 @@
 #ifndef TOKEND_SHARD_LIST_H
 #define TOKEND_SHARD_LIST_H
 
+#include "proto/fault.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,11 +27,11 @@ struct shard_list {
 /*
  * @path is absolute. A path that exists is taken as it stands, whatever characters it has;
  * otherwise `*`, `?` and `[…]` make it a pattern, whose matches may be files and directories. Links
- * are followed. An empty list is no fault here. On false one line is in @why and @list is empty.
+ * are followed. An empty list is no fault here. On false one line is in @fault and @list is empty.
  */
-bool shard_list_read(struct shard_list *list, const char *path, char *why, size_t why_bytes);
-/* One name more, behind the others. NULL, or what is wrong, in words. */
-const char *shard_list_add(struct shard_list *list, const char *name);
+bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault);
+/* Appends a name. False: out of memory, or the names are over 4 GiB in all. */
+bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault);
 /* Puts what was added in its order. */
 void shard_list_sort(struct shard_list *list);
 /* Is @name, which may be in the list or not, a companion of a shard that is? */

@@ -41,11 +41,10 @@ static bool is_damaged(const struct bytes *b, const uint8_t *start)
 	static const uint8_t zeros[HEADER_BYTES - 12];
 	uint8_t head[HEADER_BYTES];
 	uint64_t count = bytes_u32(start + 8), rest = b->size - HEADER_BYTES;
-	int error;
-	char why[256];
+	struct fault fault;
 
 	return b->size > HEADER_BYTES && (rest == 2 * count || rest == 4 * count) &&
-	       bytes_read(b, 0, head, sizeof(head), &error, why, sizeof(why)) &&
+	       bytes_read(b, 0, head, sizeof(head), &fault) &&
 	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
 }
 
@@ -60,45 +59,44 @@ static bool llmc_recognise(const struct bytes *b)
 }
 
 static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	uint8_t head[HEADER_BYTES];
-	int error;
 
 	(void)hint;
 	if (b->size < sizeof(head))
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its size is %" PRIu64 " bytes; llm.c's header alone is %zu", b->size,
 			sizeof(head));
-	if (!bytes_read(b, 0, head, sizeof(head), &error, why, why_bytes))
+	if (!bytes_read(b, 0, head, sizeof(head), fault))
 		return false;
 	const struct kind *kind = kind_of(bytes_u32(head));
 	uint32_t version = bytes_u32(head + 4), count = bytes_u32(head + 8);
 
 	if (bytes_u32(head) == EVALUATION)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"is an llm.c evaluation file (magic %d), which holds questions and no "
 			"stream of "
 			"tokens; move it away",
 			EVALUATION);
 	if (!kind)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"magic is %" PRIu32 "%s; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32
 			" (Llama-3)",
 			bytes_u32(head),
 			is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian" : "",
 			kinds[0].magic, kinds[1].magic);
 	if (version != kind->version)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic",
 			version, kind->version, kind->name);
 	if (count > INT32_MAX)
-		return bytes_why(why, why_bytes, "token count is %" PRId32 "; must be 0 to %d",
-			(int32_t)count, INT32_MAX);
+		return fault_set(fault, FAULT_DATA, "",
+			"token count is %" PRId32 "; must be 0 to %d", (int32_t)count, INT32_MAX);
 	uint64_t size = HEADER_BYTES + (uint64_t)count * shard_type_bytes(kind->type);
 
 	if (b->size != size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"token count is %" PRIu32 ": with %s tokens that makes a file of %" PRIu64
 			" bytes; it has %" PRIu64,
 			count, shard_type_name(kind->type), size, b->size);

@@ -18,7 +18,7 @@ struct mask {
 
 /* "" where there can be none. */
 static bool mask_path(const struct shard_format *format, const char *path,
-	const struct shard_hint *hint, char *to, size_t to_bytes, char *why, size_t why_bytes)
+	const struct shard_hint *hint, char *to, size_t to_bytes, struct fault *fault)
 {
 	to[0] = 0;
 	if (!hint->label_mask) {
@@ -32,7 +32,7 @@ static bool mask_path(const struct shard_format *format, const char *path,
 		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
 
 	return (n >= 0 && (size_t)n < to_bytes) ||
-	       bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
+	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
 
 uint32_t mask_beside(const struct shard_format *format, const char *shard)
@@ -46,30 +46,28 @@ uint32_t mask_beside(const struct shard_format *format, const char *shard)
 	return stat(path, &st) == 0 ? bytes_id(&st) : 0;
 }
 
-static bool check_size(struct mask *mask, uint64_t tokens, char *why, size_t why_bytes)
+static bool check_size(struct mask *mask, uint64_t tokens, struct fault *fault)
 {
 	const struct bytes *b = mask->file;
-	char text[300];
 
 	if (npy_recognise(b)) {
-		if (npy_bools(b, tokens, &mask->data_at, text, sizeof(text)))
+		if (npy_bools(b, tokens, &mask->data_at, fault))
 			return true;
-		return bytes_why(why, why_bytes, "%s: %s", mask->name, text);
+		return fault_prefix(fault, "%s: ", mask->name);
 	}
-	return b->size == tokens || bytes_why(why, why_bytes,
+	return b->size == tokens || fault_set(fault, FAULT_DATA, "",
 					    "%s: its size is %" PRIu64 " bytes; must be %" PRIu64
 					    ", one for each token of the shard",
 					    mask->name, b->size, tokens);
 }
 
 bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	uint64_t tokens, struct mask **mask, char *why, size_t why_bytes)
+	uint64_t tokens, struct mask **mask, struct fault *fault)
 {
 	char at[PATH_MAX];
-	int error = 0;
 
 	*mask = NULL;
-	if (!mask_path(format, path, hint, at, sizeof(at), why, why_bytes))
+	if (!mask_path(format, path, hint, at, sizeof(at), fault))
 		return false;
 	if (!at[0])
 		return true;
@@ -77,24 +75,25 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 	const char *slash = strrchr(at, '/');
 
 	if (!m)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return fault_memory(fault);
 	/* Under label_mask it is called as the shard. */
 	snprintf(m->name, sizeof(m->name), "%s%.60s", hint->label_mask ? "its loss mask " : "",
 		slash ? slash + 1 : at);
-	m->file = bytes_open_path(at, &error, why, why_bytes);
-	bool fine = m->file && check_size(m, tokens, why, why_bytes);
+	bool fine = bytes_open_side(at, &m->file, fault);
 
-	if (fine) {
+	if (fine && m->file && check_size(m, tokens, fault)) {
 		*mask = m;
 		return true;
 	}
+	bool there = !fine || m->file;
+
 	mask_close(m);
-	if (error == ENOENT && hint->label_mask)
-		return bytes_why(why, why_bytes,
-			"has no loss mask: %.300s is not there; must be one for each shard of the "
-			"dataset",
-			at);
-	return error == ENOENT;
+	if (there)
+		return false;
+	return !hint->label_mask || fault_set(fault, FAULT_DATA, "",
+					    "has no loss mask: %.300s is not there; must be one "
+					    "for each shard of the dataset",
+					    at);
 }
 
 void mask_close(struct mask *mask)
@@ -120,22 +119,21 @@ uint64_t mask_bytes(const struct mask *mask)
 	return sizeof(*mask) + sizeof(*mask->file);
 }
 
-bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error,
-	char *why, size_t why_bytes)
+bool mask_read(
+	const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
 	uint8_t bits = 0;
 	uint64_t i = 0;
-	char text[200];
 
-	if (!bytes_read(mask->file, mask->data_at + token, to, n, error, text, sizeof(text)))
-		return bytes_why(why, why_bytes, "%s: %s", mask->name, text);
+	if (!bytes_read(mask->file, mask->data_at + token, to, n, fault))
+		return fault_prefix(fault, "%s: ", mask->name);
 	for (; i < n; i++)
 		bits |= to[i];
 	if (bits <= 1)
 		return true;
 	for (i = 0; to[i] <= 1;)
 		i++;
-	*error = EBADMSG;
-	return bytes_why(why, why_bytes, "%s: the value of token %" PRIu64 " is %u; must be 0 or 1",
-		mask->name, token + i, to[i]);
+	return fault_set(fault, FAULT_DATA, "",
+		"%s: the value of token %" PRIu64 " is %u; must be 0 or 1", mask->name, token + i,
+		to[i]);
 }

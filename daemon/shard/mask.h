@@ -15,17 +15,17 @@ struct mask;
  * none. */
 uint32_t mask_beside(const struct shard_format *format, const char *shard);
 /* Of the shard at @path. *@mask is NULL where there is none, which with a label_mask is a fault.
- * False: @why.
+ * False: @fault.
  */
 bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	uint64_t tokens, struct mask **mask, char *why, size_t why_bytes);
+	uint64_t tokens, struct mask **mask, struct fault *fault);
 void mask_close(struct mask *mask);
 const struct bytes *mask_file(const struct mask *mask);
 uint32_t mask_id(const struct mask *mask);    /* bytes_id() of its file */
 uint64_t mask_bytes(const struct mask *mask); /* of memory that it holds */
 /* Those of tokens [token, token + n). As shard_read() says; another value than 0 and 1 is EBADMSG.
  * Any thread. */
-bool mask_read(const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, int *error,
-	char *why, size_t why_bytes);
+bool mask_read(
+	const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 
 #endif

@@ -24,11 +24,11 @@ static bool mds_recognise(const struct bytes *b)
 	return bytes_ending(b->path, ".mds");
 }
 
-static bool refuse_packed(const struct bytes *b, char *why, size_t why_bytes)
+static bool refuse_packed(const struct bytes *b, struct fault *fault)
 {
 	for (unsigned i = 0; i < sizeof(packed) / sizeof(packed[0]); i++)
 		if (bytes_ends_in(b->path, packed[i]))
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"is compressed in a way that is not read here (%s); must be raw or "
 				"zstd: "
 				"unpack it, index.json may stay",
@@ -41,24 +41,23 @@ static bool refuse_packed(const struct bytes *b, char *why, size_t why_bytes)
  * are all that can vary, the length of the whole shard shows it; else the offsets and a few samples
  * do.
  */
-static bool check_spread(
-	struct shard_index *x, const struct mds_front *f, char *why, size_t why_bytes)
+static bool check_spread(struct shard_index *x, const struct mds_front *f, struct fault *fault)
 {
 	bool only = x->layout.variable <= 1;
 
 	if (only && f->end - x->first == x->samples * x->stride)
 		return true;
-	if (!mds_read_table(x, why, why_bytes))
+	if (!mds_read_table(x, fault))
 		return false;
-	return (!only && mds_look_at_all(x, x->samples / SPREAD + 1, why, why_bytes)) ||
-	       mds_look_at_all(x, 1, why, why_bytes); /* the first that differs */
+	return (!only && mds_look_at_all(x, x->samples / SPREAD + 1, fault)) ||
+	       mds_look_at_all(x, 1, fault); /* the first that differs */
 }
 
 static bool check_window(
-	const struct shard_index *x, const struct shard_hint *hint, char *why, size_t why_bytes)
+	const struct shard_index *x, const struct shard_hint *hint, struct fault *fault)
 {
 	return hint->window_tokens == 0 || hint->window_tokens == x->sample_tokens ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "its samples have %" PRIu64
 		       " tokens each, and a window is a sample; seq_len + extra "
 		       "is %" PRIu64 ": say `seq_len: %" PRIu64 "` and `extra: 0`",
@@ -66,19 +65,19 @@ static bool check_window(
 }
 
 static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct mds_front f = {.columns = NULL};
 	struct mds_begin front = {.data = NULL};
 	struct shard_index *x = NULL;
-	bool fine = refuse_packed(b, why, why_bytes);
+	bool fine = refuse_packed(b, fault);
 
 	if (fine)
 		mds_begin_make(&front, b);
-	fine = fine && mds_read_front(&front.bytes, hint, &f, why, why_bytes) &&
-	       mds_check_listed(b, hint, &f, why, why_bytes);
-	x = fine ? mds_index_new(&front.bytes, &f, why, why_bytes) : NULL;
-	fine = x && check_spread(x, &f, why, why_bytes) && check_window(x, hint, why, why_bytes);
+	fine = fine && mds_read_front(&front.bytes, hint, &f, fault) &&
+	       mds_check_listed(b, hint, &f, fault);
+	x = fine ? mds_index_new(&front.bytes, &f, fault) : NULL;
+	fine = x && check_spread(x, &f, fault) && check_window(x, hint, fault);
 	if (fine) {
 		facts->type = x->type;
 		facts->sample_tokens = x->sample_tokens;
@@ -95,29 +94,29 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 }
 
 static struct shard_index *mds_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct mds_front f;
 	struct shard_index *x = NULL;
 
 	f.columns = NULL;
-	if ((!facts->has_hash || mds_check_hash(b, facts->hash, why, why_bytes)) &&
-		mds_read_front(b, hint, &f, why, why_bytes))
-		x = mds_index_new(b, &f, why, why_bytes);
+	if ((!facts->has_hash || mds_check_hash(b, facts->hash, fault)) &&
+		mds_read_front(b, hint, &f, fault))
+		x = mds_index_new(b, &f, fault);
 	free(f.columns);
 	if (!x)
 		return NULL;
 	bool cheap = b->plain ? b->size <= SMALL : b->frames <= 1;
 
 	if (x->samples * x->sample_tokens != facts->tokens || x->type != facts->type) {
-		bytes_why(why, why_bytes, "it was written anew while it was opened");
-	} else if (mds_read_table(x, why, why_bytes)) {
+		fault_set(fault, FAULT_DATA, "", "it was written anew while it was opened");
+	} else if (mds_read_table(x, fault)) {
 		bool known = !x->offsets && (x->even || !cheap);
 
 		if (known && !x->even && x->layout.column == 0 && x->layout.variable == 1 &&
 			x->tokens_from <= MDS_LEAD_BYTES)
 			facts->lead_bytes = x->lead_bytes = (uint32_t)x->tokens_from;
-		if (known || mds_look_at_all(x, 1, why, why_bytes)) {
+		if (known || mds_look_at_all(x, 1, fault)) {
 			facts->looks = !x->even && x->lead_bytes == 0;
 			facts->index_bytes =
 				sizeof(*x) +

@@ -97,7 +97,7 @@ static const char *text_item(const json_t *config, const char *key, size_t i)
 	return json_string_value(item(config, key, i));
 }
 
-bool mds_check_columns(const json_t *config, const char *where, char *why, size_t why_bytes)
+bool mds_check_columns(const json_t *config, const char *where, struct fault *fault)
 {
 	static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
 	size_t n = json_array_size(json_object_get(config, keys[0]));
@@ -107,10 +107,10 @@ bool mds_check_columns(const json_t *config, const char *where, char *why, size_
 		const json_t *array = json_object_get(config, keys[k]);
 
 		if (!json_is_array(array))
-			return bytes_why(why, why_bytes, "%s%s is %s; must be an array", where,
-				keys[k], json_kind(array));
+			return fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be an array",
+				where, keys[k], json_kind(array));
 		if (json_array_size(array) != n || n == 0 || n > MDS_COLUMNS_MOST)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"%s%s has %zu entries, column_names %zu; must be one number, 1 to "
 				"%d",
 				where, keys[k], json_array_size(array), n, MDS_COLUMNS_MOST);
@@ -120,20 +120,20 @@ bool mds_check_columns(const json_t *config, const char *where, char *why, size_
 
 		for (int k = 0; k < 2; k++)
 			if (!text_item(config, keys[k], i))
-				return bytes_why(why, why_bytes,
+				return fault_set(fault, FAULT_DATA, "",
 					"%s%s[%zu] is %s; must be a string", where, keys[k], i,
 					json_kind(item(config, keys[k], i)));
 		if (!json_is_null(size) && !json_is_integer(size))
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"%s%s[%zu] is %s; must be null or a whole number", where, keys[2],
 				i, json_kind(size));
 		if (json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"%s%s[%zu] is %" JSON_INTEGER_FORMAT "; must be null or 0 to %u",
 				where, keys[2], i, json_integer_value(size), UINT32_MAX);
 		if (i > 0 && strcmp(text_item(config, keys[0], i),
 				     text_item(config, keys[0], i - 1)) <= 0)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"%s%s[%zu] is '%s'; must come after the one before it: names are "
 				"sorted, "
 				"each is there once",
@@ -165,20 +165,21 @@ char *mds_columns_text(const json_t *config)
 }
 
 static bool refuse_column(
-	const json_t *config, const char *what, const char *name, char *why, size_t why_bytes)
+	const json_t *config, const char *what, const char *name, struct fault *fault)
 {
 	char *all = mds_columns_text(config), shown[160], shown_name[MDS_SHOWN];
 
-	bytes_why(why, why_bytes, "%s%s; say which column holds tokens (`column:`); it has %s",
-		what, json_shown(name, shown_name, sizeof(shown_name)),
+	fault_set(fault, FAULT_DATA, "",
+		"%s%s; say which column holds tokens (`column:`); it has %s", what,
+		json_shown(name, shown_name, sizeof(shown_name)),
 		all ? json_shown(all, shown, sizeof(shown)) : "?");
 	free(all);
 	return false;
 }
 
 /* Which column: the config's, else one called as llm-foundry calls it, else the only likely one. */
-static bool choose(const json_t *config, const struct shard_hint *hint, unsigned *column, char *why,
-	size_t why_bytes)
+static bool choose(
+	const json_t *config, const struct shard_hint *hint, unsigned *column, struct fault *fault)
 {
 	const char *const names[] = {hint->column, "tokens", "input_ids"};
 	unsigned n = (unsigned)json_array_size(json_object_get(config, "column_names")), same = 0;
@@ -189,7 +190,7 @@ static bool choose(const json_t *config, const struct shard_hint *hint, unsigned
 			if (strcmp(text_item(config, "column_names", *column), names[k]) == 0)
 				return true;
 	if (hint->column)
-		return refuse_column(config, "there is no column ", hint->column, why, why_bytes);
+		return refuse_column(config, "there is no column ", hint->column, fault);
 	for (unsigned i = 0; i < n; i++) {
 		struct mds_layout l;
 		enum rank rank = encoding(text_item(config, "column_encodings", i), hint, &l);
@@ -202,24 +203,23 @@ static bool choose(const json_t *config, const struct shard_hint *hint, unsigned
 		best = rank > best ? rank : best;
 	}
 	if (best == NO_TOKENS)
-		return refuse_column(config, "no column holds tokens", "", why, why_bytes);
-	return same == 1 ||
-	       refuse_column(config, "several columns may hold tokens", "", why, why_bytes);
+		return refuse_column(config, "no column holds tokens", "", fault);
+	return same == 1 || refuse_column(config, "several columns may hold tokens", "", fault);
 }
 
 bool mds_lay_out(const json_t *config, const struct shard_hint *hint, struct mds_layout *l,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	char shown[MDS_SHOWN];
 
 	*l = (struct mds_layout){0};
-	if (!choose(config, hint, &l->column, why, why_bytes))
+	if (!choose(config, hint, &l->column, fault))
 		return false;
 	const char *text = text_item(config, "column_encodings", l->column);
 
 	json_shown(text_item(config, "column_names", l->column), l->name, sizeof(l->name));
 	if (encoding(text, hint, l) == NO_TOKENS)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"column `%s` is encoded as `%s`, %s; must be ndarray, ndarray:DTYPE or "
 			"ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole number",
 			l->name, json_shown(text, shown, sizeof(shown)),
@@ -233,29 +233,29 @@ bool mds_lay_out(const json_t *config, const struct shard_hint *hint, struct mds
 	return true;
 }
 
-bool mds_check_two(const json_t *object, const char *where, char *why, size_t why_bytes)
+bool mds_check_two(const json_t *object, const char *where, struct fault *fault)
 {
 	const json_t *version = json_object_get(object, "version");
 
 	if (!json_is_integer(version))
-		return bytes_why(
-			why, why_bytes, "%sversion is %s; must be 2", where, json_kind(version));
+		return fault_set(fault, FAULT_DATA, "", "%sversion is %s; must be 2", where,
+			json_kind(version));
 	return json_integer_value(version) == 2 ||
-	       bytes_why(why, why_bytes, "%sversion is %" JSON_INTEGER_FORMAT "; must be 2", where,
-		       json_integer_value(version));
+	       fault_set(fault, FAULT_DATA, "", "%sversion is %" JSON_INTEGER_FORMAT "; must be 2",
+		       where, json_integer_value(version));
 }
 
-bool mds_check_version(const json_t *config, const char *where, char *why, size_t why_bytes)
+bool mds_check_version(const json_t *config, const char *where, struct fault *fault)
 {
 	char shown[MDS_SHOWN];
 
-	if (!mds_check_two(config, where, why, why_bytes))
+	if (!mds_check_two(config, where, fault))
 		return false;
-	const char *format = json_string_in(config, where, "format", why, why_bytes);
+	const char *format = json_string_in(config, where, "format", fault);
 
 	return format && (strcmp(format, "mds") == 0 ||
-				 bytes_why(why, why_bytes, "%sformat is '%s'; must be mds", where,
-					 json_shown(format, shown, sizeof(shown))));
+				 fault_set(fault, FAULT_DATA, "", "%sformat is '%s'; must be mds",
+					 where, json_shown(format, shown, sizeof(shown))));
 }
 
 bool mds_type_of(uint8_t code, enum shard_type *type)

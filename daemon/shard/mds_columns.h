@@ -27,17 +27,17 @@ struct mds_layout {
 };
 
 /* @where begins the name of a member in an error text: "config: ". */
-bool mds_check_two(const json_t *object, const char *where, char *why, size_t why_bytes);
-bool mds_check_version(const json_t *config, const char *where, char *why, size_t why_bytes);
+bool mds_check_two(const json_t *object, const char *where, struct fault *fault);
+bool mds_check_version(const json_t *config, const char *where, struct fault *fault);
 /* The three arrays: of one length and of the right types, names ascending, as the writer sorts
  * them. */
-bool mds_check_columns(const json_t *config, const char *where, char *why, size_t why_bytes);
+bool mds_check_columns(const json_t *config, const char *where, struct fault *fault);
 /* "ids: ndarray:int32, text: str (12 bytes)": what a shard and an index must agree on. To be freed.
  * NULL: out of memory. */
 char *mds_columns_text(const json_t *config);
 /* Chooses the column with the tokens. The columns have been checked. */
 bool mds_lay_out(const json_t *config, const struct shard_hint *hint, struct mds_layout *l,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 /* The type that a value of encoding `ndarray` names by @code. False: none that is served. */
 bool mds_type_of(uint8_t code, enum shard_type *type);
 

@@ -7,101 +7,96 @@
 
 enum { CONFIG_MOST = 1 << 20 };
 
-static bool read_offsets(const struct bytes *b, struct mds_front *f, char *why, size_t why_bytes)
+static bool read_offsets(const struct bytes *b, struct mds_front *f, struct fault *fault)
 {
 	uint8_t head[12], last[4];
-	int error;
 
 	if (b->size < sizeof(head))
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its size is %" PRIu64 " bytes; a shard of one sample has at least %zu",
 			b->size, sizeof(head));
-	if (!bytes_read(b, 0, head, sizeof(head), &error, why, why_bytes))
+	if (!bytes_read(b, 0, head, sizeof(head), fault))
 		return false;
 	f->samples = bytes_u32(head);
 	uint64_t table = 4 + 4 * ((uint64_t)f->samples + 1);
 
 	if (f->samples == 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"number of samples is 0: there is no token in it; remove it");
 	if (table > b->size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
 			"; it is %" PRIu64 " bytes long",
 			f->samples, table, b->size);
 	f->first = bytes_u32(head + 4);
 	f->second = bytes_u32(head + 8);
-	if (!bytes_read(b, table - 4, last, sizeof(last), &error, why, why_bytes))
+	if (!bytes_read(b, table - 4, last, sizeof(last), fault))
 		return false;
 	f->end = bytes_u32(last);
 	if (f->end != b->size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"the last sample ends at byte %" PRIu32 " (offset %" PRIu32
 			"); it is %" PRIu64 " bytes long",
 			f->end, f->samples, b->size);
 	if (f->first < table || f->first > f->end)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"offset 0 is %" PRIu32 "; must be %" PRIu64
 			", where the offsets end, to %" PRIu32,
 			f->first, table, f->end);
 	if (f->second < f->first || f->second > f->end)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"offset 1 is %" PRIu32 "; must be %" PRIu32 " to %" PRIu32, f->second,
 			f->first, f->end);
 	return true;
 }
 
 static bool parse_config(const char *text, size_t n, const struct shard_hint *hint,
-	struct mds_front *f, char *why, size_t why_bytes)
+	struct mds_front *f, struct fault *fault)
 {
-	char inner[256];
-	json_t *config = json_object_of(text, n, inner, sizeof(inner));
+	json_t *config = json_object_of(text, n, fault);
 
 	if (!config)
-		return bytes_why(why, why_bytes, "config: %s", inner);
-	bool fine = mds_check_version(config, "config: ", why, why_bytes) &&
-		    mds_check_columns(config, "config: ", why, why_bytes) &&
-		    mds_lay_out(config, hint, &f->layout, why, why_bytes);
+		return fault_prefix(fault, "config: ");
+	bool fine = mds_check_version(config, "config: ", fault) &&
+		    mds_check_columns(config, "config: ", fault) &&
+		    mds_lay_out(config, hint, &f->layout, fault);
 
 	f->columns = fine ? mds_columns_text(config) : NULL;
 	json_decref(config);
-	return fine && (f->columns || bytes_why(why, why_bytes, "%s", strerror(ENOMEM)));
+	return fine && (f->columns || fault_memory(fault));
 }
 
 bool mds_read_front(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
-	int error;
 
 	f->columns = NULL;
 	f->has_hash = false;
-	if (!read_offsets(b, f, why, why_bytes))
+	if (!read_offsets(b, f, fault))
 		return false;
 	uint64_t from = 4 + 4 * ((uint64_t)f->samples + 1), n = f->first - from;
 
 	if (n > CONFIG_MOST)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"config is %" PRIu64 " bytes long (offset 0 is %" PRIu32
 			"); must be at most %d",
 			n, f->first, CONFIG_MOST);
 	char *text = malloc(n + 1);
 
 	if (!text)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	bool fine = bytes_read(b, from, text, n, &error, why, why_bytes) &&
-		    parse_config(text, n, hint, f, why, why_bytes);
+		return fault_memory(fault);
+	bool fine = bytes_read(b, from, text, n, fault) && parse_config(text, n, hint, f, fault);
 
 	free(text);
 	return fine;
 }
 
-static bool begin_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
-	char *why, size_t why_bytes)
+static bool begin_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	const struct mds_begin *s = (const struct mds_begin *)b;
 
 	if (at + n > s->n)
-		return bytes_read(s->whole, at, to, n, error, why, why_bytes);
+		return bytes_read(s->whole, at, to, n, fault);
 	memcpy(to, s->data + at, n);
 	return true;
 }

@@ -21,7 +21,7 @@ struct mds_front {
 
 /* f->columns is to be freed, also when this returns false. */
 bool mds_read_front(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 
 /*
  * What describes a shard lies at its begin, so a large compressed one need not be decoded whole for

@@ -18,18 +18,17 @@ enum { TINY = 1 << 16 }; /* shards that are compared with their xxh64 when they 
 #define INDEX_MOST (UINT64_C(256) << 20) /* bytes of an index.json: half a million shards */
 
 /* The XXH64 of all of a source. */
-static bool hash_bytes(const struct bytes *b, uint64_t *hash, char *why, size_t why_bytes)
+static bool hash_bytes(const struct bytes *b, uint64_t *hash, struct fault *fault)
 {
 	XXH64_state_t state;
 	char some[16 * 1024];
-	int error;
 	bool fine = true;
 
 	XXH64_reset(&state, 0);
 	for (uint64_t at = 0; fine && at < b->size; at += sizeof(some)) {
 		size_t n = b->size - at < sizeof(some) ? (size_t)(b->size - at) : sizeof(some);
 
-		fine = bytes_read(b, at, some, n, &error, why, why_bytes);
+		fine = bytes_read(b, at, some, n, fault);
 		XXH64_update(&state, some, n);
 	}
 	*hash = XXH64_digest(&state);
@@ -41,18 +40,18 @@ static bool hash_bytes(const struct bytes *b, uint64_t *hash, char *why, size_t 
  * it, to be forgotten before it is read again: a bit may have flipped on its way from the disk.
  */
 static bool check_bytes(const struct bytes *b, const struct bytes *cached, const char *data,
-	uint64_t hash, char *why, size_t why_bytes)
+	uint64_t hash, struct fault *fault)
 {
 	uint64_t found;
 
 	for (unsigned reading = 1; reading <= 2; reading++) {
-		if (!hash_bytes(b, &found, why, why_bytes))
+		if (!hash_bytes(b, &found, fault))
 			return false;
 		if (found == hash && reading == 2)
-			reread_was_good(b->fd, 0, b->size, why);
+			reread_was_good(b->fd, 0, b->size, fault->text);
 		if (found == hash)
 			return true;
-		bytes_why(why, why_bytes,
+		fault_set(fault, FAULT_DATA, "",
 			"its xxh64 is %016" PRIx64 "; its %s.hashes in index.json says %016" PRIx64
 			": it is damaged",
 			found, data, hash);
@@ -63,10 +62,10 @@ static bool check_bytes(const struct bytes *b, const struct bytes *cached, const
 }
 
 /* The file as it lies: whole, but it is about to be decoded anyway. */
-bool mds_check_hash(const struct bytes *b, uint64_t hash, char *why, size_t why_bytes)
+bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault)
 {
-	struct bytes *file = bytes_open_plain(b->fd, b->path, why, why_bytes);
-	bool fine = file && check_bytes(file, b, "zip_data", hash, why, why_bytes);
+	struct bytes *file = bytes_open_plain(b->fd, b->path, fault);
+	bool fine = file && check_bytes(file, b, "zip_data", hash, fault);
 
 	bytes_close(file);
 	return fine;
@@ -105,14 +104,14 @@ static void list_free(void *made)
 }
 
 /* A file's name, or a directory's and a file's: never one that leads elsewhere. */
-static bool check_basename(const char *where, const char *name, char *why, size_t why_bytes)
+static bool check_basename(const char *where, const char *name, struct fault *fault)
 {
 	const char *slash = strchr(name, '/'), *file = slash ? slash + 1 : name;
 	char shown[MDS_SHOWN];
 
 	if (!*file || slash == name || strchr(file, '/') || name[0] == '.' || file[0] == '.' ||
 		strlen(name) > NAME_MAX)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"%sbasename is '%s'; must be a file's name, or DIRECTORY/NAME below the "
 			"index's own "
 			"directory",
@@ -121,8 +120,8 @@ static bool check_basename(const char *where, const char *name, char *why, size_
 }
 
 /* The xxh64 of `hashes`, if there is one. Others are passed over. */
-static bool take_hash(const json_t *data, const char *where, uint64_t *hash, bool *has_hash,
-	char *why, size_t why_bytes)
+static bool take_hash(
+	const json_t *data, const char *where, uint64_t *hash, bool *has_hash, struct fault *fault)
 {
 	const json_t *hashes = json_object_get(data, "hashes"),
 		     *xxh64 = json_object_get(hashes, "xxh64");
@@ -130,24 +129,24 @@ static bool take_hash(const json_t *data, const char *where, uint64_t *hash, boo
 	char shown[MDS_SHOWN];
 
 	if (hashes && !json_is_null(hashes) && !json_is_object(hashes))
-		return bytes_why(why, why_bytes, "%shashes is %s; must be an object", where,
+		return fault_set(fault, FAULT_DATA, "", "%shashes is %s; must be an object", where,
 			json_kind(hashes));
 	if (!xxh64)
 		return true;
 	if (!text)
-		return bytes_why(why, why_bytes, "%shashes.xxh64 is %s; must be 16 hex digits",
-			where, json_kind(xxh64));
+		return fault_set(fault, FAULT_DATA, "",
+			"%shashes.xxh64 is %s; must be 16 hex digits", where, json_kind(xxh64));
 	if (strlen(text) != 16 || strspn(text, "0123456789abcdefABCDEF") != 16)
-		return bytes_why(why, why_bytes, "%shashes.xxh64 is '%s'; must be 16 hex digits",
-			where, json_shown(text, shown, sizeof(shown)));
+		return fault_set(fault, FAULT_DATA, "",
+			"%shashes.xxh64 is '%s'; must be 16 hex digits", where,
+			json_shown(text, shown, sizeof(shown)));
 	*hash = strtoull(text, NULL, 16);
 	*has_hash = true;
 	return true;
 }
 
 /* `zip_data`: the compressed twin, if there is one. */
-static bool take_zip(
-	const json_t *shard, const char *where, struct entry *e, char *why, size_t why_bytes)
+static bool take_zip(const json_t *shard, const char *where, struct entry *e, struct fault *fault)
 {
 	const json_t *zip = json_object_get(shard, "zip_data");
 	char inner[64], shown[MDS_SHOWN];
@@ -155,29 +154,29 @@ static bool take_zip(
 
 	if (!zip || json_is_null(zip)) {
 		e->zip = strdup("");
-		return e->zip || bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return e->zip || fault_memory(fault);
 	}
 	snprintf(inner, sizeof(inner), "%szip_data.", where);
 	if (!json_is_object(zip))
-		return bytes_why(why, why_bytes, "%szip_data is %s; must be an object or null",
-			where, json_kind(zip));
-	const char *name = json_string_in(zip, inner, "basename", why, why_bytes);
+		return fault_set(fault, FAULT_DATA, "",
+			"%szip_data is %s; must be an object or null", where, json_kind(zip));
+	const char *name = json_string_in(zip, inner, "basename", fault);
 
-	if (!name || !check_basename(inner, name, why, why_bytes) ||
-		!json_number_in(zip, inner, "bytes", INT64_MAX, &e->zip_bytes, why, why_bytes))
+	if (!name || !check_basename(inner, name, fault) ||
+		!json_number_in(zip, inner, "bytes", INT64_MAX, &e->zip_bytes, fault))
 		return false;
 	if (strncmp(name, e->name, n) != 0 || name[n] != '.' || strchr(name + n, '/'))
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"%sbasename is '%s'; must be raw_data.basename and an ending like .zstd",
 			inner, json_shown(name, shown, sizeof(shown)));
 	e->zip = strdup(name + n);
 	if (!e->zip)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	return take_hash(zip, inner, &e->zip_hash, &e->has_hash, why, why_bytes);
+		return fault_memory(fault);
+	return take_hash(zip, inner, &e->zip_hash, &e->has_hash, fault);
 }
 
 static bool take_entry(
-	const json_t *shard, const char *where, struct list *list, char *why, size_t why_bytes)
+	const json_t *shard, const char *where, struct list *list, struct fault *fault)
 {
 	struct entry *e = &list->entry[list->count];
 	const json_t *raw = json_object_get(shard, "raw_data");
@@ -185,52 +184,51 @@ static bool take_entry(
 	const char *name;
 
 	snprintf(inner, sizeof(inner), "%sraw_data.", where);
-	if (!mds_check_version(shard, where, why, why_bytes) ||
-		!mds_check_columns(shard, where, why, why_bytes) ||
-		!json_number_in(shard, where, "samples", UINT32_MAX, &e->samples, why, why_bytes))
+	if (!mds_check_version(shard, where, fault) || !mds_check_columns(shard, where, fault) ||
+		!json_number_in(shard, where, "samples", UINT32_MAX, &e->samples, fault))
 		return false;
 	if (!json_is_object(raw))
-		return bytes_why(why, why_bytes, "%sraw_data is %s; must be an object", where,
-			json_kind(raw));
-	name = json_string_in(raw, inner, "basename", why, why_bytes);
-	if (!name || !check_basename(inner, name, why, why_bytes) ||
-		!json_number_in(raw, inner, "bytes", INT64_MAX, &e->bytes, why, why_bytes) ||
-		!take_hash(raw, inner, &e->raw_hash, &e->has_raw_hash, why, why_bytes))
+		return fault_set(fault, FAULT_DATA, "", "%sraw_data is %s; must be an object",
+			where, json_kind(raw));
+	name = json_string_in(raw, inner, "basename", fault);
+	if (!name || !check_basename(inner, name, fault) ||
+		!json_number_in(raw, inner, "bytes", INT64_MAX, &e->bytes, fault) ||
+		!take_hash(raw, inner, &e->raw_hash, &e->has_raw_hash, fault))
 		return false;
 	e->name = strdup(name);
 	e->columns = mds_columns_text(shard);
 	e->owns_columns = true;
 	list->count++; /* it is freed with the list from here on */
 	if (!e->name || !e->columns)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return fault_memory(fault);
 	if (e->number > 0 && strcmp(e->columns, e[-1].columns) == 0) {
 		free(e->columns);
 		e->columns = e[-1].columns;
 		e->owns_columns = false;
 	}
-	return take_zip(shard, where, e, why, why_bytes);
+	return take_zip(shard, where, e, fault);
 }
 
-static bool visit(void *context, uint64_t number, json_t *shard, char *why, size_t why_bytes)
+static bool visit(void *context, uint64_t number, json_t *shard, struct fault *fault)
 {
 	struct list *list = context;
 	char where[32];
 
 	snprintf(where, sizeof(where), "shards[%" PRIu64 "].", number);
 	if (!json_is_object(shard))
-		return bytes_why(why, why_bytes, "shards[%" PRIu64 "] is %s; must be an object",
-			number, json_kind(shard));
+		return fault_set(fault, FAULT_DATA, "",
+			"shards[%" PRIu64 "] is %s; must be an object", number, json_kind(shard));
 	if (list->count == list->room) {
 		uint64_t room = list->room ? 2 * list->room : 64;
 		struct entry *entry = realloc(list->entry, room * sizeof(*entry));
 
 		if (!entry)
-			return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+			return fault_memory(fault);
 		list->entry = entry;
 		list->room = room;
 	}
 	list->entry[list->count] = (struct entry){.number = number};
-	return take_entry(shard, where, list, why, why_bytes);
+	return take_entry(shard, where, list, fault);
 }
 
 static int by_name(const void *a, const void *b)
@@ -249,7 +247,7 @@ static bool is_file(const struct list *list, const char *name, const char *endin
 }
 
 /* Each shard once, and each is there, in one form or another. */
-static bool check_list(const struct list *list, char *why, size_t why_bytes)
+static bool check_list(const struct list *list, struct fault *fault)
 {
 	char shown[MDS_SHOWN];
 
@@ -257,7 +255,7 @@ static bool check_list(const struct list *list, char *why, size_t why_bytes)
 		const struct entry *e = &list->entry[i];
 
 		if (i > 0 && strcmp(e->name, e[-1].name) == 0)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"shards[%" PRIu64 "] and shards[%" PRIu64
 				"] are both '%s'; must be one",
 				e[-1].number < e->number ? e[-1].number : e->number,
@@ -265,7 +263,7 @@ static bool check_list(const struct list *list, char *why, size_t why_bytes)
 				json_shown(e->name, shown, sizeof(shown)));
 		if (!is_file(list, e->name, "") && !is_file(list, e->name, e->zip) &&
 			!is_file(list, e->name, ".zstd") && !is_file(list, e->name, ".zst"))
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"shards[%" PRIu64
 				"] is '%s'%s%s%s, and no such file is there; add it, or "
 				"write the index anew",
@@ -277,59 +275,56 @@ static bool check_list(const struct list *list, char *why, size_t why_bytes)
 }
 
 /* @text: all of it. */
-static bool parse_list(const char *text, size_t n, struct list *list, char *why, size_t why_bytes)
+static bool parse_list(const char *text, size_t n, struct list *list, struct fault *fault)
 {
 	json_t *rest = NULL;
-	bool fine = json_each(text, n, "shards", visit, list, &rest, why, why_bytes) &&
-		    mds_check_two(rest, "", why, why_bytes);
+	bool fine = json_each(text, n, "shards", visit, list, &rest, fault) &&
+		    mds_check_two(rest, "", fault);
 
 	json_decref(rest);
 	if (!fine)
 		return false;
 	if (list->count > 0)
 		qsort(list->entry, list->count, sizeof(*list->entry), by_name);
-	return check_list(list, why, why_bytes);
+	return check_list(list, fault);
 }
 
-static bool load_list(const struct bytes *b, struct list *list, char *why, size_t why_bytes)
+static bool load_list(const struct bytes *b, struct list *list, struct fault *fault)
 {
-	int error;
 
 	if (b->size > INDEX_MOST)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its size is %" PRIu64 " bytes; must be at most %" PRIu64, b->size,
 			INDEX_MOST);
 	char *text = malloc(b->size + 1);
 
 	if (!text)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	bool fine = bytes_read(b, 0, text, b->size, &error, why, why_bytes) &&
-		    parse_list(text, b->size, list, why, why_bytes);
+		return fault_memory(fault);
+	bool fine =
+		bytes_read(b, 0, text, b->size, fault) && parse_list(text, b->size, list, fault);
 
 	free(text);
 	return fine;
 }
 
-static void *list_read(const char *path, char *why, size_t why_bytes)
+static void *list_read(const char *path, struct fault *fault)
 {
 	struct list *list = calloc(1, sizeof(*list));
-	char inner[224];
-	int error = 0;
 
 	if (!list) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		return NULL;
 	}
 	list->path = path;
 	list->directory = strlen(path) - strlen("index.json");
-	struct bytes *b = bytes_open_path(path, &error, why, why_bytes);
+	struct bytes *b;
+	bool there = bytes_open_side(path, &b, fault);
 
-	list->absent = !b && error == ENOENT;
-	bool fine = list->absent || (b && load_list(b, list, inner, sizeof(inner)) &&
-					    bytes_settled(b, inner, sizeof(inner)));
+	list->absent = there && !b;
+	bool fine = list->absent || (b && load_list(b, list, fault) && bytes_settled(b, fault));
 
 	if (b && !fine)
-		bytes_why(why, why_bytes, "index.json: %s", inner);
+		fault_prefix(fault, "index.json: ");
 	bytes_close(b);
 	list->path = NULL; /* it was borrowed */
 	if (fine)
@@ -349,17 +344,17 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 
 /* The compressed file itself, if it is the one that the index knows; its hash is looked at by
  * open(). */
-static bool check_zip(const struct bytes *b, struct mds_front *f, const struct entry *e, char *why,
-	size_t why_bytes)
+static bool check_zip(
+	const struct bytes *b, struct mds_front *f, const struct entry *e, struct fault *fault)
 {
 	struct stat st;
 
 	if (b->plain || !*e->zip || !bytes_ends_in(b->path, e->zip))
 		return true;
 	if (fstat(b->fd, &st) != 0)
-		return bytes_why(why, why_bytes, "%s", strerror(errno));
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if ((uint64_t)st.st_size != e->zip_bytes)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"it is %lld bytes long; index.json: shards[%" PRIu64
 			"].zip_data.bytes is %" PRIu64,
 			(long long)st.st_size, e->number, e->zip_bytes);
@@ -368,43 +363,43 @@ static bool check_zip(const struct bytes *b, struct mds_front *f, const struct e
 	return true;
 }
 
-static bool check_entry(const struct bytes *b, struct mds_front *f, const struct entry *e,
-	char *why, size_t why_bytes)
+static bool check_entry(
+	const struct bytes *b, struct mds_front *f, const struct entry *e, struct fault *fault)
 {
 	char here[100], there[100];
 
 	if (e->samples != f->samples)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"number of samples is %" PRIu32 "; index.json: shards[%" PRIu64
 			"].samples is %" PRIu64,
 			f->samples, e->number, e->samples);
 	if (e->bytes != b->size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"%s %" PRIu64 " bytes; index.json: shards[%" PRIu64
 			"].raw_data.bytes is %" PRIu64,
 			b->plain ? "its size is" : "it decodes to", b->size, e->number, e->bytes);
 	if (strcmp(e->columns, f->columns) != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its columns are %s; index.json: those of shards[%" PRIu64 "] are %s",
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
 	/* A large one is not read whole for it. */
 	if (e->has_raw_hash && b->size <= TINY &&
-		!check_bytes(b, b, "raw_data", e->raw_hash, why, why_bytes))
+		!check_bytes(b, b, "raw_data", e->raw_hash, fault))
 		return false;
-	return check_zip(b, f, e, why, why_bytes);
+	return check_zip(b, f, e, fault);
 }
 
 /* @directory/index.json against the shard, which it knows as @name. *@absent: there is none. */
 static bool check_index(const struct bytes *b, struct mds_front *f, struct memo *memo,
-	const char *directory, const char *name, bool *absent, char *why, size_t why_bytes)
+	const char *directory, const char *name, bool *absent, struct fault *fault)
 {
 	char path[PATH_MAX];
 	struct entry wanted = {.name = (char *)name};
 
 	if (snprintf(path, sizeof(path), "%sindex.json", directory) >= (int)sizeof(path))
-		return bytes_why(why, why_bytes, "%s", strerror(ENAMETOOLONG));
-	const struct list *list = memo_of(memo, path, list_read, list_free, why, why_bytes);
+		return fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
+	const struct list *list = memo_of(memo, path, list_read, list_free, fault);
 
 	if (!list)
 		return false;
@@ -415,8 +410,8 @@ static bool check_index(const struct bytes *b, struct mds_front *f, struct memo 
 		list->count ? bsearch(&wanted, list->entry, list->count, sizeof(*e), by_name)
 			    : NULL;
 
-	return e ? check_entry(b, f, e, why, why_bytes)
-		 : bytes_why(why, why_bytes,
+	return e ? check_entry(b, f, e, fault)
+		 : fault_set(fault, FAULT_DATA, "",
 			   "it is not among the %" PRIu64
 			   " shards of %.200s; move it away, or write the "
 			   "index anew",
@@ -438,13 +433,13 @@ static bool is_below(const char *directory, const char *root)
  * is no other: it is a merged one, then.
  */
 static bool check_indexes(const struct bytes *b, struct mds_front *f, struct memo *memo,
-	char *directory, const char *name, char *why, size_t why_bytes)
+	char *directory, const char *name, struct fault *fault)
 {
 	size_t n = strlen(directory) - 1; /* without the slash */
 	char merged[PATH_MAX];
 	bool absent = true;
 
-	if (!check_index(b, f, memo, directory, name, &absent, why, why_bytes))
+	if (!check_index(b, f, memo, directory, name, &absent, fault))
 		return false;
 	while (n > 0 && directory[n - 1] != '/')
 		n--;
@@ -453,12 +448,12 @@ static bool check_indexes(const struct bytes *b, struct mds_front *f, struct mem
 	snprintf(merged, sizeof(merged), "%s%s", directory + n, name);
 	directory[n] = 0;
 	return (!absent && !is_below(directory, memo_root(memo))) ||
-	       check_index(b, f, memo, directory, merged, &absent, why, why_bytes);
+	       check_index(b, f, memo, directory, merged, &absent, fault);
 }
 
 /* Whatever index.json there is must list the shard, and as it is. */
 bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	char directory[PATH_MAX + 1], name[NAME_MAX + 1];
 	const char *slash = strrchr(b->path, '/');
@@ -473,13 +468,12 @@ bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, stru
 	char *real = named ? strdup(directory) : realpath(directory, NULL);
 
 	if (!real || !raw_name(b->path, name, sizeof(name)))
-		return free(real),
-		       bytes_why(why, why_bytes, "%s", strerror(real ? ENAMETOOLONG : errno));
+		return free(real), fault_set(fault, FAULT_DATA, "", "%s",
+					   strerror(real ? ENAMETOOLONG : errno));
 	snprintf(directory, sizeof(directory), "%s/", strcmp(real, "/") == 0 ? "" : real);
 	free(real);
 	struct memo *memo = hint->memo ? hint->memo : memo_new(directory);
-	bool fine = memo ? check_indexes(b, f, memo, directory, name, why, why_bytes)
-			 : bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+	bool fine = memo ? check_indexes(b, f, memo, directory, name, fault) : fault_memory(fault);
 
 	if (!hint->memo)
 		memo_free(memo);

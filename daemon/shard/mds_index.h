@@ -12,8 +12,8 @@
 
 /* Every index.json that there is must list the shard, and as it is. */
 bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
-	char *why, size_t why_bytes);
+	struct fault *fault);
 /* The XXH64 of the file as it lies: it is read whole. */
-bool mds_check_hash(const struct bytes *b, uint64_t hash, char *why, size_t why_bytes);
+bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault);
 
 #endif

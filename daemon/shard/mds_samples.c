@@ -17,27 +17,26 @@ struct sample {
 	uint8_t bytes[MDS_LEAD_BYTES];
 };
 
-/* Bytes [at, at + n) of it, where they are at hand or, n ≤ @to's size, read. NULL: @why. */
+/* Bytes [at, at + n) of it, where they are at hand or, n ≤ @to's size, read. NULL: @fault. */
 static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64_t at, size_t n,
-	uint8_t *to, char *why, size_t why_bytes)
+	uint8_t *to, struct fault *fault)
 {
-	int error;
 
 	if (at + n <= s->begin + s->lead)
 		return s->bytes + (at - s->begin);
-	return bytes_read(b, at, to, n, &error, why, why_bytes) ? to : NULL;
+	return bytes_read(b, at, to, n, fault) ? to : NULL;
 }
 
 /* Where the column is: the lengths must make up the sample. */
 static bool find_column(const struct bytes *b, const struct mds_layout *l, struct sample *s,
-	uint64_t *size, char *why, size_t why_bytes)
+	uint64_t *size, struct fault *fault)
 {
 	uint8_t lengths[4 * MDS_COLUMNS_MOST];
 	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)l->variable, sum = head + l->fixed;
 	const uint8_t *length = lengths;
 
 	if (head <= bytes)
-		length = part(b, s, s->begin, head, lengths, why, why_bytes);
+		length = part(b, s, s->begin, head, lengths, fault);
 	if (!length)
 		return false;
 	s->tokens_at = s->begin + head;
@@ -50,16 +49,16 @@ static bool find_column(const struct bytes *b, const struct mds_layout *l, struc
 		*size = i == l->column ? column : *size;
 	}
 	return sum == bytes ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "sample %" PRIu32 ": its lengths and columns make up %" PRIu64
 		       " bytes; its offsets leave it %" PRIu64,
 		       s->number, sum, bytes);
 }
 
-static bool take_type(const uint8_t *value, struct sample *s, char *why, size_t why_bytes)
+static bool take_type(const uint8_t *value, struct sample *s, struct fault *fault)
 {
 	return mds_type_of(*value, &s->type) ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65",
 		       s->number, *value,
 		       *value == 18 || *value == 34 || *value == 66 ? ", which is a fraction" : "");
@@ -67,30 +66,30 @@ static bool take_type(const uint8_t *value, struct sample *s, char *why, size_t 
 
 /* The type and the shape that a value of @size bytes begins with; *@n: how long they are. */
 static bool take_array(const struct bytes *b, const struct mds_layout *l, struct sample *s,
-	uint64_t size, size_t *n, uint64_t *count, char *why, size_t why_bytes)
+	uint64_t size, size_t *n, uint64_t *count, struct fault *fault)
 {
 	uint8_t more[2 + 8 * DIMENSIONS_MOST];
 	size_t head = (size_t)!l->has_type + 1;
 
 	if (size < head)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"sample %" PRIu32 ": column `%s` is %" PRIu64
 			" bytes long; its shape alone takes %zu",
 			s->number, l->name, size, head);
-	const uint8_t *value = part(b, s, s->tokens_at, head, more, why, why_bytes);
+	const uint8_t *value = part(b, s, s->tokens_at, head, more, fault);
 
-	if (!value || (!l->has_type && !take_type(value, s, why, why_bytes)))
+	if (!value || (!l->has_type && !take_type(value, s, fault)))
 		return false;
 	unsigned dimensions = value[head - 1] >> 2, width = 1u << (value[head - 1] & 3);
 
 	*n = head + (size_t)dimensions * width;
 	if (dimensions == 0 || *n > size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"sample %" PRIu32
 			": shape has %u dimensions of %u bytes; must have 1 to %d, and "
 			"column `%s` is %" PRIu64 " bytes long",
 			s->number, dimensions, width, DIMENSIONS_MOST, l->name, size);
-	value = part(b, s, s->tokens_at, *n, more, why, why_bytes);
+	value = part(b, s, s->tokens_at, *n, more, fault);
 	if (!value)
 		return false;
 	*count = 1;
@@ -101,7 +100,7 @@ static bool take_array(const struct bytes *b, const struct mds_layout *l, struct
 						  : bytes_u64(at);
 
 		if (__builtin_mul_overflow(*count, dimension, count))
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"sample %" PRIu32
 				": shape makes over 2^64 tokens; column `%s` is %" PRIu64
 				" bytes long",
@@ -113,20 +112,19 @@ static bool take_array(const struct bytes *b, const struct mds_layout *l, struct
 /* Looks into sample @number, [begin, end) of the file: where its tokens are, how many and of what
  * type. */
 static bool look(const struct bytes *b, const struct mds_layout *l, struct sample *s,
-	uint32_t number, uint64_t begin, uint64_t end, char *why, size_t why_bytes)
+	uint32_t number, uint64_t begin, uint64_t end, struct fault *fault)
 {
 	uint64_t size = 0, count = l->count;
 	size_t n = 0;
-	int error;
 
 	s->number = number;
 	s->begin = begin;
 	s->end = end;
 	s->type = l->type;
 	s->lead = end - begin < MDS_LEAD_BYTES ? (size_t)(end - begin) : MDS_LEAD_BYTES;
-	if (!bytes_read(b, begin, s->bytes, s->lead, &error, why, why_bytes) ||
-		!find_column(b, l, s, &size, why, why_bytes) ||
-		(!l->has_shape && !take_array(b, l, s, size, &n, &count, why, why_bytes)))
+	if (!bytes_read(b, begin, s->bytes, s->lead, fault) ||
+		!find_column(b, l, s, &size, fault) ||
+		(!l->has_shape && !take_array(b, l, s, size, &n, &count, fault)))
 		return false;
 	uint64_t width = shard_type_bytes(s->type), bytes;
 
@@ -134,33 +132,33 @@ static bool look(const struct bytes *b, const struct mds_layout *l, struct sampl
 	if (l->has_shape && l->count == 0) {
 		count = size / width;
 		if (size % width != 0)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"sample %" PRIu32 ": column `%s` is %" PRIu64
 				" bytes long, no multiple of %" PRIu64
 				", the size of a token: it is cut short, or `dtype` is wrong",
 				number, l->name, size, width);
 	}
 	if (__builtin_mul_overflow(count, width, &bytes) || bytes != size - n)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"sample %" PRIu32 ": shape makes %" PRIu64 " tokens of %" PRIu64
 			" bytes; column `%s` has %" PRIu64 " bytes for them",
 			number, count, width, l->name, size - n);
 	s->tokens = count;
 	return count > 0 ||
-	       bytes_why(why, why_bytes, "sample %" PRIu32 ": column `%s` has no tokens", number,
-		       l->name);
+	       fault_set(fault, FAULT_DATA, "", "sample %" PRIu32 ": column `%s` has no tokens",
+		       number, l->name);
 }
 
 /* All samples are like the first. */
 static bool alike(
-	const struct sample *s, uint64_t tokens, enum shard_type type, char *why, size_t why_bytes)
+	const struct sample *s, uint64_t tokens, enum shard_type type, struct fault *fault)
 {
 	if (s->type != type)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"sample %" PRIu32 " has tokens of %s, sample 0 of %s; must be one type",
 			s->number, shard_type_name(s->type), shard_type_name(type));
 	return s->tokens == tokens ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "sample %" PRIu32 " has %" PRIu64 " tokens, sample 0 has %" PRIu64
 		       "; all must have the same number: a window is a sample",
 		       s->number, s->tokens, tokens);
@@ -174,31 +172,29 @@ static void bounds(const struct shard_index *x, uint32_t i, uint64_t *begin, uin
 
 /* Reads the offsets, a few at a time: they must ascend, and are kept only if they are not
  * arithmetic. */
-bool mds_read_table(struct shard_index *x, char *why, size_t why_bytes)
+bool mds_read_table(struct shard_index *x, struct fault *fault)
 {
 	uint64_t count = (uint64_t)x->samples + 1;
 	uint8_t some[TABLE_AT_ONCE];
 	uint32_t last = (uint32_t)x->first;
-	int error;
 
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t in = i % (sizeof(some) / 4), left = count - i;
 
 		if (in == 0 && !bytes_read(x->b, 4 + 4 * i, some,
-				       4 * left < sizeof(some) ? 4 * left : sizeof(some), &error,
-				       why, why_bytes))
+				       4 * left < sizeof(some) ? 4 * left : sizeof(some), fault))
 			return false;
 		uint32_t offset = bytes_u32(some + 4 * in);
 
 		if (offset < last || offset > x->b->size)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"offset %" PRIu64 " is %" PRIu32 "; must be %" PRIu32 " to %" PRIu64
 				": offsets ascend and end with the file",
 				i, offset, last, x->b->size);
 		if (!x->offsets && offset != x->first + i * x->stride) {
 			x->offsets = malloc(count * sizeof(*x->offsets));
 			if (!x->offsets)
-				return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+				return fault_memory(fault);
 			for (uint64_t j = 0; j < i; j++)
 				x->offsets[j] = (uint32_t)(x->first + j * x->stride);
 		}
@@ -210,7 +206,7 @@ bool mds_read_table(struct shard_index *x, char *why, size_t why_bytes)
 }
 
 /* Every sample, or every @step-th. */
-bool mds_look_at_all(struct shard_index *x, uint64_t step, char *why, size_t why_bytes)
+bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault)
 {
 	bool even = true;
 
@@ -219,8 +215,8 @@ bool mds_look_at_all(struct shard_index *x, uint64_t step, char *why, size_t why
 		uint64_t begin, end;
 
 		bounds(x, (uint32_t)i, &begin, &end);
-		if (!look(x->b, &x->layout, &s, (uint32_t)i, begin, end, why, why_bytes) ||
-			!alike(&s, x->sample_tokens, x->type, why, why_bytes))
+		if (!look(x->b, &x->layout, &s, (uint32_t)i, begin, end, fault) ||
+			!alike(&s, x->sample_tokens, x->type, fault))
 			return false;
 		even = even && s.tokens_at - begin == x->tokens_from;
 	}
@@ -236,13 +232,13 @@ void mds_index_free(struct shard_index *x)
 
 /* The index without what only a walk tells. */
 struct shard_index *mds_index_new(
-	const struct bytes *b, const struct mds_front *f, char *why, size_t why_bytes)
+	const struct bytes *b, const struct mds_front *f, struct fault *fault)
 {
 	struct shard_index *x = calloc(1, sizeof(*x));
 	struct sample s;
 
 	if (!x) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		return NULL;
 	}
 	x->b = b;
@@ -250,7 +246,7 @@ struct shard_index *mds_index_new(
 	x->samples = f->samples;
 	x->first = f->first;
 	x->stride = f->second - f->first;
-	if (!look(b, &f->layout, &s, 0, f->first, f->second, why, why_bytes)) {
+	if (!look(b, &f->layout, &s, 0, f->first, f->second, fault)) {
 		free(x);
 		return NULL;
 	}
@@ -264,21 +260,21 @@ struct shard_index *mds_index_new(
 
 /* A sample that is not known to be like the first: where its tokens are. */
 static bool look_at(
-	const struct shard_index *x, uint32_t i, uint64_t *tokens_at, char *why, size_t why_bytes)
+	const struct shard_index *x, uint32_t i, uint64_t *tokens_at, struct fault *fault)
 {
 	struct sample s;
 	uint64_t from, end;
 
 	bounds(x, i, &from, &end);
-	if (!look(x->b, &x->layout, &s, i, from, end, why, why_bytes) ||
-		!alike(&s, x->sample_tokens, x->type, why, why_bytes))
+	if (!look(x->b, &x->layout, &s, i, from, end, fault) ||
+		!alike(&s, x->sample_tokens, x->type, fault))
 		return false;
 	*tokens_at = s.tokens_at;
 	return true;
 }
 
 uint64_t mds_extent(
-	const struct shard_index *x, uint64_t token, uint64_t *byte, char *why, size_t why_bytes)
+	const struct shard_index *x, uint64_t token, uint64_t *byte, struct fault *fault)
 {
 	uint32_t i = (uint32_t)(token / x->sample_tokens);
 	uint64_t in = token % x->sample_tokens, end;
@@ -286,7 +282,7 @@ uint64_t mds_extent(
 	if (x->even || (x->lead_bytes > 0 && in == 0)) {
 		bounds(x, i, byte, &end);
 		*byte += x->tokens_from;
-	} else if (!look_at(x, i, byte, why, why_bytes)) {
+	} else if (!look_at(x, i, byte, fault)) {
 		return 0;
 	}
 	*byte += in * shard_type_bytes(x->type);
@@ -294,8 +290,8 @@ uint64_t mds_extent(
 }
 
 /* The lengths and the shape are the first sample's, or are at least as good. */
-bool mds_check(const struct shard_index *x, uint64_t token, const uint8_t *lead, char *why,
-	size_t why_bytes)
+bool mds_check(
+	const struct shard_index *x, uint64_t token, const uint8_t *lead, struct fault *fault)
 {
 	uint32_t i = (uint32_t)(token / x->sample_tokens);
 	uint64_t at, begin, end;
@@ -303,9 +299,9 @@ bool mds_check(const struct shard_index *x, uint64_t token, const uint8_t *lead,
 	if (memcmp(lead, x->lead, x->lead_bytes) == 0)
 		return true;
 	bounds(x, i, &begin, &end);
-	return look_at(x, i, &at, why, why_bytes) &&
+	return look_at(x, i, &at, fault) &&
 	       (at == begin + x->tokens_from ||
-		       bytes_why(why, why_bytes,
+		       fault_set(fault, FAULT_DATA, "",
 			       "sample %" PRIu32 ": its tokens begin at byte %" PRIu64 ", %" PRIu64
 			       " is expected",
 			       i, at, begin + x->tokens_from));

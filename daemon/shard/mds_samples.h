@@ -25,19 +25,19 @@ struct shard_index {
 	uint8_t lead[MDS_LEAD_BYTES]; /* of the first sample, and so of most */
 };
 
-/* The index, without what only a walk tells. @b must outlive it. NULL: @why. */
+/* The index, without what only a walk tells. @b must outlive it. NULL: @fault. */
 struct shard_index *mds_index_new(
-	const struct bytes *b, const struct mds_front *f, char *why, size_t why_bytes);
+	const struct bytes *b, const struct mds_front *f, struct fault *fault);
 void mds_index_free(struct shard_index *x);
 /* Reads the offsets: they must ascend, and are kept only if they are not arithmetic. */
-bool mds_read_table(struct shard_index *x, char *why, size_t why_bytes);
+bool mds_read_table(struct shard_index *x, struct fault *fault);
 /* Checks every @step-th sample. If that is every one, x->even is set where all have their tokens in
  * the same place. */
-bool mds_look_at_all(struct shard_index *x, uint64_t step, char *why, size_t why_bytes);
+bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault);
 /* As shard_format's extent() and check() say. */
 uint64_t mds_extent(
-	const struct shard_index *x, uint64_t token, uint64_t *byte, char *why, size_t why_bytes);
-bool mds_check(const struct shard_index *x, uint64_t token, const uint8_t *lead, char *why,
-	size_t why_bytes);
+	const struct shard_index *x, uint64_t token, uint64_t *byte, struct fault *fault);
+bool mds_check(
+	const struct shard_index *x, uint64_t token, const uint8_t *lead, struct fault *fault);
 
 #endif

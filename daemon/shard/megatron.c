@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,21 +40,22 @@ struct shard_index {
  */
 static bool megatron_recognise(const struct bytes *b)
 {
-	char path[PATH_MAX], why[256];
-	int error = 0;
+	char path[PATH_MAX];
+	struct fault fault;
 
 	if (!megatron_idx_path(b, path, sizeof(path)))
 		return false;
-	struct bytes *file = bytes_open_path(path, &error, why, sizeof(why));
+	struct bytes *file;
+	bool opened = bytes_open_side(path, &file, &fault), there = !opened || file;
 
 	bytes_close(file);
-	return file || error != ENOENT;
+	return there;
 }
 
-static bool megatron_check_length(uint64_t i, int32_t length, char *why, size_t why_bytes)
+static bool megatron_check_length(uint64_t i, int32_t length, struct fault *fault)
 {
 	return length >= 0 ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: length of sequence %" PRIu64 " is %" PRId32 "; must be 0 to %d", i,
 		       length, INT32_MAX);
 }
@@ -63,23 +65,20 @@ static bool megatron_check_length(uint64_t i, int32_t length, char *why, size_t 
  * last sequence lie where the .bin begins and ends does not say that there is no gap between them,
  * so nothing cheaper is sure.
  */
-static bool sum_lengths(
-	const struct megatron_idx *idx, uint64_t *tokens, char *why, size_t why_bytes)
+static bool sum_lengths(const struct megatron_idx *idx, uint64_t *tokens, struct fault *fault)
 {
 	uint8_t lengths[4 * AT_ONCE];
 	uint64_t n;
-	int error;
 
 	*tokens = 0;
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, &error, why,
-			    why_bytes))
+		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, fault))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			int32_t length = (int32_t)bytes_u32(lengths + 4 * j);
 
-			if (!megatron_check_length(i + j, length, why, why_bytes))
+			if (!megatron_check_length(i + j, length, fault))
 				return false;
 			*tokens += (uint64_t)length;
 		}
@@ -92,11 +91,11 @@ static bool sum_lengths(
 /* Sequences may leave bytes out, but not claim more than there are: that would be an index of
  * another .bin.
  */
-static bool check_total(const struct bytes *b, const struct megatron_idx *idx, uint64_t tokens,
-	char *why, size_t why_bytes)
+static bool check_total(
+	const struct bytes *b, const struct megatron_idx *idx, uint64_t tokens, struct fault *fault)
 {
 	return tokens <= b->size / idx->width ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: its %" PRIu64 " sequences have %" PRIu64
 		       " tokens of %s in all; the .bin has %" PRIu64 " bytes, which is %" PRIu64
 		       ": it is cut short, or sequences overlap",
@@ -105,12 +104,11 @@ static bool check_total(const struct bytes *b, const struct megatron_idx *idx, u
 }
 
 static bool megatron_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct megatron_idx idx;
-	bool fine = megatron_open_idx(&idx, b, why, why_bytes) &&
-		    sum_lengths(&idx, &facts->tokens, why, why_bytes) &&
-		    check_total(b, &idx, facts->tokens, why, why_bytes);
+	bool fine = megatron_open_idx(&idx, b, fault) && sum_lengths(&idx, &facts->tokens, fault) &&
+		    check_total(b, &idx, facts->tokens, fault);
 
 	(void)hint;
 	facts->index = idx.file ? idx.file->id : 0;
@@ -122,11 +120,11 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 	facts->type = idx.type;
 	facts->documents = idx.sequences;
 	if (idx.modes)
-		bytes_why(facts->note, sizeof(facts->note),
+		snprintf(facts->note, sizeof(facts->note),
 			"is multimodal: the modes of its sequences are ignored, all are served as "
 			"tokens");
 	else if (spare > 0)
-		bytes_why(facts->note, sizeof(facts->note),
+		snprintf(facts->note, sizeof(facts->note),
 			"%" PRIu64 " of the .bin's %" PRIu64
 			" bytes lie in no sequence of the .idx and are not served",
 			spare, b->size);
@@ -145,26 +143,26 @@ struct walk {
 };
 
 static bool take_sequence(
-	struct walk *w, uint64_t i, int32_t length, uint64_t pointer, char *why, size_t why_bytes)
+	struct walk *w, uint64_t i, int32_t length, uint64_t pointer, struct fault *fault)
 {
 	uint32_t width = w->idx->width;
 
-	if (!megatron_check_length(i, length, why, why_bytes))
+	if (!megatron_check_length(i, length, fault))
 		return false;
 	uint64_t bytes = (uint64_t)length * width;
 
 	if (pointer > w->bin_bytes || bytes > w->bin_bytes - pointer)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
 			" tokens of %s; the .bin has %" PRIu64 " bytes",
 			i, (int64_t)pointer, length, shard_type_name(w->idx->type), w->bin_bytes);
 	if (pointer % width != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
 			"; must be a multiple of %" PRIu32 ", the size of a token",
 			i, pointer, width);
 	if (bytes > 0 && pointer > w->begin && pointer < w->end)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
 			", within the one before it, bytes %" PRIu64 " to %" PRIu64
 			": its pointer or that one's length is wrong",
@@ -184,26 +182,24 @@ static bool take_sequence(
 		w->pointers[i / STRIDE] = pointer;
 	w->tokens += (uint64_t)length;
 	return !w->pieces || pieces_add(w->pieces, (uint64_t)length, pointer) ||
-	       bytes_why(why, why_bytes, ".idx: was changed while it was read");
+	       fault_set(fault, FAULT_DATA, "", ".idx: was changed while it was read");
 }
 
-static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
+static bool walk_sequences(struct walk *w, struct fault *fault)
 {
 	uint8_t lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
 	const struct megatron_idx *idx = w->idx;
 	uint64_t n;
-	int error;
 
 	for (uint64_t i = 0; i < idx->sequences; i += n) {
 		n = idx->sequences - i < AT_ONCE ? idx->sequences - i : AT_ONCE;
-		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, &error, why,
-			    why_bytes) ||
-			!bytes_read(idx->file, megatron_pointers_at(idx, i), pointers, 8 * n,
-				&error, why, why_bytes))
+		if (!bytes_read(idx->file, megatron_lengths_at(idx, i), lengths, 4 * n, fault) ||
+			!bytes_read(
+				idx->file, megatron_pointers_at(idx, i), pointers, 8 * n, fault))
 			return false;
 		for (uint64_t j = 0; j < n; j++)
 			if (!take_sequence(w, i + j, (int32_t)bytes_u32(lengths + 4 * j),
-				    bytes_u64(pointers + 8 * j), why, why_bytes))
+				    bytes_u64(pointers + 8 * j), fault))
 				return false;
 	}
 	return true;
@@ -213,11 +209,11 @@ static bool walk_sequences(struct walk *w, char *why, size_t why_bytes)
  * Sequences need not follow one another. But where they do so exactly, and make up the .bin, for
  * tokens of another width, it is the dtype that is wrong, and what it makes of the tokens is none.
  */
-static bool check_width(const struct walk *w, char *why, size_t why_bytes)
+static bool check_width(const struct walk *w, struct fault *fault)
 {
 	for (uint32_t other = 1; other <= 8 && !w->row; other *= 2)
 		if (w->rows >> other & 1 && w->data_at + w->tokens * other == w->bin_bytes)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				".idx: dtype is %s, of %" PRIu32
 				" bytes; its pointers and the .bin's %" PRIu64
 				" bytes are those of tokens of %" PRIu32 " bytes",
@@ -225,16 +221,14 @@ static bool check_width(const struct walk *w, char *why, size_t why_bytes)
 	return true;
 }
 
-static bool check_documents(const struct megatron_idx *idx, char *why, size_t why_bytes)
+static bool check_documents(const struct megatron_idx *idx, struct fault *fault)
 {
 	uint8_t documents[8 * AT_ONCE];
 	uint64_t last = 0, n;
-	int error;
 
 	for (uint64_t i = 0; i < idx->documents; i += n) {
 		n = idx->documents - i < AT_ONCE ? idx->documents - i : AT_ONCE;
-		if (!bytes_read(idx->file, megatron_documents_at(idx, i), documents, 8 * n, &error,
-			    why, why_bytes))
+		if (!bytes_read(idx->file, megatron_documents_at(idx, i), documents, 8 * n, fault))
 			return false;
 		for (uint64_t j = 0; j < n; j++) {
 			uint64_t boundary = bytes_u64(documents + 8 * j);
@@ -242,7 +236,7 @@ static bool check_documents(const struct megatron_idx *idx, char *why, size_t wh
 
 			if (boundary < last || boundary > idx->sequences ||
 				(first && boundary != 0))
-				return bytes_why(why, why_bytes,
+				return fault_set(fault, FAULT_DATA, "",
 					".idx: document boundary %" PRIu64 " is sequence %" PRId64
 					"; must be %" PRIu64 " to %" PRIu64,
 					i + j, (int64_t)boundary, last, first ? 0 : idx->sequences);
@@ -250,7 +244,7 @@ static bool check_documents(const struct megatron_idx *idx, char *why, size_t wh
 		}
 	}
 	return last == idx->sequences ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
 		       ", their number: its writer did not end the last document",
 		       last, idx->sequences);
@@ -265,19 +259,19 @@ static void megatron_close(struct shard_index *index)
 }
 
 /* Where sequences do not follow one another: what is in memory is all that is needed. */
-static bool load_pieces(struct shard_index *index, struct walk *w, char *why, size_t why_bytes)
+static bool load_pieces(struct shard_index *index, struct walk *w, struct fault *fault)
 {
 	struct walk again = {.idx = w->idx, .bin_bytes = w->bin_bytes, .pieces = &index->pieces};
 
 	if (!pieces_new(&index->pieces, w->idx->sequences))
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	if (!walk_sequences(&again, why, why_bytes))
+		return fault_memory(fault);
+	if (!walk_sequences(&again, fault))
 		return false;
 	if (again.tokens != w->tokens)
-		return bytes_why(why, why_bytes, ".idx: was changed while it was read");
+		return fault_set(fault, FAULT_DATA, "", ".idx: was changed while it was read");
 	if (!pieces_done(&index->pieces))
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-	if (!bytes_settled(index->idx.file, why, why_bytes))
+		return fault_memory(fault);
+	if (!bytes_settled(index->idx.file, fault))
 		return false;
 	bytes_close(index->idx.file);
 	index->idx.file = NULL;
@@ -287,46 +281,46 @@ static bool load_pieces(struct shard_index *index, struct walk *w, char *why, si
 }
 
 static bool load(struct shard_index *index, const struct bytes *b, const struct shard_facts *facts,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	struct megatron_idx *idx = &index->idx;
 
-	if (!megatron_open_idx(idx, b, why, why_bytes))
+	if (!megatron_open_idx(idx, b, fault))
 		return false;
 	index->width = idx->width;
 	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
 	if (!index->pointers)
-		return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		return fault_memory(fault);
 	struct walk w = {.idx = idx,
 		.bin_bytes = b->size,
 		.row = true,
 		.rows = ~0u,
 		.pointers = index->pointers};
 
-	if (!walk_sequences(&w, why, why_bytes) || !check_documents(idx, why, why_bytes) ||
-		!check_width(&w, why, why_bytes))
+	if (!walk_sequences(&w, fault) || !check_documents(idx, fault) || !check_width(&w, fault))
 		return false;
 	if (idx->file->id != facts->index || w.tokens != facts->tokens || idx->type != facts->type)
-		return bytes_why(why, why_bytes, ".idx: was changed while the shard was opened");
+		return fault_set(
+			fault, FAULT_DATA, "", ".idx: was changed while the shard was opened");
 	index->tokens = w.tokens;
 	index->row = w.row;
 	index->data_at = w.data_at;
-	return w.row || load_pieces(index, &w, why, why_bytes);
+	return w.row || load_pieces(index, &w, fault);
 }
 
 static struct shard_index *megatron_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	static atomic_uint_fast64_t opened;
 	struct shard_index *index = calloc(1, sizeof(*index));
 
 	(void)hint;
 	if (!index) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		return NULL;
 	}
 	index->number = atomic_fetch_add(&opened, 1) + 1;
-	if (!load(index, b, facts, why, why_bytes)) {
+	if (!load(index, b, facts, fault)) {
 		megatron_close(index);
 		return NULL;
 	}
@@ -340,10 +334,10 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 
 /* ---- where ---- */
 
-static uint64_t megatron_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
-	char *why, size_t why_bytes)
+static uint64_t megatron_extent(
+	const struct shard_index *index, uint64_t token, uint64_t *byte, struct fault *fault)
 {
-	(void)why, (void)why_bytes;
+	(void)fault;
 	if (!index->row)
 		return pieces_extent(&index->pieces, index->width, token, byte);
 	*byte = index->data_at + token * index->width;
@@ -368,18 +362,17 @@ static uint64_t above(const uint8_t *pointers, uint64_t n, uint64_t byte)
 
 /* Boundaries are asked for one after another: each thread keeps the pointers that it read last. */
 static const uint8_t *read_pointers(
-	const struct shard_index *index, uint64_t first, uint64_t n, char *why, size_t why_bytes)
+	const struct shard_index *index, uint64_t first, uint64_t n, struct fault *fault)
 {
 	static _Thread_local struct {
 		uint64_t number, first; /* of the index; of the sequence; 0: none */
 		uint8_t pointers[8 * STRIDE];
 	} last;
-	int error;
 
 	if (last.number != index->number || last.first != first) {
 		last.number = 0;
 		if (!bytes_read(index->idx.file, megatron_pointers_at(&index->idx, first),
-			    last.pointers, 8 * n, &error, why, why_bytes))
+			    last.pointers, 8 * n, fault))
 			return NULL;
 		last.number = index->number;
 		last.first = first;
@@ -388,7 +381,7 @@ static const uint8_t *read_pointers(
 }
 
 static uint64_t megatron_document(
-	const struct shard_index *index, uint64_t token, char *why, size_t why_bytes)
+	const struct shard_index *index, uint64_t token, struct fault *fault)
 {
 	const struct megatron_idx *idx = &index->idx;
 
@@ -408,7 +401,7 @@ static uint64_t megatron_document(
 	uint64_t first = lo * STRIDE + 1, left = idx->sequences - first,
 		 n = left < STRIDE ? left : STRIDE;
 
-	const uint8_t *pointers = read_pointers(index, first, n, why, why_bytes);
+	const uint8_t *pointers = read_pointers(index, first, n, fault);
 
 	if (!pointers)
 		return 0;
@@ -420,7 +413,7 @@ static uint64_t megatron_document(
 		i < n ? (bytes_u64(pointers + 8 * i) - index->data_at) / index->width : 0;
 
 	if (boundary <= token || boundary > index->tokens) {
-		bytes_why(why, why_bytes,
+		fault_set(fault, FAULT_DATA, "",
 			".idx: pointer of sequence %" PRIu64 " was changed since it was opened",
 			first + i);
 		return 0;

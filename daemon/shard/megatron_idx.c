@@ -53,30 +53,30 @@ uint64_t megatron_documents_at(const struct megatron_idx *idx, uint64_t i)
 	return HEADER_BYTES + 12 * idx->sequences + 8 * i;
 }
 
-static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why_bytes)
+static bool check_mark(const uint8_t *head, uint64_t size, struct fault *fault)
 {
 	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
 	char text[sizeof(magic) + 1];
 
 	if (size == 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: its size is 0 bytes; the header alone has %d: its writer was not "
 			"closed",
 			HEADER_BYTES);
 
 	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; "
 			"must be "
 			"MMIDIDX: write it again with a Megatron of 2020 or later");
 	if (memcmp(head, magic, n) != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; "
 			"if the "
 			".bin is plain tokens, say `format: flat` and move the .idx away",
 			bytes_shown(head, n, text, sizeof(text)));
 	if (size < HEADER_BYTES)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: its size is %" PRIu64
 			" bytes; the header alone has %d: it is cut short",
 			size, HEADER_BYTES);
@@ -84,58 +84,58 @@ static bool check_mark(const uint8_t *head, uint64_t size, char *why, size_t why
 }
 
 /* Do the arrays make up the file? Else neither of their lengths is to be believed. */
-static bool check_counts(struct megatron_idx *idx, char *why, size_t why_bytes)
+static bool check_counts(struct megatron_idx *idx, struct fault *fault)
 {
 	uint64_t rest = idx->file->size - HEADER_BYTES;
 
 	if (idx->documents == 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: document count is 0; must be at least 1 (the boundary before the "
 			"first)");
 	if (idx->sequences > rest / 12)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence count is %" PRIu64 "; its %" PRIu64
 			" bytes after the header hold at most %" PRIu64,
 			idx->sequences, rest, rest / 12);
 	rest -= 12 * idx->sequences;
 	if (idx->documents > rest / 8)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: document count is %" PRIu64 "; its %" PRIu64
 			" bytes after the %" PRIu64 " sequences hold at most %" PRIu64,
 			idx->documents, rest, idx->sequences, rest / 8);
 	rest -= 8 * idx->documents;
 	if (idx->sequences == 0 && rest > 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence count is 0, and there are %" PRIu64
 			" bytes after the %" PRIu64 " document boundaries; must be none",
 			rest, idx->documents);
 	idx->modes = rest > 0;
 	return rest == 0 || rest == idx->sequences ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: has %" PRIu64 " bytes after its %" PRIu64 " sequences and %" PRIu64
 		       " document boundaries; must have 0, or %" PRIu64 " (modes)",
 		       rest, idx->sequences, idx->documents, idx->sequences);
 }
 
-static bool read_header(struct megatron_idx *idx, char *why, size_t why_bytes)
+static bool read_header(struct megatron_idx *idx, struct fault *fault)
 {
 	uint8_t head[HEADER_BYTES] = {0};
-	int error;
 
-	bytes_head(idx->file, head, sizeof(head));
-	if (!check_mark(head, idx->file->size, why, why_bytes) ||
-		!bytes_read(idx->file, 0, head, sizeof(head), &error, why, why_bytes))
+	size_t n = idx->file->size < sizeof(head) ? (size_t)idx->file->size : sizeof(head);
+
+	if (!bytes_read(idx->file, 0, head, n, fault) || !check_mark(head, idx->file->size, fault))
 		return false;
 	uint64_t version = bytes_u64(head + VERSION_AT);
 	unsigned type = head[TYPE_AT];
 
 	if (version != 1)
-		return bytes_why(
-			why, why_bytes, ".idx: version is %" PRIu64 "; must be 1", version);
+		return fault_set(
+			fault, FAULT_DATA, "", ".idx: version is %" PRIu64 "; must be 1", version);
 	if (type >= TYPES || !types[type].name)
-		return bytes_why(why, why_bytes, ".idx: dtype is %u; must be 1 to 5 or 8", type);
+		return fault_set(
+			fault, FAULT_DATA, "", ".idx: dtype is %u; must be 1 to 5 or 8", type);
 	if (!types[type].integer)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, "
 			"i32, i64 "
 			"or u16",
@@ -144,27 +144,25 @@ static bool read_header(struct megatron_idx *idx, char *why, size_t why_bytes)
 	idx->width = shard_type_bytes(idx->type);
 	idx->sequences = bytes_u64(head + SEQUENCES_AT);
 	idx->documents = bytes_u64(head + DOCUMENTS_AT);
-	return check_counts(idx, why, why_bytes);
+	return check_counts(idx, fault);
 }
 
-bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, char *why, size_t why_bytes)
+bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, struct fault *fault)
 {
 	char path[PATH_MAX];
-	int error;
 
 	*idx = (struct megatron_idx){0};
 	if (!megatron_idx_path(b, path, sizeof(path)))
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"its name does not end in .bin: a Megatron shard is X.bin with X.idx "
 			"beside it; name "
 			"the .bin");
-	idx->file = bytes_open_path(path, &error, why, why_bytes);
+	if (!bytes_open_side(path, &idx->file, fault))
+		return false;
 	if (!idx->file)
-		return error == ENOENT ? bytes_why(why, why_bytes,
-						 "has no .idx beside it: a Megatron shard needs "
-						 "both (`format: "
-						 "flat` reads plain tokens)")
-				       : false;
+		return fault_set(fault, FAULT_DATA, "",
+			"has no .idx beside it: a Megatron shard needs both (`format: flat` reads "
+			"plain tokens)");
 	idx->file->path = NULL; /* it was ours */
-	return read_header(idx, why, why_bytes);
+	return read_header(idx, fault);
 }

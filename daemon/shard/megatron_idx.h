@@ -21,8 +21,7 @@ struct megatron_idx {
 bool megatron_idx_path(const struct bytes *b, char *path, size_t path_bytes);
 /* Opens the .idx and compares its header with its size. idx->file is to be closed if it is set,
  * even when this returns false. */
-bool megatron_open_idx(
-	struct megatron_idx *idx, const struct bytes *b, char *why, size_t why_bytes);
+bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, struct fault *fault);
 
 /* Where item @i of each array lies. */
 uint64_t megatron_lengths_at(const struct megatron_idx *idx, uint64_t i);

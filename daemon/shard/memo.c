@@ -8,7 +8,7 @@
 
 struct item {
 	struct item *next;
-	void *(*make)(const char *path, char *why, size_t why_bytes); /* tells formats apart */
+	void *(*make)(const char *path, struct fault *fault); /* tells formats apart */
 	void (*drop)(void *made);
 	void *made;
 	char *path;
@@ -54,30 +54,27 @@ const char *memo_root(const struct memo *memo)
 	return memo->root;
 }
 
-static struct item *item_new(const char *path,
-	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made),
-	char *why, size_t why_bytes)
+static struct item *item_new(const char *path, void *(*make)(const char *path, struct fault *fault),
+	void (*drop)(void *made), struct fault *fault)
 {
 	struct item *item = calloc(1, sizeof(*item));
-	char *copy = strdup(path), text[256];
+	char *copy = strdup(path);
 
-	snprintf(text, sizeof(text), "%s", strerror(ENOMEM));
 	if (item && copy)
-		*item = (struct item){.make = make,
-			.drop = drop,
-			.made = make(path, text, sizeof(text)),
-			.path = copy};
+		*item = (struct item){
+			.make = make, .drop = drop, .made = make(path, fault), .path = copy};
+	else
+		fault_memory(fault);
 	if (item && item->made)
 		return item;
-	snprintf(why, why_bytes, "%s", text);
 	free(copy);
 	free(item);
 	return NULL;
 }
 
 const void *memo_of(struct memo *memo, const char *path,
-	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made),
-	char *why, size_t why_bytes)
+	void *(*make)(const char *path, struct fault *fault), void (*drop)(void *made),
+	struct fault *fault)
 {
 	pthread_mutex_lock(&memo->lock);
 	struct item **at = &memo->items, *item;
@@ -88,7 +85,7 @@ const void *memo_of(struct memo *memo, const char *path,
 	if (item)
 		*at = item->next;
 	else
-		item = item_new(path, make, drop, why, why_bytes);
+		item = item_new(path, make, drop, fault);
 	if (item) {
 		item->next = memo->items;
 		memo->items = item;

@@ -5,7 +5,7 @@
 #ifndef TOKEND_SHARD_MEMO_H
 #define TOKEND_SHARD_MEMO_H
 
-#include <stddef.h>
+#include "proto/fault.h"
 
 struct memo;
 
@@ -15,11 +15,11 @@ void memo_free(struct memo *memo); /* NULL: nothing */
 const char *memo_root(const struct memo *memo);
 /*
  * What @make made of @path, now or for an earlier shard; @memo owns it and frees it with @drop.
- * NULL: what it says in @why; it is asked again the next time. Any thread; one makes, the others
+ * NULL: what it says in @fault; it is asked again the next time. Any thread; one makes, the others
  * wait.
  */
 const void *memo_of(struct memo *memo, const char *path,
-	void *(*make)(const char *path, char *why, size_t why_bytes), void (*drop)(void *made),
-	char *why, size_t why_bytes);
+	void *(*make)(const char *path, struct fault *fault), void (*drop)(void *made),
+	struct fault *fault);
 
 #endif

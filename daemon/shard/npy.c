@@ -129,15 +129,15 @@ static const char *rest(const struct text *t, char *to, size_t to_bytes)
 }
 
 static bool refuse_text(
-	const struct text *t, const char *field, const char *wanted, char *why, size_t why_bytes)
+	const struct text *t, const char *field, const char *wanted, struct fault *fault)
 {
 	char shown[32];
 
-	return bytes_why(why, why_bytes, "NumPy header: %s: has \"%s\"; must be %s", field,
+	return fault_set(fault, FAULT_DATA, "", "NumPy header: %s: has \"%s\"; must be %s", field,
 		rest(t, shown, sizeof(shown)), wanted);
 }
 
-static bool take_descr(struct text *t, struct header *h, char *why, size_t why_bytes)
+static bool take_descr(struct text *t, struct header *h, struct fault *fault)
 {
 	struct text before;
 
@@ -146,12 +146,12 @@ static bool take_descr(struct text *t, struct header *h, char *why, size_t why_b
 	if (t->at < t->end && (*t->at == '[' || *t->at == '('))
 		return refuse_text(&before, "descr",
 			"one integer type (this one is structured, which holds more than tokens)",
-			why, why_bytes);
+			fault);
 	return take_string(t, h->descr, sizeof(h->descr)) ||
-	       refuse_text(&before, "descr", "a type like '<u2'", why, why_bytes);
+	       refuse_text(&before, "descr", "a type like '<u2'", fault);
 }
 
-static bool take_shape(struct text *t, struct header *h, char *why, size_t why_bytes)
+static bool take_shape(struct text *t, struct header *h, struct fault *fault)
 {
 	static const char wanted[] = "a tuple of whole numbers up to 2^64";
 	struct text before;
@@ -160,21 +160,21 @@ static bool take_shape(struct text *t, struct header *h, char *why, size_t why_b
 	skip_space(t);
 	before = *t;
 	if (!take(t, '('))
-		return refuse_text(&before, "shape", wanted, why, why_bytes);
+		return refuse_text(&before, "shape", wanted, fault);
 	while (!take(t, ')')) {
 		if (h->dimensions == DIMENSIONS_MOST || (h->dimensions > 0 && !comma) ||
 			!take_number(t, &h->shape[h->dimensions]))
-			return refuse_text(&before, "shape", wanted, why, why_bytes);
+			return refuse_text(&before, "shape", wanted, fault);
 		h->dimensions++;
 		comma = take(t, ',');
 	}
 	/* "(5)" is a number. */
 	if (h->dimensions == 1 && !comma)
-		return refuse_text(&before, "shape", "a tuple: (5,)", why, why_bytes);
+		return refuse_text(&before, "shape", "a tuple: (5,)", fault);
 	return true;
 }
 
-static bool take_order(struct text *t, struct header *h, char *why, size_t why_bytes)
+static bool take_order(struct text *t, struct header *h, struct fault *fault)
 {
 	struct text before;
 
@@ -182,10 +182,10 @@ static bool take_order(struct text *t, struct header *h, char *why, size_t why_b
 	before = *t;
 	h->fortran = take_word(t, "True");
 	return h->fortran || take_word(t, "False") ||
-	       refuse_text(&before, "fortran_order", "True or False", why, why_bytes);
+	       refuse_text(&before, "fortran_order", "True or False", fault);
 }
 
-static bool take_entry(struct text *t, struct header *h, char *why, size_t why_bytes)
+static bool take_entry(struct text *t, struct header *h, struct fault *fault)
 {
 	struct text before;
 	char key[32];
@@ -193,43 +193,43 @@ static bool take_entry(struct text *t, struct header *h, char *why, size_t why_b
 	skip_space(t);
 	before = *t;
 	if (!take_string(t, key, sizeof(key)) || !take(t, ':'))
-		return refuse_text(&before, "a key",
-			"'descr', 'fortran_order' or 'shape' and a colon", why, why_bytes);
+		return refuse_text(
+			&before, "a key", "'descr', 'fortran_order' or 'shape' and a colon", fault);
 	bool *seen = strcmp(key, "descr") == 0		 ? &h->has_descr
 		     : strcmp(key, "fortran_order") == 0 ? &h->has_order
 		     : strcmp(key, "shape") == 0	 ? &h->has_shape
 							 : NULL;
 
 	if (!seen || *seen)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, "
 			"once each",
 			shown(key), seen ? "there twice" : "unknown");
 	*seen = true;
-	return seen == &h->has_descr   ? take_descr(t, h, why, why_bytes)
-	       : seen == &h->has_order ? take_order(t, h, why, why_bytes)
-				       : take_shape(t, h, why, why_bytes);
+	return seen == &h->has_descr   ? take_descr(t, h, fault)
+	       : seen == &h->has_order ? take_order(t, h, fault)
+				       : take_shape(t, h, fault);
 }
 
-static bool parse(struct text t, struct header *h, char *why, size_t why_bytes)
+static bool parse(struct text t, struct header *h, struct fault *fault)
 {
 	bool comma = true;
 
 	if (!take(&t, '{'))
-		return refuse_text(&t, "its begin", "a Python dict: {", why, why_bytes);
+		return refuse_text(&t, "its begin", "a Python dict: {", fault);
 	while (!take(&t, '}')) {
 		if (!comma)
 			return refuse_text(
-				&t, "between entries", "a comma, or } at the end", why, why_bytes);
-		if (!take_entry(&t, h, why, why_bytes))
+				&t, "between entries", "a comma, or } at the end", fault);
+		if (!take_entry(&t, h, fault))
 			return false;
 		comma = take(&t, ',');
 	}
 	skip_space(&t);
 	if (t.at != t.end)
-		return refuse_text(&t, "its end", "nothing but space after }", why, why_bytes);
+		return refuse_text(&t, "its end", "nothing but space after }", fault);
 	if (!h->has_descr || !h->has_order || !h->has_shape)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: %s is missing; must have descr, fortran_order and shape",
 			!h->has_descr	? "descr"
 			: !h->has_order ? "fortran_order"
@@ -241,39 +241,38 @@ static bool parse(struct text t, struct header *h, char *why, size_t why_bytes)
 
 /* @data_at: where the values begin. */
 static bool read_header(
-	const struct bytes *b, struct header *h, uint64_t *data_at, char *why, size_t why_bytes)
+	const struct bytes *b, struct header *h, uint64_t *data_at, struct fault *fault)
 {
 	uint8_t head[12];
-	int error;
 	size_t n = bytes_head(b, head, sizeof(head));
 
 	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"does not begin with NumPy's magic \\x93NUMPY, a version and a length: is "
 			"no .npy file, or cut short (`format: flat` reads plain tokens)");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
-		return bytes_why(why, why_bytes, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0",
-			head[6], head[7]);
+		return fault_set(fault, FAULT_DATA, "",
+			"NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
 	uint64_t begin = head[6] == 1 ? 10 : 12,
 		 length = head[6] == 1 ? bytes_u16(head + 8) : bytes_u32(head + 8);
 
 	if (length > b->size - begin)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header length is %" PRIu64 "; the file has %" PRIu64
 			" bytes after it",
 			length, b->size - begin);
 	if (length > HEADER_MOST)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header length is %" PRIu64 "; must be at most %d", length,
 			HEADER_MOST);
 	char *text = malloc(length + 1);
 
 	if (!text)
-		return bytes_why(why, why_bytes, "out of memory");
+		return fault_memory(fault);
 	*h = (struct header){0};
 	*data_at = begin + length;
-	bool fine = bytes_read(b, begin, text, length, &error, why, why_bytes) &&
-		    parse((struct text){text, text + length}, h, why, why_bytes);
+	bool fine = bytes_read(b, begin, text, length, fault) &&
+		    parse((struct text){text, text + length}, h, fault);
 
 	free(text);
 	return fine;
@@ -281,7 +280,7 @@ static bool read_header(
 
 /* ---- what is in it ---- */
 
-static bool type_of(struct header *h, enum shard_type *type, char *why, size_t why_bytes)
+static bool type_of(struct header *h, enum shard_type *type, struct fault *fault)
 {
 	static const char *const names[] = {
 		[SHARD_U8] = "|u1",
@@ -304,7 +303,7 @@ static bool type_of(struct header *h, enum shard_type *type, char *why, size_t w
 			return true;
 		}
 	}
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_DATA, "",
 		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
 		shown(h->descr),
 		*code == '>'	    ? ", which is big-endian"
@@ -313,17 +312,17 @@ static bool type_of(struct header *h, enum shard_type *type, char *why, size_t w
 				    : "");
 }
 
-bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, size_t why_bytes)
+bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault)
 {
 	struct header h;
 
-	if (!read_header(b, &h, data_at, why, why_bytes))
+	if (!read_header(b, &h, data_at, fault))
 		return false;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
-		return bytes_why(why, why_bytes, "NumPy header: descr is '%s'; must be |b1, bool",
-			shown(h.descr));
+		return fault_set(fault, FAULT_DATA, "",
+			"NumPy header: descr is '%s'; must be |b1, bool", shown(h.descr));
 	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: shape is (%" PRIu64 ", …) of %u dimensions with %" PRIu64
 			" bytes after it; must be (%" PRIu64 ",), one for each token of the shard",
 			h.dimensions ? h.shape[0] : 0, h.dimensions, b->size - *data_at, n);
@@ -331,28 +330,27 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, 
 }
 
 static bool npy_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct header h;
 	uint64_t bytes;
 
 	(void)hint;
-	if (!read_header(b, &h, &facts->data_at, why, why_bytes) ||
-		!type_of(&h, &facts->type, why, why_bytes))
+	if (!read_header(b, &h, &facts->data_at, fault) || !type_of(&h, &facts->type, fault))
 		return false;
 	if (h.dimensions < 1 || h.dimensions > 2)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: shape has %u dimensions; must have 1, or 2 (rows of tokens)",
 			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: fortran_order is True: rows do not lie in a row; write it "
 			"in C order");
 	facts->tokens = h.shape[0];
 	if ((h.dimensions == 2 && __builtin_mul_overflow(h.shape[0], h.shape[1], &facts->tokens)) ||
 		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
 		bytes != b->size - facts->data_at)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: shape is (%" PRIu64 ", %" PRIu64
 			") of %s; the file has %" PRIu64 " bytes after the header",
 			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1,

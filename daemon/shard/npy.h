@@ -6,7 +6,8 @@
 
 /* Does it begin as one? */
 bool npy_recognise(const struct bytes *b);
-/* Are they @n bools in a row? *@data_at: where the first one is. False: @why, without the path. */
-bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, char *why, size_t why_bytes);
+/* Are they @n bools in a row? *@data_at: where the first one is. False: @fault, without the path.
+ */
+bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault);
 
 #endif

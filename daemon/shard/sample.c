@@ -76,14 +76,12 @@ const char *sample_shard(const struct shard *shard)
 	struct sample_place place[SAMPLE_PLACES];
 	struct sample_guess guess = {0};
 	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
-	char why[256];
-	int error;
+	struct fault fault;
 
 	if (shard->format != &shard_flat)
 		return NULL;
 	for (unsigned i = 0, n = sample_places(shard, place); i < n; i++) {
-		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &error, why,
-			    sizeof(why)))
+		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &fault))
 			return NULL;
 		sample_add(&guess, tokens, place[i].tokens, shard->facts.token_bytes);
 	}

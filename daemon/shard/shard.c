@@ -54,15 +54,14 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 }
 
 /* The tokens must lie in the source, whatever the format thinks of it. */
-static bool within(
-	const struct bytes *b, const struct shard_facts *facts, char *why, size_t why_bytes)
+static bool within(const struct bytes *b, const struct shard_facts *facts, struct fault *fault)
 {
 	uint64_t width = shard_type_bytes(facts->type);
 
 	if (!facts->plain ||
 		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
 		return true;
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_DATA, "",
 		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64
 		" bytes long",
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
@@ -70,89 +69,104 @@ static bool within(
 
 /* What lies beside it, for whoever asks. */
 static bool describe_annotations(const struct shard_format *format, const char *path,
-	const struct shard_hint *hint, struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	struct mask *mask = NULL;
 
 	if ((hint->documents || hint->loss_mask) && !format->document)
 		facts->bounds = bounds_beside(path);
-	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, why, why_bytes))
+	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, fault))
 		return false;
 	facts->mask = mask ? mask_id(mask) : 0;
 	mask_close(mask);
 	return true;
 }
 
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, char *why,
-	size_t why_bytes)
+/* Formats take a beginning that cannot be read for one that is not theirs: that is what to tell. */
+static void tell_unread(const struct bytes *b, struct fault *fault)
 {
-	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, why, why_bytes);
+	uint8_t head[512];
+	struct fault reading;
+
+	if (fault->code == FAULT_DATA &&
+		!bytes_read(b, 0, head, b->size < sizeof(head) ? (size_t)b->size : sizeof(head),
+			&reading))
+		*fault = reading;
+}
+
+const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
+	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+{
+	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
 
 	if (!b)
 		return NULL;
 	if (!format)
-		format = shard_recognise(b, why, why_bytes);
+		format = shard_recognise(b, fault);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-		if (!bytes_check(b, why, why_bytes) ||
-			!format->describe(b, hint, facts, why, why_bytes) ||
-			!within(b, facts, why, why_bytes) ||
-			!describe_annotations(format, path, hint, facts, why, why_bytes))
+		if (!bytes_check(b, fault) || !format->describe(b, hint, facts, fault) ||
+			!within(b, facts, fault) ||
+			!describe_annotations(format, path, hint, facts, fault))
 			format = NULL;
 		else
 			finish(b, hint, facts);
 	}
+	if (!format)
+		tell_unread(b, fault);
 	bytes_close(b);
 	return format;
 }
 
 /* ---- open shards ---- */
 
-static bool open_annotations(struct shard *shard, const char *path, const struct shard_hint *hint,
-	char *why, size_t why_bytes)
+static bool open_annotations(
+	struct shard *shard, const char *path, const struct shard_hint *hint, struct fault *fault)
 {
 	struct shard_facts *facts = &shard->facts;
 
 	if (facts->bounds) {
-		if (!bounds_open(path, facts->tokens, &shard->bounds, why, why_bytes))
+		if (!bounds_open(path, facts->tokens, &shard->bounds, fault))
 			return false;
 		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				"the list of its documents' bounds was changed while the shard was "
 				"opened");
 		facts->documents = bounds_documents(shard->bounds);
 	}
 	if (!facts->mask)
 		return true;
-	if (!mask_open(shard->format, path, hint, facts->tokens, &shard->mask, why, why_bytes))
+	if (!mask_open(shard->format, path, hint, facts->tokens, &shard->mask, fault))
 		return false;
 	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
-	       bytes_why(why, why_bytes, "its loss mask was changed while the shard was opened");
+	       fault_set(fault, FAULT_DATA, "",
+		       "its loss mask was changed while the shard was opened");
 }
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, const struct shard_facts *facts, char *why, size_t why_bytes)
+	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
 {
 	struct shard *shard = calloc(1, sizeof(*shard));
 
 	if (!shard) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		return NULL;
 	}
 	shard->format = format;
 	shard->facts = *facts;
-	shard->bytes = bytes_open(fd, path, hint->frames, hint->budget_bytes, why, why_bytes);
+	shard->bytes = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
 	if (!shard->bytes)
 		goto fail;
 	if (format->open) {
-		shard->index = format->open(shard->bytes, hint, &shard->facts, why, why_bytes);
-		if (!shard->index)
+		shard->index = format->open(shard->bytes, hint, &shard->facts, fault);
+		if (!shard->index) {
+			tell_unread(shard->bytes, fault);
 			goto fail;
+		}
 	}
 	shard->bytes->path = NULL; /* it was borrowed */
-	if (!within(shard->bytes, &shard->facts, why, why_bytes) ||
-		!open_annotations(shard, path, hint, why, why_bytes))
+	if (!within(shard->bytes, &shard->facts, fault) ||
+		!open_annotations(shard, path, hint, fault))
 		goto fail;
 	finish(shard->bytes, hint, &shard->facts);
 	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
@@ -196,17 +210,17 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 
 /* Names the first of @n tokens, which @token is the first of, that does not fit. */
 static bool refuse_token(const struct shard *shard, const char *from, uint64_t token, uint64_t n,
-	char *why, size_t why_bytes)
+	struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint64_t most = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
 
 	token += convert_first_unfit(facts->type, facts->token_bytes, from, n, &value);
 	if (shard_type_signed(facts->type) && (int64_t)value < 0)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_TOKEN, "",
 			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64, token,
 			(int64_t)value, most);
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token, value, most,
 		most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
 }
@@ -216,23 +230,14 @@ struct reading {
 	const struct shard *shard;
 	struct shard_place place; /* what is known of where it begins */
 	bool wait;		  /* else what is not at hand is a fault without a word */
-	int *error;
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
 static bool get(const struct reading *r, uint64_t byte, void *to, size_t n)
 {
 	const struct bytes *b = r->shard->bytes;
 
-	return r->wait ? bytes_read(b, byte, to, n, r->error, r->why, r->why_bytes)
-		       : bytes_try(b, byte, to, n);
-}
-
-static bool fail(const struct reading *r, int error)
-{
-	*r->error = error;
-	return false;
+	return r->wait ? bytes_read(b, byte, to, n, r->fault) : bytes_try(b, byte, to, n);
 }
 
 /* Tokens in a row, from @byte on, after @lead bytes that the format looks at. */
@@ -255,10 +260,9 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 	if (tokens > 0 && token == r->place.token)
 		row->byte = r->place.byte;
 	else
-		tokens = shard->format->extent(
-			shard->index, token, &row->byte, r->why, r->why_bytes);
+		tokens = shard->format->extent(shard->index, token, &row->byte, r->fault);
 	if (tokens == 0)
-		return fail(r, EBADMSG);
+		return false;
 	row->tokens = tokens < most ? tokens : most;
 	if (facts->lead_bytes && token % facts->sample_tokens == 0)
 		row->lead = facts->lead_bytes;
@@ -278,17 +282,15 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 	const struct shard_facts *facts = &shard->facts;
 	const uint8_t *lead = (const uint8_t *)from - row->lead;
 
-	if (row->lead > 0 &&
-		!shard->format->check(shard->index, row->token, lead, r->why, r->why_bytes))
-		return fail(r, EBADMSG);
+	if (row->lead > 0 && !shard->format->check(shard->index, row->token, lead, r->fault))
+		return false;
 	if (as_is(facts)) {
 		memcpy(to, from, row->tokens * facts->token_bytes);
 		return true;
 	}
 	if (convert_tokens(facts->type, facts->token_bytes, from, row->tokens, to))
 		return true;
-	refuse_token(shard, from, row->token, row->tokens, r->why, r->why_bytes);
-	return fail(r, ERANGE);
+	return refuse_token(shard, from, row->token, row->tokens, r->fault);
 }
 
 /*
@@ -357,17 +359,15 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 	return token <= shard->facts.tokens && n <= shard->facts.tokens - token;
 }
 
-bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error,
-	char *why, size_t why_bytes)
+bool shard_read(
+	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault)
 {
-	const struct reading r = {shard, {.tokens = 0}, true, error, why, why_bytes};
+	const struct reading r = {shard, {.tokens = 0}, true, fault};
 
-	if (!within_shard(shard, token, n)) {
-		*error = EINVAL;
-		return bytes_why(why, why_bytes,
+	if (!within_shard(shard, token, n))
+		return fault_set(fault, FAULT_ARGUMENT, "",
 			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token,
 			token + n, shard->facts.tokens);
-	}
 	return read_tokens(&r, token, n, to);
 }
 
@@ -375,32 +375,30 @@ struct shard_place shard_find(const struct shard *shard, uint64_t token)
 {
 	const struct shard_facts *facts = &shard->facts;
 	struct shard_place place = {.token = token};
-	char why[1];
+	struct fault fault;
 
 	if (shard->format->extent && !facts->plain && !facts->looks && token < facts->tokens)
-		place.tokens =
-			shard->format->extent(shard->index, token, &place.byte, why, sizeof(why));
+		place.tokens = shard->format->extent(shard->index, token, &place.byte, &fault);
 	return place;
 }
 
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)
 {
-	char why[1];
-	int error;
-	const struct reading r = {shard, place, false, &error, why, sizeof(why)};
+	struct fault fault;
+	const struct reading r = {shard, place, false, &fault};
 
 	return !shard->facts.looks && within_shard(shard, place.token, n) &&
 	       read_tokens(&r, place.token, n, to);
 }
 
-uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, size_t why_bytes)
+uint64_t shard_boundary(const struct shard *shard, uint64_t token, struct fault *fault)
 {
 	return shard->bounds ? bounds_next(shard->bounds, token)
-			     : shard->format->document(shard->index, token, why, why_bytes);
+			     : shard->format->document(shard->index, token, fault);
 }
 
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at,
-	uint32_t max, char *why, size_t why_bytes)
+	uint32_t max, struct fault *fault)
 {
 	uint64_t end = shard->facts.tokens, boundary = token;
 	uint32_t count = 0;
@@ -409,14 +407,14 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 		return 0;
 	end = n < end - token ? token + n : end;
 	while (count < max && boundary < end) {
-		uint64_t next = shard_boundary(shard, boundary, why, why_bytes);
+		uint64_t next = shard_boundary(shard, boundary, fault);
 
 		if (next == 0)
 			return -1;
 		if (next >= end)
 			break;
 		if (next <= boundary) /* would never end */
-			return bytes_why(why, why_bytes,
+			return fault_set(fault, FAULT_DATA, "",
 				       "its document index has no boundary after token %" PRIu64,
 				       boundary),
 			       -1;
@@ -428,12 +426,12 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 	return count;
 }
 
-bool shard_loss_mask(const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, int *error,
-	char *why, size_t why_bytes)
+bool shard_loss_mask(
+	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
 	if (!shard->mask)
 		memset(to, 1, n);
-	else if (!mask_read(shard->mask, token, n, to, error, why, why_bytes))
+	else if (!mask_read(shard->mask, token, n, to, fault))
 		return false;
 	if (shard->bounds)
 		bounds_mask(shard->bounds, token, n, to);

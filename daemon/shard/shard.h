@@ -30,17 +30,15 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 
 /*
  * Recognises (@format NULL) or takes @format's word, and describes, from an open file. Returns the
- * format, or NULL with one line in @why that says what to do, without the path. Keeps nothing.
+ * format, or NULL with one line in @fault that says what to do, without the path. Keeps nothing.
  */
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, char *why,
-	size_t why_bytes);
+	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
 /* Opens what was described, to read from it. @fd stays the caller's and must outlive the shard.
- * NULL: @why.
+ * NULL: @fault.
  */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, const struct shard_facts *facts, char *why,
-	size_t why_bytes);
+	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault);
 void shard_close(struct shard *shard);
 /* Other files that an open shard goes on reading. Returns how many, at most SHARD_SIDES. */
 enum { SHARD_SIDES = 2 };
@@ -54,10 +52,10 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side);
  * Tokens [token, token + n) into @to, in the served width, native byte order. False: *@error is an
  * errno (ERANGE: a token that does not fit the served width, negative ones included; EBADMSG:
  * damaged; EIO, …) and
- * @why one line without the path. Any thread; several at once.
+ * @fault one line without the path. Any thread; several at once.
  */
-bool shard_read(const struct shard *shard, uint64_t token, uint64_t n, void *to, int *error,
-	char *why, size_t why_bytes);
+bool shard_read(
+	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault);
 /*
  * Where reading from a token on begins. To find it costs a wait for memory, and no I/O: so it is
  * found for all windows that are about to be read, before the first of them is, and the waits are
@@ -76,22 +74,22 @@ struct shard_place shard_find(const struct shard *shard, uint64_t token);
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to);
 /*
  * Document boundaries b with token < b < token + n, ascending, as offsets from @token, at most @max
- * of them. Their number, or -1 with @why. 0 also where facts.documents is SHARD_UNKNOWN: neither
+ * of them. Their number, or -1 with @fault. 0 also where facts.documents is SHARD_UNKNOWN: neither
  * the format nor a list of bounds knows any.
  */
 int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at,
-	uint32_t max, char *why, size_t why_bytes);
+	uint32_t max, struct fault *fault);
 /*
  * The least document boundary > @token (< facts.tokens), at most facts.tokens, which is one; or 0
- * with @why. Only where facts.documents is not SHARD_UNKNOWN.
+ * with @fault. Only where facts.documents is not SHARD_UNKNOWN.
  */
-uint64_t shard_boundary(const struct shard *shard, uint64_t token, char *why, size_t why_bytes);
+uint64_t shard_boundary(const struct shard *shard, uint64_t token, struct fault *fault);
 /*
  * A byte each for tokens [token, token + n) into @to: 1 where it may be a label, 0 where the mask
  * says that it must not or where it is in no document. The hint asked for loss_mask. As
  * shard_read() says.
  */
-bool shard_loss_mask(const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, int *error,
-	char *why, size_t why_bytes);
+bool shard_loss_mask(
+	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 
 #endif

@@ -60,8 +60,7 @@ static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 	return true;
 }
 
-static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
-	char *why, size_t why_bytes)
+static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	const struct zstd_source *s = (const struct zstd_source *)b;
 	char *out = to;
@@ -70,8 +69,7 @@ static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, 
 		uint64_t left = s->frame[i + 1].begin - at;
 		size_t some = n < left ? n : (size_t)left;
 
-		if (some > 0 && !frames_read(s, i, at - s->frame[i].begin, out, some, error, why,
-					why_bytes))
+		if (some > 0 && !frames_read(s, i, at - s->frame[i].begin, out, some, fault))
 			return false;
 		out += some;
 		at += some;
@@ -108,8 +106,7 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	const struct zstd_frame *f = &s->frame[first];
 	ZSTD_outBuffer out = {to, n, 0};
 	uint8_t input[ZSTD_PEEK_BYTES];
-	char why[256];
-	int error;
+	struct fault fault;
 
 	if (size < HEAD_FROM || n > size)
 		return false;
@@ -120,7 +117,7 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 		ZSTD_inBuffer in = {
 			input, f->length - at < sizeof(input) ? f->length - at : sizeof(input), 0};
 
-		fine = bytes_read(s->file, f->from + at, input, in.size, &error, why, sizeof(why));
+		fine = bytes_read(s->file, f->from + at, input, in.size, &fault);
 		while (fine && in.pos < in.size && out.pos < n) {
 			size_t left = ZSTD_decompressStream(zstd, &out, &in);
 
@@ -135,18 +132,17 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 /* A small file is decoded whole, but for large frames: there is nothing in it then that is found
  * out later.
  */
-static bool source_check(const struct bytes *b, char *why, size_t why_bytes)
+static bool source_check(const struct bytes *b, struct fault *fault)
 {
 	const struct zstd_source *s = (const struct zstd_source *)b;
 	char byte;
-	int error;
 
 	if (s->file->size > SMALL || b->size > SMALL_CONTENT)
 		return true;
 	for (uint64_t i = 0; i < s->count; i++)
 		if (s->frame[i + 1].begin > s->frame[i].begin &&
 			s->frame[i + 1].begin - s->frame[i].begin < HEAD_FROM &&
-			!frames_read(s, i, 0, &byte, 1, &error, why, why_bytes))
+			!frames_read(s, i, 0, &byte, 1, fault))
 			return false;
 	return true;
 }
@@ -166,12 +162,12 @@ bool zstd_recognise(const struct bytes *file)
 	       ((bytes_u32(head) & ~15u) == zstd_skippable_magic && zstd_has_table(file));
 }
 
-static bool identify(struct zstd_source *s, char *why, size_t why_bytes)
+static bool identify(struct zstd_source *s, struct fault *fault)
 {
 	struct stat st;
 
 	if (fstat(s->file->fd, &st) != 0)
-		return bytes_why(why, why_bytes, "%s", strerror(errno));
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	s->identity = (struct zstd_identity){st.st_dev, st.st_ino,
 		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
 		(uint64_t)st.st_size,
@@ -182,33 +178,33 @@ static bool identify(struct zstd_source *s, char *why, size_t why_bytes)
 }
 
 /* As decode_again(): what is wrong may be a bit of the table, or of a header. */
-static bool find_frames_twice(struct zstd_source *s, char *why, size_t why_bytes)
+static bool find_frames_twice(struct zstd_source *s, struct fault *fault)
 {
-	char first[256] = "";
+	struct fault first;
 
-	if (zstd_find_frames(s, first, sizeof(first)))
+	if (zstd_find_frames(s, &first))
 		return true;
 	bytes_forget(s->file);
-	if (!zstd_find_frames(s, why, why_bytes))
+	if (!zstd_find_frames(s, fault))
 		return false;
-	reread_was_good(s->file->fd, 0, s->file->size, first);
+	reread_was_good(s->file->fd, 0, s->file->size, first.text);
 	return true;
 }
 
-struct bytes *zstd_open(struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why,
-	size_t why_bytes)
+struct bytes *zstd_open(
+	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault)
 {
 	struct zstd_source *s = calloc(1, sizeof(*s));
 
 	if (!s) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		bytes_close(file);
 		return NULL;
 	}
 	s->file = file;
 	s->budget = budget_bytes ? budget_bytes : BUDGET;
 	s->bytes = (struct bytes){.ops = &source_ops, .path = file->path, .fd = file->fd};
-	if (!identify(s, why, why_bytes) || !find_frames_twice(s, why, why_bytes))
+	if (!identify(s, fault) || !find_frames_twice(s, fault))
 		goto fail;
 	s->bytes.frames = s->count;
 	s->bytes.index_bytes = sizeof(*s) + (s->room + 1) * sizeof(*s->frame);
@@ -218,7 +214,7 @@ struct bytes *zstd_open(struct bytes *file, struct frames *frames, uint64_t budg
 		s->share = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
 	s->frames = s->share ? frames_cache(s->share) : NULL;
 	if (!s->frames) {
-		bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
+		fault_memory(fault);
 		goto fail;
 	}
 	return &s->bytes;

@@ -10,7 +10,7 @@
 /* Is the file compressed, by its first bytes or by its name (*.zst, *.zstd)? */
 bool zstd_recognise(const struct bytes *file);
 /* Owns @file, which it closes also when it returns NULL. As bytes_open() says. */
-struct bytes *zstd_open(struct bytes *file, struct frames *frames, uint64_t budget_bytes, char *why,
-	size_t why_bytes);
+struct bytes *zstd_open(
+	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
 
 #endif

@@ -14,10 +14,9 @@ struct memory {
 	const uint8_t *data;
 };
 
-static bool memory_read(const struct bytes *b, uint64_t at, void *to, size_t n, int *error,
-	char *why, size_t why_bytes)
+static bool memory_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
-	(void)error, (void)why, (void)why_bytes;
+	(void)fault;
 	memcpy(to, ((const struct memory *)b)->data + at, n);
 	return true;
 }
@@ -56,32 +55,24 @@ bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes)
 	return d->input;
 }
 
-bool zstd_no_memory(int *error, char *why, size_t why_bytes)
-{
-	*error = ENOMEM;
-	return bytes_why(why, why_bytes, "%s", strerror(ENOMEM));
-}
-
 /* A frame's bytes as they lie in the file, and proof that they are one frame that can be so large.
  */
 bool zstd_load_frame(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame,
-	struct zstd_header *h, uint64_t *most, int *error, char *why, size_t why_bytes)
+	struct zstd_header *h, uint64_t *most, struct fault *fault)
 {
 	const struct zstd_frame *f = &s->frame[frame];
 
 	if (!zstd_decoder_room(d, f->length))
-		return zstd_no_memory(error, why, why_bytes);
-	if (!bytes_read(s->file, f->from, d->input, f->length, error, why, why_bytes))
+		return fault_memory(fault);
+	if (!bytes_read(s->file, f->from, d->input, f->length, fault))
 		return false;
 	const struct memory memory = {{.ops = &memory_ops, .size = f->length}, d->input};
-	struct zstd_walk w = {
-		.file = &memory.bytes, .end = f->length, .why = why, .why_bytes = why_bytes};
+	struct zstd_walk w = {.file = &memory.bytes, .end = f->length, .fault = fault};
 
-	*error = EBADMSG;
 	if (!zstd_walk_frame(&w, frame, h, most))
 		return false;
 	return (w.at == w.end && !h->skippable) ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "zstd frame %" PRIu64 ": is %" PRIu64
 		       " bytes long%s; the seek table says %" PRIu32,
 		       frame, w.at, h->skippable ? " and holds nothing" : "", f->length);
@@ -97,34 +88,34 @@ static bool is_checked(
 }
 
 bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame, uint64_t size,
-	char **data, int *error, char *why, size_t why_bytes)
+	char **data, struct fault *fault)
 {
 	const struct zstd_frame *f = &s->frame[frame];
 	struct zstd_header h;
 	uint64_t most;
 
-	if (!zstd_load_frame(d, s, frame, &h, &most, error, why, why_bytes))
+	if (!zstd_load_frame(d, s, frame, &h, &most, fault))
 		return false;
 	if (size > most || (h.has_content && h.content != size))
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 ": the seek table says that it decodes to %" PRIu64
 			" bytes; it %s %" PRIu64,
 			frame, size, h.has_content ? "says" : "holds at most",
 			h.has_content ? h.content : most);
 	if (!*data && !(*data = malloc(size)))
-		return zstd_no_memory(error, why, why_bytes);
+		return fault_memory(fault);
 	size_t got = ZSTD_decompressDCtx(d->zstd, *data, size, d->input, f->length);
 
 	if (ZSTD_isError(got))
-		return bytes_why(why, why_bytes, "zstd frame %" PRIu64 " is damaged: %s", frame,
-			ZSTD_getErrorName(got));
+		return fault_set(fault, FAULT_DATA, "", "zstd frame %" PRIu64 " is damaged: %s",
+			frame, ZSTD_getErrorName(got));
 	if (got != size)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
 			frame, got, size);
 	return !s->has_checksums || is_checked(d, f, &h) ||
 	       (uint32_t)XXH64(*data, size, 0) == f->checksum ||
-	       bytes_why(why, why_bytes,
+	       fault_set(fault, FAULT_DATA, "",
 		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
 		       "; the seek table says %08" PRIx32,
 		       frame, (uint32_t)XXH64(*data, size, 0), f->checksum);

@@ -42,7 +42,6 @@ struct zstd_decoder {
 	uint64_t counted; /* what the cache thinks that it holds */
 };
 
-bool zstd_no_memory(int *error, char *why, size_t why_bytes);
 struct zstd_decoder *zstd_decoder_new(void); /* NULL: out of memory */
 void zstd_decoder_free(struct zstd_decoder *d);
 /* Makes room for @bytes of input. False: out of memory. */
@@ -52,10 +51,10 @@ bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes);
  * *@most with what its blocks can decode to.
  */
 bool zstd_load_frame(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame,
-	struct zstd_header *h, uint64_t *most, int *error, char *why, size_t why_bytes);
+	struct zstd_header *h, uint64_t *most, struct fault *fault);
 /* Decodes frame @frame to @size bytes, into *@data or, where that is NULL, memory that it
  * allocates. */
 bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame, uint64_t size,
-	char **data, int *error, char *why, size_t why_bytes);
+	char **data, struct fault *fault);
 
 #endif

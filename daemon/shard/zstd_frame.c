@@ -57,8 +57,7 @@ static const uint8_t *peek(struct zstd_walk *w, size_t *n)
 		w->peek_at = w->at;
 		w->peeked = w->end - w->at < sizeof(w->peek) ? (size_t)(w->end - w->at)
 							     : sizeof(w->peek);
-		if (!bytes_read(
-			    w->file, w->at, w->peek, w->peeked, &w->error, w->why, w->why_bytes)) {
+		if (!bytes_read(w->file, w->at, w->peek, w->peeked, w->fault)) {
 			w->peeked = 0;
 			return NULL;
 		}
@@ -68,8 +67,7 @@ static const uint8_t *peek(struct zstd_walk *w, size_t *n)
 
 static bool damaged(struct zstd_walk *w, uint64_t frame, const char *what)
 {
-	w->error = EBADMSG;
-	return bytes_why(w->why, w->why_bytes,
+	return fault_set(w->fault, FAULT_DATA, "",
 		"zstd frame %" PRIu64 ": %s at byte %" PRIu64 " of %" PRIu64, frame, what, w->at,
 		w->end);
 }
@@ -111,28 +109,28 @@ static bool walk_blocks(struct zstd_walk *w, uint64_t frame, struct zstd_header 
 }
 
 /* What stands at byte @at of @end, where a frame should begin. */
-static bool no_frame(const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end,
-	char *why, size_t why_bytes)
+static bool no_frame(
+	const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end, struct fault *fault)
 {
 	if (n >= 5 && bytes_u32(p) == zstd_frame_magic && p[4] & 8)
-		return bytes_why(why, why_bytes,
+		return fault_set(fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 ": its descriptor at byte %" PRIu64 " of %" PRIu64
 			" is 0x%02x; bit 3 must be 0",
 			frame, at + 4, end, p[4]);
-	return bytes_why(why, why_bytes,
+	return fault_set(fault, FAULT_DATA, "",
 		"zstd frame %" PRIu64 ": no zstd frame begins at byte %" PRIu64 " of %" PRIu64
 		" (magic %08" PRIx32 "; must be %08" PRIx32 "): it is damaged, or cut short",
 		frame, at, end, n >= 4 ? bytes_u32(p) : 0, zstd_frame_magic);
 }
 
 /* A frame whose header is @n bytes at @p; without the dictionary it would only look damaged. */
-bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, char *why, size_t why_bytes)
+bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, struct fault *fault)
 {
 	unsigned dictionary = ZSTD_getDictID_fromFrame(p, n);
 
 	if (dictionary == 0)
 		return false;
-	bytes_why(why, why_bytes,
+	fault_set(fault, FAULT_DATA, "",
 		"zstd frame %" PRIu64
 		": was compressed with dictionary %u; must be without one: compress it "
 		"again without",
@@ -149,11 +147,9 @@ bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h,
 	if (!p)
 		return false;
 	if (!zstd_parse_header(p, n, h)) {
-		w->error = EBADMSG;
-		return no_frame(p, n, frame, w->at, w->end, w->why, w->why_bytes);
+		return no_frame(p, n, frame, w->at, w->end, w->fault);
 	}
-	if (zstd_needs_dictionary(p, n, frame, w->why, w->why_bytes)) {
-		w->error = EBADMSG;
+	if (zstd_needs_dictionary(p, n, frame, w->fault)) {
 		return false;
 	}
 	if (h->bytes > w->end - w->at)
@@ -165,8 +161,7 @@ bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h,
 	if (!walk_blocks(w, frame, h, most))
 		return false;
 	if (h->has_content && h->content > *most) {
-		w->error = EBADMSG;
-		return bytes_why(w->why, w->why_bytes,
+		return fault_set(w->fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 ": content size is %" PRIu64
 			"; its blocks hold at most %" PRIu64,
 			frame, h->content, *most);

@@ -39,15 +39,13 @@ struct zstd_walk {
 	uint64_t peek_at;
 	size_t peeked;
 	uint8_t peek[ZSTD_PEEK_BYTES];
-	int error;
-	char *why;
-	size_t why_bytes;
+	struct fault *fault;
 };
 
 /* Walks over the frame at w->at. Fills @h, and *@most with what its blocks can decode to. */
 bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h, uint64_t *most);
-/* A frame whose header is @n bytes at @p. True: it needs a dictionary, which is not supported; @why
- * says so. */
-bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, char *why, size_t why_bytes);
+/* A frame whose header is @n bytes at @p. True: it needs a dictionary, which is not supported;
+ * @fault says so. */
+bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, struct fault *fault);
 
 #endif

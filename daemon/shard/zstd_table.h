@@ -10,7 +10,7 @@
 
 /* Does the file end as a seek table does? */
 bool zstd_has_table(const struct bytes *file);
-/* Fills s->frame, count, has_checksums and bytes.frame_bytes. False: @why. */
-bool zstd_find_frames(struct zstd_source *s, char *why, size_t why_bytes);
+/* Fills s->frame, count, has_checksums and bytes.frame_bytes. False: @fault. */
+bool zstd_find_frames(struct zstd_source *s, struct fault *fault);
 
 #endif

@@ -142,15 +142,14 @@ static void read_documents(const struct shard *shard)
 {
 	static uint32_t all[TOKENS_MOST], one[1];
 	uint64_t tokens = shard->facts.tokens;
-	char why[512];
-	int64_t n = shard_documents(shard, 0, tokens, all, TOKENS_MOST, why, sizeof(why));
+	struct fault fault;
+	int64_t n = shard_documents(shard, 0, tokens, all, TOKENS_MOST, &fault);
 	uint64_t at = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		assert(all[i] > at && all[i] < tokens);
 		if (i < 64)
-			assert(shard_documents(shard, at, tokens - at, one, 1, why, sizeof(why)) ==
-					1 &&
+			assert(shard_documents(shard, at, tokens - at, one, 1, &fault) == 1 &&
 				at + one[0] == all[i]);
 		at = all[i];
 	}
@@ -161,16 +160,15 @@ static void read_loss_mask(const struct shard *shard)
 {
 	static uint8_t all[TOKENS_MOST], some[TOKENS_MOST];
 	uint64_t tokens = shard->facts.tokens, n = tokens < TOKENS_MOST ? tokens : TOKENS_MOST;
-	char why[512] = "";
-	int error = 0;
-	bool fine = shard_loss_mask(shard, 0, n, all, &error, why, sizeof(why));
+	struct fault fault = {.code = FAULT_NONE};
+	bool fine = shard_loss_mask(shard, 0, n, all, &fault);
 
-	assert(fine || (error != 0 && why[0] && !strchr(why, '\n')));
+	assert(fine || (fault.code != FAULT_NONE && fault.text[0] && !strchr(fault.text, '\n')));
 	for (uint64_t i = 0; fine && i < n; i++)
 		assert(all[i] <= 1);
 	for (uint64_t at = 0; at < n && at < 50; at += 3) {
 		uint64_t count = n - at < 70 ? n - at : 70;
-		bool here = shard_loss_mask(shard, at, count, some, &error, why, sizeof(why));
+		bool here = shard_loss_mask(shard, at, count, some, &fault);
 
 		assert(here || !fine);
 		assert(!fine || memcmp(some, all + at, count) == 0);
@@ -182,22 +180,21 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 	static char all[TOKENS_MOST * 4], some[TOKENS_MOST * 4];
 	uint64_t tokens = shard->facts.tokens, width = shard->facts.token_bytes;
 	uint64_t n = tokens < TOKENS_MOST ? tokens : TOKENS_MOST, most = n < 100 ? n : 100;
-	char why[512] = "";
-	int error = 0;
-	bool fine = shard_read(shard, 0, n, all, &error, why, sizeof(why));
+	struct fault fault = {.code = FAULT_NONE};
+	bool fine = shard_read(shard, 0, n, all, &fault);
 
-	assert(fine || (error != 0 && why[0] && !strchr(why, '\n')));
+	assert(fine || (fault.code != FAULT_NONE && fault.text[0] && !strchr(fault.text, '\n')));
 	for (size_t i = 0; i + 4 <= size && i < 64 && n > 0; i += 4) {
 		uint64_t at = bytes_u16(data + i) % n, count = bytes_u16(data + i + 2) % (most + 1);
 
 		count = count < n - at ? count : n - at;
-		bool here = shard_read(shard, at, count, some, &error, why, sizeof(why));
+		bool here = shard_read(shard, at, count, some, &fault);
 
 		assert(here || !fine);
 		assert(!fine || memcmp(some, all + at * width, count * width) == 0);
 	}
-	assert(!shard_read(shard, tokens, 1, some, &error, why, sizeof(why)));
-	assert(tokens == 0 || !shard_read(shard, tokens - 1, 2, some, &error, why, sizeof(why)));
+	assert(!shard_read(shard, tokens, 1, some, &fault));
+	assert(tokens == 0 || !shard_read(shard, tokens - 1, 2, some, &fault));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -206,7 +203,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.type = size % 2 ? SHARD_U32 : SHARD_U16, .has_type = size % 3 == 0};
 	const struct shard_format *format = target->format ? shard_format(target->format) : NULL;
 	struct shard_facts facts;
-	char path[PATH_MAX], why[512] = "";
+	char path[PATH_MAX] = "";
+	struct fault fault;
 	int fd;
 
 	hint.window_tokens = size % 5;
@@ -220,14 +218,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		abort();
-	format = shard_describe(format, path, fd, &hint, &facts, why, sizeof(why));
-	assert(format || (why[0] && !strchr(why, '\n')));
+	format = shard_describe(format, path, fd, &hint, &facts, &fault);
+	assert(format || (fault.text[0] && !strchr(fault.text, '\n')));
 	if (format) {
 		assert(facts.token_bytes == 2 || facts.token_bytes == 4);
 		assert(!facts.plain || facts.data_at + facts.tokens * facts.token_bytes <= size);
-		struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+		struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
-		assert(shard || (why[0] && !strchr(why, '\n')));
+		assert(shard || (fault.text[0] && !strchr(fault.text, '\n')));
 		if (shard) {
 			assert(shard->facts.tokens == facts.tokens);
 			read_documents(shard);

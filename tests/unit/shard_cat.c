@@ -26,7 +26,7 @@ static void put_string(const char *name, const char *text)
 	putchar('"');
 }
 
-static bool put_documents(const struct shard *shard, char *why, size_t why_bytes)
+static bool put_documents(const struct shard *shard, struct fault *fault)
 {
 	uint32_t at[BOUNDARIES];
 	const char *comma = "";
@@ -34,7 +34,7 @@ static bool put_documents(const struct shard *shard, char *why, size_t why_bytes
 	printf(", \"boundaries\": [");
 	for (uint64_t token = 0; token < shard->facts.tokens;) {
 		int64_t n = shard_documents(
-			shard, token, shard->facts.tokens - token, at, BOUNDARIES, why, why_bytes);
+			shard, token, shard->facts.tokens - token, at, BOUNDARIES, fault);
 
 		if (n < 0)
 			return false;
@@ -48,17 +48,16 @@ static bool put_documents(const struct shard *shard, char *why, size_t why_bytes
 	return true;
 }
 
-static bool put_tokens(const struct shard *shard, bool show, char *why, size_t why_bytes)
+static bool put_tokens(const struct shard *shard, bool show, struct fault *fault)
 {
 	uint64_t most = shard->facts.tokens < AT_ONCE ? shard->facts.tokens : AT_ONCE;
 	char *tokens = malloc(most * shard->facts.token_bytes + 1);
 	bool fine = tokens != NULL;
-	int error;
 
 	for (uint64_t token = 0; fine && token < shard->facts.tokens; token += most) {
 		uint64_t left = shard->facts.tokens - token, n = left < most ? left : most;
 
-		fine = shard_read(shard, token, n, tokens, &error, why, why_bytes);
+		fine = shard_read(shard, token, n, tokens, fault);
 		if (fine && show)
 			fwrite(tokens, shard->facts.token_bytes, n, stdout);
 	}
@@ -69,14 +68,14 @@ static bool put_tokens(const struct shard *shard, bool show, char *why, size_t w
 static bool cat(const struct shard_format *format, const struct shard_hint *hint, const char *path,
 	bool show)
 {
-	char why[512] = "";
+	struct fault fault;
 	struct shard_facts facts;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	struct shard *shard = NULL;
 
-	format = fd < 0 ? NULL : shard_describe(format, path, fd, hint, &facts, why, sizeof(why));
+	format = fd < 0 ? NULL : shard_describe(format, path, fd, hint, &facts, &fault);
 	if (format)
-		shard = shard_open(format, path, fd, hint, &facts, why, sizeof(why));
+		shard = shard_open(format, path, fd, hint, &facts, &fault);
 	printf("{");
 	put_string("path", path);
 	bool fine = shard != NULL;
@@ -93,16 +92,15 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 		f->documents == SHARD_UNKNOWN ? (void)printf("null, ")
 					      : (void)printf("%" PRIu64 ", ", f->documents);
 		put_string("note", f->note);
-		fine = put_documents(shard, why, sizeof(why)) &&
-		       (show || put_tokens(shard, false, why, sizeof(why)));
+		fine = put_documents(shard, &fault) && (show || put_tokens(shard, false, &fault));
 	}
 	if (!fine) {
 		printf(", ");
-		put_string("error", fd < 0 ? "cannot be opened" : why);
+		put_string("error", fd < 0 ? "cannot be opened" : fault.text);
 	}
 	printf("}\n");
 	if (fine && show)
-		fine = put_tokens(shard, true, why, sizeof(why));
+		fine = put_tokens(shard, true, &fault);
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);

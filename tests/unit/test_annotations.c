@@ -45,22 +45,22 @@ static void put_packed(struct files *f, const void *text, size_t n)
 }
 
 /* NULL: @why. */
-static struct bounds *try_bounds(struct files *f, uint64_t tokens, char *why, size_t why_bytes)
+static struct bounds *try_bounds(struct files *f, uint64_t tokens, struct fault *fault)
 {
 	struct bounds *b;
 
-	return bounds_open(files_path(f, "a.npy"), tokens, &b, why, why_bytes) ? b : NULL;
+	return bounds_open(files_path(f, "a.npy"), tokens, &b, fault) ? b : NULL;
 }
 
 static struct bounds *good_bounds(struct files *f, const char *text)
 {
-	char why[512] = "";
+	struct fault fault;
 
 	put_packed(f, text, strlen(text));
-	struct bounds *b = try_bounds(f, TOKENS, why, sizeof(why));
+	struct bounds *b = try_bounds(f, TOKENS, &fault);
 
 	if (!b)
-		fail_msg("%s: %s", text, why);
+		fail_msg("%s: %s", text, fault.text);
 	return b;
 }
 
@@ -134,7 +134,7 @@ static void gzip_may_lie_in_pieces(void **state)
 	size_t n = 0, documents = 0, members = 0;
 	uint64_t *end = malloc(DOCUMENTS * sizeof(*end)), at = 0;
 	struct rng rng = {.state = 5};
-	char why[512] = "";
+	struct fault fault;
 
 	assert_true(packed && end);
 	while (documents < DOCUMENTS) {
@@ -154,10 +154,10 @@ static void gzip_may_lie_in_pieces(void **state)
 	}
 	assert_true(n > 3 * 65536 && members > 10);
 	files_put(f, "a.csv.gz", packed, n);
-	struct bounds *b = try_bounds(f, at, why, sizeof(why));
+	struct bounds *b = try_bounds(f, at, &fault);
 
 	if (!b)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_int_equal(bounds_documents(b), DOCUMENTS);
 	for (size_t i = 0; i < DOCUMENTS; i++) {
 		assert_int_equal(bounds_next(b, end[i] - 1), end[i]);
@@ -210,10 +210,10 @@ static const struct {
 
 static void refused(struct files *f, uint64_t tokens, const char *expected)
 {
-	char why[512] = "";
+	struct fault fault;
 
-	assert_null(try_bounds(f, tokens, why, sizeof(why)));
-	assert_string_equal(why, expected);
+	assert_null(try_bounds(f, tokens, &fault));
+	assert_string_equal(fault.text, expected);
 }
 
 static void broken_bounds_are_refused(void **state)
@@ -254,7 +254,8 @@ static void memory_is_in_proportion_to_the_shard(void **state)
 {
 	enum { BYTES = 32 << 20 };
 	struct files *f = *state;
-	char *text = malloc(BYTES), why[512] = "";
+	char *text = malloc(BYTES);
+	struct fault fault = {.text = ""};
 	size_t n = 0;
 
 	assert_non_null(text);
@@ -266,7 +267,7 @@ static void memory_is_in_proportion_to_the_shard(void **state)
 	put_packed(f, text, n);
 	free(text);
 	size_t before = mallinfo2().uordblks;
-	struct bounds *b = try_bounds(f, 2, why, sizeof(why));
+	struct bounds *b = try_bounds(f, 2, &fault);
 
 	assert_non_null(b);
 	assert_true(mallinfo2().uordblks - before < 4096);
@@ -279,7 +280,7 @@ static void memory_is_in_proportion_to_the_shard(void **state)
 /* ---- by way of a shard ---- */
 
 static struct shard *open_shard(struct files *f, const char *name, const struct shard_hint *hint,
-	int *fd, char *why, size_t why_bytes)
+	int *fd, struct fault *fault)
 {
 	char path[128];
 	struct shard_facts facts;
@@ -287,10 +288,8 @@ static struct shard *open_shard(struct files *f, const char *name, const struct 
 	snprintf(path, sizeof(path), "%s", files_path(f, name));
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	const struct shard_format *format =
-		shard_describe(NULL, path, *fd, hint, &facts, why, why_bytes);
-	struct shard *shard =
-		format ? shard_open(format, path, *fd, hint, &facts, why, why_bytes) : NULL;
+	const struct shard_format *format = shard_describe(NULL, path, *fd, hint, &facts, fault);
+	struct shard *shard = format ? shard_open(format, path, *fd, hint, &facts, fault) : NULL;
 
 	if (!shard)
 		close(*fd);
@@ -306,32 +305,30 @@ static void bounds_belong_to_flat_shards(void **state)
 	struct shard_hint asks = {.type = SHARD_U16, .documents = true, .loss_mask = true},
 			  asks_not = {.type = SHARD_U16};
 	struct files *f = *state;
-	char why[512] = "";
+	struct fault fault;
 	uint32_t at[8];
 	int fd;
 
 	put_packed(f, "3,40\n40,80\n", 11);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		uint8_t mask[TOKENS];
-		int error;
 
 		files_put(f, names[i], tokens, sizeof(tokens));
-		struct shard *s = open_shard(f, names[i], &asks, &fd, why, sizeof(why));
+		struct shard *s = open_shard(f, names[i], &asks, &fd, &fault);
 
 		assert_non_null(s);
 		assert_int_equal(s->facts.bounds > 0, i < 2);
 		assert_int_equal(s->facts.documents, i < 2 ? 2 : SHARD_UNKNOWN);
-		assert_int_equal(
-			shard_documents(s, 0, TOKENS, at, 8, why, sizeof(why)), i < 2 ? 3 : 0);
+		assert_int_equal(shard_documents(s, 0, TOKENS, at, 8, &fault), i < 2 ? 3 : 0);
 		assert_true(i == 2 || (at[0] == 3 && at[1] == 40 && at[2] == 80));
-		assert_int_equal(shard_documents(s, 40, 40, at, 8, why, sizeof(why)), 0);
-		assert_true(shard_loss_mask(s, 1, 82, mask, &error, why, sizeof(why)));
+		assert_int_equal(shard_documents(s, 40, 40, at, 8, &fault), 0);
+		assert_true(shard_loss_mask(s, 1, 82, mask, &fault));
 		assert_true(mask[0] == (i == 2) && mask[1] == (i == 2) && mask[2] == 1 &&
 			    mask[78] == 1);
 		assert_true(mask[79] == (i == 2) && mask[81] == (i == 2));
 		shard_close(s);
 		close(fd);
-		s = open_shard(f, names[i], &asks_not, &fd, why, sizeof(why));
+		s = open_shard(f, names[i], &asks_not, &fd, &fault);
 		assert_non_null(s);
 		assert_true(!s->facts.bounds && s->facts.documents == SHARD_UNKNOWN);
 		shard_close(s);
@@ -348,20 +345,21 @@ static void bounds_count_as_memory(void **state)
 	static uint16_t long_tokens[2 * ROWS];
 	static char text[ROWS * 16];
 	struct files *f = *state;
-	char why[512] = "", *at = text;
+	struct fault fault = {.text = ""};
+	char *at = text;
 	int fd;
 
 	for (int i = 0; i < ROWS; i++)
 		at += sprintf(at, "%d,%d\n", 2 * i, 2 * i + 2);
 	put_packed(f, text, (size_t)(at - text));
 	files_put(f, "a.npy", long_tokens, sizeof(long_tokens));
-	struct shard *s = open_shard(f, "a.npy", &asks, &fd, why, sizeof(why));
+	struct shard *s = open_shard(f, "a.npy", &asks, &fd, &fault);
 
 	assert_non_null(s);
 	assert_in_range(s->facts.index_bytes, ROWS, ROWS * 5 / 4 + GOES_WITH_IT);
 	shard_close(s);
 	close(fd);
-	s = open_shard(f, "a.npy", &asks_not, &fd, why, sizeof(why));
+	s = open_shard(f, "a.npy", &asks_not, &fd, &fault);
 	assert_non_null(s);
 	assert_true(s->facts.index_bytes < GOES_WITH_IT);
 	shard_close(s);
@@ -376,7 +374,7 @@ static void an_index_counts_as_memory(void **state)
 	static uint64_t ends[ROWS];
 	struct shard_hint hint = {.type = SHARD_U16};
 	struct files *f = *state;
-	char why[512] = "";
+	struct fault fault;
 	uint32_t at[2];
 	int fd;
 
@@ -384,15 +382,14 @@ static void an_index_counts_as_memory(void **state)
 		ends[i] = htole64((i + 1) * TOKENS_EACH);
 	files_put(f, "a.ds.index", ends, sizeof(ends));
 	files_put(f, "a.ds", long_tokens, sizeof(long_tokens));
-	struct shard *s = open_shard(f, "a.ds", &hint, &fd, why, sizeof(why));
+	struct shard *s = open_shard(f, "a.ds", &hint, &fd, &fault);
 
 	assert_non_null(s);
 	assert_int_equal(s->facts.documents, ROWS);
 	assert_in_range(s->facts.index_bytes, 2 * ROWS, 9 * ROWS / 4 + GOES_WITH_IT);
 	for (uint64_t i = 0; i + 1 < ROWS; i++) {
-		assert_int_equal(shard_documents(s, i * TOKENS_EACH + 3, TOKENS_EACH, at, 2, why,
-					 sizeof(why)),
-			1);
+		assert_int_equal(
+			shard_documents(s, i * TOKENS_EACH + 3, TOKENS_EACH, at, 2, &fault), 1);
 		assert_int_equal(at[0], TOKENS_EACH - 3);
 	}
 	shard_close(s);
@@ -414,17 +411,17 @@ static void npy_head(uint8_t *to, const char *descr, const char *shape)
 static void check_mask(
 	struct files *f, const char *name, const struct shard_hint *hint, const uint8_t *wanted)
 {
-	char why[512] = "";
+	struct fault fault;
 	uint8_t mask[TOKENS];
-	int fd, error;
-	struct shard *s = open_shard(f, name, hint, &fd, why, sizeof(why));
+	int fd;
+	struct shard *s = open_shard(f, name, hint, &fd, &fault);
 
 	if (!s)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_true(s->facts.mask);
 	for (uint64_t at = 0; at < TOKENS; at += 7)
 		for (uint64_t n = 0; n <= TOKENS - at; n++) {
-			assert_true(shard_loss_mask(s, at, n, mask, &error, why, sizeof(why)));
+			assert_true(shard_loss_mask(s, at, n, mask, &fault));
 			assert_memory_equal(mask, wanted + at, n);
 		}
 	shard_close(s);
@@ -465,20 +462,22 @@ static void masks_are_read(void **state)
 
 static void mask_refused(struct files *f, const struct shard_hint *hint, const char *expected)
 {
-	char why[512] = "", whole[512];
+	struct fault fault = {.text = ""};
+	char whole[512];
 	int fd;
 
 	snprintf(whole, sizeof(whole), expected, f->directory);
-	assert_null(open_shard(f, "a.bin", hint, &fd, why, sizeof(why)));
-	assert_string_equal(why, whole);
+	assert_null(open_shard(f, "a.bin", hint, &fd, &fault));
+	assert_string_equal(fault.text, whole);
 }
 
 static void broken_masks_are_refused(void **state)
 {
 	struct files *f = *state;
-	char masks[128], why[512] = "";
+	char masks[128] = "";
+	struct fault fault;
 	uint8_t whole[HEAD + TOKENS] = {0}, mask[TOKENS];
-	int fd, error = 0;
+	int fd;
 
 	snprintf(masks, sizeof(masks), "%s/masks", f->directory);
 	assert_int_equal(mkdir(masks, 0755), 0);
@@ -532,18 +531,19 @@ static void broken_masks_are_refused(void **state)
 	memset(whole, 1, sizeof(whole));
 	whole[70] = 7;
 	files_put(f, "masks/a.bin", whole, TOKENS);
-	struct shard *s = open_shard(f, "a.bin", &hint, &fd, why, sizeof(why));
+	struct shard *s = open_shard(f, "a.bin", &hint, &fd, &fault);
 
 	assert_non_null(s);
-	assert_true(shard_loss_mask(s, 0, 70, mask, &error, why, sizeof(why)));
-	assert_true(shard_loss_mask(s, 71, 29, mask, &error, why, sizeof(why)));
-	assert_false(shard_loss_mask(s, 60, 20, mask, &error, why, sizeof(why)));
-	assert_int_equal(error, EBADMSG);
-	assert_string_equal(why, "its loss mask a.bin: the value of token 70 is 7; must be 0 or 1");
+	assert_true(shard_loss_mask(s, 0, 70, mask, &fault));
+	assert_true(shard_loss_mask(s, 71, 29, mask, &fault));
+	assert_false(shard_loss_mask(s, 60, 20, mask, &fault));
+	assert_int_equal(fault.code, FAULT_DATA);
+	assert_string_equal(
+		fault.text, "its loss mask a.bin: the value of token 70 is 7; must be 0 or 1");
 	assert_int_equal(truncate(files_path(f, "masks/a.bin"), 50), 0);
-	assert_false(shard_loss_mask(s, 0, 60, mask, &error, why, sizeof(why)));
-	assert_int_equal(error, EIO);
-	assert_string_equal(why,
+	assert_false(shard_loss_mask(s, 0, 60, mask, &fault));
+	assert_int_equal(fault.error, EIO);
+	assert_string_equal(fault.text,
 		"its loss mask a.bin: ends at byte 50 but was 100 bytes long when it was "
 		"opened: it was truncated");
 	shard_close(s);

@@ -298,22 +298,21 @@ static void make(struct made *m)
 }
 
 /* NULL: @why. */
-static struct shard *try_open(
-	const char *path, const char *column, int *fd, char *why, size_t why_bytes)
+static struct shard *try_open(const char *path, const char *column, int *fd, struct fault *fault)
 {
 	const struct shard_hint hint = {.type = SHARD_U16, .column = column};
 	struct shard_facts facts;
 
-	why[0] = 0;
+	fault->text[0] = 0;
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
 	const struct shard_format *f =
-		shard_describe(shard_format("arrow"), path, *fd, &hint, &facts, why, why_bytes);
-	struct shard *shard = f ? shard_open(f, path, *fd, &hint, &facts, why, why_bytes) : NULL;
+		shard_describe(shard_format("arrow"), path, *fd, &hint, &facts, fault);
+	struct shard *shard = f ? shard_open(f, path, *fd, &hint, &facts, fault) : NULL;
 
 	if (!shard) {
-		assert_true(why[0]);
-		assert_null(strchr(why, '\n'));
+		assert_true(fault->text[0]);
+		assert_null(strchr(fault->text, '\n'));
 		close(*fd);
 	}
 	return shard;
@@ -321,30 +320,30 @@ static struct shard *try_open(
 
 static void assert_refused(const char *path, const char *column, const char *expected)
 {
-	char why[512];
+	struct fault fault;
 	int fd;
-	struct shard *shard = try_open(path, column, &fd, why, sizeof(why));
+	struct shard *shard = try_open(path, column, &fd, &fault);
 
 	if (shard)
 		fail_msg("is not refused; should be: %s", expected);
-	if (!strstr(why, expected))
-		fail_msg("\"%s\" is not in \"%s\"", expected, why);
+	if (!strstr(fault.text, expected))
+		fail_msg("\"%s\" is not in \"%s\"", expected, fault.text);
 }
 
 static void test_good(void **state)
 {
 	struct made m;
-	char why[512];
+	struct fault fault;
 	uint32_t out[16], at[16];
-	int fd, error;
+	int fd;
 
 	make(&m);
 	for (int named = 0; named < 2; named++) {
 		struct shard *shard = try_open(files_put(*state, "a.arrow", m.p.at, m.p.n),
-			named ? "tokens" : NULL, &fd, why, sizeof(why));
+			named ? "tokens" : NULL, &fd, &fault);
 
 		if (!shard)
-			fail_msg("%s", why);
+			fail_msg("%s", fault.text);
 		assert_int_equal(shard->facts.tokens, TOKENS);
 		assert_int_equal(shard->facts.documents, BATCHES);
 		assert_int_equal(shard->facts.type, SHARD_U32);
@@ -356,8 +355,7 @@ static void test_good(void **state)
 			assert_int_equal(place[1].token, from);
 			assert_int_equal(place[1].tokens, from < 3 ? 3 - from : TOKENS - from);
 			for (uint64_t n = 0; from + n <= TOKENS; n++) {
-				assert_true(
-					shard_read(shard, from, n, out, &error, why, sizeof(why)));
+				assert_true(shard_read(shard, from, n, out, &fault));
 				for (uint64_t i = 0; i < n; i++)
 					assert_int_equal(out[i], 10 + from + i);
 				for (int found = 0; found < 2 && files_try(fd); found++) {
@@ -369,8 +367,7 @@ static void test_good(void **state)
 				bool crosses = from < 3 && from + n > 3;
 
 				assert_int_equal(
-					shard_documents(shard, from, n, at, 16, why, sizeof(why)),
-					crosses);
+					shard_documents(shard, from, n, at, 16, &fault), crosses);
 				if (crosses)
 					assert_int_equal(at[0], 3 - from);
 			}
@@ -384,7 +381,7 @@ static void test_good(void **state)
 static void test_old_messages(void **state)
 {
 	struct made m;
-	char why[512];
+	struct fault fault;
 	int fd;
 
 	make(&m);
@@ -396,10 +393,10 @@ static void test_old_messages(void **state)
 	set(&m.p, m.spot[PREFIX], length + 4, 4);
 	set(&m.p, m.spot[PREFIX_LENGTH], root + 4, 4);
 	struct shard *shard =
-		try_open(files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, why, sizeof(why));
+		try_open(files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, &fault);
 
 	if (!shard)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_int_equal(shard->facts.tokens, TOKENS);
 	shard_close(shard);
 	close(fd);
@@ -606,15 +603,14 @@ static void put_nested(struct piece *p, size_t levels, size_t wide)
 static void test_nested_schemas(void **state)
 {
 	struct piece p;
-	char why[512];
+	struct fault fault;
 	int fd;
 
 	put_nested(&p, 64, 1);
-	struct shard *shard =
-		try_open(files_put(*state, "a.arrow", p.at, p.n), NULL, &fd, why, sizeof(why));
+	struct shard *shard = try_open(files_put(*state, "a.arrow", p.at, p.n), NULL, &fd, &fault);
 
 	if (!shard)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	shard_close(shard);
 	close(fd);
 	put_nested(&p, 65, 1);
@@ -628,13 +624,12 @@ static void test_nested_schemas(void **state)
 static void test_sizes(void **state)
 {
 	struct made m;
-	char why[512];
+	struct fault fault;
 	int fd;
 
 	make(&m);
 	for (size_t n = 0; n < m.p.n; n++)
-		assert_null(try_open(
-			files_put(*state, "a.arrow", m.p.at, n), NULL, &fd, why, sizeof(why)));
+		assert_null(try_open(files_put(*state, "a.arrow", m.p.at, n), NULL, &fd, &fault));
 }
 
 /* With any bit another, it is refused, or its tokens are all in the file. */
@@ -645,24 +640,23 @@ static void test_any_bit(void **state)
 
 	make(&m);
 	for (size_t i = 0; i < 8 * m.p.n; i++) {
-		char why[512];
+		struct fault fault;
 		uint32_t out[2 * TOKENS], at[2 * TOKENS];
-		int fd, error;
+		int fd;
 
 		m.p.at[i / 8] ^= (uint8_t)(1 << i % 8);
-		struct shard *shard = try_open(
-			files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, why, sizeof(why));
+		struct shard *shard =
+			try_open(files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, &fd, &fault);
 
 		m.p.at[i / 8] ^= (uint8_t)(1 << i % 8);
 		if (!shard)
 			continue;
 		opened++;
 		assert_true(shard->facts.tokens <= TOKENS);
+		assert_true(shard_read(shard, 0, shard->facts.tokens, out, &fault) ||
+			    fault.code == FAULT_TOKEN);
 		assert_true(
-			shard_read(shard, 0, shard->facts.tokens, out, &error, why, sizeof(why)) ||
-			error == ERANGE);
-		assert_true(shard_documents(shard, 0, shard->facts.tokens, at, COUNT(at), why,
-				    sizeof(why)) >= 0);
+			shard_documents(shard, 0, shard->facts.tokens, at, COUNT(at), &fault) >= 0);
 		shard_close(shard);
 		close(fd);
 	}
@@ -676,20 +670,21 @@ static void test_directory(void **state)
 	struct files *f = *state;
 	struct shard_list list;
 	struct made m;
-	char why[512];
+	struct fault fault;
 
 	make(&m);
 	assert_int_equal(mkdir(files_path(f, "web"), 0755), 0);
 	assert_int_equal(mkdir(files_path(f, "meta"), 0755), 0);
 	files_put(f, "web/a.arrow", m.p.at, m.p.n);
 	files_put(f, "meta/combined_counts.csv", "x", 1);
-	assert_true(shard_list_read(&list, f->directory, why, sizeof(why)));
+	assert_true(shard_list_read(&list, f->directory, &fault));
 	assert_int_equal(list.count, 1);
 	assert_string_equal(shard_list_name(&list, 0), "web/a.arrow");
 	shard_list_free(&list);
 	assert_int_equal(unlink(files_path(f, "web/a.arrow")), 0);
-	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
-	assert_non_null(strstr(why, "is a table of counts, but no shard that it belongs to"));
+	assert_false(shard_list_read(&list, f->directory, &fault));
+	assert_non_null(
+		strstr(fault.text, "is a table of counts, but no shard that it belongs to"));
 }
 
 int main(void)

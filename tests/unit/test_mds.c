@@ -59,26 +59,26 @@ static void put_usual(struct piece *p)
 /* Describes, opens and reads all of a file. "": fine, else what was said. */
 static const char *whole(const char *path, const struct shard_hint *hint, struct shard_facts *facts)
 {
-	static _Thread_local char why[512];
+	static _Thread_local struct fault fault;
 	struct shard *shard = NULL;
 	uint32_t tokens[64];
-	int error, fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	const struct shard_format *format;
 
 	assert_true(fd >= 0);
-	why[0] = 0;
-	format = shard_describe(NULL, path, fd, hint, facts, why, sizeof(why));
+	fault.text[0] = 0;
+	format = shard_describe(NULL, path, fd, hint, facts, &fault);
 	if (format) {
 		assert_string_equal(format->name, "mds");
-		shard = shard_open(format, path, fd, hint, facts, why, sizeof(why));
+		shard = shard_open(format, path, fd, hint, facts, &fault);
 	}
-	for (uint64_t i = 0; shard && !why[0] && i < facts->tokens; i += 64)
+	for (uint64_t i = 0; shard && !fault.text[0] && i < facts->tokens; i += 64)
 		if (!shard_read(shard, i, facts->tokens - i < 64 ? facts->tokens - i : 64, tokens,
-			    &error, why, sizeof(why)))
+			    &fault))
 			break;
 	shard_close(shard);
 	close(fd);
-	return why;
+	return fault.text;
 }
 
 static void assert_line(const char *got, const char *wanted, const char *name, size_t i)
@@ -137,23 +137,21 @@ static void test_tokens(void **state)
 	const struct shard_hint hint = {0};
 	struct shard_facts facts;
 	struct piece p;
-	char why[512];
+	struct fault fault;
 	uint32_t tokens[12];
-	int error;
 
 	put_usual(&p);
 	const char *path = files_put(*state, "x.mds", p.at, p.n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format =
-		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
 	assert_non_null(format);
-	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+	struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
 	assert_non_null(shard);
 	for (uint64_t from = 0; from < 12; from++)
 		for (uint64_t n = 0; from + n <= 12; n++) {
-			assert_true(shard_read(shard, from, n, tokens, &error, why, sizeof(why)));
+			assert_true(shard_read(shard, from, n, tokens, &fault));
 			for (uint64_t i = 0; i < n; i++)
 				assert_int_equal(tokens[i], (from + i) % 4 + 1);
 			memset(tokens, 0, sizeof(tokens));
@@ -556,31 +554,29 @@ static void test_late(void **state)
 {
 	const struct shard_hint hint = {0};
 	struct shard_facts facts;
-	char why[512] = "";
+	struct fault fault = {.text = ""};
 	static uint32_t tokens[SAMPLE_TOKENS];
-	int error = 0;
 	size_t n = make_large(60);
 	const char *path = files_put(*state, "x.mds", large, n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format =
-		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(why, "");
-	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+	assert_string_equal(fault.text, "");
+	struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(why, "");
+	assert_string_equal(fault.text, "");
 	for (uint64_t i = 0; i < SAMPLES; i++) {
-		bool fine = shard_read(
-			shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &error, why, sizeof(why));
+		bool fine = shard_read(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &fault);
 
 		assert_int_equal(fine, i != 60);
 		assert_int_equal(shard_try(shard, shard_find(shard, i * SAMPLE_TOKENS),
 					 SAMPLE_TOKENS, tokens),
 			fine && files_try(fd));
 	}
-	assert_int_equal(error, EBADMSG);
-	assert_string_equal(why, "sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` "
-				 "has 16000 bytes for them");
+	assert_int_equal(fault.code, FAULT_DATA);
+	assert_string_equal(fault.text,
+		"sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` "
+		"has 16000 bytes for them");
 	shard_close(shard);
 	close(fd);
 }
@@ -592,24 +588,22 @@ static void test_compressed(void **state)
 	struct frames *frames = frames_new(8 << 20);
 	const struct shard_hint hint = {.frames = frames};
 	struct shard_facts facts;
-	char why[512] = "";
+	struct fault fault;
 	static uint32_t tokens[SAMPLE_TOKENS];
 	size_t n = ZSTD_compress(packed, sizeof(packed), large, make_large(SAMPLES), 1);
-	int error;
 
 	assert_false(ZSTD_isError(n));
 	const char *path = files_put(*state, "x.mds.zstd", packed, n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format =
-		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(why, "");
+	assert_string_equal(fault.text, "");
 	assert_int_equal(facts.tokens, SAMPLES * SAMPLE_TOKENS);
 	assert_int_equal(frames_bytes(frames), 0);
-	struct shard *shard = shard_open(format, path, fd, &hint, &facts, why, sizeof(why));
+	struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(why, "");
-	assert_true(shard_read(shard, 8000, SAMPLE_TOKENS, tokens, &error, why, sizeof(why)));
+	assert_string_equal(fault.text, "");
+	assert_true(shard_read(shard, 8000, SAMPLE_TOKENS, tokens, &fault));
 	assert_true(frames_bytes(frames) > sizeof(large) - 100000);
 	shard_close(shard);
 	close(fd);
@@ -622,24 +616,24 @@ static void test_changed(void **state)
 	const struct shard_hint hint = {0};
 	struct shard_facts facts;
 	struct piece p;
-	char why[512] = "";
+	struct fault fault;
 
 	put_usual(&p);
 	const char *path = files_put(*state, "x.mds", p.at, p.n);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const struct shard_format *format =
-		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
 	assert_non_null(format);
 	put_shard(&p, usual_config, SAMPLE("\12\0\0\0\4\2\1\0\0\0\2\0\0\0"),
 		SAMPLE("\12\0\0\0\4\2\1\0\0\0\2\0\0\0"));
 	files_put(*state, "x.mds", p.at, p.n);
-	assert_null(shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
-	assert_string_equal(why, "it was written anew while it was opened");
+	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));
+	assert_string_equal(fault.text, "it was written anew while it was opened");
 	assert_int_equal(ftruncate(fd, 9), -1); /* it is open to be read */
 	assert_int_equal(truncate(path, 9), 0);
-	assert_null(shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
-	assert_string_equal(why, "its size is 9 bytes; a shard of one sample has at least 12");
+	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));
+	assert_string_equal(
+		fault.text, "its size is 9 bytes; a shard of one sample has at least 12");
 	close(fd);
 }
 
@@ -953,10 +947,11 @@ static void test_merged(void **state)
 static void assert_list(struct files *f, const char *wanted)
 {
 	struct shard_list list;
-	char why[512] = "", got[512] = "";
+	struct fault fault = {.text = ""};
+	char got[512] = "";
 
-	if (!shard_list_read(&list, f->directory, why, sizeof(why)))
-		snprintf(got, sizeof(got), "%s", why + strlen(f->directory) + 1);
+	if (!shard_list_read(&list, f->directory, &fault))
+		snprintf(got, sizeof(got), "%s", fault.text + strlen(f->directory) + 1);
 	for (uint64_t i = 0; i < list.count; i++)
 		snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ",
 			shard_list_name(&list, i));

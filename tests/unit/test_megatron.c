@@ -52,22 +52,21 @@ static const char *put_bin(struct files *f, unsigned width, size_t bytes)
 }
 
 /* NULL: @why. */
-static struct shard *try_open(
-	const char *path, const char *format, int *fd, char *why, size_t why_bytes)
+static struct shard *try_open(const char *path, const char *format, int *fd, struct fault *fault)
 {
 	const struct shard_hint hint = {.type = SHARD_U16};
 	const struct shard_format *f = format ? shard_format(format) : NULL;
 	struct shard_facts facts;
 
-	why[0] = 0;
+	fault->text[0] = 0;
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	f = shard_describe(f, path, *fd, &hint, &facts, why, why_bytes);
-	struct shard *shard = f ? shard_open(f, path, *fd, &hint, &facts, why, why_bytes) : NULL;
+	f = shard_describe(f, path, *fd, &hint, &facts, fault);
+	struct shard *shard = f ? shard_open(f, path, *fd, &hint, &facts, fault) : NULL;
 
 	if (!shard) {
-		assert_true(why[0]);
-		assert_null(strchr(why, '\n'));
+		assert_true(fault->text[0]);
+		assert_null(strchr(fault->text, '\n'));
 		close(*fd);
 	}
 	return shard;
@@ -75,14 +74,14 @@ static struct shard *try_open(
 
 static void assert_refused(const char *path, const char *format, const char *expected)
 {
-	char why[512];
+	struct fault fault;
 	int fd;
-	struct shard *shard = try_open(path, format, &fd, why, sizeof(why));
+	struct shard *shard = try_open(path, format, &fd, &fault);
 
 	if (shard)
 		fail_msg("is not refused; should be: %s", expected);
-	if (!strstr(why, expected))
-		fail_msg("\"%s\" is not in \"%s\"", expected, why);
+	if (!strstr(fault.text, expected))
+		fail_msg("\"%s\" is not in \"%s\"", expected, fault.text);
 }
 
 /* ---- good ones ---- */
@@ -91,22 +90,22 @@ static void assert_refused(const char *path, const char *format, const char *exp
 static void assert_content(
 	const char *path, const uint64_t *tokens, uint64_t count, const uint32_t *ends, bool plain)
 {
-	char why[512];
-	int fd, error;
+	struct fault fault;
+	int fd;
 	uint32_t at[16];
 	uint16_t out[16];
-	struct shard *shard = try_open(path, NULL, &fd, why, sizeof(why));
+	struct shard *shard = try_open(path, NULL, &fd, &fault);
 	int64_t n;
 
 	if (!shard)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_string_equal(shard->format->name, "megatron");
 	assert_int_equal(shard->facts.tokens, count);
 	assert_int_equal(shard->facts.documents, N);
 	assert_int_equal(shard->facts.plain, plain);
 	for (uint64_t from = 0; from <= count; from++)
 		for (uint64_t some = 0; from + some <= count; some++) {
-			assert_true(shard_read(shard, from, some, out, &error, why, sizeof(why)));
+			assert_true(shard_read(shard, from, some, out, &fault));
 			for (uint64_t i = 0; i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
 			memset(out, 0, sizeof(out));
@@ -114,7 +113,7 @@ static void assert_content(
 				    shard_try(shard, shard_find(shard, from), some, out));
 			for (uint64_t i = 0; files_try(fd) && i < some; i++)
 				assert_int_equal(out[i], tokens[from + i]);
-			n = shard_documents(shard, from, some, at, COUNT(at), why, sizeof(why));
+			n = shard_documents(shard, from, some, at, COUNT(at), &fault);
 			int64_t expected = 0;
 
 			for (const uint32_t *end = ends; *end < count; end++)
@@ -273,15 +272,14 @@ static void test_any_byte(void **state)
 
 	put_idx(&p, 8, 2, NULL);
 	for (size_t i = 0; i < p.n * COUNT(flips); i++) {
-		char why[512];
+		struct fault fault;
 		uint16_t out[16];
 		uint32_t at[16];
-		int fd, error;
+		int fd;
 
 		p.at[i / COUNT(flips)] ^= flips[i % COUNT(flips)];
 		files_put(*state, "a.idx", p.at, p.n);
-		struct shard *shard =
-			try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, why, sizeof(why));
+		struct shard *shard = try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, &fault);
 
 		p.at[i / COUNT(flips)] ^= flips[i % COUNT(flips)];
 		if (!shard)
@@ -292,8 +290,8 @@ static void test_any_byte(void **state)
 			shard->facts.tokens * shard_type_bytes(shard->facts.type) <= 2 * TOKENS);
 		uint64_t most = shard->facts.tokens < 16 ? shard->facts.tokens : 16;
 
-		assert_true(shard_read(shard, 0, most, out, &error, why, sizeof(why)));
-		assert_true(shard_documents(shard, 0, most, at, COUNT(at), why, sizeof(why)) >= 0);
+		assert_true(shard_read(shard, 0, most, out, &fault));
+		assert_true(shard_documents(shard, 0, most, at, COUNT(at), &fault) >= 0);
 		shard_close(shard);
 		close(fd);
 	}
@@ -307,39 +305,40 @@ static void test_directory(void **state)
 	struct files *f = *state;
 	struct shard_list list;
 	struct piece p;
-	char why[512];
+	struct fault fault;
 
 	put_idx(&p, 8, 2, NULL);
 	files_put(f, "a.idx", p.at, p.n);
 	put_bin(f, 2, SIZE_MAX);
-	assert_true(shard_list_read(&list, f->directory, why, sizeof(why)));
+	assert_true(shard_list_read(&list, f->directory, &fault));
 	assert_int_equal(list.count, 1);
 	assert_string_equal(shard_list_name(&list, 0), "a.bin");
 	shard_list_free(&list);
 	assert_int_equal(unlink(files_path(f, "a.bin")), 0);
-	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
-	assert_non_null(strstr(why, "a.idx: is a Megatron index, but no shard that it belongs to"));
+	assert_false(shard_list_read(&list, f->directory, &fault));
+	assert_non_null(
+		strstr(fault.text, "a.idx: is a Megatron index, but no shard that it belongs to"));
 }
 
 /* Changed under an open shard: boundaries that it no longer has are an error, not a lie. */
 static void test_changed(void **state)
 {
 	struct piece p;
-	char why[512];
+	struct fault fault;
 	uint32_t at[16];
 	int fd;
 
 	put_idx(&p, 8, 2, NULL);
 	files_put(*state, "a.idx", p.at, p.n);
-	struct shard *shard = try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, why, sizeof(why));
+	struct shard *shard = try_open(put_bin(*state, 2, SIZE_MAX), NULL, &fd, &fault);
 
 	assert_non_null(shard);
 	memset(p.at + POINTERS, 0xff, 8 * N);
 	files_put(*state, "a.idx", p.at, p.n);
-	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), why, sizeof(why)), -1);
-	assert_non_null(strstr(why, "was changed since it was opened"));
+	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), &fault), -1);
+	assert_non_null(strstr(fault.text, "was changed since it was opened"));
 	files_put(*state, "a.idx", p.at, HEADER);
-	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), why, sizeof(why)), -1);
+	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), &fault), -1);
 	shard_close(shard);
 	close(fd);
 }

@@ -21,20 +21,20 @@ static atomic_uint opened, held, held_most;
 enum { LARGE_TOKENS = 4000 }; /* the index of a shard of so many is a large one */
 
 static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
-	(void)hint, (void)why, (void)why_bytes;
+	(void)hint, (void)fault;
 	facts->type = SHARD_U16;
 	facts->tokens = (b->size - DATA_AT) / 2;
 	return true;
 }
 
 static struct shard_index *swapped_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, char *why, size_t why_bytes)
+	struct shard_facts *facts, struct fault *fault)
 {
 	struct shard_index *index = malloc(sizeof(*index));
 
-	(void)b, (void)hint, (void)why, (void)why_bytes;
+	(void)b, (void)hint, (void)fault;
 	atomic_fetch_add(&opened, 1);
 	unsigned now = atomic_fetch_add(&held, 1) + 1, most = atomic_load(&held_most);
 
@@ -51,12 +51,12 @@ static void swapped_close(struct shard_index *index)
 	free(index);
 }
 
-static uint64_t swapped_extent(const struct shard_index *index, uint64_t token, uint64_t *byte,
-	char *why, size_t why_bytes)
+static uint64_t swapped_extent(
+	const struct shard_index *index, uint64_t token, uint64_t *byte, struct fault *fault)
 {
 	uint64_t half = index->half, rest = index->tokens - half;
 
-	(void)why, (void)why_bytes;
+	(void)fault;
 	*byte = DATA_AT + 2 * (token < half ? rest + token : token - half);
 	return token < half ? half - token : index->tokens - token;
 }

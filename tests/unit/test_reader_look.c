@@ -178,17 +178,17 @@ static void touched_before_the_first_look(void **state)
 static void read_and_kept(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
-	char why[256] = "";
-	int error;
-	struct bytes *b = bytes_open_path(shelf_path(shelf, 0), &error, why, sizeof(why));
+	struct fault fault;
+	struct bytes *b;
 
 	(void)state;
+	assert_true(bytes_open_side(shelf_path(shelf, 0), &b, &fault));
 	assert_non_null(b);
-	assert_true(bytes_settled(b, why, sizeof(why)));
+	assert_true(bytes_settled(b, &fault));
 	overwrite(shelf, DATA_AT, 2);
-	assert_false(bytes_settled(b, why, sizeof(why)));
-	assert_int_equal(errno, ESTALE);
-	assert_string_equal(why, "a file beside it was changed while it was read");
+	assert_false(bytes_settled(b, &fault));
+	assert_int_equal(fault.error, ESTALE);
+	assert_string_equal(fault.text, "a file next to it was changed while it was read");
 	bytes_close(b);
 	shelf_free(shelf);
 }

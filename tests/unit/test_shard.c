@@ -18,17 +18,17 @@ static struct shard *open_shard(
 {
 	const struct shard_format *f = format ? shard_format(format) : NULL;
 	struct shard_facts facts;
-	char why[512];
+	struct fault fault;
 
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	f = shard_describe(f, path, *fd, hint, &facts, why, sizeof(why));
+	f = shard_describe(f, path, *fd, hint, &facts, &fault);
 	if (!f)
-		fail_msg("%s: %s", path, why);
-	struct shard *shard = shard_open(f, path, *fd, hint, &facts, why, sizeof(why));
+		fail_msg("%s: %s", path, fault.text);
+	struct shard *shard = shard_open(f, path, *fd, hint, &facts, &fault);
 
 	if (!shard)
-		fail_msg("%s: %s", path, why);
+		fail_msg("%s: %s", path, fault.text);
 	assert_int_equal(shard->facts.tokens, facts.tokens);
 	return shard;
 }
@@ -53,8 +53,7 @@ static void assert_tries(const struct shard *shard, uint64_t from, uint64_t n, c
 /* Tokens are @expected, whatever window they are read by; nothing is read beyond them. */
 static void assert_tokens(const struct shard *shard, const uint64_t *expected, uint64_t count)
 {
-	char why[512];
-	int error = 0;
+	struct fault fault;
 	uint32_t tokens[1024];
 
 	assert_int_equal(shard->facts.tokens, count);
@@ -62,20 +61,20 @@ static void assert_tokens(const struct shard *shard, const uint64_t *expected, u
 	for (uint64_t from = 0; from <= count; from++)
 		for (uint64_t n = 0; from + n <= count; n += 1 + n / 3) {
 			memset(tokens, 0xaa, sizeof(tokens));
-			if (!shard_read(shard, from, n, tokens, &error, why, sizeof(why)))
-				fail_msg("%s", why);
+			if (!shard_read(shard, from, n, tokens, &fault))
+				fail_msg("%s", fault.text);
 			assert_tries(shard, from, n, tokens);
 			for (uint64_t i = 0; i < n; i++)
 				assert_int_equal(token_at(shard, tokens, i), expected[from + i]);
 			assert_int_equal(token_at(shard, tokens, n),
 				shard->facts.token_bytes == 2 ? 0xaaaa : 0xaaaaaaaa);
 		}
-	assert_false(shard_read(shard, 0, count + 1, tokens, &error, why, sizeof(why)));
-	assert_int_equal(error, EINVAL);
-	assert_false(shard_read(shard, count, UINT64_MAX, tokens, &error, why, sizeof(why)));
-	assert_int_equal(error, EINVAL);
-	assert_false(shard_read(shard, UINT64_MAX, 1, tokens, &error, why, sizeof(why)));
-	assert_int_equal(error, EINVAL);
+	assert_false(shard_read(shard, 0, count + 1, tokens, &fault));
+	assert_int_equal(fault.code, FAULT_ARGUMENT);
+	assert_false(shard_read(shard, count, UINT64_MAX, tokens, &fault));
+	assert_int_equal(fault.code, FAULT_ARGUMENT);
+	assert_false(shard_read(shard, UINT64_MAX, 1, tokens, &fault));
+	assert_int_equal(fault.code, FAULT_ARGUMENT);
 }
 
 static const uint64_t few[] = {0, 1, 2, 127, 3, 50, 99, 127, 4};
@@ -230,7 +229,7 @@ static void test_bare_names(void **state)
 	static const char raw[] =
 		"\x28\xb5\x2f\xfd\x20\4\x21\0\0abcd"; /* a frame of one raw block */
 	struct shard_facts facts;
-	char why[512];
+	struct fault fault;
 	int fd;
 
 	for (size_t i = 0; i < COUNT(names); i++) {
@@ -243,9 +242,9 @@ static void test_bare_names(void **state)
 		close(fd);
 	}
 	fd = open(files_put(*state, "text.jsonl.zst", raw, sizeof(raw) - 1), O_RDONLY | O_CLOEXEC);
-	assert_null(shard_describe(
-		NULL, ((struct files *)*state)->path, fd, &hint, &facts, why, sizeof(why)));
-	assert_non_null(strstr(why, "is of no known format"));
+	assert_null(
+		shard_describe(NULL, ((struct files *)*state)->path, fd, &hint, &facts, &fault));
+	assert_non_null(strstr(fault.text, "is of no known format"));
 	close(fd);
 }
 
@@ -331,15 +330,15 @@ static void test_datatrove(void **state)
 			shards[i].index ? ENDS(3, 3, 4, 9) : NULL, shards[i].metadata);
 		struct shard *shard = open_shard(path, NULL, &hint, &fd);
 		uint32_t at[8];
-		char why[256];
+		struct fault fault;
 
 		assert_string_equal(shard->format->name, "datatrove");
 		assert_int_equal(shard->facts.token_bytes, shards[i].bytes);
 		assert_true(shard->facts.plain);
 		assert_tokens(shard, few, COUNT(few));
 		assert_int_equal(shard->facts.documents, shards[i].index ? 4 : SHARD_UNKNOWN);
-		assert_int_equal(shard_documents(shard, 0, 9, at, 8, why, sizeof(why)),
-			shards[i].index ? 2 : 0);
+		assert_int_equal(
+			shard_documents(shard, 0, 9, at, 8, &fault), shards[i].index ? 2 : 0);
 		shard_close(shard);
 		close(fd);
 	}
@@ -352,22 +351,22 @@ static void test_documents(void **state)
 	struct shard *shard = open_shard(
 		put_ds(*state, 2, ENDS(0, 0, 3, 3, 4, 7, 9), NULL), "datatrove", &hint, &fd);
 	uint32_t at[8];
-	char why[256];
+	struct fault fault;
 
 	assert_int_equal(shard->facts.documents, 7);
-	assert_int_equal(shard_documents(shard, 0, 9, at, 8, why, sizeof(why)), 3);
+	assert_int_equal(shard_documents(shard, 0, 9, at, 8, &fault), 3);
 	assert_int_equal(at[0], 3);
 	assert_int_equal(at[1], 4);
 	assert_int_equal(at[2], 7);
-	assert_int_equal(shard_documents(shard, 0, 9, at, 2, why, sizeof(why)), 2);
-	assert_int_equal(shard_documents(shard, 0, 7, at, 8, why, sizeof(why)),
-		2); /* 7 is the window's own end */
-	assert_int_equal(shard_documents(shard, 0, UINT64_MAX, at, 8, why, sizeof(why)), 3);
-	assert_int_equal(shard_documents(shard, 3, 3, at, 8, why, sizeof(why)), 1);
+	assert_int_equal(shard_documents(shard, 0, 9, at, 2, &fault), 2);
+	assert_int_equal(
+		shard_documents(shard, 0, 7, at, 8, &fault), 2); /* 7 is the window's own end */
+	assert_int_equal(shard_documents(shard, 0, UINT64_MAX, at, 8, &fault), 3);
+	assert_int_equal(shard_documents(shard, 3, 3, at, 8, &fault), 1);
 	assert_int_equal(at[0], 1);
-	assert_int_equal(shard_documents(shard, 7, 2, at, 8, why, sizeof(why)),
-		0); /* the tail is one document */
-	assert_int_equal(shard_documents(shard, 9, 1, at, 8, why, sizeof(why)), 0);
+	assert_int_equal(
+		shard_documents(shard, 7, 2, at, 8, &fault), 0); /* the tail is one document */
+	assert_int_equal(shard_documents(shard, 9, 1, at, 8, &fault), 0);
 	shard_close(shard);
 	close(fd);
 }
@@ -394,9 +393,10 @@ static void test_range(void **state)
 	};
 	uint64_t values[COUNT(few)];
 	uint32_t out[COUNT(few)];
-	char header[128], why[256];
+	char header[128];
+	struct fault fault;
 	struct piece p;
-	int fd, error;
+	int fd;
 
 	for (size_t i = 0; i < COUNT(tokens); i++) {
 		const struct shard_hint hint = {.type = SHARD_U16, .has_type = tokens[i].narrow};
@@ -410,12 +410,12 @@ static void test_range(void **state)
 		struct shard *shard =
 			open_shard(files_put(*state, "a.npy", p.at, p.n), NULL, &hint, &fd);
 
-		assert_true(shard_read(shard, 0, 4, out, &error, why, sizeof(why)));
-		assert_true(shard_read(shard, 5, 4, out, &error, why, sizeof(why)));
-		assert_false(shard_read(shard, 2, 5, out, &error, why, sizeof(why)));
+		assert_true(shard_read(shard, 0, 4, out, &fault));
+		assert_true(shard_read(shard, 5, 4, out, &fault));
+		assert_false(shard_read(shard, 2, 5, out, &fault));
 		assert_false(shard_try(shard, shard_find(shard, 2), 5, out));
-		assert_int_equal(error, ERANGE);
-		assert_string_equal(why, tokens[i].why);
+		assert_int_equal(fault.code, FAULT_TOKEN);
+		assert_string_equal(fault.text, tokens[i].why);
 		shard_close(shard);
 		close(fd);
 	}
@@ -425,17 +425,18 @@ static void test_cut_while_open(void **state)
 {
 	const struct shard_hint hint = {.type = SHARD_U16};
 	uint16_t out[100];
-	char why[256], data[200] = {0};
-	int fd, error;
+	struct fault fault;
+	char data[200] = {0};
+	int fd;
 	const char *path = files_put(*state, "a.bin", data, sizeof(data));
 	struct shard *shard = open_shard(path, NULL, &hint, &fd);
 
 	assert_int_equal(truncate(path, 100), 0);
-	assert_true(shard_read(shard, 0, 50, out, &error, why, sizeof(why)));
+	assert_true(shard_read(shard, 0, 50, out, &fault));
 	assert_false(shard_try(shard, shard_find(shard, 0), 51, out));
-	assert_false(shard_read(shard, 0, 51, out, &error, why, sizeof(why)));
-	assert_int_equal(error, EIO);
-	assert_string_equal(why,
+	assert_false(shard_read(shard, 0, 51, out, &fault));
+	assert_int_equal(fault.error, EIO);
+	assert_string_equal(fault.text,
 		"ends at byte 100 but was 200 bytes long when it was opened: it was truncated");
 	shard_close(shard);
 	close(fd);
@@ -449,21 +450,21 @@ static void assert_refused(const char *path, const char *format, const char *exp
 	const struct shard_hint hint = {.type = SHARD_U16};
 	const struct shard_format *f = format ? shard_format(format) : NULL;
 	struct shard_facts facts;
-	char why[512] = "accepted";
+	struct fault fault = {.text = "accepted"};
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	assert_true(fd >= 0);
-	f = shard_describe(f, path, fd, &hint, &facts, why, sizeof(why));
+	f = shard_describe(f, path, fd, &hint, &facts, &fault);
 	if (f) {
-		struct shard *shard = shard_open(f, path, fd, &hint, &facts, why, sizeof(why));
+		struct shard *shard = shard_open(f, path, fd, &hint, &facts, &fault);
 
 		if (shard)
 			fail_msg("accepted; should say: %s", expected);
 	}
 	assert_non_null(expected);
-	if (!strstr(why, expected))
-		fail_msg("says:       %s\nshould say: %s", why, expected);
-	assert_null(strchr(why, '\n'));
+	if (!strstr(fault.text, expected))
+		fail_msg("says:       %s\nshould say: %s", fault.text, expected);
+	assert_null(strchr(fault.text, '\n'));
 	close(fd);
 }
 
@@ -749,7 +750,7 @@ static void test_late_datatrove(void **state)
 	unlink(files_path(*state, "a.ds.metadata"));
 	for (size_t i = 0; i < COUNT(documents); i++) {
 		struct shard_facts facts;
-		char why[256] = "";
+		struct fault fault;
 
 		for (uint64_t d = 0; d < documents[i]; d++) {
 			uint64_t end = htole64(d == 500 ? 1 : (d + 1) * (TOKENS / documents[i]));
@@ -760,12 +761,12 @@ static void test_late_datatrove(void **state)
 		const char *path = files_put(*state, "a.ds", tokens, sizeof(tokens));
 		int fd = open(path, O_RDONLY | O_CLOEXEC);
 		const struct shard_format *format =
-			shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+			shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
 		assert_int_equal(format != NULL, i > 0);
-		assert_true(
-			!format || !shard_open(format, path, fd, &hint, &facts, why, sizeof(why)));
-		assert_non_null(strstr(why, ".ds.index: document 500 ends at token 1, before"));
+		assert_true(!format || !shard_open(format, path, fd, &hint, &facts, &fault));
+		assert_non_null(
+			strstr(fault.text, ".ds.index: document 500 ends at token 1, before"));
 		close(fd);
 	}
 }
@@ -774,11 +775,12 @@ static void test_late_datatrove(void **state)
 
 static void assert_listed(struct files *f, const char *expected)
 {
-	char why[512], names[512] = "";
+	struct fault fault;
+	char names[512] = "";
 	struct shard_list list;
 
-	if (!shard_list_read(&list, f->directory, why, sizeof(why)))
-		fail_msg("%s", why);
+	if (!shard_list_read(&list, f->directory, &fault))
+		fail_msg("%s", fault.text);
 	for (uint64_t i = 0; i < list.count; i++) {
 		strcat(names, shard_list_name(&list, i));
 		strcat(names, " ");
@@ -791,7 +793,8 @@ static void test_companions(void **state)
 {
 	struct files *f = *state;
 	struct shard_list list;
-	char why[512], whole[512];
+	struct fault fault;
+	char whole[512];
 
 	assert_int_equal(mkdir(files_path(f, "sub"), 0755), 0);
 	files_put(f, "0_a.ds", "", 0);
@@ -805,18 +808,18 @@ static void test_companions(void **state)
 	files_put(f, "part-0.csv.gz", "", 0);
 	assert_listed(f, "0_a.ds part-0.npy sub/b.ds.zst ");
 	files_put(f, "sub/c.ds.index", "", 0);
-	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
+	assert_false(shard_list_read(&list, f->directory, &fault));
 	snprintf(whole, sizeof(whole),
 		"%s/sub/c.ds.index: is a datatrove index, but no shard that it belongs to (.ds) is "
 		"among the "
 		"files; add that, "
 		"or move this away",
 		f->directory);
-	assert_string_equal(why, whole);
+	assert_string_equal(fault.text, whole);
 	assert_int_equal(unlink(files_path(f, "sub/c.ds.index")), 0);
 	assert_int_equal(unlink(files_path(f, "0_a.ds")), 0);
-	assert_false(shard_list_read(&list, f->directory, why, sizeof(why)));
-	assert_non_null(strstr(why, "0_a.ds.index: is a datatrove index"));
+	assert_false(shard_list_read(&list, f->directory, &fault));
+	assert_non_null(strstr(fault.text, "0_a.ds.index: is a datatrove index"));
 	assert_int_equal(unlink(files_path(f, "0_a.ds.index")), 0);
 	assert_int_equal(unlink(files_path(f, "0_a.ds.loss")), 0);
 	assert_listed(f,

@@ -90,26 +90,25 @@ static void make(struct file *f, struct rng *rng, size_t most)
 
 static struct bytes *open_bytes(const char *path, struct frames *frames, int *fd)
 {
-	char why[512];
+	struct fault fault;
 
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	struct bytes *b = bytes_open(*fd, path, frames, 0, why, sizeof(why));
+	struct bytes *b = bytes_open(*fd, path, frames, 0, &fault);
 
 	if (!b)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	return b;
 }
 
 static void assert_range(const struct bytes *b, uint64_t at, size_t n)
 {
 	static _Thread_local uint8_t got[CONTENT + 1];
-	char why[512];
-	int error;
+	struct fault fault;
 
 	got[n] = 0xaa;
-	if (!bytes_read(b, at, got, n, &error, why, sizeof(why)))
-		fail_msg("%s", why);
+	if (!bytes_read(b, at, got, n, &fault))
+		fail_msg("%s", fault.text);
 	assert_memory_equal(got, content + at, n);
 	assert_int_equal(got[n], 0xaa);
 }
@@ -118,8 +117,8 @@ static void test_ranges(void **state)
 {
 	static struct file f;
 	struct rng rng = {7};
-	char why[512];
-	int fd, error;
+	struct fault fault;
+	int fd;
 
 	for (int i = 0; i < 40; i++) {
 		make(&f, &rng, i % 2 ? 300 + rng_below(&rng, 1000) : 10000);
@@ -136,9 +135,9 @@ static void test_ranges(void **state)
 
 			assert_range(b, at, rng_below(&rng, CONTENT - at + 1));
 		}
-		assert_false(bytes_read(b, CONTENT, why, 1, &error, why, sizeof(why)));
-		assert_int_equal(error, EIO);
-		assert_false(bytes_read(b, UINT64_MAX, why, 2, &error, why, sizeof(why)));
+		assert_false(bytes_read(b, CONTENT, fault.text, 1, &fault));
+		assert_int_equal(fault.code, FAULT_DATA);
+		assert_false(bytes_read(b, UINT64_MAX, fault.text, 2, &fault));
 		bytes_close(b);
 		close(fd);
 	}
@@ -303,21 +302,21 @@ static void test_replaced(void **state)
 static void assert_refused(const char *path, uint64_t budget, const char *expected)
 {
 	static uint8_t got[CONTENT];
-	char why[512] = "accepted";
-	int fd = open(path, O_RDONLY | O_CLOEXEC), error = 0;
-	struct bytes *b = bytes_open(fd, path, NULL, budget, why, sizeof(why));
+	struct fault fault = {.text = "accepted"};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct bytes *b = bytes_open(fd, path, NULL, budget, &fault);
 
 	if (b) {
 		size_t n = b->size < CONTENT ? (size_t)b->size : CONTENT;
 
-		if (bytes_read(b, 0, got, n, &error, why, sizeof(why)))
+		if (bytes_read(b, 0, got, n, &fault))
 			fail_msg("accepted; should say: %s", expected);
-		assert_int_equal(error, EBADMSG);
+		assert_int_equal(fault.code, FAULT_DATA);
 		bytes_close(b);
 	}
-	if (!strstr(why, expected))
-		fail_msg("says:       %s\nshould say: %s", why, expected);
-	assert_null(strchr(why, '\n'));
+	if (!strstr(fault.text, expected))
+		fail_msg("says:       %s\nshould say: %s", fault.text, expected);
+	assert_null(strchr(fault.text, '\n'));
 	close(fd);
 }
 
@@ -415,7 +414,7 @@ static void test_shifted(void **state)
 static void test_cut(void **state)
 {
 	static struct file f;
-	char why[512];
+	struct fault fault;
 
 	for (int table = 0; table < 2; table++) {
 		f = (struct file){.frames = 0};
@@ -432,8 +431,7 @@ static void test_cut(void **state)
 				continue;
 			files_put(*state, "a.bin.zst", f.data.at, n);
 			fd = open(files_path(*state, "a.bin.zst"), O_RDONLY | O_CLOEXEC);
-			b = bytes_open(
-				fd, ((struct files *)*state)->path, NULL, 0, why, sizeof(why));
+			b = bytes_open(fd, ((struct files *)*state)->path, NULL, 0, &fault);
 			if (b)
 				fail_msg("cut at %zu of %zu it is accepted", n, f.data.n);
 			close(fd);
@@ -446,8 +444,7 @@ static void test_flipped(void **state)
 {
 	static struct file f;
 	static uint8_t got[CONTENT];
-	char why[512];
-	int error;
+	struct fault fault;
 
 	make_three(&f);
 	for (size_t at = 0; at < f.data.n; at += 1 + at / 100)
@@ -455,9 +452,9 @@ static void test_flipped(void **state)
 			f.data.at[at] ^= (uint8_t)(1 << bit);
 			const char *path = files_put(*state, "a.bin.zst", f.data.at, f.data.n);
 			int fd = open(path, O_RDONLY | O_CLOEXEC);
-			struct bytes *b = bytes_open(fd, path, NULL, 0, why, sizeof(why));
+			struct bytes *b = bytes_open(fd, path, NULL, 0, &fault);
 
-			if (b && bytes_read(b, 0, got, (size_t)b->size, &error, why, sizeof(why))) {
+			if (b && bytes_read(b, 0, got, (size_t)b->size, &fault)) {
 				assert_int_equal(b->size, 12000);
 				assert_memory_equal(got, content, 12000);
 			}
@@ -509,8 +506,8 @@ static void test_head(void **state)
 	const struct shard_hint hint = {.type = SHARD_U16, .frames = frames};
 	struct shard_facts facts;
 	struct rng rng = {7};
-	char why[512];
-	int fd, error;
+	struct fault fault;
+	int fd;
 
 	for (size_t i = 0; i < LARGE; i++)
 		raw[i] = (uint8_t)(64 + rng_below(&rng, 100));
@@ -526,16 +523,15 @@ static void test_head(void **state)
 		assert_int_equal(bytes_head(b, head, some), some);
 		assert_memory_equal(head, raw, some);
 	}
-	const struct shard_format *format =
-		shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
 	if (!format)
-		fail_msg("%s", why);
+		fail_msg("%s", fault.text);
 	assert_string_equal(format->name, "flat");
 	assert_int_equal(facts.tokens, LARGE / 2);
 	assert_int_equal(frames_bytes(frames), 0);
-	assert_false(bytes_read(b, 0, head, 1, &error, why, sizeof(why)));
-	assert_int_equal(error, EBADMSG);
+	assert_false(bytes_read(b, 0, head, 1, &fault));
+	assert_int_equal(fault.code, FAULT_DATA);
 	bytes_close(b);
 	close(fd);
 	frames_free(frames);
@@ -554,7 +550,7 @@ static void test_described(void **state)
 		struct frames *frames = frames_new(1 << 26);
 		const struct shard_hint hint = {.type = SHARD_U16, .frames = frames};
 		struct shard_facts facts;
-		char why[512] = "";
+		struct fault fault;
 		size_t n = 0;
 
 		for (unsigned i = 0; i < count; i++)
@@ -562,10 +558,10 @@ static void test_described(void **state)
 		memset(packed + n - 4096, 0xff, 4096);
 		const char *path = files_put(*state, "a.bin.zst", packed, n);
 		int fd = open(path, O_RDONLY | O_CLOEXEC);
-		bool fine = shard_describe(NULL, path, fd, &hint, &facts, why, sizeof(why));
+		bool fine = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
 		assert_int_equal(fine, count > 2);
-		assert_non_null(strstr(why, fine ? "" : "zstd frame 1 is damaged"));
+		assert_non_null(strstr(fault.text, fine ? "" : "zstd frame 1 is damaged"));
 		assert_in_range(frames_bytes(frames), 1, FRAMES * FRAME); /* with a decoder */
 		frames_free(frames);
 		close(fd);

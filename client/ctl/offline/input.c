@@ -52,7 +52,7 @@ static size_t parent_bytes(const char *path, size_t n)
 
 bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault)
 {
-	char absolute[PATH_MAX], why[PATH_MAX + 256];
+	char absolute[PATH_MAX];
 	struct stat st;
 	char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
 	int n = snprintf(
@@ -69,8 +69,8 @@ bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, s
 	*prefix = there && S_ISDIR(st.st_mode)
 			  ? strlen(path)
 			  : parent_bytes(path, there ? strlen(path) : strcspn(path, wild));
-	if (!shard_list_read(list, absolute, why, sizeof(why)))
-		return fault_set(fault, FAULT_DATA, "", "%s", why);
+	if (!shard_list_read(list, absolute, fault))
+		return false;
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
@@ -119,12 +119,12 @@ static bool add_all(struct shard_list *all, const char *path)
 	bool fine = true;
 
 	if (!is_directory(path))
-		return !shard_list_add(all, path);
+		return shard_list_add(all, path, &fault);
 	if (!ctl_input_list(&below, path, &prefix, &fault))
 		return true;
 	for (uint64_t i = 0; fine && i < below.count; i++) {
 		ctl_input_name(&below, i, path, prefix, name, sizeof(name));
-		fine = !shard_list_add(all, name);
+		fine = shard_list_add(all, name, &fault);
 	}
 	shard_list_free(&below);
 	return fine;
@@ -206,7 +206,6 @@ static struct shard *open_whole(
 {
 	const struct shard_format *format;
 	struct shard_facts facts;
-	char why[PATH_MAX + 256];
 
 	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
 	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -214,14 +213,8 @@ static struct shard *open_whole(
 		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
 		return NULL;
 	}
-	format = shard_describe(input->format, path, *fd, &input->hint, &facts, why, sizeof(why));
-	struct shard *shard =
-		format ? shard_open(format, path, *fd, &input->hint, &facts, why, sizeof(why))
-		       : NULL;
-
-	if (!shard)
-		fault_set(fault, FAULT_DATA, "", "%s", why);
-	return shard;
+	format = shard_describe(input->format, path, *fd, &input->hint, &facts, fault);
+	return format ? shard_open(format, path, *fd, &input->hint, &facts, fault) : NULL;
 }
 
 struct shard *ctl_input_open(

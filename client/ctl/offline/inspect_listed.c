@@ -38,7 +38,7 @@ static bool list_dataset(struct listed_all *all, bool manifests, const struct co
 	const struct config_dataset *dataset)
 {
 	struct listed *l = &all->listed[all->lists];
-	char path[PATH_MAX], why[2 * PATH_MAX + 256];
+	char path[PATH_MAX];
 	struct fault fault;
 
 	l->stream = stream;
@@ -53,8 +53,8 @@ static bool list_dataset(struct listed_all *all, bool manifests, const struct co
 		ctl_fail("%s:%d: path: %s", all->config->path, dataset->path_line,
 			strerror(ENAMETOOLONG));
 		return false;
-	} else if (!shard_list_read(&l->list, path, why, sizeof(why))) {
-		ctl_fail("%s:%d: path: %s", all->config->path, dataset->path_line, why);
+	} else if (!shard_list_read(&l->list, path, &fault)) {
+		ctl_fail("%s:%d: path: %s", all->config->path, dataset->path_line, fault.text);
 		return false;
 	}
 	all->lists++;

@@ -243,18 +243,16 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 {
 	const struct shard *shard = acquire(in, i, fault);
 	const char *path = in->source[i].path;
-	char text[512];
-	int error;
 
 	if (!shard)
 		return false;
 	uint32_t width = shard->facts.token_bytes;
 	bool direct =
 		width == token_bytes && (width == 2 ? most >= UINT16_MAX : most >= UINT32_MAX);
-	bool fine = shard_read(shard, token, n, direct ? to : scratch, &error, text, sizeof(text));
+	bool fine = shard_read(shard, token, n, direct ? to : scratch, fault);
 
 	if (!fine)
-		fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+		fault_prefix(fault, "%s: ", path);
 	if (fine && !direct) {
 		uint64_t bad = convert(scratch, width, n, to, token_bytes, most);
 
@@ -299,14 +297,12 @@ static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint
 	uint32_t lead, uint32_t *at, const char *path, struct fault *fault)
 {
 	uint64_t from = token, end = token + n;
-	char text[512];
 	int64_t count = 0, got;
 
 	do {
-		got = shard_documents(
-			shard, from, end - from, at + count, AT_ONCE, text, sizeof(text));
+		got = shard_documents(shard, from, end - from, at + count, AT_ONCE, fault);
 		if (got < 0) {
-			fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+			fault_prefix(fault, "%s: ", path);
 			return -1;
 		}
 		uint64_t base = from - token;
@@ -337,8 +333,6 @@ static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint6
 static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token,
 	uint64_t last, const char *path, bool *ends, struct fault *fault)
 {
-	char text[512];
-
 	*ends = token == shard->facts.tokens;
 	if (*ends)
 		return true;
@@ -346,10 +340,10 @@ static bool ends_before(const struct pack_in *in, const struct shard *shard, uin
 		*ends = in->has_eos && last == in->eos;
 		return true;
 	}
-	uint64_t next = shard_boundary(shard, token - 1, text, sizeof(text));
+	uint64_t next = shard_boundary(shard, token - 1, fault);
 
 	*ends = next == token;
-	return next > 0 || fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+	return next > 0 || fault_prefix(fault, "%s: ", path);
 }
 
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
@@ -397,14 +391,12 @@ static bool after_eos(const struct pack_in *in, const struct shard *shard, uint6
 {
 	uint32_t width = shard->facts.token_bytes, tokens[4096];
 	uint64_t end = shard->facts.tokens;
-	char text[512];
-	int error;
 
 	for (*after = end; in->has_eos && token < end;) {
 		uint64_t n = end - token < 4096 ? end - token : 4096;
 
-		if (!shard_read(shard, token, n, tokens, &error, text, sizeof(text)))
-			return fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+		if (!shard_read(shard, token, n, tokens, fault))
+			return fault_prefix(fault, "%s: ", path);
 		for (uint64_t i = 0; i < n; i++)
 			if (value_at(tokens, i, width) == in->eos) {
 				*after = token + i + 1;
@@ -422,7 +414,6 @@ bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, st
 		return true;
 	uint64_t i = source_at(in, token), at = token - in->source[i].begin;
 	const char *path = in->source[i].path;
-	char text[512];
 	bool fine;
 
 	if (at == 0)
@@ -432,8 +423,8 @@ bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, st
 	if (!shard)
 		return false;
 	if (shard->facts.documents != SHARD_UNKNOWN) {
-		at = shard_boundary(shard, at - 1, text, sizeof(text));
-		fine = at > 0 || fault_set(fault, FAULT_DATA, "", "%s: %s", path, text);
+		at = shard_boundary(shard, at - 1, fault);
+		fine = at > 0 || fault_prefix(fault, "%s: ", path);
 	} else {
 		fine = after_eos(in, shard, at - 1, path, &at, fault);
 	}

@@ -107,8 +107,7 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 	uint32_t d = place->dataset;
 	const struct dataset *dataset = reader->map[d];
 	uint64_t shard, offset;
-	char why[WHY_BYTES];
-	int error;
+	struct fault fault;
 
 	if (!dataset) {
 		ctl_fail("dataset %s: is not in the config any more, its tokens cannot be read",
@@ -121,11 +120,10 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 
 	if (!source)
 		return false;
-	if (shard_read(
-		    source, offset, dataset->table.window_tokens, tokens, &error, why, sizeof(why)))
+	if (shard_read(source, offset, dataset->table.window_tokens, tokens, &fault))
 		return true;
 	ctl_fail("dataset %s: shard %s at token %" PRIu64 ": %s", dataset->config->name,
-		dataset_shard_name(dataset, shard), offset, why);
+		dataset_shard_name(dataset, shard), offset, fault.text);
 	return false;
 }
 

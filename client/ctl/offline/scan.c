@@ -87,7 +87,7 @@ struct scanning {
 /* What one thread has met so far. */
 struct seen {
 	uint64_t digest, most, masked, beyond, beyond_value, faults, fault;
-	char why[256];
+	char why[LIMIT_TEXT_BYTES];
 };
 
 static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens,
@@ -116,11 +116,10 @@ static void note_fault(struct seen *seen, uint64_t token, const char *why)
 static void count_masked(
 	const struct ctl_scan *scan, struct seen *seen, uint64_t token, uint64_t n, uint8_t *block)
 {
-	char why[256];
-	int error;
+	struct fault fault;
 
-	if (!shard_loss_mask(scan->shard, token, n, block, &error, why, sizeof(why))) {
-		note_fault(seen, token, why);
+	if (!shard_loss_mask(scan->shard, token, n, block, &fault)) {
+		note_fault(seen, token, fault.text);
 		return;
 	}
 	uint64_t labels = 0;
@@ -142,15 +141,14 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 	XXH3_64bits_reset_withSeed(&state, piece);
 	while (token < end) {
 		uint64_t n = end - token < BLOCK_TOKENS ? end - token : BLOCK_TOKENS;
-		char why[256];
-		int error;
+		struct fault fault;
 
-		if (shard_read(scan->shard, token, n, block, &error, why, sizeof(why))) {
+		if (shard_read(scan->shard, token, n, block, &fault)) {
 			look(scan, seen, token, block, n);
 			if (scan->digests)
 				digest_add(&state, block, n, facts->token_bytes);
 		} else {
-			note_fault(seen, token, why);
+			note_fault(seen, token, fault.text);
 		}
 		if (scan->masks)
 			count_masked(scan, seen, token, n, block);

@@ -42,7 +42,7 @@ struct ctl_scan {
 		beyond_value; /* the first token that is not below vocab, or SHARD_UNKNOWN */
 	uint64_t faults;      /* reads that failed: */
 	uint64_t fault;	      /* the first token of the first one */
-	char why[256];	      /* and what was wrong with it */
+	char why[LIMIT_TEXT_BYTES];	      /* and what was wrong with it */
 };
 
 /* False: out of memory; everything else that can be wrong is in @scan. */
