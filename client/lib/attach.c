@@ -197,7 +197,7 @@ static bool take_run(struct tokend *t, const struct wire *feed)
 
 /* The feed in t->packet as a ring and a cursor. */
 int attach_feed(
-	struct tokend *t, const struct target *target, struct mapping **g, struct cursor *cursor)
+	struct tokend *t, const struct target *target, struct mapping **m, struct cursor *cursor)
 {
 	struct packet *p = t->packet;
 	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR);
@@ -205,39 +205,39 @@ int attach_feed(
 
 	if (p->fds != 2)
 		return message_unknown(t, "a feed without its two segments");
-	*g = mapping_open(p->fd[0], wire_number(&p->wire, WIRE_META_BYTES), p->fd[1],
+	*m = mapping_open(p->fd[0], wire_number(&p->wire, WIRE_META_BYTES), p->fd[1],
 		wire_number(&p->wire, WIRE_DATA_BYTES), &fault);
 	packet_close(p);
-	if (!*g)
+	if (!*m)
 		return fault.code == FAULT_MEMORY ? handle_fault(t, &fault)
 						  : message_unknown(t, fault.text);
 	if (!cursor_decode(cursor, bytes.at, bytes.n, &fault)) {
-		mapping_close(*g, true);
+		mapping_close(*m, true);
 		return message_unknown(t, fault.text);
 	}
-	const struct ring_geometry *shape = &(*g)->ring.geometry;
+	const struct ring_geometry *shape = &(*m)->ring.geometry;
 
 	if (shape->rows != target->micro_batch ||
 		shape->window_tokens != cursor->seq_len + cursor->extra ||
 		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
-		mapping_close(*g, true);
+		mapping_close(*m, true);
 		cursor_free(cursor);
 		return message_unknown(t, "a ring of another shape");
 	}
 	if (!take_run(t, &p->wire)) {
-		mapping_close(*g, true);
+		mapping_close(*m, true);
 		cursor_free(cursor);
 		return message_unknown(t, "a run without a name");
 	}
-	(*g)->id = ++t->mappings;
-	(*g)->serials = wire_has(&p->wire, WIRE_SERIAL);
-	(*g)->session =
+	(*m)->id = ++t->mappings;
+	(*m)->serials = wire_has(&p->wire, WIRE_SERIAL);
+	(*m)->session =
 		wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : SESSION_UNNAMED;
 	return 1;
 }
 
 int attach_find(struct tokend *t, const struct target *target, const struct patience *patience,
-	struct mapping **g, struct cursor *cursor, int *fd)
+	struct mapping **m, struct cursor *cursor, int *fd)
 {
 	struct search s;
 
@@ -246,7 +246,7 @@ int attach_find(struct tokend *t, const struct target *target, const struct pati
 	int r = attach_step(t, target, &s, true);
 
 	if (r == 1)
-		r = attach_feed(t, target, g, cursor);
+		r = attach_feed(t, target, m, cursor);
 	if (r == 1) {
 		*fd = s.fd;
 		s.fd = -1;
@@ -255,19 +255,19 @@ int attach_find(struct tokend *t, const struct target *target, const struct pati
 	return r;
 }
 
-void attach_adopt(struct tokend *t, struct mapping *g, int fd)
+void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 {
 	struct mapping *old = t->mapping;
 
 	message_warnings(t);
 	handle_lose(t);
 	t->fd = fd;
-	t->mapping = g;
-	g->older = old;
+	t->mapping = m;
+	m->older = old;
 	if (old && mapping_idle(old)) {
-		g->older = old->older;
+		m->older = old->older;
 		mapping_close(old, true);
 	}
 	if (t->pins)
-		copy_pin(t, g); /* if it cannot be, copies are slower: tokend_shape() shows it */
+		copy_pin(t, m); /* if it cannot be, copies are slower: tokend_shape() shows it */
 }

@@ -26,26 +26,26 @@ static int need_driver(struct tokend *t, int device)
 	return TOKEND_EREFUSED; /* whatever it was: there is no driver for us */
 }
 
-static bool need_copies(struct tokend *t, struct mapping *g)
+static bool need_copies(struct tokend *t, struct mapping *m)
 {
-	if (!g->copies)
-		g->copies = copies_new(t->pin, &g->ring);
-	if (!g->copies)
+	if (!m->copies)
+		m->copies = copies_new(t->pin, &m->ring);
+	if (!m->copies)
 		handle_memory(t);
-	return g->copies;
+	return m->copies;
 }
 
-bool copy_pin(struct tokend *t, struct mapping *g)
+bool copy_pin(struct tokend *t, struct mapping *m)
 {
 	struct fault fault;
 	bool pinned = false;
 
-	if (need_copies(t, g)) {
-		pinned = copies_register(g->copies, t->socket, &fault);
+	if (need_copies(t, m)) {
+		pinned = copies_register(m->copies, t->socket, &fault);
 		if (!pinned)
 			handle_fault(t, &fault);
 	}
-	ring_say_pinned(&g->ring, pinned ? copies_registered(g->copies) : RING_UNPINNED);
+	ring_say_pinned(&m->ring, pinned ? copies_registered(m->copies) : RING_UNPINNED);
 	return pinned;
 }
 
@@ -67,12 +67,12 @@ int tokend_pin(struct tokend *t, int device)
 /* ---- copies ---- */
 
 /* Held, or the next one to be taken. */
-static bool is_here(const struct tokend *t, const struct mapping *g, uint64_t s)
+static bool is_here(const struct tokend *t, const struct mapping *m, uint64_t s)
 {
-	if (s < g->queue.released || s > g->queue.taken)
+	if (s < m->queue.released || s > m->queue.taken)
 		return false;
-	return s < g->queue.taken ? !release_queue_has(&g->queue, s)
-				  : g == t->mapping && g->published > s;
+	return s < m->queue.taken ? !release_queue_has(&m->queue, s)
+				  : m == t->mapping && m->published > s;
 }
 
 int tokend_copy(
@@ -84,13 +84,13 @@ int tokend_copy(
 	if (r < 0)
 		return r;
 
-	struct mapping *g = *slots_mapping(t, batch->handle);
+	struct mapping *m = *slots_mapping(t, batch->handle);
 	uint64_t s = slots_number(batch->handle);
 
-	if (!g || !is_here(t, g, s))
+	if (!m || !is_here(t, m, s))
 		return handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " is not held",
 			batch->number);
-	if (mapping_copies(g, s))
+	if (mapping_copies(m, s))
 		return handle_fail(t, TOKEND_EARGUMENT, "batch",
 			"number %" PRIu64 " is being copied already", batch->number);
 	if (device_pointer == 0)
@@ -98,9 +98,9 @@ int tokend_copy(
 	r = need_driver(t, -1);
 	if (r < 0)
 		return r;
-	if (!need_copies(t, g))
+	if (!need_copies(t, m))
 		return TOKEND_EMEMORY;
-	if (!copies_start(g->copies, s, device_pointer, stream, &fault))
+	if (!copies_start(m->copies, s, device_pointer, stream, &fault))
 		return handle_fault(t, &fault);
 	t->copying++;
 	return 0;
@@ -114,22 +114,22 @@ int tokend_copied(const struct tokend *t, const struct tokend_batch *batch)
 		return mapping_copies(t->mapping, t->mapping->queue.taken);
 
 	/* To users the handle does not change: it is only looked into. */
-	const struct mapping *g = *slots_mapping((struct tokend *)t, batch->handle);
+	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
-	return g && mapping_copies(g, slots_number(batch->handle));
+	return m && mapping_copies(m, slots_number(batch->handle));
 }
 
 uint64_t tokend_held(const struct tokend *t)
 {
-	const struct mapping *g = t->mapping;
-	uint64_t oldest = g->queue.released;
+	const struct mapping *m = t->mapping;
+	uint64_t oldest = m->queue.released;
 
 	if (handle_forked(t))
 		return 0;
 	/* A slot that is being copied comes back by itself. */
-	while (oldest < g->queue.taken && mapping_copies(g, oldest))
+	while (oldest < m->queue.taken && mapping_copies(m, oldest))
 		oldest++;
-	return g->queue.taken - oldest;
+	return m->queue.taken - oldest;
 }
 
 void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
@@ -137,17 +137,17 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 	if (handle_usable(t) < 0)
 		return;
 
-	struct mapping **at = slots_mapping(t, batch->handle), *g = *at;
+	struct mapping **at = slots_mapping(t, batch->handle), *m = *at;
 	uint64_t s = slots_number(batch->handle);
 
-	if (!g || mapping_copies(g, s)) /* it comes back by itself */
+	if (!m || mapping_copies(m, s)) /* it comes back by itself */
 		return;
 	/* Out of memory that is not registered a driver has copied before it returns. */
-	if (!g->copies || copies_registered(g->copies) == 0) {
+	if (!m->copies || copies_registered(m->copies) == 0) {
 		slots_return(t, at, s);
 		return;
 	}
-	copies_settle(g->copies, s);
+	copies_settle(m->copies, s);
 	t->copying++;
 }
 
@@ -155,21 +155,21 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
  */
 static void collect(struct tokend *t, struct mapping **at)
 {
-	struct mapping *g = *at;
-	uint64_t below = g == t->mapping ? g->queue.taken : UINT64_MAX, s;
+	struct mapping *m = *at;
+	uint64_t below = m == t->mapping ? m->queue.taken : UINT64_MAX, s;
 
-	if (!g->copies)
+	if (!m->copies)
 		return;
 	/* Nothing will be full of a former ring; without a word from us it would stay. */
-	if (g != t->mapping || release_queue_full(&g->queue))
-		copies_sync(g->copies);
-	while (*at == g && copies_over(g->copies, below, &s)) {
+	if (m != t->mapping || release_queue_full(&m->queue))
+		copies_sync(m->copies);
+	while (*at == m && copies_over(m->copies, below, &s)) {
 		t->copying--;
-		if (s < g->queue.taken) {
+		if (s < m->queue.taken) {
 			slots_return(t, at, s);
-		} else if (mapping_idle(g)) {
-			*at = g->older;
-			mapping_close(g, true);
+		} else if (mapping_idle(m)) {
+			*at = m->older;
+			mapping_close(m, true);
 		}
 	}
 }
@@ -179,10 +179,10 @@ void copy_collect(struct tokend *t)
 	struct mapping **at = &t->mapping;
 
 	while (*at) {
-		struct mapping *g = *at;
+		struct mapping *m = *at;
 
 		collect(t, at);
-		if (*at == g)
-			at = &g->older;
+		if (*at == m)
+			at = &m->older;
 	}
 }

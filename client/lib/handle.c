@@ -121,9 +121,9 @@ void handle_lose(struct tokend *t)
 	t->late = 0;
 }
 
-static const char forked[] = "fork: this handle belongs to the process that attached: attach anew "
-			     "in the child, with another "
-			     "peer or rank; in a DataLoader's worker: num_workers=0";
+static const char forked[] =
+	"fork: this handle belongs to the process that attached: attach anew in the child, with "
+	"another peer or rank; in a DataLoader's worker: num_workers=0";
 
 const char *tokend_why(const struct tokend *t)
 {

@@ -96,21 +96,21 @@ bool mapping_sound(const struct mapping *m)
 	       q->slots == m->ring.geometry.slots;
 }
 
-bool mapping_idle(const struct mapping *g)
+bool mapping_idle(const struct mapping *m)
 {
-	return !g->undoable && g->held == 0 && (!g->copies || copies_none(g->copies));
+	return !m->undoable && m->held == 0 && (!m->copies || copies_none(m->copies));
 }
 
-void mapping_close(struct mapping *g, bool mapped)
+void mapping_close(struct mapping *m, bool mapped)
 {
-	if (!g)
+	if (!m)
 		return;
 	if (!mapped) {
-		copies_forget(g->copies);
+		copies_forget(m->copies);
 	} else {
-		munmap(g->meta, g->ring.geometry.meta_bytes);
-		if (copies_free(g->copies))
-			munmap(g->data, g->ring.geometry.data_bytes);
+		munmap(m->meta, m->ring.geometry.meta_bytes);
+		if (copies_free(m->copies))
+			munmap(m->data, m->ring.geometry.data_bytes);
 	}
-	free(g);
+	free(m);
 }

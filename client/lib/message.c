@@ -30,8 +30,7 @@ int message_refused(struct tokend *t)
 int message_unknown(struct tokend *t, const char *what)
 {
 	return handle_fail(t, TOKEND_EPROTOCOL, "socket",
-		"what answers at %s is not a tokend we understand (%s): is it of another "
-		"version?",
+		"what answers at %s is not a tokend we understand (%s): is it of another version?",
 		t->socket, what);
 }
 

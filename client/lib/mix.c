@@ -24,9 +24,8 @@ static int add_dataset(
 
 	if (d < 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			"stream %s has no dataset %s, it has %s%s: add it to the daemon's "
-			"config first, "
-			"and restart that",
+			"stream %s has no dataset %s, it has %s%s: add it to the daemon's config "
+			"first, and restart that",
 			t->stream, name, begin->dataset[0].name,
 			begin->datasets > 1 ? " and others" : "");
 	cursor_source(begin, (uint32_t)d, &source);

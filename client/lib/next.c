@@ -47,12 +47,12 @@ static inline void pause_cpu(void)
 
 static bool spin(const struct tokend *t)
 {
-	const struct mapping *g = t->mapping;
+	const struct mapping *m = t->mapping;
 	int64_t until = wait_now() + SPIN_NS;
 
 	do {
 		for (int i = 0; i < 32; i++) {
-			if (ring_published(&g->ring) > g->queue.taken)
+			if (ring_published(&m->ring) > m->queue.taken)
 				return true;
 			pause_cpu();
 		}
@@ -78,27 +78,27 @@ static int count_lost_wake(struct tokend *t)
 /* Until the next slot may be there, the daemon said something, or a second has passed. */
 static int wait_once(struct tokend *t)
 {
-	const struct mapping *g = t->mapping;
+	const struct mapping *m = t->mapping;
 	int r = position_check(t);
 
 	if (r < 0)
 		return r;
 	if (release_queue_full(
-		    &g->queue)) { /* of copies: it is not the daemon that is waited for */
+		    &m->queue)) { /* of copies: it is not the daemon that is waited for */
 		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
 		return r == 1 ? query_listen(t) : r;
 	}
 	if (spin(t))
 		return 0;
-	if (!ring_wait_begin(&g->ring, g->queue.taken)) {
-		if (ring_daemon_waits(&g->ring))
+	if (!ring_wait_begin(&m->ring, m->queue.taken)) {
+		if (ring_daemon_waits(&m->ring))
 			link_wake(t->fd);
 		r = wait_ready(t, t->fd, POLLIN,
 			wait_now() + (t->copying ? COPY_NS : INT64_C(1000000000)));
 		if (r == 0 && !t->copying)
 			r = count_lost_wake(t);
 	}
-	ring_wait_end(&g->ring);
+	ring_wait_end(&m->ring);
 	return r == 1 ? query_listen(t) : r;
 }
 
@@ -117,27 +117,26 @@ static void listen_if_due(struct tokend *t)
 /* 1: a batch is there, 0: the end, EAGAIN: not yet, or why there will be none. */
 static int look(struct tokend *t)
 {
-	struct mapping *g = t->mapping;
+	struct mapping *m = t->mapping;
 
 	if (t->undo.mapping)
 		undo_forget(t);
 	if (t->copying)
 		copy_collect(t);
-	g->published = ring_published(&g->ring);
-	if (g->published > g->queue.taken) {
+	m->published = ring_published(&m->ring);
+	if (m->published > m->queue.taken) {
 		listen_if_due(t);
 		return 1;
 	}
-	if (atomic_load(&g->ring.header->end) <= g->queue.taken)
+	if (atomic_load(&m->ring.header->end) <= m->queue.taken)
 		return 0;
 	if (t->failed)
 		return handle_failed(t);
-	if (release_queue_full(&g->queue) && !t->copying)
+	if (release_queue_full(&m->queue) && !t->copying)
 		return handle_fail(t, TOKEND_EHELD, "slots",
-			"all %u are taken and the oldest batch was not released: release "
-			"it, or "
+			"all %u are taken and the oldest batch was not released: release it, or "
 			"attach with more slots",
-			g->queue.slots);
+			m->queue.slots);
 	return TOKEND_EAGAIN;
 }
 
@@ -175,14 +174,14 @@ static int find_slot(struct tokend *t, bool wait)
 /* The slot behind the last one taken, as a batch. */
 static void describe(const struct tokend *t, struct tokend_batch *batch)
 {
-	const struct mapping *g = t->mapping;
-	const struct ring_geometry *geometry = &g->ring.geometry;
-	uint64_t s = g->queue.taken;
-	const struct ring_slot *slot = ring_slot(&g->ring, s);
+	const struct mapping *m = t->mapping;
+	const struct ring_geometry *geometry = &m->ring.geometry;
+	uint64_t s = m->queue.taken;
+	const struct ring_slot *slot = ring_slot(&m->ring, s);
 
 	*batch = (struct tokend_batch){
-		.tokens = ring_slot_data(&g->ring, s),
-		.row = (const struct tokend_row *)ring_rows(&g->ring, s),
+		.tokens = ring_slot_data(&m->ring, s),
+		.row = (const struct tokend_row *)ring_rows(&m->ring, s),
 		.rows = geometry->rows,
 		.rows_valid = slot->rows_valid,
 		.window_tokens = geometry->window_tokens,
@@ -190,7 +189,7 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
 		.position = slot->position,
 		.next = order_rank_next(t->taken, t->step, t->end),
 		.number = t->number,
-		.handle = slots_handle(g, s),
+		.handle = slots_handle(m, s),
 	};
 }
 
@@ -198,9 +197,9 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
  * taken. */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
-	struct mapping *g = t->mapping;
-	uint64_t s = g->queue.taken;
-	const struct ring_slot *slot = ring_slot(&g->ring, s);
+	struct mapping *m = t->mapping;
+	uint64_t s = m->queue.taken;
+	const struct ring_slot *slot = ring_slot(&m->ring, s);
 	uint64_t due = t->taken + t->rank * t->micro_batch;
 
 	if (slot->rows_valid > 0 && slot->position != due)
@@ -219,8 +218,8 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 	}
 	t->taken = batch->next;
 	t->number++;
-	g->queue.taken++;
-	g->held++;
+	m->queue.taken++;
+	m->held++;
 	return 1;
 }
 

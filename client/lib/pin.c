@@ -343,9 +343,8 @@ bool copies_register(struct copies *c, const char *socket, struct fault *fault)
 		return true;
 	fault_set(fault, FAULT_MEMORY, "pin",
 		"the ring of %" PRIu64
-		" bytes cannot be registered with the GPU's driver: %s (%d); copies "
-		"go on from pageable memory, slower (does this machine or container let memory be "
-		"pinned?)",
+		" bytes cannot be registered with the GPU's driver: %s (%d); copies go on from "
+		"pageable memory, slower (does this machine or container let memory be pinned?)",
 		c->ring->geometry.control_at, name_of(&c->pin->cu, error), error);
 	return false;
 }
@@ -459,9 +458,8 @@ bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, struc
 	}
 	if (graph)
 		return fault_set(fault, FAULT_ARGUMENT, "stream",
-			"it is being captured into a graph, which would copy this slot "
-			"again later: "
-			"copy on another stream, to a buffer that the graph reads");
+			"it is being captured into a graph, which would copy this slot again "
+			"later: copy on another stream, to a buffer that the graph reads");
 	if (error != SUCCESS)
 		return cuda_failed(cu, error, what, fault);
 	push(c, s, false);

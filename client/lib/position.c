@@ -172,14 +172,13 @@ void position_start(struct tokend *t, const struct cursor *origin, const struct 
 	t->grid[0] = (struct grid){t->taken, t->step, t->taken};
 }
 
-/* Room for another leg. */
 bool position_make_room(struct tokend *t)
 {
-	struct grid *leg = realloc(t->grid, (t->grids + 1) * sizeof(*leg));
+	struct grid *longer = realloc(t->grid, (t->grids + 1) * sizeof(*longer));
 
-	if (leg)
-		t->grid = leg;
-	return leg;
+	if (longer)
+		t->grid = longer;
+	return longer;
 }
 
 void position_add_grid(struct tokend *t, uint64_t start)

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 /* Where the entries up to some point say that we are. */
-struct told {
+struct state {
 	bool rows;   /* this process took a row: from then on a move forwards is a skip */
 	bool begun;  /* the rest is set: */
 	uint64_t at; /* the position after the last row of all ranks, or after the last move */
@@ -28,7 +28,7 @@ struct told {
 struct mark {
 	size_t entries;
 	uint64_t next; /* it is written once this position is committed */
-	struct told told;
+	struct state state;
 };
 
 struct recording {
@@ -36,7 +36,7 @@ struct recording {
 	int fd;
 	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
 	bool again;    /* the next beginning is that of another pass */
-	struct told told, written;
+	struct state state, written;
 	uint64_t from;	 /* where the session seeked to since; < taken: what lies between is skipped
 			  * by request
 			  */
@@ -121,7 +121,7 @@ static int write_marks(struct tokend *t, struct recording *r, size_t marks)
 
 	size_t written = last->entries;
 
-	r->written = last->told;
+	r->written = last->state;
 	r->entries -= written;
 	memmove(r->entry, r->entry + 2 * written, r->entries * RECORD_ENTRY_BYTES);
 	r->marks -= marks;
@@ -135,11 +135,11 @@ static bool is_elsewhere(const struct tokend *t)
 {
 	const struct recording *r = t->record;
 
-	const struct told *told = &r->told;
+	const struct state *state = &r->state;
 
-	return !told->begun || told->at != t->taken || told->at != r->from ||
-	       told->rank != t->rank || told->world != t->world ||
-	       told->micro_batch != t->micro_batch;
+	return !state->begun || state->at != t->taken || state->at != r->from ||
+	       state->rank != t->rank || state->world != t->world ||
+	       state->micro_batch != t->micro_batch;
 }
 
 static void put_beginning(const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left,
@@ -167,17 +167,18 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 		put(r, word[2 * i], word[2 * i + 1]);
 }
 
-/* From where the file says we are to where we are. Where a skip followed a seek, both are told. */
+/* From where the file says we are to where we are. Where a skip followed a seek, both are written.
+ */
 static void put_moves(const struct tokend *t, struct recording *r)
 {
 	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
 	bool skipped = r->from != t->taken;
 
-	if (skipped && r->from != r->told.at) {
-		put_beginning(t, r, kind, r->told.at, r->from);
+	if (skipped && r->from != r->state.at) {
+		put_beginning(t, r, kind, r->state.at, r->from);
 		kind = RECORD_VERSION;
 	}
-	put_beginning(t, r, kind, skipped ? r->from : r->told.at, t->taken);
+	put_beginning(t, r, kind, skipped ? r->from : r->state.at, t->taken);
 }
 
 /*
@@ -187,14 +188,14 @@ static void put_moves(const struct tokend *t, struct recording *r)
 static int finish(struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at,
 	uint64_t next)
 {
-	const struct told told = {.rows = rows || r->told.rows,
+	const struct state state = {.rows = rows || r->state.rows,
 		.begun = true,
 		.at = at,
 		.rank = t->rank,
 		.world = t->world,
 		.micro_batch = t->micro_batch};
 
-	r->mark[r->marks++] = (struct mark){r->entries, next, told};
+	r->mark[r->marks++] = (struct mark){r->entries, next, state};
 
 	int status = t->committing && next > t->committed ? 0 : write_marks(t, r, r->marks);
 
@@ -203,7 +204,7 @@ static int finish(struct tokend *t, struct recording *r, size_t entries, bool ro
 		r->entries = entries;
 		return status;
 	}
-	r->told = told;
+	r->state = state;
 	r->again = false;
 	r->from = at;
 	return 0;
@@ -234,10 +235,10 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 static int write_skip(struct tokend *t)
 {
 	struct recording *r = t->record;
-	uint64_t at = r->told.at;
+	uint64_t at = r->state.at;
 	size_t entries = r->entries;
 
-	if (!r->told.rows || at >= t->taken || (r->from != at && r->from != t->taken))
+	if (!r->state.rows || at >= t->taken || (r->from != at && r->from != t->taken))
 		return 0;
 	if (!make_room(r, 0))
 		return handle_memory(t);
@@ -252,8 +253,8 @@ int recording_moved(struct tokend *t)
 	if (!r)
 		return 0;
 	r->from = t->taken;
-	if (!r->told.rows)
-		r->told.at = t->taken;
+	if (!r->state.rows)
+		r->state.at = t->taken;
 	return write_skip(t);
 }
 
@@ -279,7 +280,7 @@ void recording_drop(struct tokend *t)
 	if (!r || r->marks == 0)
 		return;
 	r->entries = r->marks = 0;
-	r->told = r->written;
+	r->state = r->written;
 }
 
 void recording_pass(struct tokend *t, bool again)
@@ -355,9 +356,9 @@ static int begin_record(struct tokend *t, const char *path)
 		return handle_memory(t);
 	}
 	r->path = copy;
-	r->told.rows = t->number > 0 || (old && old->told.rows);
-	r->told.at = r->from = t->taken;
-	r->written = r->told;
+	r->state.rows = t->number > 0 || (old && old->state.rows);
+	r->state.at = r->from = t->taken;
+	r->written = r->state;
 
 	int status = open_file(t, r);
 

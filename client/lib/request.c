@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(TOKEND_ARGS_BYTES == WIRE_ARGS_BYTES, "told to users");
+_Static_assert(TOKEND_ARGS_BYTES == WIRE_ARGS_BYTES, "users rely on it");
 _Static_assert((int)TOKEND_NOTED == (int)WIRE_NOTED && (int)TOKEND_DONE == (int)WIRE_DONE &&
 		       (int)TOKEND_FAILED == (int)WIRE_FAILED,
 	"passed on as they are");
@@ -37,13 +37,13 @@ uint64_t tokend_request_number(const struct tokend *t)
 
 int tokend_request(struct tokend *t, struct tokend_request *request)
 {
-	const struct wire question = {.op = WIRE_PENDING};
+	const struct wire pending = {.op = WIRE_PENDING};
 	const struct wire *w = &t->packet->wire;
 	int r = handle_usable(t);
 
 	memset(request, 0, sizeof(*request));
 	if (r == 0)
-		r = query(t, &question, WIRE_REQUEST);
+		r = query(t, &pending, WIRE_REQUEST);
 	if (r < 0)
 		return r;
 	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
@@ -172,8 +172,7 @@ static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
 			"stream %s is finite, its mix stays as it is while it runs: edit its "
-			"cursor, "
-			"or use a stream without end",
+			"cursor, or use a stream without end",
 			t->stream);
 	return mix_change(
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
@@ -186,9 +185,7 @@ static int check_save(struct tokend *t, const char *kind, const struct arguments
 		return 0;
 	if (strcmp(kind, "rescale") != 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "request",
-			"'%.60s' is not understood here: is tokctl newer than this "
-			"client?",
-			kind);
+			"'%.60s' is not understood here: is tokctl newer than this client?", kind);
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
 		return handle_fail(t, TOKEND_EARGUMENT, "world",
 			"%" PRIu64 ", must be 1 to %" PRIu64, o->world, (uint64_t)LIMIT_WORLD);

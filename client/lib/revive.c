@@ -5,9 +5,9 @@
 #include "client/lib/search.h"
 
 /* The new ring must go on exactly where the old one stopped. */
-static int check_revived(struct tokend *t, const struct mapping *g, const struct cursor *cursor)
+static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
 {
-	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &g->ring.geometry;
+	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position");
@@ -18,15 +18,12 @@ static int check_revived(struct tokend *t, const struct mapping *g, const struct
 			new->window_tokens, old->window_tokens);
 	if (old->documents && !new->documents)
 		return handle_fail(t, TOKEND_EREFUSED, "documents",
-			"the restarted daemon's config has them no more for stream %s: "
-			"it needs "
-			"documents: "
-			"true there",
+			"the restarted daemon's config has them no more for stream %s: it needs "
+			"documents: true there",
 			t->stream);
 	if (old->loss_mask && !new->loss_mask)
 		return handle_fail(t, TOKEND_EREFUSED, "loss_mask",
-			"the restarted daemon's config has it no more for stream %s: it "
-			"needs "
+			"the restarted daemon's config has it no more for stream %s: it needs "
 			"loss_mask: true there",
 			t->stream);
 	return 1;
@@ -35,7 +32,7 @@ static int check_revived(struct tokend *t, const struct mapping *g, const struct
 int revive(struct tokend *t, bool wait)
 {
 	struct search *s = &t->search;
-	struct mapping *g = NULL;
+	struct mapping *m = NULL;
 	struct cursor cursor = {0};
 
 	if (t->failed)
@@ -65,16 +62,16 @@ int revive(struct tokend *t, bool wait)
 	if (r == 0 || r == TOKEND_EAGAIN)
 		return r;
 	if (r == 1)
-		r = attach_feed(t, &target, &g, &cursor);
+		r = attach_feed(t, &target, &m, &cursor);
 	if (r == 1) {
-		r = check_revived(t, g, &cursor);
+		r = check_revived(t, m, &cursor);
 		cursor_free(&cursor);
 		if (r == 1) {
-			attach_adopt(t, g, s->fd);
+			attach_adopt(t, m, s->fd);
 			s->fd = -1;
 			t->reattached++;
 		} else {
-			mapping_close(g, true);
+			mapping_close(m, true);
 		}
 	}
 	search_end(s);

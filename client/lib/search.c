@@ -148,7 +148,6 @@ int search_gave_up(struct tokend *t, const struct search *s)
 			"%" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-		"no daemon answers at %s (%s): start one with tokend -c FILE, or name its "
-		"socket",
+		"no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
 		t->socket, error);
 }

@@ -15,13 +15,13 @@ static int go(struct tokend *t, const struct target *target, bool waits, struct 
 {
 	const struct patience patience = {
 		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms, .never = !waits};
-	struct mapping *g = NULL;
+	struct mapping *m = NULL;
 	int fd = -1;
-	int r = attach_find(t, target, &patience, &g, cursor, &fd);
+	int r = attach_find(t, target, &patience, &m, cursor, &fd);
 
 	if (r == 1) {
 		undo_keep_mapping(t);
-		attach_adopt(t, g, fd);
+		attach_adopt(t, m, fd);
 		search_end(&t->search);
 	}
 	return r;

@@ -6,7 +6,7 @@
 
 int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes)
 {
-	struct wire question = {.op = WIRE_CHECKPOINT};
+	struct wire checkpoint = {.op = WIRE_CHECKPOINT};
 	int r = handle_usable(t);
 
 	if (r < 0)
@@ -18,9 +18,9 @@ int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path
 
 	if (n < 0)
 		return (int)n;
-	wire_set_text(&question, WIRE_TAG, tag);
-	wire_set_bytes(&question, WIRE_CURSOR, t->saved, (size_t)n);
-	r = query(t, &question, WIRE_SAVED);
+	wire_set_text(&checkpoint, WIRE_TAG, tag);
+	wire_set_bytes(&checkpoint, WIRE_CURSOR, t->saved, (size_t)n);
+	r = query(t, &checkpoint, WIRE_SAVED);
 	if (r == 0 && path && path_bytes) {
 		struct wire_bytes saved = wire_bytes(&t->packet->wire, WIRE_PATH);
 
@@ -31,11 +31,11 @@ int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path
 
 int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 {
-	const struct wire question = {.op = WIRE_DESCRIBE};
+	const struct wire describe = {.op = WIRE_DESCRIBE};
 	int r = handle_usable(t);
 
 	if (r == 0)
-		r = query(t, &question, WIRE_DESCRIBED);
+		r = query(t, &describe, WIRE_DESCRIBED);
 	if (r < 0)
 		return r;
 

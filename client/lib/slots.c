@@ -15,21 +15,21 @@ struct mapping **slots_mapping(struct tokend *t, uint64_t handle)
 
 bool slots_return(struct tokend *t, struct mapping **at, uint64_t s)
 {
-	struct mapping *g = *at;
+	struct mapping *m = *at;
 
-	if (!release_queue_return(&g->queue, s))
+	if (!release_queue_return(&m->queue, s))
 		return false;
-	g->held--;
-	if (g == t->mapping) {
-		uint64_t wake_at = ring_release(&g->ring, g->queue.released);
+	m->held--;
+	if (m == t->mapping) {
+		uint64_t wake_at = ring_release(&m->ring, m->queue.released);
 
-		if (wake_at != 0 && wake_at != g->answered && t->fd >= 0) {
-			g->answered = wake_at;
+		if (wake_at != 0 && wake_at != m->answered && t->fd >= 0) {
+			m->answered = wake_at;
 			link_wake(t->fd);
 		}
-	} else if (mapping_idle(g)) {
-		*at = g->older;
-		mapping_close(g, true);
+	} else if (mapping_idle(m)) {
+		*at = m->older;
+		mapping_close(m, true);
 	}
 	return true;
 }
@@ -56,14 +56,14 @@ static const struct ring *find_row(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
 {
 	/* To users the handle does not change: it is only looked into. */
-	const struct mapping *g = *slots_mapping((struct tokend *)t, batch->handle);
+	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
-	if (handle_forked(t) || !g || row >= g->ring.geometry.rows)
+	if (handle_forked(t) || !m || row >= m->ring.geometry.rows)
 		return NULL;
-	*index = (uint32_t)(slots_number(batch->handle) % g->ring.geometry.slots) *
-			 g->ring.geometry.rows +
+	*index = (uint32_t)(slots_number(batch->handle) % m->ring.geometry.slots) *
+			 m->ring.geometry.rows +
 		 row;
-	return &g->ring;
+	return &m->ring;
 }
 
 const uint32_t *tokend_documents(

@@ -16,8 +16,9 @@
 
 enum { DEADLINE_MS = 300000 };
 
-_Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS, "told to users");
-_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "told to users");
+_Static_assert(
+	TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS, "users rely on it");
+_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "users rely on it");
 
 static bool make_fork_page(struct tokend *t)
 {
@@ -64,7 +65,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		.micro_batch = o->micro_batch,
 	};
 	struct patience patience;
-	struct mapping *g;
+	struct mapping *m;
 	struct cursor cursor;
 	int fd;
 	int r = options_check(t, o);
@@ -81,10 +82,10 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->strict = o->strict != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
 	patience = (struct patience){.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms};
-	r = attach_find(t, &target, &patience, &g, &cursor, &fd);
+	r = attach_find(t, &target, &patience, &m, &cursor, &fd);
 	if (r < 0)
 		return r;
-	attach_adopt(t, g, fd);
+	attach_adopt(t, m, fd);
 	position_start(t, &cursor, &target);
 	return position_cursor(t, t->taken) ? position_check(t) : handle_error(t);
 }
@@ -114,8 +115,7 @@ int tokend_attach(
 		r = attach(t, &o);
 	} else {
 		r = handle_fail(t, TOKEND_EARGUMENT, "size",
-			"%zu: set it to sizeof(struct tokend_options) and everything unused "
-			"to 0",
+			"%zu: set it to sizeof(struct tokend_options) and everything unused to 0",
 			options->size);
 	}
 	if (why && why_bytes)
@@ -137,9 +137,9 @@ void tokend_detach(struct tokend *t)
 	bool ours = t->alive && !handle_forked(t);
 
 	recording_end(t, ours);
-	for (struct mapping *g = t->mapping, *older; g; g = older) {
-		older = g->older;
-		mapping_close(g, ours);
+	for (struct mapping *m = t->mapping, *older; m; m = older) {
+		older = m->older;
+		mapping_close(m, ours);
 	}
 	if (ours) {
 		if (t->undo.mapping && t->undo.fd >= 0)

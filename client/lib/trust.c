@@ -85,7 +85,6 @@ bool trust_peer(int fd, const char *path, struct fault *fault)
 		return true;
 	return fault_set(fault, FAULT_PERMISSION, "socket",
 		"uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, "
-		"if "
-		"that is the daemon's user, set TOKEND_TRUST_UID=%u",
+		"if that is the daemon's user, set TOKEND_TRUST_UID=%u",
 		(unsigned)peer.uid, (int)peer.pid, path, (unsigned)geteuid(), (unsigned)peer.uid);
 }

@@ -19,14 +19,14 @@ static struct mapping **find_kept(struct tokend *t)
 void undo_forget(struct tokend *t)
 {
 	struct undo *k = &t->undo;
-	struct mapping **at = k->mapping ? find_kept(t) : NULL, *g = at ? *at : NULL;
+	struct mapping **at = k->mapping ? find_kept(t) : NULL, *m = at ? *at : NULL;
 
 	cursor_free(&k->origin);
-	if (g) {
-		g->undoable = false;
-		if (g != t->mapping && mapping_idle(g)) {
-			*at = g->older;
-			mapping_close(g, true);
+	if (m) {
+		m->undoable = false;
+		if (m != t->mapping && mapping_idle(m)) {
+			*at = m->older;
+			mapping_close(m, true);
 		}
 		if (k->fd >= 0)
 			close(k->fd);
@@ -64,16 +64,16 @@ void undo_keep_mapping(struct tokend *t)
 /* The ring that was kept is the present one again. */
 static int readopt(struct tokend *t, const struct undo *k)
 {
-	struct mapping **at = find_kept(t), *g = *at;
+	struct mapping **at = find_kept(t), *m = *at;
 
-	if (!g || g == t->mapping)
+	if (!m || m == t->mapping)
 		return handle_broken(t, "the ring of the edit that is taken back is a former one");
-	*at = g->older;
-	g->undoable = false;
-	attach_adopt(t, g, k->fd);
+	*at = m->older;
+	m->undoable = false;
+	attach_adopt(t, m, k->fd);
 	t->late = k->late;
 	/* What came back meanwhile the daemon was not told. */
-	ring_release(&g->ring, g->queue.released);
+	ring_release(&m->ring, m->queue.released);
 	if (t->fd >= 0)
 		link_wake(t->fd);
 	return 0;
