@@ -4,13 +4,13 @@
 
 enum { DATASETS = 8 };
 
-#define ACCEPTED(chain, ok, why) PROVE((chain)->p, ok, "%s: %s", (why).field, (why).text)
+#define ACCEPTED(chain, ok, fault) PROVE((chain)->p, ok, "%s: %s", (fault).field, (fault).text)
 
 /* ---- what was served ---- */
 
 void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
 {
-	struct fault why;
+	struct fault fault;
 
 	if (c->stretches == c->room) {
 		c->room = c->room ? 2 * c->room : 16;
@@ -19,9 +19,9 @@ void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
 	}
 	c->stretch[c->stretches++] = (struct prove_stretch){c->cursor.next, next, skipped};
 	if (skipped)
-		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &why), why);
+		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &fault), fault);
 	else
-		ACCEPTED(c, cursor_seek(&c->cursor, next, &why), why);
+		ACCEPTED(c, cursor_seek(&c->cursor, next, &fault), fault);
 	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " and not %" PRIu64, c->cursor.next,
 		next);
 }
@@ -55,53 +55,53 @@ void prove_chain_save(struct prove_chain *c)
 
 /* ---- edits ---- */
 
-static bool mix(struct prove_chain *c, uint64_t at, struct fault *why)
+static bool mix(struct prove_chain *c, uint64_t at, struct fault *fault)
 {
 	double weights[LIMIT_DATASETS];
 	bool ok;
 
 	prove_weights(&c->p->rng, &c->cursor, weights);
-	ok = cursor_mix(&c->cursor, at, weights, why);
-	PROVE(c->p, ok || c->cursor.epochs || c->limited, "%s: %s", why->field, why->text);
+	ok = cursor_mix(&c->cursor, at, weights, fault);
+	PROVE(c->p, ok || c->cursor.epochs || c->limited, "%s: %s", fault->field, fault->text);
 	PROVE(c->p, !ok || !c->cursor.epochs, "a mix of a stream with epochs");
 	return ok;
 }
 
-static bool mix_soon(struct prove_chain *c, struct fault *why)
+static bool mix_soon(struct prove_chain *c, struct fault *fault)
 {
-	return mix(c, cursor_mix_at(&c->cursor), why);
+	return mix(c, cursor_mix_at(&c->cursor), fault);
 }
 
-static bool mix_later(struct prove_chain *c, struct fault *why)
+static bool mix_later(struct prove_chain *c, struct fault *fault)
 {
-	return mix(c, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 4), why);
+	return mix(c, cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 4), fault);
 }
 
-static bool add(struct prove_chain *c, struct fault *why)
+static bool add(struct prove_chain *c, struct fault *fault)
 {
 	char name[16];
 	struct cursor_source source = prove_source(&c->p->rng, c->names, c->windows, name);
 
 	if (c->cursor.datasets >= DATASETS)
-		return mix_soon(c, why);
+		return mix_soon(c, fault);
 
-	bool ok = cursor_add(&c->cursor, &source, why);
+	bool ok = cursor_add(&c->cursor, &source, fault);
 
-	PROVE(c->p, ok != (c->cursor.epochs > 0), "%s: %s", why->field, why->text);
+	PROVE(c->p, ok != (c->cursor.epochs > 0), "%s: %s", fault->field, fault->text);
 	c->names += ok;
-	return ok && mix(c, cursor_mix_at(&c->cursor), why);
+	return ok && mix(c, cursor_mix_at(&c->cursor), fault);
 }
 
-static bool take_away(struct prove_chain *c, struct fault *why)
+static bool take_away(struct prove_chain *c, struct fault *fault)
 {
 	uint32_t d = (uint32_t)rng_below(&c->p->rng, c->cursor.datasets);
 
 	return cursor_remove(&c->cursor, d,
-		cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2), why);
+		cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2), fault);
 }
 
 /* A step and a ramp. */
-static bool schedule(struct prove_chain *c, struct fault *why)
+static bool schedule(struct prove_chain *c, struct fault *fault)
 {
 	double first[LIMIT_DATASETS], second[LIMIT_DATASETS];
 	uint64_t at = cursor_mix_at(&c->cursor) + LIMIT_BLOCK * rng_below(&c->p->rng, 2);
@@ -113,16 +113,16 @@ static bool schedule(struct prove_chain *c, struct fault *why)
 	prove_weights(&c->p->rng, &c->cursor, first);
 	prove_weights(&c->p->rng, &c->cursor, second);
 
-	bool ok = cursor_schedule(&c->cursor, NULL, step, 2, NULL, why);
+	bool ok = cursor_schedule(&c->cursor, NULL, step, 2, NULL, fault);
 
 	bool beyond = from + steps * LIMIT_BLOCK >= cursor_end(&c->cursor);
 
-	PROVE(c->p, ok || c->cursor.epochs || c->limited || beyond, "%s: %s", why->field,
-		why->text);
+	PROVE(c->p, ok || c->cursor.epochs || c->limited || beyond, "%s: %s", fault->field,
+		fault->text);
 	return ok;
 }
 
-static bool rewind_some(struct prove_chain *c, struct fault *why)
+static bool rewind_some(struct prove_chain *c, struct fault *fault)
 {
 	uint64_t start = c->cursor.segment[0]->start,
 		 first = c->stretches ? c->stretch[0].from : c->cursor.next;
@@ -131,31 +131,31 @@ static bool rewind_some(struct prove_chain *c, struct fault *why)
 
 	if (rng_below(&c->p->rng, 2))
 		back %= 5000;
-	ACCEPTED(c, cursor_rewind(&c->cursor, c->cursor.next - back, why), *why);
+	ACCEPTED(c, cursor_rewind(&c->cursor, c->cursor.next - back, fault), *fault);
 	go_back(c, c->cursor.next);
 	return true;
 }
 
-static bool restart(struct prove_chain *c, struct fault *why)
+static bool restart(struct prove_chain *c, struct fault *fault)
 {
 	if (c->saves == 0)
-		return rewind_some(c, why);
+		return rewind_some(c, fault);
 
 	unsigned i = (unsigned)rng_below(&c->p->rng, c->saves);
 
 	cursor_free(&c->cursor);
-	ACCEPTED(c, cursor_decode(&c->cursor, c->saved[i].bytes, c->saved[i].n, why), *why);
+	ACCEPTED(c, cursor_decode(&c->cursor, c->saved[i].bytes, c->saved[i].n, fault), *fault);
 	while (c->saves > i + 1)
 		free(c->saved[--c->saves].bytes);
 	go_back(c, c->cursor.next);
 	return true;
 }
 
-static bool skip(struct prove_chain *c, struct fault *why)
+static bool skip(struct prove_chain *c, struct fault *fault)
 {
 	uint64_t most = cursor_end(&c->cursor) - c->cursor.next, n = prove_log(&c->p->rng, 14);
 
-	(void)why;
+	(void)fault;
 	prove_chain_move(c, c->cursor.next + (n < most ? n : most), true);
 	return true;
 }
@@ -167,13 +167,13 @@ void prove_chain_edit(struct prove_chain *c, bool back)
 	uint64_t edit = rng_below(&c->p->rng, back ? 8 : 6);
 	uint64_t before = cursor_fingerprint(&c->cursor, 1, 1);
 	uint32_t datasets = c->cursor.datasets;
-	struct fault why;
+	struct fault fault;
 
 	/* Adding is two edits: the first may be the only one. */
-	if (!edits[edit](c, &why) && c->cursor.datasets == datasets)
+	if (!edits[edit](c, &fault) && c->cursor.datasets == datasets)
 		PROVE(c->p, cursor_fingerprint(&c->cursor, 1, 1) == before,
-			"an edit was refused (%s: %s) and has changed the cursor", why.field,
-			why.text);
+			"an edit was refused (%s: %s) and has changed the cursor", fault.field,
+			fault.text);
 	prove_bytes(c->p, &c->cursor);
 	prove_remember(c->p, &c->history, &c->cursor);
 }
@@ -187,7 +187,7 @@ void prove_chain_begin(
 	char names[DATASETS][16];
 	uint32_t n = 1 + (uint32_t)rng_below(&p->rng, DATASETS - 2);
 	struct cursor whole = *identity;
-	struct fault why;
+	struct fault fault;
 
 	*c = (struct prove_chain){.p = p, .windows = windows, .names = n};
 	memcpy(whole.stream, "train", 6);
@@ -202,7 +202,7 @@ void prove_chain_begin(
 			c->limited = true;
 		}
 	}
-	ACCEPTED(c, cursor_begin(&c->cursor, &whole, sources, n, NULL, 0, &why), why);
+	ACCEPTED(c, cursor_begin(&c->cursor, &whole, sources, n, NULL, 0, &fault), fault);
 	prove_bytes(p, &c->cursor);
 	prove_remember(p, &c->history, &c->cursor);
 }

@@ -1,0 +1,121 @@
+/* Cursors of the example in the order's text, and their bytes. Include it after cmocka.h. */
+#ifndef TESTS_CURSORS_H
+#define TESTS_CURSORS_H
+
+#include "proto/cursor.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { HEADER = 16 }; /* magic, version, checksum */
+
+struct bytes {
+	uint8_t at[LIMIT_CURSOR_BYTES];
+	size_t n;
+};
+
+static inline struct cursor identity(uint64_t epochs, uint64_t samples)
+{
+	return (struct cursor){.stream = "train",
+		.seed = 42,
+		.seq_len = 64,
+		.extra = 1,
+		.stride = 64,
+		.epochs = epochs,
+		.samples = samples};
+}
+
+static const struct cursor_source three[] = {
+	{"web", .7, 1249, 0xb3960afe8c9f9ec6, 64, 64, ORDER_GLOBAL, false, 0},
+	{"code", .25, 332, 0xe6b64183fa5596cf, 8, 3, ORDER_BLOCK, false, 0},
+	{"math", .05, 46, 7, 64, 64, ORDER_NONE, true, 0},
+};
+static const struct cursor_source late = {"late", 1, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0};
+
+static inline struct cursor begin_as(uint64_t epochs, uint64_t samples)
+{
+	struct cursor id = identity(epochs, samples), c;
+	struct fault fault;
+
+	assert_true(cursor_begin(&c, &id, three, 3, NULL, 0, &fault));
+	return c;
+}
+
+static inline struct cursor begin(void)
+{
+	return begin_as(0, 0);
+}
+
+/* code ends after two epochs, math after three. */
+static inline struct cursor begin_limited(uint64_t samples)
+{
+	struct cursor_source sources[] = {three[0], three[1], three[2]};
+	struct cursor id = identity(0, samples), c;
+	struct fault fault;
+
+	sources[1].max_epochs = 2;
+	sources[2].max_epochs = 3;
+	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
+	return c;
+}
+
+static inline struct bytes *encode(const struct cursor *c)
+{
+	struct bytes *b = malloc(sizeof(*b));
+
+	assert_non_null(b);
+	b->n = cursor_encode(c, b->at, sizeof(b->at));
+	assert_true(b->n > HEADER);
+	return b;
+}
+
+static inline bool equal_bytes(const struct cursor *a, const struct cursor *b)
+{
+	struct bytes *x = encode(a), *y = encode(b);
+	bool equal = x->n == y->n && memcmp(x->at, y->at, x->n) == 0;
+
+	free(x);
+	free(y);
+	return equal;
+}
+
+/* Decodes a copy of exactly @n bytes, so that a sanitizer sees any byte read behind them. */
+static inline bool decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault)
+{
+	void *copy = malloc(n ? n : 1);
+	bool ok;
+
+	assert_non_null(copy);
+	memcpy(copy, bytes, n);
+	memset(fault, 0, sizeof(*fault));
+	ok = cursor_decode(out, copy, n, fault);
+	free(copy);
+	if (!ok)
+		assert_true(fault->field[0] && fault->text[0] && !strchr(fault->text, '\n'));
+	return ok;
+}
+
+static inline void assert_refused(
+	struct cursor *c, bool ok, const struct fault *fault, const char *field, const char *text)
+{
+	cursor_free(c);
+	assert_false(ok);
+	assert_string_equal(fault->field, field);
+	if (!strstr(fault->text, text))
+		fail_msg("\"%s\" does not say \"%s\"", fault->text, text);
+}
+
+static inline struct order_place at(const struct cursor *c, uint64_t position)
+{
+	struct order o = cursor_order(c);
+	struct order_place p;
+
+	assert_true(order_at(&o, position, &p));
+	return p;
+}
+
+static inline bool same_place(struct order_place a, struct order_place b)
+{
+	return a.dataset == b.dataset && a.epoch == b.epoch && a.window == b.window;
+}
+
+#endif
