@@ -6,13 +6,14 @@
  * before it changes a byte, and nobody can set it back.
  *
  * The ctime also changes with the mode, the owner, the number of links and the name. If it alone
- * differs, blocks that were sampled before are compared: equal, the new ctime is taken. What this
- * cannot see: writers through a mapping, which change times when the kernel likes to; what a
- * network file system's cache hides; a part that was overwritten between the sampled blocks and
- * whose mtime was then set back.
+ * differs, blocks that were sampled before are compared; if they are equal, the new ctime counts.
  *
- * A sample counts once a look that began after it found the file unchanged. The first one costs no
- * wait for a disk, it is of bytes that were just read; every further look adds one until there are
+ * Not detected: writers through a mapping, because the kernel changes the times when it likes to;
+ * writes that a network file system's cache hides; a part that was overwritten between the sampled
+ * blocks and whose mtime was then set back.
+ *
+ * A sample counts once a look that began after it found the file unchanged. The first sample is of
+ * bytes that were just read, so it does not wait for the device. Every further look adds one, up to
  * LOOK_SAMPLES. So opening a file costs no reads of its own.
  */
 #ifndef TOKEND_READER_LOOK_H

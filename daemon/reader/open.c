@@ -96,12 +96,11 @@ static void close_before(struct file *file)
 /* In the pool. False: file->fault. */
 static bool shard_make(struct file *file)
 {
-	struct fault fault;
 	struct shard *shard = dataset_open_shard(
-		file->dataset, file->number, file->path, file->fd, file->frames, &fault);
+		file->dataset, file->number, file->path, file->fd, file->frames, &file->fault);
 
 	if (!shard)
-		return reader_fault(&file->fault, fault.error ? fault.error : EBADMSG, fault.text);
+		return false;
 	file->plain = shard->facts.plain;
 	if (file->plain)
 		file->data_at = shard->facts.data_at;

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, TOKEND, Daemon, has, run
+from lib import TOKCTL, TOKEND, Daemon, has, run, wait_for
 from lib.shard_writers import (
     arrow,
     datatrove,
