@@ -128,6 +128,21 @@ def test_a_daemon_lost_with_a_batch_copied_ahead(daemon):
     assert wrong(daemon, report["rows"]) == []
 
 
+def test_a_daemon_that_comes_back_with_a_wider_dataset(daemon):
+    """Slots have twice the bytes then: another buffer on the device takes them."""
+    trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
+    assert trainer.stdout.readline() == "killme\n"
+    daemon.kill()
+    web = "      - {name: web, path: web, weight: 0.7}\n"
+    wide = "      - {name: wide, path: wide.bin, dtype: u32, weight: 0}\n"
+    daemon.config.write_text(daemon.config.read_text().replace(web, web + wide))
+    daemon.start()
+    trainer.stdin.write("\n")
+    report = finish(trainer)
+    assert report["reattached"] == 1 and report["dtypes"] == ["torch.int64"]
+    assert len(report["rows"]) == 12 * MICRO and wrong(daemon, report["rows"]) == []
+
+
 def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
     report = run(daemon, "plain", FAKE_CUDA_DELAY_MS=2, FAKE_CUDA_REGISTER_FAILS=1)
     assert wrong(daemon, report["rows"]) == [] and report["pinned"] == 0

@@ -20,6 +20,7 @@ NARROW = {
     "flat": ("<u2", {}, put(".bin", raw)),
     "masked": ("<u2", {"label_mask": "masks"}, put(".bin", raw)),
     "npy": ("<u2", {}, put(".npy", npy)),
+    "listed": ("<u2", {"manifest": "listed.jsonl"}, put(".npy", npy)),
     "npy-i64": ("<i8", {"dtype": "u16"}, put(".npy", npy)),
     "llmc": ("<u2", {}, put(".bin", llmc)),
     "zstd": ("<u2", {}, seekable(".bin.zst", raw, 1000)),
@@ -58,6 +59,9 @@ def written(shared):
             mds(shared.file(name), content.reshape(-1, WINDOW), 1 << 20)
         entries[name] = {"name": name, "path": name, **keys}
         contents[name] = content.astype(numpy.int64)
+    manifest = shared.file("listed.jsonl")
+    code, _, err = run(TOKCTL, "inspect", "--manifest", manifest, shared.file("listed"))
+    assert code == 0, err
     mask = numpy.random.default_rng(2).integers(0, 2, TOKENS, dtype=numpy.uint8)
     mask.tofile(shared.file("masks", "a.bin"))
     return entries, contents
