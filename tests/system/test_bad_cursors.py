@@ -46,7 +46,7 @@ def test_attaches(bench):
     refused("with micro 0", "micro_batch", ["0", "65536"], micro=0)
     refused("with micro 65537", "micro_batch", ["65537", "65536"], micro=65537)
     refused("with micro 2^64-1", "micro_batch", [str(2**64 - 1)], micro=2**64 - 1, slots=0)
-    refused("with slots 2^63", "micro_batch", [str(2**63), "4096"], slots=2**63)
+    refused("with slots 2^63", "slots", [str(2**63), "4096"], slots=2**63)
     refused(
         "with a slot over 1 GiB",
         "micro_batch",
