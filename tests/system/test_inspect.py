@@ -243,7 +243,7 @@ def test_named(place):
         text=True,
         cwd=place.path,
     )
-    assert done.returncode == 1 and "n/out: lies in n/*" in done.stderr, (
+    assert done.returncode == 1 and "n/out: is inside n/*" in done.stderr, (
         "but not what it puts out",
         done,
     )

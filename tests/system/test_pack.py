@@ -239,13 +239,9 @@ def test_beside(place):
         (
             "of two inputs",
             place.file("l"),
-            "x.npy (the first of 2 inputs): where its documents begin and end is not kept",
+            "x.npy (the first of 2 inputs): the bounds of its documents are not kept",
         ),
-        (
-            "of Megatron",
-            place.file("g.bin"),
-            "g.bin: where its documents begin and end is not kept",
-        ),
+        ("of Megatron", place.file("g.bin"), "g.bin: the bounds of its documents are not kept"),
     ):
         for format, ending in (("flat", ".bin"), ("zstd", ".bin.zst")):
             out = place.file(f"flat-{name[-3:]}{ending}")
@@ -256,7 +252,7 @@ def test_beside(place):
     shutil.copy(place.file("g.idx"), place.file("g\n2.idx"))
     error = said(place.file("g\n2.bin"), place.file("g2.bin"), "--format", "flat")
     assert error.count("\n") == 1, "documents of a name with a line end: one line"
-    assert has(error, "g?2.bin: where its documents begin"), "of which that is no part"
+    assert has(error, "g?2.bin: the bounds of its documents"), "of which that is no part"
     flat(place, "d/1.bin", 1000, 51)
     assert said(place.file("d"), place.file("d-flat"), "--format", "flat") == "", (
         "no documents, no word"
@@ -347,7 +343,7 @@ def test_bad(place):
         place.file("s/out"),
         "--format",
         "flat",
-        words=["lies in"],
+        words=["is inside"],
     )
     refused(
         "more shards than tokens",

@@ -210,7 +210,7 @@ def test_together(bench):
     for t in ts:
         t.carry_out()
     code, _, _, err = op.result()
-    assert code == 1 and "rank 1 (pid" in err and "not at one place" in err, (
+    assert code == 1 and "rank 1 (pid" in err and "not at one position" in err, (
         "cursors that differ: exit 1, and who",
         err,
     )

@@ -202,8 +202,10 @@ def test_bad_input(scene):
     assert has(scene.refused(place.file("none.record")), "none.record", "No such file"), (
         "a file that is not there"
     )
-    assert has(scene.refused(scene.config), scene.config, "no record"), "a file that is no record"
-    assert has(scene.refused("/dev/zero"), "no regular file"), "a device"
+    assert has(scene.refused(scene.config), scene.config, "not a record"), (
+        "a file that is no record"
+    )
+    assert has(scene.refused("/dev/zero"), "not a regular file"), "a device"
     whole = open(sound, "rb").read()
     for n in (1, 16, HEAD - 1):
         short = place.file(f"short{n}.record")

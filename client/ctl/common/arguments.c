@@ -194,7 +194,7 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 	return status;
 }
 
-/* Is all there that must be, and nothing else? */
+/* Are all required options and arguments there, and no others? */
 static int check(const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;

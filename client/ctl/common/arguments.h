@@ -27,7 +27,7 @@ struct ctl_option {
 	char letter;	  /* or 0 */
 	enum ctl_kind kind;
 	bool required;
-	const char *value; /* what stands for its value in a synopsis: "FILE" */
+	const char *value; /* the name of its value in a synopsis: "FILE" */
 	uint64_t least, most;
 	double low, high;
 	const char *help; /* a phrase */

@@ -111,7 +111,7 @@ void ctl_put_string(struct ctl_out *out, const char *text)
 		put(out, (const char *)from, (size_t)(p - from));
 		put_escape(
 			out, n == 0 ? 0xdc00 + *p
-				    : *p); /* what is no UTF-8 as Python's surrogateescape has it */
+				    : *p); /* a byte that is not UTF-8: Python's surrogateescape */
 		from = ++p;
 	}
 	put(out, (const char *)from, (size_t)(p - from));

@@ -1,5 +1,5 @@
 /*
- * Drawn by whichever thread comes by when it is due: there is no thread of its own.
+ * The bar has no thread of its own: the first thread that adds bytes when it is due draws it.
  */
 #include "client/ctl/common/progress.h"
 
@@ -9,7 +9,7 @@
 
 enum {
 	EVERY_NS = 100 * 1000 * 1000,
-	LONG_BYTES = 64 << 20, /* so much is shown from its beginning, less only if it takes time */
+	LONG_BYTES = 64 << 20, /* so much is shown at once, less only if it takes time */
 	CELLS = 30,
 };
 
@@ -54,7 +54,7 @@ void ctl_progress_add(struct ctl_progress *p, uint64_t bytes)
 		return;
 	uint64_t now = now_ns(), next = atomic_load(&p->next_ns);
 
-	/* Whoever moves the time draws. */
+	/* The thread that moves the time draws. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next, now + EVERY_NS))
 		draw(p, now);
 }

@@ -1,5 +1,5 @@
 /*
- * A progress bar on stderr, for whoever works through many bytes. Shown only on a terminal.
+ * A progress bar on stderr for long work on many bytes. Shown only on a terminal.
  */
 #ifndef TOKEND_CTL_PROGRESS_H
 #define TOKEND_CTL_PROGRESS_H
@@ -13,7 +13,7 @@ struct ctl_progress {
 	uint64_t total;
 	uint64_t began_ns;
 	_Atomic uint64_t done;
-	_Atomic uint64_t next_ns; /* when it is to be drawn again */
+	_Atomic uint64_t next_ns; /* when to draw it next */
 	bool shown;
 };
 
@@ -21,7 +21,7 @@ struct ctl_progress {
 void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total);
 /* From any thread. */
 void ctl_progress_add(struct ctl_progress *p, uint64_t bytes);
-/* Takes the bar away. */
+/* Removes the bar. */
 void ctl_progress_end(struct ctl_progress *p);
 
 #endif

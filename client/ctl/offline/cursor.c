@@ -1,6 +1,6 @@
 /*
  * tokctl cursor: the edits of a cursor, on files. Everything is checked before the first byte is
- * written, so that -o may name the file that was read; then what has changed is said.
+ * written, so that -o may name the file that was read. The differences are printed then.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
@@ -48,7 +48,7 @@ static const char *from(const struct ctl_arguments *a)
 	return a->argument[0];
 }
 
-/* Writes the edited cursor and says how it differs. */
+/* Writes the edited cursor and prints how it differs. */
 static int finish(
 	const struct cursor *before, const struct cursor *after, const struct ctl_arguments *a)
 {
@@ -136,7 +136,8 @@ static int read_weight(const struct ctl_command *command, const struct cursor *c
 	return CTL_OK;
 }
 
-/* What an operator may have forgotten: datasets that are served now, or were to be. */
+/* Names datasets that an operator may have forgotten: those with a weight now or in a pending
+ * mix. */
 static void note_unnamed(const struct cursor *c, const bool *given)
 {
 	for (uint32_t d = 0; d < c->datasets; d++)

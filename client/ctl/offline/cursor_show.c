@@ -1,5 +1,5 @@
 /*
- * tokctl cursor show and diff. The JSON of show is the library's, so that programs see the same.
+ * tokctl cursor show and diff.
  */
 #include "client/ctl/offline/cursor_show.h"
 
@@ -16,7 +16,7 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 enum {
-	COLUMNS = 2, /* as many segments stand side by side; more get a line each */
+	COLUMNS = 2, /* up to so many segments are columns; more get a line each */
 	SHARE_WIDTH = 13,
 };
 
@@ -368,8 +368,8 @@ static void diff_one_sided(
 	free(shares);
 }
 
-/* A dataset's share where it has another one: for people in percent, as far as percents tell them
- * apart. */
+/* A dataset's share where the two differ: for people in percent, unless the percents are the
+ * same. */
 static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
 	const struct order_segment *a, const struct order_segment *b)
 {
@@ -387,7 +387,7 @@ static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
 		diff_number(d, field, ctl_units(a, i), ctl_units(b, i));
 }
 
-/* What came before a mix shows in it: how often each dataset was served, and the roundings. */
+/* A mix depends on what came before it: how often each dataset was served, and the roundings. */
 static void diff_past(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b)
 {
@@ -407,8 +407,8 @@ static void diff_past(struct diff *d, const struct cursor *names, const struct o
 	}
 }
 
-/* Two mixes from the same position on. @past: compare what came before them, too. True if they
- * differ. */
+/* Compares two mixes that begin at the same position. @past: also what came before them. True if
+ * they differ. */
 static bool diff_pair(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b, bool past)
 {
@@ -427,8 +427,7 @@ static bool diff_pair(struct diff *d, const struct cursor *names, const struct o
 static void diff_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
 {
 	const struct cursor *names = a->datasets > b->datasets ? a : b;
-	/* Once one of them has another mix than the other, what it serves by later ones is another
-	 * number. */
+	/* After the first difference between the mixes, the counts of all later ones differ. */
 	bool told = false;
 
 	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
@@ -437,7 +436,7 @@ static void diff_mixes(struct diff *d, const struct cursor *a, const struct curs
 		if (left && right && a->segment[i]->start == b->segment[j]->start) {
 			told |= diff_pair(d, names, a->segment[i++], b->segment[j++], !told);
 		} else if (left && (!right || a->segment[i]->start < b->segment[j]->start)) {
-			/* What lies before the other's first mix it may have had as well. */
+			/* The other may have had this mix, too, before its first one. */
 			told |= a->segment[i]->start > b->segment[0]->start;
 			diff_one_sided(d, a, a->segment[i++], true);
 		} else {

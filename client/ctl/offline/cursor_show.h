@@ -1,4 +1,4 @@
-/* Cursors for people and scripts: what one holds, and how two differ. */
+/* Cursors for people and scripts: the contents of one, and how two differ. */
 #ifndef TOKEND_CTL_CURSOR_SHOW_H
 #define TOKEND_CTL_CURSOR_SHOW_H
 
@@ -9,9 +9,8 @@
 extern const struct ctl_command ctl_cursor_show, ctl_cursor_diff;
 
 /*
- * Prints how @b differs from @a, a difference a line. What follows from a difference that was told
- * (the counts and roundings of a mix whose predecessor is another) is not told again. True if they
- * are equal.
+ * Prints how @b differs from @a, a difference a line. Differences that follow from one above them
+ * (counts and roundings of a mix after a different one) are left out. True if they are equal.
  */
 bool ctl_cursor_compare(
 	struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json);

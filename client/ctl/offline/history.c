@@ -1,15 +1,13 @@
 /*
- * The mixes of a run, joined from what is known of them.
+ * The mixes of a run, joined from several cursors.
  *
- * A cursor knows the segment in which it stands and those announced to follow. Several cursors of
- * one run know more. Two segments follow each other only if the counts and roundings of the second
- * are those that the first leads to; so a gap between cursors is seen, and so is a mix that was
- * replaced before it came to act.
+ * A cursor contains its current segment and the pending ones. Two segments follow each other only
+ * if the counts and roundings of the second are those that the first leads to. So a gap between
+ * cursors is seen, and so is a mix that was replaced before it acted.
  *
- * Cursors named one by one come in any order and are joined by that alone. The log that tokend
- * keeps has an order, and so can tell of a run that was restarted from an older checkpoint: a later
- * file's word counts from where its current segment begins, whatever earlier ones said of what
- * comes there.
+ * Cursors named one by one come in any order and are joined by this rule alone. tokend's mix log
+ * has an order, so it also covers a run that was restarted from an older checkpoint: from where a
+ * later file's current segment begins, that file replaces what earlier ones announced.
  */
 #include "client/ctl/offline/history.h"
 
@@ -26,11 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cursor of the run and where it was read. */
+/* A cursor of the run, and its file. */
 struct word {
 	struct cursor cursor;
 	char *path;
-	unsigned given; /* which it was among the arguments */
+	unsigned given; /* its number among the arguments */
 };
 
 struct ctl_history_parts {
@@ -88,22 +86,20 @@ static uint32_t find(const struct cursor *cursor, const struct order_segment *se
 	return i;
 }
 
-/* A stretch of one cursor's pending segments: what acted, or will, after a segment that all agree
- * on. */
+/* Some of one cursor's pending segments: those after a segment that all cursors agree on. */
 struct stretch {
 	const struct cursor *of;
 	uint32_t from, to;
 };
 
-/* Takes @found instead of @best, unless that is of a cursor from further on in the run. */
+/* Replaces *@best by @found, unless the cursor of @best is from later in the run. */
 static void prefer(struct stretch *best, struct stretch found)
 {
 	if (!best->of || found.of->next >= best->of->next)
 		*best = found;
 }
 
-/* What lay between @a and @b, both of which have acted, by the word of a cursor that announced it.
- */
+/* The segments between @a and @b, both of which have acted, from a cursor that announced them. */
 static struct stretch between(const struct ctl_history_parts *p, const struct order_segment *a,
 	const struct order_segment *b)
 {
@@ -185,7 +181,7 @@ static void forget(struct word *word)
 	*word = (struct word){0};
 }
 
-/* Forgets the first @n words. */
+/* Drops the first @n. */
 static void forget_first(struct ctl_history_parts *p, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -200,7 +196,7 @@ static void say_end(const struct word *word)
 		word->cursor.segment[0]->start, word->path);
 }
 
-/* One file after another; where one does not follow from those before it, they are forgotten. */
+/* Takes the files in order; if one does not follow from those before it, those are dropped. */
 static void replay(struct ctl_history_parts *p)
 {
 	unsigned first = 0;
@@ -251,9 +247,8 @@ static int by_number(const struct dirent **a, const struct dirent **b)
 }
 
 /*
- * The newest first, down to one whose mix begins the run: nothing before it counts. A file that
- * cannot be used is where looking back ends; it must not be the newest, whose word nobody else can
- * give.
+ * Reads the newest first, down to one whose mix begins the run: nothing before it counts. Looking
+ * back ends at a file that cannot be read. It must not be the newest, which nothing can replace.
  */
 static bool read_files(struct ctl_history_parts *p, const char *directory, struct dirent **entry,
 	unsigned n, const struct cursor *begin)
@@ -375,7 +370,7 @@ static bool read_config(struct ctl_history_parts *p, const struct cursor *begin)
 	return false;
 }
 
-/* One run's list of datasets only ever grows at its end. */
+/* Is a segment of this cursor among the joined ones? */
 static bool is_used(const struct ctl_history_parts *p, const struct word *word)
 {
 	for (uint32_t i = 0; i < word->cursor.segments; i++)

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char wild[] = "*?["; /* what makes a path that is not there a pattern */
+static const char wild[] = "*?["; /* in a path that does not exist, these make it a pattern */
 
 bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
 	const char *format, const char *dtype, const char *column)
@@ -100,7 +100,7 @@ void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path,
 		shard_list_name(list, i));
 }
 
-/* ---- companions on the command line ---- */
+/* ---- side files on the command line ---- */
 
 static bool is_directory(const char *path)
 {
@@ -109,7 +109,7 @@ static bool is_directory(const char *path)
 	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* A path, or all that is below it; what is wrong with that is said when it is looked at. */
+/* Adds a path, or all files below it. Faults are reported later, when the files are opened. */
 static bool add_all(struct shard_list *all, const char *path)
 {
 	char name[PATH_MAX + 1];
@@ -150,7 +150,7 @@ int ctl_input_paths(char **path, int n)
 	return fine ? kept : -1;
 }
 
-/* Without parts that say nothing. */
+/* Removes empty and "." parts. */
 static void squeeze(char *path)
 {
 	char *to = path;
@@ -169,8 +169,8 @@ static void squeeze(char *path)
 }
 
 /*
- * The whole name of the file. Links in it stay, as the daemon has them: what lies above a shard is
- * what its name says. Only those before a ".." cannot.
+ * The absolute name of the file. Links in it stay, as in the daemon: a shard's directory is the one
+ * in its name. Only links before a ".." are resolved.
  */
 static char *whole_name(const char *path)
 {
@@ -207,7 +207,7 @@ static struct shard *open_whole(
 	const struct shard_format *format;
 	struct shard_facts facts;
 
-	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	/* O_NONBLOCK: a FIFO must be rejected, not waited for. */
 	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (*fd < 0) {
 		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));

@@ -1,5 +1,5 @@
 /*
- * Shards named on the command line, for tools that read them whatever their format.
+ * Shards named on the command line, in any format.
  */
 #ifndef TOKEND_CTL_INPUT_H
 #define TOKEND_CTL_INPUT_H
@@ -13,8 +13,8 @@
 struct ctl_input {
 	const struct shard_format *format; /* NULL: whatever recognises the file */
 	struct shard_hint hint;
-	const char *name; /* with the hint's label_mask: the shard's there, which its path ends in;
-			     else NULL */
+	const char *name; /* with the hint's label_mask: the shard's name in the dataset, with which
+			     its path ends; otherwise NULL */
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
@@ -37,8 +37,8 @@ bool ctl_input_options(struct ctl_input *input, const struct ctl_command *comman
 	const char *format, const char *dtype, const char *column);
 
 /*
- * Leaves out of @n paths the companions (an index, a mask, …) of shards that are among the others
- * or below them: DIRECTORY/[*] names them all. How many are left; -1: out of memory.
+ * Removes from @n paths the side files (an index, a mask, …) of shards that are among the others or
+ * below them: DIRECTORY/[*] names them all. Returns how many are left; -1: out of memory.
  */
 int ctl_input_paths(char **path, int n);
 /*
@@ -48,8 +48,8 @@ int ctl_input_paths(char **path, int n);
 bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault);
 /* @path without links; of a pattern, the directory below which it matches. NULL: there is none. */
 char *ctl_input_real(const char *path);
-/* Shard @i of the list of @path by the name that the user knows it by: @path itself, or what lies
- * below. */
+/* Shard @i of the list of @path by the name that the user knows: @path itself, or a path below
+ * it. */
 void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
 	char *name, size_t name_bytes);
 

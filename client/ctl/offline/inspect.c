@@ -1,6 +1,6 @@
 /*
- * tokctl inspect: what shards say of themselves. What a file does not say comes from the options,
- * else from the dataset of the config that lists it, else it is the config's default.
+ * tokctl inspect: what shards contain. What a file does not say comes from the options, otherwise
+ * from the dataset of the config that lists it, otherwise it is the config's default.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
@@ -45,7 +45,7 @@ struct inspect {
 	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
 	bool mixed;				 /* another has been found to be of another */
 	struct ctl_progress progress;
-	bool alone; /* the path stands for one shard */
+	bool alone; /* the path is one shard */
 	struct listed_all all;
 };
 
@@ -55,7 +55,7 @@ static void print(struct inspect *in, const struct report *r)
 	(in->json ? report_put_json : report_put_text)(&in->out, r);
 }
 
-/* A path that came to nothing. */
+/* Reports a path that could not be listed or read. */
 static void print_unread(struct inspect *in, const char *path, const char *text)
 {
 	struct report *r = calloc(1, sizeof(*r));
@@ -73,7 +73,7 @@ static void print_unread(struct inspect *in, const char *path, const char *text)
 
 /* ---- one file ---- */
 
-/* How many windows the stream cuts from it, and which of its tokens none of them holds. */
+/* How many windows the stream cuts from it, and how many of its tokens are in none. */
 static void count_windows(struct report *r, const struct config_stream *stream)
 {
 	uint64_t first_window[2], tokens = r->facts.tokens;
@@ -130,7 +130,7 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 
-/* Of a stream with loss_mask all shards of a dataset are alike, or the daemon refuses it. */
+/* In a stream with loss_mask all shards of a dataset must be alike. */
 static void compare_annotations(struct report *r, struct listed *l)
 {
 	bool mask = r->facts.mask, bounds = r->facts.bounds;
@@ -159,7 +159,7 @@ static void add_to_manifest(
 		report_problem(r, "%s", fault.text);
 }
 
-/* Is it what the config's manifest says? The digest only where it was computed. */
+/* Compares with the config's manifest; the digest only if it was computed. */
 static void compare(
 	struct report *r, const struct manifest *m, int64_t s, uint64_t size, uint64_t digest)
 {
@@ -177,7 +177,7 @@ static void compare(
 			m->digests[s], digest);
 }
 
-/* A dataset, which is what a path stands for, has one format: two examples are enough. */
+/* A path counts as a dataset, which has one format: two examples are enough. */
 static void check_format(struct inspect *in, struct report *r, const struct listed *listed,
 	const struct shard_format *format, const char *name)
 {
@@ -193,21 +193,14 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 	if (format == &shard_flat)
 		report_problem(r,
 			"its format is not known, and another shard, %s, is %s: its index is lost "
-			"or its "
-			"header "
-			"is damaged; restore that, or, if it is plain tokens, put it into a "
-			"dataset of its "
-			"own",
+			"or its header is damaged; restore that, or, if it is plain tokens, put it "
+			"into a dataset of its own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
 		report_problem(r,
 			"is %s, and the format of another shard, %s, is not known: the index of "
-			"that is lost "
-			"or "
-			"its header is damaged; restore it, or, if it is plain tokens, put it into "
-			"a dataset "
-			"of "
-			"its own",
+			"that is lost or its header is damaged; restore it, or, if it is plain "
+			"tokens, put it into a dataset of its own",
 			format->name, in->first);
 	else
 		report_problem(r,
@@ -215,7 +208,7 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 			format->name, in->first, in->first_format->name);
 }
 
-/* What a flat shard's tokens look like: a problem where nobody said what they are. */
+/* What a flat shard's tokens look like: a problem if the dtype was not given. */
 static void check_looks(
 	struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
 {
@@ -233,7 +226,7 @@ static void check_looks(
 			looks);
 }
 
-/* How the file is to be read: as the options say, else as the dataset that lists it. */
+/* How to read the file: as the options say, otherwise as the dataset that lists it. */
 static struct ctl_input input_of(
 	const struct inspect *in, const char *path, const struct listed *listed)
 {
@@ -259,8 +252,8 @@ static struct ctl_input input_of(
 }
 
 /*
- * A mask goes by the name that its shard has in the dataset, so the shard is opened by that: @path
- * is filled. False: a name is too long.
+ * A mask is found by the name that its shard has in the dataset, so the shard is opened by that
+ * name: @path. False: a name is too long.
  */
 static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
 	struct ctl_input *input, char *mask, char *path)
@@ -310,8 +303,8 @@ static void inspect_file(
 		if (listed && listed->stream->loss_mask)
 			compare_annotations(r, listed);
 		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
-		/* Among others it is a shard without windows; alone, and without a header that says
-		 * so, it is one that was not written. */
+		/* An empty file among others is a shard without windows. Alone, and without a
+		 * header that says so, it was not written. */
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
 			report_problem(r,
 				"its size is 0 bytes%s: there is no token in it; write it again",

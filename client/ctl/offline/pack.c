@@ -92,7 +92,7 @@ static bool plan(struct pack *p, struct fault *fault)
 	return as_they_are ? cut_as_they_are(p, fault) : cut_evenly(p, fault);
 }
 
-/* What is to be made, of what: runs that differ in it do not go on from each other. */
+/* Of the plan and the inputs: a run continues another only if it is the same. */
 static uint64_t plan_digest(const struct pack *p)
 {
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
@@ -102,7 +102,7 @@ static uint64_t plan_digest(const struct pack *p)
 		XXH64(facts, sizeof(facts), p->in.digest));
 }
 
-/* Once more from the same place, packing would take in what it has put out. */
+/* OUT must not be in one of the inputs: a second run would pack its own output. */
 static bool apart(struct pack *p, char *const *path, int n, struct fault *fault)
 {
 	char text[PATH_MAX];
@@ -123,7 +123,8 @@ static bool apart(struct pack *p, char *const *path, int n, struct fault *fault)
 
 		if (in && strncmp(in, parent, m) == 0 && (parent[m] == '/' || parent[m] == 0))
 			fine = fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: lies in %s; name a place outside it", p->target.path, path[i]);
+				"%s: is inside %s; name a directory outside it", p->target.path,
+				path[i]);
 		free(in);
 	}
 	free(parent);
@@ -167,20 +168,17 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 	ctl_put(out, "}\n");
 }
 
-/* What the inputs know and what is made of them will not. */
+/* Notes what the inputs contain and the packed files will not. */
 static void tell_losses(const struct pack *p)
 {
 	static const char *const texts[] = {
-		[PACK_DOCUMENTS] = "where its documents begin and end is not kept: a flat file has "
-				   "no place for it; "
-				   "an eos among the tokens stays, and --format megatron keeps all",
+		[PACK_DOCUMENTS] = "the bounds of its documents are not kept: a flat file has no "
+				   "place for them; an eos among the tokens stays, and --format "
+				   "megatron keeps all",
 		[PACK_OUTSIDE] = "has tokens that its list of bounds (.csv.gz) leaves out; between "
-				 "documents they "
-				 "become documents of their own",
+				 "documents they become documents of their own",
 		[PACK_MASK] = "its loss mask is not kept: no packed format has a place for it; a "
-			      "dataset's "
-			      "label_mask "
-			      "may name a directory of masks",
+			      "dataset's label_mask may name a directory of masks",
 	};
 
 	for (unsigned i = 0; i < PACK_LOSSES; i++) {
@@ -309,7 +307,7 @@ static const struct ctl_option options[] = {
 	[JSON] = CTL_JSON_OPTION,
 };
 
-/* A name that looks like another format's file is a slip, no directory. */
+/* A name that looks like another format's file is a mistake, not a directory. */
 static int take_target(struct pack *p, const struct ctl_command *command, const char *to)
 {
 	static const char *const files[] = {

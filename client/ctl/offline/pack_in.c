@@ -1,6 +1,6 @@
 /*
- * Shards one after another as one row of tokens. They are opened when somebody comes to them: there
- * may be more than a process can have open.
+ * Shards one after another as one row of tokens. They are opened when they are read: there may be
+ * more than a process can have open.
  */
 #include "client/ctl/offline/pack_in.h"
 
@@ -20,7 +20,7 @@
 
 /* ---- listing ---- */
 
-/* It is to be the same whenever it is opened. */
+/* Must be the same each time that the shard is opened. */
 static uint64_t identity_of(const struct shard *shard, const struct stat *st)
 {
 	const uint64_t facts[] = {(uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
@@ -142,7 +142,7 @@ void pack_in_end(struct pack_in *in)
 
 /* ---- reading ---- */
 
-/* The source that holds @token (< in->tokens); empty ones never do. */
+/* The source that contains @token (< in->tokens). */
 static uint64_t source_at(const struct pack_in *in, uint64_t token)
 {
 	uint64_t lo = 0, hi = in->sources;
@@ -170,8 +170,9 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault 
 		if (s->shard &&
 			(fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
 			fault_set(fault, FAULT_CHANGED, "",
-				"it, or what lies beside it, was changed since packing began (size "
-				"or time)");
+				"it, or a side file of it, was changed since packing began (size "
+				"or "
+				"time)");
 			shard_close(s->shard);
 			s->shard = NULL;
 		}
@@ -187,8 +188,7 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault 
 	return shard;
 }
 
-/* The last user closes what somebody has read to its end; the rest stays open for the next piece.
- */
+/* The last user closes a source that was read to its end; others stay open for the next piece. */
 static void release(struct pack_in *in, uint64_t i, bool ended)
 {
 	struct pack_source *s = &in->source[i];
@@ -237,7 +237,7 @@ static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void 
 	return n;
 }
 
-/* The part of it that lies in source @i, from its @token on. */
+/* Reads the part that is in source @i, from its @token on. */
 static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n, void *to,
 	uint32_t token_bytes, uint64_t most, void *scratch, struct fault *fault)
 {
@@ -323,7 +323,7 @@ static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint6
 
 	if (!in->has_eos)
 		return 0;
-	for (uint64_t i = 0; i + 1 < n; i++) /* one at the end is the caller's to know */
+	for (uint64_t i = 0; i + 1 < n; i++) /* the caller checks the last token */
 		if (value_at(tokens, lead + i, token_bytes) == in->eos)
 			at[count++] = (uint32_t)(lead + i + 1);
 	return count;

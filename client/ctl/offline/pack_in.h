@@ -9,17 +9,17 @@
 
 struct pack_source {
 	char *path;
-	uint64_t begin, tokens; /* its place in the row */
-	uint64_t identity;	/* of the file and what lies beside it */
-	struct shard *shard;	/* open while somebody reads from it */
+	uint64_t begin, tokens; /* its part of the row */
+	uint64_t identity;	/* of the file and its side files */
+	struct shard *shard;	/* open while it is being read */
 	int fd;
 	unsigned users;
-	bool ended; /* somebody has read to its end */
+	bool ended; /* it was read to its end */
 };
 
-/* What a source has and the packed file cannot say. */
+/* What a source has and the packed file cannot contain. */
 enum pack_loss {
-	PACK_DOCUMENTS, /* where they begin and end; not asked for by the hint */
+	PACK_DOCUMENTS, /* their bounds; not requested by the hint */
 	PACK_OUTSIDE,	/* that tokens are in no document */
 	PACK_MASK,
 	PACK_LOSSES,

@@ -1,8 +1,7 @@
 /*
- * One file that comes out. Threads take pieces of tokens in order, read and compress them side by
- * side, and queue up only to learn where in the file theirs goes. What was written is then read
- * back by the same code that the daemon reads shards with, and its digest must be that of what was
- * read from the inputs.
+ * Threads take pieces of tokens in order, read and compress them in parallel, and wait for each
+ * other only to learn where in the file theirs goes. The file is then read back by the same code
+ * that the daemon reads shards with, and its digest must be that of what was read from the inputs.
  */
 #include "client/ctl/offline/pack_out.h"
 
@@ -54,7 +53,7 @@ struct worker {
 
 /* ---- pieces ---- */
 
-/* The first fault in the order of pieces is the one that is told. */
+/* Keeps the fault of the first piece that failed. */
 static void note_fault(struct out *o, uint64_t piece, const struct fault *fault)
 {
 	pthread_mutex_lock(&o->lock);
@@ -76,7 +75,7 @@ static bool take_piece(struct out *o, uint64_t *piece)
 	return more;
 }
 
-/* Waits until all pieces before it have their places. False: one of them failed. */
+/* Waits until all pieces before @piece have their places. False: one of them failed. */
 static bool await_turn(struct out *o, uint64_t piece)
 {
 	while (o->turn < piece && o->faulty > piece)
@@ -84,8 +83,8 @@ static bool await_turn(struct out *o, uint64_t piece)
 	return o->faulty > piece;
 }
 
-/* A place in the file for what piece @piece has come to. False: there is a fault, told or not to be
- * told. */
+/* Gives piece @piece its place in the file. False: it, or one before it, failed; the fault is
+ * noted. */
 static bool place_piece(struct worker *w, uint64_t piece, size_t bytes, uint64_t frames,
 	int64_t documents, uint64_t n, uint64_t digest, uint64_t *at)
 {
@@ -136,10 +135,10 @@ static bool pack_piece(struct worker *w, uint64_t piece, struct fault *fault)
 	uint64_t digest = ctl_digest_piece(w->tokens, n, width, piece);
 
 	if (!place_piece(w, piece, bytes, frames, documents, n, digest, &at))
-		return true; /* it is told by whom it befell */
+		return true; /* the fault is noted already */
 	if (!pack_write(o->fd, w->compressor.zstd ? w->compressor.packed : w->tokens, bytes, at))
 		return pack_fail(fault, o->part, errno);
-	/* The disk may begin with it: there is a wait for all of it at the end. */
+	/* Starts writing to the disk early; fsync() waits for all of it at the end. */
 	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 	ctl_progress_add(o->how->progress, n * width);
 	return true;

@@ -97,7 +97,7 @@ static bool read_done(const struct pack_target *t, FILE *state, struct pack_done
 	return true;
 }
 
-/* Is the finished shard where it was put? If it never got there it is made again. */
+/* Are the finished shards still there? One that was not renamed is made again. */
 static bool check_done(const struct pack_target *t, struct pack_done *done, struct fault *fault)
 {
 	char path[PATH_MAX], part[PATH_MAX];
@@ -147,16 +147,14 @@ static bool begin_state(const struct pack_target *t, const char *path, bool fres
 	bool fine = same ? read_done(t, state, done, path, fault)
 			 : fault_set(fault, FAULT_ARGUMENT, "",
 				   "%s: holds an interrupted pack of other inputs or with other "
-				   "options; "
-				   "finish that, or remove the directory",
+				   "options; finish that, or remove the directory",
 				   t->path);
 
 	fclose(state);
 	return fine;
 }
 
-/* Cuts off a last line that has no end: it was being written, and what it tells of was not renamed
- * yet. */
+/* Cuts off an incomplete last line: its shard was not renamed yet. */
 static bool trim_state(const struct pack_target *t, const char *path, struct fault *fault)
 {
 	struct stat st;

@@ -36,7 +36,7 @@ bool pack_compress(struct pack_compressor *c, const struct pack_how *how, const 
 
 bool pack_frames_add(
 	struct pack_frames *f, const uint8_t *entries, uint64_t frames, struct fault *fault);
-/* Writes the table to @fd, which is @path, at *@at, and moves that behind it. */
+/* Writes the table to @fd, which is @path, at *@at, and moves *@at past it. */
 bool pack_frames_write(
 	const struct pack_frames *f, int fd, const char *path, uint64_t *at, struct fault *fault);
 

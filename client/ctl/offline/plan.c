@@ -124,7 +124,7 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-/* Columns as wide as anything that may come, known before the first line. */
+/* Columns are as wide as their longest possible entry: it is known before the first line. */
 static void measure(struct plan *p, uint64_t last)
 {
 	const struct cursor *cursor = p->history->widest;
@@ -187,7 +187,7 @@ static bool fill(const struct plan *p, struct line *line)
 	return !p->reader || ctl_reader_read(p->reader, &line->place, p->tokens);
 }
 
-/* Whatever was printed before a fault stays printed. */
+/* Lines before a fault stay printed. */
 static bool put_line(struct ctl_out *out, const struct plan *p, struct line *line)
 {
 	if (!line->padding && !fill(p, line))
@@ -207,7 +207,7 @@ struct query {
 	bool has_from, ranks, one_rank, tokens, json;
 };
 
-/* Is @from among what is known, and before the end? */
+/* Is @from between the first known mix and the end? */
 static bool known(const struct ctl_history *h, uint64_t from)
 {
 	uint64_t first = h->order.segment[0]->start, end = cursor_end(h->widest);
@@ -297,7 +297,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 		p.reader = ctl_reader_open(s, h);
 		p.tokens = calloc(p.window_tokens, p.token_bytes);
 	}
-	/* A step is counted from where the one cursor stands. */
+	/* Steps are counted from the position of the one cursor. */
 	if (!q->has_from)
 		q->from = q->cursor_count == 1 ? h->widest->next : 0;
 	if (!p.map || (q->tokens && (!p.reader || !p.tokens))) {

@@ -33,7 +33,6 @@ bool proof_place(const struct proof *p, uint64_t position, struct order_place *p
 	return order_at(&order, position, place);
 }
 
-/* 1: the row's tokens are those of the order, 0: they are not, -1 after an error was printed. */
 /*
  * Converts @p->tokens, as the stream serves them now, to the other width. Returns the bytes that
  * they then have at @p->other; 0: a token does not fit.
@@ -56,6 +55,7 @@ static size_t convert(struct proof *p)
 	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
 }
 
+/* 1: the row's tokens are those of the order, 0: they are not, -1 after an error was printed. */
 static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
 {
 	struct order_place place;
@@ -95,7 +95,7 @@ static bool check_row(
 		p->voided++;
 		return true;
 	}
-	if (end && position >= end) { /* nobody can have taken what the stream does not have */
+	if (end && position >= end) { /* the stream has no such position */
 		add_finding(p, ALTERED, here);
 		return true;
 	}
@@ -136,7 +136,7 @@ static bool check_rows(struct proof *p)
 	return got == 0;
 }
 
-/* ---- what nobody took ---- */
+/* ---- what is missing ---- */
 
 static int by_from(const void *a, const void *b)
 {
@@ -158,7 +158,7 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 	while (at < p->to && is_taken(p, at) != taken) {
 		uint64_t i = at - p->from, word = p->taken[i / 64];
 
-		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* all 64 are not it */
+		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* none of the 64 is */
 			at = p->to - at > 64 ? at + 64 : p->to;
 		else
 			at++;
@@ -166,9 +166,8 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 	return at;
 }
 
-/* The stretches that the run was made to skip, where nobody took anything and no restart went back
- * into them.
- */
+/* Finds the stretches that were skipped by request. Not those of which a row was taken, nor those
+ * that a restart went back into. */
 static bool find_skips(struct proof *p)
 {
 	size_t n = 0;
@@ -183,7 +182,8 @@ static bool find_skips(struct proof *p)
 			s->begin.left > p->from ? s->begin.left : p->from, to < p->to ? to : p->to};
 
 		if (one.from < one.to &&
-			find(p, one.from, true) >= one.to) /* else not all skipped it at one step */
+			find(p, one.from, true) >=
+				one.to) /* otherwise not all ranks skipped it at one step */
 			p->skip[n++] = one;
 	}
 	qsort(p->skip, n, sizeof(*p->skip), by_from);
@@ -195,8 +195,8 @@ static bool find_skips(struct proof *p)
 	return true;
 }
 
-/* Nobody took [@at, @to): what of it is lost, and not skipped by request? @skip is the first
- * stretch that may reach into it. */
+/* [@at, @to) was not taken: counts what of it is lost and what was skipped by request. *@skip is
+ * the first skipped stretch that may overlap it. */
 static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
 {
 	while (at < to) {

@@ -75,7 +75,7 @@ static void put_finding(
 	}
 	if (f->count > 1) {
 		put_where(out, "  and ", f->count - 1);
-		ctl_put(out, " more behind it");
+		ctl_put(out, " more after it");
 	}
 	ctl_put(out, "\n");
 }
@@ -217,8 +217,7 @@ void proof_hint(const struct proof *p, bool mixes_given)
 			proof_generation(p, p->finding[LOST][0].position)->world,
 			p->finding[LOST][0].position, whole);
 	else if (p->found[LOST] > 0)
-		ctl_fail(
-			"what is lost was taken by nobody, or its record is not among those given");
+		ctl_fail("what is lost was not taken, or its record is not among those given");
 	if (p->found[ALTERED] > 0 && !mixes_given)
 		ctl_fail("the order is that of the config: if the run's mix was changed, give "
 			 "--run RUN (or "

@@ -1,6 +1,6 @@
 /*
- * Tokens of windows, straight from the shards. A file is checked once, when it is opened: it must
- * still be the one that was listed. A few stay open, for windows come in any order.
+ * A file is checked once, when it is opened: it must still be the one that was listed. Some files
+ * stay open, because windows come in any order.
  */
 #include "client/ctl/offline/reader.h"
 #include "client/ctl/common/error.h"
@@ -19,14 +19,14 @@
 enum { OPEN_FILES = 64, WHY_BYTES = 512 };
 
 struct file {
-	const struct dataset *dataset; /* NULL: the place is free */
+	const struct dataset *dataset; /* NULL: the entry is free */
 	uint64_t shard;
 	int fd;
 	struct shard *source;
 };
 
 struct ctl_reader {
-	const struct cursor *cursor; /* whose datasets the places mean */
+	const struct cursor *cursor; /* the datasets that places refer to */
 	const struct dataset **map;  /* [cursor->datasets] */
 	struct frames *frames;	     /* decoded, of all files */
 	struct file file[OPEN_FILES];
@@ -110,7 +110,7 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 	struct fault fault;
 
 	if (!dataset) {
-		ctl_fail("dataset %s: is not in the config any more, its tokens cannot be read",
+		ctl_fail("dataset %s: is no longer in the config: its tokens cannot be read",
 			reader->cursor->dataset[d].name);
 		return false;
 	}

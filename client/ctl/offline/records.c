@@ -33,7 +33,7 @@ static bool add_file(struct records *r, const char *path)
 		return false;
 	}
 	if (!S_ISREG(st.st_mode)) {
-		ctl_fail("%s: is no regular file, so no record", path);
+		ctl_fail("%s: is not a regular file, so not a record", path);
 		return false;
 	}
 	if (!ctl_grow((void **)&r->file, r->files, sizeof(*r->file)))
@@ -100,7 +100,7 @@ static int by_path(const void *a, const void *b)
 	return strcmp(((const struct record_file *)a)->path, ((const struct record_file *)b)->path);
 }
 
-/* A file named twice holds each row once. */
+/* A file that was named twice is read once. */
 static void name_once(struct records *r)
 {
 	size_t kept = 0;
@@ -117,7 +117,7 @@ static void name_once(struct records *r)
 
 /* ---- a file's sections ---- */
 
-/* What a scan of a file has come to. */
+/* The state of the scan of a file. */
 struct scan {
 	struct records *records;
 	const char *path, *stream;
@@ -125,11 +125,11 @@ struct scan {
 	uint32_t file;
 	size_t before;			 /* sections of the files before it */
 	uint64_t word[2 * RECORD_WORDS]; /* of a beginning */
-	size_t words;			 /* of them that are to come */
+	size_t words;			 /* of it that are still to come */
 	uint64_t latest;		 /* time of the last beginning */
 	bool again;			 /* it is that of another pass */
 	bool begun;			 /* there was one */
-	bool fresh; /* the last section is the first of its process, or stands for it */
+	bool fresh; /* the last section is the first of its process, or counts as such */
 };
 
 static struct record_section *last_section(const struct scan *s)
@@ -148,8 +148,8 @@ static uint64_t section_end(const struct record_section *s)
 	       (s->rows + b->micro_batch - 1) / b->micro_batch * b->micro_batch * b->world;
 }
 
-/* Is @b the first of a process? Otherwise it is of the last one's, in another world at the same
- * place. */
+/* Is @b the first of a process? Otherwise it is the last process's, in another world at the same
+ * position. */
 static bool is_first(const struct scan *s, const struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
@@ -162,8 +162,8 @@ static bool is_first(const struct scan *s, const struct record_begin *b)
 }
 
 /*
- * Another process follows, or nothing: drops what the last one said and then took no row for. A
- * process that took none leaves nothing; of one that did, a move backwards at its end goes.
+ * The last process has ended: drops its last section if that has no rows. A process that took none
+ * leaves nothing. If it took some, a move backwards at its end stays.
  */
 static void end_process(struct scan *s)
 {
@@ -174,7 +174,8 @@ static void end_process(struct scan *s)
 	s->fresh = false;
 }
 
-/* Where @b goes on from a place where its process took nothing, it is as if it had begun here. */
+/* If @b continues from a position where its process took nothing, it counts as if it had begun
+ * here. */
 static void follow(struct scan *s, struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
@@ -232,7 +233,7 @@ static bool scan_entry(struct scan *s, uint64_t number, uint64_t first, uint64_t
 		return true;
 	}
 	if (first == RECORD_BEGIN || (!s->begun && s->words == 0)) {
-		ctl_fail("%s: is no record of a version that this tokctl reads, or damaged at "
+		ctl_fail("%s: is not a record of a version that this tokctl reads, or damaged at "
 			 "entry %" PRIu64,
 			s->path, number);
 		return false;

@@ -74,8 +74,9 @@ static size_t find_late(const struct record_peer *p, size_t i)
 }
 
 /*
- * Section @i opens a generation at @b's place. Who came there since the newest one was opened, and
- * was taken for a late member of an older one because that lacked its rank, has come for this one.
+ * Section @i opens a generation at @b's position. Sections that came there since the newest one was
+ * opened, and were taken for late members of an older one that lacked their rank, belong to this
+ * one.
  */
 static void gather_early(struct record_peer *p, size_t i, const struct record_begin *b)
 {
@@ -90,7 +91,7 @@ static void gather_early(struct record_peer *p, size_t i, const struct record_be
 	}
 }
 
-/* Gives section @i, all before which have theirs, its generation. */
+/* Gives section @i its generation; all sections before it have theirs. */
 static bool place_section(struct record_peer *p, size_t i)
 {
 	const struct record_begin *b = &p->section[i].begin;
@@ -118,7 +119,7 @@ static bool place_section(struct record_peer *p, size_t i)
 	return true;
 }
 
-/* From where on the rows of each section are void. */
+/* Sets the position from which on the rows of each section are void. */
 static void set_limits(struct record_peer *p)
 {
 	uint64_t limit = UINT64_MAX;
@@ -162,7 +163,7 @@ static bool find_last(const struct records *r, struct record_section *s)
 	return got == 0;
 }
 
-/* Sections come by time. */
+/* The sections are sorted by time. */
 static bool judge(const struct records *r, struct record_peer *p)
 {
 	for (size_t i = 0; i < p->sections; i++)
@@ -187,14 +188,14 @@ static int by_pass(const void *a, const void *b)
 }
 
 /*
- * Sections come by time, for each peer. A section that follows in its file stays in that file's
- * pass, or begins the next one. One that comes with a new process joins the last pass that all
+ * The sections are sorted by time for each peer. A later section of a file stays in that file's
+ * pass, or begins the next one. The first section of a new process joins the last pass that all
  * ranks have begun.
  */
 static bool number_passes(struct records *r)
 {
-	uint64_t *of_file = calloc(
-		r->files + 1, sizeof(*of_file)); /* the pass that it is in, plus one; 0: none */
+	uint64_t *of_file =
+		calloc(r->files + 1, sizeof(*of_file)); /* the current pass, plus one; 0: none */
 	uint64_t common = 0, joined = 0;
 
 	if (!of_file)

@@ -1,6 +1,5 @@
 /*
- * Threads take pieces in order. A piece is read by blocks that stay in a processor's cache while
- * they are looked at.
+ * Threads take pieces in order. A piece is read in blocks that fit in a processor's cache.
  */
 #include "client/ctl/offline/scan.h"
 
@@ -32,7 +31,7 @@ void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
 	unsigned threads = 0;
 
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the first one's */
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the first thread */
 	while (threads + 1 < n && threads < CTL_THREADS &&
 		pthread_create(&thread[threads], NULL, work, context) == 0)
 		threads++;
@@ -84,7 +83,7 @@ struct scanning {
 	bool starved;
 };
 
-/* What one thread has met so far. */
+/* What one thread has found so far. */
 struct seen {
 	uint64_t digest, most, masked, beyond, beyond_value, faults, fault;
 	char why[LIMIT_TEXT_BYTES];

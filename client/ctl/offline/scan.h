@@ -1,6 +1,5 @@
 /*
- * Reads a shard from end to end, with as many threads as there are processors, and says what it
- * met.
+ * Reads all of a shard with as many threads as there are processors, and reports what is in it.
  */
 #ifndef TOKEND_CTL_SCAN_H
 #define TOKEND_CTL_SCAN_H
@@ -13,16 +12,16 @@ enum {
 	CTL_DIGEST_TOKENS = 1 << 20, /* in a piece of the digest */
 };
 
-/* How many processors there are to work on, at most CTL_THREADS. */
+/* How many processors this process may use, at most CTL_THREADS. */
 unsigned ctl_processors(void);
-/* Calls @work(context) in @n threads at once, this one among them, and waits for all. With fewer
- * threads than asked for it goes on. */
+/* Calls @work(context) in @n threads at once, including this one, and waits for all. If fewer
+ * threads can be created, it uses those. */
 void ctl_threads(unsigned n, void *(*work)(void *context), void *context);
 
 /*
- * The digest of tokens is that of their values, whatever format and width they are kept in: the
- * sum, modulo 2^64, over pieces of so many tokens of XXH3-64 of the piece as little-endian u32,
- * seeded with its number.
+ * The digest of tokens is that of their values, independent of format and width: the sum, modulo
+ * 2^64, over pieces of so many tokens of XXH3-64 of the piece as little-endian u32, seeded with its
+ * number.
  */
 uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece);
 

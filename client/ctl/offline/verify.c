@@ -48,8 +48,8 @@ static uint64_t highest_row(const struct records *r, uint64_t pass)
 	return last;
 }
 
-/* Fills in what was not asked for, and checks it. The last of several passes may still be under
- * way: it is asked only for what it came to. */
+/* Fills in what the options leave open, and checks it. The last of several passes may still be
+ * running: its range ends at its last row. */
 static bool set_range(
 	struct query *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
 {
@@ -119,7 +119,7 @@ static int with_records(const struct query *q, const struct ctl_stream *s,
 		struct query range = *q;
 
 		if (r->passes > 1 && q->has_from && highest_row(r, r->peer[i].pass) <= q->from)
-			continue; /* this pass did not come there */
+			continue; /* this pass did not get so far */
 		if (!set_range(&range, h, r, r->peer[i].pass))
 			return CTL_FAILED;
 

@@ -1,6 +1,6 @@
 /*
  * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that
- * hold them.
+ * contain them.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"

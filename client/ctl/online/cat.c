@@ -1,7 +1,7 @@
 /*
- * tokctl cat: the smallest trainer there is. It attaches, writes the tokens of its batches to
- * stdout as they lie in the ring, and can leave its cursor in a file: enough to see, diff and
- * checksum what any rank gets.
+ * tokctl cat: the smallest trainer. It attaches, writes the tokens of its batches to stdout as they
+ * are in the ring, and can write its cursor to a file: enough to see, diff and checksum what any
+ * rank gets.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
@@ -179,7 +179,7 @@ static int attach(struct cat *c, const struct ctl_arguments *a)
 	if (!ok)
 		ctl_fail("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
-	if (ctl_given(a, CURSOR_OUT)) /* also after a failure: it says where to go on */
+	if (ctl_given(a, CURSOR_OUT)) /* also after a failure: it says where to continue */
 		ok = save_cursor(t, c, ctl_text(a, CURSOR_OUT)) && ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;

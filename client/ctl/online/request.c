@@ -1,8 +1,8 @@
 /*
- * tokctl mix, skip, checkpoint, drain, rescale: an operator's word to a running job. The daemon
- * shows it to the job's sessions here, the job carries it out on all ranks at one step, and each
- * session's answer comes back. Until a rank has fetched the request it can be taken back, and is,
- * when time is up or we are interrupted.
+ * tokctl mix, skip, checkpoint, drain, rescale: an operator's request to a running job. The daemon
+ * shows it to the job's sessions on this node, the job carries it out on all ranks at one step, and
+ * each session's answer comes back. Until a rank has fetched the request it can be taken back. That
+ * happens on a timeout and on an interruption.
  */
 #include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
@@ -29,7 +29,7 @@ enum {
 
 /* ---- what is requested ---- */
 
-/* A line of the arguments. False: they are too long. */
+/* Adds a line to the arguments. False: they are too long. */
 __attribute__((format(printf, 2, 3))) static bool put_line(
 	struct request *r, const char *format, ...)
 {
@@ -109,7 +109,7 @@ static int read_arguments(struct request *r, const struct ctl_arguments *a)
 	return a->arguments > 1 ? read_mix(r, a) : CTL_OK;
 }
 
-/* What the config tells before anybody is asked. */
+/* Checks what the config says before the daemon is asked. */
 static int check_config(const struct request *r, const char *path)
 {
 	struct fault fault;
@@ -157,8 +157,8 @@ static void take_any(void *context, const struct wire *w)
 	if (w->op == WIRE_ANSWER)
 		request_answered(r, w);
 	else if (w->op == WIRE_SESSION && wire_number(w, WIRE_REQUEST_KEY) == r->number)
-		participant_seen(r,
-			w); /* it has not answered; whether it has seen it is known from its note */
+		participant_seen(
+			r, w); /* it has not answered; its note says whether it has seen it */
 }
 
 /* Takes the request back, unless all have answered meanwhile (CTL_OK). Otherwise an exit status,

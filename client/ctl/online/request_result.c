@@ -52,7 +52,7 @@ static void put_ranks(struct request *r, uint64_t micro_batch)
 	}
 }
 
-/* Batches that each rank gets from here on: as many on all, the last ones padded. */
+/* Batches that each rank still gets: the same number on all, the last ones padded. */
 static uint64_t batches(const struct cursor *c, uint64_t global)
 {
 	uint64_t left = cursor_end(c) - c->next;
@@ -202,12 +202,12 @@ int request_conclude(struct request *r)
 		differ |= a->outcome == WIRE_DONE && !a->same;
 	}
 	if (participants_name(r, 1 << WIRE_GONE, names, sizeof(names)))
-		return ctl_fail(
-			"%s ended without an answer: whether the job carried it out, its next "
-			"checkpoint tells",
+		return ctl_fail("%s ended without an answer: the job's next checkpoint shows "
+				"whether it was "
+				"carried out",
 			names);
 	if (!r->has_cursor)
-		return ctl_fail("the job says it is done, but not where it is");
+		return ctl_fail("the job reported success without a position");
 	if (differ) {
 		size_t length = 0, n = 0;
 
@@ -217,9 +217,8 @@ int request_conclude(struct request *r)
 					"%s%s", n > 1 ? ", " : "",
 					participant_name(&r->participant[i], one, sizeof(one)));
 		return ctl_fail(
-			"the ranks are not at one place: the cursors of %s%s differ from the first "
-			"that came, "
-			"at position %" PRIu64,
+			"the ranks are not at one position: the cursors of %s%s differ from the "
+			"first that came, at position %" PRIu64,
 			names, n > REQUEST_NAMED ? " and others" : "", r->cursor.next);
 	}
 	(r->json ? put_result_json : put_result)(r);

@@ -1,5 +1,4 @@
-/* tokctl top: status again and again, with the rate at which each session gives its batches back.
- */
+/* tokctl top: status again and again, with the rate at which each session releases its batches. */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
@@ -17,7 +16,7 @@
 
 struct seen {
 	uint64_t pid, released,
-		ms; /* a session by its number; another pid or fewer released: another one */
+		ms; /* of a session by its number; another pid or fewer released: a new one */
 };
 
 struct top {
@@ -26,7 +25,7 @@ struct top {
 	struct seen before[LIMIT_SESSIONS];
 	uint64_t now_ms;
 	bool headed;
-	int signals; /* readable: somebody wants us to end */
+	int signals; /* readable: a signal to end has arrived */
 };
 
 static uint64_t clock_ms(void)
@@ -37,7 +36,7 @@ static uint64_t clock_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Tokens a second since the last look; 0 the first time. */
+/* Tokens per second since the last query; 0 the first time. */
 static double rate(struct top *t, const struct wire *w)
 {
 	uint64_t id = wire_number(w, WIRE_ID), released = wire_number(w, WIRE_RELEASED);
@@ -104,7 +103,7 @@ static bool show(struct top *t, bool screen)
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
 
-/* False: somebody wants to leave. */
+/* Waits until @until. False: the user wants to end. */
 static bool rest(const struct top *t, uint64_t until, bool keys)
 {
 	struct pollfd p[] = {{t->signals, POLLIN, 0}, {keys ? STDIN_FILENO : -1, POLLIN, 0}};
