@@ -33,8 +33,10 @@ int attach_check(struct tokend *t, const struct target *target)
 
 /* ---- searching ---- */
 
-/* The ring shall lie where its reader runs: that is where it is pinned to, or where it happens to
- * be. */
+/*
+ * The ring should lie on the NUMA node of its reader: the node that it is pinned to, or runs on
+ * now.
+ */
 static void say_node(struct wire *w)
 {
 	unsigned cpu, node;
@@ -57,7 +59,7 @@ static void say_attach(
 	wire_set(w, WIRE_SLOTS, t->slots);
 	if (t->helper)
 		wire_set(w, WIRE_HELPER, 1);
-	if (t->strict && !t->mapping) /* who was let in once may come back */
+	if (t->strict && !t->mapping) /* a session that was let in once may come back */
 		wire_set(w, WIRE_STRICT, 1);
 	say_node(w);
 	/* A seek: for a moment there are two rings, which `memory:` counts as one. */
@@ -73,7 +75,7 @@ static void say_attach(
 		wire_set(w, WIRE_BEGIN, 1);
 }
 
-/* Connects and says all we have to say; what comes back is search_receive()'s. 0, or an error. */
+/* Connects and sends all messages; the replies are search_receive()'s. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
 	struct wire attach;
@@ -99,7 +101,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 	return 0;
 }
 
-/* The error message in t->packet. 0: it passes, go on. */
+/* Handles the error in t->packet. 0: it passes, go on; or an error. */
 static int refused(struct tokend *t, struct search *s)
 {
 	int r = message_refused(t);
@@ -179,7 +181,7 @@ int attach_step(struct tokend *t, const struct target *target, struct search *s,
 
 /* ---- what comes ---- */
 
-/* The daemon may call an unnamed run otherwise than we asked: from here on we ask for that. */
+/* The daemon may give an unnamed run another name: from now on we use that. */
 static bool take_run(struct tokend *t, const struct wire *feed)
 {
 	char name[LIMIT_NAME_BYTES + 1];
@@ -269,5 +271,5 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 		mapping_close(old, true);
 	}
 	if (t->pins)
-		copy_pin(t, m); /* if it cannot be, copies are slower: tokend_shape() shows it */
+		copy_pin(t, m); /* if that fails, copies are slower: tokend_shape() shows it */
 }

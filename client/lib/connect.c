@@ -1,7 +1,7 @@
 /*
- * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing here, only care for what
- * may come along: descriptors nobody asked for, packets cut short, and the ECONNRESET that a peer's
- * close puts in front of its last words.
+ * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing. What needs care:
+ * descriptors that nobody asked for, packets that were cut short, and the ECONNRESET that the
+ * kernel reports before the last packets of a peer that closed.
  */
 #include "client/lib/connect.h"
 
@@ -31,8 +31,9 @@ static int connect_to(const char *path)
 
 	if (fd < 0)
 		return -errno;
-	/* Room for the longest packet where the system's default is small; it caps this as it
-	 * likes. */
+	/*
+	 * Room for the longest packet, where the system's default is small. The system may cap it.
+	 */
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
 		int error = errno;
@@ -119,8 +120,10 @@ static bool message_unknown(struct fault *fault, const char *field, const char *
 	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
 }
 
-/* One packet's bytes and descriptors; recvmsg()'s result. @whole is false, with packet->fault, if
- * either is more than a packet of ours has. */
+/*
+ * One packet's bytes and descriptors; recvmsg()'s result. If either is more than our packets have,
+ * @whole is false and packet->fault is set.
+ */
 static ssize_t receive(int fd, struct packet *packet, bool *whole)
 {
 	union {
@@ -154,8 +157,9 @@ enum link_event link_receive(int fd, struct packet *packet)
 	bool whole;
 	ssize_t n = receive(fd, packet, &whole);
 
-	/* Closing with our bytes unread resets the connection; what the daemon said before comes
-	 * after that.
+	/*
+	 * A peer that closes with our bytes unread resets the connection; its last packets can be
+	 * received after that.
 	 */
 	if (n < 0 && errno == ECONNRESET)
 		n = receive(fd, packet, &whole);

@@ -1,9 +1,8 @@
 /*
- * Batches that go to a GPU. A slot is the daemon's again when two things are so: its batch was
- * taken, and the copy out of it is over. The copy may begin before the batch is taken, so that it
- * runs while the step before does.
+ * A slot belongs to the daemon again when its batch was taken and the copy out of it is over. The
+ * copy may begin before the batch is taken, so that it runs during the step before.
  *
- * Rings of before a seek, or of a daemon that was lost, stay mapped while they are copied from.
+ * Rings from before a seek, or of a daemon that was lost, stay mapped while they are copied from.
  */
 #include "client/lib/copy.h"
 
@@ -23,7 +22,7 @@ static int need_driver(struct tokend *t, int device)
 	if (t->pin)
 		return 0;
 	handle_fault(t, &fault);
-	return TOKEND_EREFUSED; /* whatever it was: there is no driver for us */
+	return TOKEND_EREFUSED; /* whatever failed: there is no driver for us */
 }
 
 static bool need_copies(struct tokend *t, struct mapping *m)
@@ -113,7 +112,7 @@ int tokend_copied(const struct tokend *t, const struct tokend_batch *batch)
 	if (!batch)
 		return mapping_copies(t->mapping, t->mapping->queue.taken);
 
-	/* To users the handle does not change: it is only looked into. */
+	/* For users the handle is constant: it is only read. */
 	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
 	return m && mapping_copies(m, slots_number(batch->handle));
@@ -142,7 +141,7 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 
 	if (!m || mapping_copies(m, s)) /* it comes back by itself */
 		return;
-	/* Out of memory that is not registered a driver has copied before it returns. */
+	/* Copies from memory that is not registered are over when the driver returns. */
 	if (!m->copies || copies_registered(m->copies) == 0) {
 		slots_return(t, at, s);
 		return;
@@ -151,7 +150,9 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 	t->copying++;
 }
 
-/* Of one ring. What is not taken yet of the current one stays in the queue, for it is going to be.
+/*
+ * Collects from one mapping. Slots of the current one that are not taken yet stay in the queue,
+ * because they are going to be taken.
  */
 static void collect(struct tokend *t, struct mapping **at)
 {
@@ -160,7 +161,7 @@ static void collect(struct tokend *t, struct mapping **at)
 
 	if (!m->copies)
 		return;
-	/* Nothing will be full of a former ring; without a word from us it would stay. */
+	/* A former ring never becomes full, so nothing else would make us look. */
 	if (m != t->mapping || release_queue_full(&m->queue))
 		copies_sync(m->copies);
 	while (*at == m && copies_over(m->copies, below, &s)) {

@@ -66,7 +66,7 @@ int handle_memory(struct tokend *t)
 	return handle_fault(t, &fault);
 }
 
-/* Names are a user's, and the line is to be one line. */
+/* Names come from users; the result must be one line. */
 int handle_fail_name(struct tokend *t, const char *field, const char *name)
 {
 	char shown[LIMIT_NAME_BYTES + 1];
@@ -75,7 +75,7 @@ int handle_fail_name(struct tokend *t, const char *field, const char *name)
 	for (; name[n] && n < LIMIT_NAME_BYTES; n++)
 		shown[n] = (unsigned char)name[n] < ' ' || name[n] == 127 ? '?' : name[n];
 	while (name[n] && n > 0 &&
-		((unsigned char)name[n] & 0xc0) == 0x80) /* not in the middle of one */
+		((unsigned char)name[n] & 0xc0) == 0x80) /* do not cut inside a UTF-8 character */
 		n--;
 	shown[n] = 0;
 	return handle_fail(t, TOKEND_EARGUMENT, field,

@@ -1,10 +1,9 @@
 /*
- * Mapping a ring that another process handed over. Nothing is believed before it is checked: memory
- * that could shrink would turn a load into SIGBUS, and sizes that do not fit would point
- * outside.
+ * Maps a ring that another process handed over. Nothing is used before it is checked: memory that
+ * could shrink would turn a load into SIGBUS, and sizes that do not fit would point outside.
  *
- * Neither of the two is inherited over fork(): a child that kept them would keep the memory of a
- * dead trainer's ring.
+ * A child of fork() inherits neither of the two memories: it would keep the ring of a dead trainer
+ * alive.
  */
 #include "client/lib/map.h"
 

@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the daemon says to be short of is not ours: it refuses. */
+/*
+ * Errors that would mean a shortage or a bad value of our own mean, from the daemon, that it
+ * refuses.
+ */
 static enum fault_code code_of(const struct wire *w)
 {
 	enum fault_code code = wire_code(w);

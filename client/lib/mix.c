@@ -14,7 +14,7 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Appends dataset @name as it stands in the stream at @begin. */
+/* Appends dataset @name as the cursor @begin of the stream has it. */
 static int add_dataset(
 	struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
 {
@@ -64,7 +64,7 @@ static int add_missing(
 	return (int)r;
 }
 
-/* @weights by their place in the cursor, which has all of @names. */
+/* @weights in the order of the cursor, which has all of @names. */
 static int order_weights(struct tokend *t, const struct cursor *cursor, const char *const *names,
 	const double *weights, uint32_t n, double *ordered)
 {
@@ -88,8 +88,10 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 	return 0;
 }
 
-/* @edited with the mixes of @mixed, which is it at a later place and another mix there, in front of
- * which those that have begun since stay. */
+/*
+ * @mixed is @edited at a later position and with another mix from there on. Gives @edited the
+ * segments of @mixed; segments that begin earlier stay before them.
+ */
 static bool join(struct cursor *edited, struct cursor *mixed)
 {
 	uint32_t before = 0, all;
@@ -120,8 +122,9 @@ static bool join(struct cursor *edited, struct cursor *mixed)
 }
 
 /*
- * @edited as the new origin: it goes on covering all that is not committed. What a cursor cannot
- * hold is given up by a trainer that never committed, which is not going to ask for it.
+ * Makes @edited cover all that is not committed, so that it can be the new origin. If a cursor
+ * cannot hold so much and the trainer never committed, only what is taken is covered: it will not
+ * ask for more.
  */
 static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
 {
@@ -146,7 +149,7 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 	return 0;
 }
 
-/* @mixed, which is where we are, with another mix from *@at on. */
+/* Gives @mixed, the cursor at the position taken, another mix from *@at on. */
 static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names,
 	const double *weights, uint32_t n, uint64_t *at)
 {
@@ -162,7 +165,7 @@ static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *n
 	return r;
 }
 
-/* @edited becomes origin, and is the callee's. */
+/* @edited becomes the origin; it belongs to this function. */
 static int change_mix(struct tokend *t, struct cursor *edited, const char *const *names,
 	const double *weights, uint32_t n, uint64_t *at)
 {

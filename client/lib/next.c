@@ -1,6 +1,6 @@
 /*
- * The calls of every step. On a ready ring next() and release() touch two shared words and private
- * memory, and make no system call; whatever else there is to do is reached only when the ring is
+ * The calls of every step. While the ring has batches ready, next() and release() touch two shared
+ * words and private memory and make no system call. Everything else happens only when the ring is
  * empty.
  */
 #include "client/lib/connect.h"
@@ -18,12 +18,11 @@
 #include <poll.h>
 
 enum {
-	SPIN_NS = 20000,    /* a slot that is about to come is not worth a system call */
-	ATTEND_MS = 50,	    /* what looking for a lost daemon may take while there are batches */
-	LATE_WAKE_MS = 250, /* a wake-up still on its way after this is counted as lost */
-	COPY_NS = 200000,   /* between two looks whether a copy to a GPU is over */
-	LISTEN_MS =
-		1000, /* the daemon may have something to say although batches are always there */
+	SPIN_NS = 20000,    /* a slot that comes within this is not worth a system call */
+	ATTEND_MS = 50,	    /* for looking for a lost daemon while there are batches */
+	LATE_WAKE_MS = 250, /* a wake-up that is later than this counts as lost */
+	COPY_NS = 200000,   /* between two checks whether a copy to a GPU is over */
+	LISTEN_MS = 1000,   /* between two reads of the socket while there are always batches */
 };
 
 _Static_assert(
@@ -60,8 +59,9 @@ static bool spin(const struct tokend *t)
 	return false;
 }
 
-/* The wait ended by the clock. A slot that is there although no byte came, nor is coming, was not
- * announced.
+/*
+ * The wait ended by the clock. If a slot is there, but no wake-up came or is still to come, the
+ * wake-up was lost.
  */
 static int count_lost_wake(struct tokend *t)
 {
@@ -75,7 +75,7 @@ static int count_lost_wake(struct tokend *t)
 	return r;
 }
 
-/* Until the next slot may be there, the daemon said something, or a second has passed. */
+/* Waits until the next slot may be there, the daemon sent something, or a second has passed. */
 static int wait_once(struct tokend *t)
 {
 	const struct mapping *m = t->mapping;
@@ -84,7 +84,7 @@ static int wait_once(struct tokend *t)
 	if (r < 0)
 		return r;
 	if (release_queue_full(
-		    &m->queue)) { /* of copies: it is not the daemon that is waited for */
+		    &m->queue)) { /* of slots that are being copied: the daemon has nothing to do */
 		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
 		return r == 1 ? query_listen(t) : r;
 	}
@@ -102,8 +102,7 @@ static int wait_once(struct tokend *t)
 	return r == 1 ? query_listen(t) : r;
 }
 
-/* An error that this finds holds, and is returned when the batches that are there have been taken.
- */
+/* An error that this finds is latched: it is returned when the batches that are there are taken. */
 static void listen_if_due(struct tokend *t)
 {
 	int64_t now = wait_now();
@@ -114,7 +113,7 @@ static void listen_if_due(struct tokend *t)
 	query_listen(t);
 }
 
-/* 1: a batch is there, 0: the end, EAGAIN: not yet, or why there will be none. */
+/* 1: a batch is there, 0: the end of the stream, EAGAIN: not yet; or an error. */
 static int look(struct tokend *t)
 {
 	struct mapping *m = t->mapping;
@@ -140,8 +139,10 @@ static int look(struct tokend *t)
 	return TOKEND_EAGAIN;
 }
 
-/* Who polls waits as well: a daemon that sleeps until half the ring is free is told, or one who
- * holds more would starve it. */
+/*
+ * A caller that polls waits as well: a daemon that sleeps until half the ring is free must be
+ * woken, or a trainer that holds more than half would starve.
+ */
 static int ask_for_one(struct tokend *t)
 {
 	const struct ring *ring = &t->mapping->ring;
@@ -152,7 +153,7 @@ static int ask_for_one(struct tokend *t)
 	return TOKEND_EAGAIN;
 }
 
-/* What is published comes first, whatever else has happened meanwhile. */
+/* Published batches come first, whatever else has happened. */
 static int find_slot(struct tokend *t, bool wait)
 {
 	for (bool again = false;; again = true) {
@@ -171,7 +172,7 @@ static int find_slot(struct tokend *t, bool wait)
 	}
 }
 
-/* The slot behind the last one taken, as a batch. */
+/* Describes the slot after the last one taken. */
 static void describe(const struct tokend *t, struct tokend_batch *batch)
 {
 	const struct mapping *m = t->mapping;
@@ -193,8 +194,10 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
 	};
 }
 
-/* Hands out the slot behind the last one taken, which is published. What cannot be recorded is not
- * taken. */
+/*
+ * Hands out the slot after the last one taken; it is published. A batch that cannot be recorded is
+ * not taken.
+ */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
 {
 	struct mapping *m = t->mapping;
@@ -275,8 +278,8 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 }
 
 /*
- * A search of its own each time: what is said at attach is where we stand, and by the next call
- * batches may have been taken from the ring.
+ * Each call is a search of its own: an attach names our position, and by the next call batches may
+ * have been taken.
  */
 int tokend_attend(struct tokend *t)
 {

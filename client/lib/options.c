@@ -8,8 +8,10 @@ enum {
 	TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8
 }; /* RUN/TAG.former, the longest that a daemon offers */
 
-/* What a caller compiled against another version of the struct gave: members it does not know are
- * 0. */
+/*
+ * The caller may be compiled against another version of the struct: members that it does not know
+ * are 0.
+ */
 bool options_read(struct tokend_options *o, const struct tokend_options *given)
 {
 	const char *bytes = (const char *)given;

@@ -47,8 +47,10 @@ const char *place_socket(char path[WIRE_SOCKET_BYTES])
 					      wire_own_socket(runtime, geteuid(), path)
 				    : wire_own_socket(NULL, geteuid(), path);
 
-		/* A killed daemon leaves its socket. Use it only if no service listens: it may come
-		 * back. */
+		/*
+		 * A killed daemon leaves its socket. It is used only if no service listens: the
+		 * daemon may come back.
+		 */
 		if (known && is_own(path) && (is_live(path) || !is_live(WIRE_SOCKET)))
 			return path;
 	}

@@ -50,7 +50,8 @@ const struct cursor *position_cursor(struct tokend *t, uint64_t position)
 	return NULL;
 }
 
-/* The cursor that tokend_cursor() returns. To users the handle does not change when a cached copy
+/*
+ * The cursor that tokend_cursor() returns. For users the handle is constant: only a cached copy
  * moves along.
  */
 static const struct cursor *current(const struct tokend *t)
@@ -118,7 +119,7 @@ int tokend_commit(struct tokend *t, uint64_t next)
 
 	if (r < 0)
 		return r;
-	if (next == t->committed) { /* again, or before the first batch */
+	if (next == t->committed) { /* committed again, or before the first batch */
 		t->committing = true;
 		return 0;
 	}
@@ -132,7 +133,7 @@ int tokend_commit(struct tokend *t, uint64_t next)
 		return r;
 	t->committing = true;
 	t->committed = next;
-	/* With the last batch before a skip the skip is committed, too. */
+	/* The last batch before a skip commits the skip, too. */
 	for (uint32_t i = 1; i < t->grids; i++)
 		if (t->grid[i].from == t->committed)
 			t->committed = t->grid[i].start;

@@ -12,7 +12,7 @@
 enum relation {
 	REPLY,
 	LATE, /* the reply to an earlier query, which was interrupted */
-	NEWS, /* not a reply: the daemon says it on its own account */
+	NEWS, /* not a reply: the daemon sent it on its own account */
 };
 
 /*

@@ -1,8 +1,8 @@
 /*
  * Writes what a session takes into a file; the format is in proto/record.h. A batch is handed out
- * only once its entries are in the file, so what was recorded may lack a taker (after a kill), but
- * nothing taken lacks its record. In a session that commits, the entries of a batch are kept until
- * it is committed, and it is committed only once they are in the file.
+ * only once its entries are in the file. So after a kill there may be a record of a batch that
+ * nobody took, but no batch was taken without a record. In a session that commits, the entries of a
+ * batch are kept until it is committed, and it is committed only once they are in the file.
  */
 #include "client/lib/recording.h"
 #include "proto/record.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where the entries up to some point say that we are. */
+/* Where the session is, according to the entries up to some point. */
 struct state {
 	bool rows;   /* this process took a row: from then on a move forwards is a skip */
 	bool begun;  /* the rest is set: */
@@ -32,14 +32,13 @@ struct mark {
 };
 
 struct recording {
-	char *path; /* for complaints */
+	char *path; /* for error messages */
 	int fd;
-	uint64_t size; /* bytes of the file that are whole; what lies behind is torn */
+	uint64_t size; /* bytes of the file that are whole; the rest is torn */
 	bool again;    /* the next beginning is that of another pass */
 	struct state state, written;
-	uint64_t from;	 /* where the session seeked to since; < taken: what lies between is skipped
-			  * by request
-			  */
+	uint64_t from;	 /* where the session seeked to last; if < taken, the range between was
+			    skipped by request */
 	uint64_t *entry; /* [room][2], not written yet */
 	size_t room, entries;
 	struct mark *mark;
@@ -55,7 +54,7 @@ static void put(struct recording *r, uint64_t first, uint64_t second)
 	r->entries++;
 }
 
-/* Room for @rows, two beginnings and a mark more. */
+/* Makes room for @rows, two beginnings and a mark. */
 static bool make_room(struct recording *r, size_t rows)
 {
 	size_t room = r->entries + rows + 2 + 2 * (size_t)RECORD_WORDS;
@@ -81,7 +80,8 @@ static bool make_room(struct recording *r, size_t rows)
 	return true;
 }
 
-/* All of the first @entries, or nothing: what was written of them is then cut off, or will be
+/*
+ * Writes all of the first @entries or nothing: a part that was written is cut off, or will be
  * written over.
  */
 static int write_entries(struct tokend *t, struct recording *r, size_t entries)
@@ -98,7 +98,8 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 			int error = n < 0 ? errno : ENOSPC;
 			int cut = ftruncate(r->fd, (off_t)r->size);
 
-			(void)cut; /* the next try writes over it, and readers know a torn end */
+			(void)cut; /* the next try writes over it, and readers recognise a torn end
+				    */
 			return handle_fail_errno(t, TOKEND_EARGUMENT, error, "record",
 				"%s: %s: nothing was %s; make it writable and call again, or end "
 				"the record",
@@ -167,7 +168,9 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 		put(r, word[2 * i], word[2 * i + 1]);
 }
 
-/* From where the file says we are to where we are. Where a skip followed a seek, both are written.
+/*
+ * Writes the move from where the file says we are to where we are. If a skip followed a seek, both
+ * are written.
  */
 static void put_moves(const struct tokend *t, struct recording *r)
 {
@@ -182,8 +185,8 @@ static void put_moves(const struct tokend *t, struct recording *r)
 }
 
 /*
- * What was put since there were @entries says that we are at @at, after rows or a skip that are
- * committed with @next. It is written now, unless it is to be committed first.
+ * The entries from @entries on say that we are at @at, after rows or a skip that are committed with
+ * @next. They are written now, unless they must be committed first.
  */
 static int finish(struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at,
 	uint64_t next)
@@ -228,9 +231,9 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 }
 
 /*
- * A skip is written at once: a checkpoint may be saved after it, and the process killed before its
- * next row. All other moves, and those of a process that took no row yet, count only once a row
- * follows, and are written with it.
+ * A skip is written at once, because a checkpoint may be saved after it and the process killed
+ * before its next row. All other moves, and those of a process that took no row yet, count only
+ * when a row follows, and are written with it.
  */
 static int write_skip(struct tokend *t)
 {
@@ -372,7 +375,7 @@ static int begin_record(struct tokend *t, const char *path)
 	return status;
 }
 
-/* @status, or what the disk says at the last. */
+/* Returns @status, or the error of close(). */
 static int end_record(struct tokend *t, struct recording *r, int status)
 {
 	if (close(r->fd) != 0 && errno != EINTR && status == 0)
@@ -411,7 +414,7 @@ void recording_end(struct tokend *t, bool ours)
 	if (!r)
 		return;
 	if (ours) {
-		/* Whoever wants to hear of errors has ended the record before. */
+		/* A caller that wants to see errors has ended the record before. */
 		end_record(t, r, r->marks > 0 ? 0 : recording_skipped(t));
 	} else {
 		recording_free(r);

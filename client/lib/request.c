@@ -1,7 +1,6 @@
 /*
- * An operator's requests, from a session's side: seeing one, fetching it, carrying out what is an
- * edit of the cursor, and answering. How the ranks of a job come to do that at the same step is the
- * job's business.
+ * An operator's requests, from a session's side: seeing one, fetching it, carrying out a mix or a
+ * skip, and answering. How the ranks of a job agree on the step is up to the job.
  */
 #include "client/lib/connect.h"
 #include "client/lib/map.h"
@@ -23,13 +22,13 @@ _Static_assert((int)TOKEND_NOTED == (int)WIRE_NOTED && (int)TOKEND_DONE == (int)
 		       (int)TOKEND_FAILED == (int)WIRE_FAILED,
 	"passed on as they are");
 
-enum { SEND_MS = 1000 }; /* a daemon that takes nothing for so long is not told */
+enum { SEND_MS = 1000 }; /* for a daemon to take an answer */
 
 /* ---- seeing and fetching ---- */
 
 uint64_t tokend_request_number(const struct tokend *t)
 {
-	/* A daemon that is lost has taken its request with it. */
+	/* When a daemon is lost, so is its request. */
 	if (handle_forked(t) || t->fd < 0)
 		return 0;
 	return atomic_load_explicit(&t->mapping->ring.header->request, memory_order_acquire);
@@ -56,14 +55,14 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 
 /* ---- carrying out ---- */
 
-/* What the lines "KEY VALUE" of a request say. */
+/* What the lines "KEY VALUE" of a request contain. */
 struct arguments {
 	bool has_at, has_samples, has_world;
 	uint64_t at, samples, world, micro_batch;
 	uint32_t weights;
 	const char **name;
 	double *weight;
-	char *text; /* the lines, cut into values */
+	char *text; /* the lines, cut into keys and values */
 };
 
 static int bad(struct tokend *t, const char *key, const char *value, const char *right)
@@ -71,7 +70,7 @@ static int bad(struct tokend *t, const char *key, const char *value, const char 
 	return handle_fail(t, TOKEND_EARGUMENT, key, "'%.200s' %s", value, right);
 }
 
-/* "0.5 web": whatever the program's locale calls a decimal point. */
+/* "0.5 web". The decimal point does not depend on the program's locale. */
 static int read_weight(struct tokend *t, struct arguments *o, char *value, locale_t plain)
 {
 	char *space = strchr(value, ' '), *end;
@@ -87,7 +86,7 @@ static int read_weight(struct tokend *t, struct arguments *o, char *value, local
 	return 0;
 }
 
-/* One line. Keys of a later version are refused: what they ask for would not be done. */
+/* One line. Unknown keys, of a later version, are rejected: what they ask for would not be done. */
 static int read_line(
 	struct tokend *t, struct arguments *o, const char *key, char *value, locale_t plain)
 {
@@ -136,7 +135,7 @@ static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
 	return 0;
 }
 
-/* free_arguments() is the caller's either way. */
+/* The caller calls free_arguments(), on failure, too. */
 static int read_arguments(struct tokend *t, struct arguments *o, const char *args)
 {
 	size_t lines = 1;
@@ -178,7 +177,7 @@ static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
 }
 
-/* What only the trainer can carry out. */
+/* Requests that only the trainer can carry out. */
 static int check_save(struct tokend *t, const char *kind, const struct arguments *o)
 {
 	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0)
@@ -226,7 +225,10 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 
 /* ---- answering ---- */
 
-/* Once, and without looking for another daemon: that one would not know the request. */
+/*
+ * Sends it to the daemon of the request, and looks for no other one, which would not know the
+ * request.
+ */
 static int tell(struct tokend *t, const struct wire *note)
 {
 	for (;;) {
@@ -253,7 +255,7 @@ static int tell(struct tokend *t, const struct wire *note)
 	}
 }
 
-/* Bytes of @text that an answer carries: not half a character at the end. */
+/* Bytes of @text that fit in an answer, without half a character at the end. */
 static size_t answer_bytes(const char *text)
 {
 	size_t n = strnlen(text, LIMIT_TEXT_BYTES);

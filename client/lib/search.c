@@ -40,10 +40,7 @@ void search_end(struct search *s)
 	s->active = false;
 }
 
-/*
- * This try failed, with errno @error or the passing refusal @refused that is the handle's failure.
- * The next one follows after half to all of the backoff, so that ranks do not come all at once.
- */
+/* The next try follows after half to all of the backoff, so that ranks do not come all at once. */
 void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
 	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
@@ -66,7 +63,7 @@ bool search_nobody(const struct search *s)
 	return s->error == ENOENT || s->error == ECONNREFUSED;
 }
 
-/* Is there a daemon, which starts, stops or is short of something for now? */
+/* Is a daemon there, which is starting or stopping, or refuses for now? */
 static bool is_there(const struct search *s)
 {
 	return s->fd >= 0 || s->refused || s->error == ETIMEDOUT || s->error == ECONNRESET ||

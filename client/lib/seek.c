@@ -6,10 +6,9 @@
 #include "client/lib/undo.h"
 
 /*
- * Attaches at @target and makes the new ring ours. 1 and the cursor that the daemon made of it, or
- * an error.
- * @waits: a refusal that passes is waited for. An operator's edit fails at once instead: all ranks
- * carry it out at one step, and those that could would wait for us.
+ * Attaches at @target and adopts the new ring. 1 and the daemon's @cursor, or an error. @waits: a
+ * refusal that passes is waited for. An operator's edit fails at once instead: all ranks carry it
+ * out at one step, and those that could would wait for us.
  */
 static int go(struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
@@ -27,7 +26,10 @@ static int go(struct tokend *t, const struct target *target, bool waits, struct 
 	return r;
 }
 
-/* Here, but as another rank or with other batches. What is taken and not committed stays so. */
+/*
+ * Stays at the position, as another rank or with other batches. Batches taken and not committed
+ * stay so.
+ */
 static int seek_here(struct tokend *t, struct target *target)
 {
 	const struct cursor *here = position_cursor(t, t->taken);
@@ -140,7 +142,7 @@ int seek_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 	cursor_free(&edited);
 	if (r < 0)
 		return r;
-	/* What is taken and not committed stays so. */
+	/* Batches taken and not committed stay so. */
 	position_add_grid(t, *to);
 	t->taken = *to;
 	recording_skipped(t);

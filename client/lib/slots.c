@@ -51,11 +51,11 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 			batch->number);
 }
 
-/* The ring that holds @row of the batch, which is its row *@index there. NULL: none does. */
+/* The ring that holds row @row of the batch, and *@index, its row there. NULL: no ring does. */
 static const struct ring *find_row(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
 {
-	/* To users the handle does not change: it is only looked into. */
+	/* For users the handle is constant: it is only read. */
 	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
 	if (handle_forked(t) || !m || row >= m->ring.geometry.rows)

@@ -132,7 +132,9 @@ void tokend_detach(struct tokend *t)
 	if (!t)
 		return;
 
-	/* A child has neither the segments nor, any more, a right to close descriptors by number.
+	/*
+	 * A child has no mapping, and must not close descriptors by number: they may be others by
+	 * now.
 	 */
 	bool ours = t->alive && !handle_forked(t);
 

@@ -1,11 +1,11 @@
 /*
  * Who answers at the socket. The daemon hands out the tokens that a model is trained on, so a path
- * alone is not enough: in a directory where others may write, anybody can listen in its place. The
- * kernel tells who called listen() (SO_PEERCRED): that must be root, whose systemd listens for the
- * service, our own user, or a user that the environment names.
+ * alone is not enough: in a directory where others may write, anybody can listen in the daemon's
+ * place. The kernel tells which user called listen() (SO_PEERCRED). It must be root (systemd
+ * listens for the service), our own user, or a user named in the environment.
  *
- * In a rootless container, users from outside all appear as one: the overflow uid. Then the
- * socket's directory has to speak for the daemon. It must be theirs, too, and not world-writable.
+ * In a rootless container, all users from outside appear as one: the overflow uid. There the
+ * socket's directory is checked instead: it must belong to them, and not be writable by all.
  */
 #include "client/lib/trust.h"
 
@@ -48,7 +48,7 @@ static bool directory_is_closed(const char *path)
 	return stat(directory, &st) == 0 && st.st_uid == NOBODY && !(st.st_mode & S_IWOTH);
 }
 
-/* Does $TOKEND_TRUST_UID, numbers with commas between them, name @uid? */
+/* Does $TOKEND_TRUST_UID, numbers separated by commas, name @uid? */
 static bool is_named(uid_t uid)
 {
 	const char *list = getenv("TOKEND_TRUST_UID");
@@ -65,7 +65,7 @@ static bool is_named(uid_t uid)
 	return false;
 }
 
-/* Where everybody is the overflow uid, we may be it, too: that is nobody's own user. */
+/* Where everybody has the overflow uid, we may have it, too: that does not make it our own user. */
 static bool is_ours(uid_t uid, const char *path)
 {
 	if (uid == NOBODY && in_rootless_container())

@@ -72,7 +72,7 @@ static int readopt(struct tokend *t, const struct undo *k)
 	m->undoable = false;
 	attach_adopt(t, m, k->fd);
 	t->late = k->late;
-	/* What came back meanwhile the daemon was not told. */
+	/* Slots that came back meanwhile were not reported to the daemon. */
 	ring_release(&m->ring, m->queue.released);
 	if (t->fd >= 0)
 		link_wake(t->fd);

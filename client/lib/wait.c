@@ -3,7 +3,7 @@
 #include <poll.h>
 #include <time.h>
 
-enum { IDLE_MS = 100 }; /* of a wait whose owner wants to be asked */
+enum { IDLE_MS = 100 }; /* between two calls of idle() */
 
 int64_t wait_now(void)
 {
