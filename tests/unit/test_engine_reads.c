@@ -1,0 +1,335 @@
+/* Reads of the engine: their annotations, their faults, and hostile clients. */
+#include "daemon/engine/engine.h"
+#include "daemon/reader/documents.h"
+#include "tests/unit/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/feeds.h"
+
+/* ---- documents ---- */
+
+/* As documents_find() has to do it. */
+static uint32_t find_slowly(uint32_t *start, const uint32_t *tokens, uint32_t n, uint32_t eos)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 1; i < n; i++)
+		if (tokens[i - 1] == eos)
+			start[found++] = i;
+	return found;
+}
+
+static void check_find(const uint32_t *tokens, uint32_t n, uint32_t eos)
+{
+	uint32_t expected[MANY],
+		*start = malloc(n * sizeof(*start)); /* so that sanitizers see the edges */
+	uint32_t *wide = malloc(n * sizeof(*wide));
+	uint16_t *narrow = malloc(n * sizeof(*narrow));
+
+	assert_true(start && wide && narrow);
+	for (uint32_t i = 0; i < n; i++)
+		wide[i] = narrow[i] = (uint16_t)tokens[i];
+	uint32_t found = find_slowly(expected, wide, n, eos);
+
+	assert_int_equal(documents_find(start, wide, n, 4, eos), found);
+	assert_memory_equal(start, expected, found * sizeof(*start));
+	memset(start, 0xee, n * sizeof(*start));
+	assert_int_equal(documents_find(start, narrow, n, 2, eos), found);
+	assert_memory_equal(start, expected, found * sizeof(*start));
+	free(start);
+	free(wide);
+	free(narrow);
+}
+
+static void documents_begin_behind_each_eos(void **state)
+{
+	struct rng rng = {31};
+	uint32_t tokens[MANY], start[2];
+	const uint32_t u32[] = {65536, 0xffffffff, 1};
+
+	(void)state;
+	for (unsigned round = 0; round < 3000; round++) {
+		uint32_t n = 1 + (uint32_t)rng_below(&rng, MANY),
+			 eos = (uint32_t)rng_below(&rng, 65536);
+		uint64_t rare =
+			round % 5 == 0 ? 1 : 1 + rng_below(&rng, 2 * n); /* 1: nothing but eos */
+
+		for (uint32_t i = 0; i < n; i++)
+			tokens[i] =
+				rng_below(&rng, rare) == 0 ? eos : (uint32_t)rng_below(&rng, 65536);
+		tokens[0] = round & 1 ? eos : tokens[0];
+		tokens[n - 1] = round & 2 ? eos : tokens[n - 1];
+		check_find(tokens, n, eos);
+	}
+	assert_int_equal(documents_find(start, u32, 3, 4, 65536), 1);
+	assert_int_equal(start[0], 1);
+	assert_int_equal(documents_find(start, u32, 3, 4, 0xffffffff), 1);
+	assert_int_equal(start[0], 2);
+	assert_int_equal(
+		documents_find(start, u32, 3, 2, 65536), 0); /* no u16 is that, 0 neither */
+	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
+}
+
+/* A read is asked for a row's annotations where the ring has them, into the row's own place;
+ * padding has none. */
+static void reads_bring_annotations(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.id = 3,
+		.slots = 2,
+		.rows = 3,
+		.samples = 5,
+		.annotations = RING_DOCUMENTS | RING_LOSS_MASK});
+
+	(void)state;
+	memset(ring_document_count(&s.ring, 0), 0xee, 6 * sizeof(uint32_t));
+	memset(ring_loss_mask(&s.ring, 0), 0xee, (size_t)6 * WINDOW);
+	attach(r, &s, 3);
+	assert_int_equal(r->reads, 5);
+	for (unsigned i = 0; i < 5; i++) {
+		struct annotations asked = r->annotations[i], place = ring_annotations(&s.ring, i);
+
+		assert_int_equal(r->reading[i], 3ull << 32 | i);
+		assert_true(asked.count && asked.start && asked.loss_mask);
+		assert_memory_equal(&asked, &place, sizeof(place));
+	}
+	done(r, 3ull << 32 | 4, FAULT_IO, true); /* tried again, for the same */
+	assert_int_equal(r->reading[4], 3ull << 32 | 4);
+	assert_ptr_equal(r->annotations[4].count, ring_document_count(&s.ring, 4));
+	for (unsigned i = 0; i < 5; i++) {
+		*r->annotations[0].count = i;
+		memset(r->annotations[0].loss_mask, (int)i, WINDOW);
+		done(r, 3ull << 32 | i, 0, false);
+	}
+	assert_int_equal(published(&s), 2);
+	for (uint32_t i = 0; i < 6; i++) {
+		uint32_t is = i < 5 ? i : 0; /* padding */
+
+		assert_int_equal(*ring_document_count(&s.ring, i), is);
+		for (unsigned t = 0; t < WINDOW; t++)
+			assert_int_equal(ring_loss_mask(&s.ring, i)[t], is);
+	}
+	leave(r, &s, 3);
+	rig_free(r);
+}
+
+static void who_has_no_room_asks_for_no_annotations(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+
+	(void)state;
+	for (unsigned annotations = 0; annotations < 4; annotations++) {
+		struct session s = session_make(&(struct shape){.id = annotations,
+			.slots = 1,
+			.rows = 1,
+			.samples = 1,
+			.annotations = annotations});
+
+		attach(r, &s, annotations);
+		assert_int_equal(r->reads, 1);
+		assert_true(!r->annotations[0].count == !(annotations & RING_DOCUMENTS));
+		assert_true(!r->annotations[0].start == !(annotations & RING_DOCUMENTS));
+		assert_true(!r->annotations[0].loss_mask == !(annotations & RING_LOSS_MASK));
+		read_all(r);
+		leave(r, &s, annotations);
+	}
+	rig_free(r);
+}
+
+/* ---- faults ---- */
+
+static bool same_read(const struct engine_action *a, const struct engine_action *b)
+{
+	return a->type == ENGINE_READ && b->type == ENGINE_READ && a->id == b->id &&
+	       a->tag == b->tag && a->owner == b->owner && a->shard == b->shard &&
+	       a->token == b->token && a->tokens == b->tokens && a->to == b->to;
+}
+
+static void a_fault_that_may_pass_is_tried_three_times(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 1, .rows = 2});
+
+	(void)state;
+	attach(r, &s, 0);
+	struct engine_action read = r->out.action[1];
+
+	for (unsigned try = 1; try < 3; try++) {
+		assert_int_equal(done(r, read.tag, 5, true), 1);
+		assert_true(same_read(&r->out.action[0], &read));
+	}
+	assert_int_equal(done(r, read.tag, 5, true), 1);
+	assert_int_equal(r->out.action[0].type, ENGINE_FAILED);
+	assert_int_equal(r->out.action[0].fault, 5);
+	assert_int_equal(r->out.action[0].token, read.token);
+	assert_ptr_equal(r->out.action[0].owner, read.owner);
+	assert_int_equal(detach(r, 0), 0);
+	assert_int_equal(done(r, r->reading[0], 0, false), 1);
+	assert_int_equal(r->out.action[0].type, ENGINE_GONE);
+	session_free(&s);
+	rig_free(r);
+}
+
+/* Each read has its own three: a bad moment that hits every row of a slot once stops nothing. */
+static void tries_are_counted_by_the_read(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 2, .rows = 8});
+	uint64_t tag[16];
+
+	(void)state;
+	assert_int_equal(attach(r, &s, 0), 16);
+	for (unsigned i = 0; i < 16; i++)
+		tag[i] = r->out.action[i].tag;
+	for (unsigned i = 0; i < 16; i++) {
+		assert_int_equal(done(r, tag[i], 5, true), 1);
+		assert_int_equal(r->out.action[0].type, ENGINE_READ);
+	}
+	for (unsigned i = 0; i < 16; i++)
+		done(r, tag[i], 0, false);
+	assert_int_equal(published(&s), 2);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+static void a_used_try_is_not_held_against_the_next_read(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 1, .rows = 1});
+
+	(void)state;
+	attach(r, &s, 0);
+	for (uint64_t batch = 0; batch < 5; batch++) {
+		uint64_t tag = r->out.action[0].tag;
+
+		assert_int_equal(done(r, tag, 5, true), 1);
+		assert_int_equal(r->out.action[0].type, ENGINE_READ);
+		assert_int_equal(done(r, tag, 0, false), 0);
+		ring_release(&s.ring, batch + 1);
+		assert_int_equal(kick(r, 0), 1);
+	}
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+/* All feeds of the stream stop, each told once, however many; another stream goes on. */
+static void a_fault_stops_its_stream_only(void **state)
+{
+	struct rig *r = rig_make(LIMIT_READS);
+	struct session *s = calloc(MANY + 1, sizeof(*s));
+	unsigned told = 0, gone = 0;
+
+	(void)state;
+	for (uint32_t id = 0; id <= MANY; id++) {
+		s[id] = session_make(
+			&(struct shape){.id = id, .stream = id == MANY, .slots = 1, .rows = 1});
+		attach(r, &s[id], id);
+	}
+	assert_true(done(r, 0, 5, false) > 0);
+	for (told = count(r, ENGINE_FAILED); r->out.more; told += count(r, ENGINE_FAILED))
+		pump(r);
+	/* The others' reads are still on their way; the last feeds could not even begin. */
+	for (uint64_t id = 1; id <= MANY; id++) {
+		struct feed_counters c;
+
+		if (id >= LIMIT_READS - LIMIT_READS / 4 && id < MANY)
+			continue;
+		done(r, id << 32, 0, false);
+		told += count(r, ENGINE_FAILED);
+		c = feed_counters(s[id].feed);
+		assert_int_equal(c.published, id == MANY);
+	}
+	assert_int_equal(told, MANY);
+	for (uint32_t id = 0; id <= MANY; id++)
+		gone += detach(r, id);
+	assert_int_equal(gone, MANY + 1);
+	for (uint32_t id = 0; id <= MANY; id++)
+		session_free(&s[id]);
+	free(s);
+	rig_free(r);
+}
+
+static void hostile(uint64_t released)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session bad = session_make(&(struct shape){.id = 1, .slots = 4, .rows = 1});
+	struct session good = session_make(&(struct shape){.id = 2, .slots = 4, .rows = 1});
+
+	attach(r, &bad, 1);
+	read_all(r);
+	ring_release(&bad.ring, 2);
+	kick(r, 1);
+	read_all(r);
+	attach(r, &good, 2);
+	read_all(r);
+	ring_release(&bad.ring, released);
+	assert_int_equal(kick(r, 1), 1);
+	assert_int_equal(r->out.action[0].type, ENGINE_HOSTILE);
+	assert_int_equal(r->out.action[0].id, 1);
+	ring_release(&bad.ring, 6);
+	assert_int_equal(kick(r, 1), 0); /* once is enough */
+	ring_release(&good.ring, 2);
+	assert_int_equal(kick(r, 2), 2);
+	leave(r, &good, 2);
+	leave(r, &bad, 1);
+	rig_free(r);
+}
+
+static void hostile_words(void **state)
+{
+	(void)state;
+	hostile(1); /* less than before */
+	hostile(7); /* more than was published */
+	hostile(UINT64_MAX);
+}
+
+static void counters(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 2, .rows = 1});
+
+	(void)state;
+	assert_false(feed_counters(s.feed).full);
+	attach(r, &s, 0);
+	read_all(r);
+	struct feed_counters c = feed_counters(s.feed);
+
+	assert_true(c.published == 2 && c.released == 0 && c.full && c.lost_wakes == 0);
+	ring_release(&s.ring, 1);
+	c = feed_counters(s.feed);
+	assert_true(c.released == 1 && !c.full);
+	ring_release(&s.ring, 99); /* the client's word is not believed */
+	assert_int_equal(feed_counters(s.feed).released, 2);
+	assert_int_equal(c.pinned, 0);
+	ring_say_pinned(&s.ring, 4096);
+	assert_int_equal(feed_counters(s.feed).pinned, 4096);
+	ring_say_pinned(&s.ring, UINT64_MAX - 1); /* nor this one */
+	assert_int_equal(feed_counters(s.feed).pinned, s.ring.geometry.data_bytes);
+	ring_say_pinned(&s.ring, RING_UNPINNED);
+	assert_int_equal(feed_counters(s.feed).pinned, RING_UNPINNED);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(documents_begin_behind_each_eos),
+		cmocka_unit_test(reads_bring_annotations),
+		cmocka_unit_test(who_has_no_room_asks_for_no_annotations),
+		cmocka_unit_test(a_fault_that_may_pass_is_tried_three_times),
+		cmocka_unit_test(tries_are_counted_by_the_read),
+		cmocka_unit_test(a_used_try_is_not_held_against_the_next_read),
+		cmocka_unit_test(a_fault_stops_its_stream_only),
+		cmocka_unit_test(hostile_words),
+		cmocka_unit_test(counters),
+	};
+
+	return cmocka_run_group_tests_name("engine reads", tests, NULL, NULL);
+}
