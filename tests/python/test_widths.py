@@ -1,5 +1,6 @@
-"""Datasets of 2 and of 4 bytes a token in one stream: every row is exact in every format and way of reading, with documents, loss
-masks and a vocab; and a run goes on when a wider dataset joins its stream.
+"""Datasets of 2 and of 4 bytes a token in one stream: every row is exact in every format and way of
+reading, with documents, loss masks and a vocab; and a run goes on when a wider dataset joins its
+stream.
 """
 
 import json
@@ -216,7 +217,9 @@ def grown(place):
 
 
 def test_a_wider_dataset_joins_a_running_stream(grown):
-    """The daemon is restarted with it; the run goes on, in a wider ring, and takes the dataset in by an edit of its cursor."""
+    """The daemon is restarted with it; the run goes on, in a wider ring, and takes the dataset in
+    by an edit of its cursor.
+    """
     with grown.loader(tokens=True) as loader:
         batches = iter(loader)
         for _ in range(20):

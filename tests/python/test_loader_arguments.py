@@ -1,0 +1,221 @@
+"""States and arguments that cannot be, and what the package costs."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from loading import SEQ, make
+
+import tokend
+from lib import REPO, child_environment
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (
+            {},
+            (
+                r"state: must have a 'cursor' of bytes, its keys are \[\]: it is not from a "
+                r"tokend.Loader's state_dict"
+            ),
+        ),
+        ({"epoch": 3, "step": 1}, r"its keys are \['epoch', 'step'\]"),
+        (None, "it is a NoneType"),
+        ({"cursor": 17}, "that is a int"),
+    ],
+)
+def test_a_state_that_is_no_loaders(daemon, state, text):
+    with make(daemon) as loader:
+        next(loader)
+        with pytest.raises(tokend.ArgumentError, match=text):
+            loader.load_state_dict(state)
+        assert loader.position == 4
+        next(loader)
+
+
+def test_a_state_of_another_stream(daemon):
+    with make(daemon) as loader, make(daemon, "whole") as other:
+        with pytest.raises(tokend.RefusedError, match="stream"):
+            loader.load_state_dict(other.state_dict())
+
+
+def test_closed_and_used_as_a_context(daemon):
+    with make(daemon, documents=False, provenance=True) as loader:
+        next(loader)
+    for call in (
+        lambda: next(loader),
+        loader.state_dict,
+        loader.stats,
+        lambda: loader.load_state_dict({"cursor": b"x"}),
+        loader.control,
+    ):
+        with pytest.raises(tokend.Error, match="closed: this loader was closed; make a new one"):
+            call()
+
+
+# ---- what cannot be ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"micro": 2.5}, TypeError, "micro_batch: 2.5, must be a whole number from 0 to"),
+        ({"micro": "4"}, TypeError, "micro_batch: '4', must be a whole number"),
+        ({"slots": 1.0}, TypeError, "slots: 1.0, must be a whole number"),
+        (
+            {"device": "mps"},
+            tokend.ArgumentError,
+            "device: 'mps', must be 'cpu', 'cuda' or 'cuda:N'",
+        ),
+        ({"socket": "x", "config": "y"}, ValueError, "socket, config: give one of them"),
+    ],
+)
+def test_arguments_that_cannot_be(daemon, arguments, error, text):
+    arguments = {"micro": 4, "socket": daemon.socket, **arguments}
+    micro = arguments.pop("micro")
+    with pytest.raises(error, match=text):
+        tokend.Loader("train", micro, rank=0, world=1, **arguments)
+
+
+FAKE = """
+import sys, types
+torch = types.ModuleType("torch")
+torch.__version__ = "1.13.1+cu117"
+if sys.argv[2] == "old":
+    sys.modules["torch"] = torch
+else:
+    class NoTorch:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "torch":
+                raise ModuleNotFoundError("torch is not here", name=name)
+    sys.meta_path.insert(0, NoTorch())
+import tokend
+try:
+    tokend.Loader("train", 4, socket=sys.argv[1], framework=sys.argv[3] or None)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch_is", "framework", "text"),
+    [
+        (
+            "old",
+            "",
+            "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch",
+        ),
+        (
+            "old",
+            "torch",
+            "torch: 1.13.1+cu117 is too old, tokend needs 2.2 or newer: pip install -U torch",
+        ),
+        (
+            "missing",
+            "torch",
+            "framework: torch is not installed: pip install torch, or framework='numpy'",
+        ),
+        ("missing", "", ""),
+    ],
+)
+def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
+    command = [sys.executable, "-c", FAKE, daemon.socket, torch_is, framework]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=child_environment()
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, text), done.stderr
+
+
+# ---- figures ----
+
+
+def said_by(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=child_environment()
+    ).stdout
+
+
+def test_stats_say_how_much_of_a_step_is_data(daemon):
+    with make(daemon) as loader:
+        loader.stats()
+        for _ in range(10):
+            next(loader)
+            time.sleep(0.01)
+        stats = loader.stats()
+        assert (stats["batches"], stats["tokens"]) == (10, 10 * 4 * (SEQ + 1))
+        assert 0 <= stats["waited_s"] <= stats["next_s"] < 0.05
+        daemon.freeze()
+        threading.Timer(0.5, lambda: daemon.signal(18)).start()
+        begin = loader.stats()["next_s"]
+        while loader.stats()["next_s"] - begin < 0.2:
+            next(loader)
+        assert loader.stats()["waited_s"] > 0.2
+
+
+def test_the_package_is_quick_to_import_and_light():
+    """Beside torch. Medians of five; the bound is loose, as machines that run tests are busy."""
+    program = (
+        "import torch, time; t = time.perf_counter(); import tokend; print(time.perf_counter() - t)"
+    )
+
+    def once():
+        return float(said_by(program))
+
+    took = sorted(once() for _ in range(5))
+    assert took[2] < 0.1, took
+
+
+def test_a_rank_has_no_thread_and_no_memory_of_its_own(daemon):
+    program = """
+import os, sys, resource, torch, tokend
+torch.set_num_threads(1)
+def private():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith(("Private_Clean", "Private_Dirty")))
+threads, before = len(os.listdir("/proc/self/task")), private()
+loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, documents=False)
+for _ in range(2000):
+    batch = next(loader)
+print(len(os.listdir("/proc/self/task")) - threads, private() - before)
+"""  # noqa: E501
+    threads, kib = map(int, said_by(program, daemon.socket).split())
+    assert threads == 0
+    assert kib < 8 * 1024, kib
+
+
+def test_the_recipe_for_losses_by_dataset(daemon):
+    """Of every row by itself, added up by hand; the last batch has padding."""
+    daemon.config.write_text(
+        daemon.config.read_text().replace("  train:\n", "  train:\n    samples: 22\n")
+    )
+    daemon.stop()
+    daemon.start()
+    sys.path.insert(0, str(REPO / "client" / "example" / "trainers"))
+    try:
+        import losses
+    finally:
+        sys.path.pop(0)
+    torch.manual_seed(1)
+    with make(daemon, micro=4) as loader:
+        for batch in loader:
+            logits = torch.randn(4, SEQ, 50_000)
+            sums, counts = {}, {}
+            for row, labels, dataset in zip(
+                logits, batch["labels"], batch["dataset"].tolist(), strict=True
+            ):
+                if dataset >= 0:
+                    name = loader.datasets[dataset]
+                    sums[name] = (
+                        sums.get(name, 0.0) + torch.nn.functional.cross_entropy(row, labels).item()
+                    )
+                    counts[name] = counts.get(name, 0) + 1
+            said = losses.by_dataset(logits, batch, loader.datasets)
+            assert said == {
+                name: pytest.approx(sums[name] / counts[name], rel=1e-4) for name in said
+            }
+            assert said.keys() == sums.keys()
+        assert (batch["position"] == -1).sum() == 2
