@@ -4,6 +4,7 @@
 #include "client/ctl/common/out.h"
 
 #include "client/ctl/common/error.h"
+#include "proto/wire.h"
 
 #include <errno.h>
 #include <string.h>
@@ -69,22 +70,12 @@ void ctl_put_pair(struct ctl_out *out, const char *key, uint64_t value)
 	ctl_put_number(out, value);
 }
 
-/* Bytes of the UTF-8 character at @p, 0 if there is none. */
+/* Bytes of the character at @p; 0: it is not UTF-8, or below 0x80 and not printable. */
 static size_t character(const unsigned char *p)
 {
-	size_t n = *p < 0x80		     ? 1
-		   : *p >= 0xc2 && *p < 0xe0 ? 2
-		   : *p >= 0xe0 && *p < 0xf0 ? 3
-		   : *p >= 0xf0 && *p < 0xf5 ? 4
-					     : 0;
+	bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* of the upper half */
 
-	for (size_t i = 1; i < n; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	bool overlong = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xf0 && p[1] < 0x90);
-	bool beyond = (p[0] == 0xed && p[1] >= 0xa0) || (p[0] == 0xf4 && p[1] >= 0x90);
-
-	return overlong || beyond ? 0 : n;
+	return control ? 2 : wire_character((const char *)p);
 }
 
 static void put_escape(struct ctl_out *out, unsigned code)
@@ -104,14 +95,13 @@ void ctl_put_string(struct ctl_out *out, const char *text)
 	while (*p) {
 		size_t n = character(p);
 
-		if (n > 0 && *p >= 0x20 && *p != '"' && *p != '\\' && *p != 0x7f) {
+		if (n > 0 && *p != '"' && *p != '\\') {
 			p += n;
 			continue;
 		}
 		put(out, (const char *)from, (size_t)(p - from));
-		put_escape(
-			out, n == 0 ? 0xdc00 + *p
-				    : *p); /* a byte that is not UTF-8: Python's surrogateescape */
+		/* A byte that is not UTF-8 becomes Python's surrogateescape. */
+		put_escape(out, *p < 0x80 ? *p : 0xdc00 + *p);
 		from = ++p;
 	}
 	put(out, (const char *)from, (size_t)(p - from));

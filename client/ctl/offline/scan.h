@@ -38,10 +38,10 @@ struct ctl_scan {
 	uint64_t most;	 /* the largest id that was met */
 	uint64_t masked; /* tokens that may not be labels; masks */
 	uint64_t beyond,
-		beyond_value; /* the first token that is not below vocab, or SHARD_UNKNOWN */
-	uint64_t faults;      /* reads that failed: */
-	uint64_t fault;	      /* the first token of the first one */
-	char why[LIMIT_TEXT_BYTES];	      /* and what was wrong with it */
+		beyond_value;	    /* the first token that is not below vocab, or SHARD_UNKNOWN */
+	uint64_t faults;	    /* reads that failed: */
+	uint64_t fault;		    /* the first token of the first one */
+	char why[LIMIT_TEXT_BYTES]; /* and what was wrong with it */
 };
 
 /* False: out of memory; everything else that can be wrong is in @scan. */

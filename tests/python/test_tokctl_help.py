@@ -1,0 +1,90 @@
+"""tokctl's help and usage lines, which are made from its tables of options."""
+
+import re
+
+import pytest
+
+from lib import TOKCTL, run
+
+OFFLINE = ["plan", "when", "inspect", "pack", "verify"]
+ONLINE = ["cat", "status", "top", "mix", "skip", "checkpoint", "drain", "rescale"]
+CURSOR = ["new", "show", "diff", "seek", "skip", "mix", "add", "remove", "schedule"]
+COMMANDS = [[name] for name in OFFLINE + ONLINE] + [["cursor", name] for name in CURSOR]
+
+
+def said(*arguments):
+    code, out, err = run(TOKCTL, *arguments)
+    return code, out.decode(), err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help(command):
+    code, out, err = said(*command, "--help")
+    synopsis, summary, empty, *options = out.splitlines()
+    assert (code, err, empty) == (0, "", "") and summary
+    assert synopsis.startswith(f"usage: tokctl {' '.join(command)}")
+    assert said("help", *command) == (0, out, "")
+    assert said(*command, "-h") == (0, out, "")
+    # Each option has a line, and is in the synopsis.
+    assert options[-1].split() == ["-h,", "--help", "print", "this", "text"]
+    for line in options[:-1]:
+        letter, name = re.match(r"  (?:-(\w), |    )--([a-z-]+) ", line).groups()
+        assert (
+            f"-{letter}" in synopsis.split()
+            or f"[-{letter}" in synopsis
+            or (re.search(rf"[ \[]--{name}\b", synopsis))
+        ), name
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_usage(command):
+    """Unknown options and surplus arguments: one line with the synopsis."""
+    synopsis = said(*command, "--help")[1].splitlines()[0].removeprefix("usage: ")
+    code, out, err = said(*command, "--no-such-option")
+    assert (code, out) == (2, "")
+    assert (
+        err == f"tokctl {' '.join(command)}: unknown option --no-such-option; usage: {synopsis}\n"
+    )
+
+
+def test_all():
+    code, out, err = said("--help")
+    assert (code, err) == (0, "")
+    assert re.findall(r"^  (\w+) ", out, re.M) == [
+        *OFFLINE[:4],
+        "cat",
+        "cursor",
+        "verify",
+        *ONLINE[1:],
+    ]
+    assert said("help")[1] == out
+    code, out, err = said("cursor", "--help")
+    assert (code, err) == (0, "") and re.findall(r"^  (\w+) ", out, re.M) == CURSOR
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], ""),
+        (["nothing"], "'nothing'"),
+        (["help", "nothing"], "'nothing'"),
+        (["cursor"], "needs a subcommand"),
+        (["cursor", "nothing"], "'nothing'"),
+        (["plan", "train"], "needs -c FILE"),
+        (["cat", "train", "--rank", "0"], "needs --world W"),
+        (["cat", "train", "--rank"], "--rank needs a value"),
+        (["cat", "train", "--rank", "0", "--rank", "1"], "--rank is given twice"),
+        (["cat", "train", "--slots", "4294967296"], "--slots 4294967296"),
+        (["top", "--interval", "nan"], "--interval nan: must be a number from 0.01 to 86400"),
+        (["pack", "a", "b", "--format", "fla"], "must be one of flat|zstd|megatron"),
+        (["status", "more"], "unexpected argument 'more'"),
+        (["verify", "-c", "x", "train"], "needs STREAM RECORD..."),
+        (["mix", "train"], "needs STREAM DATASET=WEIGHT..."),
+        (["skip", "train", "--samples", "0"], "from 1 to 2^64 - 1"),
+        (["rescale", "train", "--world", "2", "--at", "1024"], "unknown option --at"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong(arguments, words):
+    code, out, err = said(*arguments)
+    assert (code, out) == (2, "") and words in err
