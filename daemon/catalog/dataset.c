@@ -1,7 +1,7 @@
 #include "daemon/catalog/dataset.h"
 
+#include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/memo.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,17 +26,17 @@ bool dataset_is_indexed(const struct shard_facts *facts)
 	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
 }
 
-uint32_t dataset_beside(const struct shard_facts *facts)
+uint32_t dataset_sides(const struct shard_facts *facts)
 {
 	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
 }
 
 void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
 {
-	uint32_t beside = dataset_beside(facts);
+	uint32_t sides = dataset_sides(facts);
 
-	if (beside) /* of shards that have nothing no memory is touched */
-		d->beside[s] = beside;
+	if (sides) /* of shards that have nothing no memory is touched */
+		d->sides[s] = sides;
 	if (d->indexed)
 		d->indexed[s] = dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
 }
@@ -74,7 +74,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->identity);
-	free(dataset->beside);
+	free(dataset->sides);
 	free(dataset->plain_at);
 	free(dataset->indexed);
 	free(dataset->sizes);
@@ -86,7 +86,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
-	memo_free(dataset->hint.memo);
+	cache_free(dataset->hint.cache);
 }
 
 /* ---- shards by number and by name ---- */

@@ -70,8 +70,8 @@ struct dataset {
 	 * the same shard at once.
 	 */
 	struct dataset_identity *identity;
-	uint32_t *
-		beside; /* [shards] likewise: shard_facts' index, bounds and mask in one; 0: none */
+	uint32_t
+		*sides; /* [shards] likewise: shard_facts' index, bounds and mask in one; 0: none */
 	uint32_t *plain_at; /* 1 + the byte of the first token, if the shard is plain; NULL: no
 			       manifest */
 	uint64_t *sizes;    /* [shards] as a manifest says; NULL: there is none, and every shard was
@@ -120,7 +120,7 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 struct dataset_identity dataset_identify(const struct stat *st);
 bool dataset_is_indexed(const struct shard_facts *facts);
 /* One number for the shard's side files; 0: there is none. */
-uint32_t dataset_beside(const struct shard_facts *facts);
+uint32_t dataset_sides(const struct shard_facts *facts);
 /* Keeps the identity of the shard's side files, and whether it is indexed if the stream asks for
  * documents. */
 void dataset_keep_annotations(

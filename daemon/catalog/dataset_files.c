@@ -1,8 +1,8 @@
 #include "daemon/catalog/dataset_files.h"
 
 #include "daemon/catalog/parallel_for.h"
+#include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/memo.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -211,8 +211,8 @@ static bool describe_with_memo(const struct opening *o, const struct shard_forma
 	d->data_at_of = calloc(d->table.shards, sizeof(*d->data_at_of));
 	if (!d->table.tokens || !d->data_at_of)
 		return opening_refuse_memory(o);
-	d->hint.memo = memo_new(d->root);
-	if (!d->hint.memo)
+	d->hint.cache = cache_new(d->root);
+	if (!d->hint.cache)
 		return opening_refuse_memory(o);
 	return describe_shards(o, format);
 }

@@ -1,7 +1,7 @@
 #include "daemon/catalog/dataset_manifest.h"
 
+#include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/memo.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,9 +91,9 @@ bool dataset_from_manifest(const struct opening *o)
 	m.types = NULL;
 	bool fine = opening_allocate(o, &m.list);
 
-	d->hint.memo = fine ? memo_new(d->root) : NULL;
+	d->hint.cache = fine ? cache_new(d->root) : NULL;
 	d->plain_at = fine ? calloc(d->table.shards, sizeof(*d->plain_at)) : NULL;
-	fine = fine && ((d->hint.memo && d->plain_at) || opening_refuse_memory(o));
+	fine = fine && ((d->hint.cache && d->plain_at) || opening_refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	manifest_free(&m);

@@ -40,8 +40,7 @@ static bool same_beside(const struct dataset *d, uint64_t shard, const struct sh
 			    : facts->index || !facts->mask ? "index"
 							   : "";
 
-	if ((d->sizes && d->identity[shard].inode == 0) ||
-		dataset_beside(facts) == d->beside[shard])
+	if ((d->sizes && d->identity[shard].inode == 0) || dataset_sides(facts) == d->sides[shard])
 		return true;
 	return fault_set(fault, FAULT_CHANGED, "",
 		"its %s%s%s is not the file that it was when the shard was listed, by inode, size "

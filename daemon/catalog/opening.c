@@ -118,8 +118,8 @@ bool opening_allocate(const struct opening *o, struct shard_list *list)
 	d->table.stride = o->stream->stride;
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
 	d->identity = calloc(count, sizeof(*d->identity));
-	d->beside = calloc(count, sizeof(*d->beside));
-	return ((d->table.first_window && d->identity && d->beside) || opening_refuse_memory(o)) &&
+	d->sides = calloc(count, sizeof(*d->sides));
+	return ((d->table.first_window && d->identity && d->sides) || opening_refuse_memory(o)) &&
 	       prepare_annotations(o);
 }
 

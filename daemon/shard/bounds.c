@@ -36,11 +36,11 @@ struct reading {
 
 static bool beside(const char *shard, char *path, size_t path_bytes)
 {
-	return bytes_beside(shard, ".npy", BOUNDS_ENDING, path, path_bytes) ||
-	       bytes_beside(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
+	return bytes_side_path(shard, ".npy", BOUNDS_ENDING, path, path_bytes) ||
+	       bytes_side_path(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
 }
 
-uint32_t bounds_beside(const char *shard)
+uint32_t bounds_side_id(const char *shard)
 {
 	char path[PATH_MAX];
 	struct stat st;

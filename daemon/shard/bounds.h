@@ -14,7 +14,7 @@
 struct bounds;
 
 /* bytes_id() of what lies beside the shard, which is not opened; 0: nothing does. */
-uint32_t bounds_beside(const char *shard);
+uint32_t bounds_side_id(const char *shard);
 /*
  * Reads all of it, checked: two or three bytes a document are kept, and one of no tokens takes
  * none. *@bounds is NULL where there is none. False: one line, file:row: field, value, limit.

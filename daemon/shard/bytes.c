@@ -9,22 +9,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-void bytes_say(char *why, size_t why_bytes, const char *text, ...)
-{
-	va_list args;
-
-	va_start(args, text);
-	vsnprintf(why, why_bytes, text, args);
-	va_end(args);
-}
 
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 {
@@ -251,7 +241,7 @@ const char *bytes_ending(const char *path, const char *ending)
 	return ends(path, n, ending) ? path + n - m : NULL;
 }
 
-bool bytes_beside(
+bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes)
 {
 	const char *at = bytes_ending(path, ending);

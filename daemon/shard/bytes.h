@@ -105,21 +105,10 @@ const char *bytes_ending(const char *path, const char *ending);
  * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it
  * does not end so, or does not fit, or no file can have so long a name.
  */
-bool bytes_beside(
+bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 
 /* ---- what all formats need ---- */
-
-/* One line into @why; false. For rooms that do not use faults yet. */
-__attribute__((format(printf, 3, 4))) void bytes_say(
-	char *why, size_t why_bytes, const char *text, ...);
-
-static inline bool bytes_false(void)
-{
-	return false;
-}
-
-#define bytes_why(...) (bytes_say(__VA_ARGS__), bytes_false())
 
 /* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a
  * '?'. */

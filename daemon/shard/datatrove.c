@@ -43,7 +43,7 @@ static bool open_beside(
 	char path[PATH_MAX];
 
 	*b = NULL;
-	if (!bytes_beside(shard->path, ".ds", ending, path, sizeof(path)))
+	if (!bytes_side_path(shard->path, ".ds", ending, path, sizeof(path)))
 		return true; /* by another name there is nothing beside it */
 	return bytes_open_side(path, b, fault);
 }

@@ -27,8 +27,8 @@ struct shard_hint {	      /* what the config says of files that do not say thems
 	uint64_t window_tokens; /* seq_len + extra, or 0 where nobody asks for windows (inspect) */
 	struct frames *frames;	/* may be NULL */
 	uint64_t budget_bytes;	/* what a frame may decode to; 0: 256 MiB */
-	struct memo *
-		memo; /* of the dataset whose shards are described; NULL: it is a file of its own */
+	struct cache *cache; /* of the dataset whose shards are described; NULL: it is a file of its
+				own */
 	bool documents; /* somebody asks where documents begin: bounds beside a shard are looked for
 			 */
 	bool loss_mask; /* and which tokens may be labels: masks are, too */
@@ -140,7 +140,7 @@ struct shard_format {
 	uint64_t (*document)(const struct shard_index *index, uint64_t token, struct fault *fault);
 	const struct shard_mask *mask; /* NULL: its writers keep none */
 	/* The index file that an open shard goes on reading, or NULL. NULL: it never does. */
-	const struct bytes *(*beside)(const struct shard_index *index);
+	const struct bytes *(*side)(const struct shard_index *index);
 };
 
 extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatron, shard_datatrove,

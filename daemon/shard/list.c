@@ -342,7 +342,7 @@ static bool refuse_twins(struct walk *w)
 		for (unsigned e = 0; e < sizeof(packed) / sizeof(packed[0]); e++) {
 			const char *name = shard_list_name(list, i);
 
-			if (!bytes_beside(name, packed[e], "", other, sizeof(other)) ||
+			if (!bytes_side_path(name, packed[e], "", other, sizeof(other)) ||
 				shard_list_find(list, other) < 0)
 				continue;
 			fault_set(w->fault, FAULT_DATA, "",

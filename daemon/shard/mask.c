@@ -22,8 +22,8 @@ static bool mask_path(const struct shard_format *format, const char *path,
 {
 	to[0] = 0;
 	if (!hint->label_mask) {
-		if (format->mask &&
-			!bytes_beside(path, format->mask->shard, format->mask->mask, to, to_bytes))
+		if (format->mask && !bytes_side_path(path, format->mask->shard, format->mask->mask,
+					    to, to_bytes))
 			to[0] = 0;
 		return true;
 	}
@@ -35,13 +35,13 @@ static bool mask_path(const struct shard_format *format, const char *path,
 	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
 
-uint32_t mask_beside(const struct shard_format *format, const char *shard)
+uint32_t mask_side_id(const struct shard_format *format, const char *shard)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
-	if (!format->mask ||
-		!bytes_beside(shard, format->mask->shard, format->mask->mask, path, sizeof(path)))
+	if (!format->mask || !bytes_side_path(shard, format->mask->shard, format->mask->mask, path,
+				     sizeof(path)))
 		return 0;
 	return stat(path, &st) == 0 ? bytes_id(&st) : 0;
 }

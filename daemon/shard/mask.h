@@ -13,7 +13,7 @@ struct mask;
 
 /* bytes_id() of the one that the format keeps beside the shard, which is not opened; 0: there is
  * none. */
-uint32_t mask_beside(const struct shard_format *format, const char *shard);
+uint32_t mask_side_id(const struct shard_format *format, const char *shard);
 /* Of the shard at @path. *@mask is NULL where there is none, which with a label_mask is a fault.
  * False: @fault.
  */

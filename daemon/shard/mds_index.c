@@ -1,6 +1,6 @@
 #include "daemon/shard/mds_index.h"
 
-#include "daemon/shard/memo.h"
+#include "daemon/shard/cache.h"
 #include "daemon/shard/reread.h"
 
 #define XXH_INLINE_ALL
@@ -338,7 +338,7 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
-	return bytes_beside(name, ".mds", ".mds", to, to_bytes) ||
+	return bytes_side_path(name, ".mds", ".mds", to, to_bytes) ||
 	       (size_t)snprintf(to, to_bytes, "%s", name) < to_bytes;
 }
 
@@ -391,7 +391,7 @@ static bool check_entry(
 }
 
 /* @directory/index.json against the shard, which it knows as @name. *@absent: there is none. */
-static bool check_index(const struct bytes *b, struct mds_front *f, struct memo *memo,
+static bool check_index(const struct bytes *b, struct mds_front *f, struct cache *cache,
 	const char *directory, const char *name, bool *absent, struct fault *fault)
 {
 	char path[PATH_MAX];
@@ -399,7 +399,7 @@ static bool check_index(const struct bytes *b, struct mds_front *f, struct memo 
 
 	if (snprintf(path, sizeof(path), "%sindex.json", directory) >= (int)sizeof(path))
 		return fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
-	const struct list *list = memo_of(memo, path, list_read, list_free, fault);
+	const struct list *list = cache_get(cache, path, list_read, list_free, fault);
 
 	if (!list)
 		return false;
@@ -432,14 +432,14 @@ static bool is_below(const char *directory, const char *root)
  * The index of its directory; and the one above where that is part of the dataset, or where there
  * is no other: it is a merged one, then.
  */
-static bool check_indexes(const struct bytes *b, struct mds_front *f, struct memo *memo,
+static bool check_indexes(const struct bytes *b, struct mds_front *f, struct cache *cache,
 	char *directory, const char *name, struct fault *fault)
 {
 	size_t n = strlen(directory) - 1; /* without the slash */
 	char merged[PATH_MAX];
 	bool absent = true;
 
-	if (!check_index(b, f, memo, directory, name, &absent, fault))
+	if (!check_index(b, f, cache, directory, name, &absent, fault))
 		return false;
 	while (n > 0 && directory[n - 1] != '/')
 		n--;
@@ -447,8 +447,8 @@ static bool check_indexes(const struct bytes *b, struct mds_front *f, struct mem
 		return true;
 	snprintf(merged, sizeof(merged), "%s%s", directory + n, name);
 	directory[n] = 0;
-	return (!absent && !is_below(directory, memo_root(memo))) ||
-	       check_index(b, f, memo, directory, merged, &absent, fault);
+	return (!absent && !is_below(directory, cache_root(cache))) ||
+	       check_index(b, f, cache, directory, merged, &absent, fault);
 }
 
 /* Whatever index.json there is must list the shard, and as it is. */
@@ -472,10 +472,11 @@ bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, stru
 					   strerror(real ? ENAMETOOLONG : errno));
 	snprintf(directory, sizeof(directory), "%s/", strcmp(real, "/") == 0 ? "" : real);
 	free(real);
-	struct memo *memo = hint->memo ? hint->memo : memo_new(directory);
-	bool fine = memo ? check_indexes(b, f, memo, directory, name, fault) : fault_memory(fault);
+	struct cache *cache = hint->cache ? hint->cache : cache_new(directory);
+	bool fine =
+		cache ? check_indexes(b, f, cache, directory, name, fault) : fault_memory(fault);
 
-	if (!hint->memo)
-		memo_free(memo);
+	if (!hint->cache)
+		cache_free(cache);
 	return fine;
 }

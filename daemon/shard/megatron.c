@@ -421,7 +421,7 @@ static uint64_t megatron_document(
 	return boundary;
 }
 
-static const struct bytes *megatron_beside(const struct shard_index *index)
+static const struct bytes *megatron_side(const struct shard_index *index)
 {
 	return index->idx.file;
 }
@@ -440,5 +440,5 @@ const struct shard_format shard_megatron = {
 	.close = megatron_close,
 	.extent = megatron_extent,
 	.document = megatron_document,
-	.beside = megatron_beside,
+	.side = megatron_side,
 };

@@ -34,7 +34,7 @@ enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
 bool megatron_idx_path(const struct bytes *b, char *path, size_t path_bytes)
 {
-	return bytes_beside(b->path, ".bin", ".idx", path, path_bytes);
+	return bytes_side_path(b->path, ".bin", ".idx", path, path_bytes);
 }
 
 uint64_t megatron_lengths_at(const struct megatron_idx *idx, uint64_t i)

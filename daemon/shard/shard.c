@@ -74,7 +74,7 @@ static bool describe_annotations(const struct shard_format *format, const char *
 	struct mask *mask = NULL;
 
 	if ((hint->documents || hint->loss_mask) && !format->document)
-		facts->bounds = bounds_beside(path);
+		facts->bounds = bounds_side_id(path);
 	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, fault))
 		return false;
 	facts->mask = mask ? mask_id(mask) : 0;
@@ -195,7 +195,7 @@ void shard_close(struct shard *shard)
 unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 {
 	const struct bytes *index =
-		shard->format->beside && shard->index ? shard->format->beside(shard->index) : NULL;
+		shard->format->side && shard->index ? shard->format->side(shard->index) : NULL;
 	const struct bytes *mask = shard->mask ? mask_file(shard->mask) : NULL;
 	unsigned n = 0;
 

@@ -53,7 +53,7 @@ struct shelf {
 	uint64_t tokens[SHARDS_MOST];
 	uint32_t path_at[SHARDS_MOST];
 	struct dataset_identity identity[SHARDS_MOST];
-	uint32_t beside[SHARDS_MOST]; /* nothing is */
+	uint32_t sides[SHARDS_MOST]; /* none */
 	char paths[SHARDS_MOST * 8];
 	char root[64];
 	char *bytes[SHARDS_MOST]; /* what the tokens of each shard are */
@@ -128,7 +128,7 @@ static inline struct shelf *shelf_new(unsigned shards, uint64_t tokens)
 		.paths = shelf->paths,
 		.path_at = shelf->path_at,
 		.identity = shelf->identity,
-		.beside = shelf->beside,
+		.sides = shelf->sides,
 	};
 	for (unsigned s = 0; s < shards; s++)
 		add_shard(shelf, tokens + s * 13, &rng);

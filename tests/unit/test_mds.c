@@ -3,9 +3,9 @@
  * gets, and what counts where several files are one shard. What Mosaic's own writer writes is read
  * in tests/python.
  */
+#include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/memo.h"
 #include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
 
@@ -922,26 +922,26 @@ static void test_merged(void **state)
 	put_index(*state, "b/index.json", INDEX(GOOD), size);
 	/* A dataset of its own. */
 	assert_line(whole(path, &hint, &facts), "", "merged", 0);
-	hint.memo = memo_new(root);
+	hint.cache = cache_new(root);
 	assert_line(whole(path, &hint, &facts), "", "merged", 1);
-	memo_free(hint.memo);
+	cache_free(hint.cache);
 	*strrchr(root, '/') = 0;
-	hint.memo = memo_new(root);
+	hint.cache = cache_new(root);
 	assert_non_null(strstr(whole(path, &hint, &facts), "it is not among the 1 shards of "));
-	memo_free(hint.memo);
+	cache_free(hint.cache);
 	put_index(*state, "index.json",
 		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY("\"b/shard.00000.mds\"", "@")),
 		size);
-	hint.memo = memo_new(root);
+	hint.cache = cache_new(root);
 	assert_line(whole(path, &hint, &facts), "", "merged", 2);
-	memo_free(hint.memo);
+	cache_free(hint.cache);
 	put_index(*state, "index.json",
 		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY(
 			"\"b/shard.00000.mds\"", "@1")),
 		size);
-	hint.memo = memo_new(root);
+	hint.cache = cache_new(root);
 	assert_non_null(strstr(whole(path, &hint, &facts), "shards[1].raw_data.bytes is "));
-	memo_free(hint.memo);
+	cache_free(hint.cache);
 }
 
 static void assert_list(struct files *f, const char *wanted)
@@ -1008,7 +1008,7 @@ static void *describe_some(void *arg)
 static void test_many(void **state)
 {
 	struct files *f = *state;
-	const struct shard_hint hint = {.memo = memo_new(f->directory)};
+	const struct shard_hint hint = {.cache = cache_new(f->directory)};
 	struct work work[THREADS];
 	pthread_t thread[THREADS];
 	struct shard_facts facts;
@@ -1041,7 +1041,7 @@ static void test_many(void **state)
 		pthread_join(thread[i], NULL);
 	assert_non_null(strstr(whole(files_path(f, "stray.mds"), &hint, &facts),
 		"it is not among the 10000 shards of "));
-	memo_free(hint.memo);
+	cache_free(hint.cache);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, files_set_up, files_tear_down)

@@ -201,7 +201,7 @@ static void index_shelf(struct shelf *shelf, bool there)
 
 		assert_int_equal(write(fd, &index, sizeof(index)), sizeof(index));
 		assert_return_code(fstat(fd, &st), errno);
-		shelf->beside[s] = bytes_id(&st);
+		shelf->sides[s] = bytes_id(&st);
 		close(fd);
 	}
 	shelf->dataset.plain = false;

@@ -14,8 +14,8 @@
 #include "daemon/catalog/dataset.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bounds.h"
+#include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
-#include "daemon/shard/memo.h"
 #include "daemon/shard/sample.h"
 #include "proto/table.h"
 
@@ -39,8 +39,8 @@ struct inspect {
 	bool json, deep, faults;
 	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
 	struct ctl_manifest *manifest; /* or NULL */
-	struct memo *memo; /* of the directory that was looked at last; NULL: none yet */
-	const char *first; /* name of that shard of a dataset which said first_format, */
+	struct cache *cache; /* of the directory that was looked at last; NULL: none yet */
+	const char *first;   /* name of that shard of a dataset which said first_format, */
 	const struct shard_format *first_format; /* or NULL: none of the path has; */
 	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
 	bool mixed;				 /* another has been found to be of another */
@@ -232,7 +232,7 @@ static struct ctl_input input_of(
 {
 	struct ctl_input input = in->input;
 
-	input.hint.memo = in->memo;
+	input.hint.cache = in->cache;
 	if (listed && !input.format)
 		input.format = shard_format(listed->dataset->format);
 	if (listed && !input.hint.has_type)
@@ -342,11 +342,11 @@ static char *resolve(const char *name, const struct shard_list *list)
 /* Files named one by one share an index, too. False: out of memory. */
 static bool remember(struct inspect *in, const char *root)
 {
-	if (in->memo && strcmp(memo_root(in->memo), root) == 0)
+	if (in->cache && strcmp(cache_root(in->cache), root) == 0)
 		return true;
-	memo_free(in->memo);
-	in->memo = memo_new(root);
-	return in->memo;
+	cache_free(in->cache);
+	in->cache = cache_new(root);
+	return in->cache;
 }
 
 /* A file, or all files below a directory. */
@@ -424,7 +424,7 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	for (int i = 0; i < n; i++)
 		inspect_path(in, path[i]);
 	frames_free(in->input.hint.frames);
-	memo_free(in->memo);
+	cache_free(in->cache);
 	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
 
 	if (manifest && in->faults)

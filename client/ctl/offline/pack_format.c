@@ -22,7 +22,7 @@ bool pack_ends(const char *text, const char *ending)
 
 void pack_idx_path(const char *path, char *idx, size_t idx_bytes)
 {
-	if (!bytes_beside(path, ".bin", ".idx", idx, idx_bytes))
+	if (!bytes_side_path(path, ".bin", ".idx", idx, idx_bytes))
 		assert(!"a Megatron file that does not end in .bin");
 }
 

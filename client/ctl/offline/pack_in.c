@@ -38,14 +38,14 @@ static void note_loss(struct pack_in *in, enum pack_loss what)
 
 static void note_losses(struct pack_in *in, const char *path, const struct shard *shard)
 {
-	bool listed = !shard->format->document && bounds_beside(path);
+	bool listed = !shard->format->document && bounds_side_id(path);
 
 	if (!in->input.hint.documents &&
 		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1)))
 		note_loss(in, PACK_DOCUMENTS);
 	if (shard->bounds && bounds_outside(shard->bounds) > 0)
 		note_loss(in, PACK_OUTSIDE);
-	if (mask_beside(shard->format, path))
+	if (mask_side_id(shard->format, path))
 		note_loss(in, PACK_MASK);
 }
 

@@ -301,7 +301,7 @@ void pack_out_remove(const char *part)
 	char idx[PATH_MAX];
 
 	unlink(part);
-	if (bytes_beside(part, ".bin", ".idx", idx, sizeof(idx)))
+	if (bytes_side_path(part, ".bin", ".idx", idx, sizeof(idx)))
 		unlink(idx);
 }
 

@@ -204,8 +204,8 @@ bool pack_target_open(struct pack_target *t, struct pack_done *done, struct faul
 	if (size_of(t->path, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"%s: is there already; nothing is overwritten", t->path);
-	if (t->format == PACK_MEGATRON && bytes_beside(t->path, ".bin", ".idx", idx, sizeof(idx)) &&
-		size_of(idx, &bytes))
+	if (t->format == PACK_MEGATRON &&
+		bytes_side_path(t->path, ".bin", ".idx", idx, sizeof(idx)) && size_of(idx, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"%s: is there already; nothing is overwritten", idx);
 	return true;

@@ -1,4 +1,4 @@
-#include "daemon/shard/memo.h"
+#include "daemon/shard/cache.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -14,44 +14,44 @@ struct item {
 	char *path;
 };
 
-struct memo {
+struct cache {
 	pthread_mutex_t lock;
 	struct item *items; /* the one asked for last comes first: shards of a directory stand
 			       together */
 	char root[];
 };
 
-struct memo *memo_new(const char *root)
+struct cache *cache_new(const char *root)
 {
 	size_t n = strlen(root) + 1;
-	struct memo *memo = malloc(sizeof(*memo) + n);
+	struct cache *cache = malloc(sizeof(*cache) + n);
 
-	if (!memo)
+	if (!cache)
 		return NULL;
-	pthread_mutex_init(&memo->lock, NULL);
-	memo->items = NULL;
-	memcpy(memo->root, root, n);
-	return memo;
+	pthread_mutex_init(&cache->lock, NULL);
+	cache->items = NULL;
+	memcpy(cache->root, root, n);
+	return cache;
 }
 
-void memo_free(struct memo *memo)
+void cache_free(struct cache *cache)
 {
-	while (memo && memo->items) {
-		struct item *item = memo->items;
+	while (cache && cache->items) {
+		struct item *item = cache->items;
 
-		memo->items = item->next;
+		cache->items = item->next;
 		item->drop(item->made);
 		free(item->path);
 		free(item);
 	}
-	if (memo)
-		pthread_mutex_destroy(&memo->lock);
-	free(memo);
+	if (cache)
+		pthread_mutex_destroy(&cache->lock);
+	free(cache);
 }
 
-const char *memo_root(const struct memo *memo)
+const char *cache_root(const struct cache *cache)
 {
-	return memo->root;
+	return cache->root;
 }
 
 static struct item *item_new(const char *path, void *(*make)(const char *path, struct fault *fault),
@@ -72,12 +72,12 @@ static struct item *item_new(const char *path, void *(*make)(const char *path, s
 	return NULL;
 }
 
-const void *memo_of(struct memo *memo, const char *path,
+const void *cache_get(struct cache *cache, const char *path,
 	void *(*make)(const char *path, struct fault *fault), void (*drop)(void *made),
 	struct fault *fault)
 {
-	pthread_mutex_lock(&memo->lock);
-	struct item **at = &memo->items, *item;
+	pthread_mutex_lock(&cache->lock);
+	struct item **at = &cache->items, *item;
 
 	while (*at && ((*at)->make != make || strcmp((*at)->path, path) != 0))
 		at = &(*at)->next;
@@ -87,9 +87,9 @@ const void *memo_of(struct memo *memo, const char *path,
 	else
 		item = item_new(path, make, drop, fault);
 	if (item) {
-		item->next = memo->items;
-		memo->items = item;
+		item->next = cache->items;
+		cache->items = item;
 	}
-	pthread_mutex_unlock(&memo->lock);
+	pthread_mutex_unlock(&cache->lock);
 	return item ? item->made : NULL;
 }
