@@ -1,0 +1,486 @@
+/* Datasets by their manifests: what is read from one, and what is compared when a shard is opened.
+ */
+#include "tests/unit/datasets.h"
+
+#define DIGEST	 ",\"digest\":\"0123456789abcdef\""
+#define FLAT	 ",\"format\":\"flat\",\"dtype\":\"u16\""
+#define LISTED	 "      - {name: d, path: d, manifest: m.jsonl}"
+#define A_LINE	 "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+#define TWO_LINE "{\"path\":\"deep/b.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n"
+
+static void write_manifest(const struct place *p, const char *text)
+{
+	write_file(p, "m.jsonl", text, strlen(text));
+}
+
+/* None of its shards is there: what is not touched is not missed. */
+static void test_manifest(void **state)
+{
+	struct place *p = *state;
+	char note[512];
+
+	write_manifest(p, A_LINE TWO_LINE);
+	struct dataset listed = *open_good(p, LEN8, LISTED)->dataset;
+	uint64_t first[] = {listed.table.first_window[0], listed.table.first_window[1]};
+
+	assert_root(p, &listed, "d");
+	ASSERT_SHARDS(&listed, "a.bin", "deep/b.bin");
+	assert_string_equal(listed.format->name, "flat");
+	assert_true(dataset_note(&listed, 2, note, sizeof(note)));
+	assert_non_null(strstr(note, "m.jsonl"));
+	make(p, "d/a.bin", 40);
+	make(p, "d/deep/b.bin", 18);
+	const struct dataset *seen = open_good(p, LEN8, "      - {name: d, path: d/}")->dataset;
+
+	assert_true(seen->digest == listed.digest);
+	assert_int_equal(seen->table.windows, listed.table.windows);
+	assert_int_equal(seen->table.total_tokens, listed.table.total_tokens);
+	assert_memory_equal(seen->table.first_window, first, sizeof(first));
+	assert_int_equal(seen->token_bytes, listed.token_bytes);
+	assert_false(dataset_note(seen, 2, note, sizeof(note)));
+}
+
+/* Widths, samples and frames come from the lines alone. */
+static void test_manifest_facts(void **state)
+{
+	static const char rows[] = "{\"path\":\"a.npy\",\"format\":\"npy\",\"dtype\":\"i32\","
+				   "\"tokens\":90,\"size\":488" DIGEST ",\"row_tokens\":9}\n";
+	static const char packed[] =
+		"{\"path\":\"a.bin.zst\"" FLAT ",\"tokens\":900000,\"size\":7" DIGEST
+		",\"frame_bytes\":1800000}\n";
+	struct place *p = *state;
+	char note[512];
+
+	write_manifest(p, rows);
+	const struct dataset *d = open_good(p, LEN8, LISTED)->dataset;
+
+	assert_int_equal(d->token_bytes, 4);
+	assert_true(d->is_signed);
+	assert_int_equal(d->sample_tokens, 9);
+	assert_int_equal(d->table.stride, 9);
+	assert_int_equal(d->table.windows, 10);
+	d = open_good(p, "seq_len: 10", LISTED)->dataset;
+	assert_int_equal(d->sample_tokens, 0);
+	assert_int_equal(d->table.windows, 8);
+	write_manifest(p, packed);
+	d = open_good(p, LEN8, LISTED)->dataset;
+	assert_int_equal(d->frame_bytes, 1800000);
+	assert_true(dataset_note(d, 1, note, sizeof(note)));
+}
+
+static void test_manifest_faults(void **state)
+{
+#define TOKENS(n) "{\"path\":\"a.bin\"" FLAT ",\"tokens\":" n ",\"size\":40" DIGEST "}\n"
+#define NAME(n)	  "{\"path\":\"" n "\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+#define NAMED(n, what)                                                                             \
+	{                                                                                          \
+		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                       \
+			 "; must lead to a file below the dataset's directory"                     \
+	}
+	static const struct {
+		const char *text, *expected;
+	} faults[] = {
+		{A_LINE "{\"path\":\n", "DIR/m.jsonl:2: its JSON is broken at byte 9: unexpected "
+					"token near end of file"},
+		{A_LINE "\n", "DIR/m.jsonl:2: its JSON is broken at byte 1: unexpected token near "
+			      "end of file"},
+		{"[]\n", "DIR/m.jsonl:1: its JSON is an array; must be an object"},
+		{A_LINE "{}", "DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and "
+			      "a newline, at "
+			      "most 32767 bytes"},
+		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: its JSON is broken at byte "
+						      "18: duplicate object key near '\"path\"'"},
+		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
+		{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
+			"DIR/m.jsonl:1: digest is missing; must be a string"},
+		{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
+		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be a whole number"},
+		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be a whole number"},
+		{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
+						"must be 0 to 1152921504606846976"},
+		{TOKENS("9223372036854775808"),
+			"DIR/m.jsonl:1: its JSON is broken at byte 74: too big integer near "
+			"'9223372036854775808'"},
+		{TOKENS("20,\"sha\":1"),
+			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, "
+			"digest, "
+			"sample_tokens, row_tokens and frame_bytes; must have no others"},
+		{TOKENS("20,\"sample_tokens\":9"),
+			"DIR/m.jsonl:1: tokens is 20, no multiple of sample_tokens, 9"},
+		{TOKENS("20,\"row_tokens\":9"),
+			"DIR/m.jsonl:1: tokens is 20, no multiple of row_tokens, 9"},
+		{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
+			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of "
+			"them"},
+		{TOKENS("20,\"frame_bytes\":1099511627776"),
+			"DIR/m.jsonl:1: frame_bytes is 1099511627776; "
+			"must be at most 268435456, a quarter of "
+			"`memory`"},
+		NAMED("../a.bin", "has a part that is empty, . or .."),
+		NAMED("x/../../a.bin", "has a part that is empty, . or .."),
+		NAMED("./a.bin", "has a part that is empty, . or .."),
+		NAMED("x//a.bin", "has a part that is empty, . or .."),
+		NAMED("x/", "has a part that is empty, . or .."),
+		NAMED("", "has a part that is empty, . or .."),
+		NAMED("/etc/passwd", "is absolute"),
+		{NAME("a\\u0000b"),
+			"DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not allowed "
+			"without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
+		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
+		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
+				  "must ascend by "
+				  "it, byte by byte (LC_ALL=C sort)"},
+		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
+		 "2" DIGEST "}\n",
+			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
+			"npy, llmc, "
+			"arrow, datatrove, mds, flat"},
+		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":"
+		 "2" DIGEST "}\n",
+			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, "
+			"u64 or "
+			"i64"},
+		{"{\"path\":\"a\"" FLAT
+		 ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
+			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
+			"digits"},
+		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
+			"\"size\":2" DIGEST "}\n",
+			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; "
+			"must be one "
+			"format"},
+		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
+			"\"size\":4" DIGEST "}\n",
+			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, "
+			"a.bin, in "
+			"2; "
+			"must be one width"},
+		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST
+			",\"sample_tokens\":9}\n",
+			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, "
+			"a.bin, is 0; "
+			"must "
+			"be alike"},
+		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
+		     "must list a "
+		     "shard; must be a file that `tokctl inspect --manifest` wrote"},
+	};
+	struct place *p = *state;
+	char text[1 << 17];
+
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+		write_manifest(p, faults[i].text);
+		assert_refused_whole(p, LEN8, LISTED, faults[i].expected);
+		assert_int_equal(p->fault.code,
+			strstr(faults[i].expected, "t.yaml") ? FAULT_ARGUMENT : FAULT_DATA);
+	}
+	memset(text, 'x', sizeof(text));
+	write_file(p, "m.jsonl", text, sizeof(text));
+	assert_refused_whole(p, LEN8, LISTED,
+		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, "
+		"at most "
+		"32767 bytes");
+	write_file(p, "m.jsonl", A_LINE "\0\n", sizeof(A_LINE "\0"));
+	assert_refused_whole(p, LEN8, LISTED,
+		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at "
+		"most 32767 "
+		"bytes");
+	assert_int_equal(p->fault.index, 2); /* the line */
+	text[0] = 0;
+	for (int i = 0; i < 17; i++) /* 2^60 each */
+		snprintf(text + strlen(text), sizeof(text) - strlen(text),
+			"{\"path\":\"%02d.bin\"" FLAT
+			",\"tokens\":1152921504606846976,\"size\":40" DIGEST "}\n",
+			i);
+	write_manifest(p, text);
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].path: more than 2^64 tokens in all; must be fewer");
+	unlink(in(p, "m.jsonl"));
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; "
+		"must be a "
+		"file "
+		"that `tokctl inspect --manifest` wrote");
+	assert_int_equal(mkfifo(in(p, "m.jsonl"), 0644), 0);
+	assert_refused(p, LEN8, LISTED,
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a "
+		"file that "
+		"`tokctl inspect --manifest` wrote");
+	unlink(in(p, "m.jsonl"));
+	write_manifest(p, A_LINE);
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
+		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names "
+		"in "
+		"DIR/m.jsonl start at");
+	make(p, "d/a.bin", 40);
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d/a.bin}",
+		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names "
+		"in "
+		"DIR/m.jsonl start at");
+	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
+		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
+	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
+		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: "
+		"megatron, "
+		"npy, "
+		"llmc, arrow, datatrove, mds, flat");
+	assert_refused(p, "seq_len: 40", LISTED,
+		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, "
+		"has 20 "
+		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a "
+		"smaller seq_len "
+		"or weight 0");
+}
+
+static const char *manifest_note(const struct dataset *d)
+{
+	static char text[LIMIT_TEXT_BYTES];
+
+	assert_true(dataset_note(d, 2, text, sizeof(text)));
+	return text;
+}
+
+/* Where its names start: a directory by its name, whatever characters it has; that it is away is
+ * said. */
+static void test_manifest_directory(void **state)
+{
+	struct place *p = *state;
+
+	write_manifest(p, A_LINE);
+	assert_non_null(strstr(manifest_note(open_good(p, LEN8, LISTED)->dataset),
+		"/d, which cannot be read now: No such file or directory"));
+	make(p, "d/a.bin", 40);
+	assert_string_equal(manifest_note(open_good(p, LEN8, LISTED)->dataset),
+		"its shards are as m.jsonl says; none was looked at, each is compared when it is "
+		"read first");
+	make(p, "[d]*/a.bin", 40);
+	open_good(p, LEN8, "      - {name: d, manifest: m.jsonl, path: '[d]*'}");
+}
+
+/* What dataset_open_shard() says of the first shard, "" if it is opened. */
+static const char *open_first(const struct place *p, const struct dataset *d)
+{
+	static struct fault fault;
+	char path[4096];
+
+	(void)p;
+	dataset_shard_path(d, 0, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	struct shard *shard = dataset_open_shard(d, 0, path, fd, NULL, &fault);
+
+	if (shard)
+		fault.text[0] = 0;
+	shard_close(shard);
+	close(fd);
+	return fault.text;
+}
+
+/* Whether it has an index of its documents is as it was when it was looked at first, whoever
+ * looked. */
+static void test_index_that_comes_and_goes(void **state)
+{
+	static const char *const sources[] = {LISTED, "      - {name: d, path: d}"};
+	struct place *p = *state;
+
+	write_manifest(p, A_LINE);
+	make(p, "d/a.bin", 40);
+	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+		const struct dataset *d =
+			open_good(p, LEN8 "\n    documents: true\n    eos: 1", sources[i])->dataset;
+
+		assert_string_equal(open_first(p, d), "");
+		make(p, "d/a.csv.gz", 10);
+		assert_string_equal(open_first(p, d),
+			"had no index of documents when it was listed and has one now");
+		unlink(in(p, "d/a.csv.gz"));
+		assert_string_equal(open_first(p, d), "");
+	}
+}
+
+/* Other bytes of the same length in the same file. */
+static void change(const struct place *p, const char *name)
+{
+	const struct timespec times[2] = {{.tv_sec = 1000000}, {.tv_sec = 1000000}};
+	int fd = open(in(p, name), O_WRONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(futimens(fd, times), 0);
+	close(fd);
+}
+
+/* What lies beside a shard is held to what it was when the shard was listed, or, of a manifest,
+ * first opened.
+ */
+static void test_files_beside(void **state)
+{
+#define PLAIN "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
+	/* One sequence of 20 tokens, one document. */
+	static const uint8_t idx[34 + 12 + 16] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0,
+		0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 20, [54] = 1};
+	static const uint8_t ends[8] = {20}, mask[20] = {1};
+	static const uint8_t list[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0x33, 0xd0, 0x31, 0x32,
+		0xe0, 2, 0, 0x0e, 0xb1, 0x9b, 0x95, 5, 0, 0, 0}; /* 0,20 */
+	static const struct {
+		const char *shard, *beside;
+		const void *bytes;
+		size_t n;
+		const char *keys, *manifest, *what;
+	} cases[] = {
+		{"d/a.bin", "d/a.idx", idx, sizeof(idx), "",
+			"{\"path\":\"a.bin\",\"format\":\"megatron\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
+			"\"size\":40" DIGEST "}\n",
+			"index"},
+		{"d/a.ds", "d/a.ds.index", ends, sizeof(ends), "",
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
+			"\"size\":40" DIGEST "}\n",
+			"index"},
+		{"d/a.ds", "d/a.ds.loss", mask, sizeof(mask), "",
+			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
+			"20,"
+			"\"size\":40" DIGEST "}\n",
+			"loss mask"},
+		{"d/a.bin", "d/a.csv.gz", list, sizeof(list), "", PLAIN, "list of document bounds"},
+		{"d/a.bin", "masks/a.bin", mask, sizeof(mask), ", label_mask: masks", PLAIN,
+			"loss mask"},
+	};
+	struct place *p = *state;
+
+	for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+		const __typeof__(*cases) *c = &cases[i / 2];
+		char dataset[200], expected[200];
+
+		make(p, c->shard, 40);
+		write_file(p, c->beside, c->bytes, c->n);
+		write_manifest(p, c->manifest);
+		snprintf(dataset, sizeof(dataset), "      - {name: d, path: d%s%s}", c->keys,
+			i % 2 ? ", manifest: m.jsonl" : "");
+		snprintf(expected, sizeof(expected),
+			"its %s is not the file that it was when the shard was listed, by inode, "
+			"size or "
+			"mtime",
+			c->what);
+		const struct dataset *d = open_good(
+			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+						  ->dataset;
+
+		assert_string_equal(open_first(p, d), "");
+		change(p, c->beside);
+		assert_string_equal(open_first(p, d), expected);
+		/* Who lists it anew takes it as it is. */
+		d = open_good(
+			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
+			    ->dataset;
+		assert_string_equal(open_first(p, d), "");
+		close_catalog(p);
+		unlink(in(p, c->shard));
+		unlink(in(p, c->beside));
+	}
+}
+
+/* Its shards are compared with it when they are opened first, and with what was found then ever
+ * after. */
+static void test_manifest_compared(void **state)
+{
+	static const uint8_t llmc[2048] = {0x28, 0xdf, 0x34, 0x01, 1, 0, 0, 0, 0x00, 0x02};
+	struct place *p = *state;
+	struct fault fault;
+	uint32_t magic = 20240520;
+	uint8_t other[sizeof(llmc)];
+
+	write_manifest(p, A_LINE);
+	const struct dataset *d = open_good(p, LEN8, LISTED)->dataset;
+
+	make(p, "d/a.bin", 38);
+	struct stat st = stat_of(p, "d/a.bin");
+
+	assert_true(dataset_same_shard(d, 0, &st, &fault)); /* nobody knows it yet */
+	assert_string_equal(open_first(p, d), "size is 40 in the manifest and 38 in the file");
+	make(p, "d/a.bin", 40);
+	assert_string_equal(open_first(p, d), "");
+	st = stat_of(p, "d/a.bin");
+	assert_true(dataset_same_shard(d, 0, &st, &fault));
+	st.st_ino++;
+	assert_false(dataset_same_shard(d, 0, &st, &fault));
+	assert_non_null(strstr(fault.text, "inode was "));
+
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")
+		    ->dataset;
+	assert_string_equal(open_first(p, d), "dtype is u16 in the manifest and u32 in the file, "
+					      "as `dtype` of the config has it");
+
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":19,\"size\":40" DIGEST "}\n");
+	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
+		"tokens is 19 in the manifest and 20 in the file");
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST
+			  ",\"sample_tokens\":10}\n");
+	assert_string_equal(open_first(p, open_good(p, "seq_len: 9", LISTED)->dataset),
+		"sample_tokens is 10 in the manifest and 0 in the file");
+
+	/* The same size, and nothing that flat could tell it by. */
+	memcpy(other, llmc, sizeof(other));
+	memcpy(other, &magic, sizeof(magic));
+	write_file(p, "d/a.bin", other, sizeof(other));
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":1024,\"size\":2048" DIGEST "}\n");
+	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
+		"format is flat in the manifest and llmc in the file");
+	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")
+		    ->dataset;
+	assert_string_equal(open_first(p, d), "");
+}
+
+/* Besides the names, 64 bytes a shard. (A sanitizer's allocator counts nothing; the plain build
+ * does.) */
+static void test_memory(void **state)
+{
+	enum { SHARDS = 3000 };
+	struct place *p = *state;
+	size_t names = 0;
+
+	for (int i = 0; i < SHARDS; i++) {
+		char name[32];
+
+		names += (size_t)snprintf(name, sizeof(name), "d/%05d.bin", i) - 1;
+		make(p, name, 18);
+	}
+	size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	const struct dataset *d = open_good(p, LEN8, "      - {name: d, path: d}")->dataset;
+	size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+
+	assert_int_equal(d->table.windows, SHARDS);
+	assert_true(after - before <= 64 * SHARDS + names + 8192);
+
+	/* With a manifest, too, which is no more in memory then. */
+	close_catalog(p);
+	FILE *file = fopen(in(p, "m.jsonl"), "w");
+
+	assert_non_null(file);
+	for (int i = 0; i < SHARDS; i++)
+		fprintf(file,
+			"{\"path\":\"%05d.bin\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST "}\n", i);
+	assert_int_equal(fclose(file), 0);
+	before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	d = open_good(p, LEN8, LISTED)->dataset;
+	after = mallinfo2().uordblks + mallinfo2().hblkhd;
+	assert_int_equal(d->table.windows, SHARDS);
+	assert_true(after - before <= 64 * SHARDS + names + 8192);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_files_beside, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_memory, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
