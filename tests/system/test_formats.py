@@ -345,7 +345,7 @@ def test_stops(written):
                 and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
             )
             assert good, (f"{mode}: {name}: nothing from behind it", (len(out), err))
-            logged = wait_for(lambda word=word: word in daemon.log())
+            logged = wait_for(lambda word=word, daemon=daemon: word in daemon.log())
             assert logged, (f"{mode}: {name}: the log has it", daemon.log())
             code, _, err = run(
                 TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens"
