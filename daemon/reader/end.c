@@ -4,11 +4,15 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Errors that may pass by themselves. All others stop the stream. */
-static bool passes(int error)
+/* Faults that may pass by themselves. All others stop the stream. */
+static bool passes(const struct fault *fault)
 {
-	return error == EIO || error == EAGAIN || error == EINTR || error == ENOMEM ||
-	       error == ESTALE || error == ETIMEDOUT;
+	int error = fault->error;
+
+	if (fault->code == FAULT_CHANGED)
+		return false;
+	return fault->code == FAULT_MEMORY || error == EIO || error == EAGAIN || error == EINTR ||
+	       error == ENOMEM || error == ESTALE || error == ETIMEDOUT;
 }
 
 /*
@@ -34,7 +38,7 @@ void read_finish(struct reader *reader, struct read *read)
 		return;
 	}
 	if (fault->code != FAULT_NONE)
-		fault->passing = fault->code != FAULT_CHANGED && passes(fault->error);
+		fault->passing = passes(fault);
 	read_push(read, READ_DONE, &reader->finished);
 }
 

@@ -158,8 +158,6 @@ static void shard_done(void *owner, struct io_work *work)
 {
 	struct reader *reader = owner;
 	struct file *file = file_of(work);
-	int error = work->result < 0 ? file->fault.error : 0;
-
 	assert((work->result < 0) == (file->fault.code != FAULT_NONE));
 	reader->reserved -= file->reserved;
 	reader->indexes_bytes -= file->reserved;
@@ -175,7 +173,7 @@ static void shard_done(void *owner, struct io_work *work)
 		file_ready(reader, file);
 		return;
 	}
-	if (error == EMFILE || error == ENFILE) /* of its side files */
+	if (file->fault.code == FAULT_DESCRIPTORS) /* for its side files */
 		take_descriptor(reader, file);
 	if (file->before.fd >= 0)
 		shard_begin(reader, file);
