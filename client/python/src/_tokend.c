@@ -39,27 +39,6 @@ static PyObject *new_error(struct module *m, const char *name, const char *doc, 
 	return error;
 }
 
-struct module *module_of(PyObject *self)
-{
-	return PyType_GetModuleState(Py_TYPE(self));
-}
-
-PyObject *raise_error(PyObject *self, int code, const char *why)
-{
-	struct module *m = module_of(self);
-	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
-
-	/* Interrupted: what the signal's handler raised is set already. */
-	if (!PyErr_Occurred())
-		PyErr_SetString(kind, why);
-	return NULL;
-}
-
-PyObject *raise_last(struct client *c, int code)
-{
-	return raise_error((PyObject *)c, code, tokend_why(c->t));
-}
-
 /* ---- the module ---- */
 
 static int execute(PyObject *module)

@@ -1,10 +1,13 @@
 /*
- * The Python object of a handle, shared by the files of the extension.
+ * The Python object of a handle, shared by the files of the extension, which use each other from
+ * the last to the first:
  *
- *   _tokend.c    the module, its errors                 batch.c   batches into arrays of Python's
- *   client.c     the object and what it may be asked    device.c  batches copied to a GPU
- *   arguments.c  what Python hands over                 dlpack.c  batches lent as tensors, without
- * a copy cursor.c     cursors as values
+ *   error.c      exceptions                     arguments.c  what Python hands over
+ *   turn.c       threads, the interpreter's lock
+ *   dlpack.c     batches lent as tensors        batch.c      batches copied into Python's arrays
+ *   device.c     batches copied to a GPU        position.c   where the session is
+ *   operator.c   an operator's requests         cursor.c     cursors as values
+ *   client.c     the object                     _tokend.c    the module
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
@@ -34,7 +37,7 @@ struct client {
 	struct views *views; /* NULL: batches are copied, never lent */
 };
 
-/* ---- _tokend.c ---- */
+/* ---- error.c ---- */
 
 enum { ERRORS = 9 };
 
@@ -80,12 +83,10 @@ void free_weights(struct weights *w);
 
 extern PyMethodDef cursor_methods[]; /* the module's */
 
-/* ---- client.c ---- */
-
-extern PyType_Spec client_spec;
+/* ---- turn.c ---- */
 
 /*
- * Before any use of the handle, and behind it; @waits: the call may wait for the daemon. False: the
+ * Before any use of the handle, and after it; @waits: the call may wait for the daemon. False: the
  * handle was closed, or belongs to a parent; the exception is set and nothing is locked.
  */
 bool enter(struct client *c, bool waits);
@@ -94,6 +95,12 @@ void leave(struct client *c, bool waits);
 /* Before a call that changes nothing yet: says the daemon's warning. False if Python makes an error
  * of it. */
 bool say_notice(struct client *c);
+
+/* For struct tokend_options; @context is a struct client. */
+int on_idle(void *context);
+int on_absent(void *context);
+int on_warn(void *context, const char *line);
+void on_notice(void *context, const char *line);
 
 /* Lets the interpreter go on during @call, which may wait. */
 #define WAITING(c, call)                                                                           \
@@ -126,6 +133,37 @@ void views_after(struct client *c, const struct tokend_batch *batch);
 void views_detach(struct client *c);
 PyObject *client_lend(PyObject *self, PyObject *args);
 PyObject *client_view(PyObject *self, PyObject *none);
+
+/* ---- position.c ---- */
+
+/* A number that the library tells of the handle at any time. */
+PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t));
+PyObject *client_cursor(PyObject *self, PyObject *none);
+PyObject *client_position(PyObject *self, PyObject *none);
+PyObject *client_taken(PyObject *self, PyObject *none);
+PyObject *client_fingerprint(PyObject *self, PyObject *none);
+PyObject *client_commit(PyObject *self, PyObject *args);
+PyObject *client_shape(PyObject *self, PyObject *none);
+PyObject *client_datasets(PyObject *self, PyObject *none);
+PyObject *client_run(PyObject *self, PyObject *none);
+PyObject *client_seek(PyObject *self, PyObject *args);
+PyObject *client_set_mix(PyObject *self, PyObject *args);
+PyObject *client_checkpoint(PyObject *self, PyObject *args);
+PyObject *client_stream(PyObject *self, PyObject *none);
+PyObject *client_record(PyObject *self, PyObject *args);
+
+/* ---- operator.c ---- */
+
+PyObject *client_attend(PyObject *self, PyObject *none);
+PyObject *client_request_number(PyObject *self, PyObject *none);
+PyObject *client_request(PyObject *self, PyObject *none);
+PyObject *client_obey(PyObject *self, PyObject *args);
+PyObject *client_answer(PyObject *self, PyObject *args);
+PyObject *client_undo(PyObject *self, PyObject *none);
+
+/* ---- client.c ---- */
+
+extern PyType_Spec client_spec;
 
 /* ---- device.c ---- */
 

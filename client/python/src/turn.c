@@ -1,0 +1,144 @@
+/*
+ * Threads and the interpreter's lock.
+ *
+ * Python code asks for a loader's state from other threads than the one that reads, so calls are
+ * serialised: a call that may wait holds `turn`, whoever touches the handle holds `state`. next()
+ * gives `state` up each time it asks whether Python wants something (a signal, the interpreter's
+ * lock), so a cursor can be read while it waits. No thread waits for either of them with the
+ * interpreter's lock held.
+ */
+#include "client/python/src/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* False: this thread has it. */
+static bool lock(pthread_mutex_t *mutex)
+{
+	int error = pthread_mutex_trylock(mutex);
+
+	if (error == 0)
+		return true;
+	Py_BEGIN_ALLOW_THREADS error = pthread_mutex_lock(mutex);
+	Py_END_ALLOW_THREADS return error == 0;
+}
+
+/* Within a call of its own that waits, Python code runs in the same thread: a signal's handler,
+ * absent(). */
+static bool busy(struct client *c)
+{
+	raise_error((PyObject *)c, 0,
+		"busy: this loader is waiting in this very thread, which a signal's handler has "
+		"interrupted: "
+		"let the handler take a note, and do it when the call has returned");
+	return false;
+}
+
+bool enter(struct client *c, bool waits)
+{
+	if (c->t && tokend_forked(c->t)) {
+		/* The locks were copied as they stood: leave them alone. */
+		raise_last(c, TOKEND_EFORKED);
+		return false;
+	}
+	if (waits && !lock(&c->turn))
+		return busy(c);
+	atomic_fetch_add(&c->wanting, 1);
+
+	bool locked = lock(&c->state);
+
+	atomic_fetch_sub(&c->wanting, 1);
+	if (locked && c->t)
+		return true;
+	if (locked)
+		pthread_mutex_unlock(&c->state);
+	if (waits)
+		pthread_mutex_unlock(&c->turn);
+	if (!locked)
+		return busy(c);
+	raise_error((PyObject *)c, 0, "closed: this loader was closed; make a new one");
+	return false;
+}
+
+void leave(struct client *c, bool waits)
+{
+	pthread_mutex_unlock(&c->state);
+	if (waits)
+		pthread_mutex_unlock(&c->turn);
+}
+
+static int call_absent(const struct client *c)
+{
+	PyObject *result = PyObject_CallNoArgs(c->absent);
+
+	Py_XDECREF(result);
+	return result ? 0 : -1;
+}
+
+static int check_signals(const struct client *c)
+{
+	(void)c;
+	return PyErr_CheckSignals();
+}
+
+static int say_warning(const struct client *c)
+{
+	return PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "tokend: %s", c->warning);
+}
+
+/* While the call that waits does not touch the handle. */
+static int ask_python(struct client *c, int (*ask)(const struct client *c))
+{
+	if (c->yields)
+		pthread_mutex_unlock(&c->state);
+	PyEval_RestoreThread(c->thread);
+
+	int interrupted = ask(c);
+
+	c->thread = PyEval_SaveThread();
+	if (c->yields) {
+		/* Who waits for state goes first: a mutex alone would be ours again before they
+		 * woke. */
+		for (int i = 0; i < 1000 && atomic_load(&c->wanting) > 0; i++)
+			usleep(50);
+		pthread_mutex_lock(&c->state);
+	}
+	return interrupted;
+}
+
+int on_idle(void *context)
+{
+	return ask_python(context, check_signals);
+}
+
+int on_absent(void *context)
+{
+	struct client *c = context;
+
+	return c->absent ? ask_python(c, call_absent) : 0;
+}
+
+int on_warn(void *context, const char *line)
+{
+	struct client *c = context;
+
+	c->warning = line;
+	return ask_python(c, say_warning);
+}
+
+void on_notice(void *context, const char *line)
+{
+	struct client *c = context;
+
+	free(atomic_exchange(&c->notice, strdup(line)));
+}
+
+bool say_notice(struct client *c)
+{
+	char *line = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
+	int error = line ? PyErr_WarnFormat(PyExc_RuntimeWarning, 4, "tokend: %s", line) : 0;
+
+	free(line);
+	return error == 0;
+}
