@@ -152,7 +152,7 @@ def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, 
         (
             {"micro": 65536, "slots": 4096},
             tokend.RefusedError,
-            "micro_batch: 4096 slots .* 65536 rows = 268435456 rows",
+            "slots: 4096 slots .* 65536 rows = 268435456 rows",
         ),
         (
             {"micro": 16384, "slots": 64},

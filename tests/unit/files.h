@@ -34,7 +34,11 @@ static inline int files_set_up(void **state)
 	struct files *f = calloc(1, sizeof(*f));
 
 	assert_non_null(f);
-	strcpy(f->directory, "/tmp/tokend-shard-XXXXXX");
+	const char *tmp = getenv("TMPDIR");
+	int n = snprintf(
+		f->directory, sizeof(f->directory), "%s/tokend-shard-XXXXXX", tmp ? tmp : "/tmp");
+
+	assert_true(n < (int)sizeof(f->directory));
 	assert_non_null(mkdtemp(f->directory));
 	*state = f;
 	return 0;
