@@ -83,7 +83,7 @@ static unsigned above(unsigned a, unsigned b)
 	return a > b ? a - b : 0;
 }
 
-/* How many works of this share may be begun now, if no other share begins any. */
+/* How many more works of this share may be begun, if no other share begins any. */
 static unsigned share_room(const struct pool *pool, const struct pool_share *share)
 {
 	if (share->slow)
@@ -91,7 +91,7 @@ static unsigned share_room(const struct pool *pool, const struct pool_share *sha
 	return less(above(POOL_THREADS, share->busy), above(POOL_THREADS + POOL_SPARE, pool->busy));
 }
 
-/* How many of all may be begun. */
+/* How many more works may be begun, of all shares together. */
 static unsigned pool_room(const struct pool *pool)
 {
 	unsigned fast = 0, slow = 0;
@@ -113,7 +113,7 @@ static void share_add(struct pool *pool, struct io_work *work)
 	works_add(&share->todo, work);
 }
 
-/* The work in turn, which is begun; NULL: none may be. */
+/* Begins the work whose turn it is. NULL: none may be begun. */
 static struct io_work *share_begin(struct pool *pool)
 {
 	struct pool_share *share;
@@ -189,7 +189,7 @@ static void *pool_thread(void *argument)
 
 /* ---- the data thread's side ---- */
 
-/* With the lock, and by the thread that adds threads. */
+/* Called with the lock, by the thread that adds threads. */
 static void pool_check(const struct pool *pool)
 {
 	const struct pool_share *share;
@@ -201,37 +201,39 @@ static void pool_check(const struct pool *pool)
 		share->busy <= (share->slow ? pool->slow_busy : pool->busy));
 }
 
-/* Signals are for the threads that expect them: these inherit a mask that blocks all. */
-static int pool_add_thread(struct pool *pool)
+/* Signals are for other threads: these inherit a mask that blocks all of them. False: @fault. */
+static bool pool_add_thread(struct pool *pool, struct fault *fault)
 {
 	pthread_attr_t attr;
 	sigset_t all, before;
 
+	assert(pool->threads < POOL_MOST);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	assert(pool->threads < POOL_MOST);
 	int error = pthread_create(&pool->thread[pool->threads], &attr, pool_thread, pool);
 
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!error)
-		pool->threads++;
-	return error;
+	if (error)
+		return io_open_fault(fault, error, "starting a thread");
+	pool->threads++;
+	return true;
 }
 
-/* Threads are added the first time that there is more to do than they can; the first is enough to
- * go on with.
- */
+/* Adds threads the first time that there is more to do than the present ones can begin. The first
+ * thread is enough to go on with if no other can be had. */
 static void pool_grow(struct pool *pool, unsigned lacking)
 {
+	struct fault unused;
+
 	while (lacking-- > 0 && pool->threads < POOL_MOST)
-		if (pool_add_thread(pool) != 0)
+		if (!pool_add_thread(pool, &unused))
 			return;
 }
 
-/* Has threads begin what may be begun. With the lock, which it gives up. */
+/* Has threads begin all works that may be begun. Called with the lock; unlocks it. */
 static void pool_start(struct pool *pool)
 {
 	pool_check(pool);
@@ -326,12 +328,8 @@ struct pool *pool_open(struct fault *fault)
 	works_clear(&pool->done);
 	pthread_mutex_init(&pool->mutex, NULL);
 	pthread_cond_init(&pool->work, NULL);
-	int error = pool_add_thread(pool);
-
-	if (error) {
-		io_open_fault(fault, error, "starting a thread");
-		pool_close(pool);
-		return NULL;
-	}
-	return pool;
+	if (pool_add_thread(pool, fault))
+		return pool;
+	pool_close(pool);
+	return NULL;
 }

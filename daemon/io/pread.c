@@ -19,7 +19,7 @@ struct pread {
 	struct works done;
 };
 
-/* True: done, from the page cache. A real error comes again, in the pool. */
+/* True: done, from the page cache. An error is left for the pool to meet again. */
 static bool read_cached(struct io_work *work)
 {
 	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
@@ -51,7 +51,7 @@ static void pread_commit(void *backend)
 	pool_give(p->pool, &cold);
 }
 
-/* Until the news descriptor says something, or @deadline_ns. */
+/* Waits until the news descriptor is written to, or until @deadline_ns. */
 static void news_wait(int fd, int64_t deadline_ns)
 {
 	struct pollfd news = {.fd = fd, .events = POLLIN};

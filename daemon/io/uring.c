@@ -29,23 +29,21 @@ struct uring {
 	bool armed;	      /* that read is in the ring */
 };
 
-static int ring_init(struct io_uring *ring, unsigned entries)
+static bool ring_init(struct io_uring *ring, unsigned entries, struct fault *fault)
 {
 	static const unsigned flags[] = {
 		IORING_SETUP_COOP_TASKRUN |
 			IORING_SETUP_TASKRUN_FLAG, /* 5.19: no interrupt for each completion */
 		0,
 	};
-	int error = 0;
+	int error = EINVAL;
 
-	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && error == EINVAL; i++) {
 		struct io_uring_params params = {.flags = flags[i]};
 
 		error = -io_uring_queue_init_params(entries, ring, &params);
-		if (error != EINVAL)
-			break;
 	}
-	return error;
+	return error == 0 || io_open_fault(fault, error, "io_uring_setup");
 }
 
 /* A wait with a timeout came with Linux 5.11, long after the read. Without it a ring is of no use.
@@ -62,10 +60,8 @@ static bool ring_can(struct io_uring *ring)
 
 static bool ring_open(struct io_uring *ring, unsigned entries, struct fault *fault)
 {
-	int error = ring_init(ring, entries);
-
-	if (error)
-		return io_open_fault(fault, error, "io_uring_setup");
+	if (!ring_init(ring, entries, fault))
+		return false;
 	if (ring_can(ring))
 		return true;
 	io_uring_queue_exit(ring);
