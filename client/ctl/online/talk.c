@@ -133,6 +133,7 @@ bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 
 	l->fd = -1;
 	l->serial = 0;
+	l->packet.fds = 0;
 	l->socket = ctl_socket(given, config);
 	if (!l->socket)
 		return false;
@@ -149,6 +150,7 @@ bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 
 void ctl_disconnect(struct ctl_link *l)
 {
+	packet_close(&l->packet);
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = -1;
