@@ -120,7 +120,7 @@ def check_forbidden(place, config):
     command = [*strace, f"{BIN}/tokend", "-c", config, "--socket", path]
     traced = place.spawn(command, stdout=log, stderr=log)
     if (
-        not wait_for(lambda: os.path.exists(path) or traced.poll() is not None, LONG)
+        not wait_for(lambda: "ready at" in open(log.name).read() or traced.poll() is not None, LONG)
         or traced.poll() is not None
     ):
         pytest.skip("strace may not trace here")
