@@ -1,10 +1,9 @@
 /*
  * The parts of the client that need no daemon: slots that come back in any order, tokens that
- * become int64, and the reading of an operator's arguments. Everything else of it is tested against
+ * become int64, an operator's arguments, and invariants. Everything else of it is tested against
  * a real daemon (tests/python/, tests/system/test_requests.py).
  */
-#include "client/lib/handle.h"
-#include "client/lib/release_queue.h"
+#include "client/lib/position.h"
 
 #include "tests/unit/rng.h"
 
@@ -149,7 +148,8 @@ static void lengths_and_edges(void **state)
 
 /* ---- an operator's arguments ---- */
 
-/* What obeying @args on a finite stream says: there a mix is refused once all of it is read. */
+/* The failure of obeying @args, with its field; "" if there is none. The stream is finite: there a
+ * mix is rejected after all of it was read. */
 static const char *obey(const char *kind, const char *args)
 {
 	static struct tokend t;
@@ -164,40 +164,92 @@ static const char *obey(const char *kind, const char *args)
 	assert_true(r == 0 || r == TOKEND_EARGUMENT);
 	assert_int_equal(acts_from, r == 0 ? 7 : 99);
 	assert_true(t.applied.any == (r == 0));
-	assert_true((t.line[0] != 0) == (r < 0) && !strchr(t.line, '\n'));
-	return t.line;
+	assert_true((t.fault.code == FAULT_ARGUMENT) == (r < 0));
+	assert_int_equal(tokend_errno(&t), 0);
+	assert_true((tokend_why(&t)[0] != 0) == (r < 0) && !strchr(tokend_why(&t), '\n'));
+	return tokend_field(&t);
 }
-
-#define assert_says(why, text) assert_non_null(strstr(why, text))
 
 static void arguments_are_read_to_the_end(void **state)
 {
+	static const struct {
+		const char *kind, *args, *field;
+	} cases[] = {
+		{"checkpoint", "", ""},
+		{"checkpoint", "tag step-1\n", ""},
+		{"drain", "tag step-1", ""},
+		{"rescale", "world 3\nmicro 8\ntag t\n", ""},
+		{"rescale", "world 4294967296\n", ""},
+		{"rescale", "", "world"},
+		{"rescale", "world 4294967297\n", "world"},
+		{"rescale", "world 18446744073709551616\n", "world"},
+		{"rescale", "world 3\nmicro 65537\n", "micro"},
+		{"drain", "tag a/b\n", "tag"},
+		{"drain", "tag", "request"},
+		{"drain", "\n", "request"},
+		{"drain", "later 1\n", "request"},
+		{"dance", "", "request"},
+		{"skip", "", "skip"},
+		{"skip", "samples -1\n", "samples"},
+		{"mix", "", "mix"},
+		{"mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n", "mix"},
+		{"mix", "weight 0,5 web\n", "weight"},
+		{"mix", "weight 0x1 web\n", "weight"},
+		{"mix", "weight nan web\n", "weight"},
+		{"mix", "weight 1\n", "weight"},
+		{"mix", "weight 1 \n", "weight"},
+	};
+
 	(void)state;
-	assert_string_equal(obey("checkpoint", ""), "");
-	assert_string_equal(obey("checkpoint", "tag step-1\n"), "");
-	assert_string_equal(obey("drain", "tag step-1"), "");
-	assert_string_equal(obey("rescale", "world 3\nmicro 8\ntag t\n"), "");
-	assert_string_equal(obey("rescale", "world 4294967296\n"), "");
-	assert_says(obey("rescale", ""), "world: 0");
-	assert_says(obey("rescale", "world 4294967297\n"), "world: 4294967297");
-	assert_says(obey("rescale", "world 3\nmicro 65537\n"), "micro: 65537");
-	assert_says(
-		obey("rescale", "world 18446744073709551616\n"), "world: '18446744073709551616'");
-	assert_says(obey("drain", "tag a/b\n"), "is no tag");
-	assert_says(obey("drain", "tag"), "KEY VALUE");
-	assert_says(obey("drain", "\n"), "KEY VALUE");
-	assert_says(obey("drain", "later 1\n"), "'later' is not understood");
-	assert_says(obey("dance", ""), "'dance' is not understood");
-	assert_says(obey("skip", ""), "how many samples");
-	assert_says(obey("skip", "samples -1\n"), "samples: '-1'");
-	assert_says(obey("mix", ""), "names no dataset");
-	assert_says(obey("mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n"),
-		"short is finite");
-	assert_says(obey("mix", "weight 0,5 web\n"), "must be a decimal number");
-	assert_says(obey("mix", "weight 0x1 web\n"), "must be a decimal number");
-	assert_says(obey("mix", "weight nan web\n"), "must be a decimal number");
-	assert_says(obey("mix", "weight 1\n"), "name of a dataset");
-	assert_says(obey("mix", "weight 1 \n"), "name of a dataset");
+	for (size_t i = 0; i < COUNT(cases); i++)
+		assert_string_equal(obey(cases[i].kind, cases[i].args), cases[i].field);
+}
+
+/* What must not happen fails the handle, not its process. */
+static void a_broken_invariant_fails_the_handle(void **state)
+{
+	const uint64_t alive = 1;
+	struct grid grid = {0, 8, 0};
+	uint64_t bits[1] = {0};
+	struct mapping *m = calloc(1, sizeof(*m));
+	struct tokend t = {.alive = &alive, .mapping = m, .world = 2, .micro_batch = 4, .step = 8};
+
+	(void)state;
+	m->ring.geometry.slots = 4;
+	m->queue = (struct release_queue){.slots = 4, .bits = bits};
+	t.grid = &grid;
+	t.grids = 1;
+	t.end = UINT64_MAX;
+	assert_int_equal(position_check(&t), 0);
+	m->published = 4;
+	m->queue.taken = 3;
+	m->held = 3;
+	t.taken = 24;
+	assert_int_equal(position_check(&t), 0);
+	for (unsigned i = 0; i < 7; i++) {
+		struct tokend broken = t;
+		const struct mapping sound = *m;
+
+		if (i == 0)
+			m->queue.taken = 5; /* more than were published */
+		else if (i == 1)
+			m->published = 5; /* more than there are slots */
+		else if (i == 2)
+			m->held = 4; /* more than were taken */
+		else if (i == 3)
+			broken.committed = 25;
+		else if (i == 4)
+			broken.end = 23;
+		else if (i == 5)
+			broken.rank = 2;
+		else
+			broken.grids = 0;
+		assert_int_equal(position_check(&broken), TOKEND_EPROTOCOL);
+		assert_int_equal(broken.failed, TOKEND_EPROTOCOL);
+		assert_string_equal(tokend_field(&broken), "handle");
+		*m = sound;
+	}
+	free(m);
 }
 
 /* Any text at all: refused in one line, or taken. */
@@ -235,6 +287,7 @@ int main(void)
 		cmocka_unit_test(lengths_and_edges),
 		cmocka_unit_test(arguments_are_read_to_the_end),
 		cmocka_unit_test(any_arguments),
+		cmocka_unit_test(a_broken_invariant_fails_the_handle),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,6 +104,8 @@ static void all_or_nothing(void **state)
 	setenv("FAKE_CUDA_REGISTER_FAILS", "4", 1);
 	assert_false(copies_register(c, "socket", &fault));
 	unsetenv("FAKE_CUDA_REGISTER_FAILS");
+	assert_int_equal(fault.code, FAULT_MEMORY);
+	assert_string_equal(fault.field, "pin");
 	assert_non_null(strstr(fault.text, "CUDA_ERROR_OUT_OF_MEMORY"));
 	assert_int_equal(copies_registered(c), 0);
 	assert_int_equal(CU(fakeRegistered, void)(), 0);
