@@ -91,10 +91,8 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 	say_attach(&attach, t, target, ++t->serial);
 
 	/* If the daemon closed after hello, its reason can still be received. */
-	int error = -link_send(s->fd, &attach, t->out);
-
-	if (error != 0 && error != EPIPE && error != ECONNRESET) {
-		search_later(t, s, error, 0);
+	if (!link_send(s->fd, &attach, t->out, &fault) && !link_closed(&fault)) {
+		search_later(t, s, fault.error, 0);
 		return 0;
 	}
 	s->answer_by = wait_now() + HANDSHAKE_MS * WAIT_MS;

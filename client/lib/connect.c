@@ -16,21 +16,27 @@
 
 enum { FDS_MAX = 8 }; /* room to receive, so that all but two can be closed */
 
-/* A descriptor, or -errno. */
-static int connect_to(const char *path)
+static int not_there(struct fault *fault, const char *path, int error)
+{
+	fault_errno(fault, error, "socket", "no daemon at %s: %s", path, strerror(error));
+	return -1;
+}
+
+/* A descriptor, or -1. */
+static int connect_to(const char *path, struct fault *fault)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const int room = 2 * LIMIT_PACKET_BYTES;
 	size_t n = strlen(path);
 
 	if (n >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
+		return not_there(fault, path, ENAMETOOLONG);
 	memcpy(address.sun_path, path, n);
 
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0)
-		return -errno;
+		return not_there(fault, path, errno);
 	/*
 	 * Room for the longest packet, where the system's default is small. The system may cap it.
 	 */
@@ -39,12 +45,12 @@ static int connect_to(const char *path)
 		int error = errno;
 
 		close(fd);
-		return -error;
+		return not_there(fault, path, error);
 	}
 	return fd;
 }
 
-static int send_hello(int fd, enum link_peer as, void *buffer)
+static bool send_hello(int fd, enum link_peer as, void *buffer, struct fault *fault)
 {
 	struct wire hello = {.op = WIRE_HELLO};
 	char host[LIMIT_NAME_BYTES + 1] = "";
@@ -60,27 +66,18 @@ static int send_hello(int fd, enum link_peer as, void *buffer)
 		if (process)
 			wire_set(&hello, WIRE_PROCESS, process);
 	}
-	return link_send(fd, &hello, buffer);
+	return link_send(fd, &hello, buffer, fault) || link_closed(fault);
 }
 
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault)
 {
-	int fd = connect_to(path), error;
+	int fd = connect_to(path, fault);
 
-	if (fd < 0) {
-		fault_errno(fault, -fd, "socket", "no daemon at %s: %s", path, strerror(-fd));
+	if (fd < 0)
 		return -1;
-	}
-	if (!trust_peer(fd, path, fault)) {
-		close(fd);
-		return -1;
-	}
-	error = -send_hello(fd, as, buffer);
-	if (error == 0 || error == EPIPE || error == ECONNRESET)
+	if (trust_peer(fd, path, fault) && send_hello(fd, as, buffer, fault))
 		return fd;
 	close(fd);
-	fault_errno(fault, error, "socket", "cannot write to the daemon at %s: %s", path,
-		strerror(error));
 	return -1;
 }
 
@@ -180,19 +177,32 @@ enum link_event link_receive(int fd, struct packet *packet)
 	return LINK_MESSAGE;
 }
 
-int link_send(int fd, const struct wire *wire, void *buffer)
+bool link_send(int fd, const struct wire *wire, void *buffer, struct fault *fault)
 {
 	size_t n = wire_encode(wire, buffer);
 
-	if (n == 0)
-		return -EMSGSIZE;
+	if (n == 0) {
+		fault_set(fault, FAULT_ARGUMENT, "message", "longer than %d bytes",
+			LIMIT_PACKET_BYTES);
+		fault->error = EMSGSIZE;
+		return false;
+	}
 
 	ssize_t sent;
 
 	do
 		sent = send(fd, buffer, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
-	return sent < 0 ? -errno : 0;
+	if (sent >= 0)
+		return true;
+	fault_errno(fault, errno, "socket", "cannot write to the daemon: %s", strerror(errno));
+	fault->passing = fault->error == EAGAIN;
+	return false;
+}
+
+bool link_closed(const struct fault *fault)
+{
+	return fault->error == EPIPE || fault->error == ECONNRESET;
 }
 
 void link_wake(int fd)

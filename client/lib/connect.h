@@ -18,7 +18,7 @@ enum link_event {
 struct packet {
 	struct wire wire;
 	struct fault fault;
-	int fd[2]; /* received with the message; the reader's, who sets those it keeps to -1 */
+	int fd[2]; /* received with the message. The reader sets those that it keeps to -1 */
 	unsigned fds;
 	uint8_t bytes[LIMIT_PACKET_BYTES];
 };
@@ -33,14 +33,19 @@ enum link_peer { LINK_OPERATOR, LINK_TRAINER };
  * socket can have). A daemon that closes at once is no error: its reason can still be received.
  */
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault);
-/* The next packet. Descriptors of a former one that were not taken are closed. */
+/* Receives the next packet. Descriptors of the former one that were not kept are closed. */
 enum link_event link_receive(int fd, struct packet *packet);
 void packet_close(struct packet *packet);
-/* 0, or -errno; -EAGAIN where the daemon's queue is full. @buffer has LIMIT_PACKET_BYTES. */
-int link_send(int fd, const struct wire *wire, void *buffer);
-/* A wake-up byte. Its fate does not matter: a full queue wakes too, and a dead daemon is seen when
- * reading.
+/*
+ * Sends a message; @buffer has LIMIT_PACKET_BYTES. On failure returns false, and @fault has the
+ * errno: EMSGSIZE (FAULT_ARGUMENT) if the message is too long; EAGAIN, passing, while the daemon's
+ * queue is full.
  */
+bool link_send(int fd, const struct wire *wire, void *buffer, struct fault *fault);
+/* Did sending fail because the peer closed? Its reason can still be received. */
+bool link_closed(const struct fault *fault);
+/* Sends a wake-up byte. If it fails that does not matter: a full queue wakes, too, and a dead
+ * daemon is noticed when reading. */
 void link_wake(int fd);
 
 #endif

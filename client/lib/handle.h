@@ -3,12 +3,12 @@
  * the library use each other in this order only, from the last to the first:
  *
  *   handle.c    the struct, its errors                 wait.c      the clock, waiting
- *   connect.c   the link to a daemon: trust.c, process.c, place.c
+ *   connect.c   the link to a daemon: trust.c, process.c, default_socket.c
  *   map.c       a mapped ring, with release_queue.h and pin.c (a GPU's driver)
  *   slots.c     batches that are held                  copy.c      batches that go to a GPU
  *   message.c   what a daemon says on its own account
  *   search.c    how long a search for a daemon goes on
- *   attach.c    a search that ends with a ring         record.c    a record of what was taken
+ *   attach.c    a search that ends with a ring         recording.c a record of what was taken
  *   position.c  where we are in the order              revive.c    a daemon that was lost
  *   query.c     queries and their replies              undo.c      an edit that is taken back
  *   seek.c      to another position                    services.c  checkpoints, the stream's cursor
@@ -16,7 +16,7 @@
  *   next.c      batches out                            state.c     what a handle says of itself
  *   tokend.c    attach and detach, with options.c
  *
- * cursors as values (edit.c, show.c) and widen.c stand by themselves.
+ * error.c (faults as public errors), edit.c (cursors as values) and widen.c stand by themselves.
  *
  * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be
  * asked for. `taken` is the position after the last batch handed out, `committed` after the last

@@ -5,7 +5,6 @@
 #include "client/lib/revive.h"
 #include "client/lib/wait.h"
 
-#include <errno.h>
 #include <poll.h>
 
 /* What a message is to the query that is waited for. */
@@ -67,17 +66,15 @@ int query_listen(struct tokend *t)
 	}
 }
 
+/* 1: it is sent, 0: the daemon is lost, or an error. */
 static int tell(struct tokend *t, const struct wire *wire)
 {
-	for (;;) {
-		int error = link_send(t->fd, wire, t->out);
+	struct fault fault;
 
-		if (error == 0)
-			return 1;
-		if (error == -EMSGSIZE)
-			return handle_fail(t, TOKEND_EARGUMENT, "message", "longer than %d bytes",
-				LIMIT_PACKET_BYTES);
-		if (error != -EAGAIN) {
+	while (!link_send(t->fd, wire, t->out, &fault)) {
+		if (fault.code == FAULT_ARGUMENT)
+			return handle_fault(t, &fault);
+		if (!fault.passing) {
 			handle_lose(t);
 			return 0;
 		}
@@ -87,6 +84,7 @@ static int tell(struct tokend *t, const struct wire *wire)
 		if (r < 0)
 			return r;
 	}
+	return 1;
 }
 
 /* The message in t->packet is the reply to the query that is waited for, or an error without a

@@ -10,7 +10,6 @@
 #include "client/lib/undo.h"
 #include "client/lib/wait.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <poll.h>
@@ -231,15 +230,14 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
  */
 static int tell(struct tokend *t, const struct wire *note)
 {
-	for (;;) {
-		int error = t->fd < 0 ? -ENOTCONN : link_send(t->fd, note, t->out);
+	struct fault fault;
 
-		if (error == 0)
+	for (;;) {
+		if (t->fd >= 0 && link_send(t->fd, note, t->out, &fault))
 			return 0;
-		if (error == -EMSGSIZE)
-			return handle_fail(
-				t, TOKEND_EARGUMENT, "answer", "longer than a message may be");
-		if (error != -EAGAIN) {
+		if (t->fd >= 0 && fault.code == FAULT_ARGUMENT)
+			return handle_fault(t, &fault);
+		if (t->fd < 0 || !fault.passing) {
 			handle_lose(t);
 			return handle_fail(t, TOKEND_ECONNECT, "request",
 				"the daemon at %s was lost, and the request with it", t->socket);

@@ -1,6 +1,5 @@
 /* What a handle says of itself. */
 #include "client/lib/copy.h"
-#include "client/lib/place.h"
 #include "client/lib/slots.h"
 #include "proto/version.h"
 
@@ -63,17 +62,6 @@ int tokend_lost(const struct tokend *t)
 uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value)
 {
 	return order_derive(seed, tag, value);
-}
-
-int tokend_default_socket(char *path, size_t capacity)
-{
-	char own[WIRE_SOCKET_BYTES];
-	const char *found = place_socket(own);
-
-	if (strlen(found) >= capacity)
-		return TOKEND_EMEMORY;
-	memcpy(path, found, strlen(found) + 1);
-	return 0;
 }
 
 const char *tokend_version(void)

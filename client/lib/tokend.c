@@ -2,8 +2,8 @@
 #include "client/lib/tokend.h"
 
 #include "client/lib/connect.h"
+#include "client/lib/default_socket.h"
 #include "client/lib/options.h"
-#include "client/lib/place.h"
 #include "client/lib/position.h"
 #include "client/lib/recording.h"
 #include "client/lib/search.h"
@@ -38,7 +38,7 @@ static bool make_buffers(struct tokend *t, const struct tokend_options *o)
 {
 	char path[WIRE_SOCKET_BYTES];
 
-	t->socket = strdup(o->socket ? o->socket : place_socket(path));
+	t->socket = strdup(o->socket ? o->socket : default_socket(path));
 	t->stream = strdup(o->stream);
 	t->run = strdup(o->run ? o->run : "default");
 	t->bytes = malloc(LIMIT_CURSOR_BYTES);

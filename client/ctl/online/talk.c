@@ -98,13 +98,11 @@ bool ctl_exchange(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
 {
 	const struct wire *w = &l->packet.wire;
-	int error;
+	struct fault fault;
 
 	wire_set(query, WIRE_SERIAL, ++l->serial);
-	error = link_send(l->fd, query, l->packet.bytes);
-	/* It may have said why before it closed. */
-	if (error < 0 && error != -EPIPE && error != -ECONNRESET) {
-		ctl_fail("cannot write to the daemon: %s", strerror(-error));
+	if (!link_send(l->fd, query, l->packet.bytes, &fault) && !link_closed(&fault)) {
+		ctl_fail("%s", fault.text);
 		return false;
 	}
 	for (;;) {

@@ -1,4 +1,6 @@
-#include "client/lib/place.h"
+#include "client/lib/default_socket.h"
+
+#include "client/lib/tokend.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,7 +38,7 @@ static bool is_live(const char *path)
 	return live;
 }
 
-const char *place_socket(char path[WIRE_SOCKET_BYTES])
+const char *default_socket(char path[WIRE_SOCKET_BYTES])
 {
 	const char *named = getenv("TOKEND_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
 
@@ -55,4 +57,15 @@ const char *place_socket(char path[WIRE_SOCKET_BYTES])
 			return path;
 	}
 	return WIRE_SOCKET;
+}
+
+int tokend_default_socket(char *path, size_t capacity)
+{
+	char own[WIRE_SOCKET_BYTES];
+	const char *found = default_socket(own);
+
+	if (strlen(found) >= capacity)
+		return TOKEND_EMEMORY;
+	memcpy(path, found, strlen(found) + 1);
+	return 0;
 }
