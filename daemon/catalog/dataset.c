@@ -58,6 +58,23 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 	};
 }
 
+void dataset_check(const struct dataset *d)
+{
+	bool listed = d->sizes != NULL;
+
+	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
+	assert(d->token_bytes == 2 || d->token_bytes == 4);
+	assert(d->limit >> 8 * d->token_bytes == 0);
+	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
+	assert(!d->plain || d->token_bytes >= d->hint.token_bytes);
+	assert(d->plain || !d->data_at_of);
+	assert(listed == (d->plain_at != NULL) && listed == (d->types != NULL));
+	assert(!listed || (!d->plain && !d->unsampled));
+	assert(d->unindexed <= d->table.shards);
+	assert(!d->note[0] || d->note_shard < d->table.shards);
+	assert(!d->refused || d->refused_shard < d->table.shards);
+}
+
 void dataset_widen(struct dataset *d, uint32_t token_bytes)
 {
 	assert(token_bytes > d->token_bytes);

@@ -31,8 +31,8 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 }
 
 /*
- * What no format knows is read as flat tokens. Among shards of a format, it is most likely one of
- * them whose index is lost, or whose header is damaged.
+ * A file that no format recognises is taken for flat tokens. Next to shards of a format it is most
+ * likely one of them, with its index lost or its header damaged.
  */
 static bool refuse_mixed(const struct opening *o, const struct shard_format *format,
 	const char *path, const char *first)
@@ -46,16 +46,13 @@ static bool refuse_mixed(const struct opening *o, const struct shard_format *for
 			format->name, first, of_first->name);
 	return opening_refuse(o, o->source->path_line, "path",
 		"%s: its format is not known, and another shard, %s, is %s: its index is lost or "
-		"its header "
-		"is "
-		"damaged; restore that, or, if it is plain tokens, put it into a dataset of its "
-		"own with "
-		"format: flat",
+		"its header is damaged; restore that, or, if it is plain tokens, put it into a "
+		"dataset of its own with format: flat",
 		is_flat ? path : first, is_flat ? first : path,
 		is_flat ? of_first->name : format->name);
 }
 
-/* All shards of a dataset are of one format and width: a window is found by arithmetic alone. */
+/* All shards of a dataset have one format and width, so that a window is found by arithmetic. */
 static bool agree(const struct opening *o, const struct shard_format *format,
 	const struct shard_facts *shard, const char *path)
 {
@@ -93,7 +90,7 @@ static bool agree(const struct opening *o, const struct shard_format *format,
 	return true;
 }
 
-/* What one shard adds to what is known of all of them. Called by several threads. */
+/* Adds one shard to the facts of the dataset. Called by several threads. */
 static void gather(const struct opening *o, uint64_t s, const struct shard_facts *shard)
 {
 	struct dataset *d = o->dataset;
@@ -129,7 +126,7 @@ static bool describe_open(const struct opening *o, const struct shard_format *fo
 			path, strerror(errno));
 	format = shard_describe(format, path, fd, &d->hint, &shard, &fault);
 	if (!format)
-		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, fault.text);
+		return opening_refuse_shard(o, path, &fault);
 	if (!agree(o, format, &shard, path))
 		return false;
 	gather(o, s, &shard);
@@ -143,7 +140,7 @@ static bool describe(const struct opening *o, const struct shard_format *format,
 	char path[PATH_MAX + 1];
 
 	dataset_shard_path(o->dataset, s, path, sizeof(path));
-	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	/* O_NONBLOCK: a FIFO is rejected, without waiting for its writer. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0)
@@ -155,7 +152,7 @@ static bool describe(const struct opening *o, const struct shard_format *format,
 	return fine;
 }
 
-/* What all threads share. */
+/* Shared by all threads. */
 struct describing {
 	const struct opening *opening;
 	const struct shard_format *format;
@@ -171,7 +168,7 @@ static bool describe_quietly(void *context, uint64_t s)
 	return describe(&quiet, all->format, s + 1);
 }
 
-/* Only headers of different lengths are worth a word a shard. */
+/* Four bytes a shard are kept only if headers differ in length. */
 static void keep_data_at(struct dataset *d)
 {
 	bool differ = false;
@@ -189,7 +186,8 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	struct dataset *d = o->dataset;
 	struct describing all = {o, format};
 
-	/* The first says what the others must be like. A fault is looked at again, to be told. */
+	/* The first one sets what all must be like. A shard with a fault is described again, so
+	 * that the fault of the first of them is reported. */
 	if (!describe(o, format, 0))
 		return false;
 	uint64_t fault = parallel_for(d->table.shards - 1, describe_quietly, &all);
@@ -201,9 +199,9 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	return true;
 }
 
-/* What shards share, an index of their directory, is read once, and serves again when they are
+/* The cache has what shards share, the index of their directory. It is used again when they are
  * opened. */
-static bool describe_with_memo(const struct opening *o, const struct shard_format *format)
+static bool describe_with_cache(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
 
@@ -223,5 +221,5 @@ bool dataset_from_files(const struct opening *o)
 	struct shard_list list = {0};
 
 	return opening_format(o, &format) && list_files(o, &list) && opening_allocate(o, &list) &&
-	       describe_with_memo(o, format);
+	       describe_with_cache(o, format);
 }

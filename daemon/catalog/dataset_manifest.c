@@ -24,7 +24,8 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
 		return opening_refuse(
 			o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
-	/* It may be away, where nobody reads; a name that is there is taken as it stands. */
+	/* The directory need not be there if nobody reads. A pattern is one only if no such file
+	 * exists. */
 	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
 		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
 				      : strpbrk(o->source->path, "*?[") != NULL))
@@ -41,8 +42,8 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 }
 
 /*
- * A manifest knows nothing of what lies beside shards. Whether one has an index of its documents
- * shows when it is read (annotations.h); whether they have masks the first one tells for all.
+ * A manifest does not list side files. Whether a shard has an index is found when it is read
+ * (annotations.h). Whether shards have masks is taken from the first one.
  */
 static bool presume_annotations(const struct opening *o)
 {
@@ -64,14 +65,12 @@ static bool presume_annotations(const struct opening *o)
 	else
 		close(fd);
 	if (!fine)
-		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, fault.text);
+		return opening_refuse_shard(o, path, &fault);
 	d->masks = facts.mask;
 	d->bounds = facts.bounds;
 	return true;
 }
 
-/* No shard is looked at before it is read: whether one is plain, and where its tokens begin, shows
- * then. */
 bool dataset_from_manifest(const struct opening *o)
 {
 	struct dataset *d = o->dataset;

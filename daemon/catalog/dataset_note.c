@@ -5,14 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { /* users are told what frames cost that are as large as both */
+enum { /* frames that are as large as both of these get a note */
 	LARGE_FRAME_BYTES = 1 << 20,
 	LARGE_FRAME_WINDOWS = 16,
-	BOUNDS_OPEN = 500, /* and of more lists of bounds than this */
+	BOUNDS_OPEN = 500, /* and so do more lists of bounds than this */
 };
 
-/* A frame is decoded whole for whatever is wanted of it; windows of a block share it, others do
- * not. */
+/* A frame is always decoded whole. The windows of a block share a frame, others do not. */
 static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes)
 {
 	uint64_t window = d->table.window_tokens * d->token_bytes;
@@ -28,8 +27,8 @@ static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes
 	return true;
 }
 
-/* A list of bounds is unpacked whole whenever its shard is opened, and so many shards are open at a
- * time. */
+/* A list of bounds is unpacked whole when its shard is opened, and few shards are open at a time.
+ */
 static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes)
 {
 	if (!d->bounds || d->config->shuffle != ORDER_GLOBAL || d->table.shards <= BOUNDS_OPEN)
@@ -37,8 +36,7 @@ static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes
 	snprintf(text, text_bytes,
 		"shuffle: global takes windows from any of its %" PRIu64
 		" shards, and of their lists of document bounds (.csv.gz) some %d are kept at a "
-		"time: most "
-		"windows have a whole list unpacked; write shuffle: block",
+		"time: most windows have a whole list unpacked; write shuffle: block",
 		d->table.shards, BOUNDS_OPEN);
 	return true;
 }
@@ -56,8 +54,7 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 	else
 		snprintf(text, text_bytes,
 			"its shards are as %.200s says; none was looked at, each is compared when "
-			"it is read "
-			"first",
+			"it is read first",
 			d->config->manifest);
 	return true;
 }

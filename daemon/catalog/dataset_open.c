@@ -1,7 +1,6 @@
 /*
- * Three passes over a dataset: list the files, describe each, number the windows. What is kept is a
- * few arrays and the names; see dataset.h. Faults are the config's: each names the line that asked
- * for what is not there.
+ * Opens a dataset in three passes: list the files, describe each, number the windows. A fault names
+ * the line of the config that asked for what cannot be had.
  */
 #include "daemon/catalog/dataset_open.h"
 
@@ -28,9 +27,9 @@ static bool add_up(const struct opening *o)
 	return true;
 }
 
-/* ---- what the stream asks of it ---- */
+/* ---- what the stream requires ---- */
 
-/* Is it given weight, at the beginning or by the schedule? */
+/* Does it have weight, at the beginning or in the schedule? */
 static bool has_weight(const struct config_stream *stream, const struct config_dataset *source)
 {
 	size_t d = (size_t)(source - stream->dataset);
@@ -59,7 +58,7 @@ static bool check_windows(const struct opening *o)
 		o->stream->seq_len, o->stream->extra);
 }
 
-/* Samples were cut by whoever wrote them: a window is one of them. */
+/* Samples were cut when they were written, so a window is exactly one of them. */
 static bool check_samples(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -84,7 +83,8 @@ static bool check_samples(const struct opening *o)
 	return true;
 }
 
-/* Something must say where documents end; of what a manifest lists, when it is read. */
+/* Something must say where documents end. For a manifest's shards that is checked when they are
+ * read. */
 static bool check_documents(const struct opening *o)
 {
 	const struct dataset *d = o->dataset;
@@ -95,15 +95,12 @@ static bool check_documents(const struct opening *o)
 	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
 	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,
 		FAULT_NO_INDEX,
-		"nothing says where a document ends in dataset %s: "
-		"%s, a shard "
-		"of "
-		"format %s, has no index; must have eos, the token that ends one, beside it",
+		"nothing says where a document ends in dataset %s: %s, a shard of format %s, has "
+		"no index; must have eos, the token that ends one, beside it",
 		o->source->name, dataset_shard_name(d, d->unindexed), d->format->name);
 }
 
-/* The stream's vocab; and what is plain and signed, as served, is above INT32_MAX where it is
- * negative. */
+/* Tokens must be below the stream's vocab. A negative i32 is above INT32_MAX, read as unsigned. */
 static void limit_tokens(const struct opening *o)
 {
 	struct dataset *d = o->dataset;

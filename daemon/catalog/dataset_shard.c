@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A mask or an index that is gone since would go unnoticed: there are shards without. */
+/* There are shards without a mask or an index, so one that has gone must be noticed here. */
 static bool same_annotations(const struct dataset *d, uint64_t shard,
 	const struct shard_facts *facts, struct fault *fault)
 {
@@ -48,7 +48,7 @@ static bool same_beside(const struct dataset *d, uint64_t shard, const struct sh
 		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
 }
 
-/* What was listed was kept as a number alone. */
+/* Only the number of tokens was kept. */
 static bool as_listed(const struct dataset *dataset, uint64_t shard,
 	const struct shard_facts *facts, struct fault *fault)
 {
@@ -79,9 +79,8 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	return false;
 }
 
-/* A manifest's shard is recognised anew, if the config does not say what it is: flat files may be
- * anything.
- */
+/* With a manifest the format is recognised again unless the config says it, because any file can be
+ * taken for a flat one. */
 static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
@@ -90,7 +89,7 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 
 	if (fstat(fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* what is in it matters no more */
+	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* no need to read it */
 		return as_in_manifest(d, shard, d->format, facts, &st, fault);
 	format = shard_describe(format, path, fd, hint, facts, fault);
 	if (!format)
@@ -100,8 +99,7 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 	return as_in_manifest(d, shard, format, facts, &st, fault);
 }
 
-/* A manifest's shard is as listed: from now on it is this file, and nobody needs to look into it
- * again. */
+/* Keeps what the shard of a manifest was found to be, so that it is not described again. */
 static void remember(
 	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
 {

@@ -1,7 +1,7 @@
 /*
- * Line by line; what is kept of a line is a few numbers. Whoever wrote it may have meant harm: a
- * name leads nowhere but below the root, and no number is large enough to overflow what is made of
- * it.
+ * A manifest is read line by line, and a few numbers are kept of each. It is untrusted input: a
+ * name must stay below the root, and no number may be so large that a computation with it
+ * overflows.
  */
 #include "daemon/catalog/manifest.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum {
-	LINE_BYTES = 8 * PATH_MAX, /* a name may be written in \uXXXX */
+	LINE_BYTES = 8 * PATH_MAX, /* a name may be written as \uXXXX */
 	FIRST_ROOM = 1024,
 };
 
@@ -69,7 +69,7 @@ struct line {
 
 enum { PATH, FORMAT, DTYPE, DIGEST };
 
-/* Those that are there, and no others. */
+/* Takes the known members; others are rejected. */
 static bool take_members(const struct reading *r, json_t *object, struct line *l)
 {
 	const struct {
@@ -101,8 +101,7 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 	return known == json_object_size(object) ||
 	       refuse(r, "",
 		       "has members besides path, format, dtype, tokens, size, digest, "
-		       "sample_tokens, "
-		       "row_tokens and frame_bytes; must have no others");
+		       "sample_tokens, row_tokens and frame_bytes; must have no others");
 }
 
 /* What is wrong with a name, or NULL. */
@@ -237,7 +236,7 @@ static bool check_frame(const struct reading *r, const struct line *l)
 		l->facts.frame_bytes, budget);
 }
 
-/* ---- what is kept ---- */
+/* ---- keeping a line ---- */
 
 static bool resize(struct manifest *m, uint64_t n)
 {
@@ -312,8 +311,7 @@ static bool take_lines(struct reading *r, FILE *file)
 		if (n == 0 || text[n - 1] != '\n')
 			return refuse(r, "",
 				"does not end, after %zu bytes; must be one object and a newline, "
-				"at most %d "
-				"bytes",
+				"at most %d bytes",
 				n, LINE_BYTES - 1);
 		if (!take_line(r, text, n))
 			return false;
@@ -382,7 +380,7 @@ void manifest_free(struct manifest *m)
 	*m = (struct manifest){0};
 }
 
-/* ---- what it is compared with ---- */
+/* ---- comparing ---- */
 
 static bool differ(struct fault *fault, const char *field, uint64_t listed, uint64_t found)
 {

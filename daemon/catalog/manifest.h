@@ -1,6 +1,7 @@
 /*
- * A manifest: what shards there are and what is in them, a line of JSON each, as `tokctl inspect
- * --manifest` writes it. Who has read it knows a dataset without having looked at a single shard.
+ * A manifest: the list of a dataset's shards and their facts, a line of JSON each, as `tokctl
+ * inspect
+ * --manifest` writes it. With it a dataset is opened without looking at a single shard.
  *
  *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,"digest":"09af09af09af09af"}
  *
@@ -28,7 +29,7 @@ struct manifest {
 	uint8_t *types; /* enum shard_type */
 };
 
-/* What can be said of a shard by a manifest, and by the shard. */
+/* The facts of a shard that a manifest and the shard itself both have. */
 struct manifest_shard {
 	const struct shard_format *format;
 	enum shard_type type;
@@ -38,8 +39,8 @@ struct manifest_shard {
 
 /*
  * Reads @path to its end; @root is the directory that the names start at, and need not be there.
- * @format: what all of them must be, NULL: anything. Of @hint it takes what sizes follow from.
- * Nothing of a line is believed that contradicts itself, the lines before it or the hint. False:
+ * @format: what all of them must be, NULL: anything. @hint gives the window, the served width and
+ * the budget. A line that contradicts itself, the lines before it or the hint is rejected. False:
  * @m is empty, and @fault has "PATH:LINE: FIELD …" with the line as index; or "PATH: …" with
  * FAULT_NO_INDEX if the file as a whole cannot be read.
  */

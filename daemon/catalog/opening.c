@@ -41,7 +41,17 @@ bool opening_refuse_memory(const struct opening *o)
 	return config_refuse_memory(o->fault, o->config->path, o->source->line, field, index_of(o));
 }
 
-/* Masks among the shards would be served as tokens. */
+bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause)
+{
+	opening_refuse(o, o->source->path_line, "path", "%s: %s", path, cause->text);
+	if (cause->error) {
+		o->fault->code = cause->code;
+		o->fault->error = cause->error;
+	}
+	return false;
+}
+
+/* A mask among the shards would be served as tokens. */
 static bool check_label_mask(const struct opening *o)
 {
 	const struct dataset *d = o->dataset;
@@ -53,14 +63,13 @@ static bool check_label_mask(const struct opening *o)
 		if (strncmp(path, d->label_mask, n) == 0 && path[n] == '/')
 			return opening_refuse(o, o->source->label_mask_line, "label_mask",
 				"%s lies in it and is among the shards; must be a directory that "
-				"path does "
-				"not reach",
+				"path does not reach",
 				path);
 	}
 	return true;
 }
 
-/* What the stream wants said of its windows, and where that is looked for. */
+/* Prepares for the annotations that the stream requests. */
 static bool prepare_annotations(const struct opening *o)
 {
 	struct dataset *d = o->dataset;

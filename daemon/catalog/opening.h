@@ -27,6 +27,9 @@ struct opening {
 __attribute__((format(printf, 4, 5))) bool opening_refuse(
 	const struct opening *o, int line, const char *key, const char *text, ...);
 bool opening_refuse_memory(const struct opening *o);
+/* The same about file @path of the dataset's path, with the text of @cause. If a system call
+ * failed, its code and errno stay. */
+bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause);
 /* What shards are described with. Borrows from the config. */
 struct shard_hint opening_hint(const struct opening *o);
 /* The dataset's `format:`; *@format is NULL for auto. */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the samples that are taken, shard number @i. */
+/* The shard of sample @i. */
 static uint64_t shard_of(const struct dataset *d, uint64_t i)
 {
 	uint64_t shards = d->table.shards;
@@ -30,8 +30,8 @@ static uint64_t samples_of(const struct dataset *d)
 }
 
 /*
- * Is there a token that may not be served? What the others look like is *@looks, for flat shards.
- * What cannot be read is told when it is to be served.
+ * False: @fault names a token that may not be served. Otherwise *@looks says what is wrong with a
+ * flat shard's type, or is NULL. A read error is ignored: it is reported when the shard is served.
  */
 static bool check_tokens(
 	const struct dataset *d, const struct shard *shard, const char **looks, struct fault *fault)
@@ -54,15 +54,16 @@ static bool check_tokens(
 	return true;
 }
 
-/* Of the first shard that has one: its stream will stop there, others need not. */
-static void keep_refused(const struct opening *o, uint64_t s, const char *path, const char *why)
+/* Keeps the fault of the first such shard. The stream will stop there. */
+static void keep_refused(
+	const struct opening *o, uint64_t s, const char *path, const struct fault *cause)
 {
 	struct dataset *d = o->dataset;
 	struct opening told = *o;
 	struct fault fault;
 
 	told.fault = &fault;
-	opening_refuse(&told, o->source->path_line, "path", "%s: %s", path, why);
+	opening_refuse(&told, o->source->path_line, "path", "%s: %s", path, cause->text);
 	pthread_mutex_lock(o->lock);
 	if (!d->refused || s < d->refused_shard) {
 		free(d->refused);
@@ -72,7 +73,7 @@ static void keep_refused(const struct opening *o, uint64_t s, const char *path, 
 	pthread_mutex_unlock(o->lock);
 }
 
-/* What a flat shard looks like is a warning where the config says what it is. */
+/* A flat shard that looks like another type gets only a note if the config gives its type. */
 static bool check_type(const struct opening *o, uint64_t s, const char *looks)
 {
 	struct dataset *d = o->dataset;
@@ -96,12 +97,12 @@ static bool check_shard(
 	struct fault fault;
 
 	if (!check_tokens(o->dataset, shard, &looks, &fault))
-		keep_refused(o, s, path, fault.text);
+		keep_refused(o, s, path, &fault);
 	return check_type(o, s, looks) ||
 	       opening_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
 }
 
-/* A shard that cannot be opened now is told of when it is opened to be served. */
+/* A shard that cannot be opened is ignored: that is reported when it is served. */
 static bool sample(const struct opening *o, uint64_t s)
 {
 	const struct dataset *d = o->dataset;
@@ -135,7 +136,7 @@ static bool sample_quietly(void *context, uint64_t i)
 	return sample(&quiet, shard_of(quiet.dataset, i));
 }
 
-/* The others of a flat dataset whose type nobody has said. */
+/* Shards of unknown type that were not sampled are checked when they are opened. */
 static bool remember_others(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -155,12 +156,12 @@ bool sample_dataset(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 
-	/* Of a manifest's shards none is looked at before it is read. */
+	/* The shards of a manifest are not looked at before they are read. */
 	if (d->sizes || (d->format != &shard_flat && d->limit == 0))
 		return true;
 	uint64_t n = samples_of(d), fault = parallel_for(n, sample_quietly, (void *)(uintptr_t)o);
 
-	for (; fault < n; fault++) /* looked at again, to be told */
+	for (; fault < n; fault++) /* again, to report the fault */
 		if (!sample(o, shard_of(d, fault)))
 			return false;
 	return remember_others(o);

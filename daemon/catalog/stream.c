@@ -99,8 +99,8 @@ static bool begin(struct stream *stream, struct fault *fault)
 }
 
 /*
- * No document would end in @d: its tokens are too narrow for the eos, and a shard has no index. Of
- * a manifest's shards nobody knows whether they have one.
+ * True if no document would end in @d: its tokens are too narrow for the eos, and a shard has no
+ * index. Whether the shards of a manifest have one is not known yet.
  */
 static bool is_endless(const struct stream *stream, const struct dataset *d)
 {
@@ -116,8 +116,8 @@ static bool refuse_eos(const struct stream *stream, const struct dataset *d, str
 
 	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
 	return config_refuse(fault, stream->file, source->eos_line, field, FAULT_NO_INDEX,
-		"%" PRIu64 " is no u16 token, so no document of dataset %s would end; must be at "
-		"most %d",
+		"%" PRIu64
+		" is no u16 token, so no document of dataset %s would end; must be at most %d",
 		source->eos, d->config->name, UINT16_MAX);
 }
 
@@ -138,6 +138,8 @@ static bool set_width(struct stream *stream, struct fault *fault)
 			return refuse_eos(stream, d, fault);
 		if (d->token_bytes < stream->token_bytes)
 			dataset_widen(d, stream->token_bytes);
+		assert(d->token_bytes == stream->token_bytes);
+		dataset_check(d);
 	}
 	return true;
 }

@@ -6,8 +6,8 @@
 #include "daemon/catalog/dataset.h"
 
 /*
- * The index of the first of @n tokens, as served, that may not be, or @n: there is none. The tokens
- * may change meanwhile: what it costs, and reads, depends on @n alone.
+ * Returns the index of the first of @n tokens, in served width, that may not be served, or @n. The
+ * tokens may change meanwhile: a client can write to them. What is read depends on @n alone.
  */
 uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
 /* Fills @fault (FAULT_DATA) for token @i of @tokens, which is the shard's token @token and may not

@@ -1,6 +1,5 @@
 /*
- * The configuration file: YAML to struct, nothing else. It touches no shard; see dataset.h for
- * that.
+ * The configuration file: YAML to struct. Shards are not looked at; see daemon/catalog/catalog.h.
  */
 #ifndef TOKEND_CONFIG_H
 #define TOKEND_CONFIG_H
@@ -28,18 +27,16 @@ struct config_dataset {
 	enum order_shuffle shuffle;
 	uint32_t block, group;
 	bool slide;
-	int line; /* of the dataset; also the others where their key is not given */
+	int line; /* of the dataset; those of keys that are not given are the same */
 	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line,
 		label_mask_line;
 };
 
-/* A change of the mix that was planned ahead: at once (from = to, one step), or a ramp. See
- * proto/cursor.h.
- */
+/* A planned change of the mix: at once (from = to, one step), or a ramp. See proto/cursor.h. */
 struct config_step {
 	uint64_t from, to;
 	uint32_t steps;
-	double *weights; /* [datasets] of the stream; those that are not named have 0 */
+	double *weights; /* [datasets] of the stream; 0 for those that are not named */
 	int line;
 };
 
@@ -48,14 +45,14 @@ struct config_stream {
 	uint64_t seed, seq_len, extra, stride;
 	uint64_t epochs, samples; /* 0: not finite */
 	bool has_eos, has_vocab;
-	bool documents; /* slots say where documents begin */
-	bool loss_mask; /* and which tokens may be labels */
+	bool documents; /* annotations: where documents begin */
+	bool loss_mask; /* annotations: which tokens may be labels */
 	uint64_t eos, vocab;
 	struct config_dataset *dataset;
 	uint32_t datasets;
 	struct config_step *step; /* `schedule:`, ascending */
 	uint32_t steps;
-	int line, schedule_line; /* the stream's own where it has no schedule */
+	int line, schedule_line; /* schedule_line is the stream's if it has none */
 	int eos_line, documents_line;
 };
 
@@ -64,15 +61,15 @@ struct config {
 	char *directory;		/* of the file: relative dataset paths start here */
 	char *socket;			/* absolute */
 	char *state_dir;		/* absolute */
-	bool has_socket, has_state_dir; /* the file names them: they are not the defaults */
+	bool has_socket, has_state_dir; /* given in the file */
 	char *metrics;			/* HOST:PORT or NULL */
 	uint64_t memory_bytes;
-	bool memory_capped; /* that is what the cgroup's limit allows, less than the file says */
+	bool memory_capped; /* memory_bytes was lowered to what the cgroup's limit allows */
 	enum config_io io;
 	bool direct;
 	uid_t *allow_uid;
 	uint32_t allow_uids;
-	uid_t *admin_uid; /* who may change every run, besides root */
+	uid_t *admin_uid; /* may change every run, as root may */
 	uint32_t admin_uids;
 	struct config_stream *stream;
 	uint32_t streams;
@@ -86,15 +83,16 @@ struct config {
  */
 struct config *config_load(const char *path, struct fault *fault);
 void config_free(struct config *config);
-/* @written is absolute, or relative to the config's directory. False: it does not fit. */
+/* Puts the absolute path of @written, which may be relative to the config's directory, into @path.
+ * False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
 /*
- * What a private daemon (tokend --private) takes for state_dir where that is not its user's to
- * write: $XDG_STATE_HOME/tokend/CONFIG, else ~/.local/state/tokend/CONFIG, CONFIG being a number of
- * the file's path. NULL: there is no such place. Owned by the caller.
+ * The state_dir of a private daemon (tokend --private) whose user may not write to the config's:
+ * $XDG_STATE_HOME/tokend/CONFIG, otherwise ~/.local/state/tokend/CONFIG, where CONFIG is a hash of
+ * the file's path. NULL: neither is set. Owned by the caller.
  */
 char *config_user_state_dir(const struct config *config);
-/* Could this user write into directory @path, which may have to be made? */
+/* May this user write to directory @path, or make it? */
 bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);
 

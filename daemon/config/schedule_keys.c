@@ -50,8 +50,8 @@ static bool refuse_dataset(
 			"no dataset of the stream is called so; did you mean %s?",
 			schema_show(near, shown));
 	return schema_refuse(s, line,
-		"no dataset of the stream is called so; must be one of those under "
-		"datasets:, the first of which is %s",
+		"no dataset of the stream is called so; must be one of those under datasets:, the "
+		"first of which is %s",
 		schema_show(known[0], shown));
 }
 
@@ -137,8 +137,8 @@ static bool check_step_keys(struct schema *s, const int *lines, int line)
 
 		if (lines[STEP_AT] && lines[key])
 			return SCHEMA_REFUSE_KEY(s, lines[key], "",
-				"has at (line %d) and %s; must have at alone, or "
-				"from, to and steps",
+				"has at (line %d) and %s; must have at alone, or from, to and "
+				"steps",
 				lines[STEP_AT], step_keys[key].name);
 		if (!lines[STEP_AT] && !lines[key])
 			return SCHEMA_REFUSE_KEY(s, line, "",
@@ -182,17 +182,15 @@ static bool check_step(struct schema *s, const struct config_step *step,
 	if (!ramp && step->from == 0)
 		return SCHEMA_REFUSE_KEY(s, from, name,
 			"0 is where the run begins; must be ahead: what it begins with are the "
-			"datasets' "
-			"weights");
+			"datasets' weights");
 	if (ramp && step->to <= step->from)
 		return SCHEMA_REFUSE_KEY(s, lines[STEP_TO], ".to",
 			"%" PRIu64 " is not behind from, %" PRIu64 "; must be a later position",
 			step->to, step->from);
 	if (ramp && step->steps > most)
 		return SCHEMA_REFUSE_KEY(s, lines[STEP_STEPS], ".steps",
-			"%" PRIu32
-			" is more than there are blocks of %d between from and to; must be 1 to "
-			"%" PRIu64,
+			"%" PRIu32 " is more than there are blocks of %d between from and to; must "
+			"be 1 to %" PRIu64,
 			step->steps, LIMIT_BLOCK, most);
 	if (before && (ramp ? step->from < before->to : step->from <= before->to))
 		return SCHEMA_REFUSE_KEY(s, from, name,

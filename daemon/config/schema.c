@@ -71,7 +71,8 @@ static size_t least(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Letters to insert, drop or replace between two words; SIZE_MAX for words too long to be keys. */
+/* Letters to insert, drop or replace to get from @a to @b; SIZE_MAX if they are too long for keys.
+ */
 static size_t distance(const char *a, const char *b)
 {
 	enum { LONGEST = 32 };
@@ -167,7 +168,7 @@ const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const c
 	return text;
 }
 
-/* A scalar that is no text: quotes make it one. */
+/* A scalar without quotes: with them it would be a text. */
 static const char *bare_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
 {
 	const char *text = schema_scalar(s, node, line, right);
@@ -263,7 +264,7 @@ bool schema_keep(
 	return true;
 }
 
-/* Plain decimal digits only, no leading zero. NULL, or what is wrong. */
+/* Plain decimal digits without a leading zero. Returns what is wrong, or NULL. */
 static const char *whole(const char *text, size_t n, uint64_t *value)
 {
 	*value = 0;

@@ -1,7 +1,7 @@
 /*
- * Tables that say what a YAML mapping may hold, and one walker for all of them. YAML's own guesses
- * (octal, yes/no, "1e3" as text) play no part: a key says how its text is read, and everything else
- * is refused with the line it stands on.
+ * Tables of the keys that a YAML mapping may have, and one walker for all of them. The type of a
+ * value is given by its key, never by YAML's own rules (octal, yes/no, "1e3" as text). Everything
+ * else is rejected with its line.
  */
 #ifndef TOKEND_SCHEMA_H
 #define TOKEND_SCHEMA_H
@@ -16,7 +16,7 @@
 struct schema {
 	yaml_document_t *document;
 	const char *file;
-	char field[320]; /* where the walk is: "streams.train.seq_len" */
+	char field[320]; /* the present one: "streams.train.seq_len" */
 	int index;	 /* of the list's entry that it is in, or FAULT_NO_INDEX */
 	size_t item;	 /* how much of the field is before that "[3]" */
 	struct fault *fault;
@@ -28,7 +28,7 @@ struct schema_key {
 	bool (*take)(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
 		void *to);
 	size_t at;
-	const char *right; /* what would be right, for an error's second half */
+	const char *right; /* what would be right; the second half of a message */
 	bool required;
 	uint64_t min, max;	    /* of numbers */
 	const char *const *choices; /* NULL-terminated */
@@ -57,7 +57,7 @@ void schema_leave(struct schema *s, size_t field);
 
 /*
  * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not
- * NULL, gets each key's line, or 0 where it is not given. @line is where the mapping is announced.
+ * NULL, gets each key's line, or 0 where it is not given. @line is that of its key.
  */
 bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
 	size_t n, void *into, int *lines);
@@ -68,7 +68,7 @@ yaml_node_t *schema_node(
 /* The text of a scalar, in quotes or not. NULL and s->fault if there is none, or it contains a zero
  * byte. */
 const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right);
-/* A value made fit for one line of text: shortened, control characters replaced. */
+/* @text for a message: shortened, control characters replaced. Returns @shown. */
 const char *schema_show(const char *text, char shown[64]);
 /* The element of @known nearest to a mistyped @text, or NULL if none is near. */
 const char *schema_near(const char *text, const char *const *known, size_t n);

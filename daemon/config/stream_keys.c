@@ -131,8 +131,7 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 			enter_dataset(s, (size_t)i, ".weight");
 			return schema_refuse(s, d->weight_line,
 				"a stream with epochs (line %d) serves every window so often; must "
-				"be left "
-				"out",
+				"be left out",
 				lines[STREAM_EPOCHS]);
 		}
 	}
@@ -146,8 +145,7 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 	if (fault.index == FAULT_NO_INDEX)
 		return SCHEMA_REFUSE_KEY(s, lines[STREAM_DATASETS], ".datasets",
 			"the weights do not sum to a finite number above 0; must have at least one "
-			"weight "
-			"above 0");
+			"weight above 0");
 	enter_dataset(s, (size_t)fault.index, ".weight");
 	return schema_refuse(s, stream->dataset[fault.index].weight_line,
 		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",

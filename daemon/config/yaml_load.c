@@ -20,7 +20,7 @@ struct text {
 	size_t n;
 };
 
-/* libyaml reports an input error without saying which, so the file is read here. */
+/* The file is read here because libyaml does not say which error its input had. */
 static bool read_text(struct schema *s, FILE *file, struct text *text)
 {
 	size_t room = 1 << 16, n;
@@ -71,8 +71,7 @@ static bool begin(struct schema *s, yaml_parser_t *parser, const struct text *te
 	return true;
 }
 
-/* True too for a text that is not valid YAML: what is wrong with it is found when it is composed.
- */
+/* True also for invalid YAML, which compose() reports. */
 static bool check_depth(struct schema *s, const struct text *text)
 {
 	yaml_parser_t parser;

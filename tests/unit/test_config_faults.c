@@ -223,8 +223,7 @@ static const struct bad bad_files[] = {
 								   "{web: 1}}\n",
 		10, "streams.train.schedule[1].at", NULL},
 	{STEP("from: 1024, to: 4096, steps: 2, weights: {web: 1}") "      - {from: 3072, to: 8192, "
-								   "steps: 1, "
-								   "weights: {web: 1}}\n",
+								   "steps: 1, weights: {web: 1}}\n",
 		10, "streams.train.schedule[1].from", NULL},
 	/* weights */
 	{AT("wbe: 1"), 9, "streams.train.schedule[0].weights.wbe",

@@ -173,16 +173,13 @@ static void test_links(void **state)
 	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
 		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link back to a directory "
-		"that it "
-		"lies in; remove it; must be "
-		"a file, a directory or a glob that can be read");
+		"that it lies in; remove it; must be a file, a directory or a glob that can be "
+		"read");
 	unlink(in(p, "far/deep/back"));
 	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
 		"6: streams.train.datasets[0].path: DIR/d/gone.bin: No such file or directory; "
-		"must be a "
-		"file, a directory or a glob "
-		"that can be read");
+		"must be a file, a directory or a glob that can be read");
 }
 
 /* ---- what is refused ---- */
@@ -193,14 +190,10 @@ static void test_missing(void **state)
 
 	assert_refused(p, LEN8, "      - {name: a, path: nix}",
 		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
-		"file, a "
-		"directory or a glob that "
-		"can be read");
+		"file, a directory or a glob that can be read");
 	assert_refused(p, LEN8, "      - {name: a, path: 'nix/*.bin'}",
 		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
-		"file, a "
-		"directory or a glob that "
-		"can be read");
+		"file, a directory or a glob that can be read");
 	assert_refused(p, LEN8, "      - {name: a, path: '*.bin'}",
 		"6: streams.train.datasets[0].path: DIR/*.bin: no file there; must be at least one "
 		"shard");
@@ -220,9 +213,8 @@ static void test_short(void **state)
 	make(p, "e.bin", 2 * 9);
 	assert_refused(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d}",
 		"7: streams.train.datasets[1].path: no shard holds a window: the largest, b.bin, "
-		"has 8 "
-		"tokens, a window is 9 (seq_len "
-		"8 + extra 1); must have a longer shard, a smaller seq_len or weight 0");
+		"has 8 tokens, a window is 9 (seq_len 8 + extra 1); must have a longer shard, a "
+		"smaller seq_len or weight 0");
 	const struct stream *s = open_good(
 		p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d, weight: 0}");
 
@@ -251,20 +243,14 @@ static void test_widths(void **state)
 	assert_int_equal(s->dataset[1].table.tokens[0], 10);
 	assert_refused(p, LEN8, "      - {name: c, path: c.bin}",
 		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple "
-		"of 2 (a "
-		"token of u16): it is cut "
-		"short, or `dtype` is wrong");
+		"of 2 (a token of u16): it is cut short, or `dtype` is wrong");
 	assert_refused(p, LEN8, "      - {name: d, path: d.bin, dtype: u32}",
 		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple "
-		"of 4 (a "
-		"token of u32): it is cut "
-		"short, or `dtype` is wrong");
+		"of 4 (a token of u32): it is cut short, or `dtype` is wrong");
 	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin}",
 		"5: streams.train.eos: 65536 is no u16 token, so no document of dataset a would "
-		"end; must be at "
-		"most "
-		"65535");
+		"end; must be at most 65535");
 	s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin, dtype: u32}");
 
@@ -286,16 +272,13 @@ static void test_annotations(void **state)
 	make(p, "c/b.npy", 40);
 	assert_refused(p, LEN8 "\n    documents: true", "      - {name: a, path: a.bin}",
 		"5: streams.train.documents: nothing says where a document ends in dataset a: "
-		"a.bin, a shard "
-		"of "
-		"format flat, has no index; must have eos, the token that ends one, beside it");
+		"a.bin, a shard of format flat, has no index; must have eos, the token that ends "
+		"one, beside it");
 	assert_refused(p, LEN8 "\n    documents: true",
 		"      - {name: i, path: i/a.ds}\n      - {name: j, path: i}",
 		"5: streams.train.documents: nothing says where a document ends in dataset j: "
-		"b.ds, a shard "
-		"of "
-		"format datatrove, has no index; must have eos, the token that ends one, beside "
-		"it");
+		"b.ds, a shard of format datatrove, has no index; must have eos, the token that "
+		"ends one, beside it");
 	const struct stream *s =
 		open_good(p, LEN8 "\n    documents: true", "      - {name: i, path: i/a.ds}");
 
@@ -309,8 +292,7 @@ static void test_annotations(void **state)
 	assert_false(s->dataset[0].marked);
 	s = open_good(p, LEN8 "\n    loss_mask: true",
 		"      - {name: i, path: i}\n      - {name: c, path: c/a.npy}\n      - {name: a, "
-		"path: "
-		"a.bin}");
+		"path: a.bin}");
 	assert_true(!s->dataset[0].marked && s->dataset[1].marked && !s->dataset[2].marked);
 }
 
@@ -330,12 +312,10 @@ static void test_many_bounds(void **state)
 		open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b}");
 
 	assert_true(dataset_note(s->dataset, 1, note, sizeof(note)));
-	assert_string_equal(note,
-		"shuffle: global takes windows from any of its 501 shards, and of their "
-		"lists of document bounds "
-		"(.csv.gz) some 500 are kept at a time: most windows have a whole list "
-		"unpacked; write shuffle: "
-		"block");
+	assert_string_equal(
+		note, "shuffle: global takes windows from any of its 501 shards, and of their "
+		      "lists of document bounds (.csv.gz) some 500 are kept at a time: most "
+		      "windows have a whole list unpacked; write shuffle: block");
 	s = open_good(
 		p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
 	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
@@ -361,26 +341,18 @@ static void test_loss_masks(void **state)
 	make(p, "masks/x/b.npy", 20);
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i}",
 		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask beside it, the "
-		"first shard, "
-		"a.ds, "
-		"has one; all or none must");
+		"first shard, a.ds, has one; all or none must");
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: c, path: c}",
 		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds "
-		"beside it, "
-		"the first "
-		"shard, a.npy, has none; all or none must");
+		"beside it, the first shard, a.npy, has none; all or none must");
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: i, path: i/a.ds, label_mask: masks}",
 		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds "
-		"is not "
-		"there; must "
-		"be one for each shard of the dataset");
+		"is not there; must be one for each shard of the dataset");
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: d, path: d, label_mask: d/x/}",
 		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among "
-		"the shards; "
-		"must be "
-		"a directory that path does not reach");
+		"the shards; must be a directory that path does not reach");
 	const struct stream *s = open_good(
 		p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks//}");
 
@@ -389,10 +361,7 @@ static void test_loss_masks(void **state)
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: d, path: d, label_mask: masks}",
 		"7: streams.train.datasets[0].path: DIR/d/x/b.npy: its loss mask b.npy: its size "
-		"is 21 "
-		"bytes; must be 20, "
-		"one for "
-		"each token of the shard");
+		"is 21 bytes; must be 20, one for each token of the shard");
 	open_good(p, LEN8, "      - {name: i, path: i}\n      - {name: c, path: c}");
 }
 
@@ -403,17 +372,14 @@ static void test_format(void **state)
 	make(p, "a.tokens", 40);
 	assert_refused(p, LEN8, "      - {name: a, path: a.tokens}",
 		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (megatron, "
-		"npy, "
-		"llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or "
-		".npy); "
-		"move it away, or say `format: flat` if it is plain tokens");
+		"npy, llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or "
+		".npy); move it away, or say `format: flat` if it is plain tokens");
 	assert_int_equal(open_good(p, LEN8, "      - {name: a, path: a.tokens, format: flat}")
 				 ->dataset->table.tokens[0],
 		20);
 	assert_refused(p, LEN8, "      - name: a\n        path: a.tokens\n        format: parquet",
 		"8: streams.train.datasets[0].format: 'parquet' is unknown; must be auto or one "
-		"of: "
-		"megatron, npy, llmc, arrow, datatrove, mds, flat");
+		"of: megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_int_equal(mkfifo(in(p, "pipe.bin"), 0644), 0);
 	assert_refused(p, LEN8, "      - {name: a, path: pipe.bin}",
 		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must "
@@ -441,9 +407,7 @@ static void test_foreign(void **state)
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s}", files[i].file);
 		snprintf(expected, sizeof(expected),
 			"6: streams.train.datasets[0].path: DIR/%s: is %s, which is no shard of "
-			"tokens; move "
-			"it "
-			"away, or say `format: flat` if it is plain tokens",
+			"tokens; move it away, or say `format: flat` if it is plain tokens",
 			files[i].file, files[i].kind);
 		assert_refused(p, LEN8, datasets, expected);
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s, format: flat}",

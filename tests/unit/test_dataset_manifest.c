@@ -86,8 +86,7 @@ static void test_manifest_faults(void **state)
 			      "end of file"},
 		{"[]\n", "DIR/m.jsonl:1: its JSON is an array; must be an object"},
 		{A_LINE "{}", "DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and "
-			      "a newline, at "
-			      "most 32767 bytes"},
+			      "a newline, at most 32767 bytes"},
 		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: its JSON is broken at byte "
 						      "18: duplicate object key near '\"path\"'"},
 		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
@@ -98,13 +97,11 @@ static void test_manifest_faults(void **state)
 		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be a whole number"},
 		{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
 						"must be 0 to 1152921504606846976"},
-		{TOKENS("9223372036854775808"),
-			"DIR/m.jsonl:1: its JSON is broken at byte 74: too big integer near "
-			"'9223372036854775808'"},
+		{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: its JSON is broken at byte 74: too "
+						"big integer near '9223372036854775808'"},
 		{TOKENS("20,\"sha\":1"),
 			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, "
-			"digest, "
-			"sample_tokens, row_tokens and frame_bytes; must have no others"},
+			"digest, sample_tokens, row_tokens and frame_bytes; must have no others"},
 		{TOKENS("20,\"sample_tokens\":9"),
 			"DIR/m.jsonl:1: tokens is 20, no multiple of sample_tokens, 9"},
 		{TOKENS("20,\"row_tokens\":9"),
@@ -113,9 +110,8 @@ static void test_manifest_faults(void **state)
 			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of "
 			"them"},
 		{TOKENS("20,\"frame_bytes\":1099511627776"),
-			"DIR/m.jsonl:1: frame_bytes is 1099511627776; "
-			"must be at most 268435456, a quarter of "
-			"`memory`"},
+			"DIR/m.jsonl:1: frame_bytes is 1099511627776; must be at most 268435456, a "
+			"quarter of `memory`"},
 		NAMED("../a.bin", "has a part that is empty, . or .."),
 		NAMED("x/../../a.bin", "has a part that is empty, . or .."),
 		NAMED("./a.bin", "has a part that is empty, . or .."),
@@ -123,23 +119,19 @@ static void test_manifest_faults(void **state)
 		NAMED("x/", "has a part that is empty, . or .."),
 		NAMED("", "has a part that is empty, . or .."),
 		NAMED("/etc/passwd", "is absolute"),
-		{NAME("a\\u0000b"),
-			"DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not allowed "
-			"without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
+		{NAME("a\\u0000b"), "DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not "
+				    "allowed without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
 		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
 		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
-				  "must ascend by "
-				  "it, byte by byte (LC_ALL=C sort)"},
+				  "must ascend by it, byte by byte (LC_ALL=C sort)"},
 		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
 		 "2" DIGEST "}\n",
 			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
-			"npy, llmc, "
-			"arrow, datatrove, mds, flat"},
+			"npy, llmc, arrow, datatrove, mds, flat"},
 		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":"
 		 "2" DIGEST "}\n",
 			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, "
-			"u64 or "
-			"i64"},
+			"u64 or i64"},
 		{"{\"path\":\"a\"" FLAT
 		 ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
 			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
@@ -147,23 +139,17 @@ static void test_manifest_faults(void **state)
 		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
 			"\"size\":2" DIGEST "}\n",
 			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; "
-			"must be one "
-			"format"},
+			"must be one format"},
 		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
 			"\"size\":4" DIGEST "}\n",
 			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, "
-			"a.bin, in "
-			"2; "
-			"must be one width"},
+			"a.bin, in 2; must be one width"},
 		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST
 			",\"sample_tokens\":9}\n",
 			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, "
-			"a.bin, is 0; "
-			"must "
-			"be alike"},
+			"a.bin, is 0; must be alike"},
 		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
-		     "must list a "
-		     "shard; must be a file that `tokctl inspect --manifest` wrote"},
+		     "must list a shard; must be a file that `tokctl inspect --manifest` wrote"},
 	};
 	struct place *p = *state;
 	char text[1 << 17];
@@ -178,13 +164,11 @@ static void test_manifest_faults(void **state)
 	write_file(p, "m.jsonl", text, sizeof(text));
 	assert_refused_whole(p, LEN8, LISTED,
 		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, "
-		"at most "
-		"32767 bytes");
+		"at most 32767 bytes");
 	write_file(p, "m.jsonl", A_LINE "\0\n", sizeof(A_LINE "\0"));
 	assert_refused_whole(p, LEN8, LISTED,
 		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at "
-		"most 32767 "
-		"bytes");
+		"most 32767 bytes");
 	assert_int_equal(p->fault.index, 2); /* the line */
 	text[0] = 0;
 	for (int i = 0; i < 17; i++) /* 2^60 each */
@@ -198,38 +182,29 @@ static void test_manifest_faults(void **state)
 	unlink(in(p, "m.jsonl"));
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; "
-		"must be a "
-		"file "
-		"that `tokctl inspect --manifest` wrote");
+		"must be a file that `tokctl inspect --manifest` wrote");
 	assert_int_equal(mkfifo(in(p, "m.jsonl"), 0644), 0);
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a "
-		"file that "
-		"`tokctl inspect --manifest` wrote");
+		"file that `tokctl inspect --manifest` wrote");
 	unlink(in(p, "m.jsonl"));
 	write_manifest(p, A_LINE);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
 		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names "
-		"in "
-		"DIR/m.jsonl start at");
+		"in DIR/m.jsonl start at");
 	make(p, "d/a.bin", 40);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d/a.bin}",
 		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names "
-		"in "
-		"DIR/m.jsonl start at");
+		"in DIR/m.jsonl start at");
 	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
 		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
 		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: "
-		"megatron, "
-		"npy, "
-		"llmc, arrow, datatrove, mds, flat");
+		"megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_refused(p, "seq_len: 40", LISTED,
 		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, "
-		"has 20 "
-		"tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a "
-		"smaller seq_len "
-		"or weight 0");
+		"has 20 tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a "
+		"smaller seq_len or weight 0");
 }
 
 static const char *manifest_note(const struct dataset *d)
@@ -360,8 +335,7 @@ static void test_files_beside(void **state)
 			i % 2 ? ", manifest: m.jsonl" : "");
 		snprintf(expected, sizeof(expected),
 			"its %s is not the file that it was when the shard was listed, by inode, "
-			"size or "
-			"mtime",
+			"size or mtime",
 			c->what);
 		const struct dataset *d = open_good(
 			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)

@@ -106,22 +106,19 @@ static void test_schedule_faults(void **state)
 		"      - {name: b, path: b.bin}\n"
 		"    schedule:\n      - {at: 1024, weights: {a: 1}}",
 		"7: streams.train.datasets[0].path: no shard holds a window: the largest, "
-		"tiny.bin, has 1 "
-		"tokens, a window is 9 (seq_len 8 + extra 1); must have a longer shard, a smaller "
-		"seq_len or "
-		"weight 0");
+		"tiny.bin, has 1 tokens, a window is 9 (seq_len 8 + extra 1); must have a longer "
+		"shard, a smaller seq_len or weight 0");
 	assert_refused(p, LEN8,
 		"      - {name: a, path: a.bin, max_epochs: 1}\n"
 		"      - name: b\n        path: b.bin\n        max_epochs: 2",
 		"6: streams.train: max_epochs: from position 19456 on no dataset is left to serve: "
-		"leave one "
-		"of weight above 0 without max_epochs, or use epochs: for a stream that ends");
+		"leave one of weight above 0 without max_epochs, or use epochs: for a stream that "
+		"ends");
 	assert_refused(p, LEN8,
 		TWO "    schedule:\n"
 		    "      - {from: 1024, to: 102401024, steps: 19000, weights: {b: 1, a: 1}}",
 		"8: streams.train: schedule: 19001 mixes are to come, of 2 datasets, and a cursor "
-		"of at most "
-		"98304 bytes has no room for that many: take fewer steps");
+		"of at most 98304 bytes has no room for that many: take fewer steps");
 }
 
 /* Datasets by name, as a cursor with its own list has them. */
@@ -190,8 +187,7 @@ static void test_schedule_of_cursor_faults(void **state)
 	assert_false(stream_schedule(s, &cursor, &fault));
 	snprintf(expected, sizeof(expected),
 		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it some, and "
-		"the cursor "
-		"does not have it yet; add it first (tokctl cursor add)",
+		"the cursor does not have it yet; add it first (tokctl cursor add)",
 		p->directory);
 	assert_string_equal(fault.text, expected);
 	assert_int_equal(cursor.segments, 1);
