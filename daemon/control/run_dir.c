@@ -291,17 +291,17 @@ static bool write_owner(const struct run_dir *dir, uid_t uid, struct fault *faul
 	char temporary[DURABLE_NAME_BYTES], text[32];
 	int n = snprintf(text, sizeof(text), "%u\n", (unsigned)uid);
 
-	if (durable_temporary(temporary, fault) &&
-		durable_write_file(dir->at, temporary, text, (size_t)n, fault)) {
-		if (renameat(dir->at, temporary, dir->at, ".owner") == 0)
-			return fsync(dir->at) == 0 || failed(dir, errno, fault);
-		fault->error = errno;
-	}
+	if (!durable_temporary(temporary, fault))
+		return failed(dir, fault->error, fault);
 
-	int error = fault->error;
+	bool done = durable_write_file(dir->at, temporary, text, (size_t)n, fault) ||
+		    failed(dir, fault->error, fault);
 
-	unlinkat(dir->at, temporary, 0);
-	return failed(dir, error, fault);
+	done = done &&
+	       (renameat(dir->at, temporary, dir->at, ".owner") == 0 || failed(dir, errno, fault));
+	if (!done)
+		unlinkat(dir->at, temporary, 0);
+	return done && (fsync(dir->at) == 0 || failed(dir, errno, fault));
 }
 
 /* FAULT_PERMISSION: the run belongs to someone else. */

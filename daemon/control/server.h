@@ -11,14 +11,14 @@
  *   dispatch.c        which function carries out which message
  *   attach.c          a session begins
  *   snapshot.c        snapshots that a session asks for
- *   request_new.c     an operator's request arrives; request.c: the sessions answer it
  *   status.c          what goes on
+ *   request_new.c     an operator's request arrives; request.c: the sessions answer it
  *   session.c         a session's clock and end; session_memory.c: its part of `memory:`
  *   twins.c           two processes that read for one rank
  *   errand.c          a connection waits for the keeper
  *   connection.c      one client's socket: packets in and out, and when it dies
- *   pace.c, quota.c   how much of the control thread, memory and state_dir a user may take
  *   runs.c            whose each run is
+ *   pace.c, quota.c   how much of the control thread, memory and state_dir a user may take
  *   hang.c            storage that does not answer
  *   feeder.c          the data thread
  *   keeper.c          the thread that makes all calls on state_dir

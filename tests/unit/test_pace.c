@@ -1,0 +1,145 @@
+/* The control thread's time: shared equally by users and runs that want it at the same time. */
+#include "daemon/control/pace.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MS_NS = 1000000, MEMBERS = 4 };
+
+static struct pace_member member[MEMBERS];
+static unsigned served[MEMBERS];
+static unsigned packets[MEMBERS]; /* still to be served */
+static char order[64];
+
+static int set_up(void **state)
+{
+	static struct paces paces;
+
+	memset(&paces, 0, sizeof(paces));
+	memset(member, 0, sizeof(member));
+	memset(served, 0, sizeof(served));
+	memset(packets, 0, sizeof(packets));
+	memset(order, 0, sizeof(order));
+	paces_init(&paces);
+	*state = &paces;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	paces_free(*state);
+	return 0;
+}
+
+/* A packet costs a millisecond. */
+static bool serve(struct pace_member *m, bool alone)
+{
+	size_t i = (size_t)(m - member);
+
+	(void)alone;
+	if (strlen(order) + 1 < sizeof(order))
+		order[strlen(order)] = (char)('a' + i);
+	served[i]++;
+	pace_charge(m, MS_NS);
+	return --packets[i] > 0;
+}
+
+static void want(struct paces *paces, unsigned i, unsigned n)
+{
+	packets[i] = n;
+	pace_wait(paces, &member[i]);
+}
+
+static void test_one_alone_has_all(void **state)
+{
+	struct paces *paces = *state;
+
+	assert_true(pace_join(paces, &member[0], 1, 1000));
+	for (unsigned i = 0; i < 1000; i++) {
+		pace_charge(&member[0], 10 * MS_NS);
+		assert_true(pace_may(&member[0], 1000));
+	}
+	pace_leave(&member[0]);
+}
+
+static void test_credit_comes_back(void **state)
+{
+	struct paces *paces = *state;
+
+	assert_true(pace_join(paces, &member[0], 1, 1000));
+	assert_true(pace_join(paces, &member[1], 2, 1000));
+	pace_charge(&member[0], 1000 * MS_NS); /* its debt is 10 ms at most */
+	assert_false(pace_may(&member[0], 1000));
+	assert_true(pace_may(&member[1], 1000));
+	assert_false(pace_may(&member[0], 1080)); /* an eighth of 80 ms */
+	assert_true(pace_may(&member[0], 1081));
+	pace_leave(&member[1]);
+	pace_charge(&member[0], 1000 * MS_NS); /* nobody else needs it */
+	assert_true(pace_may(&member[0], 1081));
+	pace_leave(&member[0]);
+	pace_clean(paces, 1081);
+	assert_true(pace_join(paces, &member[0], 1, 2000));
+	pace_leave(&member[0]);
+}
+
+/* Two users want the thread all the time: each gets an eighth, in turns. */
+static void test_users_take_turns(void **state)
+{
+	struct paces *paces = *state;
+
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(pace_join(paces, &member[i], 1 + i, 1000));
+		want(paces, i, 1000);
+	}
+	for (uint64_t now = 1000; now < 1800; now++)
+		assert_true(pace_serve(paces, now, serve));
+	assert_in_range(served[0], 100, 103);
+	assert_in_range(served[1], 100, 103);
+	for (unsigned i = 0; i < 2; i++) {
+		pace_forget(&member[i]);
+		pace_leave(&member[i]);
+	}
+	assert_false(pace_serve(paces, 1800, serve));
+	assert_false(pace_serve(paces, 1801, serve));
+}
+
+/* Connections of one run have one packet a turn each. A run that begins late is not kept waiting.
+ */
+static void test_members_of_a_run(void **state)
+{
+	struct paces *paces = *state;
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(pace_join(paces, &member[i], 1, 1000));
+	pace_run(paces, &member[2], "other", 1000);
+	want(paces, 0, 20);
+	want(paces, 1, 20);
+	assert_true(pace_serve(paces, 1000, serve));
+	assert_string_equal(order, "ab"); /* all the credit of 2 ms */
+	memset(order, 0, sizeof(order));
+	want(paces, 2, 1);
+	for (uint64_t now = 1001; now < 1016; now++)
+		pace_serve(paces, now, serve);
+	assert_non_null(strchr(order, 'c'));
+	for (unsigned i = 0; i < 3; i++) {
+		pace_forget(&member[i]);
+		pace_leave(&member[i]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_one_alone_has_all, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_credit_comes_back, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_users_take_turns, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_members_of_a_run, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
