@@ -1,8 +1,8 @@
 /*
- * Where documents begin and end, in a file beside shards whose format does not say: NAME.csv.gz
- * beside NAME.npy or NAME.bin, as dolma and OLMo write it. Gzip of CSV without a heading: first
- * token of a document, the one behind its last, and whatever else. Documents ascend and do not
- * overlap; tokens between them are in none.
+ * Lists of document bounds: side files of shards whose format does not know documents. The list of
+ * NAME.npy or NAME.bin is NAME.csv.gz, as dolma and OLMo write it: gzip of CSV without a heading.
+ * The first two columns are a document's first token and the one after its last; others are
+ * ignored. Documents ascend and do not overlap. Tokens between them are in no document.
  */
 #ifndef TOKEND_SHARD_BOUNDS_H
 #define TOKEND_SHARD_BOUNDS_H
@@ -13,23 +13,24 @@
 
 struct bounds;
 
-/* bytes_id() of what lies beside the shard, which is not opened; 0: nothing does. */
+/* bytes_id() of the shard's list, without opening it; 0: there is none. */
 uint32_t bounds_side_id(const char *shard);
 /*
- * Reads all of it, checked: two or three bytes a document are kept, and one of no tokens takes
- * none. *@bounds is NULL where there is none. False: one line, file:row: field, value, limit.
+ * Reads and checks the whole list. It takes two or three bytes of memory a document, and none for
+ * an empty one. *@bounds is NULL if there is none. False: @fault gives file, row, field, value,
+ * limit.
  */
 bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault);
 void bounds_close(struct bounds *bounds);
 
-uint32_t bounds_id(const struct bounds *bounds);	/* of the file, when it was read */
-uint64_t bounds_documents(const struct bounds *bounds); /* empty ones, too */
+uint32_t bounds_id(const struct bounds *bounds);	/* bytes_id() of the file that was read */
+uint64_t bounds_documents(const struct bounds *bounds); /* empty ones included */
 uint64_t bounds_outside(const struct bounds *bounds);	/* tokens in no document */
-uint64_t bounds_bytes(const struct bounds *bounds);	/* of memory that it holds */
-/* The least boundary > @token (< the shard's tokens), at most the shard's tokens: where a document
- * begins or ends. */
+uint64_t bounds_bytes(const struct bounds *bounds);	/* memory that it takes */
+/* The least boundary > @token (< the shard's tokens) where a document begins or ends; the shard's
+ * end is one. */
 uint64_t bounds_next(const struct bounds *bounds, uint64_t token);
-/* Writes 0 to each of @n bytes, one a token from @token on, whose token is in no document. */
+/* @to has a byte for each of @n tokens from @token on: clears those of tokens in no document. */
 void bounds_mask(const struct bounds *bounds, uint64_t token, uint64_t n, uint8_t *to);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * Where a shard's bytes come from: a file as it lies, or what a compressed file decodes to. Formats
- * read through this and never know which it is.
+ * Sources of bytes: a plain file, or the contents of a compressed one. Formats read through this
+ * and do not know which it is.
  *
- * All of it blocks: it runs in pool threads and in tools, never on the loop or the data thread. A
- * source may be read by several threads at once.
+ * All functions block, except bytes_try(): they run in pool threads and in tools, never on the loop
+ * or the data thread. Several threads may read one source at once. Texts of faults are without the
+ * path.
  */
 #ifndef TOKEND_BYTES_H
 #define TOKEND_BYTES_H
@@ -17,79 +18,71 @@
 struct bytes;
 
 struct bytes_ops {
-	/* Reads exactly @n > 0 bytes from @at; bytes_read() has checked the range. As bytes_read()
-	 * says. */
+	/* As bytes_read(), which has checked the range; @n > 0. */
 	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 	void (*close)(struct bytes *b); /* frees it */
-	/* The first @n bytes, for less than read() costs. False: ask that. NULL: it costs little.
-	 */
+	/* The first @n bytes, cheaper than read(). False: use read(). NULL: read() is cheap. */
 	bool (*head)(const struct bytes *b, void *to, size_t n);
-	/* As bytes_try() says, of a range that it has checked. NULL: never. */
+	/* As bytes_try(), which has checked the range. NULL: never. */
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
-	/* As bytes_check() says. NULL: there is nothing to look at. */
+	/* As bytes_check(). NULL: there is nothing to check. */
 	bool (*check)(const struct bytes *b, struct fault *fault);
-	/* As bytes_forget() says. NULL: nothing is kept. */
+	/* As bytes_forget(). NULL: nothing is kept. */
 	void (*forget)(const struct bytes *b);
 };
 
 struct bytes {
 	const struct bytes_ops *ops;
-	const char *path; /* borrowed: tells formats what lies beside it, while they recognise,
-			     describe, open */
-	uint64_t size;	  /* of what read() addresses */
-	bool plain;	  /* read() is pread(fd): bytes lie in the file as they are addressed */
-	uint64_t frames;  /* compressed: how many there are, and what the largest decodes to; else 0
-			   */
-	uint64_t frame_bytes; /* what reading a single byte may cost */
-	uint64_t index_bytes; /* what is kept of where they lie */
+	const char *path;     /* borrowed; valid while formats recognise, describe and open */
+	uint64_t size;	      /* of what read() addresses */
+	bool plain;	      /* read() is pread(fd) */
+	uint64_t frames;      /* number of compressed frames, or 0 */
+	uint64_t frame_bytes; /* size of the largest one, decoded: one byte may cost so much */
+	uint64_t index_bytes; /* memory that their places take */
 	int fd;
-	uint32_t id;	   /* of a file as it lies: bytes_id() */
-	uint64_t ctime_ns; /* likewise */
+	uint32_t id;	   /* plain: bytes_id() */
+	uint64_t ctime_ns; /* plain */
 };
 
-/* Always as it lies, and no seek table is looked for. */
+/* A plain source, even if the file is compressed. @fd stays the caller's. NULL: @fault; FAULT_DATA:
+ * not a regular file. */
 struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault);
 /*
- * A side file of a shard (an index, say), as it lies: opened by name, closed with the source. *@b
- * is NULL where there is none. The texts of faults begin with the last part of its name.
+ * A shard's side file (an index, say) as a plain source, opened by name and closed with the source.
+ * *@b is NULL if there is none. Texts of faults begin with the last part of its name.
  */
 bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b);
 /*
- * Of a file that bytes_open_side() opened: was nothing written to it since? For whoever keeps what
- * was read, and not the file. False: @fault, and errno is ESTALE: open it again.
+ * Was nothing written to the file since bytes_open_side() opened it? For callers that keep what
+ * they read and close the file. False: @fault; ESTALE: open it again.
  */
 bool bytes_settled(const struct bytes *b, struct fault *fault);
-/*
- * What tells a file from another in its place, in short: of inode, size and time of change; never
- * 0.
- */
+/* A hash of a file's inode, size and mtime, to notice another file in its place; never 0. */
 struct stat;
 uint32_t bytes_id(const struct stat *st);
-/* What to say of a file that open() refused with @error: of a socket it says no more than ENXIO. */
+/* Text for an open() that failed with @error. */
 const char *bytes_open_fault(int error);
 
 /*
- * Reads exactly @n bytes from @at. False: *@error is an errno (EIO: beyond the end, or the file has
- * got shorter; EBADMSG: damaged compressed data; ENOMEM; …) and @fault one line without the path.
- * Any thread; several at once.
+ * Reads exactly @n bytes from @at. False: @fault. FAULT_IO with errno (EIO also if the file has
+ * become shorter); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY.
  */
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 /*
- * The same if it takes no waiting: what the page cache holds, or decoded frames. False: it is not
- * at hand, or anything else, which bytes_read() will tell; @to may be written to. For files that
- * know RWF_NOWAIT.
+ * The same without waiting: from the page cache, or from decoded frames. False: the bytes are not
+ * there, or there is a fault, which bytes_read() will report; @to may have been written to. Only
+ * on file systems that know RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /*
- * What can be known of it only by decoding, where that costs little: a small compressed file is
- * decoded whole, so that a damaged one is refused before any of it is served. False: @fault, one
- * line without the path.
+ * Decodes a small compressed file whole, so that damage is found before anything is served. Large
+ * ones are not checked. False: @fault.
  */
 bool bytes_check(const struct bytes *b, struct fault *fault);
-/* Drops what is cached of it, so that what is read next comes from the disk. */
+/* Drops what is cached of it, so that the next read comes from the disk. */
 void bytes_forget(const struct bytes *b);
-/* The first bytes, as many as there are but at most @n; 0 if they cannot be read. To recognise by.
+/* Reads up to @n first bytes, to recognise a file by. Returns how many; 0 if they cannot be read.
  */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 

@@ -1,11 +1,11 @@
 /*
- * Reading flatbuffers that lie in a file and may be damaged or forged. Every offset is checked
- * against the buffer's own bytes before it is followed; nothing need be aligned; nothing is loaded
- * but a window of FB_WINDOW bytes, whatever the buffer's size, so a lie costs no memory.
+ * Reads flatbuffers from a file; they may be damaged or forged. Each offset is compared with the
+ * buffer's size before it is followed. Nothing need be aligned. Only a window of FB_WINDOW bytes is
+ * in memory, whatever the buffer's size.
  *
- * A table's fields are named by their numbers in its schema. One that is absent is 0, empty or not
- * there, as its schema says. All functions return false with one line in why, which begins with
- * `what`.
+ * Fields are named by their numbers in the table's schema. An absent field is 0, empty or missing,
+ * as the schema says. On failure all functions return false with fb->fault, whose text begins with
+ * fb->what.
  */
 #ifndef TOKEND_SHARD_FLATBUFFER_H
 #define TOKEND_SHARD_FLATBUFFER_H

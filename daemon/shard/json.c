@@ -49,7 +49,7 @@ static bool refuse(const struct text *t, size_t at, const char *what)
 		json_shown(what, shown, sizeof(shown)));
 }
 
-/* The next value, whatever it is. NULL: @why. */
+/* The next value, whatever it is. NULL: @fault. */
 static json_t *take_value(struct text *t)
 {
 	size_t left = t->n - t->at, most = left < VALUE_MOST ? left : VALUE_MOST;

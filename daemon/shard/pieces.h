@@ -1,6 +1,6 @@
 /*
- * Where tokens lie that do not lie in a row: pieces in their order, each of whole tokens in a row
- * and each a document. 17 bytes a piece. For formats' own indexes.
+ * An index of tokens that do not lie in a row: pieces in their order. A piece is a document, its
+ * tokens lie in a row. Takes 17 bytes a piece.
  */
 #ifndef TOKEND_SHARD_PIECES_H
 #define TOKEND_SHARD_PIECES_H
@@ -15,8 +15,8 @@ struct piece_end {
 };
 
 /*
- * `first` spares a search most of its way, and of its cache misses: entry b is the piece that token
- * b << shift lies in; there is one for some four pieces.
+ * `first` shortens a search, and saves cache misses: entry b is the piece of token b << shift.
+ * There is one for about four pieces.
  */
 struct pieces {
 	struct piece_end *end;
@@ -28,7 +28,8 @@ struct pieces {
 
 enum { PIECES_A_FIRST = 4, PIECES_A_LINE = 4 };
 
-/* Room for @most, which the file has shown to be no lie: untouched memory costs nothing. */
+/* Room for @most pieces, a number that the file's size confirms. Untouched memory costs nothing.
+ * False: out of memory. */
 static inline bool pieces_new(struct pieces *p, uint64_t most)
 {
 	*p = (struct pieces){.room = most};
@@ -49,7 +50,7 @@ static inline uint64_t pieces_tokens(const struct pieces *p)
 	return p->count ? p->end[p->count - 1].tokens : 0;
 }
 
-/* Empty ones are left out. False: there is no room, or more than 2^64 tokens. */
+/* Adds a piece; an empty one is left out. False: there is no room, or more than 2^64 tokens. */
 static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 {
 	uint64_t end;
@@ -62,13 +63,13 @@ static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 	return true;
 }
 
-/* What they take up, once they are all there. */
+/* Memory that they take, once all are added. */
 static inline uint64_t pieces_bytes(const struct pieces *p)
 {
 	return (p->count + 1) * sizeof(*p->end) + p->firsts * sizeof(*p->first);
 }
 
-/* When all are there, and before any is looked for. False: out of memory. */
+/* To be called after the last pieces_add() and before any search. False: out of memory. */
 static inline bool pieces_done(struct pieces *p)
 {
 	uint64_t tokens = pieces_tokens(p), piece = 0;

@@ -1,11 +1,11 @@
 /*
- * What a sample of a shard's tokens says: 64 KiB, in eight places from its beginning to its end;
- * all of a smaller one. Of a shard whose compressed frames are large, its beginning.
+ * Guesses the type of a shard's tokens from a sample: 64 KiB in eight places from its beginning to
+ * its end, all of a smaller one, and the beginning of a shard with large compressed frames.
  *
- * A flat file does not say what type its tokens are. Read as u16, tokens of u32 are twice as many,
- * and every second one is 0, or at most 3 where ids are below 2^18. The evidence must be complete
- * (not one token says otherwise) and rich (the others vary), so zeros, padding and a few tokens
- * prove nothing.
+ * A flat file does not say what type its tokens have. u32 tokens that are read as u16 are twice as
+ * many, and every second one is 0, or at most 3 if ids are below 2^18. A guess needs complete
+ * evidence (no token contradicts) and rich evidence (the other tokens vary): zeros, padding and a
+ * few tokens prove nothing.
  */
 #ifndef TOKEND_SHARD_SAMPLE_H
 #define TOKEND_SHARD_SAMPLE_H

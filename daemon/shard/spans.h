@@ -1,6 +1,6 @@
 /*
- * A shard's tokens in a row of spans, each a document or a gap between two, none of them empty: two
- * or three bytes each in memory, for what formats and lists say of documents.
+ * A shard's tokens as a row of spans. A span is a document or a gap between two, and is not empty.
+ * Takes two or three bytes a span.
  */
 #ifndef TOKEND_SHARD_SPANS_H
 #define TOKEND_SHARD_SPANS_H
@@ -10,7 +10,7 @@
 
 struct spans_mark;
 
-/* All zero: none yet. */
+/* All zero: no spans yet. */
 struct spans {
 	uint8_t *lengths;
 	uint64_t bytes, bytes_room;
@@ -19,13 +19,13 @@ struct spans {
 	uint64_t end; /* of the last one */
 };
 
-/* One more, up to @end, which is above the last one's, if that is not the same: then it is none.
- * False: out of memory. */
+/* Adds a span up to @end, which is at least the last one's end. If it is the same, nothing is
+ * added. False: out of memory. */
 bool spans_add(struct spans *spans, uint64_t end, bool gap);
-/* Gives back what adding left over. */
+/* Frees spare memory. */
 void spans_trim(struct spans *spans);
 void spans_free(struct spans *spans);
-uint64_t spans_bytes(const struct spans *spans); /* of memory, besides the struct */
+uint64_t spans_bytes(const struct spans *spans); /* memory that they take, without the struct */
 
 struct span {
 	uint64_t end;
@@ -35,7 +35,7 @@ struct span {
 
 /* The span that @token (< spans->end) is in. */
 struct span spans_find(const struct spans *spans, uint64_t token);
-/* Goes on to the next one; there is one. */
+/* Moves to the next span, which must exist. */
 void span_step(struct span *span);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Looks for token ids that are too large, as fast as memory can be read. The tokens are in the
- * served width and may lie in memory that someone else writes to meanwhile: every loop is bounded
- * by the number of tokens alone.
+ * Searches tokens for ids that are too large, at the speed of memory. The tokens are in the served
+ * width. Someone else may write to their memory at the same time, so all loops are bounded by the
+ * number of tokens alone.
  */
 #ifndef TOKEND_SHARD_TOKENS_H
 #define TOKEND_SHARD_TOKENS_H
