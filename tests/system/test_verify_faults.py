@@ -92,7 +92,7 @@ def test_damaged(scene):
     many = scene.copy("many", files[0])
     said = scene.verify(*many, "--from", 0, "--to", 300, code=1)
     assert (said["lost"], said["samples"]) == (150, 150), "a whole rank is missing"
-    assert has(said["text"], "lost: position 3 ", "and 2 more behind it", "and 120 more"), (
+    assert has(said["text"], "lost: position 3 ", "and 2 more after it", "and 120 more"), (
         "  the first are named, the others counted"
     )
 

@@ -13,7 +13,7 @@
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin)
 {
 	char bytes[LIMIT_CURSOR_BYTES + 1];
-	struct fault why;
+	struct fault fault;
 	FILE *file = fopen(path, "re");
 
 	memset(cursor, 0, sizeof(*cursor));
@@ -27,11 +27,11 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	fclose(file);
 	if (error)
 		ctl_fail("%s: %s", path, strerror(error));
-	else if (!cursor_decode(cursor, bytes, n, &why))
-		ctl_fail("%s: %s: %s", path, why.field, why.text);
-	else if (begin && !cursor_belongs(cursor, begin, &why))
-		ctl_fail("%s: does not belong to stream %s: %s: %s", path, begin->stream, why.field,
-			why.text);
+	else if (!cursor_decode(cursor, bytes, n, &fault))
+		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
+	else if (begin && !cursor_belongs(cursor, begin, &fault))
+		ctl_fail("%s: does not belong to stream %s: %s: %s", path, begin->stream,
+			fault.field, fault.text);
 	else
 		return true;
 	return false;

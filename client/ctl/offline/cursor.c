@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int refuse(const char *path, const struct fault *why)
+static int refuse(const char *path, const struct fault *fault)
 {
-	return ctl_fail("%s: %s: %s", path, why->field, why->text);
+	return ctl_fail("%s: %s: %s", path, fault->field, fault->text);
 }
 
 enum { OUTPUT, JSON, AT, TO, SAMPLES, CONFIG, OPTIONS };
@@ -177,13 +177,13 @@ static int add_missing(struct cursor *c, const char *path, const struct stream *
 
 	for (uint32_t i = 0; i < stream->config->datasets; i++) {
 		struct cursor_source source;
-		struct fault why;
+		struct fault fault;
 
 		dataset_source(&stream->dataset[i], &source);
 		if (cursor_find(c, source.name) >= 0)
 			continue;
-		if (!cursor_add(c, &source, &why))
-			return refuse(path, &why);
+		if (!cursor_add(c, &source, &fault))
+			return refuse(path, &fault);
 		added++;
 		ctl_note("added dataset %s, %" PRIu64
 			 " windows; `tokctl cursor mix` gives it a weight",
@@ -196,14 +196,14 @@ static int add_missing(struct cursor *c, const char *path, const struct stream *
 
 static int add(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault why;
+	struct fault fault;
 	struct ctl_stream s;
 	int status;
 
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), c->stream))
 		return CTL_FAILED;
-	status = cursor_belongs(c, &s.stream->begin, &why) ? add_missing(c, from(a), s.stream)
-							   : refuse(from(a), &why);
+	status = cursor_belongs(c, &s.stream->begin, &fault) ? add_missing(c, from(a), s.stream)
+							     : refuse(from(a), &fault);
 	ctl_stream_close(&s);
 	return status;
 }

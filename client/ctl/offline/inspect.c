@@ -119,11 +119,11 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 	*digest = scan.digest;
 	if (!fine)
 		report_problem(r, "%s", "out of memory");
-	if (scan.faults == 1)
-		report_problem(r, "%s", scan.why);
-	else if (scan.faults > 1)
-		report_problem(
-			r, "%s (the first of %" PRIu64 " reads that fail)", scan.why, scan.faults);
+	if (scan.failures == 1)
+		report_problem(r, "%s", scan.failed.text);
+	else if (scan.failures > 1)
+		report_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.failed.text,
+			scan.failures);
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		report_problem(r,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,

@@ -201,8 +201,10 @@ static bool compare(const struct out *o, struct shard *shard, struct fault *faul
 
 	if (!ctl_scan(&scan))
 		return fault_memory(fault);
-	if (scan.faults > 0)
-		return fault_set(fault, FAULT_DATA, "", "%s", scan.why);
+	if (scan.failures > 0) {
+		*fault = scan.failed;
+		return false;
+	}
 	if (shard->facts.tokens != tokens || scan.digest != o->digest)
 		return fault_set(fault, FAULT_DATA, "",
 			"%" PRIu64 " tokens of digest %016" PRIx64 " were written; %" PRIu64

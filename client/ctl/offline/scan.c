@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -85,8 +84,8 @@ struct scanning {
 
 /* What one thread has found so far. */
 struct seen {
-	uint64_t digest, most, masked, beyond, beyond_value, faults, fault;
-	char why[LIMIT_TEXT_BYTES];
+	uint64_t digest, most, masked, beyond, beyond_value, failures, failed_token;
+	struct fault failed;
 };
 
 static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens,
@@ -103,12 +102,12 @@ static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token,
 	}
 }
 
-static void note_fault(struct seen *seen, uint64_t token, const char *why)
+static void note_fault(struct seen *seen, uint64_t token, const struct fault *fault)
 {
-	if (seen->faults++ > 0 && token >= seen->fault)
+	if (seen->failures++ > 0 && token >= seen->failed_token)
 		return;
-	seen->fault = token;
-	snprintf(seen->why, sizeof(seen->why), "%s", why);
+	seen->failed_token = token;
+	seen->failed = *fault;
 }
 
 /* @n bytes of scratch at @block. */
@@ -118,7 +117,7 @@ static void count_masked(
 	struct fault fault;
 
 	if (!shard_loss_mask(scan->shard, token, n, block, &fault)) {
-		note_fault(seen, token, fault.text);
+		note_fault(seen, token, &fault);
 		return;
 	}
 	uint64_t labels = 0;
@@ -147,7 +146,7 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 			if (scan->digests)
 				digest_add(&state, block, n, facts->token_bytes);
 		} else {
-			note_fault(seen, token, fault.text);
+			note_fault(seen, token, &fault);
 		}
 		if (scan->masks)
 			count_masked(scan, seen, token, n, block);
@@ -168,11 +167,12 @@ static void join(struct ctl_scan *scan, const struct seen *seen)
 		scan->beyond = seen->beyond;
 		scan->beyond_value = seen->beyond_value;
 	}
-	if (seen->faults > 0 && (scan->faults == 0 || seen->fault < scan->fault)) {
-		scan->fault = seen->fault;
-		memcpy(scan->why, seen->why, sizeof(scan->why));
+	if (seen->failures > 0 &&
+		(scan->failures == 0 || seen->failed_token < scan->failed_token)) {
+		scan->failed_token = seen->failed_token;
+		scan->failed = seen->failed;
 	}
-	scan->faults += seen->faults;
+	scan->failures += seen->failures;
 }
 
 static void *scan_pieces(void *context)

@@ -33,18 +33,17 @@ struct ctl_scan {
 	bool masks; /* the shard was opened with loss_mask */
 	struct ctl_progress *progress;
 
-	/* what comes of it */
-	uint64_t digest; /* if it was asked for and all could be read */
-	uint64_t most;	 /* the largest id that was met */
-	uint64_t masked; /* tokens that may not be labels; masks */
-	uint64_t beyond,
-		beyond_value;	    /* the first token that is not below vocab, or SHARD_UNKNOWN */
-	uint64_t faults;	    /* reads that failed: */
-	uint64_t fault;		    /* the first token of the first one */
-	char why[LIMIT_TEXT_BYTES]; /* and what was wrong with it */
+	/* the result */
+	uint64_t digest;	       /* if it was requested and all could be read */
+	uint64_t most;		       /* the largest id */
+	uint64_t masked;	       /* tokens that may not be labels; masks */
+	uint64_t beyond, beyond_value; /* the first token not below vocab, or SHARD_UNKNOWN */
+	uint64_t failures;	       /* reads that failed: */
+	uint64_t failed_token;	       /* the first token of the first one, */
+	struct fault failed;	       /* and its fault */
 };
 
-/* False: out of memory; everything else that can be wrong is in @scan. */
+/* False: out of memory; everything else that can be wrong is in the result. */
 bool ctl_scan(struct ctl_scan *scan);
 
 #endif

@@ -151,16 +151,16 @@ static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
 {
 	int64_t n = tokend_cursor(t, c->bytes, sizeof(c->bytes));
 	struct cursor cursor = {0};
-	struct fault why;
+	struct fault fault;
 	bool ok;
 
 	if (n < 0) {
 		ctl_fail("%s", tokend_why(t));
 		return false;
 	}
-	ok = cursor_decode(&cursor, c->bytes, (size_t)n, &why);
+	ok = cursor_decode(&cursor, c->bytes, (size_t)n, &fault);
 	if (!ok)
-		ctl_fail("cursor: %s: %s", why.field, why.text);
+		ctl_fail("cursor: %s: %s", fault.field, fault.text);
 	ok = ok && ctl_cursor_write(&cursor, path);
 	cursor_free(&cursor);
 	return ok;

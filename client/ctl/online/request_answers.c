@@ -93,7 +93,7 @@ bool request_answered(struct request *r, const struct wire *w)
 	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME);
 	struct participant *a = participant_seen(r, w);
-	struct fault why;
+	struct fault fault;
 
 	if (!a) {
 		ctl_fail("out of memory");
@@ -116,8 +116,8 @@ bool request_answered(struct request *r, const struct wire *w)
 	put_answer(r, a);
 	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
 		return true;
-	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &why)) {
-		ctl_fail("the cursor in an answer: %s: %s", why.field, why.text);
+	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &fault)) {
+		ctl_fail("the cursor in an answer: %s: %s", fault.field, fault.text);
 		return false;
 	}
 	r->has_cursor = true;
