@@ -93,6 +93,7 @@ static const char *const code_names[FAULT_CODES] = {
 	[FAULT_IO] = "data",
 	[FAULT_DATA] = "data",
 	[FAULT_CHANGED] = "data",
+	[FAULT_TOKEN] = "data",
 	[FAULT_PROTOCOL] = "protocol",
 	[FAULT_CURSOR] = "cursor",
 	[FAULT_ATTACH] = "attach",
