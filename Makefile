@@ -122,7 +122,7 @@ $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
 $(addprefix $(O)/check/,shard-cat pin-trainer sim prove):
 	$(program)
 
-$(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
+$(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
 	$(program) -shared -Wl,-soname,libcuda.so.1
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
 	$(program) -fsanitize=fuzzer
