@@ -11,11 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { /* cuda.h's, which is not needed to build this */
+enum { /* of cuda.h, which is not needed to build this */
 	SUCCESS = 0,
 	NOT_READY = 600,
 	CAPTURE_FIRST =
-		900, /* something is being captured: says nothing about the work asked for */
+		900, /* a capture is under way: this says nothing about the work asked for */
 	CAPTURE_LAST = 908,
 	REGISTER_PORTABLE = 1,
 	REGISTER_DEVICEMAP = 2,
@@ -60,7 +60,7 @@ struct pin {
 	void *context;
 	int device;
 	bool retained;
-	bool stuck; /* memory that could not be given up hangs on the context */
+	bool stuck; /* memory that could not be unregistered needs the context */
 };
 
 struct copies {
@@ -128,7 +128,7 @@ static bool cuda_failed(const struct driver *cu, int error, const char *what, st
 		fault, FAULT_IO, "cuda", "%s failed: %s (%d)", what, name_of(cu, error), error);
 }
 
-/* Never closed again: the driver has threads and handlers of its own by then. */
+/* The library is never closed: the driver has threads and handlers of its own by then. */
 static bool load(struct driver *cu, struct fault *fault)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -285,7 +285,8 @@ static int begin_turn(const char *socket)
 	return fd;
 }
 
-/* Said, not only closed: a child that another thread forked meanwhile has the descriptor, too. */
+/* Unlocked, not only closed: a child that another thread forked meanwhile has the descriptor, too.
+ */
 static void end_turn(int fd)
 {
 	if (fd < 0)
@@ -435,7 +436,7 @@ static int start(struct copies *c, uint64_t s, uint64_t to, void *stream, const 
 	return error;
 }
 
-/* A copy that became part of a graph would be made again when its slot holds other tokens. */
+/* A copy that becomes part of a graph would run again when its slot holds other tokens. */
 static bool captured(const struct driver *cu, void *stream)
 {
 	int status = 0;
@@ -480,7 +481,7 @@ void copies_settle(struct copies *c, uint64_t s)
 	push(c, s, error != SUCCESS);
 }
 
-/* Of work whose context is broken or gone nothing is under way any more. */
+/* If the context is broken or gone, none of its work is under way any more. */
 static bool not_yet(int error)
 {
 	return error == NOT_READY || (error >= CAPTURE_FIRST && error <= CAPTURE_LAST);
@@ -521,7 +522,7 @@ void copies_sync(struct copies *c)
 		any |= c->settling[i];
 	if (!any)
 		return;
-	if (enter(c->pin, &mode) == SUCCESS) { /* else it is gone, and its work */
+	if (enter(c->pin, &mode) == SUCCESS) { /* otherwise the context is gone, and its work */
 		error = c->pin->cu.synchronize();
 		leave(c->pin, mode);
 	}
