@@ -476,10 +476,10 @@ static void test_late(void **state)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(fault.text, "");
+	assert_non_null(format);
 	struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(fault.text, "");
+	assert_non_null(shard);
 	for (uint64_t i = 0; i < SAMPLES; i++) {
 		bool fine = shard_read(shard, i * SAMPLE_TOKENS, SAMPLE_TOKENS, tokens, &fault);
 
@@ -512,12 +512,12 @@ static void test_compressed(void **state)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	const struct shard_format *format = shard_describe(NULL, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(fault.text, "");
+	assert_non_null(format);
 	assert_int_equal(facts.tokens, SAMPLES * SAMPLE_TOKENS);
 	assert_int_equal(frames_bytes(frames), 0);
 	struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
 
-	assert_string_equal(fault.text, "");
+	assert_non_null(shard);
 	assert_true(shard_read(shard, 8000, SAMPLE_TOKENS, tokens, &fault));
 	assert_true(frames_bytes(frames) > sizeof(large) - 100000);
 	shard_close(shard);
