@@ -177,10 +177,11 @@ class Hanging:
         wait_for(lambda: self.held() == 0)
 
     def close(self):
+        # In this order: whoever waits for it must not find the mount without its server next.
+        libc.umount2(self.mount.encode(), MNT_DETACH)
         self.words[0] = 0
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        libc.umount2(self.mount.encode(), MNT_DETACH)
 
 
 def hanging(directory, mount):
