@@ -251,6 +251,7 @@ def test_another_run_of_that_name(scene):
 
 
 def test_damaged(scene):
+    scene.train("at4000", 1, 1, 1, "back")  # the newest is another than that of the next attach
     paths = scene.log_paths()
     ask = ["plan", "-c", scene.config, "train", "--count", 1, "--run", "job", "--from"]
     sound = {path: open(path, "rb").read() for path in paths}
