@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,16 +22,24 @@
 enum {
 	AT_ONCE = 2048, /* items of an array */
 	STRIDE = 256,	/* every so-manieth pointer is kept, to find boundaries with one read */
+	LASTS = 4, /* blocks of pointers that are kept, for threads that read at once: a power of
+		      two */
+};
+
+/* The block of pointers that was read last: boundaries are asked for one after another. */
+struct last {
+	uint64_t first; /* sequence */
+	uint8_t pointers[8 * STRIDE];
 };
 
 struct shard_index {
-	uint64_t number; /* no other index has or had it */
 	uint64_t tokens;
 	uint32_t width;
-	bool row;		 /* sequences follow one another from data_at on */
-	uint64_t data_at;	 /* row */
-	struct megatron_idx idx; /* row: kept open, its pointers are the boundaries */
-	uint64_t *pointers;	 /* row: every STRIDE-th, from the first */
+	bool row;		      /* sequences follow one another from data_at on */
+	uint64_t data_at;	      /* row */
+	struct megatron_idx idx;      /* row: kept open, its pointers are the boundaries */
+	uint64_t *pointers;	      /* row: every STRIDE-th, from the first */
+	_Atomic(struct last *) *last; /* row: [LASTS]; a thread that uses one takes it out */
 	struct pieces pieces;
 };
 
@@ -252,6 +261,9 @@ static bool check_documents(const struct megatron_idx *idx, struct fault *fault)
 
 static void megatron_close(struct shard_index *index)
 {
+	for (int i = 0; index->last && i < LASTS; i++)
+		free(atomic_load(&index->last[i]));
+	free(index->last);
 	bytes_close(index->idx.file);
 	free(index->pointers);
 	pieces_free(&index->pieces);
@@ -277,6 +289,8 @@ static bool load_pieces(struct shard_index *index, struct walk *w, struct fault 
 	index->idx.file = NULL;
 	free(index->pointers);
 	index->pointers = NULL;
+	free(index->last);
+	index->last = NULL;
 	return true;
 }
 
@@ -289,7 +303,8 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 		return false;
 	index->width = idx->width;
 	index->pointers = calloc(idx->sequences / STRIDE + 1, sizeof(*index->pointers));
-	if (!index->pointers)
+	index->last = calloc(LASTS, sizeof(*index->last));
+	if (!index->pointers || !index->last)
 		return fault_memory(fault);
 	struct walk w = {.idx = idx,
 		.bin_bytes = b->size,
@@ -311,7 +326,6 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 static struct shard_index *megatron_open(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
 {
-	static atomic_uint_fast64_t opened;
 	struct shard_index *index = calloc(1, sizeof(*index));
 
 	(void)hint;
@@ -319,7 +333,6 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 		fault_memory(fault);
 		return NULL;
 	}
-	index->number = atomic_fetch_add(&opened, 1) + 1;
 	if (!load(index, b, facts, fault)) {
 		megatron_close(index);
 		return NULL;
@@ -327,8 +340,11 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 	facts->plain = index->row;
 	facts->data_at = index->row ? index->data_at : 0;
 	facts->documents = index->idx.sequences;
-	facts->index_bytes = sizeof(*index) + (index->row ? (facts->documents / STRIDE + 1) * 8
-							  : pieces_bytes(&index->pieces));
+	facts->index_bytes = sizeof(*index);
+	facts->index_bytes += index->row
+				      ? (facts->documents / STRIDE + 1) * sizeof(*index->pointers) +
+						LASTS * (sizeof(struct last) + sizeof(*index->last))
+				      : pieces_bytes(&index->pieces);
 	return index;
 }
 
@@ -360,24 +376,37 @@ static uint64_t above(const uint8_t *pointers, uint64_t n, uint64_t byte)
 	return lo;
 }
 
-/* Boundaries are asked for one after another: each thread keeps the pointers that it read last. */
-static const uint8_t *read_pointers(
+/* Of several threads each mostly finds the block that it put back. */
+static _Atomic(struct last *) *last_of(const struct shard_index *index)
+{
+	uint64_t hash = (uint64_t)pthread_self() * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &index->last[hash >> 32 & (LASTS - 1)];
+}
+
+/* Takes a block with the pointers of @n sequences from @first on; to be put back. NULL: @fault. */
+static struct last *take_pointers(
 	const struct shard_index *index, uint64_t first, uint64_t n, struct fault *fault)
 {
-	static _Thread_local struct {
-		uint64_t number, first; /* of the index; of the sequence; 0: none */
-		uint8_t pointers[8 * STRIDE];
-	} last;
+	struct last *last = atomic_exchange(last_of(index), NULL);
 
-	if (last.number != index->number || last.first != first) {
-		last.number = 0;
-		if (!bytes_read(index->idx.file, megatron_pointers_at(&index->idx, first),
-			    last.pointers, 8 * n, fault))
-			return NULL;
-		last.number = index->number;
-		last.first = first;
+	if (last && last->first == first)
+		return last;
+	if (!last && !(last = malloc(sizeof(*last)))) {
+		fault_memory(fault);
+		return NULL;
 	}
-	return last.pointers;
+	last->first = first;
+	if (bytes_read(index->idx.file, megatron_pointers_at(&index->idx, first), last->pointers,
+		    8 * n, fault))
+		return last;
+	free(last);
+	return NULL;
+}
+
+static void put_pointers(const struct shard_index *index, struct last *last)
+{
+	free(atomic_exchange(last_of(index), last));
 }
 
 static uint64_t megatron_document(
@@ -401,16 +430,17 @@ static uint64_t megatron_document(
 	uint64_t first = lo * STRIDE + 1, left = idx->sequences - first,
 		 n = left < STRIDE ? left : STRIDE;
 
-	const uint8_t *pointers = read_pointers(index, first, n, fault);
+	struct last *last = take_pointers(index, first, n, fault);
 
-	if (!pointers)
+	if (!last)
 		return 0;
-	uint64_t i = above(pointers, n, byte);
+	uint64_t i = above(last->pointers, n, byte),
+		 pointer = i < n ? bytes_u64(last->pointers + 8 * i) : index->data_at;
 
+	put_pointers(index, last);
 	if (i == n && n == left)
 		return index->tokens;
-	uint64_t boundary =
-		i < n ? (bytes_u64(pointers + 8 * i) - index->data_at) / index->width : 0;
+	uint64_t boundary = (pointer - index->data_at) / index->width;
 
 	if (boundary <= token || boundary > index->tokens) {
 		fault_set(fault, FAULT_DATA, "",
