@@ -469,7 +469,7 @@ static void test_late(void **state)
 {
 	const struct shard_hint hint = {0};
 	struct shard_facts facts;
-	struct fault fault = {.text = ""};
+	struct fault fault;
 	static uint32_t tokens[SAMPLE_TOKENS];
 	size_t n = make_large(60);
 	const char *path = files_put(*state, "x.mds", large, n);

@@ -118,6 +118,7 @@ static void test_ranges(void **state)
 	static struct file f;
 	struct rng rng = {7};
 	struct fault fault;
+	char two[2];
 	int fd;
 
 	for (int i = 0; i < 40; i++) {
@@ -135,9 +136,9 @@ static void test_ranges(void **state)
 
 			assert_range(b, at, rng_below(&rng, CONTENT - at + 1));
 		}
-		assert_false(bytes_read(b, CONTENT, fault.text, 1, &fault));
+		assert_false(bytes_read(b, CONTENT, two, 1, &fault));
 		assert_int_equal(fault.code, FAULT_DATA);
-		assert_false(bytes_read(b, UINT64_MAX, fault.text, 2, &fault));
+		assert_false(bytes_read(b, UINT64_MAX, two, 2, &fault));
 		bytes_close(b);
 		close(fd);
 	}
