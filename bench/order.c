@@ -99,7 +99,7 @@ static void begin(struct stream *s, const struct kind *kind)
 		.stream = "bench", .seed = 42, .seq_len = 2048, .extra = 1, .stride = 2048};
 	struct cursor_source *sources = room(kind->datasets, sizeof(*sources));
 	char(*names)[16] = room(kind->datasets, sizeof(*names));
-	struct fault why;
+	struct fault fault;
 
 	s->table = room(kind->datasets, sizeof(*s->table));
 	for (uint32_t d = 0; d < kind->datasets; d++) {
@@ -120,8 +120,8 @@ static void begin(struct stream *s, const struct kind *kind)
 			.shuffle = kind->shuffle,
 			.slide = kind->slide};
 	}
-	if (!cursor_begin(&s->cursor, &identity, sources, kind->datasets, NULL, 0, &why)) {
-		fprintf(stderr, "bench-order: %s: %s\n", why.field, why.text);
+	if (!cursor_begin(&s->cursor, &identity, sources, kind->datasets, NULL, 0, &fault)) {
+		fprintf(stderr, "bench-order: %s: %s\n", fault.field, fault.text);
 		exit(1);
 	}
 	free(sources);
