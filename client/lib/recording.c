@@ -302,19 +302,30 @@ static void recording_free(struct recording *r)
 	free(r);
 }
 
-/* Length of the part of the file, @bytes long, that is whole entries and no torn beginning. */
+/* All @bytes of the file at @at. */
+static bool read_at(int fd, void *to, size_t bytes, uint64_t at, struct fault *fault)
+{
+	ssize_t n = pread(fd, to, bytes, (off_t)at);
+
+	if (n < 0)
+		return fault_errno(fault, errno, "record", "%s", strerror(errno));
+	return (size_t)n == bytes ||
+	       fault_set(fault, FAULT_CHANGED, "record", "became shorter while it was read");
+}
+
+/* *@end: the length of the part of the file, @bytes long, that is whole entries and no torn
+ * beginning. */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end, struct fault *fault)
 {
 	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
 	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
 	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
 	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
-	ssize_t wanted = (ssize_t)(last * RECORD_ENTRY_BYTES);
 
-	if (pread(fd, head, first, 0) != (ssize_t)first ||
-		pread(fd, tail, (size_t)wanted, (off_t)((whole - last) * RECORD_ENTRY_BYTES)) !=
-			wanted)
-		return fault_errno(fault, errno, "record", "%s", strerror(errno));
+	if (!read_at(fd, head, first, 0, fault) ||
+		!read_at(fd, tail, last * RECORD_ENTRY_BYTES, (whole - last) * RECORD_ENTRY_BYTES,
+			fault))
+		return false;
 	if (!record_is_beginning(head, first))
 		return fault_set(fault, FAULT_DATA, "record",
 			"is no record of this version, and is left as it is");
