@@ -312,10 +312,10 @@ static void test_many_bounds(void **state)
 		open_good(p, LEN8 "\n    documents: true", "      - {name: b, path: b}");
 
 	assert_true(dataset_note(s->dataset, 1, note, sizeof(note)));
-	assert_string_equal(
-		note, "shuffle: global takes windows from any of its 501 shards, and of their "
-		      "lists of document bounds (.csv.gz) some 500 are kept at a time: most "
-		      "windows have a whole list unpacked; write shuffle: block");
+	assert_string_equal(note,
+		"shuffle: global takes windows from any of its 501 shards, and of their "
+		"lists of document bounds (.csv.gz) some 500 are kept at a time: most "
+		"windows have a whole list unpacked; write shuffle: block");
 	s = open_good(
 		p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
 	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
