@@ -10,7 +10,7 @@ import pytest
 import tokend
 from lib import child_environment
 from lib.stock import StockDaemon
-from test_loader import kill_private
+from test_loader_daemon import kill_private
 from tokend import private
 
 # A process that forks while another thread of it starts a daemon, as a DataLoader does that begins
