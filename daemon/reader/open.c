@@ -158,11 +158,13 @@ static void shard_done(void *owner, struct io_work *work)
 {
 	struct reader *reader = owner;
 	struct file *file = file_of(work);
-	assert((work->result < 0) == (file->fault.code != FAULT_NONE));
+	assert(work->result == 0 || file->fault.code != FAULT_NONE);
 	reader->reserved -= file->reserved;
 	reader->indexes_bytes -= file->reserved;
 	file->reserved = 0;
 	if (work->result == 0) {
+		/* An index that was damaged when it was first read may have left one. */
+		file->fault.code = FAULT_NONE;
 		uint64_t bytes = file->shard ? file->shard->facts.index_bytes : 0;
 
 		reader->indexes_bytes += bytes;

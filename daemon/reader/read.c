@@ -66,7 +66,8 @@ static void decode_done(void *owner, struct io_work *work)
 	struct read *read = read_of(work);
 
 	if (work->result == 0) {
-		assert(read->fault.code == FAULT_NONE);
+		/* A frame that was damaged when it was first read may have left one. */
+		read->fault.code = FAULT_NONE;
 		read_hold(reader, read);
 	} else if (may_repeat(read->fault.error, &read->tries)) {
 		read->fault.code = FAULT_NONE;
