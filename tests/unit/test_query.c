@@ -1,0 +1,154 @@
+/*
+ * Replies and the queries that they belong to: what a daemon sent before, late or on its own
+ * account is not taken for the reply. The daemon here is the other end of a socket pair.
+ */
+#include "client/lib/map.h"
+#include "client/lib/query.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const uint64_t alive = 1;
+static struct tokend t;
+static struct packet packet;
+static uint8_t out[LIMIT_PACKET_BYTES];
+static struct mapping *mapping;
+static int daemon_end;
+
+static int setup(void **state)
+{
+	int fd[2];
+
+	(void)state;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, fd) != 0)
+		return -1;
+	daemon_end = fd[0];
+	mapping = calloc(1, sizeof(*mapping));
+	packet.fds = 0;
+	t = (struct tokend){.alive = &alive,
+		.fd = fd[1],
+		.mapping = mapping,
+		.packet = &packet,
+		.out = out,
+		.serial = 5,
+		.socket = "here"};
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	handle_lose(&t);
+	close(daemon_end);
+	free(mapping);
+	return 0;
+}
+
+/* The daemon sends a cursor, or an error of a checkpoint if it is NULL. @serial 0: without one. */
+static void send_reply(uint64_t serial, const char *cursor)
+{
+	static uint8_t buffer[LIMIT_PACKET_BYTES];
+	struct wire w = {.op = cursor ? WIRE_DESCRIBED : WIRE_ERROR};
+	struct fault fault;
+
+	if (serial)
+		wire_set(&w, WIRE_SERIAL, serial);
+	if (cursor) {
+		wire_set_text(&w, WIRE_CURSOR, cursor);
+	} else {
+		wire_set_code(&w, FAULT_CHECKPOINT);
+		wire_set_text(&w, WIRE_FIELD, "tag");
+		wire_set_text(&w, WIRE_TEXT, "not saved");
+	}
+	assert_true(link_send(daemon_end, &w, buffer, &fault));
+}
+
+static void assert_stream(const char *cursor)
+{
+	char got[16];
+
+	assert_int_equal(tokend_stream(&t, got, sizeof(got)), strlen(cursor));
+	assert_memory_equal(got, cursor, strlen(cursor));
+}
+
+static void late_replies_are_dropped(void **state)
+{
+	(void)state;
+	mapping->serials = true;
+	send_reply(5, "old");
+	send_reply(4, NULL);
+	send_reply(6, "new");
+	assert_stream("new");
+	send_reply(7, "newer");
+	assert_stream("newer");
+}
+
+static void an_error_with_our_serial_is_ours(void **state)
+{
+	char got[16];
+
+	(void)state;
+	mapping->serials = true;
+	send_reply(6, NULL);
+	assert_int_equal(tokend_stream(&t, got, sizeof(got)), TOKEND_EREFUSED);
+	assert_string_equal(tokend_field(&t), "tag");
+	assert_int_equal(t.failed, 0);
+}
+
+static void another_kind_of_reply_is_no_protocol(void **state)
+{
+	struct tokend_request *request = calloc(1, sizeof(*request));
+
+	(void)state;
+	mapping->serials = true;
+	send_reply(6, "new");
+	assert_int_equal(tokend_request(&t, request), TOKEND_EPROTOCOL);
+	assert_int_equal(t.failed, TOKEND_EPROTOCOL);
+	free(request);
+}
+
+/* A daemon of a release without serials: replies are counted. */
+static void without_serials_late_replies_come_first(void **state)
+{
+	(void)state;
+	t.late = 2;
+	send_reply(0, "old");
+	send_reply(0, NULL);
+	send_reply(0, "new");
+	assert_stream("new");
+	assert_int_equal(t.late, 0);
+}
+
+static void only_errors_without_a_serial_end_the_stream(void **state)
+{
+	(void)state;
+	mapping->serials = true;
+	send_reply(3, NULL);
+	assert_int_equal(query_listen(&t), 0);
+	send_reply(0, NULL);
+	assert_int_equal(query_listen(&t), TOKEND_EREFUSED);
+	assert_int_equal(t.failed, TOKEND_EREFUSED);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(late_replies_are_dropped, setup, teardown),
+		cmocka_unit_test_setup_teardown(an_error_with_our_serial_is_ours, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			another_kind_of_reply_is_no_protocol, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			without_serials_late_replies_come_first, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			only_errors_without_a_serial_end_the_stream, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
