@@ -1,4 +1,6 @@
-"""Replies by serial: each carries its query's, errors and an operator's answers too, and none if the query had none."""
+"""Replies by serial: each carries its query's, errors and an operator's answers too, and none if
+the query had none.
+"""
 
 import pytest
 
