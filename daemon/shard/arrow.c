@@ -202,7 +202,7 @@ static uint64_t arrow_document(const struct shard_index *index, uint64_t token, 
 	return pieces_document(&index->pieces, token);
 }
 
-/* IBM keeps counts of all its files in meta/, beside the directories that they lie in. */
+/* IBM keeps counts of all files in meta/, next to the directories of the files. */
 static const struct shard_companion arrow_companions[] = {
 	{.ending = ".csv", .holds = "counts", .shard = "../*.arrow", .kind = "a table of counts"},
 	{0},

@@ -33,7 +33,7 @@ struct arrow {
 	char name[64]; /* of the column, as far as it can be shown */
 	struct fault *fault;
 	uint64_t at;	   /* how far the batches have been walked through */
-	bool dictionaries; /* of other columns: they may lie behind the batches */
+	bool dictionaries; /* of other columns: they may follow the batches */
 	bool version_4;	   /* the batch walked to */
 	char batch[40];	   /* "Arrow batch 17" */
 };

@@ -34,7 +34,7 @@ struct reading {
 	uint64_t row, before;	      /* number of the row; where the one before it ended */
 };
 
-static bool beside(const char *shard, char *path, size_t path_bytes)
+static bool side_path(const char *shard, char *path, size_t path_bytes)
 {
 	return bytes_side_path(shard, ".npy", BOUNDS_ENDING, path, path_bytes) ||
 	       bytes_side_path(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
@@ -45,7 +45,7 @@ uint32_t bounds_side_id(const char *shard)
 	char path[PATH_MAX];
 	struct stat st;
 
-	if (!beside(shard, path, sizeof(path)))
+	if (!side_path(shard, path, sizeof(path)))
 		return 0;
 	if (stat(path, &st) == 0)
 		return bytes_id(&st);
@@ -179,7 +179,7 @@ static void begin_row(struct reading *r)
 }
 
 /*
- * What cannot be shown is shown as '?'. A third field and those behind it are nobody's. A number
+ * Unprintable characters become '?'. The third field and later ones are ignored. A number
  * that goes on and on is none, and need not be read to its end, which may be far in a file that is
  * small.
  */
@@ -314,7 +314,7 @@ bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, str
 	char path[PATH_MAX];
 
 	*bounds = NULL;
-	if (!beside(shard, path, sizeof(path)))
+	if (!side_path(shard, path, sizeof(path)))
 		return true;
 	struct bytes *file;
 

@@ -1,5 +1,5 @@
 /*
- * Files as they lie, what all sources share, and names.
+ * Plain files, what all sources share, and names.
  */
 #include "daemon/shard/bytes.h"
 
@@ -27,7 +27,7 @@ const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 	return to;
 }
 
-/* ---- as it lies ---- */
+/* ---- plain files ---- */
 
 static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
@@ -147,7 +147,7 @@ const char *bytes_open_fault(int error)
 bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	/* O_NONBLOCK: a FIFO must be refused, not waited for. */
+	/* O_NONBLOCK: a FIFO must be rejected, not waited for. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
 	struct stat st;
 

@@ -107,7 +107,7 @@ bool bytes_side_path(
  * '?'. */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
-/* Little-endian integers that lie anywhere. */
+/* Little-endian integers at any address. */
 static inline uint16_t bytes_u16(const void *p)
 {
 	const uint8_t *b = p;

@@ -37,14 +37,14 @@ static bool datatrove_recognise(const struct bytes *b)
 }
 
 /* The file called like the shard with @ending after its .ds; *@b is NULL where there is none. */
-static bool open_beside(
+static bool open_side(
 	const struct bytes *shard, const char *ending, struct bytes **b, struct fault *fault)
 {
 	char path[PATH_MAX];
 
 	*b = NULL;
 	if (!bytes_side_path(shard->path, ".ds", ending, path, sizeof(path)))
-		return true; /* by another name there is nothing beside it */
+		return true; /* a shard of another name has no side files */
 	return bytes_open_side(path, b, fault);
 }
 
@@ -114,7 +114,7 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, struct faul
 	struct bytes *file;
 
 	*m = (struct metadata){0};
-	if (!open_beside(b, ".ds.metadata", &file, fault))
+	if (!open_side(b, ".ds.metadata", &file, fault))
 		return false;
 	if (!file)
 		return true;
@@ -245,7 +245,7 @@ static bool load(
 		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, fault))
 			return false;
 	}
-	if (!spans_add(spans, tokens, false)) /* what lies behind them */
+	if (!spans_add(spans, tokens, false)) /* the tokens after the last one */
 		return fault_memory(fault);
 	spans_trim(spans);
 	return true;
@@ -260,7 +260,7 @@ static bool same_index(
 		       fault, FAULT_DATA, "", ".ds.index: was changed while the shard was opened");
 }
 
-/* Nobody need ask for its documents: what is wrong beside a shard is wrong with it. */
+/* A damaged small index is a fault of the shard, also if its documents are not wanted. */
 static bool check_small(const struct bytes *index, uint64_t tokens, struct fault *fault)
 {
 	struct spans spans = {0};
@@ -275,7 +275,7 @@ static bool datatrove_describe(const struct bytes *b, const struct shard_hint *h
 {
 	struct bytes *index;
 
-	if (!open_beside(b, ".ds.index", &index, fault))
+	if (!open_side(b, ".ds.index", &index, fault))
 		return false;
 	bool fine = describe(b, index, hint, facts, fault) &&
 		    (!index || check_small(index, facts->tokens, fault));
@@ -301,7 +301,7 @@ static struct shard_index *datatrove_open(const struct bytes *b, const struct sh
 		fault_memory(fault);
 		return NULL;
 	}
-	if (!open_beside(b, ".ds.index", &file, fault) || !same_index(file, facts, fault) ||
+	if (!open_side(b, ".ds.index", &file, fault) || !same_index(file, facts, fault) ||
 		(file && !(load(&index->spans, file, facts->tokens, fault) &&
 				 bytes_settled(file, fault)))) {
 		datatrove_close(index);

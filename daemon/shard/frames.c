@@ -3,6 +3,7 @@
 #include "daemon/shard/reread.h"
 #include "daemon/shard/zstd_decode.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -160,6 +161,7 @@ static void take_out(struct frames *frames, struct slot *slot)
 {
 	struct slot **at = place(frames, &slot->identity, slot->frame, slot->size);
 
+	assert(frames->slots > 0 && frames->used >= cost_of(slot->size));
 	if (*at == slot)
 		*at = slot->next;
 	frames->used -= cost_of(slot->size);
@@ -212,6 +214,7 @@ static void shrink(struct frames *frames)
 
 static void let_go(struct frames *frames, struct slot *slot)
 {
+	assert(slot->users > 0 && slot->state != DECODING && !slot->older && !slot->newer);
 	if (--slot->users > 0)
 		return;
 	if (slot->state == FAILED) {
@@ -336,6 +339,7 @@ static void put_in(struct frames *frames, struct slot *slot)
 	*place(frames, &slot->identity, slot->frame, slot->size) = slot;
 	frames->used += cost_of(slot->size);
 	frames->slots++;
+	assert(slot->users == 0 && slot->state == DECODING);
 	use(slot);
 }
 

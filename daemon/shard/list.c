@@ -98,7 +98,7 @@ static bool walk_entry(
 			return refuse(w, errno);
 		type = S_ISDIR(st.st_mode)
 			       ? DT_DIR
-			       : DT_REG; /* what is neither is refused when it is described */
+			       : DT_REG; /* other types are rejected when they are described */
 	}
 	if (type == DT_DIR)
 		return walk_directory(w, last ? NULL : pattern, up);
@@ -331,7 +331,8 @@ static bool drop_companions(struct walk *w)
 	return true;
 }
 
-/* A file beside its compressed self, as `zstd -k` leaves it, would be served twice. */
+/* Rejects a file that also exists compressed, as `zstd -k` leaves it: its tokens would be served
+ * twice. */
 static bool refuse_twins(struct walk *w)
 {
 	static const char *const packed[] = {".zst", ".zstd"};

@@ -33,8 +33,8 @@ static bool is_known(uint32_t magic)
 }
 
 /*
- * A header whose magic is damaged must not be served as tokens: behind it stand a count that makes
- * up the file and nothing but zeros, which no file of tokens begins with.
+ * A header whose magic is damaged must not be served as tokens: after it there are a count that
+ * makes up the file and nothing but zeros, which no file of tokens begins with.
  */
 static bool is_damaged(const struct bytes *b, const uint8_t *start)
 {

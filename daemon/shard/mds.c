@@ -37,7 +37,7 @@ static bool refuse_packed(const struct bytes *b, struct fault *fault)
 }
 
 /*
- * Samples of several lengths are to be refused before a training starts with them. If the tokens
+ * Samples of several lengths must be rejected before a training starts with them. If the tokens
  * are all that can vary, the length of the whole shard shows it; else the offsets and a few samples
  * do.
  */

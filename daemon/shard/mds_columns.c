@@ -195,7 +195,7 @@ static bool choose(
 		struct mds_layout l;
 		enum rank rank = encoding(text_item(config, "column_encodings", i), hint, &l);
 
-		if (rank == A_NUMBER && n > 1) /* beside others it is an id or a label */
+		if (rank == A_NUMBER && n > 1) /* next to other columns it is an id or a label */
 			rank = NO_TOKENS;
 		same = rank > best ? 1 : same + (rank == best);
 		if (rank > best)

@@ -44,7 +44,7 @@ struct shard_index {
 };
 
 /*
- * By the .idx beside it, whatever that begins with: a damaged one must not turn its tokens into a
+ * By its .idx, whatever that begins with: a damaged one must not turn its tokens into a
  * flat file.
  */
 static bool megatron_recognise(const struct bytes *b)

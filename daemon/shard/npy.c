@@ -26,7 +26,7 @@ bool npy_recognise(const struct bytes *b)
 	       memcmp(head, magic, sizeof(head)) == 0;
 }
 
-/* Also where the magic is damaged: the header behind it, where NumPy begins it, is not to be served
+/* Also where the magic is damaged: the header after it, where NumPy begins it, must not be served
  * as tokens. */
 static bool is_npy(const struct bytes *b)
 {

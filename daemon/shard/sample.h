@@ -34,8 +34,8 @@ void sample_add(struct sample_guess *guess, const void *tokens, uint64_t n, uint
 /* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: like what the config says. */
 const char *sample_looks(const struct sample_guess *guess, uint32_t token_bytes);
 /*
- * The two in one, for whoever wants nothing else of an open shard. NULL also for formats that say
- * what type their tokens are, and for what cannot be read: whoever reads it will be told.
+ * Both for an open shard. NULL also for formats that say what type their tokens have, and for
+ * shards that cannot be read: a later read reports that.
  */
 const char *sample_shard(const struct shard *shard);
 

@@ -53,7 +53,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 			b->frames, facts->frame_bytes >> 20);
 }
 
-/* The tokens must lie in the source, whatever the format thinks of it. */
+/* The tokens must be within the source, whatever the format says. */
 static bool within(const struct bytes *b, const struct shard_facts *facts, struct fault *fault)
 {
 	uint64_t width = shard_type_bytes(facts->type);
@@ -67,7 +67,7 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
 }
 
-/* What lies beside it, for whoever asks. */
+/* The side files that the hint asks for. */
 static bool describe_annotations(const struct shard_format *format, const char *path,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
@@ -294,7 +294,7 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 }
 
 /*
- * Reads @row, and the rows after it as far as they lie close behind it in the source, in one go.
+ * Reads @row and the rows shortly after it in the source with one read.
  * Returns the tokens that have been read; 0: @r says why.
  */
 static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, char *to)

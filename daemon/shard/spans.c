@@ -31,6 +31,7 @@ static bool resize(struct spans *s, uint64_t bytes, uint64_t annotations)
 
 bool spans_add(struct spans *s, uint64_t end, bool gap)
 {
+	assert(end >= s->end);
 	uint64_t left = (end - s->end) << 1 | gap, mark = s->count / STRIDE;
 
 	if (end == s->end)
@@ -82,7 +83,7 @@ struct span spans_find(const struct spans *s, uint64_t token)
 	uint64_t lo = 0, hi = (s->count - 1) / STRIDE + 1;
 
 	assert(token < s->end);
-	while (hi - lo > 1) { /* the last mark that is not behind it; the first never is */
+	while (hi - lo > 1) { /* the last mark that is not after it; the first never is */
 		uint64_t mid = lo + (hi - lo) / 2;
 
 		if (s->annotations[mid].token > token)

@@ -55,7 +55,7 @@ bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes)
 	return d->input;
 }
 
-/* A frame's bytes as they lie in the file, and proof that they are one frame that can be so large.
+/* Loads a frame's compressed bytes, and proves that they are one frame that can be so large.
  */
 bool zstd_load_frame(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame,
 	struct zstd_header *h, uint64_t *most, struct fault *fault)
