@@ -26,6 +26,7 @@ from lib import (
     Refused,
     Witness,
     has,
+    wait_for,
     rows_at,
     run,
     status,
@@ -162,7 +163,8 @@ def test_snapshots(place):
     assert (open(path, "rb").read(), open(former, "rb").read()) == (second, first), (
         "saved again otherwise: the former one is kept"
     )
-    assert has(daemon.log(), "saved again", "t.former"), "  with a line in the log"
+    told = wait_for(lambda: has(daemon.log(), "saved again", "t.former"))
+    assert told, "  with a line in the log"
     assert at_tag(daemon, "t.former") == 0, "  which is a tag to start from"
     for cursor in (first, second):
         client.ask(op="checkpoint", tag="x" * 64, cursor=cursor)
