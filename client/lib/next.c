@@ -79,17 +79,18 @@ static int count_lost_wake(struct tokend *t)
 static int wait_once(struct tokend *t)
 {
 	const struct mapping *m = t->mapping;
-	int r = position_check(t);
+	int r;
 
-	if (r < 0)
-		return r;
-	if (release_queue_full(
-		    &m->queue)) { /* of slots that are being copied: the daemon has nothing to do */
+	/* Full of slots that are being copied: the daemon has nothing to do. */
+	if (release_queue_full(&m->queue)) {
 		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
 		return r == 1 ? query_listen(t) : r;
 	}
 	if (spin(t))
 		return 0;
+	r = position_check(t);
+	if (r < 0)
+		return r;
 	if (!ring_wait_begin(&m->ring, m->queue.taken)) {
 		if (ring_daemon_waits(&m->ring))
 			link_wake(t->fd);
