@@ -52,7 +52,7 @@ static int seek_here(struct tokend *t, struct target *target)
 	return position_check(t);
 }
 
-int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch)
 {
 	struct target target = {.cursor = cursor,
@@ -61,10 +61,8 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 		.world = world,
 		.micro_batch = micro_batch};
 	struct cursor origin;
-	int r = handle_usable(t);
+	int r = attach_check(t, &target);
 
-	if (r == 0)
-		r = attach_check(t, &target);
 	if (r < 0)
 		return r;
 	undo_forget(t);
@@ -81,18 +79,31 @@ int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	return position_check(t);
 }
 
-int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
-	uint64_t world, uint32_t micro_batch)
+/* @again: to the beginning of another pass. A former seek may have said so, and no row followed. */
+static int seek_as(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch, bool again)
 {
 	int r = handle_usable(t);
 
 	if (r < 0)
 		return r;
-	recording_pass(t, true);
-	r = tokend_seek(t, cursor, cursor_bytes, rank, world, micro_batch);
+	recording_pass(t, again);
+	r = seek(t, cursor, cursor_bytes, rank, world, micro_batch);
 	if (r < 0)
 		recording_pass(t, false);
 	return r;
+}
+
+int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, false);
+}
+
+int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, true);
 }
 
 /* ---- edits of where we are ---- */

@@ -182,6 +182,19 @@ def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
     ]
 
 
+def test_a_pass_that_took_no_batch_is_no_pass_of_the_record(daemon):
+    """Its first batch was interrupted, and then the loader went elsewhere."""
+    records = daemon.directory / "records"
+    with make(daemon, record=records) as loader:
+        assert positions(loader) == list(range(WINDOWS))
+        loader._begin_again()
+        loader.seek(position=460)
+        assert positions(loader) == list(range(460, WINDOWS))
+    status, passes = verify(daemon, records)
+    assert status == 0
+    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [(0, WINDOWS, 8)]
+
+
 TRAINER = """
 import os, signal, sys, tokend
 socket, records, save, passes, steps = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
