@@ -12,7 +12,7 @@
  *   position.c  where we are in the order              revive.c    a daemon that was lost
  *   query.c     queries and their replies              undo.c      an edit that is taken back
  *   seek.c      to another position                    services.c  checkpoints, the stream's cursor
- *   mix.c       to another mix                         request.c   an operator's requests
+ *   mix.c       to another mix                         operator.c  an operator's requests
  *   next.c      batches out                            state.c     what a handle says of itself
  *   tokend.c    attach and detach, with options.c
  *

@@ -34,7 +34,7 @@ class Torch:
             )
         self.cpu = torch.device(
             "cpu"
-        )  # whatever the program's default device is: the ring's reader writes there
+        )  # whatever the program's default device is: the extension writes there
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
 
     def empty(self, *shape: int, dtype: Any) -> Any:

@@ -93,7 +93,7 @@ class Batches:
         self._split = not (wanted.view or wanted.tokens)
         if wanted.tokens:
             self._check_tokens(shape["masked"])
-        # The ring's reader writes labels, but where a transform or a device has the tokens that
+        # The extension writes labels, but where a transform or a device has the tokens that
         # follow. Those that the tokens alone do not tell are always the reader's: where a mask
         # forbids one, or the window ends.
         ignores = shape["masked"] or self.window <= self.seq
@@ -257,7 +257,7 @@ class Batches:
         )
 
     def _made(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
-        """@tokens: as the feed, the source or the ring's reader gave them."""
+        """@tokens: as the feed, the source or the extension gave them."""
         if labels is not None and self.source is not None:
             self._relabel(labels, tokens)
         if self.feed is None:

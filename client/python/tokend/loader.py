@@ -486,8 +486,8 @@ class Loader(Positioned, Generic[B]):
         rescale); None, or a Request.
 
         Called after every step by every process of the job. The processes look at each other about
-        once a second (if steps take less, at least every 16 steps), by an all-reduce of 16 bytes
-        that nobody waits for.
+        once a second, and at least every 64 steps, by an all-reduce of 16 bytes that nobody waits
+        for.
 
             for batch in loader:
                 train(batch)
