@@ -1,7 +1,7 @@
 #include "client/lib/attach.h"
 
 #include "client/lib/connect.h"
-#include "client/lib/copy.h"
+#include "client/lib/gpu_copy.h"
 #include "client/lib/message.h"
 #include "client/lib/search.h"
 #include "client/lib/wait.h"

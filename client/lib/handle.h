@@ -5,7 +5,7 @@
  *   handle.c    the struct, its errors                 wait.c      the clock, waiting
  *   connect.c   the link to a daemon: trust.c, process.c, default_socket.c
  *   map.c       a mapped ring, with release_queue.h and pin.c (a GPU's driver)
- *   slots.c     batches that are held                  copy.c      batches that go to a GPU
+ *   slots.c     batches that are held                  gpu_copy.c  batches that go to a GPU
  *   message.c   what a daemon says on its own account
  *   search.c    how long a search for a daemon goes on
  *   attach.c    a search that ends with a ring         recording.c a record of what was taken

@@ -4,7 +4,7 @@
  * empty.
  */
 #include "client/lib/connect.h"
-#include "client/lib/copy.h"
+#include "client/lib/gpu_copy.h"
 #include "client/lib/position.h"
 #include "client/lib/query.h"
 #include "client/lib/recording.h"

@@ -1,5 +1,5 @@
 /* What a handle says of itself. */
-#include "client/lib/copy.h"
+#include "client/lib/gpu_copy.h"
 #include "client/lib/slots.h"
 #include "proto/version.h"
 

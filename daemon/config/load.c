@@ -1,6 +1,7 @@
 /*
- * The config file and its top-level keys, as a table. A line in such a table is all that a new key
- * needs; schema.c reads them.
+ * The config file and its top-level keys, as a table, which schema.c reads. A new key is a line in
+ * such a table, a member of its struct in config.h (freed in config.c if it is owned), and a line
+ * in config/tokend.yaml.
  */
 #include "daemon/config/config.h"
 #include "daemon/config/schema.h"

@@ -268,7 +268,7 @@ static void begin(struct attach_job *job)
 	tell_node(s);
 	twins_join(s);
 	request_join(s);
-	feeder_attach(s->control->feeder, s->id, s->feed, c->fd);
+	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd);
 	send_feed(job);
 }
 

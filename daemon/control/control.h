@@ -8,7 +8,7 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/connection.h"
-#include "daemon/control/feeder.h"
+#include "daemon/control/data_thread.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/keeper.h"
 #include "daemon/control/quota.h"
@@ -21,12 +21,12 @@ struct control {
 	uv_loop_t *loop;
 	const struct catalog *catalog;
 	const struct config *config; /* the catalog's */
-	const struct reader *reader; /* the feeder's: for its name */
+	const struct reader *reader; /* the data_thread's: for its name */
 	struct cgroup *cgroup;	     /* or NULL */
 	const struct rereads *rereads;
 	uint64_t started_ms;
-	struct feeder *feeder; /* the data thread */
-	struct keeper *keeper; /* makes all calls on state_dir */
+	struct data_thread *data_thread; /* the data thread */
+	struct keeper *keeper;		 /* makes all calls on state_dir */
 	struct quotas *quotas;
 	struct runs *runs;
 	struct hangs hangs;

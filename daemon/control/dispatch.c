@@ -72,7 +72,7 @@ static void on_packet(struct connection *c, const struct wire *w)
 static void on_wake(struct connection *c)
 {
 	if (c->session && c->session->fed)
-		feeder_kick(c->control->feeder, c->session->id);
+		data_thread_kick(c->control->data_thread, c->session->id);
 }
 
 static void on_process_end(struct connection *c)

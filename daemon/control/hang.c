@@ -29,14 +29,14 @@ static void tell(
 	}
 }
 
-void hangs_clock(struct hangs *hangs, struct feeder *feeder)
+void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
 {
 	const struct catalog *catalog = hangs->catalog;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		struct reader_hang was = hangs->of[i];
 
-		hangs->of[i] = feeder_hang(feeder, i);
+		hangs->of[i] = data_thread_hang(data_thread, i);
 		tell(&catalog->stream[i], &was, &hangs->of[i]);
 	}
 }

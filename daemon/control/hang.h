@@ -3,7 +3,7 @@
 #define TOKEND_HANG_H
 
 #include "daemon/catalog/catalog.h"
-#include "daemon/control/feeder.h"
+#include "daemon/control/data_thread.h"
 #include "proto/wire.h"
 
 struct hangs {
@@ -12,7 +12,7 @@ struct hangs {
 };
 
 /* Once a second. */
-void hangs_clock(struct hangs *hangs, struct feeder *feeder);
+void hangs_clock(struct hangs *hangs, struct data_thread *data_thread);
 const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream);
 /* The stream whose storage has not answered for the longest time, or NULL. */
 const struct stream *hang_longest(const struct hangs *hangs);

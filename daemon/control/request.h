@@ -1,6 +1,8 @@
 /*
- * Requests: an operator's change of a running job. The sessions of the run see the request's number
- * in their rings and fetch the rest. The daemon carries nothing out and reads no arguments; it
+ * Requests: an operator's change of a running job. The sessions that the run has at this daemon see
+ * the request's number in their rings and fetch the rest. Daemons do not talk to each other: the
+ * trainers' own all-reduce brings a request to ranks on other nodes
+ * (client/python/tokend/control.py). The daemon carries nothing out and reads no arguments; it
  * knows the participants, and passes their answers on. A participant is a rank and peer of the run,
  * whatever ring and connection it has by now: carrying a request out may mean to seek.
  *

@@ -101,7 +101,7 @@ static void on_news(uv_async_t *async)
 	uint32_t id;
 	unsigned news;
 
-	while (feeder_take(server->control.feeder, &id, &news))
+	while (data_thread_take(server->control.data_thread, &id, &news))
 		session_news(&server->control, id, news);
 }
 
@@ -149,7 +149,7 @@ static void on_second(uv_timer_t *timer)
 
 	server_check(server);
 	watch_state_dir(server);
-	hangs_clock(&server->control.hangs, server->control.feeder);
+	hangs_clock(&server->control.hangs, server->control.data_thread);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		errand_clock(c);
@@ -177,7 +177,7 @@ static void on_watchdog(uv_timer_t *timer)
 	struct server *server = timer->data;
 
 	/* Trainers wait for the data thread, so it is watched, too. */
-	if (feeder_answers(server->control.feeder))
+	if (data_thread_answers(server->control.data_thread))
 		notify("WATCHDOG=1");
 }
 
@@ -195,8 +195,8 @@ static void give_up(struct server *server)
 	}
 	runs_free(control->runs, true);
 	quotas_free(control->quotas);
-	feeder_stop(control->feeder);
-	control->feeder = NULL;
+	data_thread_stop(control->data_thread);
+	control->data_thread = NULL;
 	listener_close(server->options->listener);
 }
 
@@ -266,9 +266,9 @@ static bool start(struct server *server, struct fault *fault)
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
-	control->feeder = feeder_start(
+	control->data_thread = data_thread_start(
 		o->reader, o->depth, control->config->streams, ring_news, server, fault);
-	if (!control->feeder) {
+	if (!control->data_thread) {
 		reader_close(o->reader);
 		listener_close(o->listener);
 		return false;
@@ -370,7 +370,7 @@ int server_run(const struct server_options *options)
 	notify("READY=1");
 	serve(server);
 	end_keeper(server);
-	feeder_stop(server->control.feeder);
+	data_thread_stop(server->control.data_thread);
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
 	connections_free(&server->control.connections);

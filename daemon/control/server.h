@@ -20,7 +20,7 @@
  *   runs.c            whose each run is
  *   pace.c, quota.c   how much of the control thread, memory and state_dir a user may take
  *   hang.c            storage that does not answer
- *   feeder.c          the data thread
+ *   data_thread.c          the data thread
  *   keeper.c          the thread that makes all calls on state_dir
  *   mix_log.c, snapshot_file.c, run_dir.c, durable.c    what lies there
  */

@@ -103,7 +103,7 @@ void session_end(struct session *s)
 void session_leave(struct session *s)
 {
 	if (s->fed)
-		feeder_detach(s->control->feeder, s->id);
+		data_thread_detach(s->control->data_thread, s->id);
 	else if (s->connection->jobs == 0)
 		session_end(s);
 	/* else attach_done() ends it */
@@ -116,7 +116,7 @@ static uint64_t sound_until(const struct session *s)
 		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro_batch);
 }
 
-static void say_failure(struct session *s, const struct feeder_failure *f)
+static void say_failure(struct session *s, const struct data_thread_failure *f)
 {
 	const char *shard = dataset_shard_name(f->dataset, f->shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
@@ -154,14 +154,14 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 
 	assert(s && s->fed);
 	c = s->connection;
-	if ((news & FEEDER_FAILED) && !c->closing) {
-		struct feeder_failure failure = feeder_failure(control->feeder, id);
+	if ((news & DATA_THREAD_FAILED) && !c->closing) {
+		struct data_thread_failure failure = data_thread_failure(control->data_thread, id);
 
 		say_failure(s, &failure);
 	}
-	if ((news & FEEDER_HOSTILE) && !c->closing)
+	if ((news & DATA_THREAD_HOSTILE) && !c->closing)
 		throw_out(c);
-	if (news & FEEDER_GONE) {
+	if (news & DATA_THREAD_GONE) {
 		s->fed = false;
 		if (!s->vacating)
 			session_end(s);

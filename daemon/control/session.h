@@ -9,7 +9,7 @@
 #define TOKEND_SESSION_H
 
 #include "daemon/catalog/catalog.h"
-#include "daemon/control/feeder.h"
+#include "daemon/control/data_thread.h"
 #include "daemon/control/ring_memory.h"
 #include "proto/limits.h"
 
@@ -70,7 +70,7 @@ void session_end(struct session *s);
 /* The connection closes: takes the feed back from the data thread, or ends the session. */
 void session_leave(struct session *s);
 
-/* News from the data thread on session @id: FEEDER_ flags. */
+/* News from the data thread on session @id: DATA_THREAD_ flags. */
 void session_news(struct control *control, uint32_t id, unsigned news);
 /* Once a second. */
 void session_clock(struct session *s, uint64_t now_ms);

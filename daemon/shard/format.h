@@ -1,6 +1,7 @@
 /*
  * The interface of a shard format. A format recognises its shards, describes them from their
- * headers, and finds tokens and documents in them. No other file knows a format.
+ * headers, and finds tokens and documents in them. Only flat files, which have no header, are known
+ * by name elsewhere (the samples that guess their dtype, and inspect).
  *
  * A header is input: each of its claims is compared with the size of the file before it is used,
  * and memory is taken in proportion to the file, never to a claim. Shards are read, never mapped.

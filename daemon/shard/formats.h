@@ -2,9 +2,11 @@
  * The table of formats: the only place that knows them all.
  *
  * A new format is one file (recognise() and describe(); open(), close(), extent() and document() if
- * its tokens do not lie in a row or it knows its documents) and one line in formats.c's table, with
- * its declaration at the end of format.h. Compression, companions, widths, config, inspect and pack
- * follow.
+ * its tokens do not lie in a row or it knows its documents), its declaration at the end of
+ * format.h, and one line in formats.c's table, whose order is that in which they are asked.
+ * Compression, companions, widths, the config and what inspect and pack read follow; pack_format.c
+ * has the kinds that pack writes. It is named in README.md and config/tokend.yaml. For its tests
+ * copy what llmc has (`git grep llmc tests`).
  */
 #ifndef TOKEND_SHARD_FORMATS_H
 #define TOKEND_SHARD_FORMATS_H

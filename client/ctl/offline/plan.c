@@ -7,7 +7,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
-#include "client/ctl/offline/reader.h"
+#include "client/ctl/offline/windows.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 struct plan {
 	const struct ctl_history *history;
 	const struct dataset **map; /* [datasets] */
-	struct ctl_reader *reader;  /* NULL: no tokens are asked for */
+	struct ctl_windows *reader; /* NULL: no tokens are asked for */
 	void *tokens;		    /* of one window */
 	uint64_t window_tokens;
 	uint32_t token_bytes;
@@ -184,7 +184,7 @@ static bool fill(const struct plan *p, struct line *line)
 	table_locate(&p->map[d]->table, &cursor->order[d], cursor->seed, line->place.epoch,
 		line->place.window, &shard, &line->offset);
 	line->shard = dataset_shard_name(p->map[d], shard);
-	return !p->reader || ctl_reader_read(p->reader, &line->place, p->tokens);
+	return !p->reader || ctl_windows_read(p->reader, &line->place, p->tokens);
 }
 
 /* Lines before a fault stay printed. */
@@ -294,7 +294,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	int status = CTL_FAILED;
 
 	if (q->tokens) {
-		p.reader = ctl_reader_open(s, h);
+		p.reader = ctl_windows_open(s, h);
 		p.tokens = calloc(p.window_tokens, p.token_bytes);
 	}
 	/* Steps are counted from the position of the one cursor. */
@@ -306,7 +306,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 		stream_map(s->stream, h->widest, p.map);
 		status = q->ranks ? print_step(&p, q) : print_range(&p, q);
 	}
-	ctl_reader_close(p.reader);
+	ctl_windows_close(p.reader);
 	free(p.tokens);
 	free(p.map);
 	return status;

@@ -62,7 +62,7 @@ static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
 
 	if (!proof_place(p, position, &place))
 		return 0;
-	if (!ctl_reader_read(p->reader, &place, p->tokens))
+	if (!ctl_windows_read(p->reader, &place, p->tokens))
 		return -1;
 	if (record_checksum(position, p->tokens, p->bytes) == checksum)
 		return 1;
@@ -267,7 +267,7 @@ uint64_t proof_whole_to(const struct proof *p)
 bool proof_run(struct proof *p)
 {
 	p->map = calloc(p->history->widest->datasets, sizeof(const struct dataset *));
-	p->reader = ctl_reader_open(p->s, p->history);
+	p->reader = ctl_windows_open(p->s, p->history);
 	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
 		   p->s->stream->token_bytes;
 	p->tokens = malloc(p->bytes);
@@ -284,7 +284,7 @@ bool proof_run(struct proof *p)
 
 void proof_free(struct proof *p)
 {
-	ctl_reader_close(p->reader);
+	ctl_windows_close(p->reader);
 	free(p->map);
 	free(p->tokens);
 	free(p->other);

@@ -6,9 +6,9 @@
 #define TOKEND_CTL_PROOF_H
 
 #include "client/ctl/offline/history.h"
-#include "client/ctl/offline/reader.h"
 #include "client/ctl/offline/records.h"
 #include "client/ctl/offline/stream.h"
+#include "client/ctl/offline/windows.h"
 
 enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
 
@@ -33,7 +33,7 @@ struct proof {
 
 	/* work */
 	const struct dataset **map; /* [datasets] */
-	struct ctl_reader *reader;
+	struct ctl_windows *reader;
 	void *tokens; /* of one window */
 	size_t bytes;
 	void *other;	 /* the same in the other width */

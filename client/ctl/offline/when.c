@@ -7,7 +7,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
-#include "client/ctl/offline/reader.h"
+#include "client/ctl/offline/windows.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * Batches that go to a GPU: the calls that device.py makes of client/lib/copy.c. The next batch is
+ * Batches that go to a GPU: the calls that device.py makes of client/lib/gpu_copy.c. The next batch is
  * copied before it is taken, which next_into() does, without a place for tokens.
  */
 #include "client/python/src/client.h"

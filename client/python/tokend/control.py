@@ -15,10 +15,10 @@ from typing import Any
 
 from ._tokend import DONE, FAILED, NOTED, Error
 
-# A process that never calls control() must not stop the others. So the first meetings are waited
+# A process that never calls control() must not stop the others. So the first rounds are waited
 # for only so long, and carry no request: who came late to the first one, when the others had given
 # up, finds that out at the second.
-MEETINGS = 2
+FIRST_ROUNDS = 2
 FIRST_WAIT_S = 10.0
 OFF = 1 << 62  # instead of calls to the next look: this process has given up
 NOT_ALL = "not every process of its group has called control()"
@@ -219,15 +219,15 @@ class Control:
         calls, when = self._launched
         now = time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / (now - when)) if self._calls else 1
-        self._offered = number if self._met >= MEETINGS else 0
+        self._offered = number if self._met >= FIRST_ROUNDS else 0
         self._work = self.group.launch(self._offered, max(1, min(EVERY_CALLS, fits)))
         self._launched = self._calls, now
 
     def _arrived(self):
         """Waits for what was launched, like for any collective. The first times not for ever: see
-        MEETINGS.
+        FIRST_ROUNDS.
         """
-        if self._met < MEETINGS:
+        if self._met < FIRST_ROUNDS:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:

@@ -1,18 +1,18 @@
 /*
  * The tokens of windows, read from the shards. Errors are printed.
  */
-#ifndef TOKEND_CTL_READER_H
-#define TOKEND_CTL_READER_H
+#ifndef TOKEND_CTL_WINDOWS_H
+#define TOKEND_CTL_WINDOWS_H
 
 #include "client/ctl/offline/history.h"
 #include "client/ctl/offline/stream.h"
 
-struct ctl_reader;
+struct ctl_windows;
 
 /* Borrows both until closed. NULL: out of memory, which is not printed. */
-struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_history *h);
+struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ctl_history *h);
 /* Reads the window at @place into @tokens: seq_len + extra tokens in the stream's width. */
-bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place, void *tokens);
-void ctl_reader_close(struct ctl_reader *reader);
+bool ctl_windows_read(struct ctl_windows *reader, const struct order_place *place, void *tokens);
+void ctl_windows_close(struct ctl_windows *reader);
 
 #endif

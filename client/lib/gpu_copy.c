@@ -4,7 +4,7 @@
  *
  * Rings from before a seek, or of a daemon that was lost, stay mapped while they are copied from.
  */
-#include "client/lib/copy.h"
+#include "client/lib/gpu_copy.h"
 
 #include "client/lib/slots.h"
 

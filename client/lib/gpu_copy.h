@@ -1,6 +1,6 @@
 /* Batches that go to a GPU. */
-#ifndef TOKEND_COPY_H
-#define TOKEND_COPY_H
+#ifndef TOKEND_GPU_COPY_H
+#define TOKEND_GPU_COPY_H
 
 #include "client/lib/handle.h"
 #include "client/lib/map.h"

@@ -2,7 +2,7 @@
  * A file is checked once, when it is opened: it must still be the one that was listed. Some files
  * stay open, because windows come in any order.
  */
-#include "client/ctl/offline/reader.h"
+#include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
 #include "daemon/catalog/dataset_shard.h"
 #include "daemon/shard/frames.h"
@@ -25,16 +25,16 @@ struct file {
 	struct shard *source;
 };
 
-struct ctl_reader {
+struct ctl_windows {
 	const struct cursor *cursor; /* the datasets that places refer to */
 	const struct dataset **map;  /* [cursor->datasets] */
 	struct frames *frames;	     /* decoded, of all files */
 	struct file file[OPEN_FILES];
 };
 
-struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_history *h)
+struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ctl_history *h)
 {
-	struct ctl_reader *reader = calloc(1, sizeof(*reader));
+	struct ctl_windows *reader = calloc(1, sizeof(*reader));
 
 	if (!reader)
 		return NULL;
@@ -42,7 +42,7 @@ struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_
 	reader->map = calloc(h->widest->datasets, sizeof(const struct dataset *));
 	reader->frames = frames_new(dataset_frames_budget(s->config));
 	if (!reader->map || !reader->frames) {
-		ctl_reader_close(reader);
+		ctl_windows_close(reader);
 		return NULL;
 	}
 	stream_map(s->stream, h->widest, reader->map);
@@ -50,7 +50,7 @@ struct ctl_reader *ctl_reader_open(const struct ctl_stream *s, const struct ctl_
 }
 
 /* What @fd is, if it is the shard that was listed. NULL after an error was printed. */
-static struct shard *open_source(const struct ctl_reader *reader, const struct dataset *dataset,
+static struct shard *open_source(const struct ctl_windows *reader, const struct dataset *dataset,
 	uint64_t shard, int fd, const char *path)
 {
 	struct fault fault;
@@ -76,7 +76,7 @@ static void close_file(struct file *file)
 }
 
 /* The shard, open, or NULL after an error was printed. */
-static const struct shard *open_shard(struct ctl_reader *reader, uint32_t d, uint64_t shard)
+static const struct shard *open_shard(struct ctl_windows *reader, uint32_t d, uint64_t shard)
 {
 	const struct dataset *dataset = reader->map[d];
 	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
@@ -102,7 +102,7 @@ static const struct shard *open_shard(struct ctl_reader *reader, uint32_t d, uin
 	return source;
 }
 
-bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place, void *tokens)
+bool ctl_windows_read(struct ctl_windows *reader, const struct order_place *place, void *tokens)
 {
 	uint32_t d = place->dataset;
 	const struct dataset *dataset = reader->map[d];
@@ -127,7 +127,7 @@ bool ctl_reader_read(struct ctl_reader *reader, const struct order_place *place,
 	return false;
 }
 
-void ctl_reader_close(struct ctl_reader *reader)
+void ctl_windows_close(struct ctl_windows *reader)
 {
 	if (!reader)
 		return;

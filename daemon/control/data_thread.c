@@ -1,4 +1,4 @@
-#include "daemon/control/feeder.h"
+#include "daemon/control/data_thread.h"
 
 #include "daemon/control/log.h"
 
@@ -26,10 +26,10 @@ struct mailbox {
 struct member {
 	struct feed *feed;
 	int socket;
-	struct feeder_failure failure;
+	struct data_thread_failure failure;
 };
 
-struct feeder {
+struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
 	struct reader *reader;
@@ -37,7 +37,7 @@ struct feeder {
 	void *context;
 	bool stop;		/* under to_data.lock */
 	_Atomic uint64_t turns; /* of the data thread's loop, a second apart at most */
-	uint64_t turns_seen;	/* control thread: at the last feeder_answers() */
+	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
 	unsigned streams;
 	pthread_mutex_t hangs; /* of what follows */
 	struct reader_hang hang[LIMIT_STREAMS];
@@ -92,13 +92,13 @@ static void send_wake(int socket)
 		return;
 }
 
-static void say(struct feeder *f, uint32_t id, unsigned news)
+static void say(struct data_thread *f, uint32_t id, unsigned news)
 {
 	mailbox_post(&f->to_control, id, news);
 	f->news = true;
 }
 
-static void perform(struct feeder *f, const struct engine_action *a)
+static void perform(struct data_thread *f, const struct engine_action *a)
 {
 	struct member *m = &f->member[a->id];
 
@@ -119,25 +119,25 @@ static void perform(struct feeder *f, const struct engine_action *a)
 		send_wake(m->socket);
 		break;
 	case ENGINE_FAILED:
-		m->failure = (struct feeder_failure){
+		m->failure = (struct data_thread_failure){
 			.dataset = a->owner,
 			.shard = a->shard,
 			.token = a->token,
 			.fault = f->fault,
 		};
 		assert(a->fault == f->fault.code);
-		say(f, a->id, FEEDER_FAILED);
+		say(f, a->id, DATA_THREAD_FAILED);
 		break;
 	case ENGINE_HOSTILE:
-		say(f, a->id, FEEDER_HOSTILE);
+		say(f, a->id, DATA_THREAD_HOSTILE);
 		break;
 	case ENGINE_GONE:
-		say(f, a->id, FEEDER_GONE);
+		say(f, a->id, DATA_THREAD_GONE);
 		break;
 	}
 }
 
-static void step(struct feeder *f, const struct engine_event *event)
+static void step(struct data_thread *f, const struct engine_event *event)
 {
 	f->actions.count = 0;
 	engine_step(f->engine, event, &f->actions);
@@ -145,7 +145,7 @@ static void step(struct feeder *f, const struct engine_event *event)
 		perform(f, &f->actions.action[i]);
 }
 
-static void read_mail(struct feeder *f)
+static void read_mail(struct data_thread *f)
 {
 	uint32_t id;
 	unsigned said;
@@ -162,7 +162,7 @@ static void read_mail(struct feeder *f)
 	}
 }
 
-static void take_done(struct feeder *f, const struct reader_done *done)
+static void take_done(struct data_thread *f, const struct reader_done *done)
 {
 	const struct fault *fault = done->fault;
 
@@ -188,7 +188,7 @@ static int64_t now_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static bool stopping(struct feeder *f)
+static bool stopping(struct data_thread *f)
 {
 	bool stop;
 
@@ -199,7 +199,7 @@ static bool stopping(struct feeder *f)
 }
 
 /* What the reader could not do as it was told, once. */
-static void note_reader(struct feeder *f)
+static void note_reader(struct data_thread *f)
 {
 	char warning[LIMIT_TEXT_BYTES];
 
@@ -212,7 +212,7 @@ static void note_reader(struct feeder *f)
 }
 
 /* Looks for storage that does not answer, and tells the engine whose. */
-static void tick_reader(struct feeder *f)
+static void tick_reader(struct data_thread *f)
 {
 	reader_tick(f->reader);
 	for (uint32_t stream = 0; stream < f->streams; stream++) {
@@ -232,7 +232,7 @@ static void tick_reader(struct feeder *f)
 
 static void *run(void *argument)
 {
-	struct feeder *f = argument;
+	struct data_thread *f = argument;
 	struct reader_done done[REAP];
 	int64_t tick = now_ms() + TICK_MS;
 
@@ -267,10 +267,10 @@ static void *run(void *argument)
 
 /* ---- the control thread's side ---- */
 
-struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned streams,
+struct data_thread *data_thread_start(struct reader *reader, unsigned depth, unsigned streams,
 	void (*ring)(void *), void *context, struct fault *fault)
 {
-	struct feeder *f = calloc(1, sizeof(*f));
+	struct data_thread *f = calloc(1, sizeof(*f));
 	sigset_t all, before;
 	int error;
 
@@ -305,7 +305,7 @@ struct feeder *feeder_start(struct reader *reader, unsigned depth, unsigned stre
 	return f;
 }
 
-void feeder_stop(struct feeder *f)
+void data_thread_stop(struct data_thread *f)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 	f->stop = true;
@@ -320,7 +320,7 @@ void feeder_stop(struct feeder *f)
 	free(f);
 }
 
-static void tell(struct feeder *f, uint32_t id, unsigned what)
+static void tell(struct data_thread *f, uint32_t id, unsigned what)
 {
 	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there
 	 * is. */
@@ -328,34 +328,34 @@ static void tell(struct feeder *f, uint32_t id, unsigned what)
 		reader_kick(f->reader);
 }
 
-void feeder_attach(struct feeder *f, uint32_t id, struct feed *feed, int socket)
+void data_thread_attach(struct data_thread *f, uint32_t id, struct feed *feed, int socket)
 {
 	assert(id < LIMIT_SESSIONS);
 	f->member[id] = (struct member){.feed = feed, .socket = socket};
 	tell(f, id, SAY_ATTACH);
 }
 
-void feeder_kick(struct feeder *f, uint32_t id)
+void data_thread_kick(struct data_thread *f, uint32_t id)
 {
 	tell(f, id, SAY_KICK);
 }
 
-void feeder_detach(struct feeder *f, uint32_t id)
+void data_thread_detach(struct data_thread *f, uint32_t id)
 {
 	tell(f, id, SAY_DETACH);
 }
 
-bool feeder_take(struct feeder *f, uint32_t *id, unsigned *news)
+bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)
 {
 	return mailbox_take(&f->to_control, id, news);
 }
 
-struct feeder_failure feeder_failure(const struct feeder *f, uint32_t id)
+struct data_thread_failure data_thread_failure(const struct data_thread *f, uint32_t id)
 {
 	return f->member[id].failure;
 }
 
-struct reader_hang feeder_hang(struct feeder *f, uint32_t stream)
+struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 {
 	pthread_mutex_lock(&f->hangs);
 	struct reader_hang hang = f->hang[stream];
@@ -364,7 +364,7 @@ struct reader_hang feeder_hang(struct feeder *f, uint32_t stream)
 	return hang;
 }
 
-bool feeder_answers(struct feeder *f)
+bool data_thread_answers(struct data_thread *f)
 {
 	uint64_t turns = atomic_load_explicit(&f->turns, memory_order_relaxed);
 	bool answers = turns != f->turns_seen;
