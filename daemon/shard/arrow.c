@@ -154,7 +154,7 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 
 	index->width = shard_type_bytes(a->type);
 	if (!pieces_new(&index->pieces, a->batches.count))
-		return arrow_refuse(a, "%s", strerror(ENOMEM));
+		return fault_memory(a->fault);
 	for (uint32_t i = 0; i < a->batches.count; i++) {
 		if (!arrow_next(a, i, &rows, &at))
 			return false;
@@ -162,7 +162,7 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 			return arrow_refuse(a, "Arrow footer: was changed while it was read");
 	}
 	if (!pieces_done(&index->pieces))
-		return arrow_refuse(a, "%s", strerror(ENOMEM));
+		return fault_memory(a->fault);
 	uint64_t tokens = pieces_tokens(&index->pieces);
 
 	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);

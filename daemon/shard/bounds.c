@@ -40,17 +40,32 @@ static bool side_path(const char *shard, char *path, size_t path_bytes)
 	       bytes_side_path(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
 }
 
-uint32_t bounds_side_id(const char *shard)
+/* Errors that end by themselves: the file may be as it was. */
+static bool may_pass(int error)
+{
+	return error == EIO || error == ESTALE || error == ETIMEDOUT || error == ENOMEM;
+}
+
+bool bounds_side_id(const char *shard, uint32_t *id, struct fault *fault)
 {
 	char path[PATH_MAX];
 	struct stat st;
+	int error;
 
+	*id = 0;
 	if (!side_path(shard, path, sizeof(path)))
-		return 0;
-	if (stat(path, &st) == 0)
-		return bytes_id(&st);
+		return true;
+	if (stat(path, &st) == 0) {
+		*id = bytes_id(&st);
+		return true;
+	}
+	error = errno;
+	if (may_pass(error))
+		return fault_errno(
+			fault, error, "", "its list of document bounds: %s", strerror(error));
 	/* Opening it will say what is wrong, also of a link that leads nowhere. */
-	return errno == ENOENT && lstat(path, &st) != 0 ? 0 : 1;
+	*id = error == ENOENT && lstat(path, &st) != 0 ? 0 : 1;
+	return true;
 }
 
 /* ---- spans ---- */
@@ -123,6 +138,12 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 	fault_set((r)->fault, FAULT_DATA, "", "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,    \
 		__VA_ARGS__)
 
+static bool refuse_memory(const struct reading *r)
+{
+	fault_memory(r->fault);
+	return fault_prefix(r->fault, "%.200s: ", r->name);
+}
+
 static bool number(struct reading *r, unsigned field, const char *name, uint64_t *value)
 {
 	const char *text = r->text[field];
@@ -155,7 +176,7 @@ static bool end_row(struct reading *r)
 			"end is %" PRIu64 "; must be at most %" PRIu64 ", the shard's tokens", end,
 			b->tokens);
 	if (!add_document(b, start, end))
-		return refuse(r, "%s", strerror(ENOMEM));
+		return refuse_memory(r);
 	r->before = end;
 	return true;
 }
@@ -238,12 +259,6 @@ static bool end_text(struct reading *r)
 
 /* ---- gzip ---- */
 
-static bool refuse_memory(const struct reading *r)
-{
-	fault_memory(r->fault);
-	return fault_prefix(r->fault, "%.200s: ", r->name);
-}
-
 static bool refuse_file(const struct reading *r, const char *what)
 {
 	return fault_set(r->fault, FAULT_DATA, "", "%.200s: %s", r->name, what);
@@ -283,13 +298,12 @@ static bool read_all(struct reading *r, const struct bytes *file)
 
 	for (uint64_t at = 0; fine && at < file->size; at += CHUNK) {
 		uint64_t left = file->size - at;
-		struct fault fault;
 
 		r->z.next_in = packed;
 		r->z.avail_in = left < CHUNK ? (unsigned)left : CHUNK;
 		if (ended)
 			inflateReset(&r->z);
-		fine = bytes_read(file, at, packed, r->z.avail_in, &fault)
+		fine = bytes_read(file, at, packed, r->z.avail_in, r->fault)
 			       ? inflate_chunk(r, &ended)
 			       : fault_prefix(r->fault, "%.200s: ", r->name);
 	}

@@ -13,8 +13,9 @@
 
 struct bounds;
 
-/* bytes_id() of the shard's list, without opening it; 0: there is none. */
-uint32_t bounds_side_id(const char *shard);
+/* *@id: bytes_id() of the shard's list, without opening it; 0: there is none. False: it cannot be
+ * looked at now. */
+bool bounds_side_id(const char *shard, uint32_t *id, struct fault *fault);
 /*
  * Reads and checks the whole list. It takes two or three bytes of memory a document, and none for
  * an empty one. *@bounds is NULL if there is none. False: @fault gives file, row, field, value,

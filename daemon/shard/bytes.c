@@ -214,7 +214,11 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n)
 	n = n < b->size ? n : (size_t)b->size;
 	if (n > 0 && b->ops->head && b->ops->head(b, to, n))
 		return n;
-	return bytes_read(b, 0, to, n, &fault) ? n : 0;
+	if (bytes_read(b, 0, to, n, &fault))
+		return n;
+	if (b->unread && b->unread->code == FAULT_NONE)
+		*b->unread = fault;
+	return 0;
 }
 
 /* ---- names ---- */

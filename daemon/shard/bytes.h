@@ -40,8 +40,9 @@ struct bytes {
 	uint64_t frame_bytes; /* size of the largest one, decoded: one byte may cost so much */
 	uint64_t index_bytes; /* memory that their places take */
 	int fd;
-	uint32_t id;	   /* plain: bytes_id() */
-	uint64_t ctime_ns; /* plain */
+	uint32_t id;	      /* plain: bytes_id() */
+	uint64_t ctime_ns;    /* plain */
+	struct fault *unread; /* NULL, or where bytes_head() leaves its first fault */
 };
 
 /* A plain source, even if the file is compressed. @fd stays the caller's. NULL: @fault; FAULT_DATA:

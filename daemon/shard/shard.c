@@ -73,8 +73,9 @@ static bool describe_annotations(const struct shard_format *format, const char *
 {
 	struct mask *mask = NULL;
 
-	if ((hint->documents || hint->loss_mask) && !format->document)
-		facts->bounds = bounds_side_id(path);
+	if ((hint->documents || hint->loss_mask) && !format->document &&
+		!bounds_side_id(path, &facts->bounds, fault))
+		return false;
 	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, fault))
 		return false;
 	facts->mask = mask ? mask_id(mask) : 0;
@@ -83,26 +84,34 @@ static bool describe_annotations(const struct shard_format *format, const char *
 }
 
 /* Formats take a beginning that cannot be read for one that is not theirs: that is what to tell. */
-static void tell_unread(const struct bytes *b, struct fault *fault)
+static void tell_unread(const struct fault *unread, struct fault *fault)
 {
-	uint8_t head[512];
-	struct fault reading;
+	if (fault->code == FAULT_DATA && unread->code != FAULT_NONE)
+		*fault = *unread;
+}
 
-	if (fault->code == FAULT_DATA &&
-		!bytes_read(b, 0, head, b->size < sizeof(head) ? (size_t)b->size : sizeof(head),
-			&reading))
-		*fault = reading;
+/* A flat file is what no format knows: all of them must have seen how it begins. */
+static const struct shard_format *recognise(const struct bytes *b, struct fault *fault)
+{
+	const struct shard_format *format = shard_recognise(b, fault);
+
+	if (!format || b->unread->error == 0)
+		return format;
+	*fault = *b->unread;
+	return NULL;
 }
 
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
+	struct fault unread = {.code = FAULT_NONE};
 
 	if (!b)
 		return NULL;
+	b->unread = &unread;
 	if (!format)
-		format = shard_recognise(b, fault);
+		format = recognise(b, fault);
 	if (format) {
 		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
 		if (!bytes_check(b, fault) || !format->describe(b, hint, facts, fault) ||
@@ -113,7 +122,7 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 			finish(b, hint, facts);
 	}
 	if (!format)
-		tell_unread(b, fault);
+		tell_unread(&unread, fault);
 	bytes_close(b);
 	return format;
 }
@@ -147,6 +156,7 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
 {
 	struct shard *shard = calloc(1, sizeof(*shard));
+	struct fault unread = {.code = FAULT_NONE};
 
 	if (!shard) {
 		fault_memory(fault);
@@ -157,14 +167,16 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 	shard->bytes = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
 	if (!shard->bytes)
 		goto fail;
+	shard->bytes->unread = &unread;
 	if (format->open) {
 		shard->index = format->open(shard->bytes, hint, &shard->facts, fault);
 		if (!shard->index) {
-			tell_unread(shard->bytes, fault);
+			tell_unread(&unread, fault);
 			goto fail;
 		}
 	}
-	shard->bytes->path = NULL; /* it was borrowed */
+	shard->bytes->path = NULL;   /* it was borrowed, */
+	shard->bytes->unread = NULL; /* and so was that */
 	if (!within(shard->bytes, &shard->facts, fault) ||
 		!open_annotations(shard, path, hint, fault))
 		goto fail;

@@ -38,7 +38,9 @@ static void note_loss(struct pack_in *in, enum pack_loss what)
 
 static void note_losses(struct pack_in *in, const char *path, const struct shard *shard)
 {
-	bool listed = !shard->format->document && bounds_side_id(path);
+	struct fault fault;
+	uint32_t id;
+	bool listed = !shard->format->document && (!bounds_side_id(path, &id, &fault) || id != 0);
 
 	if (!in->input.hint.documents &&
 		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1)))
