@@ -119,6 +119,7 @@ void handle_lose(struct tokend *t)
 		close(t->fd);
 	t->fd = -1;
 	t->late = 0;
+	t->saving = 0;
 }
 
 static const char forked[] =

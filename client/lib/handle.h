@@ -75,6 +75,7 @@ struct undo {
 	struct mapping *mapping; /* NULL: the edit is not carried out yet */
 	int fd;			 /* of its session; -1: lost */
 	uint32_t late;
+	uint64_t saving;
 };
 
 /* Batches taken since position `start` end `step` positions apart. Another world or micro-batch, or
@@ -119,6 +120,8 @@ struct tokend {
 	uint64_t serial; /* of the last query */
 	uint32_t late;	 /* replies to come to queries that were interrupted, from a daemon whose
 			    replies carry no serial */
+	uint64_t saving; /* serial of a checkpoint that was interrupted, whose reply is to come: the
+			    daemon saves one at a time; 0: none */
 	uint64_t committed;
 	struct grid *grid; /* ascending; the last is the current one */
 	uint32_t grids;

@@ -41,7 +41,24 @@ static enum relation relate(struct tokend *t, uint64_t serial, enum wire_op repl
 		return relate_by_kind(t, serial ? reply : WIRE_OPS);
 	if (got == 0)
 		return NEWS;
+	if (got == t->saving)
+		t->saving = 0;
 	return got == serial ? REPLY : LATE;
+}
+
+/* Must an earlier query be answered before one whose reply is of kind @reply is sent? */
+static bool is_owed(const struct tokend *t, enum wire_op reply)
+{
+	return t->late > 0 || (t->saving && reply == WIRE_SAVED);
+}
+
+/* The query that was sent last is left without its reply, of kind @reply. */
+static void leave(struct tokend *t, enum wire_op reply)
+{
+	if (!t->mapping->serials)
+		t->late++;
+	else if (reply == WIRE_SAVED)
+		t->saving = t->serial;
 }
 
 int query_listen(struct tokend *t)
@@ -104,12 +121,12 @@ static int take_reply(struct tokend *t, enum wire_op reply)
 }
 
 /*
- * Waits for the reply to the query @serial; 0: until all late replies are in. 1: it is in
+ * Waits for the reply to the query @serial; 0: until none is owed before @reply. 1: it is in
  * t->packet, 0: the daemon is lost, or an error.
  */
 static int await(struct tokend *t, uint64_t serial, enum wire_op reply)
 {
-	while (serial || t->late > 0) {
+	while (serial || is_owed(t, reply)) {
 		int r = wait_ready(t, t->fd, POLLIN, wait_now() + WAIT_SLICE_MS * WAIT_MS);
 
 		if (r < 0)
@@ -152,7 +169,8 @@ int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 		}
 		if (r == 1) {
 			r = await(t, t->serial, reply);
-			t->late += r == TOKEND_EAGAIN && !t->mapping->serials;
+			if (r == TOKEND_EAGAIN)
+				leave(t, reply);
 		}
 		if (r != 0)
 			return r == 1 ? 0 : r;

@@ -58,6 +58,7 @@ void undo_keep_mapping(struct tokend *t)
 	k->mapping = t->mapping;
 	k->fd = t->fd;
 	k->late = t->late;
+	k->saving = t->saving;
 	t->fd = -1;
 }
 
@@ -72,6 +73,7 @@ static int readopt(struct tokend *t, const struct undo *k)
 	m->undoable = false;
 	attach_adopt(t, m, k->fd);
 	t->late = k->late;
+	t->saving = k->saving;
 	/* Slots that came back meanwhile were not reported to the daemon. */
 	ring_release(&m->ring, m->queue.released);
 	if (t->fd >= 0)

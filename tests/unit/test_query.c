@@ -137,6 +137,66 @@ static void only_errors_without_a_serial_end_the_stream(void **state)
 	assert_int_equal(t.failed, TOKEND_EREFUSED);
 }
 
+/* ---- a checkpoint after one that was interrupted ---- */
+
+static unsigned idles;
+
+/* What the daemon has been sent: the serial of a checkpoint, 0: nothing. */
+static uint64_t sent(void)
+{
+	static struct packet got;
+
+	return link_receive(daemon_end, &got) == LINK_MESSAGE ? wire_number(&got.wire, WIRE_SERIAL)
+							      : 0;
+}
+
+static void send_saved(uint64_t serial)
+{
+	static uint8_t buffer[LIMIT_PACKET_BYTES];
+	struct wire w = {.op = WIRE_SAVED};
+	struct fault fault;
+
+	wire_set(&w, WIRE_SERIAL, serial);
+	wire_set_text(&w, WIRE_TAG, "tag");
+	wire_set_text(&w, WIRE_PATH, serial == 6 ? "first" : "second");
+	wire_set(&w, WIRE_DIGEST, 0);
+	assert_true(link_send(daemon_end, &w, buffer, &fault));
+}
+
+/* A daemon that saves slowly. The first checkpoint is interrupted. */
+static int save_slowly(void *context)
+{
+	(void)context;
+	switch (idles++) {
+	case 0:
+		assert_int_equal(sent(), 6);
+		return 1;
+	case 1:
+		assert_int_equal(sent(), 0); /* it would be refused: one is saved at a time */
+		send_saved(6);
+		return 0;
+	default:
+		assert_int_equal(sent(), 7);
+		send_saved(7);
+		return 0;
+	}
+}
+
+static void a_checkpoint_waits_for_the_one_before(void **state)
+{
+	struct wire checkpoint = {.op = WIRE_CHECKPOINT};
+
+	(void)state;
+	mapping->serials = true;
+	t.call.idle = save_slowly;
+	idles = 0;
+	wire_set_text(&checkpoint, WIRE_TAG, "tag");
+	wire_set_text(&checkpoint, WIRE_CURSOR, "cursor");
+	assert_int_equal(query(&t, &checkpoint, WIRE_SAVED), TOKEND_EAGAIN);
+	assert_int_equal(query(&t, &checkpoint, WIRE_SAVED), 0);
+	assert_int_equal(wire_number(&packet.wire, WIRE_SERIAL), 7);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -148,6 +208,8 @@ int main(void)
 			without_serials_late_replies_come_first, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			only_errors_without_a_serial_end_the_stream, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_checkpoint_waits_for_the_one_before, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
