@@ -111,8 +111,8 @@ class Job(lib.Place):
     micro_batch      rows of a forward pass of a rank
     accumulate       forward passes of a step
     copies           how many processes are called with each row (tensor- and context-parallel
-                     peers) seq_len, vocab   of the shards; the other arguments are more of the
-                     config's stream `train`
+                     peers)
+    seq_len, vocab   of the shards; the other arguments are more of the config's stream `train`
     streams          others beside it; held-out.bin is there for them
     discards         gradients that are cleared before the optimizer stepped were thrown away, as a
                      rule of this trainer

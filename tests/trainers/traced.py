@@ -3,13 +3,14 @@ trains on.
 
 Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
 
-  {"rank": R}               the process, once {"rows": [[token, …], …]} the outermost module was
-  called with these inputs (not under no_grad) {"zero": 1}               the optimizer's gradients
-  were cleared {"step": N}               the optimizer has stepped; N is its own count, which lies
-  in the trainer's checkpoint {"loader": STREAM}        a tokend.Loader was made; it records to
-  $TRACE_RECORDS/STREAM {"held": N}               with N in $TRACE_HOLD: in the forward pass behind
-  N steps of this process; it stays there until it is killed,
-                            or $TRACE/go-N is there
+  {"rank": R}               the process, once
+  {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
+  {"zero": 1}               the optimizer's gradients were cleared
+  {"step": N}               the optimizer has stepped; N is its own count, which lies in the
+                            trainer's checkpoint
+  {"loader": STREAM}        a tokend.Loader was made; it records to $TRACE_RECORDS/STREAM
+  {"held": N}               with N in $TRACE_HOLD: in the forward pass after N steps of this
+                            process; it stays there until it is killed, or $TRACE/go-N is there
 """
 
 import faulthandler

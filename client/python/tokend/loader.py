@@ -105,12 +105,11 @@ class Loader(Positioned, Generic[B]):
                  a name, otherwise False
 
     A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same
-    shape: the tokens that follow, or
-    -100 where there are none, where the stream's loss mask has 0, and in padding rows; position and
-     dataset, int64
-    [micro_batch], the number of each row in the whole run and the index of its dataset in
-    `datasets`, both -1 for the padding rows behind the end of a finite stream. All tensors are
-    contiguous and new for each batch; none is a view of another.
+    shape: the tokens that follow, or -100 where there are none, where the stream's loss mask has
+    0, and in padding rows; position and dataset, int64 [micro_batch], the number of each row in
+    the whole run and the index of its dataset in `datasets`, both -1 for the padding rows after
+    the end of a finite stream. All tensors are contiguous and new for each batch; none is a view
+    of another.
 
     documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each
     document and each row; cu_seqlens, int32 [n + 1], where the n documents of the batch begin in

@@ -1,8 +1,9 @@
 """python -m tokend.show: what a run was given at some place, as text.
 
-    python -m tokend.show -c tokend.yaml train --position 123456 --count 4 --tokenizer
-    tokenizer.json python -m tokend.show -c tokend.yaml train --step 1000 --world 8 --micro 4 --rank
-    3 --run RUN --tokenizer gpt2.tiktoken
+    python -m tokend.show -c tokend.yaml train --position 123456 --count 4 \
+        --tokenizer tokenizer.json
+    python -m tokend.show -c tokend.yaml train --step 1000 --world 8 --micro 4 --rank 3 \
+        --run RUN --tokenizer gpt2.tiktoken
 
 The order and the tokens are `tokctl plan --tokens`; the tokenizer is your own file: a
 tokenizer.json of Hugging Face, a .tiktoken file (lines of base64 and rank) or a SentencePiece
