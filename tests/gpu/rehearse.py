@@ -140,14 +140,16 @@ for name, value in made_up.items():
     setattr(torch.cuda, name, value)
 
 import check  # noqa: E402
+from check import check_processes, check_training  # noqa: E402
 
-check.VICTIM, check.LEAVER = (
-    code.replace("import torch", "import rehearse, torch") for code in (check.VICTIM, check.LEAVER)
+check_processes.VICTIM, check_processes.LEAVER = (
+    code.replace("import torch", "import rehearse, torch")
+    for code in (check_processes.VICTIM, check_processes.LEAVER)
 )
-check.model = lambda torch, width=0, layers=0: torch.nn.Sequential(
+check_training.model = lambda torch, width=0, layers=0: torch.nn.Sequential(
     torch.nn.Embedding(65536, 2), torch.nn.Linear(2, 8)
 )
-check.loss_of = lambda torch, net, tokens: net(tokens[:, :64]).square().mean()
+check_training.loss_of = lambda torch, net, tokens: net(tokens[:, :64]).square().mean()
 
 if __name__ == "__main__":
     sys.exit(check.main())

@@ -1,0 +1,222 @@
+"""Copies out of the ring: registered memory, rates, and when a slot goes back."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import time
+from pathlib import Path
+
+from check_common import GIB, Session, feed, info, median, ok, slow, want
+
+
+def rates(torch, sources, rounds=25, copies=20):
+    """GB/s of copies of each tensor to the device, in turns."""
+    to, seen = (
+        torch.empty_like(next(iter(sources.values())), device="cuda"),
+        {name: [] for name in sources},
+    )
+    for turn in range(rounds + 1):
+        for name, source in sources.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(copies):
+                to.copy_(source, non_blocking=True)
+            end.record()
+            end.synchronize()
+            if turn:
+                seen[name].append(source.nbytes * copies / begin.elapsed_time(end) / 1e6)
+    return {name: median(values) for name, values in seen.items()}
+
+
+def check_is_pinned(torch, daemon):
+    session = Session(daemon)
+    session.client.lend(2)
+    session.take()
+    before = torch.from_dlpack(session.client.view())
+    ok("is_pinned: not before it is registered", not before.is_pinned())
+    session.client.pin(0)
+    ok("is_pinned: a tensor over a slot", before.is_pinned())
+    session.take()
+    tensor = torch.from_dlpack(session.client.view())
+    ok(
+        "is_pinned: at interior pointers",
+        all(tensor.view(torch.int16)[row:, 7:].is_pinned() for row in range(8)),
+    )
+    del before, tensor
+    session.close()
+    ok(
+        "is_pinned: nothing is left registered",
+        "tokend-data" not in Path("/proc/self/maps").read_text(),
+    )
+
+
+def check_rate(torch, daemon):
+    for micro in (8, 4096):
+        session = Session(daemon, micro)
+        session.client.lend(2)
+        session.client.pin(0)
+        session.take()
+        ring = torch.from_dlpack(session.client.view()).view(torch.int16)
+        pinned, pageable = torch.empty_like(ring, pin_memory=True).copy_(ring), ring.clone()
+        seen = rates(torch, {"ring": ring, "torch pinned": pinned, "pageable": pageable})
+        size = f"{ring.nbytes / 1e6:.2f} MB a slot"
+        info(f"rate, {size}", ", ".join(f"{name} {value:.1f} GB/s" for name, value in seen.items()))
+        ok(
+            f"rate, {size}: ring ≥ 0.95 of torch's own pinned memory",
+            seen["ring"] >= 0.95 * seen["torch pinned"],
+        )
+        del ring
+        session.close()
+
+
+def check_early_return(torch, daemon):
+    session = Session(daemon, 4096)
+    session.client.lend(2)
+    session.client.pin(0)
+    session.take()
+    ring = torch.from_dlpack(session.client.view()).view(torch.int16)
+    to = torch.empty_like(ring, device="cuda")
+    took = {}
+    for name, source in (("ring", ring), ("pageable", ring.clone())):
+        to.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        slow(torch, 200)
+        begin = time.perf_counter()
+        to.copy_(source, non_blocking=True)
+        took[name] = (time.perf_counter() - begin) * 1e3
+        torch.cuda.synchronize()
+    info(
+        "early return behind a stream that is busy for some 200 ms",
+        ", ".join(f"{k} {v:.3f} ms" for k, v in took.items()),
+    )
+    ok("early return: from the ring within 2 ms", took["ring"] < 2, f"{took['ring']:.3f} ms")
+    del ring
+    session.close()
+
+
+def check_reuse(torch, daemon):
+    """Slots come back at their event, not before, behind streams that are late; and a control that
+    gives them back early.
+    """
+    batches, micro = 60, 8
+    right = want(daemon, batches, micro)
+    session = Session(daemon, micro, slots=3)
+    source, seen = feed(session), []
+    for _ in range(batches):
+        with torch.cuda.stream(source._gpu.side):
+            slow(torch, 5)  # each copy is late
+        seen.append(source.next(session.take)[0])
+    torch.cuda.synchronize()
+    wrong = [
+        i
+        for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
+        if not torch.equal(got.cpu(), tokens)
+    ]
+    ok(f"reuse: {batches} late batches arrive as they are", not wrong, wrong)
+    session.close()
+
+    session, cudart = Session(daemon, micro, slots=3), torch.cuda.cudart()
+    session.client.lend(1)
+    session.take()
+    line = next(
+        line for line in Path("/proc/self/maps").read_text().splitlines() if "tokend-data" in line
+    )
+    begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+    error = int(cudart.cudaHostRegister(begin, end - begin, 0))  # behind our back: nobody waits
+    assert error == 0, f"cudaHostRegister: {error}"
+    side, seen = torch.cuda.Stream(), []
+    for i in range(batches):
+        if i:
+            session.take()
+        with torch.cuda.stream(side):
+            slow(torch, 5)
+            seen.append(
+                torch.from_dlpack(session.client.view())
+                .view(torch.int16)
+                .to("cuda", non_blocking=True)
+            )
+    torch.cuda.synchronize()
+    wrong = sum(
+        not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
+        for got, tokens in zip(seen, right, strict=True)
+    )
+    ok(
+        "reuse: the negative control (slots given back early) arrives wrong",
+        wrong > 0,
+        f"{wrong} of {batches} batches wrong",
+    )
+    cudart.cudaHostUnregister(begin)
+    session.close()
+
+
+def check_view(torch, daemon):
+    """Lent slots are not registered, so a driver has what it copies of them before it returns, and
+    they may go back at once: relied on by whoever moves a view behind a stream that is late. Where
+    a GPU reads pageable memory by itself (HMM, ATS), too.
+    """
+    from tokend import Loader
+
+    right, side, seen = want(daemon, 60), torch.cuda.Stream(), []
+    with Loader(
+        "train", 8, socket=daemon.socket, rank=0, world=1, slots=3, view=True, hold=1
+    ) as loader:
+        for _ in right:
+            with torch.cuda.stream(side):
+                slow(torch, 5)
+                seen.append(next(loader)["tokens"].view(torch.int16).to("cuda", non_blocking=True))
+        torch.cuda.synchronize()
+    wrong = [
+        i
+        for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
+        if not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
+    ]
+    ok(
+        "view: moved behind a late stream and given back at once, it arrives as it is",
+        not wrong,
+        wrong,
+    )
+
+
+def check_registration(torch, daemon):
+    """Seconds a GiB, of a ring and of memory with and without huge pages."""
+    session = Session(daemon, 4096, slots=64)
+    torch.empty(1, device="cuda")
+    begin = time.perf_counter()
+    session.client.pin(0)
+    took, size = time.perf_counter() - begin, session.client.shape()["pinned_bytes"]
+    info("registration, the ring", f"{took / size * GIB:.3f} s/GiB ({size / GIB:.2f} GiB)")
+    session.close()
+    libc, cudart = ctypes.CDLL(None, use_errno=True), torch.cuda.cudart()
+    with contextlib.suppress(OSError):
+        info(
+            "shmem_enabled",
+            Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text().strip(),
+        )
+    kinds = {
+        "4 KiB pages": (0, 15),
+        "THP": (0, 14),
+        "hugetlb": (4, None),
+    }  # MFD_HUGETLB; MADV_NOHUGEPAGE, MADV_HUGEPAGE
+    for name, (flags, advice) in kinds.items():
+        fd = os.memfd_create("probe", flags)
+        try:
+            os.ftruncate(fd, GIB)
+            memory = mmap.mmap(fd, GIB)
+        except OSError as error:
+            info(f"registration, memfd of {name}", f"none to be had: {error.strerror}")
+            continue
+        finally:
+            os.close(fd)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        if advice is not None:
+            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(GIB), advice)
+        libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(GIB), 23)  # MADV_POPULATE_WRITE
+        begin = time.perf_counter()
+        error = int(cudart.cudaHostRegister(at, GIB, 3))
+        info(
+            f"registration, memfd of {name}",
+            f"{time.perf_counter() - begin:.3f} s/GiB" if error == 0 else f"error {error}",
+        )
+        if error == 0:
+            cudart.cudaHostUnregister(at)

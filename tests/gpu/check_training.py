@@ -1,0 +1,191 @@
+"""Training on batches made on a device: its time, its results, graphs and torch.compile."""
+
+import threading
+import time
+
+from check_common import SEQ, WINDOW, Session, feed, info, median, ok, same, want
+
+
+def model(torch, width=1024, layers=6):
+    torch.manual_seed(0)
+    blocks = [
+        torch.nn.TransformerEncoderLayer(width, 16, 4 * width, 0.0, batch_first=True)
+        for _ in range(layers)
+    ]
+    return (
+        torch.nn.Sequential(
+            torch.nn.Embedding(65536, width), *blocks, torch.nn.Linear(width, 65536)
+        )
+        .cuda()
+        .bfloat16()
+    )
+
+
+def loss_of(torch, net, tokens):
+    logits = net(tokens[:, :SEQ])
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def check_step_time(torch, daemon):
+    """Against synthetic tokens made on the device, in pairs of which each begins the other way
+    round.
+    """
+    micro, steps, pairs = 4, 10, 40
+    net = model(torch)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+    session = Session(daemon, micro, slots=8)
+    source = feed(session)
+
+    def seconds(batch):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            loss_of(torch, net, batch()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / steps
+
+    ways = {
+        "synthetic": lambda: torch.randint(65536, (micro, WINDOW), device="cuda"),
+        "tokend": lambda: source.next(session.take)[0],
+    }
+    seen = {name: [] for name in ways}
+    for turn in range(pairs + 3):
+        for name in sorted(ways, reverse=turn % 2 == 0):
+            took = seconds(ways[name])
+            if turn >= 3:  # the first ones warm up
+                seen[name].append(took)
+    more = sorted(a / b - 1 for a, b in zip(seen["tokend"], seen["synthetic"], strict=True))
+    low, high = (
+        more[pairs // 2 - 7],
+        more[pairs // 2 + 6],
+    )  # of 40, between them the median lies in 96 of 100 cases
+    info(
+        "step time",
+        ", ".join(f"{name} {median(times) * 1e3:.3f} ms" for name, times in seen.items()),
+    )
+    said = f"{median(more) * 100:+.3f} %, between {low * 100:+.3f} and {high * 100:+.3f}"
+    ok("step time: at most 0.1 % over synthetic tokens on the device", median(more) <= 0.001, said)
+    session.close()
+
+
+def check_loader(torch, daemon):
+    """All that a loader makes on a device, beside the same on the CPU; the state of one goes on in
+    the other.
+    """
+    from tokend import Loader
+
+    ways = {
+        "plain": {},
+        "documents, masks, provenance": {
+            "stream": "papers",
+            "documents": True,
+            "loss_mask": True,
+            "provenance": True,
+        },
+        "a slice": {"cp": (1, 2, "zigzag"), "loss_mask": True},
+        "int32": {"dtype": torch.int32},
+        "transformed": {"transform": backwards},
+    }
+    for name, ask in ways.items():
+        ask = {
+            "stream": "train",
+            "micro_batch": 8,
+            "socket": daemon.socket,
+            "rank": 0,
+            "world": 1,
+            **ask,
+        }
+        with Loader(**ask) as plain, Loader(**ask, device="cuda") as there:
+            pairs = [(next(plain), next(there)) for _ in range(6)]
+            there.load_state_dict(plain.state_dict())
+            pairs += [(next(plain), next(there)) for _ in range(3)]
+        wrong = {
+            key
+            for a, b in pairs
+            for key in a.keys() | b.keys()
+            if not (
+                torch.equal(a[key], b[key].cpu()) if hasattr(a[key], "cpu") else a[key] == b[key]
+            )
+        }
+        on = {key for key, value in pairs[0][1].items() if getattr(value, "is_cuda", False)}
+        ok(f"loader, {name}: as on the CPU", not wrong, sorted(wrong) or "")
+        ok(
+            f"loader, {name}: on the device",
+            on >= {"input_ids", "labels"} and ("documents" not in ask or "cu_seqlens" in on),
+            on,
+        )
+
+
+def backwards(tokens, position, rng):
+    return tokens[::-1].copy()
+
+
+def check_capture(torch, daemon):
+    """Graphs are captured in one thread, in the mode that minds all others, while batches are taken
+    in another. What torch has to allocate for them is large enough to be got from the driver now
+    and again.
+    """
+    right = want(daemon, 100, 128)
+    session = Session(daemon, 128)
+    source, graphs, stop = feed(session), [], threading.Event()
+
+    def capture():
+        side, x = torch.cuda.Stream(), torch.ones(1024, device="cuda")
+        while not stop.is_set() and len(graphs) < 200:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=side, capture_error_mode="global"):
+                    y = x * 2
+                    time.sleep(0.002)
+                    y += 1
+                graphs.append("good")
+            except RuntimeError as error:
+                graphs.append(str(error).splitlines()[0])
+
+    source.next(session.take)  # what is made once is made
+    thread = threading.Thread(target=capture)
+    thread.start()
+    seen, raised = [], []
+    try:
+        seen = [source.next(session.take)[0] for _ in right[1:]]
+    except Exception as error:
+        raised.append(error)
+    stop.set()
+    thread.join()
+    torch.cuda.synchronize()
+    bad = [g for g in graphs if g != "good"]
+    ok(f"capture elsewhere: {len(graphs)} graphs, none spoiled", graphs and not bad, bad[:1])
+    ok("capture elsewhere: batches arrive", not raised and same(seen, right[1:]), raised)
+    session.close()
+
+
+def check_compile(torch, daemon):
+    """Compiled steps, with graphs of their own, on batches of a feed and on the same ones made on
+    the CPU.
+    """
+    net, right, losses = model(torch, 256, 2), want(daemon, 12, 4), {}
+    step = torch.compile(
+        lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True
+    )
+
+    def trained(tokens):
+        loss = step(tokens)
+        loss.backward()  # else its graphs are never let go, and are not used again
+        net.zero_grad()
+        return loss.item()
+
+    losses["cpu"] = [trained(tokens.cuda()) for tokens in right]
+    session = Session(daemon, 4)
+    source = feed(session)
+    losses["feed"] = [trained(source.next(session.take)[0]) for _ in right]
+    near = all(
+        abs(a - b) <= 1e-3 * abs(a) for a, b in zip(losses["cpu"], losses["feed"], strict=True)
+    )
+    ok(
+        "torch.compile, reduce-overhead: the same losses",
+        near and len(set(losses["cpu"])) > 1,
+        losses,
+    )
+    session.close()
