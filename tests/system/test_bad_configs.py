@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
+
 from lib import TOKEND, run
+
+pytestmark = pytest.mark.asan  # whatever is written in them, no byte outside of it is touched
 
 # ---- the command line ----
 

@@ -388,6 +388,7 @@ def test_bad(place):
     assert left == [], "and nothing is left of all that"
 
 
+@pytest.mark.asan
 def test_killed(place):
     """Again and again, until it comes to an end: what was whole is not made again."""
     whole = numpy.concatenate(
@@ -474,6 +475,7 @@ def test_cut_state(place):
     assert contents(out + "/shard-00001.bin") == contents(place.file("t/b.bin")), "to the end"
 
 
+@pytest.mark.asan
 def test_disk_full(place):
     libc = ctypes.CDLL(None, use_errno=True)
     small = place.file("small", "x")[:-2]
@@ -521,6 +523,7 @@ def test_disk_full(place):
     assert same, "with room it goes on"
 
 
+@pytest.mark.asan
 def test_alone(place):
     """Two at once in one place: one of them is told."""
     for n in range(2):
