@@ -143,12 +143,15 @@ def said_by(program, *arguments):
 def test_stats_say_how_much_of_a_step_is_data(daemon):
     with make(daemon) as loader:
         loader.stats()
+        inside = 0.0  # seconds in next(), seen from outside: the sleeps are not in them
         for _ in range(10):
+            begin = time.perf_counter()
             next(loader)
+            inside += time.perf_counter() - begin
             time.sleep(0.01)
         stats = loader.stats()
         assert (stats["batches"], stats["tokens"]) == (10, 10 * 4 * (SEQ + 1))
-        assert 0 <= stats["waited_s"] <= stats["next_s"] < 0.05
+        assert 0 <= stats["waited_s"] <= stats["next_s"] <= inside
         daemon.freeze()
         threading.Timer(0.5, lambda: daemon.signal(18)).start()
         begin = loader.stats()["next_s"]
@@ -158,9 +161,9 @@ def test_stats_say_how_much_of_a_step_is_data(daemon):
 
 
 def test_the_package_is_quick_to_import_and_light():
-    """Beside torch. Medians of five; the bound is loose, as machines that run tests are busy."""
+    """Next to torch. CPU time, as machines that run tests are busy: the median of five."""
     program = (
-        "import torch, time; t = time.perf_counter(); import tokend; print(time.perf_counter() - t)"
+        "import torch, time; t = time.process_time(); import tokend; print(time.process_time() - t)"
     )
 
     def once():
@@ -173,15 +176,24 @@ def test_the_package_is_quick_to_import_and_light():
 def test_a_rank_has_no_thread_and_no_memory_of_its_own(daemon):
     program = """
 import os, sys, resource, torch, tokend
+
 torch.set_num_threads(1)
+
+
 def private():
-    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith(("Private_Clean", "Private_Dirty")))
+    return sum(
+        int(line.split()[1])
+        for line in open("/proc/self/smaps_rollup")
+        if line.startswith(("Private_Clean", "Private_Dirty"))
+    )
+
+
 threads, before = len(os.listdir("/proc/self/task")), private()
 loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, documents=False)
 for _ in range(2000):
     batch = next(loader)
 print(len(os.listdir("/proc/self/task")) - threads, private() - before)
-"""  # noqa: E501
+"""
     threads, kib = map(int, said_by(program, daemon.socket).split())
     assert threads == 0
     assert kib < 8 * 1024, kib
