@@ -27,9 +27,9 @@ mesh = init_device_mesh(
 torch.manual_seed(0)
 blocks = [torch.nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(2)]
 model = torch.nn.Sequential(torch.nn.Embedding(2048, 64), *blocks, torch.nn.Linear(64, 2048))
-for block in blocks:
-    block.compile()
-    fully_shard(block, mesh=mesh)
+for i in range(len(blocks)):
+    blocks[i].compile()
+    fully_shard(blocks[i], mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
 data = Loader(
@@ -56,7 +56,7 @@ for step, batch in zip(range(done + 1, 16), data):
             {"model": weights, "optimizer": moments, "data": data},
             checkpoint_id=f"checkpoint/{step:08}",
         )
-del model, blocks, block, optimizer  # FSDP holds the process groups
+del model, blocks, optimizer  # FSDP holds the process groups
 gc.collect()
 # waits for gloo's threads, otherwise they may abort a process that ends right after a save
 dist.destroy_process_group()
