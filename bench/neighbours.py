@@ -180,7 +180,8 @@ def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
             rows[kind] = row = {key: statistics.median(s[key] for s in seen) for key in seen[0]}
             print(
                 "  "
-                f"{KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}{row['us']:>12.0f}"
+                f"{KINDS[kind]:<40}{row['rate']:>8.2f}{row['p50']:>8.2f}{row['p99']:>8.2f}"
+                f"{row['p999']:>8.2f}{row['us']:>12.0f}"
                 f"{row['control']:>14.0%}{row['others']:>10.0%}",
                 flush=True,
             )

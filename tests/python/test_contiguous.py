@@ -175,6 +175,7 @@ def test_a_mask_of_the_stream_is_not_dropped_in_silence(daemon):
 
 DEVICE = """
 import json, sys
+
 sys.path.insert(0, sys.argv[2])
 import feed_job, tokend, torch
 from tokend import device
@@ -182,16 +183,30 @@ from tokend import device
 gpu = feed_job.Fake()
 device.Cuda, device.named = lambda name: gpu, lambda name: torch.device("cpu")
 out = []
-for stream, more in (("train", {}), ("train", {"dtype": "int32"}), ("whole", {}), ("train", {"tokens": True})):
-    with tokend.Loader(stream, 4, socket=sys.argv[1], rank=0, world=1, slots=4, device="cuda", **more) as loader:
-        loader._batches._empty = loader._batches.make.empty  # torch pins memory only where there is a GPU
+for stream, more in (
+    ("train", {}),
+    ("train", {"dtype": "int32"}),
+    ("whole", {}),
+    ("train", {"tokens": True}),
+):
+    with tokend.Loader(
+        stream, 4, socket=sys.argv[1], rank=0, world=1, slots=4, device="cuda", **more
+    ) as loader:
+        # torch pins memory only where there is a GPU
+        loader._batches._empty = loader._batches.make.empty
         for _ in range(3):
             batch = next(loader)
         gpu.finish()
         contiguous = [name for name, value in batch.items() if value.is_contiguous()]
-        out.append([{name: value.tolist() for name, value in batch.items()}, contiguous, [str(v.dtype) for v in batch.values()]])
+        out.append(
+            [
+                {name: value.tolist() for name, value in batch.items()},
+                contiguous,
+                [str(v.dtype) for v in batch.values()],
+            ]
+        )
 print(json.dumps(out))
-"""  # noqa: E501
+"""
 
 
 def test_a_devices_batches(daemon):

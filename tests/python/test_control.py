@@ -341,11 +341,13 @@ RESCALE = """
 import json, sys
 import torch.distributed as dist
 import tokend
+
 rank, socket, meet = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
 only_0 = dist.new_group([0], backend="gloo")
 loader = tokend.Loader("train", 4, socket=socket, run="job")
 print(json.dumps({"ready": True}), flush=True)
+
 
 def train(until):
     taken = []
@@ -357,6 +359,7 @@ def train(until):
         if until(request, len(taken)):
             print(json.dumps({"taken": taken}), flush=True)
             return request
+
 
 request = train(lambda request, n: request is not None)
 assert request.kind == "rescale" and request.args["world"] == 1 and loader.should_stop
@@ -373,14 +376,23 @@ dist.broadcast_object_list(box, src=0)
 if rank == 0:
     loader.seek(box[0]["cursor"], rank=0, world=2, group=dist.group.WORLD)
 else:
-    loader = tokend.Loader("train", 4, socket=socket, run="job", rank=1, world=2, start=box[0]["cursor"], group=dist.group.WORLD)
+    loader = tokend.Loader(
+        "train",
+        4,
+        socket=socket,
+        run="job",
+        rank=1,
+        world=2,
+        start=box[0]["cursor"],
+        group=dist.group.WORLD,
+    )
 print(json.dumps({"ready": True}), flush=True)
 request = train(lambda request, n: request is not None)
 assert request.kind == "drain", request
 request.done()
 loader.close()
 dist.destroy_process_group()
-"""  # noqa: E501
+"""
 
 
 def test_a_world_that_changes_in_process(daemon):

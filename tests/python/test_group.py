@@ -22,7 +22,8 @@ LATE = r"""
 #include <unistd.h>
 
 static volatile int ending;
-static __thread pthread_mutex_t *first; /* that of the queue of work, which such a thread takes first of all */
+/* that of the queue of work, which such a thread takes first of all */
+static __thread pthread_mutex_t *first;
 
 int pthread_mutex_lock(pthread_mutex_t *m)
 {
@@ -47,14 +48,19 @@ void at_end(void)
 	ending = 1;
 	usleep(50000);
 }
-"""  # noqa: E501
+"""
 
 PROGRAM = """
 import atexit, ctypes, sys
-atexit.register(ctypes.PyDLL(sys.argv[1]).at_end)  # the first to be registered is the last to be called
+
+# the first to be registered is the last to be called
+atexit.register(ctypes.PyDLL(sys.argv[1]).at_end)
 import torch, torch.distributed as dist
 import tokend
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+
+dist.init_process_group(
+    "gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2
+)
 if sys.argv[5] == "its own":
     dist.broadcast(torch.zeros(3), 0)
 else:
@@ -62,7 +68,7 @@ else:
     loader.control()
     if sys.argv[5] == "seek":
         loader.seek(position=8)
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture(scope="module")

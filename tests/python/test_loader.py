@@ -347,10 +347,12 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
         with tokend.Loader("train", 4, socket=sys.argv[1]) as loader:
             batch = next(loader)
             assert "torch" not in sys.modules
-            print(json.dumps({name: [type(a).__module__, str(a.dtype), a.tolist()] for name, a in batch.items()}))
+            print(json.dumps({
+                name: [type(a).__module__, str(a.dtype), a.tolist()] for name, a in batch.items()
+            }))
             finite = list(tokend.Loader("finite", 7, socket=sys.argv[1]))
             assert (finite[-1]["labels"][finite[-1]["position"] == -1] == -100).all()
-    """)  # noqa: E501
+    """)
     done = subprocess.run(
         [sys.executable, "-c", program, daemon.socket],
         capture_output=True,

@@ -215,6 +215,7 @@ def test_documents_stay_those_of_the_full_row(daemon):
 
 DEVICE = """
 import json, sys
+
 sys.path.insert(0, sys.argv[2])
 import feed_job, tokend, torch
 from tokend import device
@@ -222,7 +223,17 @@ from tokend import device
 gpu = feed_job.Fake()
 device.Cuda, device.named = lambda name: gpu, lambda name: name
 out = []
-with tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, slots=4, device="cuda", provenance=True, loss_mask=True) as loader:
+with tokend.Loader(
+    "train",
+    4,
+    socket=sys.argv[1],
+    rank=0,
+    world=1,
+    slots=4,
+    device="cuda",
+    provenance=True,
+    loss_mask=True,
+) as loader:
     for step, batch in zip(range(8), loader):
         gpu.finish()
         out.append({name: value.tolist() for name, value in batch.items()})
@@ -235,7 +246,7 @@ with tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, slots=4, dev
     gpu.finish()
     out.append({name: value.tolist() for name, value in batch.items()})
 print(json.dumps(out))
-"""  # noqa: E501
+"""
 
 
 def test_batches_of_a_device(daemon):

@@ -17,13 +17,17 @@ streams:
     eos: 7
     documents: true
     datasets: [{name: narrow, path: narrow.bin, shuffle: none}]
-  u32: {seed: 3, seq_len: 64, eos: 70000, documents: true, datasets: [{name: wide, path: wide.bin, dtype: u32}]}
-  whole: {seed: 3, seq_len: 64, extra: 0, eos: 7, documents: true, datasets: [{name: narrow, path: narrow.bin}]}
-  more: {seed: 3, seq_len: 64, extra: 3, eos: 7, documents: true, datasets: [{name: narrow, path: narrow.bin}]}
-  finite: {seed: 3, seq_len: 64, eos: 7, documents: true, epochs: 1, datasets: [{name: narrow, path: narrow.bin}]}
+  u32: {seed: 3, seq_len: 64, eos: 70000, documents: true,
+        datasets: [{name: wide, path: wide.bin, dtype: u32}]}
+  whole: {seed: 3, seq_len: 64, extra: 0, eos: 7, documents: true,
+          datasets: [{name: narrow, path: narrow.bin}]}
+  more: {seed: 3, seq_len: 64, extra: 3, eos: 7, documents: true,
+         datasets: [{name: narrow, path: narrow.bin}]}
+  finite: {seed: 3, seq_len: 64, eos: 7, documents: true, epochs: 1,
+           datasets: [{name: narrow, path: narrow.bin}]}
   absent: {seed: 3, seq_len: 64, eos: 6, documents: true, datasets: [{name: calm, path: calm.bin}]}
   plain: {seed: 3, seq_len: 64, eos: 7, datasets: [{name: narrow, path: narrow.bin}]}
-"""  # noqa: E501
+"""
 WINDOWS = 150
 
 

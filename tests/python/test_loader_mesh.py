@@ -20,7 +20,13 @@ import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 import tokend
 
-socket, meet, rank, world, cases = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5])
+socket, meet, rank, world, cases = (
+    sys.argv[1],
+    sys.argv[2],
+    int(sys.argv[3]),
+    int(sys.argv[4]),
+    json.loads(sys.argv[5]),
+)
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
 for case in cases:
@@ -36,16 +42,24 @@ for case in cases:
     try:
         with tokend.Loader("train", 2, socket=socket, mesh=mesh, cp=case.get("cp")) as loader:
             batches = [next(loader) for _ in range(3)]
-            saw = {"rank": loader.rank, "world": loader.world, "peer": loader._peer, "group": loader._control.group.size}
+            saw = {
+                "rank": loader.rank,
+                "world": loader.world,
+                "peer": loader._peer,
+                "group": loader._control.group.size,
+            }
             saw["rows"] = [b["position"].tolist() for b in batches]
             if "cp" in case:
-                saw["ids"], saw["at"] = batches[0]["input_ids"].tolist(), batches[0]["position_ids"][0].tolist()
+                saw["ids"], saw["at"] = (
+                    batches[0]["input_ids"].tolist(),
+                    batches[0]["position_ids"][0].tolist(),
+                )
     except Exception as error:
         saw = {"error": type(error).__name__, "text": str(error)}
     print(json.dumps(saw), flush=True)
 dist.barrier()  # nobody ends the group while another is within a gather
 dist.destroy_process_group()
-"""  # noqa: E501
+"""
 
 
 def run(daemon, world, cases):

@@ -76,8 +76,14 @@ DCP = """
 import json, os, sys
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 import tokend
+
 op, socket, store, steps = sys.argv[1:5]
-dist.init_process_group("gloo", init_method=f"file://{store}.{op}", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+dist.init_process_group(
+    "gloo",
+    init_method=f"file://{store}.{op}",
+    rank=int(os.environ["RANK"]),
+    world_size=int(os.environ["WORLD_SIZE"]),
+)
 loader = tokend.Loader("train", 4, socket=socket)
 state = {"step": torch.tensor(0), "loader": loader}
 if op == "load":
@@ -88,7 +94,7 @@ if op == "save":
     dcp.save(state, checkpoint_id=store)
 print(json.dumps([int(state["step"]), rows]))
 dist.destroy_process_group()
-"""  # noqa: E501
+"""
 
 
 def run_ranks(world, *arguments):

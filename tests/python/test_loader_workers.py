@@ -63,11 +63,20 @@ def test_a_loader_that_is_dropped_leaves_nothing(daemon):
 
 TRAINER = """
 import sys, time, tokend, transforms
+
 if __name__ == "__main__":
-    loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, transform=getattr(transforms, sys.argv[2]), workers=2)
+    loader = tokend.Loader(
+        "train",
+        4,
+        socket=sys.argv[1],
+        rank=0,
+        world=1,
+        transform=getattr(transforms, sys.argv[2]),
+        workers=2,
+    )
     print("there", flush=True)
     time.sleep(600)
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize("function", ["in_place", "hangs"])
@@ -112,10 +121,11 @@ SCRIPT = """
 import sys, tokend
 def turn(tokens, position, rng):
     return tokens[::-1]
-{guard}loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1, transform=turn, workers=2)
+here = {{"socket": sys.argv[1], "rank": 0, "world": 1}}
+{guard}loader = tokend.Loader("train", 4, **here, transform=turn, workers=2)
 {guard}print(next(loader)["position"].tolist())
 {guard}loader.close()
-"""  # noqa: E501
+"""
 
 
 def test_a_transform_of_the_script_itself(daemon):
@@ -156,16 +166,24 @@ def test_a_transform_of_no_file(daemon, how):
 
 SPAWNS = """
 import multiprocessing, sys, tokend
+
+
 def turn(tokens, position, rng):
     return tokens[::-1]
+
+
 def train(rank):
-    with tokend.Loader("train", 4, socket=sys.argv[1], rank=rank, world=1 + rank, transform=turn, workers=1) as loader:
+    with tokend.Loader(
+        "train", 4, socket=sys.argv[1], rank=rank, world=1 + rank, transform=turn, workers=1
+    ) as loader:
         print(next(loader)["position"].tolist(), flush=True)
+
+
 if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=train, args=(1,))
     process.start()
     process.join()
-"""  # noqa: E501
+"""
 
 
 def test_a_transform_of_the_script_in_a_process_that_it_spawned(daemon):

@@ -13,10 +13,18 @@ import json, sys, time, warnings
 import torch, torch.distributed as dist
 import tokend
 from tokend import meeting
-socket, meet, rank, world, scenario = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+
+socket, meet, rank, world, scenario = (
+    sys.argv[1],
+    sys.argv[2],
+    int(sys.argv[3]),
+    int(sys.argv[4]),
+    sys.argv[5],
+)
 meeting.WARN_S = 0.5
 dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=world)
 said = []
+
 
 def make(**more):
     begin = time.monotonic()
@@ -29,6 +37,7 @@ def make(**more):
     where, warned = [w.filename for w in caught], [str(w.message) for w in caught]
     said.append({"error": error, "s": time.monotonic() - begin, "warned": warned, "where": where})
     return loader
+
 
 if scenario == "alone":
     if rank == 0:
@@ -64,7 +73,7 @@ elif scenario == "given":
         make(group=group, rank=rank, world=2)
     dist.barrier()
 print(json.dumps(said))
-"""  # noqa: E501
+"""
 
 
 def run(daemon, scenario, world):

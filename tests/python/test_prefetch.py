@@ -19,8 +19,18 @@ MICRO = 2
 # checkpoint is saved first.
 TRAINER = """
 import json, os, signal, sys, tokend
+
 socket, records, save, trained, way = sys.argv[1:]
-loader = tokend.Loader("train", 2, socket=socket, rank=0, world=1, record=records, framework="numpy", prefetched=int(way == "prefetched"))
+loader = tokend.Loader(
+    "train",
+    2,
+    socket=socket,
+    rank=0,
+    world=1,
+    record=records,
+    framework="numpy",
+    prefetched=int(way == "prefetched"),
+)
 if os.path.exists(save):
     checkpoint = json.load(open(save))
     if way == "seek":
@@ -50,7 +60,7 @@ for step in range(100):
         loader.commit(taken)
     if way != "drop":
         batch, taken = next(loader), loader.taken
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize("way", ["naive", "prefetched", "commit", "seek", "drop"])

@@ -22,20 +22,27 @@ from tokend import private
 
 command, forked = private.command, []
 
+
 def slowly(*arguments):  # the lock is held here
     threading.Thread(target=lambda: forked.append(os.fork() or child())).start()
     time.sleep(0.3)
     return command(*arguments)
 
+
 def child():
-    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    held = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
     os._exit(any(name.endswith(".lock") for name in held))
+
 
 private.command = slowly
 with tokend.Loader("train", 4, config=sys.argv[1], framework="numpy") as loader:
     next(loader)
     assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0, "the child has the lock"
-"""  # noqa: E501
+"""
 
 
 def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):

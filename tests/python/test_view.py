@@ -237,6 +237,7 @@ def test_a_child_leaves_it_alone(daemon):
 JOB = """
 import ctypes as c, sys, torch
 from tokend import _tokend
+
 path, pins, MICRO, BYTES = sys.argv[1], sys.argv[2] == "pins", 4, 4 * 65 * 2
 cu = c.CDLL("libcuda.so.1")
 context, stream = c.c_void_p(), c.c_void_p()
@@ -257,7 +258,9 @@ for _ in range(30):
     assert cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(BYTES)) == 0
     assert client.next_into(0, rows.data_ptr())
     tensor = torch.from_dlpack(client.view())
-    assert cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
+    assert (
+        cu.cuMemcpyHtoDAsync_v2(at, c.c_void_p(tensor.data_ptr()), c.c_size_t(BYTES), stream) == 0
+    )
     arrived.append(at.value)
     tensor = None
 assert cu.cuStreamSynchronize(stream) == 0
@@ -266,7 +269,7 @@ if not pins:
     cu.cuMemHostUnregister(c.c_void_p(begin))
 client.close()
 assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
-"""  # noqa: E501
+"""
 
 
 def copied(daemon, how, job=JOB, **environment):

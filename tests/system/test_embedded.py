@@ -28,9 +28,19 @@ NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with anot
 # A rank: reads BATCHES batches, says a line after each, and keeps what it read.
 TRAINER = """
 import sys, time, numpy, tokend, tokend.private
+
 config, rank, world, batches, linger, pause, keep = sys.argv[1:8]
 tokend.private.LINGER_SECONDS = int(linger)
-with tokend.Loader("train", 2, config=config, rank=int(rank), world=int(world), slots=4, framework="numpy", deadline=60) as loader:
+with tokend.Loader(
+    "train",
+    2,
+    config=config,
+    rank=int(rank),
+    world=int(world),
+    slots=4,
+    framework="numpy",
+    deadline=60,
+) as loader:
     rows = []
     for _ in range(int(batches)):
         batch = next(loader)
@@ -41,7 +51,7 @@ with tokend.Loader("train", 2, config=config, rank=int(rank), world=int(world), 
     print("reattached", loader.stats()["reattached"], flush=True)
     if len(sys.argv) > 8:
         print(loader.checkpoint(sys.argv[8]), flush=True)
-"""  # noqa: E501
+"""
 
 # One that comes and goes.
 RETURNER = """
@@ -56,18 +66,31 @@ for pause in sys.argv[2:]:
 # One whose rows pass through two other processes.
 TRANSFORMER = """
 import sys, time, tokend
+
+
 def mark(tokens, position, rng):
     tokens[0] = position % 1000
     return tokens
+
+
 if __name__ == "__main__":
-    with tokend.Loader("train", 2, config=sys.argv[1], framework="numpy", slots=4, transform=mark, workers=2, deadline=60) as loader:
+    with tokend.Loader(
+        "train",
+        2,
+        config=sys.argv[1],
+        framework="numpy",
+        slots=4,
+        transform=mark,
+        workers=2,
+        deadline=60,
+    ) as loader:
         for step in range(1000):
             batch = next(loader)
             assert batch["position"].tolist() == [2 * step, 2 * step + 1], (step, batch["position"])
             assert (batch["input_ids"][:, 0] == batch["position"] % 1000).all()
             print(step, flush=True)
             time.sleep(0.003)
-"""  # noqa: E501
+"""
 
 
 class Scene:

@@ -80,15 +80,19 @@ int posix_fadvise(int fd, off_t at, off_t n, int advice)
 	/* The page that holds the byte, as a whole: of others nothing is dropped. */
 	int64_t page = words[BYTE] / 4096 * 4096;
 
-	if (advice == POSIX_FADV_DONTNEED && is_it(fd) && at <= page && (n == 0 || page + 4096 <= at + n)) {
+	const int covers = at <= page && (n == 0 || page + 4096 <= at + n);
+	if (advice == POSIX_FADV_DONTNEED && is_it(fd) && covers) {
 		words[DROPPED]++;
 		words[FLIPS] = words[PERMANENT];
 	}
 	return next(fd, at, n, advice);
 }
 
-int posix_fadvise64(int fd, off64_t at, off64_t n, int advice) { return posix_fadvise(fd, at, n, advice); }
-"""  # noqa: E501
+int posix_fadvise64(int fd, off64_t at, off64_t n, int advice)
+{
+	return posix_fadvise(fd, at, n, advice);
+}
+"""
 
 
 class Flip:

@@ -74,7 +74,10 @@ def test_a_client_cannot_free_or_move_memory(place):
             "  moving pages that others map is not refused, and moves none"
         )
     hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
-    punch = lambda fd, size: call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))  # noqa: E731
+
+    def punch(fd, size):
+        return call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))
+
     assert punch(meta_fd, meta_bytes) == errno.EPERM, "it cannot free pages of the meta segment"
     slots = hostile.control_at // 4096 * 4096
     rounds = whole = 0

@@ -230,11 +230,14 @@ def test_broken_config(place):
 
 WAITER = """
 import sys, tokend
-with tokend.Loader("train", 2, socket=sys.argv[1], framework="numpy", slots=4, deadline=60) as loader:
+
+with tokend.Loader(
+    "train", 2, socket=sys.argv[1], framework="numpy", slots=4, deadline=60
+) as loader:
     print([next(loader)["position"].tolist() for _ in range(2)], flush=True)
     sys.stdin.readline()
     print([next(loader)["position"].tolist() for _ in range(20)], flush=True)
-"""  # noqa: E501
+"""
 
 
 def test_trainers_wait(place):

@@ -22,11 +22,14 @@ PACKAGE = os.environ.get("TOKEND_PYTHON") or os.path.join(REPO, "build", "python
 
 TRAINER = """
 import os, sys, tokend
-with tokend.Loader("train", 2, socket=sys.argv[1], rank=0, world=1, framework="numpy", deadline=float(sys.argv[2])) as loader:
+
+with tokend.Loader(
+    "train", 2, socket=sys.argv[1], rank=0, world=1, framework="numpy", deadline=float(sys.argv[2])
+) as loader:
     print(int(next(loader)["input_ids"][0, 0]), flush=True)
     for line in sys.stdin:
         print(int(next(loader)["input_ids"][0, 0]), flush=True)
-"""  # noqa: E501
+"""
 
 
 def become(uid):

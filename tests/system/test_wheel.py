@@ -30,6 +30,7 @@ GLIBC = re.compile(r"/(libc|libm|libpthread|librt|libdl|ld-linux-[^/]*)\.so(\.\d
 TRAINER = """
 import json, os, subprocess, sys, sysconfig, zlib
 import numpy, tokend, tokend.private
+
 tokend.private.LINGER_SECONDS = 1
 try:
     import torch
@@ -39,14 +40,31 @@ scripts = os.path.dirname(sys.executable)
 with tokend.Loader("train", 2, config="tokend.yaml", record="records") as loader:
     rows = [batch["input_ids"] for _, batch in zip(range(50), loader)]
     state = loader.state_dict()
-with tokend.Loader("train", 2, config="tokend.yaml", record="records", start=state["cursor"]) as loader:
+with tokend.Loader(
+    "train", 2, config="tokend.yaml", record="records", start=state["cursor"]
+) as loader:
     rows += [batch["input_ids"] for _, batch in zip(range(50), loader)]
     tokctl = [f"{scripts}/tokctl", "status", "-c", "tokend.yaml", "--json"]
-    status = json.loads(subprocess.run(tokctl, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    maps = sorted({line.split()[-1] for line in open(f"/proc/{status['pid']}/maps") if ".so" in line})
-print(json.dumps({"torch": torch is not None, "uid": os.getuid(), "package": tokend.__file__, "maps": maps, "socket": status["socket"],
-                  "kind": type(rows[0]).__module__, "crc": zlib.crc32(numpy.concatenate(rows).astype("<u2").tobytes())}))
-"""  # noqa: E501
+    status = json.loads(
+        subprocess.run(tokctl, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    )
+    maps = sorted(
+        {line.split()[-1] for line in open(f"/proc/{status['pid']}/maps") if ".so" in line}
+    )
+print(
+    json.dumps(
+        {
+            "torch": torch is not None,
+            "uid": os.getuid(),
+            "package": tokend.__file__,
+            "maps": maps,
+            "socket": status["socket"],
+            "kind": type(rows[0]).__module__,
+            "crc": zlib.crc32(numpy.concatenate(rows).astype("<u2").tobytes()),
+        }
+    )
+)
+"""
 
 
 def build(place):

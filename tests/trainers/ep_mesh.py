@@ -32,7 +32,8 @@ def prove(job, trainer):
 
 def torchtitan():
     torch._utils._get_available_device_type = lambda: "cpu"  # as in titan_run.py
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401  the backend of dims of one, which torchtitan's trainer brings in
+    # the backend of dims of one, which torchtitan's trainer brings in
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401
     from torchtitan.distributed import ParallelDims
 
     for sizes, meshes in (

@@ -12,15 +12,18 @@ from harness import EXAMPLES, Job
 LOSSES = """
     from losses import by_dataset
 
-    parts, rows = by_dataset(logits, batch, data.datasets), torch.bincount(batch["dataset"], minlength=2).double()
+    parts = by_dataset(logits, batch, data.datasets)
+    rows = torch.bincount(batch["dataset"], minlength=2).double()
     whole = loss.detach().double()
     dist.all_reduce(rows), dist.all_reduce(whole)
-    mean = sum(part * rows[data.datasets.index(name)].item() for name, part in parts.items()) / rows.sum().item()
+    mean = sum(part * rows[data.datasets.index(name)].item() for name, part in parts.items())
+    mean /= rows.sum().item()
     if dist.get_rank() == 0:
         import json
 
-        print("LOSSES", json.dumps([sorted(parts), mean, whole.item() / dist.get_world_size()]), flush=True)
-    loss.backward()"""  # noqa: E501
+        seen = [sorted(parts), mean, whole.item() / dist.get_world_size()]
+        print("LOSSES", json.dumps(seen), flush=True)
+    loss.backward()"""
 
 
 def test_ddp():

@@ -68,10 +68,11 @@ PARALLEL = """    def configure_model(self):
         from torch.distributed.tensor import Replicate
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-        parallelize_module(self.model, self.device_mesh["tensor_parallel"], {"1": ColwiseParallel(output_layouts=Replicate())})
+        split = {"1": ColwiseParallel(output_layouts=Replicate())}
+        parallelize_module(self.model, self.device_mesh["tensor_parallel"], split)
         fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
-    def training_step"""  # noqa: E501
+    def training_step"""
 
 
 def test_parallel_models():

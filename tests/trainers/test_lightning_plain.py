@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 socket, stream, out, steps, accumulate = sys.argv[1:]
 
+
 class Module(L.LightningModule):
     def __init__(self):
         super().__init__()
@@ -31,14 +32,23 @@ class Module(L.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
+
 saves = ModelCheckpoint(out + ".saved", "last", every_n_train_steps=5, enable_version_counter=False)
 ends = {"max_epochs": 1} if steps == "all" else {"max_steps": int(steps)}
-trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, callbacks=[saves], enable_progress_bar=False, enable_model_summary=False,
-                    accumulate_grad_batches=int(accumulate), **ends)
+trainer = L.Trainer(
+    accelerator="cpu",
+    devices=1,
+    logger=False,
+    callbacks=[saves],
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    accumulate_grad_batches=int(accumulate),
+    **ends,
+)
 saved = out + ".saved/last.ckpt"
 loader = tokend.Loader(stream, 4, socket=socket, rank=0, world=1)
 trainer.fit(Module(), loader, ckpt_path=saved if os.path.exists(saved) else None)
-"""  # noqa: E501
+"""
 
 
 def test_a_plain_loader(place):

@@ -332,5 +332,6 @@ class Batches:
             batch["position_ids"] = make.count(self.micro, self.seq, batch["input_ids"])
         for name in ("input_ids", "labels", "position_ids", "loss_mask"):
             if name in batch:
-                batch[name] = make.join([batch[name][:, begin:end] for begin, end in self._cut])  # type: ignore[union-attr]
+                full = batch[name]
+                batch[name] = make.join([full[:, begin:end] for begin, end in self._cut or ()])
         return batch

@@ -189,9 +189,7 @@ class Feed:
 
     def _copy_next(self, wait: bool) -> bool | None:
         """None: the slot does not have as many bytes as self._stored."""
-        return self._client.copy_next(
-            self._stored.data_ptr(), self._bytes, self._gpu.stream, wait
-        )
+        return self._client.copy_next(self._stored.data_ptr(), self._bytes, self._gpu.stream, wait)
 
     def _send(self, wait: bool) -> None:
         """Queues copy and widening of the batch that comes next, if there is one."""

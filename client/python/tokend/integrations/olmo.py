@@ -173,9 +173,8 @@ class TokendCallback(Callback):
         request = loader.control()
         if request is not None and request.save:
             self._save()
-            request.done(
-                f"{self.trainer.save_folder}/{self.trainer.checkpointer.checkpoint_dirname(self.step)}"
-            )
+            name = self.trainer.checkpointer.checkpoint_dirname(self.step)
+            request.done(f"{self.trainer.save_folder}/{name}")
         if loader.should_stop and not self.trainer.is_canceled:
             self.trainer.cancel_run("an operator asked for it", no_sync=True)
 
