@@ -1,7 +1,7 @@
 /*
  * The interface of a shard format. A format recognises its shards, describes them from their
  * headers, and finds tokens and documents in them. Only flat files, which have no header, are known
- * by name elsewhere (the samples that guess their dtype, and inspect).
+ * by name elsewhere: by the samples that guess their dtype, by the catalog and by tokctl.
  *
  * A header is input: each of its claims is compared with the size of the file before it is used,
  * and memory is taken in proportion to the file, never to a claim. Shards are read, never mapped.

@@ -13,7 +13,7 @@ from ._tokend import (
     ResourceError,
 )
 from ._tokend import version as __version__
-from .agreement import DisagreementError
+from .same_place import DisagreementError
 from .control import Request
 from .cursor import Cursor
 from .kinds import Batch, RequestedBatch, TokensBatch, ViewBatch

@@ -11,7 +11,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
-from . import _tokend, agreement, arguments, arrays, dataset, job, private
+from . import _tokend, arguments, arrays, dataset, job, private, same_place
 from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control, Request
@@ -309,7 +309,7 @@ class Loader(Positioned, Generic[B]):
             share = arguments.cp_slice(cp, place, mesh is not None)
             self._micro = micro_batch
             if self._asks(together):
-                agreement.check_places(together, self._rank, self._world, self._peer, micro_batch)
+                same_place.check_places(together, self._rank, self._world, self._peer, micro_batch)
             if config is None:
                 attach(socket, connect_ms=arguments.patience(deadline))
             else:
@@ -381,15 +381,15 @@ class Loader(Positioned, Generic[B]):
             together.meet(patience)  # type: ignore[union-attr]
         try:
             go()
-        except agreement.DisagreementError:  # all know already
+        except same_place.DisagreementError:  # all know already
             raise
         except Exception as error:
             if asked:
-                with contextlib.suppress(agreement.DisagreementError):  # that is for the others
-                    agreement.check(together, None, self._peer, error)
+                with contextlib.suppress(same_place.DisagreementError):  # that is for the others
+                    same_place.check(together, None, self._peer, error)
             raise
         if asked:
-            agreement.check(together, self._client, self._peer)
+            same_place.check(together, self._client, self._peer)
 
     def _measure(self) -> None:
         """After an attach or a seek: what may be another shape, at another place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _tokend, agreement, arguments
+from . import _tokend, arguments, same_place
 from . import group as groups
 from .cursor import Cursor, named_weights
 
@@ -158,7 +158,7 @@ class Positioned:
         def go() -> None:
             going, former = to(), self._batches
             if self._asks(control.group):  # one may seek while another makes its loader
-                agreement.check_places(control.group, rank, world, self._peer, micro_batch)
+                same_place.check_places(control.group, rank, world, self._peer, micro_batch)
             # from here on batches may be of another shape, and no longer fit into the former one's
             # memory
             self._batches = None
