@@ -64,9 +64,9 @@ _Static_assert(sizeof(struct record_begin) == 64, "layout of the file");
 bool record_is_beginning(const void *entry, size_t n);
 
 /*
- * Checksum of a row's tokens in the width that they were served in, with its position. The sum over rows is one number
- * for a range of positions, whatever the ranks. The bytes, padded with zeros to a multiple of 32,
- * are little-endian words in four lanes, word w in lane w mod 4:
+ * Checksum of a row's tokens in the width that they were served in, with its position. The sum over
+ * rows is one number for a range of positions, whatever the ranks. The bytes, padded with zeros to
+ * a multiple of 32, are little-endian words in four lanes, word w in lane w mod 4:
  *
  *   v = (v ^ word) · 0xBF58476D1CE4E5B9, v ^= v >> 32, from v = 0
  *

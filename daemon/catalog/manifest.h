@@ -3,7 +3,8 @@
  * inspect
  * --manifest` writes it. With it a dataset is opened without looking at a single shard.
  *
- *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,"digest":"09af09af09af09af"}
+ *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,
+ *    "digest":"09af09af09af09af"}
  *
  * path is below the dataset's directory; lines ascend by it, byte by byte. digest is that of all
  * tokens' values (client/ctl/offline/scan.h): what a reader of the whole shard can compare.

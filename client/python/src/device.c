@@ -1,6 +1,6 @@
 /*
- * Batches that go to a GPU: the calls that device.py makes of client/lib/gpu_copy.c. The next batch is
- * copied before it is taken, which next_into() does, without a place for tokens.
+ * Batches that go to a GPU: the calls that device.py makes of client/lib/gpu_copy.c. The next batch
+ * is copied before it is taken, which next_into() does, without a place for tokens.
  */
 #include "client/python/src/client.h"
 
