@@ -3,7 +3,7 @@ independent implementation.
 
 Runs are real: `tokctl cat` attaches under one run name with cursors edited on the way, as trainers
 do. What it wrote, what the log says was served at each position, and what
-tests/python/order_reference.py computes must be one and the same.
+tests/lib/order_reference.py computes must be one and the same.
 """
 
 import json

@@ -1,6 +1,6 @@
 /*
  * Open shards that are written to: not one byte of what they are then may come back as read. On a
- * file system that answers at once; test_disk_fuse.c has one that does not.
+ * file system that answers at once; test_reader_fuse.c has one that does not.
  */
 #include "tests/unit/shelf.h"
 
