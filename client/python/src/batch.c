@@ -280,7 +280,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 		return NULL;
 	}
 
-	if (!views_before(c)) {
+	if (!batch_due(c)) {
 		leave(c, true);
 		return NULL;
 	}
@@ -303,7 +303,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
 	bool filled = fill(c, &b, &into, &p);
 
-	views_after(c, &b);
+	batch_done(c, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
 	leave(c, true);

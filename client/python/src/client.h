@@ -124,11 +124,11 @@ PyObject *client_need_documents(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */
 
-/* Before the next batch is taken: what came back is given back. False, with HeldError: too much is
- * held. */
-bool views_before(struct client *c);
-/* The batch that was taken is needed no more, but for what view() makes of it. */
-void views_after(struct client *c, const struct tokend_batch *batch);
+/* Call before a batch is taken: releases what came back of lent ones. False, with HeldError: too
+ * much is held. */
+bool batch_due(struct client *c);
+/* Call when @batch was copied: releases it, or keeps it for view(). */
+void batch_done(struct client *c, const struct tokend_batch *batch);
 /* Detaches. What is lent stays valid: then the last one that comes back does the rest. */
 void views_detach(struct client *c);
 PyObject *client_lend(PyObject *self, PyObject *args);

@@ -104,7 +104,7 @@ static void give_back(struct client *c)
 	v->keeps = false;
 }
 
-bool views_before(struct client *c)
+bool batch_due(struct client *c)
 {
 	char why[300];
 
@@ -138,7 +138,7 @@ bool views_before(struct client *c)
 	return false;
 }
 
-void views_after(struct client *c, const struct tokend_batch *batch)
+void batch_done(struct client *c, const struct tokend_batch *batch)
 {
 	if (c->views) {
 		c->views->kept = *batch;
@@ -183,7 +183,7 @@ PyObject *client_lend(PyObject *self, PyObject *args)
 	if (c->views)
 		c->views->hold = hold;
 
-	bool fits = c->views && views_before(c);
+	bool fits = c->views && batch_due(c);
 
 	leave(c, false);
 	if (!c->views)
