@@ -104,7 +104,8 @@ def test_resumed_on_other_worlds():
 def test_saved_in_the_middle_of_a_step():
     with Job("train_transformers.py", accumulate=2, eos=3, documents=True) as job:
         job.edit("use_cpu=True", "use_cpu=True, enable_jit_checkpoint=True")
-        job.edit("per_device_train_batch_size)", "per_device_train_batch_size, documents=True)")
+        rows = "micro_batch=args.per_device_train_batch_size"
+        job.edit(rows, f"{rows}, documents=True")
         job.start(2, hold=7, then=terminate)
         job.start(1)
         job.prove(steps=15, resumed=[7])
