@@ -65,7 +65,8 @@ static int control(struct tokend *t)
 	snprintf(text, sizeof(text), "done at position %llu",
 		(unsigned long long)tokend_position(t));
 	r = tokend_answer(t, request.number, TOKEND_DONE, text);
-	return r < 0 ? r : strcmp(request.kind, "drain") == 0;
+	return r < 0 ? r
+		     : strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
 }
 
 int main(int argc, char **argv)
