@@ -17,9 +17,8 @@ RATE = 0.5
 
 def cut(document: NDArray[numpy.int64], rng: numpy.random.Generator) -> NDArray[numpy.int64]:
     """One document, without its eos, rearranged."""
-    a, b = numpy.sort(
-        rng.integers(0, len(document) - 2, 2)
-    )  # the last three tokens of the middle's end go
+    # the last three tokens of the middle's end go
+    a, b = numpy.sort(rng.integers(0, len(document) - 2, 2))
     prefix, middle, suffix = document[:a], document[a:b], document[b : len(document) - 3]
     return numpy.concatenate(([PRE], prefix, [SUF], suffix, [MID], middle))
 

@@ -21,9 +21,8 @@ optimizer = torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2, config=sys.argv[1] if len(sys.argv) > 1 else None)
 
 if os.path.exists("checkpoint/.metadata"):
-    weights, moments = get_state_dict(
-        model, optimizer
-    )  # only here: it makes a step of zeros, which the optimizer counts
+    # only here: it makes a step of zeros, which the optimizer counts
+    weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):

@@ -34,9 +34,8 @@ class Attempt:
             for line in lines:
                 if "step" in line:
                     self.steps[line["step"]].append(line)
-        self.last = [
-            lines[-1] for lines in ranks if "valid" in lines[-1]
-        ]  # of ranks that ended by themselves
+        # of ranks that ended by themselves
+        self.last = [lines[-1] for lines in ranks if "valid" in lines[-1]]
 
     def rows(self, step):
         for entry in self.steps[step]:

@@ -32,16 +32,14 @@ for i in range(len(blocks)):
     fully_shard(blocks[i], mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
-data = Loader(
-    "train", micro_batch=2, mesh=mesh
-)  # which of its dimensions are data: nothing else is to be said
+# which of its dimensions are data: nothing else is to be said
+data = Loader("train", micro_batch=2, mesh=mesh)
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
-    weights, moments = get_state_dict(
-        model, optimizer
-    )  # only here: it makes a step of zeros, which the optimizer counts
+    # only here: it makes a step of zeros, which the optimizer counts
+    weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(done + 1, 16), data):

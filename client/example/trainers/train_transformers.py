@@ -29,17 +29,14 @@ model = LlamaForCausalLM(
         num_attention_heads=4,
     )
 )
-data = Loader(
-    "train", micro_batch=args.per_device_train_batch_size
-)  # rank and world come from torch.distributed
-trainer = TokendTrainer(
-    model, args, data=data, callbacks=[TokendCallback()]
-)  # the callback: for tokctl
+# rank and world come from torch.distributed
+data = Loader("train", micro_batch=args.per_device_train_batch_size)
+# the callback: for tokctl
+trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
 )
-(trainer.model_wrapped,) = trainer.accelerator.free_memory(
-    trainer.model_wrapped
-)  # DDP holds the process group
+# DDP holds the process group
+(trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)
 # waits for gloo's threads, which may else abort a process that ends right behind a gather
 trainer.accelerator.end_training()

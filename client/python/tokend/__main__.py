@@ -28,9 +28,8 @@ def fail(text, status=1):
 
 
 def become(command):
-    signal.signal(
-        signal.SIGPIPE, signal.SIG_DFL
-    )  # Python ignores it, and what is ignored is inherited
+    # Python ignores it, and what is ignored is inherited
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(command[0], command)
 
 

@@ -32,9 +32,8 @@ class Torch:
                 f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip "
                 "install -U torch"
             )
-        self.cpu = torch.device(
-            "cpu"
-        )  # whatever the program's default device is: the extension writes there
+        # whatever the program's default device is: the extension writes there
+        self.cpu = torch.device("cpu")
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
 
     def empty(self, *shape: int, dtype: Any) -> Any:
@@ -48,10 +47,8 @@ class Torch:
 
         def pair() -> tuple[int, Any, Any]:
             both = new()
-            return (
-                both.data_ptr(),
-                *both.unbind(),
-            )  # cheaper than two allocations, or two views made each by itself
+            # cheaper than two allocations, or two views made each by itself
+            return (both.data_ptr(), *both.unbind())
 
         return pair
 

@@ -102,15 +102,13 @@ class Batches:
             and (ignores or not (source or feed))
             or (wanted.tokens and wanted.loss_mask)
         )
-        self._may_fail = source is not None or (
-            self._token_bytes < 8 and feed is None
-        )  # after a batch was taken
+        # after a batch was taken
+        self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
         self._simple = not (more or source or feed or self._token_bytes < 8)
-        self._width = (
-            self.seq if self._split and source is None else self.window
-        )  # tokens of a row that the reader writes
+        # tokens of a row that the reader writes
+        self._width = self.seq if self._split and source is None else self.window
         self._labels_at = 8 * self.micro * self.seq  # behind input_ids
         self._pair = make.pairs(self.micro, self.seq)
         self._paddings: list[Any] = []  # masks of batches without padding, made ahead

@@ -26,11 +26,8 @@ NOT_ALL = "not every process of its group has called control()"
 EVERY_S = 1.0
 EVERY_CALLS = 64  # at most, as steps may become slow
 EDITS = ("mix", "skip")
-PLACE = (
-    "position",
-    "taken",
-    "fingerprint",
-)  # what must be equal for a request to be carried out, in the order it is gathered
+# what must be equal for a request to be carried out, in the order it is gathered
+PLACE = ("position", "taken", "fingerprint")
 
 
 def _parse(args: str) -> dict[str, Any]:
@@ -231,10 +228,8 @@ class Control:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:
-                    self._lost = (
-                        self._work,
-                        self.group.launch(0, OFF),
-                    )  # who comes later is told, and does not wait for us
+                    # who comes later is told, and does not wait for us
+                    self._lost = (self._work, self.group.launch(0, OFF))
                     self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
                     return False
                 time.sleep(0.0005)
@@ -287,9 +282,8 @@ class Control:
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.share(self._fetch(greatest) if source == group.index else None, source)
         number, kind, args, error = fetched
-        shown = (
-            client.request_number()
-        )  # the daemon showed it to all its sessions before it gave it to one
+        # the daemon showed it to all its sessions before it gave it to one
+        shown = client.request_number()
         if shown in (greatest, number):
             self._handled = shown
         if error or not number:

@@ -101,9 +101,8 @@ class Cuda:
         """To the caller's stream, which waits on the device; this thread does not."""
         current = self.torch.cuda.current_stream(self.device)
         current.wait_event(event)
-        tensor.record_stream(
-            current
-        )  # its memory is not the side stream's again before current is done with it
+        # its memory is not the side stream's again before current is done with it
+        tensor.record_stream(current)
 
 
 class Feed:

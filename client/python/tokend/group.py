@@ -104,9 +104,8 @@ class Group:
 
     def launch(self, *numbers):
         """Begins to find the greatest of all for each of two numbers."""
-        self._numbers = self._torch.tensor(
-            numbers, dtype=self._torch.int64
-        )  # anew: the one before may still be under way
+        # anew: the one before may still be under way
+        self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)
         return self._keep(self._beside.allreduce([self._numbers], self._greatest))
 
     @staticmethod

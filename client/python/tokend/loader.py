@@ -342,9 +342,8 @@ class Loader(Positioned, Generic[B]):
             )
         )
         self._control = Control(self._client, together, daemon | 1 << 32)
-        self._alone = (
-            group is not None or max(self._world, groups.processes()) == 1
-        )  # if there is no `together`
+        # if there is no `together`
+        self._alone = group is not None or max(self._world, groups.processes()) == 1
         self._inside = 0.0  # seconds in next(), in all
 
     def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
@@ -443,9 +442,8 @@ class Loader(Positioned, Generic[B]):
         self._control.finish()
         self._batches = None
         if self._ahead is not None:
-            self._client.commit(
-                self._client.taken()
-            )  # of the pass that ended nothing can be asked for any more
+            # of the pass that ended nothing can be asked for any more
+            self._client.commit(self._client.taken())
         beginning = _tokend.cursor_seek(self._client.cursor(), 0)
         self._client.seek(beginning, self._rank, self._world, self._micro, True)
         self._begun(beginning)

@@ -218,9 +218,8 @@ class Starter:
         if lock is None:
             return
         try:
-            log = open(
-                self._path + ".log", "a+b", buffering=0
-            )  # behind the last words of one that was killed
+            # behind the last words of one that was killed
+            log = open(self._path + ".log", "a+b", buffering=0)
             begin = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 [*command(self._config, self._path, lock), "--linger", str(LINGER_SECONDS)],

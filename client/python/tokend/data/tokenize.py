@@ -342,9 +342,8 @@ def _eos(given, encoder, path):
         return next(iter(ends.values()))
     if given.isascii() and given.isdigit():
         number = int(given)
-        most = (
-            2**32 if encoder.pattern else encoder.vocab
-        )  # a .tiktoken file leaves out its special tokens
+        # a .tiktoken file leaves out its special tokens
+        most = 2**32 if encoder.pattern else encoder.vocab
         if number >= most:
             raise Error(f"--eos {given}: {path} has no such token; must be below {most}")
         return number
@@ -415,9 +414,8 @@ def tokenize(given):
         count = output.done
     else:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of NumPy, in every worker
-        os.environ.setdefault(
-            "PYTHONWARNINGS", "ignore:resource_tracker"
-        )  # where this process ends before its pool
+        # where this process ends before its pool
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         workers = (given.tokenizer, given.pattern, given.field, eos, WIDTH[dtype])
         with concurrent.futures.ProcessPoolExecutor(
             given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
@@ -428,9 +426,8 @@ def tokenize(given):
                 )
             except concurrent.futures.process.BrokenProcessPool:
                 _say(f"a worker died (out of memory?): give fewer --workers, and {GO_ON}")
-                os._exit(
-                    1
-                )  # Python before 3.11.6 waits for ever to hand the dead what they were to work on
+                # Python before 3.11.6 waits for ever to hand the dead what they were to work on
+                os._exit(1)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -28,9 +28,8 @@ class Batches:
     def __init__(self, loader, trainer):
         self.loader, self.trainer = loader, trainer
         self.throughput = Throughput(loader)
-        self._handed = (
-            deque()
-        )  # for each batch: the steps made before it, and the position behind it
+        # for each batch: the steps made before it, and the position behind it
+        self._handed = deque()
         self._begun = False
         self._logged = 0
         loader.commit()  # for a checkpoint that is made before the first step
@@ -108,9 +107,8 @@ class TokendData(LightningDataModule):
     def _loader(self, stream, **options):
         options = {**self._options, **options}
         if not options.keys() & {"mesh", "rank", "world"}:
-            options["mesh"] = (
-                self.trainer.lightning_module.device_mesh
-            )  # None: all processes are data ranks
+            # None: all processes are data ranks
+            options["mesh"] = self.trainer.lightning_module.device_mesh
         return Loader(stream, self._micro, **options)
 
     def train_dataloader(self):

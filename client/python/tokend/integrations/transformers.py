@@ -22,9 +22,8 @@ class Batches:
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
         self.over = False  # the run is at its max_steps, which a Trainer notices behind a step only
-        self._taken = (
-            deque()
-        )  # the position behind each batch that was handed out and is not committed
+        # the position behind each batch that was handed out and is not committed
+        self._taken = deque()
 
     def __iter__(self):
         for batch in () if self.over else self.loader:
@@ -101,9 +100,8 @@ class TokendCursor(TrainerCallback, ExportableState):
         cursor = found["attributes"]["cursor"] if found else None
         self._batches.begin(bytes.fromhex(cursor) if cursor else None)
         if found is None:
-            state.stateful_callbacks[type(self).__name__] = (
-                self.state()
-            )  # the Trainer only fills what is there
+            # the Trainer only fills what is there
+            state.stateful_callbacks[type(self).__name__] = self.state()
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not when a step ends: what saves then may have been asked first.
