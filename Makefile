@@ -36,6 +36,8 @@ client  = $(call room,client/lib)
 ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto)
 python  = $(call room,client/python/src) $(client) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+# Run as clang builds them, too: arithmetic and handshakes, where compilers may differ.
+arithmetic = $(filter $(addprefix test_,order% cursor% edit% schedule% engine% wire% ring% zstd%),$(tests))
 modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.typed))
 sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests/* bench,$(r)/*.[ch]))
 
@@ -127,8 +129,7 @@ $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state st
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
 	$(program) -fsanitize=fuzzer
 
-# What people and scripts use has the same place whatever the variant's name.
-links: programs
+links: programs # the same place whatever the variant
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
 # ---- Python: the stable ABI, so one build serves every Python from 3.11 on ----
@@ -155,7 +156,7 @@ run: deps-run ## the main job: real tokens, a real PyTorch trainer, killed and r
 
 test: deps-test ## every test; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) all unit cuda-programs
-	+$(Q)$(MAKE) VARIANT=clang programs unit
+	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
 	+$(Q)$(MAKE) VARIANT=asan programs unit
 	+$(Q)$(MAKE) VARIANT=tsan $(patsubst %,build/tsan/check/test_%,ring zstd log)
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
@@ -178,8 +179,7 @@ bench: deps-test ## ratios to peers and to limits measured in the same run
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py
 
-# Where nothing can be built: `make gpu-kit` here, carry build/gpu and the sources there, and `make check-gpu` (or python3
-# tests/gpu/check.py) takes the kit and that machine's python3.
+# Where nothing can be built: `make gpu-kit` here, carry build/gpu and the sources; `make check-gpu` there takes the kit.
 kit  = $(if $(wildcard build/gcc),,$(wildcard build/gpu))
 ours = $(filter build/venv/%,$(PYTHON))
 cuda-programs: $(cuda_programs)
