@@ -167,7 +167,7 @@ def begins(what, args, keys, position, why):
 
 def refused(what, args, keys, *said):
     with pytest.raises(ValueError) as error:
-        TokendIterator.from_args("train", args, **keys)
+        _ = TokendIterator.from_args("train", args, **keys).loader
     assert has(str(error.value), *said), f"{what}: refused"
 
 

@@ -21,4 +21,4 @@ def test_a_loader_is_not_a_dataset():
             with Loader("train", 2, socket=job.daemon.socket, run="dataset") as data:
                 with pytest.raises(ArgumentError, match=PLACE):
                     Trainer(model=torch.nn.Linear(1, 1), args=arguments, train_dataset=data).train()
-            assert data.position == 0, "  no batch was taken"
+                assert data.position == 0, "  no batch was taken"
