@@ -138,7 +138,7 @@ def serve(daemon, stream):
 
 
 def formats(directory, args):
-    """What a format costs beside flat, and beside the plain tool for the same bytes."""
+    """What a format costs relative to flat files, and to the plain tool for the same bytes."""
     home = directory / "formats"
     count = write_formats(home, max(args.tokens // 5, 50_000_000))  # fewer would be kept decoded
     names = (
@@ -163,7 +163,7 @@ def formats(directory, args):
             f"  {name}: {{seed: 42, {windows}, datasets: "
             f"[{{name: d, path: formats/{name}, shuffle: {order}}}]}}\n"
         )
-    beside, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
+    rounds_of, cpu, tools = {name: [] for name in names}, {name: [] for name in names[-2:]}, {}
     rates, flat, level = [], home / "flat/a.bin", "3"
     for round in range(args.rounds):
         with Daemon(
@@ -180,7 +180,7 @@ def formats(directory, args):
             ):  # each between two of flat, and flat itself too, which shows the scatter
                 name = names[(i + round) % len(names)]
                 here, end = serve(daemon, name), serve(daemon, "flat")
-                beside[name].append(
+                rounds_of[name].append(
                     {key: here[key] / statistics.mean((begin[key], end[key])) for key in here}
                 )
                 begin = end
@@ -243,12 +243,12 @@ def formats(directory, args):
         "lowest–highest ratio; daemon's CPU a window ÷ flat's",
     )
     for name in names:
-        ratios = [ratio["rate"] for ratio in beside[name]]
+        ratios = [ratio["rate"] for ratio in rounds_of[name]]
         wanted = "" if name == "flat" or name.startswith("zstd") else "; wanted ≥ 0.95"
         row(
             f"  of {name} ÷ flat",
             f"{statistics.median(ratios):.2f}",
-            f"{min(ratios):.2f}–{max(ratios):.2f}; {median(beside[name], 'cpu'):.2f}{wanted}",
+            f"{min(ratios):.2f}–{max(ratios):.2f}; {median(rounds_of[name], 'cpu'):.2f}{wanted}",
         )
     reading, finding = addressing(home)
     costs = ", ".join(f"{name} {ns:+.0f}" for name, ns in reading.items())

@@ -136,7 +136,7 @@ class Hostile:
         self.process.communicate()
 
 
-def beside(daemon, kind, seconds):
+def next_to(daemon, kind, seconds):
     """A polite trainer's figures alone, and next to @kind."""
     alone = [measured(polite(daemon, seconds / 2))]
     hostile = Hostile(daemon, kind, seconds)
@@ -173,7 +173,7 @@ def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
         for kind in kinds:
             seen = []
             for _ in range(rounds):
-                alone, here, cpu = beside(daemon, kind, seconds)
+                alone, here, cpu = next_to(daemon, kind, seconds)
                 seen.append(
                     {**{key: here[key] / alone[key] for key in here}, "us": here["p999"], **cpu}
                 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tokend costs, beside torch's DataLoader over numpy.memmap, in one run on this machine.
+"""What tokend costs, relative to torch's DataLoader over numpy.memmap, in one run on this machine.
 
 Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the
 median of ROUNDS rounds in which the contestants take turns. Nothing here is a test; it asserts

@@ -49,7 +49,7 @@ def start_up(directory, args):
         "wanted ≤ 100 ms",
     )
     private = memory["VmRSS"] - memory["RssShmem"]
-    row("daemon's RSS beside rings", f"{private:.1f} MiB", "wanted ≤ 16 MiB + 64 B a shard")
+    row("daemon's RSS without rings", f"{private:.1f} MiB", "wanted ≤ 16 MiB + 64 B a shard")
 
 
 def order(args):
@@ -210,7 +210,7 @@ def hundred_t(directory, args):
         )
         row(f"{what} at position 0; elsewhere ÷ that", f"{base:.2f} ms", f"{ratios}; wanted ≤ 1.2")
     row(
-        "daemon's RSS beside rings: opened, after 60 sessions, after 120",
+        "daemon's RSS without rings: opened, after 60 sessions, after 120",
         f"{before:.1f} {after:.1f} {last:.1f} MiB",
         "wanted flat",
     )

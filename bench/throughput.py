@@ -86,7 +86,7 @@ def throughput(directory, args):
         "wanted ≤ 1.5",
     )
     row("  of it: all but the widening copy", f"{median(t, 'beyond_us'):.1f} µs", "wanted ≤ 5 µs")
-    row("import tokend, beside torch", f"{median(t, 'import_ms'):.0f} ms", "wanted ≤ 50 ms")
+    row("import tokend, after torch", f"{median(t, 'import_ms'):.0f} ms", "wanted ≤ 50 ms")
     row("private memory of a loader", f"{median(t, 'private') / 2**20:.1f} MiB", "wanted ≤ 8 MiB")
     row(
         "tokens/s in C, pread pool ÷ io_uring",
