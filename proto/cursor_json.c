@@ -3,6 +3,7 @@
 #include "proto/wire.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,14 +31,9 @@ static void put(struct text *t, const char *text)
 
 static void put_number(struct text *t, uint64_t value)
 {
-	char digits[20];
-	size_t at = sizeof(digits);
+	char digits[21];
 
-	do {
-		digits[--at] = (char)('0' + value % 10);
-		value /= 10;
-	} while (value > 0);
-	put_bytes(t, digits + at, sizeof(digits) - at);
+	put_bytes(t, digits, (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, value));
 }
 
 static void put_pair(struct text *t, const char *before, const char *key, uint64_t value)

@@ -37,6 +37,11 @@ struct ctl_option {
 	{                                                                                          \
 		.name = "config", .letter = 'c', .value = "FILE", .help = "the config"             \
 	}
+#define CTL_CONFIG_REQUIRED                                                                        \
+	{                                                                                          \
+		.name = "config", .letter = 'c', .required = true, .value = "FILE",                \
+		.help = "the config"                                                               \
+	}
 #define CTL_JSON_OPTION                                                                            \
 	{                                                                                          \
 		.name = "json", .kind = CTL_FLAG, .help = "print one JSON object a line"           \

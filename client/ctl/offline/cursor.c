@@ -249,11 +249,6 @@ static int schedule(struct cursor *c, const struct ctl_arguments *a)
 		.name = "output", .letter = 'o', .required = true, .value = "G",                   \
 		.help = "where to write the cursor; may be the file that was read"                 \
 	}
-#define CONFIG_OPTION                                                                              \
-	{                                                                                          \
-		.name = "config", .letter = 'c', .required = true, .value = "FILE",                \
-		.help = "the config"                                                               \
-	}
 #define AT_OPTION                                                                                  \
 	{                                                                                          \
 		.name = "at", .kind = CTL_NUMBER, .value = "POSITION", .most = UINT64_MAX,         \
@@ -261,7 +256,7 @@ static int schedule(struct cursor *c, const struct ctl_arguments *a)
 	}
 
 static const struct ctl_option new_options[OPTIONS] = {
-	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CONFIG_OPTION};
+	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CTL_CONFIG_REQUIRED};
 static const struct ctl_option seek_options[OPTIONS] = {
 	[OUTPUT] = OUTPUT_OPTION,
 	[TO] = {.name = "to",
@@ -285,7 +280,7 @@ static const struct ctl_option skip_options[OPTIONS] = {
 static const struct ctl_option mix_options[OPTIONS] = {
 	[OUTPUT] = OUTPUT_OPTION, [AT] = AT_OPTION, [JSON] = CTL_JSON_OPTION};
 static const struct ctl_option config_options[OPTIONS] = {
-	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CONFIG_OPTION, [JSON] = CTL_JSON_OPTION};
+	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CTL_CONFIG_REQUIRED, [JSON] = CTL_JSON_OPTION};
 
 static int seek_file(const struct ctl_arguments *a)
 {

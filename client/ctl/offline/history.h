@@ -22,6 +22,16 @@ struct ctl_history {
  */
 bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
 	unsigned n, const char *run);
+/* The options that give @paths and @run. */
+#define CTL_HISTORY_CURSOR                                                                         \
+	{                                                                                          \
+		.name = "cursor", .kind = CTL_LIST, .value = "F",                                  \
+		.help = "a cursor of the run, whose mixes count"                                   \
+	}
+#define CTL_HISTORY_RUN                                                                            \
+	{                                                                                          \
+		.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"           \
+	}
 void ctl_history_close(struct ctl_history *h);
 
 #endif

@@ -333,11 +333,7 @@ static int answer(struct query *q)
 enum { CONFIG, FROM, COUNT, STEP, WORLD, MICRO, RANK, CURSOR, RUN, TOKENS, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = {.name = "config",
-		.letter = 'c',
-		.required = true,
-		.value = "FILE",
-		.help = "the config"},
+	[CONFIG] = CTL_CONFIG_REQUIRED,
 	[FROM] = {.name = "from",
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
@@ -370,11 +366,8 @@ static const struct ctl_option options[] = {
 		.value = "R",
 		.most = LIMIT_WORLD,
 		.help = "only this rank, with --step"},
-	[CURSOR] = {.name = "cursor",
-		.kind = CTL_LIST,
-		.value = "F",
-		.help = "a cursor of the run, whose mixes count"},
-	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[CURSOR] = CTL_HISTORY_CURSOR,
+	[RUN] = CTL_HISTORY_RUN,
 	[TOKENS] = {.name = "tokens", .kind = CTL_FLAG, .help = "the tokens, too"},
 	[JSON] = CTL_JSON_OPTION,
 };

@@ -162,11 +162,7 @@ static int answer(struct query *q)
 enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = {.name = "config",
-		.letter = 'c',
-		.required = true,
-		.value = "FILE",
-		.help = "the config"},
+	[CONFIG] = CTL_CONFIG_REQUIRED,
 	[FROM] = {.name = "from",
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
@@ -177,11 +173,8 @@ static const struct ctl_option options[] = {
 		.value = "POSITION",
 		.most = UINT64_MAX,
 		.help = "one past the last position; default: that of the last recorded"},
-	[CURSOR] = {.name = "cursor",
-		.kind = CTL_LIST,
-		.value = "F",
-		.help = "a cursor of the run, whose mixes count"},
-	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[CURSOR] = CTL_HISTORY_CURSOR,
+	[RUN] = CTL_HISTORY_RUN,
 	[JSON] = CTL_JSON_OPTION,
 };
 

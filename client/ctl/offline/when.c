@@ -132,11 +132,7 @@ static int with_history(const struct query *q, const char *const *cursors, unsig
 enum { CONFIG, DATASET, SHARD, OFFSET, TOKENS, EPOCH, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = {.name = "config",
-		.letter = 'c',
-		.required = true,
-		.value = "FILE",
-		.help = "the config"},
+	[CONFIG] = CTL_CONFIG_REQUIRED,
 	[DATASET] = {.name = "dataset",
 		.required = true,
 		.value = "D",
@@ -162,11 +158,8 @@ static const struct ctl_option options[] = {
 		.value = "E",
 		.most = UINT64_MAX,
 		.help = "in this epoch; default 0"},
-	[CURSOR] = {.name = "cursor",
-		.kind = CTL_LIST,
-		.value = "F",
-		.help = "a cursor of the run, whose mixes count"},
-	[RUN] = {.name = "run", .value = "RUN", .help = "the mixes of this run's mix log"},
+	[CURSOR] = CTL_HISTORY_CURSOR,
+	[RUN] = CTL_HISTORY_RUN,
 	[JSON] = CTL_JSON_OPTION,
 };
 
