@@ -1,24 +1,27 @@
 /*
- * libtokend: the client of tokend. A handle attaches one process to one stream and hands out
- * micro-batches of tokens that the daemon has put into shared memory. client/example/trainer.c is a
- * whole trainer.
+ * libtokend, the C client of tokend. A handle attaches one process to one stream of the node's
+ * daemon. The daemon puts micro-batches of tokens into shared memory, and the handle hands them
+ * out. client/example/trainer.c is a complete trainer.
  *
- * Threads and processes. A handle may be used by one thread at a time; handles are independent of
- * each other. After fork() a child must not use its parent's handles: each call then fails with
- * TOKEND_EFORKED. The library raises no signals, starts no threads and writes nothing to stdio.
+ * Threads. One thread at a time may use a handle. Different handles are independent. The library
+ * starts no threads, installs no signal handlers and prints nothing.
  *
- * Errors. Functions that return int or int64_t return 0 or more on success and a negative enum
- * tokend_error on failure. tokend_why() then returns one line that says what is wrong and what to
- * do, tokend_field() the option or member that it is about.
+ * fork(). A child must not use its parent's handles: in a child every call fails with
+ * TOKEND_EFORKED. tokend_detach() is allowed there and frees the child's memory.
  *
- * A lost daemon. When the daemon dies or is upgraded, nothing is lost. tokend_next() hands out what
- * is in the ring, then connects again (after 1 to 250 ms each time, for deadline_ms in total) and
- * attaches at its own cursor. Batches held meanwhile stay valid.
+ * Errors. A function that returns int or int64_t returns a value >= 0 on success and a negative
+ * enum tokend_error on failure. tokend_why() then returns one line that says what failed, on what,
+ * why, and what to do. tokend_field() returns the option or member that the error is about.
  *
- * Trust. A handle takes tokens only from a daemon whose socket belongs to root (systemd listens),
- * to this user, or to a uid in $TOKEND_TRUST_UID (numbers separated by commas). Otherwise attaching
- * fails with TOKEND_EREFUSED and names the user. In a rootless container, where users outside have
- * no number, the socket's directory must belong to them and not be writable by all.
+ * Lost daemon. If the daemon dies or is upgraded, no sample is lost or repeated. tokend_next()
+ * first returns the batches that are in the ring. Then it looks for a daemon for up to deadline_ms
+ * (a try every 1 to 250 ms) and attaches at the handle's position. Batches that the caller holds
+ * stay valid.
+ *
+ * Trust. The socket must belong to root (systemd listens), to the caller's user, or to a uid in
+ * $TOKEND_TRUST_UID (numbers separated by commas). Otherwise attaching fails with TOKEND_EREFUSED.
+ * In a rootless container all users from outside appear as uid 65534. There the socket's directory
+ * must belong to that uid and must not be writable by all.
  */
 #ifndef TOKEND_H
 #define TOKEND_H
@@ -33,465 +36,509 @@ extern "C" {
 #define TOKEND_API __attribute__((visibility("default")))
 
 enum tokend_error {
-	TOKEND_EARGUMENT = -1, /* a value that cannot be; the call changed nothing */
-	TOKEND_ECONNECT = -2,  /* no daemon answers at the socket (within the deadline) */
-	TOKEND_EREFUSED = -3,  /* the daemon refuses: tokend_field() says what */
+	TOKEND_EARGUMENT = -1, /* an invalid value; nothing was changed */
+	TOKEND_ECONNECT = -2,  /* no daemon answered at the socket within the deadline */
+	TOKEND_EREFUSED = -3,  /* the daemon refused: see tokend_field() */
 	TOKEND_EDATA = -4,   /* the stream stopped: a shard is unreadable, truncated or replaced */
-	TOKEND_EHELD = -5,   /* all slots are held by batches that were not released */
-	TOKEND_EMEMORY = -6, /* out of memory or of file descriptors */
-	TOKEND_EPROTOCOL = -7, /* the peer is not a tokend of a version that we speak, or an
-				  invariant of the library does not hold */
+	TOKEND_EHELD = -5,   /* every slot holds a batch that was not released */
+	TOKEND_EMEMORY = -6, /* out of memory or file descriptors, or a buffer is too small */
+	TOKEND_EPROTOCOL = -7, /* not a tokend of a compatible version, or a bug in the library */
 	TOKEND_EFORKED = -8,   /* used in a child of the process that attached */
-	TOKEND_EAGAIN = -9,    /* not now, or interrupted by a callback */
+	TOKEND_EAGAIN = -9,    /* not yet, or a callback ended the call */
 };
 
-#define TOKEND_PADDING	    UINT64_MAX /* position of a row after the end of a finite stream */
+#define TOKEND_PADDING	    UINT64_MAX /* position of a padding row, after a finite stream's end */
 #define TOKEND_ENDLESS	    UINT64_MAX
-#define TOKEND_CURSOR_BYTES (96 * 1024) /* no cursor is longer */
+#define TOKEND_CURSOR_BYTES (96 * 1024) /* the longest cursor */
 
 struct tokend; /* a handle */
 
 /* ---- attach and detach ---- */
 
-/* What to attach to. Members that are not needed are 0. New members are added at the end only. */
+/* Arguments of tokend_attach(). Set unused members to 0. New members are added at the end only. */
 struct tokend_options {
 	size_t size; /* sizeof(struct tokend_options) */
-	/* NULL: tokend_default_socket() */
+	/* Path of the daemon's socket. NULL: tokend_default_socket(). */
 	const char *socket;
-	const char *stream; /* required */
-	/* Name of the job; NULL: "default". Jobs of different names do not affect each other. */
+	const char *stream; /* required: a stream of the daemon's config */
+	/* Name of the job. NULL: "default". Jobs with different names do not affect each other. */
 	const char *run;
-	uint64_t rank, world; /* data-parallel coordinate: rank < world */
-	uint32_t micro_batch; /* rows of a batch, at least 1 */
-	/* Which of the processes of this rank (tensor, pipeline, context parallel). Peers get the
-	 * same batches, each through its own ring. */
+	uint64_t rank, world; /* data-parallel coordinates: rank < world */
+	uint32_t micro_batch; /* rows per batch, at least 1 */
+	/* Number of this process within its rank (tensor, pipeline or context parallelism). All
+	 * peers of a rank get the same batches, each through its own ring. */
 	uint32_t peer;
-	uint32_t slots; /* batches to read ahead; 0: the daemon chooses */
-	/* How long to look for a lost daemon, and to wait for a daemon that is starting or that
-	 * refuses for now because others hold its memory or connections; 0: 300,000. */
+	uint32_t slots; /* batches to read ahead. 0: the daemon chooses */
+	/*
+	 * How long to look for a lost daemon, to wait for one that is starting, and to repeat an
+	 * attach that is refused for lack of memory or connections. 0: 300,000 ms.
+	 */
 	uint32_t deadline_ms;
-	/* How long the first attach waits while nobody listens at the socket; 0: not at all. */
+	/* How long the first attach waits while no process listens at the socket. 0: it fails. */
 	uint32_t connect_ms;
-	/* Where to start: cursor, tag, position, or at the beginning if none of them is given. */
+	/* First position: from a cursor, a tag or a number. None of them: the beginning. */
 	const void *cursor; /* [cursor_bytes], from tokend_cursor() */
 	size_t cursor_bytes;
-	const char *tag;   /* of a tokend_checkpoint() of this stream and run; "RUN/TAG" of
-			      another run */
+	const char *tag;   /* of a tokend_checkpoint() of this stream and run. "RUN/TAG": of another
+			      run */
 	uint64_t position; /* used if start_at_position is not 0 */
 	int start_at_position;
-	int helper; /* 1: reads for another session of this rank, which takes operators' requests */
+	/* 1: this session feeds another session of the same rank, for example from a worker
+	 * process. Operators' requests go to the other session only. */
+	int helper;
 	/*
-	 * Called, unless NULL, when a call has waited for the daemon for 2, 10 and 60 s. @line says
-	 * what it waits for, and for how much longer. The callback must not use the handle. If it
-	 * does not return 0, the call ends with TOKEND_EAGAIN. Also called, within any call and
-	 * without regard to the result, when the daemon warns that another process reads for this
-	 * rank (but see @notice).
+	 * Called when a call has waited for the daemon for 2, 10 and 60 s. @line says what it waits
+	 * for and for how much longer. A result other than 0 ends the call with TOKEND_EAGAIN. Also
+	 * called for the daemon's own warnings if @notice is NULL; the result is then ignored. The
+	 * callback must not use the handle. NULL: no warnings.
 	 */
 	int (*warn)(void *warn_context, const char *line);
 	void *warn_context;
 	/*
-	 * 1: while another process reads for this stream, run, world, rank and peer, the attach
-	 * waits, up to deadline_ms, and then fails. Needs a run. 0: both get the same samples, and
-	 * both are warned.
+	 * 1: if another process already reads for this stream, run, world, rank and peer, wait up
+	 * to deadline_ms for it to leave, then fail. Requires @run. 0: both get the same samples,
+	 * and both are warned.
 	 */
 	int strict;
 	/*
-	 * Called, unless NULL, while a call waits: every 100 ms, and after signals. If it does not
-	 * return 0, the call ends with TOKEND_EAGAIN. While it runs, another thread may use the
-	 * handle for calls that do not wait, such as tokend_cursor().
+	 * Called every 100 ms while a call waits, and after signals. A result other than 0 ends the
+	 * call with TOKEND_EAGAIN. During the callback another thread may make calls that do not
+	 * wait, such as tokend_cursor(). NULL: not called.
 	 */
 	int (*idle)(void *context);
 	/*
-	 * Called, unless NULL, each time that nobody listens at the socket. It may start a daemon,
-	 * but must not wait for it. If it does not return 0, the call ends with TOKEND_EAGAIN.
+	 * Called after each try that found no process listening at the socket. It may start a
+	 * daemon, but must not wait for it. A result other than 0 ends the call with TOKEND_EAGAIN.
+	 * NULL: not called.
 	 */
 	int (*absent)(void *context);
 	/*
-	 * Called, unless NULL, instead of @warn when the daemon itself warns. It may be called
-	 * within any call, so it should only store a copy of @line.
+	 * Called with the daemon's warnings instead of @warn, from within any call. The callback
+	 * must not use the handle; it should only copy @line. NULL: they go to @warn.
 	 */
 	void (*notice)(void *context, const char *line);
 	void *context; /* of idle, absent and notice */
 };
 
 /*
- * Attaches. On success *@out is a handle, which the caller passes to tokend_detach() at the end. On
- * failure it is NULL and @why, if it is not NULL, gets one line. Errors: EARGUMENT, ECONNECT,
- * EREFUSED (unknown stream or tag, a cursor of another stream, no memory left for the ring),
- * EMEMORY, EPROTOCOL, EAGAIN.
+ * Attaches this process to a stream.
+ *
+ * Returns 0 and sets *@out to a handle, which tokend_detach() frees. On failure *@out is NULL, and
+ * @why (NULL: not wanted) gets one line of at most @why_bytes with the 0 that ends it.
+ *
+ * Errors: EARGUMENT, ECONNECT, EREFUSED (unknown stream or tag, a cursor of another stream, no
+ * memory for the ring), EMEMORY, EPROTOCOL, EAGAIN (a callback ended it).
  */
 TOKEND_API int tokend_attach(
 	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes);
-/* Releases everything; batches still held become invalid. @t may be NULL. */
+/* Ends the session and frees the handle. Batches still held become invalid. @t may be NULL. */
 TOKEND_API void tokend_detach(struct tokend *t);
 /*
- * Where a daemon is looked for if the options name no socket, as text that ends with a 0. It is
- * $TOKEND_SOCKET; otherwise the socket of a daemon that this user started without root, if there is
- * one ($XDG_RUNTIME_DIR/tokend/tokend.sock or /tmp/tokend-UID/tokend.sock); otherwise
- * /run/tokend/tokend.sock. EMEMORY if @capacity is too small: 108 bytes hold every path that can be
- * a socket's.
+ * Writes the path of the socket that is used if the options name none: $TOKEND_SOCKET if it is set;
+ * otherwise the socket of a daemon that this user started ($XDG_RUNTIME_DIR/tokend/tokend.sock or
+ * /tmp/tokend-UID/tokend.sock), if it exists; otherwise /run/tokend/tokend.sock.
+ *
+ * Returns 0 and a string in @path ([@capacity] bytes; 108 hold every valid path), or EMEMORY.
  */
 TOKEND_API int tokend_default_socket(char *path, size_t capacity);
 
-/* One line on the last failure of this handle; "" if there was none. Valid until its next call. */
+/* Message of the handle's last failure. "": there was none. Valid until the handle's next call. */
 TOKEND_API const char *tokend_why(const struct tokend *t);
-/* What that failure is about: an option ("rank"), a member of the daemon's config or of a cursor
- * ("dataset web: windows"); "" if it is about none. Valid until the handle's next call. */
+/* Subject of the last failure: an option ("rank"), or a member of the daemon's config or of a
+ * cursor ("dataset web: windows"). "": none. Valid until the handle's next call. */
 TOKEND_API const char *tokend_field(const struct tokend *t);
-/* The errno of the system call that failed; 0 if it was none. */
+/* The errno of the last failure, if a system call failed. 0: none did. */
 TOKEND_API int tokend_errno(const struct tokend *t);
-/* Version of the library, such as "0.1.0". */
+/* Version of the library, such as "0.1.0". A constant. */
 TOKEND_API const char *tokend_version(void);
 
 /* ---- batches ---- */
 
+/* Where a row comes from. */
 struct tokend_row {
 	uint64_t position; /* number of the sample in the run, or TOKEND_PADDING */
 	uint64_t epoch;	   /* of its dataset */
-	uint64_t window;   /* its number in the dataset */
-	uint64_t offset;   /* of its first token in its shard, in tokens */
+	uint64_t window;   /* number of the window in the dataset */
+	uint64_t offset;   /* of the window's first token in its shard, in tokens */
 	uint32_t dataset;  /* index for tokend_dataset() */
-	uint32_t shard;	   /* number in the dataset's sorted list */
+	uint32_t shard;	   /* index in the dataset's sorted list of shards */
 };
 
+/* A micro-batch. The daemon owns the memory that the pointers refer to. */
 struct tokend_batch {
-	const void *tokens; /* [rows][window_tokens], packed, token_bytes each, in the host's byte
-			       order; 0 in padding rows */
+	const void *tokens; /* [rows][window_tokens], packed, unsigned integers of token_bytes in
+			       host byte order. Padding rows are 0 */
 	const struct tokend_row *row; /* [rows] */
 	uint32_t rows;
-	uint32_t rows_valid; /* fewer than rows only at the end of a finite stream */
+	uint32_t rows_valid; /* the rows after them are padding, at the end of a finite stream */
 	uint32_t window_tokens;
-	uint32_t token_bytes; /* 2 or 4, unsigned */
+	uint32_t token_bytes; /* 2 or 4 */
 	uint64_t position;    /* of row 0 */
-	uint64_t next;	      /* the cursor's position once every rank has taken its batch of this
-				 step */
+	uint64_t next;	      /* the cursor's position after all ranks' batches of this step */
 	uint64_t number;      /* 0, 1, 2, … since attach or seek */
 	uint64_t handle;      /* private */
 };
 
 /*
- * Waits for the next micro-batch. Returns 1 and *@batch, 0 at the end of a finite stream, or an
- * error. Tokens and rows belong to the daemon; they stay valid and unchanged until
- * tokend_release(). While the ring has batches ready this makes no system call. A signal does not
- * interrupt it. Errors: EDATA, EHELD, ECONNECT after the deadline, EREFUSED if a restarted daemon's
- * config no longer fits, EPROTOCOL, EFORKED, EAGAIN. After an error tokend_cursor() still works;
- * batches follow again after tokend_seek().
+ * Waits for the next micro-batch and takes it. Makes no system call while the ring has batches
+ * ready. Signals do not interrupt it.
+ *
+ * Returns 1 and fills *@batch, whose tokens and rows are valid and constant until
+ * tokend_release(). Returns 0 at the end of a finite stream.
+ *
+ * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
+ * longer fits), EPROTOCOL, EMEMORY: the error is repeated until tokend_seek(). EHELD (release a
+ * batch first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()): the next call tries
+ * again. EFORKED. tokend_cursor() works after every error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
 TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
-/* Gives a batch's slot back to the daemon, once a batch, in any order. */
+/* Returns a batch's slot to the daemon. Batches may be released in any order. A second release of a
+ * batch has no effect; tokend_why() reports it. */
 TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batch);
 /*
- * Looks after the connection while there are batches enough: notices that the daemon died and looks
- * for its successor, so that requests find this session again. Waits 50 ms at most. Returns 1 if
- * connected, 0 if not yet, or an error of tokend_next(), which reports it again when the ring is
- * empty.
+ * Checks the connection, for trainers that do not call tokend_next() for a while. If the daemon
+ * died, looks for its successor, so that operators' requests reach this session again. Waits at
+ * most 50 ms.
+ *
+ * Returns 1 if connected, 0 if not yet. Errors: those of tokend_next(), which returns them again
+ * when the ring is empty.
  */
 TOKEND_API int tokend_attend(struct tokend *t);
 
-/* What batches carry next to tokens: the sum of the bits below. Changed only by tokend_seek(). */
+/* Annotations of the stream's batches: the sum of the bits below. Only tokend_seek() and a new
+ * daemon change it. */
 enum {
-	TOKEND_DOCUMENTS = 1, /* `documents: true` in the daemon's config: tokend_documents() */
-	TOKEND_LOSS_MASK = 2, /* `loss_mask: true` there: tokend_loss_mask() */
+	TOKEND_DOCUMENTS = 1, /* document starts (`documents: true` in the daemon's config) */
+	TOKEND_LOSS_MASK = 2, /* a loss mask (`loss_mask: true` there) */
 };
 TOKEND_API unsigned tokend_annotations(const struct tokend *t);
 /*
- * Where documents begin in a row of a batch that is held: the indices in its window, from 1 on and
- * ascending, of tokens whose document is another one than that of the token before (position ids
- * begin again there). [*@count], valid as long as the tokens. NULL and 0 if the stream carries no
- * documents, or if @row is not a row of a held batch.
+ * Document starts in row @row of a held batch: ascending indices, from 1 on, of the tokens that
+ * begin a document in the middle of the window. Position ids restart there.
+ *
+ * Returns [*@count] indices, valid as long as the tokens. NULL and *@count 0: the stream carries no
+ * document starts, or there is no such row.
  */
 TOKEND_API const uint32_t *tokend_documents(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count);
 /*
- * The loss mask of a row of a batch that is held: [window_tokens] bytes, 1 if the token may be a
- * label, 0 if it must not be, and 0 in padding rows. Valid as long as the tokens. NULL if the
- * stream carries no loss mask, or if @row is not a row of a held batch.
+ * Loss mask of row @row of a held batch.
+ *
+ * Returns [window_tokens] bytes, valid as long as the tokens: 1 if the token may be a label,
+ * otherwise 0. Padding rows are 0. NULL: the stream carries no loss mask, or there is no such row.
  */
 TOKEND_API const uint8_t *tokend_loss_mask(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row);
 
-/* Widens @n tokens to int64, for consumers without a GPU. Nothing is written unless @token_bytes is
- * 2 or 4. */
+/* Converts @n tokens of @token_bytes (2 or 4; other values write nothing) to int64 in @to. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);
-/* The same to @to, and to @next the @n tokens that begin one later: n + 1 tokens are read. */
+/* Converts tokens 0 to n - 1 to @to and tokens 1 to n to @next: inputs and labels in one pass.
+ * Reads n + 1 tokens. */
 TOKEND_API void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 
 /* ---- the session ---- */
 
 /*
- * Shape of the batches, length of the stream, counters. The members from rows to world are changed
- * only by tokend_seek(), except for token_bytes: if a restarted daemon's config has a wider
- * dataset, tokens are wider from then on.
+ * Shape of the batches, length of the stream, counters. Only tokend_seek() changes the members from
+ * rows to world. Exception: token_bytes grows if a restarted daemon's config has a wider dataset.
  */
 struct tokend_shape {
 	uint32_t rows, window_tokens, token_bytes, slots;
 	uint64_t seq_len;
 	uint64_t rank, world;
-	uint64_t batches;    /* that this rank gets from attach or seek on, or TOKEND_ENDLESS */
+	uint64_t batches;    /* of this rank from attach or seek to the end, or TOKEND_ENDLESS */
 	uint64_t data_bytes; /* of the ring memory that holds the tokens */
-	uint64_t lost_wakes; /* waits that ended by the clock although the batch was there: 0 in a
-				sound system */
-	uint64_t reattached; /* times that the daemon was lost and found */
-	uint64_t waited_ns;  /* time spent waiting in tokend_next(), in total */
+	uint64_t lost_wakes; /* waits that timed out although a batch was ready; 0 unless there is a
+				bug */
+	uint64_t reattached; /* how often a lost daemon was found again */
+	uint64_t waited_ns;  /* total time spent waiting in tokend_next() */
 
-	uint64_t pinned_bytes; /* of the ring, registered with a GPU's driver; 0: it is not */
-	uint64_t copying;      /* slots on their way to a GPU */
+	uint64_t
+		pinned_bytes; /* of the ring, registered with the GPU's driver. 0: not registered */
+	uint64_t copying;     /* slots that are being copied to a GPU */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
-/* Name of a dataset by its index in tokend_row, or NULL. Owned by the handle until seek or detach.
- */
+/* Name of dataset number @dataset (see tokend_row). NULL: there is none. The handle owns it, until
+ * the next seek or set_mix. */
 TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
-/* Name of the run. The daemon may call an unnamed run default@UID. Owned by the handle until its
+/* Name of the run. The daemon may call an unnamed run "default@UID". The handle owns it, until its
  * next call. */
 TOKEND_API const char *tokend_run(const struct tokend *t);
-/* Name of the stream. Owned by the handle. */
+/* Name of the stream. The handle owns it. */
 TOKEND_API const char *tokend_stream_name(const struct tokend *t);
-/* 1 in a child of the process that attached, where every call fails with EFORKED; otherwise 0. */
+/* 1 in a child of the process that attached, where calls fail with EFORKED; otherwise 0. */
 TOKEND_API int tokend_forked(const struct tokend *t);
-/* 1 while there is no session: the daemon was lost, or tokend_leave() was called; otherwise 0. */
+/* 1 without a session, after the daemon was lost or after tokend_leave(); otherwise 0. */
 TOKEND_API int tokend_lost(const struct tokend *t);
 
-/* ---- where we are ---- */
+/* ---- position and cursor ---- */
 
 /*
- * For trainers that fetch ahead: everything up to and including the batch with this `next` has been
- * trained on. From the first call on, tokend_cursor() and tokend_checkpoint() use the committed
- * position instead of the taken one. Calling it before the first batch, with the position at which
- * the session begins, says that nothing has been trained on yet. EARGUMENT if @next is neither the
- * last one committed nor that of a batch taken since.
+ * Reports that the batch whose `next` is @next, and all before it, were trained on: for trainers
+ * that fetch ahead. From the first call on, tokend_cursor() and tokend_checkpoint() use the
+ * committed position instead of that of the last batch taken. Call it with the session's first
+ * position to say that nothing was trained on yet.
+ *
+ * Returns 0. Errors: EARGUMENT (@next is neither the committed position nor that of a batch taken
+ * since, or the record cannot be written), EFORKED.
  */
 TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
 /*
- * The cursor after the last batch taken (or committed): the same bytes on every rank at the same
- * step. Returns their number, or EMEMORY if @capacity is too small; TOKEND_CURSOR_BYTES are always
- * enough. Makes no system call.
+ * Writes the cursor after the last batch taken (or committed). All ranks get the same bytes at the
+ * same step. Makes no system call.
+ *
+ * Returns the number of bytes written to @bytes ([@capacity]; TOKEND_CURSOR_BYTES are always
+ * enough). Errors: EMEMORY, EFORKED.
  */
 TOKEND_API int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity);
-/* The position of that cursor. */
+/* Position of that cursor, in samples. */
 TOKEND_API uint64_t tokend_position(const struct tokend *t);
-/* The position after the last batch taken, whatever is committed. */
+/* Position after the last batch taken, committed or not. */
 TOKEND_API uint64_t tokend_taken(const struct tokend *t);
-/* A number made of cursor, world and micro-batch. If it is not equal on all ranks at one step, they
- * do not belong to one job. */
+/* Hash of cursor, world and micro-batch. It is equal on all ranks of a job at the same step; if it
+ * differs, the ranks read different orders. */
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
 
 /*
- * Has the daemon write the cursor durably under @tag (1 to 64 of A-Z a-z 0-9 . _ - : @ +), and
- * waits for it. @path, if it is not NULL, gets the file's path. Connects again as tokend_next()
- * does. Errors: EARGUMENT, EREFUSED if the daemon could not write it (the former snapshot is then
- * still valid), ECONNECT.
+ * Makes the daemon store the cursor durably under @tag (1 to 64 of A-Z a-z 0-9 . _ - : @ +), and
+ * waits until it is stored. Looks for a lost daemon as tokend_next() does.
+ *
+ * Returns 0; @path (NULL: not wanted) gets the file's path, cut to @path_bytes. Errors: EARGUMENT,
+ * EREFUSED (not written; the tag's previous cursor is still valid), ECONNECT, EAGAIN, EFORKED.
  */
 TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes);
 
-/* ---- going elsewhere ---- */
+/* ---- moving ---- */
 
 /*
- * Goes to another cursor, rank, world or micro-batch: detach and attach in one handle. Batches
- * still held stay valid until they are released. @cursor NULL: the one taken. Errors as
- * tokend_attach(); the handle then stays where it was.
+ * Moves to another cursor, rank, world or micro-batch: like detach and attach, in one handle.
+ * @cursor ([@cursor_bytes]) NULL: the position after the last batch taken. Batches still held stay
+ * valid until they are released.
+ *
+ * Returns 0. Errors: those of tokend_attach(), EFORKED; the handle then stays where it was.
  */
 TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch);
-/* The same, to the beginning of another pass over a finite stream whose end this process has
- * reached: a record then says so. */
+/* The same at the end of a finite stream, to begin another pass over it. A record (see
+ * tokend_record()) notes the new pass. */
 TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes,
 	uint64_t rank, uint64_t world, uint32_t micro_batch);
 /*
- * Sets new weights by dataset name; a dataset that is not named gets 0. They act from *@acts_from
- * on, the least multiple of 1024 that is not before the position taken. A dataset that the stream
- * has and the cursor has not is added first. All ranks of a job make the same call at the same
- * step. It is an edit of the cursor and a seek: batches read ahead are read again, batches taken
- * and not committed stay so. Errors: EARGUMENT (unknown name, bad weight, a stream with epochs),
- * EAGAIN (more mixes have begun since the position committed than a cursor holds: commit first),
- * and those of tokend_seek().
+ * Changes the mix: dataset @names[i] gets weight @weights[i] (finite, >= 0), for i < @n; all others
+ * get 0. A dataset that the cursor lacks and the daemon's config has is added. All ranks of a job
+ * must make the same call at the same step. Batches in the ring are discarded and read again;
+ * batches taken but not committed keep counting as such.
+ *
+ * Returns 0. *@acts_from (NULL: not wanted) is the first position of the new mix: the next multiple
+ * of 1024 at or after the last batch taken, and after the start of the mix in force.
+ *
+ * Errors: EARGUMENT (unknown name, invalid weight, a stream with epochs), EAGAIN (more mixes began
+ * since the committed position than a cursor holds: commit first), and those of tokend_seek().
  */
 TOKEND_API int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights,
 	uint32_t n, uint64_t *acts_from);
-/* Copies the cursor at position 0 of this stream, as the daemon's config has it now, with all its
- * datasets. Returns the number of bytes. Errors: ECONNECT, EPROTOCOL, EMEMORY. */
+/*
+ * Copies the stream's cursor at position 0, with all datasets that the daemon's config has now.
+ *
+ * Returns the number of bytes written to @cursor ([@capacity]). Errors: ECONNECT, EPROTOCOL,
+ * EMEMORY, EREFUSED, EAGAIN, EFORKED.
+ */
 TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity);
 
 /*
  * ---- cursors as values ----
  *
- * Each of these writes the edited cursor to @to and returns its length. No session is involved. @to
- * may be @cursor; TOKEND_CURSOR_BYTES are always enough. On failure they return EARGUMENT or
- * EMEMORY, and @why gets one line (field, value, what would be right). What they reject is listed
- * at the functions of the same name in proto/cursor.h.
+ * Each function edits a cursor and writes the result to @to. No session is needed, and different
+ * threads may call them. @to may be @cursor.
+ *
+ * They return the number of bytes written (TOKEND_CURSOR_BYTES are always enough), EARGUMENT or
+ * EMEMORY. On failure @to is unchanged, and @why gets one line: field, value, valid values. The
+ * functions with the same names in proto/cursor.h list the edits that are rejected.
  */
 struct tokend_edit {
 	const void *cursor; /* [cursor_bytes] */
 	size_t cursor_bytes;
 	void *to; /* [capacity] */
 	size_t capacity;
-	char *why; /* [why_bytes], or NULL */
+	char *why; /* [why_bytes]. NULL: not wanted */
 	size_t why_bytes;
 };
+/* Moves to @position. */
 TOKEND_API int64_t tokend_cursor_seek(const struct tokend_edit *edit, uint64_t position);
+/* Moves forwards by @samples, which are never served. */
 TOKEND_API int64_t tokend_cursor_skip(const struct tokend_edit *edit, uint64_t samples);
+/* Moves back to @position. */
 TOKEND_API int64_t tokend_cursor_rewind(const struct tokend_edit *edit, uint64_t position);
-/* @at: the position from which it acts; TOKEND_SOON: the next multiple of 1024. A dataset that is
- * not named gets weight 0. */
+/* Gives the datasets @names the weights @weights (both [@n]) from position @at on, a multiple of
+ * 1024; all others get 0. TOKEND_SOON: the next multiple of 1024. */
 #define TOKEND_SOON UINT64_MAX
 TOKEND_API int64_t tokend_cursor_mix(const struct tokend_edit *edit, uint64_t at,
 	const char *const *names, const double *weights, uint32_t n);
-/* Appends dataset @name as another cursor of the stream has it, for example that of
- * tokend_stream(). */
+/* Appends dataset @name, without weight, from another cursor of the same stream ([@from_bytes] at
+ * @from), for example tokend_stream()'s. */
 TOKEND_API int64_t tokend_cursor_add(
 	const struct tokend_edit *edit, const void *from, size_t from_bytes, const char *name);
+/* Sets the weight of dataset @name to 0 from position @at on, which may be TOKEND_SOON. */
 TOKEND_API int64_t tokend_cursor_remove(
 	const struct tokend_edit *edit, const char *name, uint64_t at);
-/* The position of a cursor: 0 and *@position, or an error. */
+/* Writes the position of a cursor to *@position. Returns 0 or EARGUMENT, EMEMORY. */
 TOKEND_API int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
 /*
- * The cursor as one JSON object, as `tokctl cursor show --json` prints it. Returns the length of
- * the text without the 0 that ends it; EMEMORY if @capacity is too small (4 MiB are always enough).
+ * Writes a cursor as one JSON object, the output of `tokctl cursor show --json`.
+ *
+ * Returns the length of the text without the 0 that ends it; 4 MiB of @capacity are always enough.
+ * Errors: EARGUMENT, EMEMORY.
  */
 TOKEND_API int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json,
 	size_t capacity, char *why, size_t why_bytes);
-/* The key that the order derives from @seed for @tag and @value (`order.md`, 2). */
+/* The key that the order derives from @seed for @tag and @value (section 2 of the order's
+ * specification). A pure function. */
 TOKEND_API uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value);
 
 /*
  * ---- an operator's requests ----
  *
- * `tokctl mix | skip | checkpoint | drain | rescale` leaves a request in the daemon. A session sees
- * its number. One rank fetches it (from then on the operator cannot take it back), all ranks carry
- * it out at the same step, and each answers. How the ranks agree on the step is up to the job; the
- * Python loader's control() does it over torch.distributed.
+ * `tokctl mix | skip | checkpoint | drain | rescale` leaves a request with the daemon. Each session
+ * sees its number. One rank fetches it; after that the operator cannot withdraw it. All ranks carry
+ * it out at the same step, and each rank answers. The job decides how its ranks agree on the step:
+ * the Python loader's control() uses torch.distributed.
  */
 #define TOKEND_ARGS_BYTES 65536
 
 struct tokend_request {
-	uint64_t number;	      /* never the same twice; 0: none */
-	char kind[16];		      /* "mix", "skip", "checkpoint", "drain", "rescale" */
-	char args[TOKEND_ARGS_BYTES]; /* lines "KEY VALUE\n": "at 4096", "weight 0.5 web", "samples
-					 100", "tag before", "world 3", "micro 8" */
+	uint64_t number; /* unique; 0: no request */
+	char kind[16];	 /* "mix", "skip", "checkpoint", "drain", "rescale" */
+	/* Lines "KEY VALUE\n": "at 4096", "weight 0.5 web", "samples 100", "tag before",
+	 * "world 3", "micro 8". */
+	char args[TOKEND_ARGS_BYTES];
 };
 
 enum tokend_outcome {
 	TOKEND_NOTED = 1, /* this rank has seen it */
-	TOKEND_DONE,	  /* carried out; the operator gets the cursor, too */
-	TOKEND_FAILED,	  /* not carried out, and nothing was changed: the text says why */
+	TOKEND_DONE,	  /* carried out */
+	TOKEND_FAILED,	  /* not carried out, nothing was changed */
 };
 
-/* The number of the operator's last request as this session sees it: one atomic load. 0: none. */
+/* Number of the pending request, 0 if there is none. One atomic load. */
 TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
-/* Fetches it. request->number is 0 if there is none (any more). Errors: ECONNECT, EPROTOCOL. */
+/*
+ * Fetches the pending request. Returns 0; request->number is 0 if none is pending. Errors:
+ * ECONNECT, EPROTOCOL, EAGAIN, EFORKED.
+ */
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
 /*
- * Carries out a mix or a skip, which are edits of the cursor: edits the taken cursor and seeks.
- * Batches taken and not committed stay so; the skip is committed with the last batch before it.
- * *@acts_from gets the position from which the order is another. Requests of other kinds ask the
- * trainer to save: their arguments are checked, and nothing is done. Errors: EARGUMENT (what the
- * edit rejects, a mix of a finite stream, an unknown kind or key), and those of tokend_set_mix();
- * nothing is changed then.
+ * Carries out a mix or a skip: edits the cursor at the last batch taken, and seeks. Batches taken
+ * but not committed keep counting as such; a skip is committed with the last batch before it. The
+ * other kinds ask the trainer to save: this function only checks their arguments.
+ *
+ * Returns 0. *@acts_from (NULL: not wanted) is the first position at which the order differs.
+ * Errors: EARGUMENT (invalid edit, mix of a finite stream, unknown kind or key), and those of
+ * tokend_set_mix(); nothing is changed then.
  */
 TOKEND_API int tokend_obey(
 	struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
 /*
- * Takes back the mix or skip that tokend_obey() carried out last, for jobs where another rank could
- * not carry it out. Needs neither memory nor the daemon. It is possible until tokend_answer() with
- * TOKEND_DONE or TOKEND_FAILED, the next look for a batch, or a seek. Returns 1, or 0 if there is
- * nothing to take back. Errors: EFORKED, EPROTOCOL.
+ * Reverts the last mix or skip of tokend_obey(), for jobs where another rank failed to carry it
+ * out. Possible until tokend_answer() with DONE or FAILED, the next call that looks for a batch, or
+ * a seek. Needs neither memory nor the daemon.
+ *
+ * Returns 1, or 0 if there is nothing to revert. Errors: EFORKED, EPROTOCOL.
  */
 TOKEND_API int tokend_undo(struct tokend *t);
 /*
- * Tells the operator the outcome of request @number here, with one line for people, cut to 1023
- * bytes. With TOKEND_DONE the present cursor and the result of tokend_obey() are sent along. Answer
- * before seeking as another rank. Does not wait for a lost daemon: ECONNECT, and the request is
- * lost, too.
+ * Reports this rank's outcome of request @number to the operator. @text is one line for people, cut
+ * to 1023 bytes. TOKEND_DONE also sends the current cursor and the result of tokend_obey(). Call it
+ * before seeking to another rank.
+ *
+ * Returns 0. Errors: EARGUMENT, EMEMORY, EAGAIN, EFORKED, ECONNECT (the daemon was lost, and the
+ * request with it; this call does not look for another one).
  */
 TOKEND_API int tokend_answer(
 	struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text);
 
 /*
- * ---- proof ----
+ * ---- records ----
  *
- * Appends to the file @path (created if it does not exist) what is taken from now on: where this
- * session began, then 16 bytes a row (position, checksum of its tokens). `tokctl verify` reads such
- * files. From the first tokend_commit() on, a batch is written when it is committed. One write a
- * batch, no fsync. A file belongs to one process at a time. @path NULL ends the record. Errors:
- * EARGUMENT with the errno. If the disk takes no more later, tokend_next() fails with EARGUMENT
- * rather than lose a record.
+ * Appends to file @path, which is created if it does not exist, every batch taken from now on: the
+ * session's start, then 16 bytes a row (position, checksum of its tokens). `tokctl verify` reads
+ * these files. After the first tokend_commit() a batch is written when it is committed. Each batch
+ * is one write, without fsync. Only one process at a time may write a file. NULL ends the record.
+ *
+ * Returns 0. Errors: EARGUMENT (see tokend_errno()), EMEMORY, EFORKED. If a later write fails,
+ * tokend_next() or tokend_commit() returns EARGUMENT and takes or commits nothing.
  */
 TOKEND_API int tokend_record(struct tokend *t, const char *path);
 
 /*
- * ---- to a GPU ----
+ * ---- copies to a GPU ----
  *
- * tokend_pin() once; then tokend_peek(), tokend_copy() and tokend_next() in turns: the batch that
- * comes next goes to the GPU, and is taken. client/example/gpu_trainer.c is a whole trainer.
+ * Call tokend_pin() once. Then repeat tokend_peek(), tokend_copy() and tokend_next(): the next
+ * batch is copied to the GPU and taken. client/example/gpu_trainer.c is a complete trainer.
  *
- * With two buffers and two streams, the next batch is copied while this one is trained on: peek and
- * copy it after tokend_next(). A batch that was copied ahead is not taken: cursor, commit and seek
- * do not count it.
+ * With two buffers and two streams the next batch is copied while the current one is trained on:
+ * peek and copy it after tokend_next(). A batch that is copied but not taken does not count for
+ * cursor, commit and seek.
  *
- * All calls are of the driver API, found by dlopen(). Programs that do not use these functions need
- * no GPU; programs that use the CUDA runtime, or torch, share its primary context. The functions
- * may be called while a stream elsewhere in the process is captured into a graph. Nothing of a GPU
- * works after fork(), and neither do they.
+ * The library uses the CUDA driver API, found by dlopen(). Programs that do not call these
+ * functions need no GPU. Programs that use the CUDA runtime or torch share its primary context. The
+ * functions may be called while another stream of the process is captured into a graph. None of
+ * them works after fork().
  */
 
 /*
- * Registers the ring with the driver, so that copies out of it are asynchronous and at full speed;
- * later also every ring that this handle gets by a seek or from a restarted daemon. @device: -1 for
- * that of the current context, otherwise that of the first active one. Rings are unregistered
- * before they are unmapped, by tokend_detach() at the latest. Errors: EREFUSED (no driver, no such
- * device, no context), EMEMORY (the driver does not register it: a limit), EARGUMENT (another
- * device before). The handle then works on unpinned; tokend_shape() says which.
+ * Registers the ring's memory with the driver, so that copies are asynchronous and fast. Rings that
+ * the handle gets later are registered too. tokend_detach() unregisters them, if not done earlier.
+ * @device: number of the GPU; -1: that of the current context, otherwise the first GPU with an
+ * active context.
+ *
+ * Returns 0. Errors: EREFUSED (no driver, device or context), EMEMORY (the driver reached a limit),
+ * EARGUMENT (the handle already uses another device), EFORKED. The handle then works without
+ * registered memory; see pinned_bytes of tokend_shape().
  */
 TOKEND_API int tokend_pin(struct tokend *t, int device);
 /*
- * The batch that tokend_next() hands out next, without taking it. Returns as tokend_next() if
- * @wait, otherwise as tokend_try_next(). It may be copied and read until it is taken, or until a
- * seek.
+ * Describes the batch that the next tokend_next() returns, without taking it. It may be read and
+ * copied until it is taken, or until a seek. Returns and errors: as tokend_next() if @wait is not
+ * 0, otherwise as tokend_try_next().
  */
 TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
 /*
- * Queues a copy of the whole slot, [rows][window_tokens] × batch->token_bytes, to @device_pointer
- * on
- * @stream (a CUstream or cudaStream_t of the pinned device; NULL: the default stream), for a batch
- * that is held or was peeked at. The slot comes back by itself, in tokend_next(), tokend_try_next()
- * or tokend_peek(), once the copy is over and the batch was taken; slots come back in the order of
- * the copies. tokend_release() rejects the batch meanwhile. tokend_detach() waits for copies under
- * way (10 s; after that their memory stays mapped for good). Without tokend_pin() the copy is made
- * from pageable memory. Errors, after which the batch is still the caller's: EARGUMENT (not held,
- * being copied already, a stream that is being captured, an error of the driver), EREFUSED (no
- * driver, no context).
+ * Queues a copy of all tokens of a batch that is held or was peeked at. @device_pointer: room for
+ * [rows][window_tokens] tokens of token_bytes each. @stream: a CUstream or cudaStream_t of the
+ * pinned device; NULL: the default stream. Without tokend_pin() the memory is pageable, and the
+ * copy slower.
+ *
+ * The slot is released automatically in a later tokend_next(), tokend_try_next() or tokend_peek(),
+ * after the copy has ended and the batch was taken, in the order of the copies. Do not call
+ * tokend_release() for it. tokend_detach() waits up to 10 s for copies; memory that is still being
+ * copied then stays mapped.
+ *
+ * Returns 0. Errors: EARGUMENT (batch not held, already being copied, stream being captured, an
+ * error of the driver), EREFUSED (no driver or context), EMEMORY, EFORKED; the batch then still
+ * belongs to the caller.
  */
 TOKEND_API int tokend_copy(
 	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream);
-/*
- * 1 if @batch is on its way to a GPU: it was given to tokend_copy(), and its slot has not come back
- * yet. @batch NULL: the batch that tokend_next() hands out next. Otherwise 0.
- */
+/* 1 from tokend_copy() of @batch until its slot was released; otherwise 0. @batch NULL: the batch
+ * that the next tokend_next() returns. */
 TOKEND_API int tokend_copied(const struct tokend *t, const struct tokend_batch *batch);
 
-/*
- * ---- lending ----
- *
- * For trainers that pass slots on without a copy, to code that queues copies of its own.
- */
+/* ---- lending batches to code that queues copies of its own ---- */
 
 /*
- * Releases a batch once all work is over that the pinned context has been given so far; at once if
- * the ring is not pinned. For batches that were lent to code whose streams are not known.
+ * Releases a batch when all GPU work that was queued so far in the pinned context has ended. If the
+ * ring is not pinned: at once. For batches passed to code whose streams are unknown.
  */
 TOKEND_API void tokend_settle(struct tokend *t, const struct tokend_batch *batch);
-/*
- * How many of the last batches taken from the present ring it cannot fill again: all of them from
- * the oldest one on that is neither released nor being copied.
- */
+/* Number of slots of the current ring that the daemon cannot fill again: those from the oldest
+ * batch that is neither released nor being copied to the last batch taken. */
 TOKEND_API uint64_t tokend_held(const struct tokend *t);
-/*
- * Ends the session, as if the daemon was lost: the daemon forgets this process. Batches that are
- * held stay valid until they are released, or until tokend_detach().
- */
+/* Ends the session on the daemon's side. Batches that are held stay valid until they are released,
+ * or until tokend_detach(). */
 TOKEND_API void tokend_leave(struct tokend *t);
 
 #ifdef __cplusplus
