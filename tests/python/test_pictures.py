@@ -1,0 +1,22 @@
+"""The committed drawings are what their scripts draw, and are well-formed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+PICTURES = Path(__file__).resolve().parents[2] / "bench" / "pictures"
+
+
+def test_overview_is_up_to_date():
+    script = [sys.executable, PICTURES / "overview.py"]
+    drawn = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    assert drawn == (PICTURES / "overview.svg").read_text()
+
+
+def test_pictures_are_well_formed():
+    pictures = sorted(PICTURES.glob("*.svg"))
+    assert [p.name for p in pictures] == ["overview.svg", "run.svg"]
+    for picture in pictures:
+        root = ElementTree.parse(picture).getroot()
+        assert root.find("{http://www.w3.org/2000/svg}title").text
