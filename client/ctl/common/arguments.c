@@ -1,6 +1,4 @@
-/*
- * getopt_long() finds the options; the command's table says what their values are.
- */
+/* getopt_long() finds the options; the command's table gives the type of their values. */
 #include "client/ctl/common/arguments.h"
 
 #include "client/ctl/common/error.h"
@@ -16,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELP = 'h', FIRST = 256 }; /* of getopt's values; option i of a table is FIRST + i */
+enum { HELP = 'h', FIRST = 256 }; /* values of getopt_long(); option i of a table is FIRST + i */
 
 int ctl_usage(const struct ctl_command *command, const char *text, ...)
 {
@@ -70,36 +68,59 @@ const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first,
 	return value->list;
 }
 
-static int take_number(
-	const struct ctl_command *c, const struct ctl_option *o, struct ctl_value *value)
+static int take_number(const struct ctl_command *c, const struct ctl_option *o, const char *text,
+	struct ctl_value *value)
 {
-	if (ctl_parse_number(value->text, &value->number) && value->number >= o->least &&
+	if (ctl_parse_number(text, &value->number) && value->number >= o->least &&
 		value->number <= o->most)
 		return CTL_OK;
 	if (o->most == UINT64_MAX)
-		return ctl_usage(c, "--%s %s: must be a whole number from %" PRIu64 " to 2^64 - 1",
-			o->name, value->text, o->least);
-	return ctl_usage(c, "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, o->name,
-		value->text, o->least, o->most);
+		return ctl_usage(c, "--%s: '%s' is not an integer from %" PRIu64 " to 2^64 - 1",
+			o->name, text, o->least);
+	return ctl_usage(c, "--%s: '%s' is not an integer from %" PRIu64 " to %" PRIu64, o->name,
+		text, o->least, o->most);
 }
 
-static int take_choice(
-	const struct ctl_command *c, const struct ctl_option *o, struct ctl_value *value)
+static int take_choice(const struct ctl_command *c, const struct ctl_option *o, const char *text,
+	struct ctl_value *value)
 {
-	size_t n = strlen(value->text);
+	size_t n = strlen(text);
 
 	value->number = 0;
 	for (const char *word = o->value;; word++) {
 		size_t length = strcspn(word, "|");
 
-		if (length == n && strncmp(word, value->text, n) == 0)
+		if (length == n && strncmp(word, text, n) == 0)
 			return CTL_OK;
 		word += length;
 		if (!*word)
 			break;
 		value->number++;
 	}
-	return ctl_usage(c, "--%s %s: must be one of %s", o->name, value->text, o->value);
+	return ctl_usage(c, "--%s: '%s' is not one of %s", o->name, text, o->value);
+}
+
+/* Converts @text as the option's kind says. CTL_OK, or CTL_USAGE after a message. */
+static int convert(const struct ctl_command *c, const struct ctl_option *o, const char *text,
+	struct ctl_value *value)
+{
+	switch (o->kind) {
+	case CTL_NUMBER:
+		return take_number(c, o, text, value);
+	case CTL_CHOICE:
+		return take_choice(c, o, text, value);
+	case CTL_DECIMAL:
+		if (ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
+			value->decimal <= o->high)
+			return CTL_OK;
+		return ctl_usage(c, "--%s: '%s' is not a number from %g to %g", o->name, text,
+			o->low, o->high);
+	case CTL_TEXT:
+	case CTL_FLAG:
+	case CTL_LIST:
+		break;
+	}
+	return CTL_OK;
 }
 
 static int take(struct ctl_arguments *a, unsigned i, const char *text)
@@ -112,28 +133,12 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 	else if (o->kind != CTL_FLAG && value->text)
 		return ctl_usage(a->command, "--%s is given twice", o->name);
 	value->text = text ? text : "";
-	switch (o->kind) {
-	case CTL_NUMBER:
-		return take_number(a->command, o, value);
-	case CTL_CHOICE:
-		return take_choice(a->command, o, value);
-	case CTL_DECIMAL:
-		if (ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
-			value->decimal <= o->high)
-			return CTL_OK;
-		return ctl_usage(a->command, "--%s %s: must be a number from %g to %g", o->name,
-			text, o->low, o->high);
-	case CTL_TEXT:
-	case CTL_FLAG:
-	case CTL_LIST:
-		break;
-	}
-	return CTL_OK;
+	return convert(a->command, o, value->text, value);
 }
 
 /* ---- the command line ---- */
 
-/* Fills in what getopt_long() wants. */
+/* Makes getopt_long()'s tables. */
 static void describe(const struct ctl_command *c, struct option *names, char *letters)
 {
 	*letters++ = ':';
@@ -156,7 +161,7 @@ static void describe(const struct ctl_command *c, struct option *names, char *le
 	*letters = 0;
 }
 
-/* The option that getopt_long() means by @found. */
+/* The index of the option for which getopt_long() returned @found. */
 static unsigned option_of(const struct ctl_command *c, int found)
 {
 	unsigned i = 0;
@@ -167,7 +172,7 @@ static unsigned option_of(const struct ctl_command *c, int found)
 	return i;
 }
 
-/* CTL_OK, also after --help was seen: *@help. */
+/* CTL_OK also if --help was found, which sets *@help. */
 static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 {
 	struct option names[CTL_OPTIONS + 2];
@@ -175,7 +180,7 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 	int status = CTL_OK;
 
 	describe(a->command, names, letters);
-	optind = 0; /* a fresh start for glibc, whatever was parsed before */
+	optind = 0; /* resets glibc's state */
 	opterr = 0;
 	for (int c;
 		status == CTL_OK && (c = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
@@ -189,20 +194,24 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 		}
 		status = take(a, option_of(a->command, c), optarg);
 	}
-	a->argument = argv + optind; /* getopt_long() has moved the other arguments to the end */
+	a->argument = argv + optind; /* getopt_long() moved the other arguments to the end */
 	a->arguments = argc - optind;
 	return status;
 }
 
-/* Are all required options and arguments there, and no others? */
-static int check(const struct ctl_arguments *a)
+/* Fills in presets, and checks that required options and arguments were given. */
+static int check(struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
 
 	for (unsigned i = 0; i < c->count; i++) {
 		const struct ctl_option *o = &c->options[i];
 
-		if (!o->required || a->value[i].text)
+		if (a->value[i].text)
+			continue;
+		if (o->preset && convert(c, o, o->preset, &a->value[i]) != CTL_OK)
+			return CTL_USAGE;
+		if (!o->required)
 			continue;
 		if (o->letter)
 			return ctl_usage(c, "needs -%c %s", o->letter, o->value);

@@ -1,6 +1,6 @@
 /*
- * Subcommands as data: a table of options each, from which arguments are parsed, and usage lines
- * and help are made.
+ * Subcommands as data. One table of options per command parses the arguments and makes the usage
+ * line, `--help` and the man page.
  */
 #ifndef TOKEND_CTL_ARGUMENTS_H
 #define TOKEND_CTL_ARGUMENTS_H
@@ -10,71 +10,102 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CTL_OPTIONS = 24 };  /* in one table at most */
+enum { CTL_OPTIONS = 24 };  /* most options of a command */
 enum { CTL_ANY = INT_MAX }; /* any number of arguments */
 
 enum ctl_kind {
 	CTL_TEXT,
 	CTL_FLAG,
-	CTL_NUMBER,  /* plain decimal digits, `least` to `most` */
+	CTL_NUMBER,  /* decimal digits, `least` to `most` */
 	CTL_DECIMAL, /* a decimal number, `low` to `high` */
-	CTL_CHOICE,  /* one of the words in `value`, which has '|' between them */
-	CTL_LIST,    /* a text; may be given again */
+	CTL_CHOICE,  /* one of the words in `value`, separated by '|' */
+	CTL_LIST,    /* a text; may be repeated */
 };
 
+/*
+ * Ranges and presets are not part of the phrase: `--help` and the man page add them from here, as
+ * "(1 to 3600; default: 60)".
+ */
 struct ctl_option {
 	const char *name; /* without "--"; NULL: the command does not have this option */
 	char letter;	  /* or 0 */
 	enum ctl_kind kind;
 	bool required;
-	const char *value; /* the name of its value in a synopsis: "FILE" */
+	const char *value; /* the name of its value in a synopsis, with its unit: "SECONDS" */
 	uint64_t least, most;
 	double low, high;
-	const char *help; /* a phrase */
+	/* Default of a CTL_NUMBER, CTL_DECIMAL or CTL_CHOICE, parsed as if it had been typed. Other
+	 * defaults are words at the end of the phrase: "…; default: all". */
+	const char *preset;
+	const char *help; /* a phrase, in lower case and without a full stop */
 };
+
+/*
+ * tests/system/test_man.py runs the command in bash and expects exit status 0. Its directory has
+ * tokend.yaml (streams train, of the datasets web and code, and valid), the shards in data/web/,
+ * data/code/ and data/valid.bin, the cursors begin.cursor and run.cursor of train, and records/,
+ * which the trainers of train wrote. A daemon serves tokend.yaml, and one rank trains on train.
+ */
+struct ctl_example {
+	const char *shows;   /* a phrase */
+	const char *command; /* "tokctl plan train -c tokend.yaml --from 0 --count 4" */
+};
+
+#define CTL_EXAMPLES(...)                                                                          \
+	(const struct ctl_example[])                                                               \
+	{                                                                                          \
+		__VA_ARGS__,                                                                       \
+		{                                                                                  \
+			NULL, NULL                                                                 \
+		}                                                                                  \
+	}
 
 #define CTL_CONFIG_OPTION                                                                          \
 	{                                                                                          \
-		.name = "config", .letter = 'c', .value = "FILE", .help = "the config"             \
+		.name = "config", .letter = 'c', .value = "FILE", .help = "the config file"        \
 	}
 #define CTL_CONFIG_REQUIRED                                                                        \
 	{                                                                                          \
 		.name = "config", .letter = 'c', .required = true, .value = "FILE",                \
-		.help = "the config"                                                               \
+		.help = "the config file"                                                          \
 	}
 #define CTL_JSON_OPTION                                                                            \
 	{                                                                                          \
-		.name = "json", .kind = CTL_FLAG, .help = "print one JSON object a line"           \
+		.name = "json", .kind = CTL_FLAG, .help = "print one JSON object per line"         \
 	}
 #define CTL_SOCKET_OPTION                                                                          \
 	{                                                                                          \
 		.name = "socket", .value = "PATH",                                                 \
-		.help = "the daemon's socket; default: $TOKEND_SOCKET, that of the config, or "    \
+		.help = "the daemon's socket; default: $TOKEND_SOCKET, the config's, or "          \
 			"/run/tokend/tokend.sock"                                                  \
 	}
 
 struct ctl_arguments;
 
 struct ctl_command {
-	const char *name;		  /* as typed after "tokctl": "plan", "cursor mix" */
-	const char *arguments;		  /* the other arguments in a synopsis: "STREAM"; or NULL */
-	int least, most;		  /* how many of them */
-	const char *help;		  /* one line */
+	const char *name;      /* as typed after "tokctl": "plan", "cursor mix" */
+	const char *arguments; /* the other arguments in a synopsis: "STREAM"; or NULL */
+	int least, most;       /* number of those arguments */
+	const char *help;      /* one line */
+	const char *about;     /* man page: paragraphs with an empty line between; or NULL */
+	const struct ctl_example
+		*examples; /* man page: CTL_EXAMPLES({shows, command}, …); or NULL */
 	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
 	unsigned count;
-	int (*run)(const struct ctl_arguments *a);    /* returns an exit status */
-	const struct ctl_command *const *subcommands; /* instead of all but name; ends with NULL */
+	int (*run)(const struct ctl_arguments *a); /* returns an exit status */
+	const struct ctl_command *const
+		*subcommands; /* ends with NULL; then no options and no run */
 };
 
 struct ctl_value {
-	const char *text; /* as it was given; NULL: it was not */
-	uint64_t number;  /* CTL_NUMBER; CTL_CHOICE: which word, from 0 */
+	const char *text; /* as given; NULL: not given */
+	uint64_t number;  /* CTL_NUMBER; CTL_CHOICE: the number of the word, from 0 */
 	double decimal;	  /* CTL_DECIMAL */
 	const char **list;
 	unsigned count; /* of the list */
 };
 
-/* What was parsed; all of it lives until run() returns. */
+/* The parsed command line; valid until run() returns. */
 struct ctl_arguments {
 	const struct ctl_command *command;
 	struct ctl_value value[CTL_OPTIONS];
@@ -82,10 +113,10 @@ struct ctl_arguments {
 	int arguments;
 };
 
-/* Parses argv[1] …, for which options may stand anywhere, and runs the command; or, for --help,
- * prints its help. Returns an exit status. */
+/* Parses argv[1] …, with options anywhere, and runs the command. With --help, prints its help
+ * instead. Returns an exit status. */
 int ctl_run(const struct ctl_command *command, int argc, char **argv);
-/* An error of the command line and how @command is called; always CTL_USAGE. */
+/* Prints an error of the command line and the usage line of @command. Always CTL_USAGE. */
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
 /* The command of that name, or NULL. @commands ends with NULL. */
@@ -101,17 +132,19 @@ static inline const char *ctl_text(const struct ctl_arguments *a, unsigned optio
 	return a->value[option].text;
 }
 
+/* The number that was given, otherwise the option's preset, otherwise @otherwise. */
 static inline uint64_t ctl_number(
 	const struct ctl_arguments *a, unsigned option, uint64_t otherwise)
 {
-	return a->value[option].text ? a->value[option].number : otherwise;
+	return a->value[option].text || a->command->options[option].preset ? a->value[option].number
+									   : otherwise;
 }
 
-/* The values of a list, and after it the arguments from @first on if the list was given: "--cursor
- * A B" is the shell's way of giving several. */
+/* The values of a list. If it was given, also the arguments from @first on: a shell expands
+ * "--cursor *.cursor" to one value and arguments. */
 const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first, unsigned *count);
 
-/* Plain decimal digits up to 2^64 - 1. */
+/* Decimal digits, up to 2^64 - 1. */
 bool ctl_parse_number(const char *text, uint64_t *value);
 /* A finite decimal number ≥ 0. */
 bool ctl_parse_decimal(const char *text, double *value);

@@ -36,22 +36,34 @@ void ctl_synopsis(FILE *to, const struct ctl_command *command)
 		fprintf(to, "%s%s", i ? "|" : " ", strchr(command->subcommands[i]->name, ' ') + 1);
 }
 
+void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
+{
+	int n = 0;
+
+	text[0] = 0;
+	if (o->kind == CTL_NUMBER && o->most < UINT64_MAX - 1)
+		n = snprintf(text, bytes, "%" PRIu64 " to %" PRIu64, o->least, o->most);
+	else if (o->kind == CTL_NUMBER && o->least > 0)
+		n = snprintf(text, bytes, "%" PRIu64 " or more", o->least);
+	else if (o->kind == CTL_DECIMAL)
+		n = snprintf(text, bytes, "%g to %g", o->low, o->high);
+	else if (o->kind == CTL_LIST)
+		n = snprintf(text, bytes, "may be repeated");
+	if (o->preset)
+		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
+}
+
 static void put_option_help(FILE *to, const struct ctl_option *o)
 {
-	char left[80], letter[8] = "    ";
+	char left[80], letter[8] = "    ", range[128];
 
 	if (o->letter)
 		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
 	snprintf(left, sizeof(left), "  %s--%s%s%s", letter, o->name,
 		o->kind == CTL_FLAG ? "" : " ", o->kind == CTL_FLAG ? "" : o->value);
-	fprintf(to, "%-*s  %s", HELP_COLUMN, left, o->help);
-	if (o->kind == CTL_NUMBER && o->most < UINT64_MAX - 1)
-		fprintf(to, " (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
-	else if (o->kind == CTL_NUMBER && o->least > 0)
-		fprintf(to, " (%" PRIu64 " or more)", o->least);
-	else if (o->kind == CTL_DECIMAL)
-		fprintf(to, " (%g to %g)", o->low, o->high);
-	fputs(o->kind == CTL_LIST ? "; may be given again\n" : "\n", to);
+	ctl_range(o, range, sizeof(range));
+	fprintf(to, "%-*s  %s%s%s%s\n", HELP_COLUMN, left, o->help, range[0] ? " (" : "", range,
+		range[0] ? ")" : "");
 }
 
 void ctl_help(FILE *to, const struct ctl_command *command)

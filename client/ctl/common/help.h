@@ -8,9 +8,11 @@
 
 /* "tokctl plan STREAM -c FILE [--json]", without a newline. */
 void ctl_synopsis(FILE *to, const struct ctl_command *command);
-/* All that is known of one command, or of its subcommands. */
+/* The range and the preset of an option, "1 to 3600; default: 60", or "". */
+void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
+/* The text of `--help`. */
 void ctl_help(FILE *to, const struct ctl_command *command);
-/* A line and a synopsis for each. @commands ends with NULL. */
+/* A line and a synopsis for each command. @commands ends with NULL. */
 void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
 
 #endif
