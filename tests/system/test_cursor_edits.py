@@ -439,8 +439,8 @@ def test_texts(place):
         "a mix says what has changed"
     )
     said = [
-        "tokctl: dataset code is not named: it gets weight 0",
-        "tokctl: the mix acts from position 6144 on",
+        "tokctl: dataset code is not named and gets weight 0",
+        "tokctl: the new mix begins at position 6144",
     ]
     assert done.stderr.decode().splitlines() == said, (
         "and on stderr what is left out, and when it acts"

@@ -80,7 +80,7 @@ def test_vocabulary(place):
         "windows are those of the stream's seq_len"
     )
     assert seen["max_token"] == 99999, "the largest token"
-    problem = "token 700003 is 50257; must be below the vocab of train, 50257"
+    problem = "token 700003 is 50257; must be below the vocab of stream train, 50257"
     assert seen["problems"] == [problem], "the first token beyond vocab is named"
     assert inspect("-c", config, place.file("v"))[0]["problems"] == [], "only --deep looks for it"
 
@@ -93,7 +93,7 @@ def test_negative(place):
     seen = inspect("--deep", path, code=1)[0]
     assert seen["dtype"] == "i32", "a signed dtype is named"
     assert has(seen["problems"][0], "token 77777 is -5"), "the first negative token is named"
-    assert has(seen["problems"][0], "(the first of 2 reads that fail)"), "and how many there are"
+    assert has(seen["problems"][0], "(the first of 2 failed reads)"), "and how many there are"
 
 
 def test_damaged(place):
@@ -176,7 +176,7 @@ def test_directory(place):
         ("two.ds", None),
     ], "companions are passed over"
     os.makedirs(place.file("nothing", "x")[:-2], exist_ok=True)
-    assert inspect(place.file("nothing"), code=1)[0]["problems"] == ["has no files"], (
+    assert inspect(place.file("nothing"), code=1)[0]["problems"] == ["contains no files"], (
         "an empty directory is a problem"
     )
     assert has(inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file"), (
@@ -278,7 +278,7 @@ def test_mixed(place):
     for name in ("x/c.npy", "x/d.npy"):
         numpy.save(place.file(name), numpy.arange(100, dtype="<u2"))
     seen = [s["problems"] for s in inspect(place.file("x"), code=1)]
-    told = "is npy, and the format of another shard, a.bin, is not known"
+    told = "is npy, but the format of another shard, a.bin, is not recognised"
     assert [len(p) for p in seen] == [0, 0, 1, 0] and told in seen[2][0], ("formats mixed", seen)
     datasets = [{"name": "n", "path": "x/*.npy"}, {"name": "b", "path": "x/*.bin"}]
     config = place.config(
@@ -341,7 +341,7 @@ def test_refused(place):
     assert said == (1, 1, True), "and the daemon's word of it"
     open(place.file("none.bin"), "w").close()
     said = inspect(place.file("none.bin"), code=1)[0]["problems"]
-    assert said == ["its size is 0 bytes: there is no token in it; write it again"], "no bytes"
+    assert said == ["contains no tokens: its size is 0 bytes; write it again"], "no bytes"
     numpy.full(3000, 2, "u1").tofile(place.file("loss/a.ds.loss"))
     assert inspect(place.file("loss"))[0]["problems"] == [], "a mask's values take --deep"
     said = inspect("--deep", place.file("loss"), code=1)[0]["problems"]
@@ -467,7 +467,8 @@ def test_masks(place):
         "datasets": [{"name": "l", "path": "lm"}],
     }
     config = place.config("lm.yaml", streams={"train": stream})
-    problem = f"has no loss mask beside it, {place.file('lm/a.ds')} has one; all or none must"
+    problem = f"has no loss mask, but {place.file('lm/a.ds')} has one; all shards of a dataset must"
+    problem += " have one, or none"
     assert said("lm", "-c", config) == [(None, []), (None, []), (None, [problem])], (
         "where a stream asks, all or none"
     )

@@ -1,6 +1,6 @@
 /*
- * tokctl cursor: the edits of a cursor, on files. Everything is checked before the first byte is
- * written, so that -o may name the file that was read. The differences are printed then.
+ * tokctl cursor: creates and edits cursor files. An edit is checked completely before anything is
+ * written, so -o may name the input file. Then the changes are printed.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
@@ -38,9 +38,9 @@ static int new_cursor(const struct ctl_arguments *a)
 	return done ? CTL_OK : CTL_FAILED;
 }
 
-/* ---- what the edits share ---- */
+/* ---- common to all edits ---- */
 
-/* Edits *@c. Returns an exit status; an error was printed if it is not CTL_OK. */
+/* Edits *@c. Returns an exit status; unless it is CTL_OK, an error was printed. */
 typedef int edit_function(struct cursor *c, const struct ctl_arguments *a);
 
 static const char *from(const struct ctl_arguments *a)
@@ -66,7 +66,7 @@ static int edit_file(const struct ctl_arguments *a, edit_function *run)
 	int status = CTL_FAILED;
 
 	if (!ctl_cursor_read(&before, from(a), NULL))
-		; /* said already */
+		; /* the error was printed */
 	else if (!cursor_copy(&after, &before))
 		ctl_fail("out of memory");
 	else {
@@ -79,20 +79,20 @@ static int edit_file(const struct ctl_arguments *a, edit_function *run)
 	return status;
 }
 
-/* The position to act from: as given, or the earliest possible. */
+/* --at, or the earliest possible position. */
 static uint64_t acts_from(const struct cursor *c, const struct ctl_arguments *a)
 {
 	return ctl_number(a, AT, cursor_mix_at(c));
 }
 
 /* Index of the dataset called @name, or -1 after an error. */
-static int find(const struct cursor *c, const char *name)
+static int find(const struct cursor *c, const struct ctl_arguments *a, const char *name)
 {
 	int d = cursor_find(c, name);
 
 	if (d >= 0 && strcmp(c->dataset[d].name, name) == 0)
 		return d;
-	ctl_fail("the cursor has no dataset %s; `tokctl cursor show` lists them", name);
+	ctl_fail("%s: no dataset %s; `tokctl cursor show %s` lists them", from(a), name, from(a));
 	return -1;
 }
 
@@ -114,36 +114,35 @@ static int skip(struct cursor *c, const struct ctl_arguments *a)
 
 /* ---- mix ---- */
 
-/* "D=W"; a name may have '=' itself. Returns an exit status. */
-static int read_weight(const struct ctl_command *command, const struct cursor *c, char *argument,
+/* Reads "DATASET=WEIGHT", where the name may contain '='. Returns an exit status. */
+static int read_weight(const struct ctl_arguments *a, const struct cursor *c, char *argument,
 	double *weights, bool *given)
 {
 	char *equals = strrchr(argument, '=');
 	double weight;
 
 	if (!equals || !ctl_parse_decimal(equals + 1, &weight))
-		return ctl_usage(command,
-			"'%s' must be DATASET=WEIGHT, a finite weight of 0 or more", argument);
+		return ctl_usage(a->command,
+			"'%s' is not DATASET=WEIGHT with a finite weight of 0 or more", argument);
 	*equals = 0;
-	int d = find(c, argument);
+	int d = find(c, a, argument);
 
 	if (d < 0)
 		return CTL_FAILED;
 	if (given[d])
-		return ctl_fail("dataset %s has two weights; give it one", argument);
+		return ctl_fail("dataset %s has two weights; give only one", argument);
 	weights[d] = weight;
 	given[d] = true;
 	return CTL_OK;
 }
 
-/* Names datasets that an operator may have forgotten: those with a weight now or in a pending
- * mix. */
+/* Names datasets that the user may have forgotten: those with a weight now or in a pending mix. */
 static void note_unnamed(const struct cursor *c, const bool *given)
 {
 	for (uint32_t d = 0; d < c->datasets; d++)
 		for (uint32_t i = 0; !given[d] && i < c->segments; i++)
 			if (ctl_units(c->segment[i], d) > 0) {
-				ctl_note("dataset %s is not named: it gets weight 0",
+				ctl_note("dataset %s is not named and gets weight 0",
 					c->dataset[d].name);
 				break;
 			}
@@ -158,14 +157,14 @@ static int mix(struct cursor *c, const struct ctl_arguments *a)
 	int status = CTL_OK;
 
 	for (int i = 1; status == CTL_OK && i < a->arguments; i++)
-		status = read_weight(a->command, c, a->argument[i], weights, given);
+		status = read_weight(a, c, a->argument[i], weights, given);
 	if (status != CTL_OK)
 		return status;
 	note_unnamed(c, given);
 	if (!cursor_mix(c, at, weights, &fault))
 		return refuse(from(a), &fault);
 	if (!ctl_given(a, AT))
-		ctl_note("the mix acts from position %" PRIu64 " on", at);
+		ctl_note("the new mix begins at position %" PRIu64, at);
 	return CTL_OK;
 }
 
@@ -185,12 +184,12 @@ static int add_missing(struct cursor *c, const char *path, const struct stream *
 		if (!cursor_add(c, &source, &fault))
 			return refuse(path, &fault);
 		added++;
-		ctl_note("added dataset %s, %" PRIu64
-			 " windows; `tokctl cursor mix` gives it a weight",
+		ctl_note("added dataset %s (%" PRIu64
+			 " windows) without weight; give it one with `tokctl cursor mix`",
 			source.name, source.windows);
 	}
 	if (!added)
-		ctl_note("the cursor has every dataset of the stream already");
+		ctl_note("the cursor already has every dataset of the stream");
 	return CTL_OK;
 }
 
@@ -212,14 +211,14 @@ static int remove_dataset(struct cursor *c, const struct ctl_arguments *a)
 {
 	uint64_t at = acts_from(c, a);
 	struct fault fault;
-	int d = find(c, a->argument[1]);
+	int d = find(c, a, a->argument[1]);
 
 	if (d < 0)
 		return CTL_FAILED;
 	if (!cursor_remove(c, (uint32_t)d, at, &fault))
 		return refuse(from(a), &fault);
 	if (!ctl_given(a, AT))
-		ctl_note("dataset %s is served no more from position %" PRIu64 " on",
+		ctl_note("dataset %s is not served from position %" PRIu64 " on",
 			c->dataset[d].name, at);
 	return CTL_OK;
 }
@@ -246,13 +245,14 @@ static int schedule(struct cursor *c, const struct ctl_arguments *a)
 
 #define OUTPUT_OPTION                                                                              \
 	{                                                                                          \
-		.name = "output", .letter = 'o', .required = true, .value = "G",                   \
-		.help = "where to write the cursor; may be the file that was read"                 \
+		.name = "output", .letter = 'o', .required = true, .value = "OUT",                 \
+		.help = "file to write the cursor to; may be the input file"                       \
 	}
 #define AT_OPTION                                                                                  \
 	{                                                                                          \
 		.name = "at", .kind = CTL_NUMBER, .value = "POSITION", .most = UINT64_MAX,         \
-		.help = "from there on, a multiple of 1024; default: the earliest possible"        \
+		.help = "first sample of the change, a multiple of 1024; default: the earliest "   \
+			"possible"                                                                 \
 	}
 
 static const struct ctl_option new_options[OPTIONS] = {
@@ -264,7 +264,7 @@ static const struct ctl_option seek_options[OPTIONS] = {
 		.required = true,
 		.value = "POSITION",
 		.most = UINT64_MAX,
-		.help = "the next position"},
+		.help = "position of the next sample to serve"},
 	[JSON] = CTL_JSON_OPTION,
 };
 static const struct ctl_option skip_options[OPTIONS] = {
@@ -274,7 +274,7 @@ static const struct ctl_option skip_options[OPTIONS] = {
 		.required = true,
 		.value = "N",
 		.most = UINT64_MAX,
-		.help = "how many positions are never served"},
+		.help = "number of samples to skip; they are never served"},
 	[JSON] = CTL_JSON_OPTION,
 };
 static const struct ctl_option mix_options[OPTIONS] = {
@@ -317,7 +317,7 @@ static const struct ctl_command new_command = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "the cursor with which a stream begins",
+	.help = "create the cursor of a stream's beginning",
 	.options = new_options,
 	.count = OPTIONS,
 	.run = new_cursor,
@@ -325,10 +325,10 @@ static const struct ctl_command new_command = {
 
 static const struct ctl_command seek_command = {
 	.name = "cursor seek",
-	.arguments = "F",
+	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "go to another position of the same order",
+	.help = "move a cursor to another position of the same order",
 	.options = seek_options,
 	.count = OPTIONS,
 	.run = seek_file,
@@ -336,10 +336,10 @@ static const struct ctl_command seek_command = {
 
 static const struct ctl_command skip_command = {
 	.name = "cursor skip",
-	.arguments = "F",
+	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "leave out the next samples",
+	.help = "skip the next samples: they are never served",
 	.options = skip_options,
 	.count = OPTIONS,
 	.run = skip_file,
@@ -347,10 +347,10 @@ static const struct ctl_command skip_command = {
 
 static const struct ctl_command mix_command = {
 	.name = "cursor mix",
-	.arguments = "F DATASET=WEIGHT...",
+	.arguments = "FILE DATASET=WEIGHT...",
 	.least = 2,
 	.most = CTL_ANY,
-	.help = "give the datasets other weights",
+	.help = "change the weights of the datasets",
 	.options = mix_options,
 	.count = OPTIONS,
 	.run = mix_file,
@@ -358,10 +358,10 @@ static const struct ctl_command mix_command = {
 
 static const struct ctl_command add_command = {
 	.name = "cursor add",
-	.arguments = "F",
+	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "add the datasets that the stream has and the cursor has not",
+	.help = "add the config's new datasets to a cursor, without weight",
 	.options = config_options,
 	.count = OPTIONS,
 	.run = add_file,
@@ -369,10 +369,10 @@ static const struct ctl_command add_command = {
 
 static const struct ctl_command remove_command = {
 	.name = "cursor remove",
-	.arguments = "F DATASET",
+	.arguments = "FILE DATASET",
 	.least = 2,
 	.most = 2,
-	.help = "serve a dataset no more",
+	.help = "stop serving a dataset",
 	.options = mix_options,
 	.count = OPTIONS,
 	.run = remove_file,
@@ -380,10 +380,10 @@ static const struct ctl_command remove_command = {
 
 static const struct ctl_command schedule_command = {
 	.name = "cursor schedule",
-	.arguments = "F",
+	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "take over the pending mixes of the config's `schedule:`",
+	.help = "replace the pending mixes with the config's `schedule:`",
 	.options = config_options,
 	.count = OPTIONS,
 	.run = schedule_file,
@@ -391,7 +391,7 @@ static const struct ctl_command schedule_command = {
 
 const struct ctl_command ctl_cursor = {
 	.name = "cursor",
-	.help = "edits of a cursor, offline",
+	.help = "create, print, compare and edit cursor files",
 	.subcommands =
 		(const struct ctl_command *const[]){
 			&new_command,

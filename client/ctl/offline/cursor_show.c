@@ -16,7 +16,7 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 enum {
-	COLUMNS = 2, /* up to so many segments are columns; more get a line each */
+	COLUMNS = 2, /* up to this many segments are columns; if there are more, each is a line */
 	SHARE_WIDTH = 13,
 };
 
@@ -55,7 +55,7 @@ static void put_spaces(struct ctl_out *out, size_t n)
 	ctl_put_left(out, "", n);
 }
 
-/* Text at the right end of @width. */
+/* Puts text right-aligned in @width. */
 static void put_end(struct ctl_out *out, const char *text, size_t width)
 {
 	size_t n = ctl_width(text);
@@ -74,7 +74,7 @@ static bool limited(const struct cursor *c)
 	return false;
 }
 
-/* How a dataset with max_epochs ends: three columns. */
+/* Three columns: max_epochs of a dataset, where it ends, and how many windows remain unserved. */
 static void put_limit(struct ctl_out *out, const struct cursor *c, uint32_t d)
 {
 	uint64_t ends_at, unserved;
@@ -100,7 +100,7 @@ static void put_segment_head(struct ctl_out *out, const struct cursor *c, uint32
 	put_end(out, head, 30);
 }
 
-/* A line a dataset; if there are few segments, with its share of each. */
+/* One line per dataset; if there are few segments, with its share of each. */
 static void show_datasets(struct ctl_out *out, const struct cursor *c)
 {
 	uint32_t segments = c->segments <= COLUMNS ? c->segments : 0;
@@ -138,7 +138,7 @@ static bool has_units(const struct cursor *c, uint32_t d)
 	return false;
 }
 
-/* A line a segment, a column a dataset that has weight in any. */
+/* One line per segment, one column per dataset that has weight in any segment. */
 static void show_segments(struct ctl_out *out, const struct cursor *c)
 {
 	size_t width[LIMIT_DATASETS] = {0};
@@ -226,10 +226,10 @@ static int show(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_cursor_show = {
 	.name = "cursor show",
-	.arguments = "F",
+	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "what a cursor holds",
+	.help = "print a cursor",
 	.options = options,
 	.count = COUNT(options),
 	.run = show,
@@ -334,7 +334,7 @@ static void diff_dataset(struct diff *d, const struct cursor *a, const struct cu
 
 /* ---- diff of the mixes ---- */
 
-/* All shares of a segment in one line; freed by the caller. NULL: out of memory. */
+/* All shares of a segment in one line. The caller frees it. NULL: out of memory. */
 static char *shares_of(const struct cursor *c, const struct order_segment *s)
 {
 	char *text = NULL;
@@ -368,8 +368,8 @@ static void diff_one_sided(
 	free(shares);
 }
 
-/* A dataset's share where the two differ: for people in percent, unless the percents are the
- * same. */
+/* A dataset's share, if the two differ. For people it is in percent, unless both percentages look
+ * the same. */
 static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
 	const struct order_segment *a, const struct order_segment *b)
 {
@@ -387,7 +387,7 @@ static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
 		diff_number(d, field, ctl_units(a, i), ctl_units(b, i));
 }
 
-/* A mix depends on what came before it: how often each dataset was served, and the roundings. */
+/* The state that a mix inherits: how often each dataset was served before, and the roundings. */
 static void diff_past(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b)
 {
@@ -407,8 +407,8 @@ static void diff_past(struct diff *d, const struct cursor *names, const struct o
 	}
 }
 
-/* Compares two mixes that begin at the same position. @past: also what came before them. True if
- * they differ. */
+/* Compares two mixes that begin at the same position; with @past also the state that they
+ * inherited. True if they differ. */
 static bool diff_pair(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b, bool past)
 {
@@ -427,20 +427,21 @@ static bool diff_pair(struct diff *d, const struct cursor *names, const struct o
 static void diff_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
 {
 	const struct cursor *names = a->datasets > b->datasets ? a : b;
-	/* After the first difference between the mixes, the counts of all later ones differ. */
-	bool told = false;
+	/* A difference was reported: the counts of all later mixes differ because of it. */
+	bool reported = false;
 
 	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
 		bool left = i < a->segments, right = j < b->segments;
 
 		if (left && right && a->segment[i]->start == b->segment[j]->start) {
-			told |= diff_pair(d, names, a->segment[i++], b->segment[j++], !told);
+			reported |=
+				diff_pair(d, names, a->segment[i++], b->segment[j++], !reported);
 		} else if (left && (!right || a->segment[i]->start < b->segment[j]->start)) {
-			/* The other may have had this mix, too, before its first one. */
-			told |= a->segment[i]->start > b->segment[0]->start;
+			/* The other cursor may also have had this mix, before its first one. */
+			reported |= a->segment[i]->start > b->segment[0]->start;
 			diff_one_sided(d, a, a->segment[i++], true);
 		} else {
-			told |= b->segment[j]->start > a->segment[0]->start;
+			reported |= b->segment[j]->start > a->segment[0]->start;
 			diff_one_sided(d, b, b->segment[j++], false);
 		}
 	}
@@ -492,10 +493,10 @@ static int diff(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_cursor_diff = {
 	.name = "cursor diff",
-	.arguments = "F G",
+	.arguments = "LEFT RIGHT",
 	.least = 2,
 	.most = 2,
-	.help = "how two cursors differ; exit status 1 if they do",
+	.help = "print how two cursors differ",
 	.options = options,
 	.count = COUNT(options),
 	.run = diff,

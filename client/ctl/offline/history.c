@@ -25,16 +25,16 @@
 #include <string.h>
 
 /* A cursor of the run, and its file. */
-struct word {
+struct source {
 	struct cursor cursor;
 	char *path;
-	unsigned given; /* its number among the arguments */
+	unsigned given; /* its index in the arguments */
 };
 
 struct ctl_history_parts {
-	struct word *word;
-	unsigned words;
-	const struct order_segment **segment; /* the joined ones, borrowed from the words */
+	struct source *source;
+	unsigned sources;
+	const struct order_segment **segment; /* the joined ones, borrowed from the sources */
 	uint32_t segments;
 };
 
@@ -65,10 +65,10 @@ static void push(struct ctl_history_parts *p, const struct order_segment *segmen
 
 /* ---- cursors in any order ---- */
 
-/* Ascending starts of the current segments, otherwise as they were given. */
+/* By the start of the current segment, then in the order given. */
 static int by_start(const void *a, const void *b)
 {
-	const struct word *x = a, *y = b;
+	const struct source *x = a, *y = b;
 	uint64_t from_x = x->cursor.segment[0]->start, from_y = y->cursor.segment[0]->start;
 
 	if (from_x != from_y)
@@ -76,7 +76,7 @@ static int by_start(const void *a, const void *b)
 	return x->given < y->given ? -1 : x->given > y->given;
 }
 
-/* Index of @segment among those of @cursor, or their number. */
+/* Index of @segment in @cursor, or cursor->segments if it is not there. */
 static uint32_t find(const struct cursor *cursor, const struct order_segment *segment)
 {
 	uint32_t i = 0;
@@ -86,27 +86,27 @@ static uint32_t find(const struct cursor *cursor, const struct order_segment *se
 	return i;
 }
 
-/* Some of one cursor's pending segments: those after a segment that all cursors agree on. */
+/* A range of one cursor's pending segments, which follow a segment that is certain. */
 struct stretch {
 	const struct cursor *of;
 	uint32_t from, to;
 };
 
-/* Replaces *@best by @found, unless the cursor of @best is from later in the run. */
+/* Replaces *@best with @found, unless the cursor of *@best is from later in the run. */
 static void prefer(struct stretch *best, struct stretch found)
 {
 	if (!best->of || found.of->next >= best->of->next)
 		*best = found;
 }
 
-/* The segments between @a and @b, both of which have acted, from a cursor that announced them. */
+/* The segments between @a and @b, both in force at some time, from a cursor that announced them. */
 static struct stretch between(const struct ctl_history_parts *p, const struct order_segment *a,
 	const struct order_segment *b)
 {
 	struct stretch best = {0};
 
-	for (unsigned i = 0; i < p->words; i++) {
-		const struct cursor *c = &p->word[i].cursor;
+	for (unsigned i = 0; i < p->sources; i++) {
+		const struct cursor *c = &p->source[i].cursor;
 		uint32_t at = find(c, a), to = at + 1;
 
 		while (to < c->segments && c->segment[to]->start < b->start &&
@@ -118,13 +118,13 @@ static struct stretch between(const struct ctl_history_parts *p, const struct or
 	return best;
 }
 
-/* What is announced to follow @a, the last one that has acted. */
+/* The segments announced to follow @a, the last one that was in force. */
 static struct stretch announced(const struct ctl_history_parts *p, const struct order_segment *a)
 {
 	struct stretch best = {0};
 
-	for (unsigned i = 0; i < p->words; i++) {
-		const struct cursor *c = &p->word[i].cursor;
+	for (unsigned i = 0; i < p->sources; i++) {
+		const struct cursor *c = &p->source[i].cursor;
 
 		if (c->segments > 1 && same_segment(c->segment[0], a))
 			prefer(&best, (struct stretch){c, 1, c->segments});
@@ -136,28 +136,29 @@ static bool refuse_gap(const struct order_segment *a, const struct order_segment
 {
 	if (a->start == b->start)
 		ctl_fail("the cursors do not join: two of them have different mixes from position "
-			 "%" PRIu64 " on; leave out those of another run, or from before it was "
-			 "restarted there",
+			 "%" PRIu64 " on; leave out cursors of another run, and cursors saved "
+			 "before the run was restarted there",
 			a->start);
 	else
 		ctl_fail("the cursors do not join: the mix from %" PRIu64
 			 " does not lead to the one from %" PRIu64
-			 "; give a cursor saved between them, or leave out those of another run",
+			 "; add a cursor saved between them, or leave out cursors of another run",
 			a->start, b->start);
 	return false;
 }
 
 static bool join(struct ctl_history_parts *p)
 {
-	qsort(p->word, p->words, sizeof(*p->word), by_start);
-	for (unsigned at = 0, to; at < p->words; at = to) {
-		const struct order_segment *a = p->word[at].cursor.segment[0], *b = NULL;
+	qsort(p->source, p->sources, sizeof(*p->source), by_start);
+	for (unsigned at = 0, to; at < p->sources; at = to) {
+		const struct order_segment *a = p->source[at].cursor.segment[0], *b = NULL;
 		struct stretch way = {0};
 
-		for (to = at + 1; to < p->words && same_segment(p->word[to].cursor.segment[0], a);)
+		for (to = at + 1;
+			to < p->sources && same_segment(p->source[to].cursor.segment[0], a);)
 			to++;
-		if (to < p->words)
-			b = p->word[to].cursor.segment[0];
+		if (to < p->sources)
+			b = p->source[to].cursor.segment[0];
 		push(p, a);
 		if (!b)
 			way = announced(p, a);
@@ -174,35 +175,36 @@ static bool join(struct ctl_history_parts *p)
 
 /* ---- the log ---- */
 
-static void forget(struct word *word)
+static void forget(struct source *source)
 {
-	cursor_free(&word->cursor);
-	free(word->path);
-	*word = (struct word){0};
+	cursor_free(&source->cursor);
+	free(source->path);
+	*source = (struct source){0};
 }
 
-/* Drops the first @n. */
+/* Forgets the first @n sources. */
 static void forget_first(struct ctl_history_parts *p, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		forget(&p->word[i]);
-	p->words -= n;
-	memmove(p->word, p->word + n, p->words * sizeof(*p->word));
+		forget(&p->source[i]);
+	p->sources -= n;
+	memmove(p->source, p->source + n, p->sources * sizeof(*p->source));
 }
 
-static void say_end(const struct word *word)
+static void report_end(const struct source *source)
 {
-	ctl_fail("looking back ends at position %" PRIu64 ", where the first mix of %s begins",
-		word->cursor.segment[0]->start, word->path);
+	ctl_fail("the mixes before position %" PRIu64
+		 " are unknown; the mix log is used from %s on",
+		source->cursor.segment[0]->start, source->path);
 }
 
-/* Takes the files in order; if one does not follow from those before it, those are dropped. */
+/* Takes the files in order. If one does not follow from the earlier ones, those are dropped. */
 static void replay(struct ctl_history_parts *p)
 {
 	unsigned first = 0;
 
-	for (unsigned i = 0; i < p->words; i++) {
-		const struct cursor *c = &p->word[i].cursor;
+	for (unsigned i = 0; i < p->sources; i++) {
+		const struct cursor *c = &p->source[i].cursor;
 		bool known = p->segments > 0 && p->segment[0]->start < c->segment[0]->start;
 
 		while (p->segments > 0 && !leads_to(p->segment[p->segments - 1], c->segment[0]))
@@ -210,9 +212,9 @@ static void replay(struct ctl_history_parts *p)
 		if (p->segments == 0)
 			first = i;
 		if (p->segments == 0 && known) {
-			ctl_fail("%s: its mix does not follow from those logged before it",
-				p->word[i].path);
-			say_end(&p->word[i]);
+			ctl_fail("%s: this mix does not follow from those logged before it",
+				p->source[i].path);
+			report_end(&p->source[i]);
 		}
 		for (uint32_t s = 0; s < c->segments; s++)
 			push(p, c->segment[s]);
@@ -220,7 +222,7 @@ static void replay(struct ctl_history_parts *p)
 	forget_first(p, first);
 }
 
-/* The number in a name like 000001.cursor, 0 if it is none. */
+/* The number in a name like 000001.cursor; 0 for other names. */
 static uint64_t number_of(const char *name)
 {
 	size_t digits = strspn(name, "0123456789");
@@ -247,26 +249,26 @@ static int by_number(const struct dirent **a, const struct dirent **b)
 }
 
 /*
- * Reads the newest first, down to one whose mix begins the run: nothing before it counts. Looking
- * back ends at a file that cannot be read. It must not be the newest, which nothing can replace.
+ * Reads the newest file first, back to one whose mix begins the run: older files do not count. It
+ * stops at a file that cannot be read. If that is the newest file, it fails: no other has its mix.
  */
 static bool read_files(struct ctl_history_parts *p, const char *directory, struct dirent **entry,
 	unsigned n, const struct cursor *begin)
 {
 	unsigned at = n;
 
-	while (at > 0 && (at == n || p->word[at].cursor.segment[0]->start > 0)) {
-		struct word *word = &p->word[at - 1];
+	while (at > 0 && (at == n || p->source[at].cursor.segment[0]->start > 0)) {
+		struct source *source = &p->source[at - 1];
 
-		if (asprintf(&word->path, "%s/%s", directory, entry[at - 1]->d_name) < 0) {
-			word->path = NULL;
+		if (asprintf(&source->path, "%s/%s", directory, entry[at - 1]->d_name) < 0) {
+			source->path = NULL;
 			ctl_fail("out of memory");
 			return false;
 		}
-		if (!ctl_cursor_read(&word->cursor, word->path, begin)) {
+		if (!ctl_cursor_read(&source->cursor, source->path, begin)) {
 			if (at == n)
 				return false;
-			say_end(&p->word[at]);
+			report_end(&p->source[at]);
 			break;
 		}
 		at--;
@@ -275,8 +277,8 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 	return true;
 }
 
-/* A private daemon may have kept the log with its user's state. -1 with errno: *@directory is as it
- * was. */
+/* Looks where a private daemon may have kept the log: in its user's state directory. On failure
+ * returns -1 with errno and leaves *@directory unchanged. */
 static int scan_own(
 	const struct ctl_stream *s, const char *run, char **directory, struct dirent ***entry)
 {
@@ -303,7 +305,9 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	bool done = false;
 
 	if (!wire_name_ok(run)) {
-		ctl_fail("--run %s: is no name of a run", run);
+		ctl_fail("--run %s: not a valid run name (1 to %d bytes without '/' and leading "
+			 "dot)",
+			run, LIMIT_NAME_BYTES);
 		return false;
 	}
 	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name,
@@ -316,15 +320,14 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	if (n < 0 && errno == ENOENT)
 		n = scan_own(s, run, &directory, &entry);
 	if (n < 0)
-		ctl_fail("--run %s: %s: %s; tokend writes the log of mixes there when a run "
-			 "attaches",
+		ctl_fail("--run %s: %s: %s; tokend writes a run's mix log there when it attaches",
 			run, directory, strerror(errno));
 	else if (n == 0)
-		ctl_fail("--run %s: %s: holds no log of mixes", run, directory);
-	else if (!(p->word = calloc((size_t)n, sizeof(*p->word))))
+		ctl_fail("--run %s: %s: contains no mix log (*.cursor)", run, directory);
+	else if (!(p->source = calloc((size_t)n, sizeof(*p->source))))
 		ctl_fail("out of memory");
 	else {
-		p->words = (unsigned)n;
+		p->sources = (unsigned)n;
 		done = read_files(p, directory, entry, (unsigned)n, &s->stream->begin);
 	}
 	for (int i = 0; i < n; i++)
@@ -334,25 +337,25 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	return done;
 }
 
-/* ---- both ---- */
+/* ---- all sources ---- */
 
 static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, unsigned n,
 	const struct cursor *begin)
 {
-	p->word = calloc(n, sizeof(*p->word));
-	if (!p->word) {
+	p->source = calloc(n, sizeof(*p->source));
+	if (!p->source) {
 		ctl_fail("out of memory");
 		return false;
 	}
-	for (; p->words < n; p->words++) {
-		struct word *word = &p->word[p->words];
+	for (; p->sources < n; p->sources++) {
+		struct source *source = &p->source[p->sources];
 
-		word->given = p->words;
-		word->path = strdup(paths[p->words]);
-		if (!word->path)
+		source->given = p->sources;
+		source->path = strdup(paths[p->sources]);
+		if (!source->path)
 			ctl_fail("out of memory");
-		if (!word->path || !ctl_cursor_read(&word->cursor, paths[p->words], begin)) {
-			forget(word);
+		if (!source->path || !ctl_cursor_read(&source->cursor, paths[p->sources], begin)) {
+			forget(source);
 			return false;
 		}
 	}
@@ -361,9 +364,9 @@ static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, 
 
 static bool read_config(struct ctl_history_parts *p, const struct cursor *begin)
 {
-	p->word = calloc(1, sizeof(*p->word));
-	if (p->word && cursor_copy(&p->word->cursor, begin)) {
-		p->words = 1;
+	p->source = calloc(1, sizeof(*p->source));
+	if (p->source && cursor_copy(&p->source->cursor, begin)) {
+		p->sources = 1;
 		return true;
 	}
 	ctl_fail("out of memory");
@@ -371,11 +374,11 @@ static bool read_config(struct ctl_history_parts *p, const struct cursor *begin)
 }
 
 /* Is a segment of this cursor among the joined ones? */
-static bool is_used(const struct ctl_history_parts *p, const struct word *word)
+static bool is_used(const struct ctl_history_parts *p, const struct source *source)
 {
-	for (uint32_t i = 0; i < word->cursor.segments; i++)
+	for (uint32_t i = 0; i < source->cursor.segments; i++)
 		for (uint32_t s = 0; s < p->segments; s++)
-			if (p->segment[s] == word->cursor.segment[i])
+			if (p->segment[s] == source->cursor.segment[i])
 				return true;
 	return false;
 }
@@ -383,32 +386,32 @@ static bool is_used(const struct ctl_history_parts *p, const struct word *word)
 static bool choose_widest(struct ctl_history *h)
 {
 	struct ctl_history_parts *p = h->parts;
-	const struct word *widest;
+	const struct source *widest;
 	unsigned kept = 0;
 
-	/* A mix that was undone by a restart may have had other datasets. */
-	for (unsigned i = 0; i < p->words; i++)
-		if (is_used(p, &p->word[i])) {
-			struct word word = p->word[i];
+	/* A mix that a restart has undone may have had other datasets. */
+	for (unsigned i = 0; i < p->sources; i++)
+		if (is_used(p, &p->source[i])) {
+			struct source one = p->source[i];
 
-			p->word[i] = p->word[kept];
-			p->word[kept++] = word;
+			p->source[i] = p->source[kept];
+			p->source[kept++] = one;
 		}
-	for (unsigned i = kept; i < p->words; i++)
-		forget(&p->word[i]);
-	p->words = kept;
-	widest = &p->word[0];
-	for (unsigned i = 1; i < p->words; i++)
-		if (p->word[i].cursor.datasets > widest->cursor.datasets)
-			widest = &p->word[i];
+	for (unsigned i = kept; i < p->sources; i++)
+		forget(&p->source[i]);
+	p->sources = kept;
+	widest = &p->source[0];
+	for (unsigned i = 1; i < p->sources; i++)
+		if (p->source[i].cursor.datasets > widest->cursor.datasets)
+			widest = &p->source[i];
 	h->widest = &widest->cursor;
-	for (unsigned i = 0; i < p->words; i++)
-		for (uint32_t d = 0; d < p->word[i].cursor.datasets; d++)
-			if (strcmp(p->word[i].cursor.dataset[d].name, h->widest->dataset[d].name) !=
-				0) {
-				ctl_fail("%s: its dataset %u is %s, that of %s is %s: they are not "
-					 "of one run",
-					p->word[i].path, d, p->word[i].cursor.dataset[d].name,
+	for (unsigned i = 0; i < p->sources; i++)
+		for (uint32_t d = 0; d < p->source[i].cursor.datasets; d++)
+			if (strcmp(p->source[i].cursor.dataset[d].name,
+				    h->widest->dataset[d].name) != 0) {
+				ctl_fail("%s: dataset %u is %s, but in %s it is %s; the cursors "
+					 "are not of one run",
+					p->source[i].path, d, p->source[i].cursor.dataset[d].name,
 					widest->path, h->widest->dataset[d].name);
 				return false;
 			}
@@ -419,9 +422,9 @@ static bool allocate_segments(struct ctl_history_parts *p)
 {
 	size_t n = 0;
 
-	for (unsigned i = 0; i < p->words; i++)
-		n += p->word[i].cursor.segments;
-	assert(n > 0); /* a cursor has one at least, and there is a cursor at least */
+	for (unsigned i = 0; i < p->sources; i++)
+		n += p->source[i].cursor.segments;
+	assert(n > 0); /* there is a cursor, and every cursor has a segment */
 	p->segment = calloc(n, sizeof(const struct order_segment *));
 	if (!p->segment)
 		ctl_fail("out of memory");
@@ -462,10 +465,10 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 
 void ctl_history_close(struct ctl_history *h)
 {
-	for (unsigned i = 0; h->parts && i < h->parts->words; i++)
-		forget(&h->parts->word[i]);
+	for (unsigned i = 0; h->parts && i < h->parts->sources; i++)
+		forget(&h->parts->source[i]);
 	if (h->parts) {
-		free(h->parts->word);
+		free(h->parts->source);
 		free(h->parts->segment);
 	}
 	free(h->parts);

@@ -1,6 +1,3 @@
-/*
- * From arguments to open shards.
- */
 #include "client/ctl/offline/input.h"
 
 #include "client/ctl/common/arguments.h"
@@ -14,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char wild[] = "*?["; /* in a path that does not exist, these make it a pattern */
+static const char wild[] = "*?["; /* make a path that does not exist a pattern */
 
 bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
 	const char *format, const char *dtype, const char *column)
@@ -26,15 +23,16 @@ bool ctl_input_options(struct ctl_input *input, const struct ctl_command *comman
 		input->format = shard_format(format);
 		if (!input->format) {
 			ctl_usage(command,
-				"--input-format %s is unknown; must be auto or one of: %s", format,
-				shard_format_names(names, sizeof(names)));
+				"--input-format %s: unknown format; must be auto or one of: %s",
+				format, shard_format_names(names, sizeof(names)));
 			return false;
 		}
 	}
 	input->hint.has_type = dtype != NULL;
 	if (dtype && !shard_type(dtype, &input->hint.type)) {
 		ctl_usage(command,
-			"--input-dtype %s is unknown; must be u8, i8, u16, i16, u32, i32, u64 or "
+			"--input-dtype %s: unknown type; must be u8, i8, u16, i16, u32, i32, u64 "
+			"or "
 			"i64",
 			dtype);
 		return false;
@@ -42,7 +40,7 @@ bool ctl_input_options(struct ctl_input *input, const struct ctl_command *comman
 	return true;
 }
 
-/* Bytes of the first @n of @path up to and with the last slash. */
+/* Length of @path's first @n bytes up to and including the last slash. */
 static size_t parent_bytes(const char *path, size_t n)
 {
 	while (n > 0 && path[n - 1] != '/')
@@ -74,7 +72,8 @@ bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, s
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
-	return fault_set(fault, FAULT_ARGUMENT, "", there ? "has no files" : "matches no file");
+	return fault_set(
+		fault, FAULT_ARGUMENT, "", there ? "contains no files" : "matches no file");
 }
 
 char *ctl_input_real(const char *path)
@@ -109,7 +108,8 @@ static bool is_directory(const char *path)
 	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Adds a path, or all files below it. Faults are reported later, when the files are opened. */
+/* Adds a path, or all files below it. Other faults than a lack of memory are reported later, when
+ * the files are opened. */
 static bool add_all(struct shard_list *all, const char *path)
 {
 	char name[PATH_MAX + 1];
@@ -169,8 +169,8 @@ static void squeeze(char *path)
 }
 
 /*
- * The absolute name of the file. Links in it stay, as in the daemon: a shard's directory is the one
- * in its name. Only links before a ".." are resolved.
+ * The absolute name of the file. As in the daemon, a shard's directory is the one in its name, so
+ * links are kept; only links before a ".." are resolved.
  */
 static char *whole_name(const char *path)
 {

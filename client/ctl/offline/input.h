@@ -9,53 +9,60 @@
 #include "daemon/shard/shard.h"
 #include "proto/fault.h"
 
-/* What --input-format, --input-dtype and --input-column say. */
+/* The options --input-format, --input-dtype and --input-column. */
 struct ctl_input {
-	const struct shard_format *format; /* NULL: whatever recognises the file */
+	const struct shard_format *format; /* NULL: the format that recognises the file */
 	struct shard_hint hint;
-	const char *name; /* with the hint's label_mask: the shard's name in the dataset, with which
-			     its path ends; otherwise NULL */
+	const char *name; /* the shard's name in its dataset, a suffix of its path, if the hint has
+			     a label_mask; otherwise NULL */
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
 	{                                                                                          \
-		.name = "input-format", .value = "F",                                              \
-		.help = "the shards' format; default: auto, whatever recognises them"              \
+		.name = "input-format", .value = "FORMAT",                                         \
+		.help = "format of the shards: npy, llmc, datatrove, flat, megatron, mds or "      \
+			"arrow; default: auto, recognise each"                                     \
 	}
 #define CTL_INPUT_DTYPE_OPTION                                                                     \
 	{                                                                                          \
-		.name = "input-dtype", .value = "T",                                               \
-		.help = "u8, i8, u16, i16, u32, i32, u64 or i64, where the file does not say"      \
+		.name = "input-dtype", .value = "DTYPE",                                           \
+		.help = "type of a token, for files that do not say: u8, i8, u16, i16, u32, i32, " \
+			"u64 or i64; default: u16"                                                 \
 	}
 #define CTL_INPUT_COLUMN_OPTION                                                                    \
 	{                                                                                          \
-		.name = "input-column", .value = "C", .help = "the column that holds the tokens"   \
+		.name = "input-column", .value = "NAME",                                           \
+		.help = "column of the tokens in mds and arrow shards; default: tokens, then "     \
+			"input_ids, then the only one that fits"                                   \
 	}
 
-/* From the options' values, each of which may be NULL. False after a usage error of @command. */
+/* Sets *@input from the values of the options (NULL: not given). False: a usage error of @command
+ * was printed. @column is borrowed. */
 bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
 	const char *format, const char *dtype, const char *column);
 
 /*
- * Removes from @n paths the side files (an index, a mask, …) of shards that are among the others or
- * below them: DIRECTORY/[*] names them all. Returns how many are left; -1: out of memory.
+ * Removes from the @n paths side files (an index, a mask, …) of shards that are also named or are
+ * in a directory that is: a shell expands DIRECTORY/[*] to all of them. Returns the number of paths
+ * left; -1: out of memory.
  */
 int ctl_input_paths(char **path, int n);
 /*
- * The shards that @path, a file, a directory or a pattern, stands for. Their names go on after its
- * first *@prefix bytes. The fault does not name the path where it is the path that is not there.
+ * Lists the shards of @path: a file, a directory or a pattern. Their names continue the first
+ * *@prefix bytes of @path. False: *@list is empty; the fault names only files below @path.
  */
 bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault);
-/* @path without links; of a pattern, the directory below which it matches. NULL: there is none. */
+/* @path with links resolved; for a pattern, the directory below which it matches. The caller frees
+ * it. NULL: it does not exist. */
 char *ctl_input_real(const char *path);
-/* Shard @i of the list of @path by the name that the user knows: @path itself, or a path below
- * it. */
+/* Sets @name to the name of shard @i of the list of @path as the user would write it: @path, or a
+ * path below it. */
 void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
 	char *name, size_t name_bytes);
 
 /*
- * Describes and opens. *@fd is the caller's to close, after the shard; -1 where there is none.
- * The fault does not name the path.
+ * Recognises and opens a shard. The caller closes *@fd after the shard, unless it is -1. NULL: the
+ * fault does not name the path.
  */
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);

@@ -1,6 +1,6 @@
 /*
- * tokctl inspect: what shards contain. What a file does not say comes from the options, otherwise
- * from the dataset of the config that lists it, otherwise it is the config's default.
+ * tokctl inspect: prints what shards contain. Facts that a file does not state (dtype, format) are
+ * taken from the options, then from the config's dataset that lists it, then from the defaults.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
@@ -37,15 +37,15 @@ struct inspect {
 	struct ctl_out out;
 	struct ctl_input input;
 	bool json, deep, faults;
-	uint64_t sampled;	       /* flat shards whose tokens were sampled, or passed over */
+	uint64_t sampled;	       /* flat shards seen, of which the first ones were sampled */
 	struct ctl_manifest *manifest; /* or NULL */
-	struct cache *cache; /* of the directory that was looked at last; NULL: none yet */
-	const char *first;   /* name of that shard of a dataset which said first_format, */
-	const struct shard_format *first_format; /* or NULL: none of the path has; */
-	const struct listed *first_in;		 /* the dataset, or NULL: it is the path */
-	bool mixed;				 /* another has been found to be of another */
+	struct cache *cache;	       /* of the last directory; NULL: none yet */
+	const char *first;	       /* the first shard of the dataset or path */
+	const struct shard_format *first_format; /* its format; NULL: no shard yet */
+	const struct listed *first_in;		 /* its dataset; NULL: the path itself */
+	bool mixed;				 /* a shard of another format was reported */
 	struct ctl_progress progress;
-	bool alone; /* the path is one shard */
+	bool alone; /* the path has one shard */
 	struct listed_all all;
 };
 
@@ -73,7 +73,7 @@ static void print_unread(struct inspect *in, const char *path, const char *text)
 
 /* ---- one file ---- */
 
-/* How many windows the stream cuts from it, and how many of its tokens are in none. */
+/* Counts the windows that the stream cuts from the shard, and the tokens in none of them. */
 static void count_windows(struct report *r, const struct config_stream *stream)
 {
 	uint64_t first_window[2], tokens = r->facts.tokens;
@@ -83,11 +83,11 @@ static void count_windows(struct report *r, const struct config_stream *stream)
 		.tokens = &tokens,
 		.first_window = first_window};
 
-	if (r->facts.sample_tokens > 0) { /* a window is a sample, then */
+	if (r->facts.sample_tokens > 0) { /* each sample is a window */
 		if (r->facts.sample_tokens != table.window_tokens)
 			report_problem(r,
-				"its samples have %" PRIu64 " tokens, a window of %s has %" PRIu64
-				"; must be alike",
+				"its samples have %" PRIu64 " tokens, but a window of stream %s "
+				"has %" PRIu64 " (seq_len + extra); must be equal",
 				r->facts.sample_tokens, stream->name, table.window_tokens);
 		table.window_tokens = table.stride = r->facts.sample_tokens;
 	}
@@ -97,7 +97,7 @@ static void count_windows(struct report *r, const struct config_stream *stream)
 	r->unserved = table_unserved(&table);
 }
 
-/* Reads all of it. */
+/* Reads all tokens. */
 static void scan(struct inspect *in, struct report *r, const struct shard *shard, bool digests,
 	uint64_t *digest)
 {
@@ -122,15 +122,17 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 	if (scan.failures == 1)
 		report_problem(r, "%s", scan.failed.text);
 	else if (scan.failures > 1)
-		report_problem(r, "%s (the first of %" PRIu64 " reads that fail)", scan.failed.text,
+		report_problem(r, "%s (the first of %" PRIu64 " failed reads)", scan.failed.text,
 			scan.failures);
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		report_problem(r,
-			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of %s, %" PRIu64,
+			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of stream %s, "
+			"%" PRIu64,
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 
-/* In a stream with loss_mask all shards of a dataset must be alike. */
+/* In a stream with loss_mask, either all shards of a dataset have a mask or none has; likewise
+ * lists of document bounds. */
 static void compare_annotations(struct report *r, struct listed *l)
 {
 	bool mask = r->facts.mask, bounds = r->facts.bounds;
@@ -141,11 +143,14 @@ static void compare_annotations(struct report *r, struct listed *l)
 		l->bounds = bounds;
 	}
 	if (l->mask != mask)
-		report_problem(r, "has %s loss mask beside it, %s has %s; all or none must",
+		report_problem(r,
+			"has %s loss mask, but %s has %s; all shards of a dataset must have one, "
+			"or none",
 			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
 	if (l->bounds != bounds)
 		report_problem(r,
-			"has %s list of document bounds beside it, %s has %s; all or none must",
+			"has %s list of document bounds (.csv.gz), but %s has %s; all shards of a "
+			"dataset must have one, or none",
 			bounds ? "a" : "no", l->first ? l->first : "another",
 			bounds ? "none" : "one");
 }
@@ -173,11 +178,12 @@ static void compare(
 		report_problem(r, "%s", fault.text);
 	else if (r->scanned && r->problems == 0 && digest != m->digests[s])
 		report_problem(r,
-			"digest is %016" PRIx64 " in the manifest and %016" PRIx64 " in the file",
+			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
+			" in the file; restore the shard, or write the manifest anew",
 			m->digests[s], digest);
 }
 
-/* A path counts as a dataset, which has one format: two examples are enough. */
+/* A dataset has one format; so must the shards of a path. Reports the first shard that differs. */
 static void check_format(struct inspect *in, struct report *r, const struct listed *listed,
 	const struct shard_format *format, const char *name)
 {
@@ -192,30 +198,32 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 	in->mixed = true;
 	if (format == &shard_flat)
 		report_problem(r,
-			"its format is not known, and another shard, %s, is %s: its index is lost "
-			"or its header is damaged; restore that, or, if it is plain tokens, put it "
-			"into a dataset of its own",
+			"its format is not recognised, but another shard, %s, is %s: its index is "
+			"missing or its header is damaged; restore that, or, if it contains plain "
+			"tokens, put it into a dataset of its own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
 		report_problem(r,
-			"is %s, and the format of another shard, %s, is not known: the index of "
-			"that is lost or its header is damaged; restore it, or, if it is plain "
-			"tokens, put it into a dataset of its own",
+			"is %s, but the format of another shard, %s, is not recognised: that one's "
+			"index is missing or its header is damaged; restore that, or, if it "
+			"contains plain tokens, put it into a dataset of its own",
 			format->name, in->first);
 	else
 		report_problem(r,
-			"is %s, the first shard, %s, is %s; must be one format to be one dataset",
+			"is %s, but the first shard, %s, is %s; all shards of a dataset must have "
+			"one format",
 			format->name, in->first, in->first_format->name);
 }
 
-/* What a flat shard's tokens look like: a problem if the dtype was not given. */
+/* Reports a dtype that does not fit the tokens of a flat shard: a problem if the dtype was not
+ * given, otherwise a note. */
 static void check_looks(
 	struct inspect *in, struct report *r, const struct shard *shard, bool is_said)
 {
 	const char *looks;
 
-	/* A sample is 64 KiB: of a million shards it is taken of some, as it is when a daemon
-	 * starts. */
+	/* A sample is 64 KiB. Like the daemon at start, it looks only at some of a million shards.
+	 */
 	if (shard->format != &shard_flat || (!in->deep && in->sampled++ >= SAMPLED_MOST))
 		return;
 	looks = sample_shard(shard);
@@ -226,7 +234,7 @@ static void check_looks(
 			looks);
 }
 
-/* How to read the file: as the options say, otherwise as the dataset that lists it. */
+/* How to read the file: by the options, then by the dataset that lists it. */
 static struct ctl_input input_of(
 	const struct inspect *in, const char *path, const struct listed *listed)
 {
@@ -246,14 +254,14 @@ static struct ctl_input input_of(
 	if (listed)
 		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
 	if (in->all.config && !listed)
-		ctl_note("%s: no dataset of %s lists it; read as %s", path, in->all.config->path,
+		ctl_note("%s: in no dataset of %s; read as %s", path, in->all.config->path,
 			shard_type_name(input.hint.type));
 	return input;
 }
 
 /*
- * A mask is found by the name that its shard has in the dataset, so the shard is opened by that
- * name: @path. False: a name is too long.
+ * Sets the hint's label_mask, and @path to the name of the shard in its dataset. The shard must be
+ * opened by that name, because its mask has the same one. False: a name is too long.
  */
 static bool find_mask(const struct inspect *in, const struct listed *listed, int64_t number,
 	struct ctl_input *input, char *mask, char *path)
@@ -268,8 +276,7 @@ static bool find_mask(const struct inspect *in, const struct listed *listed, int
 	return true;
 }
 
-/* @absolute: the same file by the name to look it up by; @name: by the one that it has in a
- * manifest. */
+/* @absolute: the same file as @path, to find its dataset; @name: its name in a manifest. */
 static void inspect_file(
 	struct inspect *in, const char *path, const char *absolute, const char *name)
 {
@@ -303,12 +310,12 @@ static void inspect_file(
 		if (listed && listed->stream->loss_mask)
 			compare_annotations(r, listed);
 		r->has_mask = shard->mask || (shard->bounds && bounds_outside(shard->bounds) > 0);
-		/* An empty file among others is a shard without windows. Alone, and without a
-		 * header that says so, it was not written. */
+		/* An empty file among others is a shard without windows. A single one without a
+		 * header was probably never written. */
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
 			report_problem(r,
-				"its size is 0 bytes%s: there is no token in it; write it again",
-				shard->bytes->plain ? "" : ", decoded");
+				"contains no tokens: its size is 0 bytes%s; write it again",
+				shard->bytes->plain ? "" : " after decoding");
 		check_looks(in, r, shard, input.hint.has_type);
 		if (in->deep)
 			scan(in, r, shard, in->manifest || manifest, &digest);
@@ -328,7 +335,7 @@ static void inspect_file(
 	free(r);
 }
 
-/* @name with its directory's links resolved. NULL if it cannot be. */
+/* @name in the list's directory, whose links are resolved. NULL: that failed. */
 static char *resolve(const char *name, const struct shard_list *list)
 {
 	char *root = realpath(list->root, NULL), *whole = NULL;
@@ -339,8 +346,9 @@ static char *resolve(const char *name, const struct shard_list *list)
 	return whole;
 }
 
-/* Files named one by one share an index, too. False: out of memory. */
-static bool remember(struct inspect *in, const char *root)
+/* Keeps the cache while the directory stays the same: files named one by one share an index. False:
+ * out of memory. */
+static bool use_cache(struct inspect *in, const char *root)
 {
 	if (in->cache && strcmp(cache_root(in->cache), root) == 0)
 		return true;
@@ -362,7 +370,7 @@ static void inspect_path(struct inspect *in, const char *path)
 		print_unread(in, path, fault.text);
 		return;
 	}
-	if (!remember(in, list.root)) {
+	if (!use_cache(in, list.root)) {
 		print_unread(in, path, "out of memory");
 		shard_list_free(&list);
 		return;
@@ -387,7 +395,7 @@ static int by_last_part(const void *a, const void *b)
 	return strcmp(p ? p + 1 : x, q ? q + 1 : y);
 }
 
-/* Names in a manifest are relative to one directory. */
+/* Are the paths in one directory, so that a manifest can name them relative to it? */
 static bool one_directory(char **path, int n)
 {
 	char *root = NULL;
@@ -428,7 +436,7 @@ static int inspect_all(struct inspect *in, char **path, int n, const char *manif
 	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
 
 	if (manifest && in->faults)
-		ctl_fail("%s: not written: see the problems above", manifest);
+		ctl_fail("%s: not written because of the problems above", manifest);
 	if (manifest && !ctl_manifest_end(in->manifest, !in->faults))
 		status = CTL_FAILED;
 	return status;
@@ -442,14 +450,16 @@ static const struct ctl_option options[] = {
 	[CONFIG] = {.name = "config",
 		.letter = 'c',
 		.value = "FILE",
-		.help = "read shards as the datasets of this config that contain them"},
+		.help = "config whose datasets say how to read their shards; also counts windows"},
 	[FORMAT] = CTL_INPUT_FORMAT_OPTION,
 	[DTYPE] = CTL_INPUT_DTYPE_OPTION,
 	[COLUMN] = CTL_INPUT_COLUMN_OPTION,
 	[MANIFEST] = {.name = "manifest",
 		.value = "FILE",
-		.help = "write a manifest of the shards; implies --deep"},
-	[DEEP] = {.name = "deep", .kind = CTL_FLAG, .help = "read all tokens"},
+		.help = "write a manifest of the shards to this file; implies --deep"},
+	[DEEP] = {.name = "deep",
+		.kind = CTL_FLAG,
+		.help = "read all tokens: find the largest, compare with vocab and manifest"},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -465,9 +475,9 @@ static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
 	if (n < 0)
 		return ctl_fail("out of memory");
 	if (manifest && !one_directory(a->argument, n))
-		return ctl_usage(a->command,
-			"--manifest names shards relative to one directory: give that, or "
-			"files of one directory");
+		return ctl_usage(a->command, "--manifest: shard names are relative to one "
+					     "directory; give that directory, "
+					     "or files in it");
 	if (manifest)
 		qsort(a->argument, (size_t)n, sizeof(*a->argument), by_last_part);
 	if (!config || listed_open(&in->all, config, !manifest))
@@ -495,7 +505,7 @@ const struct ctl_command ctl_inspect = {
 	.arguments = "PATH...",
 	.least = 1,
 	.most = CTL_ANY,
-	.help = "what shards hold, and what is wrong with them; --deep reads all of it",
+	.help = "print what shards contain and what is wrong with them",
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = inspect,

@@ -1,4 +1,5 @@
-/* The datasets of a config and their files: how a file of theirs is to be read. Errors are printed.
+/*
+ * The files of a config's datasets, to find how a file is configured. Errors are printed.
  */
 #ifndef TOKEND_CTL_INSPECT_LISTED_H
 #define TOKEND_CTL_INSPECT_LISTED_H
@@ -7,15 +8,15 @@
 #include "daemon/config/config.h"
 #include "daemon/shard/list.h"
 
-/* The files of one dataset, and how it reads them. */
+/* A dataset and its files. */
 struct listed {
 	const struct config_stream *stream;
 	const struct config_dataset *dataset;
 	struct shard_list list;	  /* borrowed from the manifest if there is one */
 	struct manifest manifest; /* otherwise empty */
-	char *root;		  /* without links, to compare paths by */
-	char *first;		  /* the first file of it that was inspected, which had: */
-	bool mask, bounds;
+	char *root;		  /* with links resolved, to compare with paths */
+	char *first;		  /* its first file that was inspected; NULL: none yet */
+	bool mask, bounds;	  /* had @first a loss mask, a list of document bounds? */
 };
 
 struct listed_all {
@@ -24,11 +25,12 @@ struct listed_all {
 	unsigned lists;
 };
 
-/* Lists the datasets of all streams of the config at @path; the manifests' lists if @manifests. */
+/* Lists the files of all datasets of the config at @path. @manifests: of datasets with a manifest,
+ * the files that it lists. False after an error; listed_close() is needed either way. */
 bool listed_open(struct listed_all *all, const char *path, bool manifests);
 void listed_close(struct listed_all *all);
-/* The dataset that contains the file @path, and the shard's number in it; NULL if there is none. If
- * several do, the first that has a label_mask, otherwise the first. */
+/* The dataset that contains the file @path, and its number there in *@shard. Of several, the first
+ * with a label_mask, otherwise the first. NULL: none. */
 struct listed *listed_find(const struct listed_all *all, const char *path, int64_t *shard);
 
 #endif

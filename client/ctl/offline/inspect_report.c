@@ -64,7 +64,8 @@ static void put_windows(struct ctl_out *out, const struct report *r)
 	double share = r->facts.tokens ? 100.0 * (double)r->unserved / (double)r->facts.tokens : 0;
 	char text[128];
 
-	snprintf(text, sizeof(text), "  %" PRIu64 " windows of %s, never served %.3f %%",
+	snprintf(text, sizeof(text),
+		"  %" PRIu64 " windows of stream %s, %.3f %% of the tokens never served",
 		r->windows, r->stream->name, share);
 	ctl_put(out, text);
 }

@@ -1,4 +1,4 @@
-/* What `tokctl inspect` says about one file. */
+/* The report of `tokctl inspect` about one file. */
 #ifndef TOKEND_CTL_INSPECT_REPORT_H
 #define TOKEND_CTL_INSPECT_REPORT_H
 
@@ -8,18 +8,18 @@
 
 #include <limits.h>
 
-enum { REPORT_PROBLEMS = 4 }; /* more are left out */
+enum { REPORT_PROBLEMS = 4 }; /* further ones are dropped */
 
 struct report {
 	const char *path;
-	const char *format; /* NULL: it could not be opened */
+	const char *format; /* NULL: the file could not be opened */
 	struct shard_facts facts;
-	const struct config_stream *stream; /* NULL: no dataset of a config lists it */
-	uint64_t windows, unserved;
+	const struct config_stream *stream; /* NULL: the file is in no dataset of a config */
+	uint64_t windows, unserved;	    /* unserved: tokens in no window */
 	bool scanned;
-	uint64_t most;	 /* the largest id; scanned */
-	bool has_mask;	 /* something says which tokens may be no labels: */
-	uint64_t masked; /* so many; scanned */
+	uint64_t most;	 /* the largest token, if scanned */
+	bool has_mask;	 /* there is a loss mask, or a list of bounds that leaves tokens out */
+	uint64_t masked; /* number of tokens that may not be labels, if has_mask and scanned */
 	unsigned problems;
 	char problem[REPORT_PROBLEMS][PATH_MAX + 512];
 };

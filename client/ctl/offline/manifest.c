@@ -1,5 +1,5 @@
 /*
- * Written next to its place, then renamed.
+ * The manifest is written to a file next to its path, then renamed.
  */
 #include "client/ctl/offline/manifest.h"
 
@@ -56,13 +56,13 @@ bool ctl_manifest_add(struct ctl_manifest *m, const char *name, const char *form
 	if (order >= 0)
 		return fault_set(fault, FAULT_ARGUMENT, "path",
 			order == 0 ? "is named twice"
-				   : "is named after a shard that sorts after it");
+				   : "is out of order: it sorts before the shard listed before it");
 	snprintf(m->last, sizeof(m->last), "%s", name);
 	ctl_put_string(&out, name);
 	out.buffer[out.n] = 0;
 	if (strstr(out.buffer, "\\udc")) /* a byte that is not UTF-8 */
 		return fault_set(fault, FAULT_ARGUMENT, "path",
-			"has a name that is not UTF-8, which a manifest cannot hold: rename it");
+			"its name is not UTF-8, so a manifest cannot list it; rename it");
 	fprintf(m->file,
 		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64
 		",\"size\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\"",
