@@ -1,0 +1,308 @@
+"""Executes the code blocks of a page, in order, with a real daemon over shards of toy size."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy
+import yaml
+
+from .pages import commands, console, missing, missing_target
+from .process import BIN, REPO, TOKEND, child_environment, run, with_parent
+
+BLOCK_SECONDS = 120
+TOP_LEVEL = {"socket", "state_dir", "memory", "metrics", "io", "direct", "allow_uids", "admin_uids"}
+
+# The process that executes a page's Python. train() ends a block after some batches.
+PYTHON = """
+import json, os, sys, traceback
+
+class Enough(BaseException):
+    pass
+
+calls, saved = 0, []
+
+def train(*arguments, **keys):
+    global calls
+    calls += 1
+    if calls > 20:
+        raise Enough
+
+def save(*arguments, **keys):
+    saved.append(arguments)
+
+names = {"__name__": "__main__", "train": train, "save": save, "model": None}
+results = os.fdopen(int(sys.argv[1]), "w")
+for line in sys.stdin:
+    job = json.loads(line)
+    os.environ.update(job["environment"])
+    calls, failed = 0, False
+    try:
+        exec(compile(job["text"], job["name"], "exec"), names)
+    except Enough:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        failed = True
+    sys.stdout.flush()
+    sys.stderr.flush()
+    print(json.dumps(failed), file=results, flush=True)
+"""
+
+# `tokend -c FILE` serves until the page ends; the next one takes its place.
+SHELL = """set -e
+tokend() {
+    case " $* " in
+    *" --check "* | *" --help "* | *" --version "*) command tokend "$@" ;;
+    *) serve tokend "$@" --socket "$PAGE/tokend.sock" ;;
+    esac
+}
+serve() {
+    if [ -e "$PAGE/.daemon" ]; then
+        kill "$(cat "$PAGE/.daemon")"
+        while kill -0 "$(cat "$PAGE/.daemon")" 2>/dev/null; do sleep 0.02; done
+    fi
+    command "$@" >"$PAGE/.log" 2>&1 &
+    echo $! >"$PAGE/.daemon"
+    until grep -q "ready at" "$PAGE/.log"; do
+        kill -0 "$(cat "$PAGE/.daemon")" || { cat "$PAGE/.log" >&2; return 1; }
+        sleep 0.02
+    done
+    cat "$PAGE/.log"
+}
+"""
+
+C = """
+#include <err.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <tokend.h>
+
+static inline void train(const void *tokens, unsigned rows, unsigned window, unsigned width)
+{
+	static int calls;
+
+	(void)tokens, (void)rows, (void)window, (void)width;
+	if (++calls > 20)
+		exit(0);
+}
+
+int main(void)
+{
+"""
+
+
+def check_shown(block):
+    """The block is a file, or pieces of it with `# …` between them."""
+    path = REPO / pathlib.Path(block.page).parent / block.shown
+    text, at = path.read_text(), 0
+    for piece in block.text.split("# …\n"):
+        assert piece in text[at:], f"{block}: not in {block.shown}: {piece[:200]}"
+        at = text.index(piece, at) + len(piece)
+    tests = [*(REPO / "tests").rglob("*.py"), REPO / "Makefile"]
+    assert any(path.name in test.read_text() for test in tests), f"{path.name}: no test runs it"
+
+
+class Runner:
+    """Executes the blocks of one page in @directory, in order."""
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.output = ""  # of the last block
+        self.excepted = []
+        self.python = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.replaced = {  # what a page says: what is executed
+            "/data/": f"{self.directory}/data/",
+            "/var/lib/tokend": f"{self.directory}/state",
+            "/run/tokend/tokend.sock": f"{self.directory}/tokend.sock",
+            "127.0.0.1:9464": f"127.0.0.1:{port}",
+        }
+        self._toys()
+
+    def _toys(self):
+        """Shards and a config of toy size: streams train (web, code) and valid (held-out)."""
+        random = numpy.random.default_rng(1)
+        names = {"web/0.bin": 300_000, "web/1.bin": 200_000, "code/0.bin": 300_000}
+        names |= {"held-out.bin": 30_000, "valid.bin": 30_000}
+        for name, tokens in names.items():
+            path = self.directory / "data" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            values = random.integers(0, 50256, tokens).astype("<u2")
+            values[499::500] = 50256  # documents
+            values.tofile(path)
+        for name in ("build", "client", "config", "tests"):
+            (self.directory / name).symlink_to(REPO / name)
+        for name in ("run", "state"):
+            (self.directory / name).mkdir(mode=0o700)
+        web, code, held_out = (
+            {"name": name, "path": f"{self.directory}/data/{path}"}
+            for name, path in (("web", "web"), ("code", "code"), ("held-out", "held-out.bin"))
+        )
+        train = {"seed": 42, "seq_len": 64, "datasets": [{**web, "weight": 0.7}]}
+        train["datasets"].append({**code, "weight": 0.3})
+        valid = {"seed": 1, "seq_len": 64, "epochs": 1, "datasets": [held_out]}
+        self.config = {"streams": {"train": train, "valid": valid}}
+        self._write_config()
+
+    def _write_config(self):
+        whole = {"state_dir": f"{self.directory}/state", "memory": "64MiB", **self.config}
+        (self.directory / "tokend.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
+
+    def environment(self):
+        more = {
+            "PAGE": str(self.directory),
+            "HOME": str(self.directory),
+            "XDG_RUNTIME_DIR": str(self.directory / "run"),
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            "PATH": f"{BIN}:{REPO}/build/venv/bin:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+        }
+        if (self.directory / ".daemon").exists():
+            more["TOKEND_SOCKET"] = str(self.directory / "tokend.sock")
+        return child_environment(**more)
+
+    def end(self):
+        """Kills what the page has started: all of it has inherited $PAGE."""
+        for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"PAGE={self.directory}\0".encode() in environ.read_bytes():
+                    os.kill(int(environ.parent.name), signal.SIGKILL)
+            except OSError:
+                pass  # it has ended
+        if self.python:
+            self.python.wait()
+
+    def _local(self, text):
+        for shown, actual in self.replaced.items():
+            text = text.replace(shown, actual)
+        return text
+
+    def _public(self, text):
+        for shown, actual in self.replaced.items():
+            text = text.replace(actual, shown)
+        return text.replace(f"{self.directory}/", "")
+
+    def execute(self, block):
+        """AssertionError: the block does not do what the page says."""
+        if block.shown:
+            return check_shown(block)
+        if block.note == "picture":
+            return None
+        if block.note == "file":
+            return (self.directory / block.argument).write_text(self._local(block.text))
+        if block.note == "output":
+            line = missing(block.text, self.output)
+            assert line is None, f"{block}: not in the output: {line}\n{self.output}"
+            return None
+        ways = {"sh": self._sh, "console": self._console, "python": self._python}
+        ways |= {"yaml": self._yaml, "c": self._c}
+        assert block.kind in ways, f"{block}: ```{block.kind} says nothing that can be executed"
+        return ways[block.kind](block)
+
+    def _ended(self, block, failed):
+        assert failed == (block.note == "fails"), (
+            f"{block}: {'fails' if failed else 'succeeds'}:\n{block.text}\n{self.output}"
+        )
+
+    def _sh(self, block, script=None):
+        script, excepted = commands(script or block.text)
+        self.excepted += excepted
+        for command in excepted:
+            gone = missing_target(command)
+            assert not gone, f"{block}: make {gone}: no such target"
+        log = self.directory / ".output"
+        with open(log, "wb") as out:
+            code = subprocess.run(
+                ["bash", "-c", SHELL + self._local(script)],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                timeout=BLOCK_SECONDS,
+            ).returncode
+        self.output = self._public(log.read_text(errors="replace"))
+        self._ended(block, code != 0)
+
+    def _console(self, block):
+        pairs = console(block.text)
+        assert pairs, f"{block}: no command in it"
+        for command, shown in pairs:
+            self._sh(block, command)
+            line = missing(shown, self.output)
+            assert line is None, f"{block}: {command}: not in its output: {line}\n{self.output}"
+
+    def _python(self, block):
+        log = self.directory / ".python"
+        if not self.python:
+            read, write = os.pipe()
+            with open(log, "wb") as out:
+                self.python = subprocess.Popen(
+                    [sys.executable, "-c", PYTHON, str(write)],
+                    cwd=self.directory,
+                    env=self.environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=out,
+                    pass_fds=[write],
+                    preexec_fn=with_parent,
+                    text=True,
+                )
+            os.close(write)
+            self.results = os.fdopen(read)
+        before = log.stat().st_size
+        job = {"text": self._local(block.text), "name": str(block)}
+        job["environment"] = self.environment()
+        self.python.stdin.write(json.dumps(job) + "\n")
+        self.python.stdin.flush()
+        failed = self.results.readline()
+        self.output = self._public(log.read_bytes()[before:].decode(errors="replace"))
+        assert failed, f"{block}: the process ended:\n{self.output}"
+        self._ended(block, json.loads(failed))
+
+    def _yaml(self, block):
+        """A whole config takes the place of the one before; a part is merged into it."""
+        part = yaml.safe_load(self._local(block.text))
+        train = next(iter(self.config["streams"].values()))
+        if isinstance(part, list):
+            train["datasets"] = part
+        elif "streams" in part:
+            self.config = part
+        elif "name" in part:
+            train["datasets"] = [part]
+        else:
+            for key, value in part.items():
+                (self.config if key in TOP_LEVEL else train)[key] = value
+        self._write_config()
+        file = self.directory / "tokend.yaml"
+        code, out, err = run(TOKEND, "-c", file, "--check", env=self.environment())
+        self.output = self._public(out.decode() + err)
+        self._ended(block, code != 0)
+
+    def _c(self, block):
+        source = self.directory / "page.c"
+        text = self._local(block.text)
+        whole = text if "main(" in text else C + text + "\treturn 0;\n}\n"
+        source.write_text(whole)
+        program = self.directory / "page"
+        options = [
+            "-std=gnu11",
+            "-Wall",
+            f"-I{REPO}/client/lib",
+            "-D_GNU_SOURCE",
+            f"-L{BIN}/../lib",
+        ]
+        code, _, err = run(
+            "gcc", *options, "-o", program, source, "-ltokend", f"-Wl,-rpath,{BIN}/../lib"
+        )
+        assert code == 0, f"{block}: {err}"
+        code, out, err = run(program, cwd=self.directory, env=self.environment())
+        self.output = self._public(out.decode(errors="replace") + err)
+        self._ended(block, code != 0)
