@@ -1,6 +1,7 @@
 #include "proto/cursor.h"
 
 #include "proto/cursor_private.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 
 typedef unsigned __int128 u128;
+
+#define BLOCK_MOST (UINT32_C(1) << 31) /* windows of a block, blocks of a group */
 
 bool cursor_refuse_dataset(
 	struct fault *fault, const char *name, const char *what, const char *text, ...)
@@ -52,26 +55,28 @@ void cursor_check(const struct cursor *c)
 
 /* ---- building ---- */
 
-/* The member that cannot be, or NULL. */
-static const char *wrong_member(const struct cursor_source *s)
+static bool check_source(const struct cursor_source *s, struct fault *fault)
 {
 	assert(s->name);
 	if (!wire_label_ok(s->name))
-		return "name";
+		return cursor_refuse_dataset(fault, s->name, "name", "must be " PHRASE_LABEL);
 	if (s->shuffle != ORDER_NONE && s->shuffle != ORDER_GLOBAL && s->shuffle != ORDER_BLOCK)
-		return "shuffle";
-	if (s->block < 1 || s->block > UINT32_C(1) << 31)
-		return "block";
-	if (s->group < 1 || s->group > UINT32_C(1) << 31)
-		return "group";
-	return NULL;
+		return cursor_refuse_dataset(
+			fault, s->name, "shuffle", "%u is not a kind of shuffle", s->shuffle);
+	if (s->block < 1 || s->block > BLOCK_MOST)
+		return cursor_refuse_dataset(fault, s->name, "block", PHRASE_RANGE,
+			(uint64_t)s->block, (uint64_t)BLOCK_MOST);
+	if (s->group < 1 || s->group > BLOCK_MOST)
+		return cursor_refuse_dataset(fault, s->name, "group", PHRASE_RANGE,
+			(uint64_t)s->group, (uint64_t)BLOCK_MOST);
+	return true;
 }
 
 static void place_source(struct cursor *c, uint32_t d, const struct cursor_source *s)
 {
 	struct cursor_dataset *dataset = &c->dataset[d];
 
-	assert(!wrong_member(s));
+	assert(wire_label_ok(s->name));
 	memset(dataset, 0, sizeof(*dataset));
 	memcpy(dataset->name, s->name, strlen(s->name));
 	dataset->digest = s->digest;
@@ -107,15 +112,14 @@ static bool grow(struct cursor *c, uint32_t n)
 static bool check_windows(const struct cursor *c, struct fault *fault)
 {
 	if (c->seq_len < 1 || c->seq_len > LIMIT_CHUNK_BYTES)
-		return fault_set(fault, FAULT_CURSOR, "seq_len",
-			"%" PRIu64 ", must be 1 to %" PRIu64, c->seq_len,
+		return fault_set(fault, FAULT_CURSOR, "seq_len", PHRASE_RANGE, c->seq_len,
 			(uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->extra > LIMIT_CHUNK_BYTES - c->seq_len)
 		return fault_set(fault, FAULT_CURSOR, "extra",
-			"%" PRIu64 ": seq_len + extra must be at most %" PRIu64, c->extra,
+			"%" PRIu64 "; seq_len + extra must be at most %" PRIu64, c->extra,
 			(uint64_t)LIMIT_CHUNK_BYTES);
 	if (c->stride < 1)
-		return fault_set(fault, FAULT_CURSOR, "stride", "0, must be at least 1");
+		return fault_set(fault, FAULT_CURSOR, "stride", "0; must be 1 or more");
 	if (c->epochs && c->samples)
 		return fault_set(
 			fault, FAULT_CURSOR, "samples", "a stream has epochs or samples, not both");
@@ -167,7 +171,7 @@ size_t cursor_bytes_pending(const struct order_segment *s)
 static bool check_size(const struct cursor *c, struct fault *fault)
 {
 	if (c->datasets > LIMIT_DATASETS)
-		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, at most %d",
+		return fault_set(fault, FAULT_CURSOR, "datasets", "%u; must be at most %d",
 			c->datasets, LIMIT_DATASETS);
 
 	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
@@ -179,11 +183,10 @@ static bool check_size(const struct cursor *c, struct fault *fault)
 	bytes += pending > reserve ? pending : reserve;
 	if (bytes > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "datasets",
-			"the cursor, with %u mixes to come, could grow to %zu bytes, over %d: "
-			"shorten the "
-			"names of the datasets%s",
+			"with %u pending mixes the cursor could grow to %zu bytes; must be at most "
+			"%d: use shorter names for the datasets%s",
 			c->segments > 1 ? c->segments - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
-			c->segments > 2 ? ", or take fewer steps" : "");
+			c->segments > 2 ? ", or fewer steps" : "");
 	return true;
 }
 
@@ -198,12 +201,14 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct fault *f
 		total += product;
 		if (total > UINT64_MAX)
 			return fault_set(fault, FAULT_CURSOR, "epochs",
-				"%" PRIu64 " epochs are more than 2^64 - 1 samples", c->epochs);
+				"%" PRIu64 " epochs have 2^64 samples or more; use fewer",
+				c->epochs);
 		units[d] = (uint64_t)product;
 	}
 	if (total == 0)
 		return fault_set(fault, FAULT_CURSOR, "epochs",
-			"no dataset has a single window: the stream would be empty");
+			"no dataset has a window, so the stream is empty; use longer shards or a "
+			"smaller seq_len");
 	return true;
 }
 
@@ -234,27 +239,24 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity,
 	};
 	memcpy(out->stream, identity->stream, sizeof(out->stream));
 	if (!wire_name_ok(out->stream))
-		return fault_set(fault, FAULT_CURSOR, "stream", "not a name");
+		return fault_set(fault, FAULT_CURSOR, "stream", "must be " PHRASE_NAME);
 	if (!check_windows(out, fault))
 		return false;
 	if (n == 0 || n > LIMIT_DATASETS)
-		return fault_set(fault, FAULT_CURSOR, "datasets", "%u of them, must be 1 to %d", n,
-			LIMIT_DATASETS);
+		return fault_set(
+			fault, FAULT_CURSOR, "datasets", "%u; must be 1 to %d", n, LIMIT_DATASETS);
 	if (!grow(out, n))
 		return fault_memory(fault);
 	for (uint32_t d = 0; d < n; d++) {
-		const char *wrong = wrong_member(&sources[d]);
-
-		if (wrong)
-			return cursor_refuse_dataset(
-				fault, sources[d].name, wrong, "not a value it may have");
+		if (!check_source(&sources[d], fault))
+			return false;
 		if (out->epochs && sources[d].max_epochs)
 			return cursor_refuse_dataset(fault, sources[d].name, "max_epochs",
-				"stream %s has epochs: it serves every window so often; leave "
-				"max_epochs out",
+				"stream %s has epochs, which hold for all its datasets; remove "
+				"max_epochs",
 				out->stream);
 		if (find_name(out, d, sources[d].name) >= 0)
-			return cursor_refuse_dataset(fault, sources[d].name, "name", "used twice");
+			return cursor_refuse_dataset(fault, sources[d].name, "name", PHRASE_TWICE);
 		place_source(out, d, &sources[d]);
 		out->datasets = d + 1;
 	}
@@ -354,12 +356,12 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
 {
 	if (position < c->segment[0]->start)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " lies before %" PRIu64
-			", where this cursor's mix began: use a cursor saved before that",
+			"%" PRIu64 " is before %" PRIu64
+			", where this cursor's mix begins; use a cursor saved earlier",
 			position, c->segment[0]->start);
 	if (position > cursor_end(c))
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " lies beyond the end of the stream, %" PRIu64, position,
+			"%" PRIu64 " is past the end of the stream, %" PRIu64, position,
 			cursor_end(c));
 	uint32_t passed = 0;
 
@@ -378,8 +380,8 @@ bool cursor_skip(struct cursor *c, uint64_t samples, struct fault *fault)
 	assert(c->next <= end);
 	if (samples > end - c->next)
 		return fault_set(fault, FAULT_CURSOR, "samples",
-			"%" PRIu64 " from %" PRIu64
-			" on lead beyond the end of the stream, %" PRIu64 ": %" PRIu64 " are left",
+			"%" PRIu64 " from position %" PRIu64
+			" on go past the end of the stream, %" PRIu64 "; must be at most %" PRIu64,
 			samples, c->next, end, end - c->next);
 	return cursor_seek(c, c->next + samples, fault);
 }
@@ -388,8 +390,8 @@ bool cursor_rewind(struct cursor *c, uint64_t position, struct fault *fault)
 {
 	if (position > c->next)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " lies ahead of %" PRIu64
-			", where this cursor is: use skip, or seek",
+			"%" PRIu64 " is ahead of the cursor, which is at %" PRIu64
+			"; use skip or seek",
 			position, c->next);
 	return cursor_seek(c, position, fault);
 }
@@ -397,13 +399,12 @@ bool cursor_rewind(struct cursor *c, uint64_t position, struct fault *fault)
 bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fault *fault)
 {
 	struct cursor copy;
-	const char *wrong = wrong_member(source);
 
 	if (c->epochs)
 		return fault_set(fault, FAULT_CURSOR, "add",
-			"stream %s has epochs: its datasets are fixed", c->stream);
-	if (wrong)
-		return cursor_refuse_dataset(fault, source->name, wrong, "not a value it may have");
+			"stream %s has epochs, so its datasets are fixed", c->stream);
+	if (!check_source(source, fault))
+		return false;
 	if (cursor_find(c, source->name) >= 0)
 		return cursor_refuse_dataset(
 			fault, source->name, "name", "is in the cursor already");

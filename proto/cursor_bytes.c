@@ -7,6 +7,7 @@
 
 #include "proto/cursor_private.h"
 #include "proto/pack.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -204,8 +205,7 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 		if (keys[k].unknown || (!found && keys[k].optional))
 			continue;
 		if (!found || found->type != keys[k].type)
-			return fault_set(
-				fault, FAULT_CURSOR, keys[k].key, "missing, or not of its type");
+			return fault_set(fault, FAULT_CURSOR, keys[k].key, PHRASE_MISSING);
 		if (keys[k].number)
 			*keys[k].number = found->number;
 		else
@@ -213,7 +213,7 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 	}
 	if (!!parts->pending_start != !!parts->pending_units)
 		return fault_set(fault, FAULT_CURSOR, "pending_start",
-			"a pending mix needs both start and units");
+			"a pending mix needs both pending_start and pending_units");
 	return true;
 }
 
@@ -282,7 +282,7 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 		goto out;
 	}
 	if (parts->stream->count > LIMIT_NAME_BYTES) {
-		fault_set(fault, FAULT_CURSOR, "stream", "not a name");
+		fault_set(fault, FAULT_CURSOR, "stream", "must be " PHRASE_NAME);
 		goto out;
 	}
 	memcpy(identity.stream, parts->stream->bytes, parts->stream->count);
@@ -296,7 +296,8 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 		const struct value *limit = parts->limits + 1 + d;
 
 		if (parts->limits->count != n || limit->type != VALUE_UINT) {
-			fault_set(fault, FAULT_CURSOR, "limits", "not one number a dataset");
+			fault_set(fault, FAULT_CURSOR, "limits",
+				"must have one number for each dataset");
 			goto out;
 		}
 		sources[d].max_epochs = limit->number;
@@ -317,20 +318,19 @@ static bool check_units(
 
 	assert(n > 0 && n <= c->datasets);
 	if (c->epochs) {
-		if (n != c->datasets || !cursor_epoch_units(c, expected, fault))
-			return fault_set(
-				fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
-		return memcmp(units, expected, n * sizeof(*units)) == 0 ||
-		       fault_set(fault, FAULT_CURSOR, "units", "not those of a stream with epochs");
+		return (n == c->datasets && cursor_epoch_units(c, expected, fault) &&
+			       memcmp(units, expected, n * sizeof(*units)) == 0) ||
+		       fault_set(fault, FAULT_CURSOR, "units",
+			       "in a stream with epochs, must be the windows of each dataset times "
+			       "epochs");
 	}
 	for (uint32_t d = 0; d < n; d++) {
 		if (units[d] > 0 && c->order[d].windows == 0)
-			return fault_set(
-				fault, FAULT_CURSOR, "units", "some for a dataset without windows");
+			return fault_set(fault, FAULT_CURSOR, "units",
+				"must be 0 for a dataset without windows");
 		sum += units[d];
 	}
-	return sum == ORDER_UNITS ||
-	       fault_set(fault, FAULT_CURSOR, "units", "they do not sum to 2^32");
+	return sum == ORDER_UNITS || fault_set(fault, FAULT_CURSOR, "units", "must sum to 2^32");
 }
 
 static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t n, uint64_t start,
@@ -341,11 +341,11 @@ static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t 
 	for (uint32_t d = 0; d < n; d++) {
 		if (base[d] > 0 && c->order[d].windows == 0)
 			return fault_set(fault, FAULT_CURSOR, "base",
-				"a dataset without windows was served");
+				"must be 0 for a dataset without windows");
 		sum += base[d];
 	}
-	return sum == start || fault_set(fault, FAULT_CURSOR, "base",
-				       "the samples served do not add up to where the mix began");
+	return sum == start ||
+	       fault_set(fault, FAULT_CURSOR, "base", "must sum to the start of the mix");
 }
 
 /* The mix that follows the last one so far. */
@@ -360,7 +360,8 @@ static bool decode_next(struct cursor *c, uint64_t start, const struct value *li
 	if (c->epochs || n < before->datasets || n > c->datasets || !read_list(list, units, n) ||
 		!check_units(c, units, n, fault) || start % LIMIT_BLOCK != 0 ||
 		start <= before->start || start <= next)
-		return fault_set(fault, FAULT_CURSOR, "pending", "not a mix that can follow");
+		return fault_set(fault, FAULT_CURSOR, "pending",
+			"a mix does not follow from the one before it");
 	return cursor_append(c, order_segment_next(before, start, units, n)) || fault_memory(fault);
 }
 
@@ -371,13 +372,14 @@ static bool decode_pending(struct cursor *c, const struct value *list, const str
 	const struct value *v = list + 1;
 
 	if (list->count % 2 != 0)
-		return fault_set(fault, FAULT_CURSOR, "pending", "not pairs of start and units");
+		return fault_set(
+			fault, FAULT_CURSOR, "pending", "must be pairs of start and units");
 	for (uint32_t i = 0; i < list->count; i += 2) {
 		const struct value *start = v, *units = v + 1;
 
 		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
 			return fault_set(
-				fault, FAULT_CURSOR, "pending", "not pairs of start and units");
+				fault, FAULT_CURSOR, "pending", "must be pairs of start and units");
 		if (!decode_next(c, start->number, units, next, fault))
 			return false;
 		v = value_skip(units, end);
@@ -396,11 +398,13 @@ static bool decode_mix(
 		!read_list(parts->base, base, n) ||
 		!read_list(parts->phase, phase, order_padded(n)))
 		return fault_set(fault, FAULT_CURSOR, "units",
-			"units, base and phase do not fit the datasets");
+			"units, base and phase do not match the datasets");
 	if (!check_units(c, units, n, fault) || !check_served(c, base, n, parts->start, fault))
 		return false;
-	if (phase[0] != 0 || (c->epochs && parts->start != 0))
-		return fault_set(fault, FAULT_CURSOR, "start", "not one that this stream can have");
+	if (phase[0] != 0)
+		return fault_set(fault, FAULT_CURSOR, "phase", "its first number must be 0");
+	if (c->epochs && parts->start != 0)
+		return fault_set(fault, FAULT_CURSOR, "start", "must be 0 in a stream with epochs");
 
 	struct order_segment *s = order_segment_load(parts->start, units, base, phase, n, fault);
 
@@ -420,19 +424,19 @@ static bool decode_map(struct cursor *out, uint64_t version, const struct value 
 	struct parts parts;
 
 	if (values[0].type != VALUE_MAP)
-		return fault_set(fault, FAULT_CURSOR, "cursor", "not a map");
+		return fault_set(fault, FAULT_CURSOR, "cursor", "must be a MessagePack map");
 	if (!find_parts(&parts, version, values, values + count, fault))
 		return false;
 	if (parts.order != ORDER_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "order",
-			"version %" PRIu64
-			" of the order, this tokend knows %d: install a newer one",
+			"the cursor has order version %" PRIu64
+			", this tokend supports %d; " PHRASE_NEWER,
 			parts.order, ORDER_VERSION);
 	if (!decode_identity(out, &parts, fault) || !decode_mix(out, &parts, values + count, fault))
 		return false;
 	if (parts.next < parts.start || parts.next > cursor_end(out))
-		return fault_set(fault, FAULT_CURSOR, "next",
-			"%" PRIu64 " lies outside of the stream", parts.next);
+		return fault_set(fault, FAULT_CURSOR, "next", "%" PRIu64 " is outside the stream",
+			parts.next);
 	out->next = parts.next;
 	return true;
 }
@@ -444,27 +448,26 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 
 	memset(out, 0, sizeof(*out));
 	if (n < 8 || memcmp(head, magic, 4) != 0)
-		return fault_set(fault, FAULT_CURSOR, "cursor",
-			"these %zu bytes are not a cursor of tokend", n);
+		return fault_set(
+			fault, FAULT_CURSOR, "cursor", "these %zu bytes are not a cursor", n);
 
 	uint64_t version = get_le(head + 4, 4);
 
 	if (version > CURSOR_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "version",
-			"a cursor of version %" PRIu64
-			", this tokend reads up to %d: install a newer one",
+			"the cursor has format version %" PRIu64
+			", this tokend supports 1 to %d; " PHRASE_NEWER,
 			version, CURSOR_VERSION);
 	if (version < 1)
-		return fault_set(fault, FAULT_CURSOR, "version", "0 is none");
+		return fault_set(fault, FAULT_CURSOR, "version", "0; must be 1 or more");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "cursor",
-			"%zu bytes, must be %d to %d: it is cut short or not one", n,
+			"%zu bytes; must be %d to %d: " PHRASE_CUT ", or not a cursor", n,
 			HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
 	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
 		return fault_set(fault, FAULT_CURSOR, "checksum",
 			"does not match: the cursor is damaged (torn write, flipped bit); use an "
-			"earlier "
-			"one");
+			"earlier one");
 
 	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */
 	struct value *values = malloc(max * sizeof(*values));

@@ -11,7 +11,7 @@ static bool same_number(struct fault *fault, const char *field, uint64_t mine, u
 {
 	return mine == now || fault_set(fault, FAULT_CURSOR, field,
 				      "the cursor has %" PRIu64 ", the stream has %" PRIu64
-				      ": is this another run's cursor?",
+				      "; is it another run's cursor?",
 				      mine, now);
 }
 
@@ -38,8 +38,9 @@ static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor
 		if (fields[i].mine != fields[i].now)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, fields[i].what,
 				"the cursor has %" PRIu64 ", the stream has %" PRIu64
-				": its shards or settings changed; more shards enter as a new "
-				"dataset",
+				": its shards or settings changed; restore them, and add new "
+				"shards "
+				"as a new dataset",
 				fields[i].mine, fields[i].now);
 	return true;
 }
@@ -57,7 +58,7 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 {
 	if (strcmp(c->stream, now->stream) != 0)
 		return fault_set(fault, FAULT_CURSOR, "stream",
-			"the cursor is of stream %s, not of %s", c->stream, now->stream);
+			"the cursor belongs to stream %s, not to %s", c->stream, now->stream);
 	if (!same_number(fault, "seed", c->seed, now->seed) ||
 		!same_number(fault, "seq_len", c->seq_len, now->seq_len) ||
 		!same_number(fault, "extra", c->extra, now->extra) ||
@@ -73,7 +74,8 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 				return false;
 		} else if (serves(c, d)) {
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "name",
-				"the cursor serves it, the stream no longer has it");
+				"the cursor serves it, but the stream no longer has it; restore it "
+				"in the config");
 		}
 	}
 	/* With epochs the datasets are the end of the stream: none may come or go, and the list's

@@ -9,6 +9,7 @@
 #include "proto/cursor.h"
 
 #include "proto/cursor_private.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -32,9 +33,8 @@ bool cursor_units(
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-				"a weight above 0 for a dataset without a single window: its "
-				"shards are "
-				"shorter than seq_len + extra");
+				"must be 0: all its shards are shorter than seq_len + extra, so it "
+				"has no window");
 	return true;
 }
 
@@ -132,10 +132,9 @@ struct layout {
 static bool refuse_room(const struct layout *l, struct fault *fault)
 {
 	return fault_set(fault, FAULT_CURSOR, "schedule",
-		"%u or more mixes are to come, of %u datasets, and a cursor of at most %d bytes "
-		"has no room "
-		"for that many: take fewer steps, or give fewer datasets max_epochs",
-		l->list.segments, l->cursor->datasets, LIMIT_CURSOR_BYTES);
+		"a cursor of %d bytes has no room for %u or more pending mixes of %u datasets; use "
+		"fewer steps, or max_epochs for fewer datasets",
+		LIMIT_CURSOR_BYTES, l->list.segments, l->cursor->datasets);
 }
 
 static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
@@ -169,8 +168,8 @@ static bool refuse_served(
 
 	assert(c->dataset[d].max_epochs > 0);
 	return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-		"a weight above 0, but its max_epochs (%" PRIu64 ") are served by position %" PRIu64
-		" (%" PRIu64 " windows are left, too few for a block of %d): leave it out",
+		"must be 0: its max_epochs (%" PRIu64 ") are served by position %" PRIu64
+		" (%" PRIu64 " windows are left, too few for a block of %d)",
 		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0,
 		LIMIT_BLOCK);
 }
@@ -188,9 +187,9 @@ static bool place(struct layout *l, uint64_t at, double *weights, bool asked, st
 	for (;;) {
 		if (!any(weights, c->datasets))
 			return fault_set(fault, FAULT_CURSOR, "max_epochs",
-				"from position %" PRIu64
-				" on no dataset is left to serve: leave one of weight "
-				"above 0 without max_epochs, or use epochs: for a stream that ends",
+				"no dataset is left from position %" PRIu64
+				" on; remove max_epochs of a dataset with a weight, or use epochs: "
+				"for a stream that ends",
 				at);
 		if (!cursor_units(c, weights, units, fault))
 			return false;
@@ -315,25 +314,20 @@ static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, str
 	uint64_t least = cursor_mix_at(c);
 
 	if (c->epochs)
-		return fault_set(fault, FAULT_CURSOR, edit,
-			"stream %s has epochs: it serves every window so often, and has no weights",
-			c->stream);
+		return fault_set(fault, FAULT_CURSOR, edit, PHRASE_EPOCHS, c->stream);
 	if (least == 0)
-		return fault_set(fault, FAULT_CURSOR, "position",
-			"the run is at %" PRIu64
-			": no block of %d is left for another mix below 2^64",
-			c->next, LIMIT_BLOCK);
+		return fault_set(
+			fault, FAULT_CURSOR, "position", PHRASE_NO_BLOCK, c->next, LIMIT_BLOCK);
 	if (at % LIMIT_BLOCK != 0) {
 		uint64_t fit = mix_at_or_after(c, at > c->next ? at : c->next);
 
-		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
+		return fault_set(fault, FAULT_CURSOR, "position", PHRASE_MULTIPLE, at, LIMIT_BLOCK,
 			fit ? fit : at / LIMIT_BLOCK * LIMIT_BLOCK);
 	}
 	if (at < least)
 		return fault_set(fault, FAULT_CURSOR, "position",
-			"%" PRIu64 " is not ahead: the run is at %" PRIu64
-			" and its mix began at %" PRIu64 ": take %" PRIu64,
+			"%" PRIu64 " is too early: the run is at %" PRIu64
+			" and its mix began at %" PRIu64 "; use %" PRIu64,
 			at, c->next, c->segment[0]->start, least);
 	return true;
 }
@@ -400,14 +394,14 @@ bool cursor_remove(struct cursor *c, uint32_t d, uint64_t at, struct fault *faul
 
 	if (!served) {
 		cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-			"it has none from position %" PRIu64 " on: there is nothing to remove", at);
+			"is 0 already from position %" PRIu64 " on", at);
 		goto out;
 	}
 	for (uint32_t i = 0; i < n; i++)
 		if (!any(points[i].weights, c->datasets)) {
 			cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-				"it is the only one that is served from position %" PRIu64
-				" on: give another one a weight there first (mix)",
+				"no other dataset has a weight from position %" PRIu64
+				" on; give one a weight first (mix)",
 				points[i].at);
 			goto out;
 		}

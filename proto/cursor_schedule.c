@@ -5,6 +5,7 @@
 #include "proto/cursor.h"
 
 #include "proto/cursor_private.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -39,13 +40,12 @@ static bool check_position(
 	uint64_t last = UINT64_MAX / LIMIT_BLOCK * LIMIT_BLOCK;
 
 	if (at % LIMIT_BLOCK != 0)
-		return refuse_step(fault, i, what,
-			"%" PRIu64 " is not a multiple of %d: take %" PRIu64, at, LIMIT_BLOCK,
+		return refuse_step(fault, i, what, PHRASE_MULTIPLE, at, LIMIT_BLOCK,
 			at > last ? last : (at + LIMIT_BLOCK - 1) / LIMIT_BLOCK * LIMIT_BLOCK);
 	if (at >= cursor_end(c))
 		return refuse_step(fault, i, what,
 			"%" PRIu64 " is not before the end of the stream, %" PRIu64
-			": no sample would be of this mix",
+			", so no sample would have this mix",
 			at, cursor_end(c));
 	return true;
 }
@@ -63,15 +63,15 @@ static bool check_step(
 		return false;
 	if (s->to < s->from)
 		return refuse_step(
-			fault, i, "to", "%" PRIu64 " lies before from, %" PRIu64, s->to, s->from);
+			fault, i, "to", "%" PRIu64 " is before from, %" PRIu64, s->to, s->from);
 	if (s->steps < 1 || (s->steps > 1 && s->steps > room))
 		return refuse_step(fault, i, "steps",
-			"%u, must be 1 to %" PRIu64 ": one a block of %d at most", s->steps,
+			"%u; must be 1 to %" PRIu64 ", one for each block of %d", s->steps,
 			room ? room : 1, LIMIT_BLOCK);
 	if (i > 0 && (at_once ? s->from <= steps[i - 1].to : s->from < steps[i - 1].to))
 		return refuse_step(fault, i, from,
-			"%" PRIu64 " is not behind the step before it, which ends at %" PRIu64
-			": put the steps into ascending order",
+			"%" PRIu64 " is not after the step before it, which ends at %" PRIu64
+			"; put the steps into ascending order",
 			s->from, steps[i - 1].to);
 	return true;
 }
@@ -155,10 +155,9 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 	/* None is encoded in fewer bytes than a start, the head of a list, and one a dataset. */
 	if (count > LIMIT_CURSOR_BYTES / ((uint64_t)c->datasets + 4)) {
 		fault_set(fault, FAULT_CURSOR, "schedule",
-			"%" PRIu64
-			" mixes are to come, of %u datasets, and a cursor of at most %d bytes has "
-			"no room for that many: take fewer steps",
-			count, c->datasets, LIMIT_CURSOR_BYTES);
+			"a cursor of %d bytes has no room for %" PRIu64
+			" pending mixes of %u datasets; use fewer steps",
+			LIMIT_CURSOR_BYTES, count, c->datasets);
 		return false;
 	}
 	p->room = (uint32_t)count + 1;
@@ -235,10 +234,8 @@ static bool schedule(struct cursor *c, const double *weights, const struct curso
 	for (uint32_t d = 0; d < c->datasets; d++)
 		before[d] = d < c->segment[0]->datasets ? c->segment[0]->units[d] : 0;
 	if (n > 0 && least == 0)
-		return fault_set(fault, FAULT_CURSOR, "schedule",
-			"the run is at %" PRIu64
-			": no block of %d is left for another mix below 2^64",
-			c->next, LIMIT_BLOCK);
+		return fault_set(
+			fault, FAULT_CURSOR, "schedule", PHRASE_NO_BLOCK, c->next, LIMIT_BLOCK);
 	if (weights && !cursor_units(c, weights, before, fault))
 		return false;
 	if (plan_open(&p, c, steps, n, 1, fault)) {
@@ -261,9 +258,7 @@ bool cursor_schedule(struct cursor *c, const double *weights, const struct curso
 	struct cursor copy;
 
 	if (c->epochs)
-		return fault_set(fault, FAULT_CURSOR, "schedule",
-			"stream %s has epochs: it serves every window so often, and has no weights",
-			c->stream);
+		return fault_set(fault, FAULT_CURSOR, "schedule", PHRASE_EPOCHS, c->stream);
 	if (!cursor_copy(&copy, c))
 		return fault_memory(fault);
 	for (uint32_t d = 0; max_epochs && d < c->datasets; d++)
@@ -290,8 +285,8 @@ static bool begin_mix(struct cursor *c, const double *weights, const struct curs
 	if (!cursor_units(c, weights, before, fault))
 		return false;
 	if (n > 0 && steps[0].to == 0)
-		return refuse_step(
-			fault, 0, "at", "0, must be ahead: give the datasets' weights instead");
+		return refuse_step(fault, 0, "at",
+			"0; must be above 0: the first mix is the datasets' weights");
 	if (plan_open(&p, c, steps, n, 1, fault)) {
 		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
 		ok = plan_steps(&p, c, before, steps, n, fault) &&
@@ -306,9 +301,7 @@ static bool begin_epochs(struct cursor *out, uint32_t step_count, struct fault *
 	uint64_t units[LIMIT_DATASETS];
 
 	if (step_count > 0)
-		return fault_set(fault, FAULT_CURSOR, "schedule",
-			"stream %s has epochs: it serves every window so often, and has no weights",
-			out->stream);
+		return fault_set(fault, FAULT_CURSOR, "schedule", PHRASE_EPOCHS, out->stream);
 	if (!cursor_epoch_units(out, units, fault))
 		return false;
 	return cursor_append(out, order_segment_first(units, out->datasets)) || fault_memory(fault);

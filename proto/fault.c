@@ -1,5 +1,7 @@
 #include "proto/fault.h"
 
+#include "proto/phrases.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -67,7 +69,7 @@ bool(fault_errno)(struct fault *fault, int error, const char *field, const char 
 
 bool(fault_memory)(struct fault *fault)
 {
-	return fault_errno(fault, ENOMEM, "memory", "out of memory");
+	return fault_errno(fault, ENOMEM, "memory", PHRASE_MEMORY);
 }
 
 bool(fault_prefix)(struct fault *fault, const char *format, ...)

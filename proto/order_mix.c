@@ -2,6 +2,7 @@
 #include "proto/order.h"
 
 #include "proto/order_private.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <math.h>
@@ -24,10 +25,13 @@ static int by_larger_part(const void *a, const void *b)
 	return x->index < y->index ? -1 : 1;
 }
 
-static bool weight_fault(struct fault *fault, uint32_t d, double weight, const char *text)
+static bool refuse_weight(struct fault *fault, uint32_t d, const double *weights, bool tiny)
 {
-	fault_set(
-		fault, FAULT_ARGUMENT, "weight", "%g%s %s", weight, *text == 'm' ? "," : "", text);
+	if (tiny)
+		fault_set(fault, FAULT_ARGUMENT, "weight", PHRASE_TINY, weights[d]);
+	else
+		fault_set(
+			fault, FAULT_ARGUMENT, "weight", "%g; must be " PHRASE_WEIGHT, weights[d]);
 	fault->index = (int)d;
 	return false;
 }
@@ -41,13 +45,12 @@ bool order_units(const double *weights, uint32_t n, uint64_t *units, struct faul
 	assert(n > 0 && n <= LIMIT_DATASETS);
 	for (uint32_t d = 0; d < n; d++) {
 		if (!isfinite(weights[d]) || weights[d] < 0)
-			return weight_fault(fault, d, weights[d], "must be a finite number ≥ 0");
+			return refuse_weight(fault, d, weights, false);
 		sum += weights[d];
 	}
 	if (!isfinite(sum) || sum <= 0)
 		return fault_set(fault, FAULT_ARGUMENT, "weights",
-			"their sum is not a finite number above 0: give at least one dataset a "
-			"weight");
+			"their sum is not a finite number above 0; " PHRASE_WEIGHTS);
 	for (uint32_t d = 0; d < n; d++) {
 		double share = weights[d] / sum * 4294967296.0, whole = floor(share);
 
@@ -61,9 +64,7 @@ bool order_units(const double *weights, uint32_t n, uint64_t *units, struct faul
 		units[fractions[i].index]++;
 	for (uint32_t d = 0; d < n; d++)
 		if (weights[d] > 0 && units[d] == 0)
-			return weight_fault(fault, d, weights[d],
-				"is too small a part of the sum to be served (below 2^-32): leave "
-				"it out or raise it");
+			return refuse_weight(fault, d, weights, true);
 	return true;
 }
 
@@ -209,7 +210,9 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	struct order_segment *s;
 
 	if (!segment_valid(start, units, datasets)) {
-		fault_set(fault, FAULT_CURSOR, "start", "not a segment: start or units cannot be");
+		fault_set(fault, FAULT_CURSOR, "start",
+			"must be a multiple of %d, and units must sum to 1 to 2^64 - 1",
+			LIMIT_BLOCK);
 		return NULL;
 	}
 	s = segment_new(start, units, datasets);
@@ -223,7 +226,7 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 		order_segment_check(s);
 		return s;
 	}
-	fault_set(fault, FAULT_CURSOR, "phase", "not below the units of its node");
+	fault_set(fault, FAULT_CURSOR, "phase", "must be below the units of its node");
 	order_segment_free(s);
 	return NULL;
 }

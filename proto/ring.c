@@ -1,5 +1,7 @@
 #include "proto/ring.h"
 
+#include "proto/phrases.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -55,8 +57,7 @@ void ring_check(const struct ring *ring)
 static bool within(uint64_t value, uint64_t limit, const char *field, struct fault *fault)
 {
 	return (value >= 1 && value <= limit) ||
-	       fault_set(fault, FAULT_ATTACH, field, "%" PRIu64 ", must be 1 to %" PRIu64, value,
-		       limit);
+	       fault_set(fault, FAULT_ATTACH, field, PHRASE_RANGE, value, limit);
 }
 
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
@@ -72,14 +73,14 @@ bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint6
 
 	if (slot_bytes > LIMIT_CHUNK_BYTES)
 		return fault_set(fault, FAULT_ATTACH, "micro_batch",
-			"a slot would be %" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64
-			" bytes = %" PRIu64 " bytes, over 1 GiB (%" PRIu64
-			"): take a smaller micro_batch",
+			"%" PRIu64 " rows × %" PRIu64 " tokens × %" PRIu64 " bytes = %" PRIu64
+			" bytes a slot; must be at most 1 GiB (%" PRIu64
+			"): use a smaller micro_batch",
 			rows, window_tokens, token_bytes, slot_bytes, (uint64_t)LIMIT_CHUNK_BYTES);
 	if (slots * rows > LIMIT_RING_ROWS)
 		return fault_set(fault, FAULT_ATTACH, "slots",
 			"%" PRIu64 " slots × %" PRIu64 " rows = %" PRIu64
-			" rows, over %d: take fewer slots",
+			" rows; must be at most %d: " PHRASE_SLOTS,
 			slots, rows, slots * rows, LIMIT_RING_ROWS);
 	memset(g, 0, sizeof(*g));
 	g->slots = (uint32_t)slots;
@@ -135,7 +136,7 @@ void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, v
 static bool not_a_ring(struct fault *fault)
 {
 	return fault_set(fault, FAULT_PROTOCOL, "ring",
-		"the two memories are not a ring of version %d", RING_VERSION);
+		"its memory is not a ring of version %d; " PHRASE_RELEASE, RING_VERSION);
 }
 
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,

@@ -1,6 +1,7 @@
 #include "proto/wire.h"
 
 #include "proto/pack.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -219,18 +220,18 @@ static bool no_message(struct fault *fault, const char *field, const char *text)
 
 bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault)
 {
-	static const char wrong[] = "missing, or not of its type";
+	static const char wrong[] = PHRASE_MISSING;
 	struct value values[256];
 	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : UNPACK_MANY;
 	const struct value *end = values + count, *v = values + 1;
 	unsigned op = WIRE_OPS;
 
 	if (count == UNPACK_DEPTH)
-		return no_message(fault, "packet", "nested too deep");
+		return no_message(fault, "packet", "nested too deeply");
 	if (count == UNPACK_MANY)
-		return no_message(fault, "packet", "too long");
+		return no_message(fault, "packet", "longer than 128 KiB, or more than 256 values");
 	if (count < 0 || values[0].type != VALUE_MAP)
-		return no_message(fault, "packet", "not a MessagePack map");
+		return no_message(fault, "packet", "must be a MessagePack map");
 
 	memset(w, 0, sizeof(*w));
 	for (uint32_t i = 0; i < values[0].count; i++) {

@@ -162,7 +162,7 @@ def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, 
         (
             {"stream": "finite", "start": 469},
             tokend.RefusedError,
-            "469 lies beyond the end of the stream, 468",
+            "469 is past the end of the stream, 468",
         ),
         ({"start": -1}, ValueError, "start: -1"),
         ({"start": b"nonsense"}, tokend.RefusedError, "not a cursor"),

@@ -148,7 +148,7 @@ def test_a_refused_seek_changes_nothing(daemon):
         broken[-1] ^= 1
         with pytest.raises(tokend.RefusedError, match="checksum"):
             loader.load_state_dict({"cursor": bytes(broken)})
-        with pytest.raises(tokend.ArgumentError, match="beyond the end"):
+        with pytest.raises(tokend.ArgumentError, match="past the end"):
             finite.seek(position=469)
         check_run(daemon, loader, 2, start=8)
 

@@ -85,7 +85,7 @@ class Planned(Configuration):
         """
         path = self.write("refused.yaml", self.entries)
         done = tokctl("cursor", "new", "-c", path, "train", "-o", self.place.file("never"), ok=(1,))
-        why = "( no dataset is left | is too small a part of the sum )"
+        why = "( no dataset is left | is never served)"
         if not re.fullmatch(
             rf"tokctl: {re.escape(path)}:\d+: streams\.train: .+{why}.+\n", done.stderr.decode()
         ):
@@ -351,23 +351,23 @@ FAULTS = [
     (["mix", "web=-1"], 2, ["web=-1", "0 or more"]),
     (["mix", "web=0", "code=0"], 1, ["weights", "above 0"]),
     (["mix", "web=1", "web=2"], 1, ["web", "two weights"]),
-    (["mix", "web=1", "code=1e-12"], 1, ["code", "too small"]),
+    (["mix", "web=1", "code=1e-12"], 1, ["code", "never served"]),
     (["mix"], 2, ["cursor mix: needs"]),
-    (["mix", "web=1", "--at", "7000"], 1, ["7000 is not a multiple of 1024: take 7168"]),
-    (["mix", "web=1", "--at", "4096"], 1, ["4096 is not ahead", "take 6144"]),
-    (["mix", "web=1", "--at", "-1"], 2, ["--at -1"]),
+    (["mix", "web=1", "--at", "7000"], 1, ["7000 is not a multiple of 1024; use 7168"]),
+    (["mix", "web=1", "--at", "4096"], 1, ["4096 is too early", "use 6144"]),
+    (["mix", "web=1", "--at", "-1"], 2, ["--at: '-1'"]),
     (["mix", "code=1"], 1, ["no dataset is left"]),
     (["remove", "wab"], 1, ["no dataset wab"]),
-    (["remove", "code", "--at", "6145"], 1, ["take 7168"]),
-    (["remove", "code", "--at", "102400"], 1, ["code", "none from position 102400 on"]),
-    (["remove", "web"], 1, ["web", "only one"]),
+    (["remove", "code", "--at", "6145"], 1, ["use 7168"]),
+    (["remove", "code", "--at", "102400"], 1, ["code", "0 already from position 102400 on"]),
+    (["remove", "web"], 1, ["web", "no other dataset"]),
     (["remove"], 2, ["cursor remove: needs"]),
     (["remove", "web", "code"], 2, ["unexpected argument 'code'"]),
-    (["skip", "--samples", "18446744073709551615"], 1, ["samples", "beyond"]),
-    (["skip", "--samples", "1.5"], 2, ["--samples 1.5"]),
+    (["skip", "--samples", "18446744073709551615"], 1, ["samples", "past"]),
+    (["skip", "--samples", "1.5"], 2, ["--samples: '1.5'"]),
     (["skip"], 2, ["cursor skip: needs --samples"]),
     (["skip", "--samples", "1", "--at", "1"], 2, ["unknown option --at"]),
-    (["seek", "--to", "4095"], 1, ["4095 lies before 4096"]),
+    (["seek", "--to", "4095"], 1, ["4095 is before 4096"]),
     (["schedule"], 2, ["cursor schedule: needs -c"]),
     (["schedule", "-c", "nowhere.yaml"], 1, ["nowhere.yaml"]),
 ]

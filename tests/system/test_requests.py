@@ -96,7 +96,7 @@ def test_refused_edits(bench):
     for words, arguments in (
         (["law", "has no dataset"], ["web=1", "law=1"]),
         (["not a multiple of 1024", "2048"], ["web=1", "--at", 1025]),
-        (["not ahead", "take 1024"], ["web=1", "--at", 0]),
+        (["too early", "use 1024"], ["web=1", "--at", 0]),
     ):
         op = Operator(bench, "mix", "train", *arguments)
         t.carry_out()
@@ -148,7 +148,7 @@ def test_refused_edits(bench):
     )
     op = Operator(bench, "skip", "short", "--samples", 100_001)
     t.carry_out()
-    assert has(op.result()[3], "beyond the end"), "nobody skips past the end"
+    assert has(op.result()[3], "past the end"), "nobody skips past the end"
     op = Operator(bench, "rescale", "short", "--world", 3, "--micro", 50)
     t.carry_out()
     result = op.result()[2]

@@ -150,12 +150,12 @@ static void skipping(void **state)
 	assert_int_equal(c.next, 2048);
 	assert_true(cursor_skip(&c, UINT64_MAX - 2048, &fault));
 	ok = cursor_skip(&c, 1, &fault);
-	assert_refused(&c, ok, &fault, "samples", "0 are left");
+	assert_refused(&c, ok, &fault, "samples", "must be at most 0");
 	assert_true(cursor_skip(&s, 4000, &fault));
 	assert_false(cursor_skip(&s, UINT64_MAX, &fault));
 	assert_int_equal(s.next, 4000);
 	ok = cursor_skip(&s, 1001, &fault);
-	assert_refused(&s, ok, &fault, "samples", "1000 are left");
+	assert_refused(&s, ok, &fault, "samples", "must be at most 1000");
 	cursor_free(&same);
 }
 
@@ -299,14 +299,14 @@ static void mixes_refused(void **state)
 	mix_refused(0, 1024, (double[]){1, NAN, 1}, "dataset code: weight", "finite");
 	mix_refused(0, 1024, (double[]){1, 1, -1}, "dataset math: weight", "-1");
 	mix_refused(0, 1024, (double[]){INFINITY, 1, 1}, "dataset web: weight", "finite");
-	mix_refused(0, 1024, (double[]){1, 1e-12, 1}, "dataset code: weight", "small");
+	mix_refused(0, 1024, (double[]){1, 1e-12, 1}, "dataset code: weight", "never served");
 	mix_refused(0, 1024, (double[]){0, 0, 0}, "weights", "sum");
 	mix_refused(0, 0, fine, "position", "1024");
 	mix_refused(5000, 4096, fine, "position", "5120");
-	mix_refused(0, 1000, fine, "position", "take 1024");
-	mix_refused(0, 1025, fine, "position", "take 2048");
-	mix_refused(5000, 4099, fine, "position", "take 5120");
-	mix_refused(5000, 100001, fine, "position", "take 100352");
+	mix_refused(0, 1000, fine, "position", "use 1024");
+	mix_refused(0, 1025, fine, "position", "use 2048");
+	mix_refused(5000, 4099, fine, "position", "use 5120");
+	mix_refused(5000, 100001, fine, "position", "use 100352");
 }
 
 static void finite_streams_have_no_mix(void **state)
@@ -334,7 +334,7 @@ static void an_empty_dataset_gets_no_weight(void **state)
 	assert_true(cursor_add(&c, &empty, &fault));
 	bool ok = cursor_mix(&c, 1024, (double[]){1, 1, 1, 1}, &fault);
 
-	assert_refused(&c, ok, &fault, "dataset late: weight", "without a single window");
+	assert_refused(&c, ok, &fault, "dataset late: weight", "has no window");
 }
 
 static void adding(void **state)

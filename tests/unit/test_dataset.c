@@ -69,8 +69,8 @@ static void test_epochs(void **state)
 	assert_int_equal(s->dataset[1].table.windows, 0);
 	assert_int_equal(cursor_end(&s->begin), 2 * 1249);
 	assert_refused(p, "seq_len: 64\n    epochs: 2", "      - {name: short, path: short.bin}",
-		"2: streams.train: epochs: no dataset has a single window: the stream would be "
-		"empty");
+		"2: streams.train: epochs: no dataset has a window, so the stream is empty; "
+		"use longer shards or a smaller seq_len");
 }
 
 /* ---- what a path means ---- */

@@ -191,7 +191,7 @@ static void limits_of_a_stream_with_an_end(void **state)
 	bool ok = begin_as(&c, sources, 2, 0, 2049, NULL, 0, &fault);
 
 	cursor_free(&c);
-	check_fault(ok, &fault, "max_epochs", "from position 2048 on no dataset is left");
+	check_fault(ok, &fault, "max_epochs", "no dataset is left from position 2048 on");
 	assert_non_null(strstr(fault.text, "epochs:"));
 	ok = begin_as(&c, sources, 2, 0, 0, NULL, 0, &fault);
 	cursor_free(&c);
@@ -255,7 +255,7 @@ static void mixes_know_the_limits(void **state)
 		"max_epochs (2)");
 	assert_true(equal_bytes(&c, &before));
 	check_fault(cursor_mix(&c, 81920, W(0, 1, 0), &fault), &fault, "dataset code: weight",
-		"leave it out");
+		"must be 0");
 	/* The limit may be raised. */
 	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){0, 3, 0}, &fault));
 	assert_true(cursor_mix(&c, 81920, W(1, 1, 1), &fault));
@@ -359,11 +359,11 @@ static void removals_refused(void **state)
 	check_fault(cursor_remove(&c, 1, 1024, &fault), &fault, "dataset code: weight",
 		"position 4096");
 	check_fault(cursor_remove(&c, 1, 8192, &fault), &fault, "dataset code: weight",
-		"none from position 8192");
+		"0 already from position 8192");
 	check_fault(cursor_remove(&c, 1, 5120, &fault), &fault, "dataset code: weight",
 		"position 5120");
-	check_fault(cursor_remove(&c, 2, 1000, &fault), &fault, "position", "take 1024");
-	check_fault(cursor_remove(&c, 2, 0, &fault), &fault, "position", "take 1024");
+	check_fault(cursor_remove(&c, 2, 1000, &fault), &fault, "position", "use 1024");
+	check_fault(cursor_remove(&c, 2, 0, &fault), &fault, "position", "use 1024");
 	assert_true(equal_bytes(&c, &before));
 	assert_true(begin_as(&f, two, 2, 1, 0, NULL, 0, &fault));
 	check_fault(cursor_remove(&f, 1, 1024, &fault), &fault, "remove", "epochs");
@@ -386,7 +386,8 @@ static void removing_moves_the_limits(void **state)
 	check_units(c.segment[2], c.segment[2]->start, W(0, 0, 1));
 	assert_true(c.segment[2]->start < end);
 	check_limits(&c, (const uint64_t[]){5120}, 1);
-	check_fault(cursor_remove(&c, 2, 6144, &fault), &fault, "dataset math: weight", "only one");
+	check_fault(cursor_remove(&c, 2, 6144, &fault), &fault, "dataset math: weight",
+		"no other dataset");
 	cursor_free(&c);
 }
 

@@ -114,11 +114,12 @@ static void geometries_refused(void **state)
 		const char *field, *text;
 	} cases[] = {
 		{2, 8, GIB / 32 + 1, 4, "micro_batch",
-			"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes, over 1 GiB"},
-		{2, LIMIT_MICRO_BATCH, GIB, 8, "micro_batch", "over 1 GiB"},
+			"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes a slot; must "
+			"be at most 1 GiB"},
+		{2, LIMIT_MICRO_BATCH, GIB, 8, "micro_batch", "at most 1 GiB"},
 		{LIMIT_SLOTS, 1025, 1, 2, "slots", "4096 slots × 1025 rows = 4198400 rows"},
-		{0, 1, 1, 2, "slots", "0, must be 1 to 4096"},
-		{LIMIT_SLOTS + 1, 1, 1, 2, "slots", "4097, must be 1 to 4096"},
+		{0, 1, 1, 2, "slots", "0; must be 1 to 4096"},
+		{LIMIT_SLOTS + 1, 1, 1, 2, "slots", "4097; must be 1 to 4096"},
 		{1, 0, 1, 2, "micro_batch", "0"},
 		{1, LIMIT_MICRO_BATCH + 1, 1, 2, "micro_batch", "65537"},
 		{1, 1, 0, 2, "window", "0"},

@@ -174,11 +174,11 @@ static void schedules_refused(void **state)
 	refuse_steps(0, 0, (const struct cursor_step[]){__VA_ARGS__},                              \
 		sizeof((const struct cursor_step[]){__VA_ARGS__}) / sizeof(struct cursor_step),    \
 		field, text)
-	REFUSED("schedule[0]: at", "instead", AT(0, 1, 1, 0));
-	REFUSED("schedule[0]: at", "take 2048", AT(1025, 1, 1, 0));
-	REFUSED("schedule[0]: at", "take 18446744073709550592", AT(UINT64_MAX, 1, 1, 0));
-	REFUSED("schedule[1]: from", "take 2048", AT(1024, 1, 1, 0), RAMP(1500, 4096, 2, 1, 0, 0));
-	REFUSED("schedule[0]: to", "take 4096", RAMP(1024, 4000, 2, 1, 0, 0));
+	REFUSED("schedule[0]: at", "must be above 0", AT(0, 1, 1, 0));
+	REFUSED("schedule[0]: at", "use 2048", AT(1025, 1, 1, 0));
+	REFUSED("schedule[0]: at", "use 18446744073709550592", AT(UINT64_MAX, 1, 1, 0));
+	REFUSED("schedule[1]: from", "use 2048", AT(1024, 1, 1, 0), RAMP(1500, 4096, 2, 1, 0, 0));
+	REFUSED("schedule[0]: to", "use 4096", RAMP(1024, 4000, 2, 1, 0, 0));
 	REFUSED("schedule[0]: to", "before from", RAMP(4096, 1024, 2, 1, 0, 0));
 	REFUSED("schedule[0]: steps", "must be 1 to 3", RAMP(1024, 4096, 4, 1, 0, 0));
 	REFUSED("schedule[0]: steps", "must be 1 to 3", RAMP(1024, 4096, 0, 1, 0, 0));
@@ -191,8 +191,8 @@ static void schedules_refused(void **state)
 		AT(2048, 1, (double)NAN, 0));
 	REFUSED("schedule[0]: dataset web: weight", "-1", AT(1024, -1, 1, 0));
 	REFUSED("schedule[0]: dataset web: weight", "inf", AT(1024, (double)INFINITY, 1, 0));
-	REFUSED("schedule[0]: dataset code: weight", "small", AT(1024, 1, 1e-12, 0));
-	REFUSED("schedule[0]: dataset empty: weight", "single window", AT(1024, 1, 1, 1));
+	REFUSED("schedule[0]: dataset code: weight", "never served", AT(1024, 1, 1e-12, 0));
+	REFUSED("schedule[0]: dataset empty: weight", "no window", AT(1024, 1, 1, 1));
 	REFUSED("schedule[0]: weights", "sum", AT(1024, 0, 0, 0));
 	REFUSED("schedule", "fewer steps", RAMP(0, UINT64_C(1) << 40, 1 << 30, 1, 0, 0));
 	REFUSED("schedule", "fewer steps", RAMP(0, UINT64_C(1) << 40, 8000, 1, 0, 0));

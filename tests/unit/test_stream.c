@@ -111,14 +111,13 @@ static void test_schedule_faults(void **state)
 	assert_refused(p, LEN8,
 		"      - {name: a, path: a.bin, max_epochs: 1}\n"
 		"      - name: b\n        path: b.bin\n        max_epochs: 2",
-		"6: streams.train: max_epochs: from position 19456 on no dataset is left to serve: "
-		"leave one of weight above 0 without max_epochs, or use epochs: for a stream that "
-		"ends");
+		"6: streams.train: max_epochs: no dataset is left from position 19456 on; remove "
+		"max_epochs of a dataset with a weight, or use epochs: for a stream that ends");
 	assert_refused(p, LEN8,
 		TWO "    schedule:\n"
 		    "      - {from: 1024, to: 102401024, steps: 19000, weights: {b: 1, a: 1}}",
-		"8: streams.train: schedule: 19001 mixes are to come, of 2 datasets, and a cursor "
-		"of at most 98304 bytes has no room for that many: take fewer steps");
+		"8: streams.train: schedule: a cursor of 98304 bytes has no room for 19001 pending "
+		"mixes of 2 datasets; use fewer steps");
 }
 
 /* Datasets by name, as a cursor with its own list has them. */

@@ -255,13 +255,13 @@ static void what_is_no_message(void **state)
 	assert_false(wire_decode(&w, "\x90", 1, &fault));
 	assert_false(wire_decode(&w, "\x80", 1, &fault));
 	assert_false(wire_decode(&w, "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 10, &fault));
-	assert_string_equal(fault.text, "nested too deep");
+	assert_string_equal(fault.text, "nested too deeply");
 	assert_false(wire_decode(&w, packet, LIMIT_PACKET_BYTES + 1, &fault));
-	assert_string_equal(fault.text, "too long");
+	assert_string_equal(fault.text, "longer than 128 KiB, or more than 256 values");
 	packet[0] = '\xdc'; /* an array of 4,096 zeros */
 	packet[1] = 0x10;
 	assert_false(wire_decode(&w, packet, 3 + 4096, &fault));
-	assert_string_equal(fault.text, "too long");
+	assert_string_equal(fault.text, "longer than 128 KiB, or more than 256 values");
 	free(packet);
 }
 

@@ -1,0 +1,52 @@
+/*
+ * Phrases of messages that several files share, each defined once.
+ *
+ * A phrase is a string literal: join it with the rest of the format. The comment after a phrase
+ * with conversions names its arguments; such phrases need <inttypes.h>.
+ */
+#ifndef TOKEND_PHRASES_H
+#define TOKEND_PHRASES_H
+
+/* Wrong in itself. */
+#define PHRASE_MEMORY	   "out of memory"
+#define PHRASE_MISSING	   "missing or of the wrong type"
+#define PHRASE_TWICE	   "is given twice"
+#define PHRASE_NOT_INTEGER "is not an integer"
+#define PHRASE_NOT_FILE	   "is not a regular file"
+#define PHRASE_CHANGED	   "was changed while it was read"
+#define PHRASE_CUT	   "it is cut short"
+#define PHRASE_EPOCHS	   "stream %s has epochs, so its datasets have no weights"    /* its name */
+#define PHRASE_FINITE	   "stream %s is finite: its mix cannot change while it runs" /* its name */
+/* uint64_t: the run's position; int: LIMIT_BLOCK */
+#define PHRASE_NO_BLOCK                                                                            \
+	"the run is at %" PRIu64 ": no block of %d is left below 2^64 for another mix"
+/* Another shard's path, and its format. */
+#define PHRASE_FORMAT_LOST                                                                         \
+	"unknown format, but another shard, %s, is %s: its index is lost or its header is damaged"
+
+/* Wrong, and what would be right. */
+#define PHRASE_RANGE "%" PRIu64 "; must be 1 to %" PRIu64 /* uint64_t: the number; the most */
+#define PHRASE_MULTIPLE                                                                            \
+	"%" PRIu64 " is not a multiple of %d; use %" PRIu64 /* uint64_t; int; uint64_t */
+#define PHRASE_TINY                                                                                \
+	"%g is below 2^-32 of the sum, so it is never served; must be larger, or 0" /* double */
+
+/* What would be right, after "must be". */
+#define PHRASE_INTEGER "an integer from %" PRIu64 " to %" PRIu64 /* uint64_t: least; most */
+#define PHRASE_UINT64  "an integer below 2^64"
+#define PHRASE_WEIGHT  "a finite number ≥ 0"
+#define PHRASE_LABEL   "a name of 1 to 64 bytes, without control characters"
+#define PHRASE_NAME    "a name of 1 to 64 bytes, without '/', control characters or a leading dot"
+
+/* What to do, after a semicolon. */
+#define PHRASE_WEIGHTS	   "give at least one dataset a weight above 0"
+#define PHRASE_ALL_OR_NONE "all shards of a dataset must have one, or none"
+#define PHRASE_ONE_FORMAT  "all shards of a dataset must have one format"
+#define PHRASE_RESTORE	   "restore it, then attach at the cursor"
+#define PHRASE_NEWER	   "install a newer tokend"
+#define PHRASE_RELEASE	   "install client and daemon of the same release"
+#define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
+#define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"
+#define PHRASE_SLOTS	   "use fewer slots"
+
+#endif
