@@ -235,23 +235,23 @@ def test_usage(scene):
     for arguments, *words in (
         (plan, "--from and --count", "--step"),
         ([*plan, "--from", 0], "--from and --count"),
-        ([*plan, "--from", 0, "--count", 1, "--world", 2], "go with --step"),
+        ([*plan, "--from", 0, "--count", 1, "--world", 2], "need --step"),
         (step, "--step needs --world and --micro"),
         ([*step, "--world", 2], "--step needs --world and --micro"),
-        ([*step, "--world", 2, "--micro", 0], "--micro 0", "from 1 to 65536"),
-        ([*step, "--world", 0, "--micro", 1], "--world 0", "from 1"),
+        ([*step, "--world", 2, "--micro", 0], "--micro: '0'", "from 1 to 65536"),
+        ([*step, "--world", 0, "--micro", 1], "--world: '0'", "from 1"),
         ([*step, "--world", 2, "--micro", 1, "--rank", 2], "--rank 2", "below the world, 2"),
         ([*step, "--world", 2, "--micro", 1, "--count", 2], "exclude each other"),
         ([*step, "--world", 2, "--micro", 1, "--cursor", "a", "b"], "needs --from"),
         ([*plan, "--from", 0, "--count", 1, "--run", "r", "--cursor", "f"], "exclude each other"),
-        ([*plan, "--from", -1, "--count", 1], "--from -1", "whole number"),
-        ([*when, "--offset", 0, "--tokens", 0], "--tokens 0"),
+        ([*plan, "--from", -1, "--count", 1], "--from: '-1'", "integer"),
+        ([*when, "--offset", 0, "--tokens", 0], "--tokens: '0'"),
         ([*when, "--offset", 0, "--run", "r", "--cursor", "f"], "exclude each other"),
     ):
         err = scene.ctl(*arguments, code=2)
         assert has(err, *words), f"usage: {' '.join(map(str, arguments[3:]))}"
     err = scene.ctl(*when, "--offset", 9000, "--tokens", 2, code=1)
-    assert has(err, "a.bin has 9001 tokens", "beyond"), "tokens beyond the shard"
+    assert has(err, "--tokens 2: from offset 9000 on, a.bin has only 1"), "tokens beyond the shard"
 
 
 # ---- scale ----

@@ -237,7 +237,7 @@ def test_bad_input(scene):
     )
     for arguments, word in (
         (["train"], "RECORD"),
-        (["train", sound, "--from", "x"], "--from x"),
+        (["train", sound, "--from", "x"], "--from: 'x'"),
         (["train", sound, "--run", "a", "--cursor", "b"], "exclude"),
     ):
         status, out, err = run(TOKCTL, "verify", "-c", scene.config, *arguments)

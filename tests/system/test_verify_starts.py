@@ -271,5 +271,5 @@ def test_lives(scene, number):
     scene.lived += 1
 
 
-def test_help_says_what_is_counted():
-    assert has(run(TOKCTL, "verify", "--help")[1].decode(), "what was taken counts", "commit()")
+def test_help_names_commit():
+    assert has(run(TOKCTL, "verify", "--help")[1].decode(), "with commit(), committed")

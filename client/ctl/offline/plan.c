@@ -1,6 +1,6 @@
 /*
- * tokctl plan: what is served at each position, or to each rank at a step, computed as the daemon
- * computes it.
+ * tokctl plan: the window at each position, or the batch of each rank at a step. The code that
+ * computes it is the daemon's.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
@@ -16,7 +16,7 @@
 struct plan {
 	const struct ctl_history *history;
 	const struct dataset **map; /* [datasets] */
-	struct ctl_windows *reader; /* NULL: no tokens are asked for */
+	struct ctl_windows *reader; /* NULL: no --tokens */
 	void *tokens;		    /* of one window */
 	uint64_t window_tokens;
 	uint32_t token_bytes;
@@ -27,7 +27,7 @@ struct plan {
 
 struct line {
 	uint64_t position, rank, row;
-	bool padding; /* a row at or past the end of a finite stream */
+	bool padding; /* the row is after the end of a finite stream */
 	struct order_place place;
 	const char *shard;
 	uint64_t offset;
@@ -124,7 +124,7 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-/* Columns are as wide as their longest possible entry: it is known before the first line. */
+/* Makes each column as wide as its longest possible entry, which is known before the first line. */
 static void measure(struct plan *p, uint64_t last)
 {
 	const struct cursor *cursor = p->history->widest;
@@ -171,13 +171,13 @@ static bool fill(const struct plan *p, struct line *line)
 	uint64_t shard;
 
 	if (!order_at(&p->history->order, line->position, &line->place)) {
-		ctl_fail("position %" PRIu64 " has no place in the order", line->position);
+		ctl_fail("position %" PRIu64 " is not in the order", line->position);
 		return false;
 	}
 	uint32_t d = line->place.dataset;
 
 	if (!p->map[d]) {
-		ctl_fail("position %" PRIu64 ": dataset %s, which is not in the config any more",
+		ctl_fail("position %" PRIu64 ": dataset %s is no longer in the config",
 			line->position, cursor->dataset[d].name);
 		return false;
 	}
@@ -187,7 +187,7 @@ static bool fill(const struct plan *p, struct line *line)
 	return !p->reader || ctl_windows_read(p->reader, &line->place, p->tokens);
 }
 
-/* Lines before a fault stay printed. */
+/* False after an error; the lines before it are printed. */
 static bool put_line(struct ctl_out *out, const struct plan *p, struct line *line)
 {
 	if (!line->padding && !fill(p, line))
@@ -207,17 +207,17 @@ struct query {
 	bool has_from, ranks, one_rank, tokens, json;
 };
 
-/* Is @from between the first known mix and the end? */
+/* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
 static bool known(const struct ctl_history *h, uint64_t from)
 {
 	uint64_t first = h->order.segment[0]->start, end = cursor_end(h->widest);
 
 	if (from < first)
-		ctl_fail("--from %" PRIu64 " lies before %" PRIu64
-			 ", where the first known mix begins: give a cursor saved earlier",
+		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
+			 " are unknown; add a --cursor saved earlier",
 			from, first);
 	else if (from > end)
-		ctl_fail("--from %" PRIu64 " lies beyond the end of stream %s, %" PRIu64, from,
+		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
 			h->widest->stream, end);
 	else
 		return true;
@@ -253,12 +253,12 @@ static int print_step(struct plan *p, const struct query *q)
 
 	if (steps == 0)
 		return ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
-				", there is no step from there on",
+				", so there are no steps from there",
 			q->step, p->history->widest->stream, end);
 	if (q->step >= steps)
 		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64
 				" stream %s has %" PRIu64 " steps of %" PRIu64
-				" samples, the last is %" PRIu64,
+				" samples; the last is step %" PRIu64,
 			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
 	if (!p->json) {
 		measure(p, order_rank_position(
@@ -297,7 +297,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 		p.reader = ctl_windows_open(s, h);
 		p.tokens = calloc(p.window_tokens, p.token_bytes);
 	}
-	/* Steps are counted from the position of the one cursor. */
+	/* Steps are counted from the position of the only cursor. */
 	if (!q->has_from)
 		q->from = q->cursor_count == 1 ? h->widest->next : 0;
 	if (!p.map || (q->tokens && (!p.reader || !p.tokens))) {
@@ -338,41 +338,46 @@ static const struct ctl_option options[] = {
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
 		.most = UINT64_MAX,
-		.help = "the first position; with --step, that of step 0"},
+		.help = "first position to print; with --step, the position of step 0; default "
+			"with "
+			"--step: the position of a single --cursor, otherwise 0"},
 	[COUNT] = {.name = "count",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.most = UINT64_MAX,
-		.help = "how many positions"},
+		.help = "number of positions to print"},
 	[STEP] = {.name = "step",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.most = UINT64_MAX,
-		.help = "what this step gives to each rank, in place of --count"},
+		.help = "print the batch of each rank at this step, counted from 0, instead of a "
+			"range"},
 	[WORLD] = {.name = "world",
 		.kind = CTL_NUMBER,
 		.value = "W",
 		.least = 1,
 		.most = LIMIT_WORLD,
-		.help = "ranks, with --step"},
+		.help = "number of ranks, for --step"},
 	[MICRO] = {.name = "micro",
 		.kind = CTL_NUMBER,
 		.value = "B",
 		.least = 1,
 		.most = LIMIT_MICRO_BATCH,
-		.help = "rows per batch, with --step"},
+		.help = "rows per batch, for --step"},
 	[RANK] = {.name = "rank",
 		.kind = CTL_NUMBER,
 		.value = "R",
 		.most = LIMIT_WORLD,
-		.help = "only this rank, with --step"},
+		.help = "print only this rank, for --step"},
 	[CURSOR] = CTL_HISTORY_CURSOR,
 	[RUN] = CTL_HISTORY_RUN,
-	[TOKENS] = {.name = "tokens", .kind = CTL_FLAG, .help = "the tokens, too"},
+	[TOKENS] = {.name = "tokens",
+		.kind = CTL_FLAG,
+		.help = "print the tokens too: the first 8, or all with --json"},
 	[JSON] = CTL_JSON_OPTION,
 };
 
-/* Which options go together. */
+/* Checks which options are given together. */
 static int check_options(const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
@@ -383,7 +388,7 @@ static int check_options(const struct ctl_arguments *a)
 	if (ctl_given(a, RUN) && ctl_given(a, CURSOR))
 		return ctl_usage(c, "--run and --cursor exclude each other");
 	if (!step && (world || micro || ctl_given(a, RANK)))
-		return ctl_usage(c, "--world, --micro and --rank go with --step");
+		return ctl_usage(c, "--world, --micro and --rank need --step");
 	if (!step && (!ctl_given(a, FROM) || !ctl_given(a, COUNT)))
 		return ctl_usage(c, "needs --from and --count, or --step, --world and --micro");
 	if (step && ctl_given(a, COUNT))
@@ -428,8 +433,17 @@ const struct ctl_command ctl_plan = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
-	.help = "the order of a stream, or what a step gave to each rank, computed without a "
-		"daemon",
+	.help = "print which windows a stream serves at given positions or at a step",
+	.about = "Computes the order of a stream from the config; it needs no daemon. With --from "
+		 "and --count it prints one line per position: dataset, epoch, window, the offset "
+		 "of its first token, and shard. With --step, --world and --micro it prints the "
+		 "rows of each rank's batch at that step, as the ranks get them.\n\n"
+		 "If the mix was changed while the run was going on, the config alone does not "
+		 "give its order: add --run, or cursors of the run with --cursor.",
+	.examples = CTL_EXAMPLES(
+		{"the first four samples", "tokctl plan train -c tokend.yaml --from 0 --count 4"},
+		{"what 2 ranks with 4 rows each get at step 10",
+			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = plan,

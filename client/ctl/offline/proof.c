@@ -12,9 +12,9 @@ static void add_finding(struct proof *p, enum finding_kind kind, struct finding 
 		p->finding[kind][p->shown[kind]++] = fault;
 }
 
-/* ---- what should be there ---- */
+/* ---- the order ---- */
 
-/* Looks only into the segment that holds @position: there may be many. */
+/* Searches for the segment first, because order_at() would walk through all of them. */
 bool proof_place(const struct proof *p, uint64_t position, struct order_place *place)
 {
 	struct order order = p->history->order;
@@ -34,8 +34,8 @@ bool proof_place(const struct proof *p, uint64_t position, struct order_place *p
 }
 
 /*
- * Converts @p->tokens, as the stream serves them now, to the other width. Returns the bytes that
- * they then have at @p->other; 0: a token does not fit.
+ * Converts p->tokens from the stream's present width to the other one, into p->other. Returns the
+ * number of bytes there; 0: a token does not fit.
  */
 static size_t convert(struct proof *p)
 {
@@ -55,8 +55,8 @@ static size_t convert(struct proof *p)
 	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
 }
 
-/* 1: the row's tokens are those of the order, 0: they are not, -1 after an error was printed. */
-static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
+/* 1: the row's tokens are those of the order; 0: they are not; -1: an error was printed. */
+static int has_tokens(struct proof *p, uint64_t position, uint64_t checksum)
 {
 	struct order_place place;
 
@@ -74,7 +74,7 @@ static int is_true(struct proof *p, uint64_t position, uint64_t checksum)
 
 /* ---- rows ---- */
 
-/* False: it was taken already. */
+/* False: the position was already taken. */
 static bool take(struct proof *p, uint64_t position)
 {
 	uint64_t i = position - p->from, bit = UINT64_C(1) << i % 64;
@@ -95,7 +95,7 @@ static bool check_row(
 		p->voided++;
 		return true;
 	}
-	if (end && position >= end) { /* the stream has no such position */
+	if (end && position >= end) {
 		add_finding(p, ALTERED, here);
 		return true;
 	}
@@ -110,7 +110,7 @@ static bool check_row(
 		add_finding(p, REPEATED, here);
 	}
 
-	int same = is_true(p, position, checksum);
+	int same = has_tokens(p, position, checksum);
 
 	if (same == 0)
 		add_finding(p, ALTERED, here);
@@ -136,7 +136,7 @@ static bool check_rows(struct proof *p)
 	return got == 0;
 }
 
-/* ---- what is missing ---- */
+/* ---- missing positions ---- */
 
 static int by_from(const void *a, const void *b)
 {
@@ -152,13 +152,13 @@ static bool is_taken(const struct proof *p, uint64_t position)
 	return p->taken[i / 64] >> i % 64 & 1;
 }
 
-/* The first position from @at on, below @to, that is taken or not; @to if there is none. */
+/* The first position from @at on that is taken, or not; p->to if there is none. */
 static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 {
 	while (at < p->to && is_taken(p, at) != taken) {
 		uint64_t i = at - p->from, word = p->taken[i / 64];
 
-		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* none of the 64 is */
+		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* none of these 64 */
 			at = p->to - at > 64 ? at + 64 : p->to;
 		else
 			at++;
@@ -166,8 +166,8 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 	return at;
 }
 
-/* Finds the stretches that were skipped by request. Not those of which a row was taken, nor those
- * that a restart went back into. */
+/* Finds the ranges that were skipped by request, except those in which a row was taken and those
+ * that a restart went back to. */
 static bool find_skips(struct proof *p)
 {
 	size_t n = 0;
@@ -183,7 +183,7 @@ static bool find_skips(struct proof *p)
 
 		if (one.from < one.to &&
 			find(p, one.from, true) >=
-				one.to) /* otherwise not all ranks skipped it at one step */
+				one.to) /* otherwise the ranks did not all skip it at one step */
 			p->skip[n++] = one;
 	}
 	qsort(p->skip, n, sizeof(*p->skip), by_from);
@@ -195,8 +195,8 @@ static bool find_skips(struct proof *p)
 	return true;
 }
 
-/* [@at, @to) was not taken: counts what of it is lost and what was skipped by request. *@skip is
- * the first skipped stretch that may overlap it. */
+/* Counts the positions in [@at, @to), none of which was taken, as skipped by request or as lost.
+ * *@skip is the first skipped range that may overlap it. */
 static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
 {
 	while (at < to) {

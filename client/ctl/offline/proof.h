@@ -1,6 +1,7 @@
 /*
- * The proof for one peer and one pass: over a range of positions, what its ranks recorded must be
- * exactly the order. One bit a position is held; records and shards are read as they come.
+ * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
+ * must be exactly the order. It needs a bit of memory per position; records and shards are read row
+ * by row.
  */
 #ifndef TOKEND_CTL_PROOF_H
 #define TOKEND_CTL_PROOF_H
@@ -15,8 +16,8 @@ enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
 enum { PROOF_SHOWN = 10 }; /* findings of each kind that are kept */
 
 struct finding {
-	uint64_t position, count; /* a stretch of positions; 1 unless lost */
-	uint32_t file;		  /* unless lost */
+	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
+	uint32_t file;		  /* of the row; not for LOST */
 };
 
 struct stretch {
@@ -24,7 +25,7 @@ struct stretch {
 };
 
 struct proof {
-	/* the question */
+	/* set by the caller */
 	const struct ctl_stream *s;
 	const struct ctl_history *history;
 	const struct records *records;
@@ -37,31 +38,30 @@ struct proof {
 	void *tokens; /* of one window */
 	size_t bytes;
 	void *other;	 /* the same in the other width */
-	uint64_t *taken; /* a bit a position */
+	uint64_t *taken; /* one bit per position */
 
-	/* the answer */
+	/* the result */
 	uint64_t samples, skipped, voided, outside, sum;
-	uint64_t found[FINDINGS]; /* positions */
+	uint64_t found[FINDINGS]; /* number of positions */
 	struct finding finding[FINDINGS][PROOF_SHOWN];
 	unsigned shown[FINDINGS];
-	struct stretch *skip; /* left out by request: ascending, apart, within the range */
+	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
 	size_t skips;
 };
 
-/* Fills in the answer. False after an error was printed. proof_free() is the caller's either way.
- */
+/* Fills in the result. False after an error was printed. Call proof_free() either way. */
 bool proof_run(struct proof *p);
 void proof_free(struct proof *p);
 
-/* The window at @position. False: the order has none there. */
+/* The window at @position. False: the position is not in the order. */
 bool proof_place(const struct proof *p, uint64_t position, struct order_place *place);
-/* The generation that should have taken @position; NULL: it is before all of them. */
+/* The generation that should have taken @position. NULL: the position is before all of them. */
 const struct record_generation *proof_generation(const struct proof *p, uint64_t position);
 /* The rank of @g that should have taken @position. */
 uint64_t proof_rank(const struct record_generation *g, uint64_t position);
 /*
- * If the first lost row is missing only because its rank stopped earlier than others, the last step
- * is not whole: the position at which that step begins; otherwise 0.
+ * If the first lost row is missing only because its rank stopped earlier than other ranks, returns
+ * the position at which that incomplete last step begins; otherwise 0.
  */
 uint64_t proof_whole_to(const struct proof *p);
 

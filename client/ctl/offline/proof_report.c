@@ -92,7 +92,7 @@ void proof_put_text(struct ctl_out *out, const struct proof *p)
 	put_field(out, "altered", p->found[ALTERED], NULL);
 	put_field(out, "skipped", p->skipped, "by request");
 	put_field(out, "void", p->voided, "undone by restarts");
-	put_field(out, "outside", p->outside, "not from `from` to `to`");
+	put_field(out, "outside", p->outside, "not in the range from..to");
 	put_field(out, "generations", p->peer->generations, NULL);
 	put_field(out, "from", p->from, NULL);
 	put_field(out, "to", p->to, NULL);
@@ -210,16 +210,15 @@ void proof_hint(const struct proof *p, bool mixes_given)
 
 	if (whole > p->from)
 		ctl_fail("rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-			 " on: if the run was stopped there, --to %" PRIu64
-			 " ends at the last whole step",
+			 " on; if the run was stopped there, add --to %" PRIu64
+			 " to end the range at the last complete step",
 			proof_rank(proof_generation(p, p->finding[LOST][0].position),
 				p->finding[LOST][0].position),
 			proof_generation(p, p->finding[LOST][0].position)->world,
 			p->finding[LOST][0].position, whole);
 	else if (p->found[LOST] > 0)
-		ctl_fail("what is lost was not taken, or its record is not among those given");
+		ctl_fail("lost positions were never taken, or their records were not given");
 	if (p->found[ALTERED] > 0 && !mixes_given)
-		ctl_fail("the order is that of the config: if the run's mix was changed, give "
-			 "--run RUN (or "
-			 "--cursor F...)");
+		ctl_fail("the rows were compared with the config's mix; if the run's mix was "
+			 "changed, add --run RUN or --cursor FILE");
 }

@@ -1,4 +1,4 @@
-/* What a proof came to, for people and as JSON. */
+/* Prints the result of a proof, for people and as JSON. */
 #ifndef TOKEND_CTL_PROOF_REPORT_H
 #define TOKEND_CTL_PROOF_REPORT_H
 
@@ -7,7 +7,8 @@
 
 void proof_put_text(struct ctl_out *out, const struct proof *p);
 void proof_put_json(struct ctl_out *out, const struct proof *p);
-/* What may explain the findings, on stderr, after the facts. @mixes_given: by --run or --cursor. */
+/* Prints hints that may explain the findings, on stderr. @mixes_given: --run or --cursor was given.
+ */
 void proof_hint(const struct proof *p, bool mixes_given);
 
 #endif

@@ -63,7 +63,7 @@ static bool tape_fill(struct record_tape *tape)
 			continue;
 		if (n <= 0) {
 			ctl_fail("%s: %s", tape_path(tape),
-				n < 0 ? strerror(errno) : "was cut meanwhile");
+				n < 0 ? strerror(errno) : "was truncated while it was read");
 			return false;
 		}
 		got += (size_t)n;

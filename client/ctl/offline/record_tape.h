@@ -1,4 +1,4 @@
-/* Entries of records, one after another. */
+/* Reads the entries of record files in order. */
 #ifndef TOKEND_CTL_RECORD_TAPE_H
 #define TOKEND_CTL_RECORD_TAPE_H
 
@@ -6,18 +6,18 @@
 
 struct record_tape {
 	const struct records *records;
-	uint32_t file; /* that is open as fd; fd -1: none */
-	int fd;
-	uint64_t at, end; /* bytes of the file that are still to be read */
-	size_t have, next;
+	uint32_t file;	   /* the open one */
+	int fd;		   /* -1: none is open */
+	uint64_t at, end;  /* byte range of the file still to be read */
+	size_t have, next; /* entries in @entry */
 	uint64_t entry[2 * 4096];
 };
 
 void record_tape_init(struct record_tape *tape, const struct records *r);
-/* Starts with the first entry of a file, or of a section. False after an error was printed. */
+/* Moves to the first entry of a file, or of a section. False after an error was printed. */
 bool record_tape_file(struct record_tape *tape, uint32_t file);
 bool record_tape_section(struct record_tape *tape, const struct record_section *section);
-/* 1: a row, 0: the section's end, -1 after an error was printed. */
+/* Reads the next entry. 1: a row; 0: the end of the file or section; -1: an error was printed. */
 int record_tape_next(struct record_tape *tape, uint64_t *position, uint64_t *checksum);
 void record_tape_close(struct record_tape *tape);
 

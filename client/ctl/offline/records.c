@@ -1,6 +1,3 @@
-/*
- * Reading records: the files, and the sections that they consist of.
- */
 #include "client/ctl/offline/records.h"
 
 #include "client/ctl/common/error.h"
@@ -33,7 +30,7 @@ static bool add_file(struct records *r, const char *path)
 		return false;
 	}
 	if (!S_ISREG(st.st_mode)) {
-		ctl_fail("%s: is not a regular file, so not a record", path);
+		ctl_fail("%s: not a regular file, so not a record", path);
 		return false;
 	}
 	if (!ctl_grow((void **)&r->file, r->files, sizeof(*r->file)))
@@ -63,7 +60,7 @@ static bool add_directory(struct records *r, const char *path)
 	if (n < 0)
 		ctl_fail("%s: %s", path, strerror(errno));
 	else if (n == 0)
-		ctl_fail("%s: holds no *.record", path);
+		ctl_fail("%s: contains no *.record files", path);
 	for (int i = 0; i < n; i++) {
 		char *whole = NULL;
 
@@ -100,8 +97,8 @@ static int by_path(const void *a, const void *b)
 	return strcmp(((const struct record_file *)a)->path, ((const struct record_file *)b)->path);
 }
 
-/* A file that was named twice is read once. */
-static void name_once(struct records *r)
+/* Drops files that were named twice, and sorts the files by path. */
+static void drop_repeated(struct records *r)
 {
 	size_t kept = 0;
 
@@ -123,13 +120,13 @@ struct scan {
 	const char *path, *stream;
 	uint64_t identity;
 	uint32_t file;
-	size_t before;			 /* sections of the files before it */
-	uint64_t word[2 * RECORD_WORDS]; /* of a beginning */
-	size_t words;			 /* of it that are still to come */
+	size_t before;			 /* number of sections of the files before it */
+	uint64_t word[2 * RECORD_WORDS]; /* a beginning */
+	size_t words;			 /* how many entries of it are still to come */
 	uint64_t latest;		 /* time of the last beginning */
-	bool again;			 /* it is that of another pass */
-	bool begun;			 /* there was one */
-	bool fresh; /* the last section is the first of its process, or counts as such */
+	bool again;			 /* it begins another pass */
+	bool begun;			 /* there was a beginning */
+	bool fresh; /* the last section is, or counts as, the first of its process */
 };
 
 static struct record_section *last_section(const struct scan *s)
@@ -139,7 +136,7 @@ static struct record_section *last_section(const struct scan *s)
 	return r->sections > s->before ? &r->section[r->sections - 1] : NULL;
 }
 
-/* Where the ranks are after @s, unless a finite stream ended there. */
+/* The position of the ranks after @s, unless a finite stream ended there. */
 static uint64_t section_end(const struct record_section *s)
 {
 	const struct record_begin *b = &s->begin;
@@ -148,8 +145,8 @@ static uint64_t section_end(const struct record_section *s)
 	       (s->rows + b->micro_batch - 1) / b->micro_batch * b->micro_batch * b->world;
 }
 
-/* Is @b the first of a process? Otherwise it is the last process's, in another world at the same
- * position. */
+/* Is @b the first beginning of a process? Otherwise the same process goes on in another world at
+ * the same position. */
 static bool is_first(const struct scan *s, const struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
@@ -162,8 +159,9 @@ static bool is_first(const struct scan *s, const struct record_begin *b)
 }
 
 /*
- * The last process has ended: drops its last section if that has no rows. A process that took none
- * leaves nothing. If it took some, a move backwards at its end stays.
+ * Called when the last process has ended: drops its last section if that has no rows. A process
+ * that took no rows thus leaves no section. If it took some, its last move stays if it was
+ * backwards.
  */
 static void end_process(struct scan *s)
 {
@@ -174,8 +172,8 @@ static void end_process(struct scan *s)
 	s->fresh = false;
 }
 
-/* If @b continues from a position where its process took nothing, it counts as if it had begun
- * here. */
+/* Merges @b with a previous section of its process that has no rows: the process then counts as
+ * begun at @b. */
 static void follow(struct scan *s, struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
@@ -194,7 +192,7 @@ static void follow(struct scan *s, struct record_begin *b)
 	s->fresh = true;
 }
 
-/* The beginning in s->word, whose last entry is number @entry. */
+/* Adds the section of the beginning in s->word, whose last entry is number @entry. */
 static bool add_section(struct scan *s, uint64_t entry)
 {
 	struct records *r = s->records;
@@ -204,13 +202,13 @@ static bool add_section(struct scan *s, uint64_t entry)
 	memcpy(b, s->word, sizeof(*b));
 	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro_batch < 1 ||
 		b->micro_batch > LIMIT_MICRO_BATCH) {
-		ctl_fail("%s: is damaged: the beginning before entry %" PRIu64 " cannot be",
-			s->path, entry + 1);
+		ctl_fail(
+			"%s: damaged: invalid beginning before entry %" PRIu64, s->path, entry + 1);
 		return false;
 	}
 	if (b->identity != s->identity) {
-		ctl_fail("%s: is of another stream than %s, or of another seed, seq_len, extra or "
-			 "stride",
+		ctl_fail("%s: recorded from another stream than %s, or with another seed, seq_len, "
+			 "extra or stride",
 			s->path, s->stream);
 		return false;
 	}
@@ -228,13 +226,13 @@ static bool add_section(struct scan *s, uint64_t entry)
 static bool scan_entry(struct scan *s, uint64_t number, uint64_t first, uint64_t second)
 {
 	if (first == RECORD_BEGIN && (second == RECORD_VERSION || second == RECORD_PASS)) {
-		s->words = RECORD_WORDS; /* also within a beginning, which then is torn */
+		s->words = RECORD_WORDS; /* also within a beginning, which is then incomplete */
 		s->again = second == RECORD_PASS;
 		return true;
 	}
 	if (first == RECORD_BEGIN || (!s->begun && s->words == 0)) {
-		ctl_fail("%s: is not a record of a version that this tokctl reads, or damaged at "
-			 "entry %" PRIu64,
+		ctl_fail("%s: not a record, of a newer version of tokend, or damaged at entry "
+			 "%" PRIu64,
 			s->path, number);
 		return false;
 	}
@@ -280,13 +278,13 @@ static bool scan_file(struct records *r, uint32_t file, uint64_t identity, const
 
 bool records_read(struct records *r, uint64_t identity, const char *stream)
 {
-	name_once(r);
+	drop_repeated(r);
 	for (size_t i = 0; i < r->files; i++)
 		if (!scan_file(r, (uint32_t)i, identity, stream))
 			return false;
 	if (r->sections == 0) {
 		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
-			r->files > 1 ? " and others" : "");
+			r->files > 1 ? " and the other records" : "");
 		return false;
 	}
 	return records_judge(r);

@@ -51,7 +51,7 @@ static bool on_grid(const struct record_generation *g, const struct record_begin
 	       apart % (g->world * g->micro_batch) == 0;
 }
 
-/* Is rank @rank in generation @g, by the first @n sections? */
+/* Is @rank in generation @g, according to the first @n sections? */
 static bool is_member(const struct record_peer *p, size_t n, size_t g, uint64_t rank)
 {
 	for (size_t i = 0; i < n; i++)
@@ -60,7 +60,7 @@ static bool is_member(const struct record_peer *p, size_t n, size_t g, uint64_t 
 	return false;
 }
 
-/* The older generation that section @i is a late member of, or their number. */
+/* The older generation that section @i joins late; p->generations if there is none. */
 static size_t find_late(const struct record_peer *p, size_t i)
 {
 	const struct record_begin *b = &p->section[i].begin;
@@ -74,9 +74,9 @@ static size_t find_late(const struct record_peer *p, size_t i)
 }
 
 /*
- * Section @i opens a generation at @b's position. Sections that came there since the newest one was
- * opened, and were taken for late members of an older one that lacked their rank, belong to this
- * one.
+ * Section @i opens a generation at @b's position. Earlier sections at that position may have been
+ * taken for late members of an older generation. If they are newer than the newest generation, they
+ * belong to this one: moves them.
  */
 static void gather_early(struct record_peer *p, size_t i, const struct record_begin *b)
 {
@@ -91,7 +91,7 @@ static void gather_early(struct record_peer *p, size_t i, const struct record_be
 	}
 }
 
-/* Gives section @i its generation; all sections before it have theirs. */
+/* Sets the generation of section @i; all sections before it have theirs. */
 static bool place_section(struct record_peer *p, size_t i)
 {
 	const struct record_begin *b = &p->section[i].begin;
@@ -195,7 +195,7 @@ static int by_pass(const void *a, const void *b)
 static bool number_passes(struct records *r)
 {
 	uint64_t *of_file =
-		calloc(r->files + 1, sizeof(*of_file)); /* the current pass, plus one; 0: none */
+		calloc(r->files + 1, sizeof(*of_file)); /* its current pass + 1; 0: none yet */
 	uint64_t common = 0, joined = 0;
 
 	if (!of_file)

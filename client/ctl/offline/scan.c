@@ -1,5 +1,5 @@
 /*
- * Threads take pieces in order. A piece is read in blocks that fit in a processor's cache.
+ * Threads take pieces in order. A piece is read in blocks that fit into a processor's cache.
  */
 #include "client/ctl/offline/scan.h"
 
@@ -40,7 +40,7 @@ void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
 		pthread_join(thread[--threads], NULL);
 }
 
-/* ---- looking at tokens ---- */
+/* ---- digests ---- */
 
 static void digest_add(XXH3_state_t *state, const void *tokens, size_t n, uint32_t token_bytes)
 {
@@ -82,7 +82,7 @@ struct scanning {
 	bool starved;
 };
 
-/* What one thread has found so far. */
+/* The result of one thread so far. */
 struct seen {
 	uint64_t digest, most, masked, beyond, beyond_value, failures, failed_token;
 	struct fault failed;
@@ -110,7 +110,7 @@ static void note_fault(struct seen *seen, uint64_t token, const struct fault *fa
 	seen->failed = *fault;
 }
 
-/* @n bytes of scratch at @block. */
+/* Counts the masked ones of @n tokens. @block: room for @n bytes. */
 static void count_masked(
 	const struct ctl_scan *scan, struct seen *seen, uint64_t token, uint64_t n, uint8_t *block)
 {

@@ -1,5 +1,5 @@
 /*
- * A stream from a config, without a daemon. Errors are printed.
+ * Opens a stream of a config without a daemon. Errors are printed.
  */
 #ifndef TOKEND_CTL_STREAM_H
 #define TOKEND_CTL_STREAM_H
@@ -13,6 +13,7 @@ struct ctl_stream {
 	const struct stream *stream;
 };
 
+/* @config: path of the file. False after an error; nothing is to be closed then. */
 bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream);
 void ctl_stream_close(struct ctl_stream *s);
 

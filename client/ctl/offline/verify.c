@@ -1,7 +1,6 @@
 /*
- * tokctl verify: the proof after the fact. Over a range of positions the rows that trainers
- * recorded, all ranks together, must be exactly the order: each position once, with the tokens that
- * the shards have there.
+ * tokctl verify: compares the rows that trainers recorded with the order. Over a range of positions
+ * all ranks together must have taken each position exactly once, with the tokens of the shards.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
@@ -48,37 +47,37 @@ static uint64_t highest_row(const struct records *r, uint64_t pass)
 	return last;
 }
 
-/* Fills in what the options leave open, and checks it. The last of several passes may still be
- * running: its range ends at its last row. */
+/* Fills in --from and --to if they are not given, and checks them. The last of several passes may
+ * still be going on, so its range ends at its last row. */
 static bool set_range(
 	struct query *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
 {
-	uint64_t came_to = highest_row(r, pass);
+	uint64_t last_row = highest_row(r, pass);
 	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	if (!q->has_from)
 		q->from = least_begin(r, pass);
 	if (!q->has_to) {
-		q->to = came_to;
+		q->to = last_row;
 		if (q->to > end)
 			q->to = end;
 	}
-	if (r->passes > 1 && pass + 1 == r->passes && came_to > q->from && came_to < q->to)
-		q->to = came_to;
+	if (r->passes > 1 && pass + 1 == r->passes && last_row > q->from && last_row < q->to)
+		q->to = last_row;
 	if (q->to > end)
 		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, q->to, end);
 	else if (!q->has_to && q->to <= q->from)
-		ctl_fail("no row from position %" PRIu64 " on was recorded", q->from);
+		ctl_fail("no rows were recorded from position %" PRIu64 " on", q->from);
 	else if (q->to <= q->from)
 		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, q->to, q->from);
 	else if (q->from < first)
-		ctl_fail("the earliest mix that is known begins at position %" PRIu64
-			 ", after %" PRIu64 "; give --cursor or --run that reach back, or --from",
-			first, q->from);
+		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
+			 " are unknown; add a --cursor saved earlier, or give --run or --from",
+			q->from, first);
 	else if ((q->to - q->from) / 8 > memory)
 		ctl_fail("positions %" PRIu64 " to %" PRIu64
-			 " take a bit of memory each, more than there is: give --from and --to",
+			 " need more memory than there is, a bit each; give --from and --to",
 			q->from, q->to);
 	else
 		return true;
@@ -119,7 +118,7 @@ static int with_records(const struct query *q, const struct ctl_stream *s,
 		struct query range = *q;
 
 		if (r->passes > 1 && q->has_from && highest_row(r, r->peer[i].pass) <= q->from)
-			continue; /* this pass did not get so far */
+			continue; /* this pass did not reach --from */
 		if (!set_range(&range, h, r, r->peer[i].pass))
 			return CTL_FAILED;
 
@@ -167,12 +166,12 @@ static const struct ctl_option options[] = {
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
 		.most = UINT64_MAX,
-		.help = "the first position; default: the first that was recorded"},
+		.help = "first position of the range; default: the first recorded"},
 	[TO] = {.name = "to",
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
 		.most = UINT64_MAX,
-		.help = "one past the last position; default: that of the last recorded"},
+		.help = "end of the range, not included; default: the end of the records"},
 	[CURSOR] = CTL_HISTORY_CURSOR,
 	[RUN] = CTL_HISTORY_RUN,
 	[JSON] = CTL_JSON_OPTION,
@@ -201,7 +200,7 @@ static int verify(const struct ctl_arguments *a)
 
 	if (q.run && q.cursor_count > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	/* "--cursor A B": the shell's way of giving several. */
+	/* "--cursor *.cursor" may expand to several files. */
 	for (int i = 1; i < a->arguments; i++)
 		if (q.cursor_count > 0 && is_cursor(a->argument[i]))
 			q.cursors[q.cursor_count++] = a->argument[i];
@@ -215,8 +214,22 @@ const struct ctl_command ctl_verify = {
 	.arguments = "STREAM RECORD...",
 	.least = 2,
 	.most = CTL_ANY,
-	.help = "prove from trainers' records that nothing was repeated, lost or altered; what was "
-		"taken counts, or with commit() what was committed",
+	.help = "prove from trainers' records that no sample was repeated, lost or altered; with "
+		"commit(), committed batches count",
+	.about = "Compares the records that trainers write (Loader's record=, or tokctl cat "
+		 "--record) with the order and with the shards. Over a range of positions, all "
+		 "ranks together must have taken each position exactly once, with the tokens that "
+		 "the shards contain. RECORD is a file, or a directory with *.record files; give "
+		 "the records of all ranks and of all restarts.\n\n"
+		 "A batch counts when it is taken, or, if the trainer calls commit(), when it is "
+		 "committed. Rows that a restart from an older checkpoint repeats are counted "
+		 "once; those of the first life are reported as void. Samples that `tokctl skip` "
+		 "left out are reported as skipped. The exit status is 1 if any position was "
+		 "repeated, lost or altered.\n\n"
+		 "If the mix was changed while the run was going on, add --run, or cursors of the "
+		 "run with --cursor.",
+	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",
+		"tokctl verify train records -c tokend.yaml"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = verify,

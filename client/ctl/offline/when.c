@@ -1,5 +1,5 @@
 /*
- * tokctl when: the order backwards, from tokens of a shard to the positions of the windows that
+ * tokctl when: inverts the order, from tokens of a shard to the positions of the windows that
  * contain them.
  */
 #include "client/ctl/common/arguments.h"
@@ -62,11 +62,11 @@ static int print_windows(
 	if (served > 0 || out.failed)
 		return ctl_finish(&out, CTL_OK);
 	if (h->order.segment[0]->start > 0)
-		return ctl_fail("never served from position %" PRIu64
-				" on, where the earliest known mix begins; "
-				"give a cursor saved earlier too",
+		return ctl_fail(
+			"never served from position %" PRIu64
+			" on; the mixes before it are unknown: add a --cursor saved earlier",
 			h->order.segment[0]->start);
-	return ctl_fail("never served: dataset %s does not come to epoch %" PRIu64
+	return ctl_fail("never served: dataset %s does not reach epoch %" PRIu64
 			" of these windows",
 		q->dataset, q->epoch);
 }
@@ -80,33 +80,34 @@ static int answer(const struct stream *stream, const struct ctl_history *h, cons
 		if (strcmp(stream->dataset[i].config->name, q->dataset) == 0)
 			dataset = &stream->dataset[i];
 	if (!dataset)
-		return ctl_fail("--dataset: stream %s has none called %s", stream->config->name,
-			q->dataset);
+		return ctl_fail("--dataset %s: not a dataset of stream %s", q->dataset,
+			stream->config->name);
 	if (d < 0)
-		return ctl_fail("never served: the cursor does not have dataset %s", q->dataset);
+		return ctl_fail("never served: the cursor has no dataset %s", q->dataset);
 	int64_t shard = dataset_find_shard(dataset, q->shard);
 
 	if (shard < 0)
-		return ctl_fail("--shard: dataset %s has no shard %s (a path relative to %s)",
-			q->dataset, q->shard, dataset->root);
+		return ctl_fail(
+			"--shard %s: no such shard in dataset %s; give a path relative to %s",
+			q->shard, q->dataset, dataset->root);
 	uint64_t tokens = dataset->table.tokens[shard], first, count;
 
 	if (q->offset >= tokens)
-		return ctl_fail("--offset: %s has %" PRIu64 " tokens, %" PRIu64 " is beyond them",
-			q->shard, tokens, q->offset);
+		return ctl_fail("--offset %" PRIu64 ": %s has only %" PRIu64 " tokens", q->offset,
+			q->shard, tokens);
 	if (q->tokens > tokens - q->offset)
-		return ctl_fail("--tokens: %s has %" PRIu64 " tokens, %" PRIu64 " from %" PRIu64
-				" on are beyond them",
-			q->shard, tokens, q->tokens, q->offset);
+		return ctl_fail("--tokens %" PRIu64 ": from offset %" PRIu64
+				" on, %s has only %" PRIu64,
+			q->tokens, q->offset, q->shard, tokens - q->offset);
 	table_touching(&dataset->table, &h->widest->order[d], h->widest->seed, q->epoch,
 		(uint64_t)shard, q->offset, q->tokens, &first, &count);
 	if (count == 0 && q->tokens == 1)
-		return ctl_fail("never served: no window of epoch %" PRIu64 " holds token %" PRIu64
-				" of %s",
+		return ctl_fail("never served: no window of epoch %" PRIu64
+				" contains token %" PRIu64 " of %s",
 			q->epoch, q->offset, q->shard);
 	if (count == 0)
-		return ctl_fail("never served: no window of epoch %" PRIu64 " holds any of %" PRIu64
-				" tokens of %s from %" PRIu64 " on",
+		return ctl_fail("never served: no window of epoch %" PRIu64
+				" contains any of the %" PRIu64 " tokens of %s from %" PRIu64 " on",
 			q->epoch, q->tokens, q->shard, q->offset);
 	return print_windows(h, q, d, first, count);
 }
@@ -135,29 +136,31 @@ static const struct ctl_option options[] = {
 	[CONFIG] = CTL_CONFIG_REQUIRED,
 	[DATASET] = {.name = "dataset",
 		.required = true,
-		.value = "D",
-		.help = "its name in the config"},
+		.value = "NAME",
+		.help = "dataset of the shard"},
 	[SHARD] = {.name = "shard",
 		.required = true,
-		.value = "S",
-		.help = "a path relative to the dataset's"},
+		.value = "PATH",
+		.help = "shard, as a path relative to the dataset's directory"},
 	[OFFSET] = {.name = "offset",
 		.kind = CTL_NUMBER,
 		.required = true,
-		.value = "T",
+		.value = "TOKEN",
 		.most = UINT64_MAX,
-		.help = "the first token"},
+		.help = "first token, counted from 0 in the shard"},
 	[TOKENS] = {.name = "tokens",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.least = 1,
 		.most = UINT64_MAX,
-		.help = "how many tokens; default 1"},
+		.preset = "1",
+		.help = "number of tokens"},
 	[EPOCH] = {.name = "epoch",
 		.kind = CTL_NUMBER,
 		.value = "E",
 		.most = UINT64_MAX,
-		.help = "in this epoch; default 0"},
+		.preset = "0",
+		.help = "epoch of the dataset in which they are served"},
 	[CURSOR] = CTL_HISTORY_CURSOR,
 	[RUN] = CTL_HISTORY_RUN,
 	[JSON] = CTL_JSON_OPTION,
@@ -190,7 +193,14 @@ const struct ctl_command ctl_when = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
-	.help = "at which positions tokens of a shard are served",
+	.help = "print the positions at which tokens of a shard are served",
+	.about = "Finds the windows that contain the given tokens, and the position of each in one "
+		 "epoch of the dataset. So it answers whether, and at which step, a document was "
+		 "trained on. The exit status is 1 if the tokens are never served.\n\n"
+		 "If the mix was changed while the run was going on, add --run, or cursors of the "
+		 "run with --cursor.",
+	.examples = CTL_EXAMPLES({"when token 2000 of a shard is served",
+		"tokctl when train -c tokend.yaml --dataset web --shard 0000.bin --offset 2000"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = when,

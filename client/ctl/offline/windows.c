@@ -1,6 +1,6 @@
 /*
- * A file is checked once, when it is opened: it must still be the one that was listed. Some files
- * stay open, because windows come in any order.
+ * When a shard is opened it is compared with the one that was listed. Some shards stay open,
+ * because windows come in any order.
  */
 #include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPEN_FILES = 64, WHY_BYTES = 512 };
+enum { OPEN_FILES = 64 };
 
 struct file {
 	const struct dataset *dataset; /* NULL: the entry is free */
@@ -26,9 +26,9 @@ struct file {
 };
 
 struct ctl_windows {
-	const struct cursor *cursor; /* the datasets that places refer to */
+	const struct cursor *cursor; /* its datasets are those of the places */
 	const struct dataset **map;  /* [cursor->datasets] */
-	struct frames *frames;	     /* decoded, of all files */
+	struct frames *frames;	     /* decoded frames of all files */
 	struct file file[OPEN_FILES];
 };
 
@@ -49,7 +49,7 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ct
 	return reader;
 }
 
-/* What @fd is, if it is the shard that was listed. NULL after an error was printed. */
+/* Opens @fd as a shard, which must be the one that was listed. NULL after an error was printed. */
 static struct shard *open_source(const struct ctl_windows *reader, const struct dataset *dataset,
 	uint64_t shard, int fd, const char *path)
 {
@@ -75,7 +75,7 @@ static void close_file(struct file *file)
 	file->dataset = NULL;
 }
 
-/* The shard, open, or NULL after an error was printed. */
+/* The open shard. NULL after an error was printed. */
 static const struct shard *open_shard(struct ctl_windows *reader, uint32_t d, uint64_t shard)
 {
 	const struct dataset *dataset = reader->map[d];
@@ -110,7 +110,7 @@ bool ctl_windows_read(struct ctl_windows *reader, const struct order_place *plac
 	struct fault fault;
 
 	if (!dataset) {
-		ctl_fail("dataset %s: is no longer in the config: its tokens cannot be read",
+		ctl_fail("dataset %s: no longer in the config, so its tokens cannot be read",
 			reader->cursor->dataset[d].name);
 		return false;
 	}
