@@ -348,7 +348,7 @@ FAULTS = [
     # arguments behind the file, exit status, words of the one line
     (["mix", "wab=1"], 1, ["no dataset wab"]),
     (["mix", "web=nan"], 2, ["web=nan", "finite"]),
-    (["mix", "web=-1"], 2, ["web=-1", "0 or more"]),
+    (["mix", "web=-1"], 2, ["web=-1", "≥ 0"]),
     (["mix", "web=0", "code=0"], 1, ["weights", "above 0"]),
     (["mix", "web=1", "web=2"], 1, ["web", "two weights"]),
     (["mix", "web=1", "code=1e-12"], 1, ["code", "never served"]),

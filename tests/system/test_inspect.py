@@ -278,7 +278,7 @@ def test_mixed(place):
     for name in ("x/c.npy", "x/d.npy"):
         numpy.save(place.file(name), numpy.arange(100, dtype="<u2"))
     seen = [s["problems"] for s in inspect(place.file("x"), code=1)]
-    told = "is npy, but the format of another shard, a.bin, is not recognised"
+    told = "is npy, but the format of another shard, a.bin, is unknown"
     assert [len(p) for p in seen] == [0, 0, 1, 0] and told in seen[2][0], ("formats mixed", seen)
     datasets = [{"name": "n", "path": "x/*.npy"}, {"name": "b", "path": "x/*.bin"}]
     config = place.config(

@@ -155,7 +155,7 @@ def test_steps(scene):
         scene.ctl(*ask, "--step", last).decode(), "rank    row", "padding: the stream has ended"
     ), "  for people"
     assert has(
-        scene.ctl(*ask, "--step", last + 1, code=1), f"{last + 1} steps", f"the last is {last}"
+        scene.ctl(*ask, "--step", last + 1, code=1), f"{last + 1} steps", f"the last is step {last}"
     ), "  none after it"
     err = scene.ctl(*ask, "--step", 0, "--from", windows, code=1)
     assert has(err, f"ends at position {windows}", "no step"), "  none at the end"

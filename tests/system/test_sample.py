@@ -276,4 +276,4 @@ def test_inspected(place):
     code, out, err = run(TOKCTL, "inspect", place.file("random", "data"))
     assert code == 0 and "looks" not in out.decode(), ("  nothing of a sound one", (code, out, err))
     code, out, err = run(TOKCTL, "inspect", place.file("1.idx is lost", "data"))
-    assert code == 1 and b"its index is missing" in out, ("  and a lost index", (code, out, err))
+    assert code == 1 and b"its index is lost" in out, ("  and a lost index", (code, out, err))

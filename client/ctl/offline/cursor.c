@@ -9,6 +9,7 @@
 #include "client/ctl/offline/cursor_show.h"
 #include "client/ctl/offline/stream.h"
 #include "daemon/catalog/stream_schedule.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -123,7 +124,8 @@ static int read_weight(const struct ctl_arguments *a, const struct cursor *c, ch
 
 	if (!equals || !ctl_parse_decimal(equals + 1, &weight))
 		return ctl_usage(a->command,
-			"'%s' is not DATASET=WEIGHT with a finite weight of 0 or more", argument);
+			"'%s': must be DATASET=WEIGHT; the weight must be " PHRASE_WEIGHT,
+			argument);
 	*equals = 0;
 	int d = find(c, a, argument);
 

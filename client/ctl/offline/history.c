@@ -14,6 +14,7 @@
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -305,9 +306,7 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	bool done = false;
 
 	if (!wire_name_ok(run)) {
-		ctl_fail("--run %s: not a valid run name (1 to %d bytes without '/' and leading "
-			 "dot)",
-			run, LIMIT_NAME_BYTES);
+		ctl_fail("--run %s: must be " PHRASE_NAME, run);
 		return false;
 	}
 	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name,

@@ -17,6 +17,7 @@
 #include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
 #include "daemon/shard/sample.h"
+#include "proto/phrases.h"
 #include "proto/table.h"
 
 #include <errno.h>
@@ -143,14 +144,12 @@ static void compare_annotations(struct report *r, struct listed *l)
 		l->bounds = bounds;
 	}
 	if (l->mask != mask)
-		report_problem(r,
-			"has %s loss mask, but %s has %s; all shards of a dataset must have one, "
-			"or none",
+		report_problem(r, "has %s loss mask, but %s has %s; " PHRASE_ALL_OR_NONE,
 			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
 	if (l->bounds != bounds)
 		report_problem(r,
-			"has %s list of document bounds (.csv.gz), but %s has %s; all shards of a "
-			"dataset must have one, or none",
+			"has %s list of document bounds (.csv.gz), but %s has "
+			"%s; " PHRASE_ALL_OR_NONE,
 			bounds ? "a" : "no", l->first ? l->first : "another",
 			bounds ? "none" : "one");
 }
@@ -198,20 +197,17 @@ static void check_format(struct inspect *in, struct report *r, const struct list
 	in->mixed = true;
 	if (format == &shard_flat)
 		report_problem(r,
-			"its format is not recognised, but another shard, %s, is %s: its index is "
-			"missing or its header is damaged; restore that, or, if it contains plain "
-			"tokens, put it into a dataset of its own",
+			PHRASE_FORMAT_LOST "; restore that, or, if it contains plain tokens, put "
+					   "it into a dataset of its own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
 		report_problem(r,
-			"is %s, but the format of another shard, %s, is not recognised: that one's "
-			"index is missing or its header is damaged; restore that, or, if it "
-			"contains plain tokens, put it into a dataset of its own",
+			"is %s, but the format of another shard, %s, is unknown: its index is lost "
+			"or its header is damaged; restore that, or, if it contains plain tokens, "
+			"put it into a dataset of its own",
 			format->name, in->first);
 	else
-		report_problem(r,
-			"is %s, but the first shard, %s, is %s; all shards of a dataset must have "
-			"one format",
+		report_problem(r, "is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
 			format->name, in->first, in->first_format->name);
 }
 
