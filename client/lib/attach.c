@@ -15,18 +15,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HANDSHAKE_MS = 30000 }; /* from connect to feed: it may have to open its shards first */
+enum {
+	HANDSHAKE_MS = 30000
+}; /* from connect to feed; the daemon may have to open its shards first */
 
 int attach_check(struct tokend *t, const struct target *target)
 {
 	if (target->world < 1 || target->world > LIMIT_WORLD)
 		return handle_fail(t, TOKEND_EARGUMENT, "world",
-			"%" PRIu64 ", must be 1 to %" PRIu64, target->world, (uint64_t)LIMIT_WORLD);
+			"%" PRIu64 "; must be 1 to %" PRIu64, target->world, (uint64_t)LIMIT_WORLD);
 	if (target->rank >= target->world)
 		return handle_fail(t, TOKEND_EARGUMENT, "rank",
-			"%" PRIu64 " is not below world, %" PRIu64, target->rank, target->world);
+			"%" PRIu64 " is not less than world (%" PRIu64 ")", target->rank,
+			target->world);
 	if (target->micro_batch < 1 || target->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch", "%u, must be 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch", "%u; must be 1 to %d",
 			target->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
@@ -34,8 +37,8 @@ int attach_check(struct tokend *t, const struct target *target)
 /* ---- searching ---- */
 
 /*
- * The ring should lie on the NUMA node of its reader: the node that it is pinned to, or runs on
- * now.
+ * The ring's memory should be on the reader's NUMA node: the one the reader is pinned to, or runs
+ * on now.
  */
 static void say_node(struct wire *w)
 {
@@ -59,10 +62,10 @@ static void say_attach(
 	wire_set(w, WIRE_SLOTS, t->slots);
 	if (t->helper)
 		wire_set(w, WIRE_HELPER, 1);
-	if (t->strict && !t->mapping) /* a session that was let in once may come back */
+	if (t->strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
 	say_node(w);
-	/* A seek: for a moment there are two rings, which `memory:` counts as one. */
+	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */
 	if (t->fd >= 0 && t->mapping && t->mapping->session != SESSION_UNNAMED)
 		wire_set(w, WIRE_REPLACES, t->mapping->session);
 	if (target->cursor)
@@ -75,7 +78,7 @@ static void say_attach(
 		wire_set(w, WIRE_BEGIN, 1);
 }
 
-/* Connects and sends all messages; the replies are search_receive()'s. 0, or an error. */
+/* Connects and sends hello and attach; search_receive() handles the replies. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
 	struct wire attach;
@@ -99,7 +102,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 	return 0;
 }
 
-/* Handles the error in t->packet. 0: it passes, go on; or an error. */
+/* Handles the error in t->packet. 0: refused for now, continue; or an error. */
 static int refused(struct tokend *t, struct search *s)
 {
 	int r = message_refused(t);
@@ -110,7 +113,7 @@ static int refused(struct tokend *t, struct search *s)
 	return 0;
 }
 
-/* 1: a feed is in t->packet, 0: go on, or an error. */
+/* 1: a feed is in t->packet, 0: continue, or an error. */
 static int search_receive(struct tokend *t, struct search *s)
 {
 	const struct wire *w = &t->packet->wire;
@@ -136,7 +139,7 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : message_unknown(t, "version");
 }
 
-/* Begins the next try if it is due. 0, or an error. */
+/* Starts the next try if it is due. 0, or an error. */
 static int search_try(struct tokend *t, const struct target *target, struct search *s)
 {
 	int64_t now = wait_now();
@@ -177,9 +180,9 @@ int attach_step(struct tokend *t, const struct target *target, struct search *s,
 	}
 }
 
-/* ---- what comes ---- */
+/* ---- the feed ---- */
 
-/* The daemon may give an unnamed run another name: from now on we use that. */
+/* The daemon may rename an unnamed run; the handle then uses the new name. */
 static bool take_run(struct tokend *t, const struct wire *feed)
 {
 	char name[LIMIT_NAME_BYTES + 1];
@@ -195,7 +198,6 @@ static bool take_run(struct tokend *t, const struct wire *feed)
 	return true;
 }
 
-/* The feed in t->packet as a ring and a cursor. */
 int attach_feed(
 	struct tokend *t, const struct target *target, struct mapping **m, struct cursor *cursor)
 {
@@ -204,7 +206,7 @@ int attach_feed(
 	struct fault fault;
 
 	if (p->fds != 2)
-		return message_unknown(t, "a feed without its two segments");
+		return message_unknown(t, "a feed without two descriptors");
 	*m = mapping_open(p->fd[0], wire_number(&p->wire, WIRE_META_BYTES), p->fd[1],
 		wire_number(&p->wire, WIRE_DATA_BYTES), &fault);
 	packet_close(p);
@@ -222,12 +224,12 @@ int attach_feed(
 		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
 		mapping_close(*m, true);
 		cursor_free(cursor);
-		return message_unknown(t, "a ring of another shape");
+		return message_unknown(t, "a ring of another shape than requested");
 	}
 	if (!take_run(t, &p->wire)) {
 		mapping_close(*m, true);
 		cursor_free(cursor);
-		return message_unknown(t, "a run without a name");
+		return message_unknown(t, "a run without a valid name");
 	}
 	(*m)->id = ++t->mappings;
 	(*m)->serials = wire_has(&p->wire, WIRE_SERIAL);

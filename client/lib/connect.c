@@ -1,7 +1,7 @@
 /*
- * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing. What needs care:
- * descriptors that nobody asked for, packets that were cut short, and the ECONNRESET that the
- * kernel reports before the last packets of a peer that closed.
+ * SOCK_SEQPACKET keeps messages whole and in order, so there is no framing. Three cases need care:
+ * unexpected descriptors, truncated packets, and the ECONNRESET that the kernel reports before the
+ * last packets of a peer that closed.
  */
 #include "client/lib/connect.h"
 
@@ -37,9 +37,7 @@ static int connect_to(const char *path, struct fault *fault)
 
 	if (fd < 0)
 		return not_there(fault, path, errno);
-	/*
-	 * Room for the longest packet, where the system's default is small. The system may cap it.
-	 */
+	/* Room for the longest packet, if the system allows it. */
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
 		int error = errno;
@@ -89,7 +87,7 @@ void packet_close(struct packet *packet)
 	packet->fds = 0;
 }
 
-/* Keeps two descriptors, closes the rest. False if there were more. */
+/* Keeps two descriptors and closes the rest. False if there were more. */
 static bool keep_fds(struct packet *packet, struct msghdr *m)
 {
 	bool fine = true;
@@ -118,8 +116,8 @@ static bool message_unknown(struct fault *fault, const char *field, const char *
 }
 
 /*
- * One packet's bytes and descriptors; recvmsg()'s result. If either is more than our packets have,
- * @whole is false and packet->fault is set.
+ * Receives a packet's bytes and descriptors; returns recvmsg()'s result. If there are more than our
+ * packets have, @whole is false and packet->fault is set.
  */
 static ssize_t receive(int fd, struct packet *packet, bool *whole)
 {
@@ -141,7 +139,8 @@ static ssize_t receive(int fd, struct packet *packet, bool *whole)
 		return n;
 	*whole = true;
 	if (!keep_fds(packet, &m))
-		*whole = message_unknown(&packet->fault, "descriptors", "more than a feed has");
+		*whole = message_unknown(
+			&packet->fault, "descriptors", "more than the two of a feed");
 	if (m.msg_flags & MSG_TRUNC)
 		*whole = message_unknown(&packet->fault, "packet", "longer than 128 KiB");
 	return n;
@@ -154,10 +153,7 @@ enum link_event link_receive(int fd, struct packet *packet)
 	bool whole;
 	ssize_t n = receive(fd, packet, &whole);
 
-	/*
-	 * A peer that closes with our bytes unread resets the connection; its last packets can be
-	 * received after that.
-	 */
+	/* If the peer closed with bytes of ours unread, its last packets follow the ECONNRESET. */
 	if (n < 0 && errno == ECONNRESET)
 		n = receive(fd, packet, &whole);
 	if (n < 0)
@@ -171,7 +167,8 @@ enum link_event link_receive(int fd, struct packet *packet)
 	if (!wire_decode(&packet->wire, packet->bytes, (size_t)n, &packet->fault))
 		return LINK_FAULT;
 	if (packet->fds && packet->wire.op != WIRE_FEED) {
-		message_unknown(&packet->fault, "descriptors", "with a message that has none");
+		message_unknown(
+			&packet->fault, "descriptors", "sent with a message that carries none");
 		return LINK_FAULT;
 	}
 	return LINK_MESSAGE;
@@ -195,7 +192,7 @@ bool link_send(int fd, const struct wire *wire, void *buffer, struct fault *faul
 	while (sent < 0 && errno == EINTR);
 	if (sent >= 0)
 		return true;
-	fault_errno(fault, errno, "socket", "cannot write to the daemon: %s", strerror(errno));
+	fault_errno(fault, errno, "socket", "cannot send to the daemon: %s", strerror(errno));
 	fault->passing = fault->error == EAGAIN;
 	return false;
 }

@@ -1,6 +1,6 @@
 /*
- * The link to a daemon: a connection that is checked and greeted, and packets in both directions.
- * Nothing here waits. What the packets mean is the caller's business.
+ * The link to a daemon: connecting, checking the peer, sending and receiving packets. Nothing here
+ * waits. Interpreting the packets is left to the caller.
  */
 #ifndef TOKEND_CONNECT_H
 #define TOKEND_CONNECT_H
@@ -11,14 +11,14 @@ enum link_event {
 	LINK_NOTHING, /* no packet is waiting */
 	LINK_WAKE,    /* a wake-up byte */
 	LINK_MESSAGE, /* packet->wire */
-	LINK_CLOSED,  /* the daemon is gone */
-	LINK_FAULT,   /* packet->fault (FAULT_PROTOCOL): the peer does not speak our protocol */
+	LINK_CLOSED,  /* the daemon closed the connection */
+	LINK_FAULT,   /* not a packet of our protocol: packet->fault (FAULT_PROTOCOL) */
 };
 
 struct packet {
 	struct wire wire;
 	struct fault fault;
-	int fd[2]; /* received with the message. The reader sets those that it keeps to -1 */
+	int fd[2]; /* received with the message. Set those that you keep to -1 */
 	unsigned fds;
 	uint8_t bytes[LIMIT_PACKET_BYTES];
 };
@@ -26,26 +26,30 @@ struct packet {
 enum link_peer { LINK_OPERATOR, LINK_TRAINER };
 
 /*
- * Connects to the daemon at @path, checks that it may be ours (trust.h), and sends hello; its reply
- * is the next packet. A trainer's hello also says its host and its process. @buffer has
- * LIMIT_PACKET_BYTES. Returns a descriptor that does not block, or -1 with @fault: FAULT_PERMISSION
- * if someone else listens there, otherwise what failed, with errno (ENAMETOOLONG for a path that no
- * socket can have). A daemon that closes at once is no error: its reason can still be received.
+ * Connects to the daemon at @path, checks that it can be trusted (trust.h), and sends hello. The
+ * daemon's hello is the next packet. A trainer's hello also contains its host and its process.
+ * @buffer has LIMIT_PACKET_BYTES.
+ *
+ * Returns a non-blocking descriptor, which the caller closes. On failure returns -1 and sets
+ * @fault: FAULT_PERMISSION if an untrusted user listens there, otherwise FAULT_IO with the errno
+ * (ENAMETOOLONG: the path is too long for a socket). If the daemon closes the connection at once,
+ * this is not a failure: its reason can still be received.
  */
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault);
-/* Receives the next packet. Descriptors of the former one that were not kept are closed. */
+/* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
+/* Closes the descriptors that were not kept. */
 void packet_close(struct packet *packet);
 /*
- * Sends a message; @buffer has LIMIT_PACKET_BYTES. On failure returns false, and @fault has the
- * errno: EMSGSIZE (FAULT_ARGUMENT) if the message is too long; EAGAIN, passing, while the daemon's
+ * Sends a message; @buffer has LIMIT_PACKET_BYTES. On failure returns false and sets @fault with
+ * the errno: EMSGSIZE (FAULT_ARGUMENT) if the message is too long, EAGAIN (passing) if the socket's
  * queue is full.
  */
 bool link_send(int fd, const struct wire *wire, void *buffer, struct fault *fault);
-/* Did sending fail because the peer closed? Its reason can still be received. */
+/* True if sending failed because the peer closed. Its reason can still be received. */
 bool link_closed(const struct fault *fault);
-/* Sends a wake-up byte. If it fails that does not matter: a full queue wakes, too, and a dead
- * daemon is noticed when reading. */
+/* Sends a wake-up byte. Failures are ignored: a full queue wakes the daemon too, and a dead daemon
+ * is noticed by the next read. */
 void link_wake(int fd);
 
 #endif

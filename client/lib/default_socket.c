@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Is @path a socket in a directory where only this user (and root) can have put it? */
+/* True if @path is a socket that only this user (or root) can have created. */
 static bool is_own(const char *path)
 {
 	char directory[WIRE_SOCKET_BYTES];
@@ -22,7 +22,7 @@ static bool is_own(const char *path)
 	       (st.st_mode & 022) == 0 && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* Is there a socket at @path at which somebody listens? */
+/* True if a process listens at @path, or if that cannot be found out. */
 static bool is_live(const char *path)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -49,10 +49,8 @@ const char *default_socket(char path[WIRE_SOCKET_BYTES])
 					      wire_own_socket(runtime, geteuid(), path)
 				    : wire_own_socket(NULL, geteuid(), path);
 
-		/*
-		 * A killed daemon leaves its socket. It is used only if no service listens: the
-		 * daemon may come back.
-		 */
+		/* A killed daemon leaves its socket, and may come back. Without a service
+		 * at WIRE_SOCKET the dead socket is used. */
 		if (known && is_own(path) && (is_live(path) || !is_live(WIRE_SOCKET)))
 			return path;
 	}

@@ -1,5 +1,5 @@
 /*
- * Cursors as values: bytes in, an edit, bytes out; or bytes in, JSON out. No session is touched.
+ * Cursors as values: decode, edit, encode; or decode and print as JSON. No session is needed.
  */
 #include "client/lib/error.h"
 
@@ -14,8 +14,8 @@
 
 /* ---- edits ---- */
 
-/* Writes the cursor, if it was edited, and frees it. What does not fit leaves @to as it was: it may
- * be the cursor that was read. */
+/* Writes the cursor if it was edited, and frees it. On failure @to, which may be the cursor that
+ * was read, is unchanged. */
 static int64_t finish(
 	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *fault)
 {
@@ -29,7 +29,7 @@ static int64_t finish(
 		result = (int64_t)n;
 	} else if (n > 0) {
 		fault_set(fault, FAULT_MEMORY, "capacity",
-			"the cursor has %zu bytes, there is room for %zu", n, e->capacity);
+			"%zu bytes are too few for the cursor of %zu", e->capacity, n);
 	} else if (edited) {
 		fault_memory(fault);
 	}
@@ -67,7 +67,7 @@ int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
 	return finish(e, &c, cursor_rewind(&c, position, &fault), &fault);
 }
 
-/* Index of @name, or -1 and @fault: it names a few that there are. */
+/* Index of @name; otherwise -1 and @fault, which names the first few datasets. */
 static int find(const struct cursor *c, const char *name, struct fault *fault)
 {
 	char field[sizeof(fault->field)], names[300];
@@ -86,12 +86,11 @@ static int find(const struct cursor *c, const char *name, struct fault *fault)
 			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", c->dataset[i].name);
 	}
 	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
-	fault_set(
-		fault, FAULT_ARGUMENT, field, "the cursor has none of this name: it has %s", names);
+	fault_set(fault, FAULT_ARGUMENT, field, "is not in the cursor, which has %s", names);
 	return -1;
 }
 
-/* One weight a dataset from those that are named. */
+/* @weights of all datasets: @given for @names, 0 for the others. */
 static bool weights_of(const struct cursor *c, const char *const *names, const double *given,
 	uint32_t n, double *weights, struct fault *fault)
 {
@@ -108,7 +107,7 @@ static bool weights_of(const struct cursor *c, const char *const *names, const d
 		if (named[d]) {
 			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
 			return fault_set(
-				fault, FAULT_ARGUMENT, field, "named twice: give it one weight");
+				fault, FAULT_ARGUMENT, field, "is named twice; give it one weight");
 		}
 		named[d] = true;
 		weights[d] = given[i];
@@ -148,7 +147,6 @@ int64_t tokend_cursor_add(
 		cursor_free(&c);
 		return error_line(&fault, e->why, e->why_bytes);
 	}
-	/* A window of one stream is none of another. */
 	bool edited = cursor_belongs(&c, &other, &fault) && (d = find(&other, name, &fault)) >= 0;
 
 	if (edited) {
@@ -201,7 +199,7 @@ int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, 
 
 	cursor_free(&c);
 	if (n == 0) {
-		fault_set(&fault, FAULT_MEMORY, "capacity", "the text is longer than %zu bytes",
+		fault_set(&fault, FAULT_MEMORY, "capacity", "%zu bytes are too few for the text",
 			capacity);
 		return error_line(&fault, why, why_bytes);
 	}

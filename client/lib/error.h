@@ -1,4 +1,4 @@
-/* The edge of the library: a fault as one of the public errors, with one line for people. */
+/* Converts faults to public errors, with one line of text. */
 #ifndef TOKEND_ERROR_H
 #define TOKEND_ERROR_H
 
@@ -8,7 +8,7 @@
 enum { ERROR_LINE_BYTES = FAULT_FIELD_BYTES + LIMIT_TEXT_BYTES + 4 };
 
 enum tokend_error error_of(enum fault_code code);
-/* Writes "field: text" to @line, if that is not NULL and has room. Returns error_of() its code. */
+/* Writes "field: text" to @line, unless it is NULL. Returns error_of(fault->code). */
 enum tokend_error error_line(const struct fault *fault, char *line, size_t line_bytes);
 
 #endif

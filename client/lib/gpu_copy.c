@@ -1,8 +1,8 @@
 /*
- * A slot belongs to the daemon again when its batch was taken and the copy out of it is over. The
- * copy may begin before the batch is taken, so that it runs during the step before.
+ * A slot is released when its batch was taken and the copy from it has ended. The copy may begin
+ * before the batch is taken, so that it runs during the step before.
  *
- * Rings from before a seek, or of a daemon that was lost, stay mapped while they are copied from.
+ * Rings from before a seek, or of a lost daemon, stay mapped while they are copied from.
  */
 #include "client/lib/gpu_copy.h"
 
@@ -22,7 +22,7 @@ static int need_driver(struct tokend *t, int device)
 	if (t->pin)
 		return 0;
 	handle_fault(t, &fault);
-	return TOKEND_EREFUSED; /* whatever failed: there is no driver for us */
+	return TOKEND_EREFUSED; /* any failure: the driver cannot be used */
 }
 
 static bool need_copies(struct tokend *t, struct mapping *m)
@@ -58,14 +58,14 @@ int tokend_pin(struct tokend *t, int device)
 		return r;
 	if (device >= 0 && device != pin_device(t->pin))
 		return handle_fail(t, TOKEND_EARGUMENT, "device",
-			"%d: this handle copies to device %d", device, pin_device(t->pin));
+			"%d is not the device of this handle, %d", device, pin_device(t->pin));
 	t->pins = true;
 	return copy_pin(t, t->mapping) ? 0 : TOKEND_EMEMORY;
 }
 
 /* ---- copies ---- */
 
-/* Held, or the next one to be taken. */
+/* True if slot @s is held, or the next one to be taken. */
 static bool is_here(const struct tokend *t, const struct mapping *m, uint64_t s)
 {
 	if (s < m->queue.released || s > m->queue.taken)
@@ -91,9 +91,9 @@ int tokend_copy(
 			batch->number);
 	if (mapping_copies(m, s))
 		return handle_fail(t, TOKEND_EARGUMENT, "batch",
-			"number %" PRIu64 " is being copied already", batch->number);
+			"number %" PRIu64 " is already being copied", batch->number);
 	if (device_pointer == 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "device_pointer", "0");
+		return handle_fail(t, TOKEND_EARGUMENT, "device_pointer", "is 0");
 	r = need_driver(t, -1);
 	if (r < 0)
 		return r;
@@ -112,7 +112,7 @@ int tokend_copied(const struct tokend *t, const struct tokend_batch *batch)
 	if (!batch)
 		return mapping_copies(t->mapping, t->mapping->queue.taken);
 
-	/* For users the handle is constant: it is only read. */
+	/* slots_mapping() only reads the handle. */
 	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
 	return m && mapping_copies(m, slots_number(batch->handle));
@@ -125,7 +125,7 @@ uint64_t tokend_held(const struct tokend *t)
 
 	if (handle_forked(t))
 		return 0;
-	/* A slot that is being copied comes back by itself. */
+	/* A slot that is being copied is released automatically. */
 	while (oldest < m->queue.taken && mapping_copies(m, oldest))
 		oldest++;
 	return m->queue.taken - oldest;
@@ -139,9 +139,9 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 	struct mapping **at = slots_mapping(t, batch->handle), *m = *at;
 	uint64_t s = slots_number(batch->handle);
 
-	if (!m || mapping_copies(m, s)) /* it comes back by itself */
+	if (!m || mapping_copies(m, s)) /* released automatically */
 		return;
-	/* Copies from memory that is not registered are over when the driver returns. */
+	/* Copies from unregistered memory have ended when the driver returns. */
 	if (!m->copies || copies_registered(m->copies) == 0) {
 		slots_return(t, at, s);
 		return;
@@ -151,8 +151,7 @@ void tokend_settle(struct tokend *t, const struct tokend_batch *batch)
 }
 
 /*
- * Collects from one mapping. Slots of the current one that are not taken yet stay in the queue,
- * because they are going to be taken.
+ * Releases slots of one mapping. Slots of the current one that are not taken yet stay in the queue.
  */
 static void collect(struct tokend *t, struct mapping **at)
 {
@@ -161,7 +160,7 @@ static void collect(struct tokend *t, struct mapping **at)
 
 	if (!m->copies)
 		return;
-	/* A former ring never becomes full, so nothing else would make us look. */
+	/* A former ring never becomes full, so it must be checked each time. */
 	if (m != t->mapping || release_queue_full(&m->queue))
 		copies_sync(m->copies);
 	while (*at == m && copies_over(m->copies, below, &s)) {

@@ -66,7 +66,7 @@ int handle_memory(struct tokend *t)
 	return handle_fault(t, &fault);
 }
 
-/* Names come from users; the result must be one line. */
+/* Names come from users: control characters are replaced, so that the message is one line. */
 int handle_fail_name(struct tokend *t, const char *field, const char *name)
 {
 	char shown[LIMIT_NAME_BYTES + 1];
@@ -79,7 +79,7 @@ int handle_fail_name(struct tokend *t, const char *field, const char *name)
 		n--;
 	shown[n] = 0;
 	return handle_fail(t, TOKEND_EARGUMENT, field,
-		"'%s%s', must be a name of 1 to %d bytes, without '/', control characters or a "
+		"'%s%s' is not a name of 1 to %d bytes without '/', control characters or a "
 		"leading '.'",
 		shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
 }
@@ -93,8 +93,9 @@ int handle_latch(struct tokend *t, int error)
 
 int handle_broken(struct tokend *t, const char *invariant)
 {
-	return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL, "handle",
-				       "%s does not hold: please report this", invariant));
+	return handle_latch(
+		t, handle_fail(t, TOKEND_EPROTOCOL, "handle",
+			   "bug in libtokend, please report it: %s does not hold", invariant));
 }
 
 int handle_error(const struct tokend *t)
@@ -123,8 +124,8 @@ void handle_lose(struct tokend *t)
 }
 
 static const char forked[] =
-	"fork: this handle belongs to the process that attached: attach anew in the child, with "
-	"another peer or rank; in a DataLoader's worker: num_workers=0";
+	"fork: this handle belongs to the parent process; attach again in the child, as another "
+	"peer or rank (in a DataLoader: num_workers=0)";
 
 const char *tokend_why(const struct tokend *t)
 {

@@ -1,27 +1,25 @@
 /*
- * A handle from the inside: what it holds, how it fails, and whether it may be used. The files of
- * the library use each other in this order only, from the last to the first:
+ * The handle's struct and its errors. A file of the library uses only files listed before it:
  *
  *   handle.c    the struct, its errors                 wait.c      the clock, waiting
- *   connect.c   the link to a daemon: trust.c, process.c, default_socket.c
- *   map.c       a mapped ring, with release_queue.h and pin.c (a GPU's driver)
- *   slots.c     batches that are held                  gpu_copy.c  batches that go to a GPU
- *   message.c   what a daemon says on its own account
- *   search.c    how long a search for a daemon goes on
- *   attach.c    a search that ends with a ring         recording.c a record of what was taken
- *   position.c  where we are in the order              revive.c    a daemon that was lost
- *   query.c     queries and their replies              undo.c      an edit that is taken back
- *   seek.c      to another position                    services.c  checkpoints, the stream's cursor
- *   mix.c       to another mix                         operator.c  an operator's requests
- *   next.c      batches out                            state.c     what a handle says of itself
+ *   connect.c   the link to a daemon, with trust.c, process.c and default_socket.c
+ *   map.c       a mapped ring, with release_queue.h and pin.c (the GPU's driver)
+ *   slots.c     held batches, releasing                gpu_copy.c  copies to a GPU
+ *   message.c   the daemon's errors and warnings       search.c    how long to look for a daemon
+ *   attach.c    connect, attach, map the ring          recording.c the record of batches taken
+ *   position.c  cursor, commit                         revive.c    attach again to a lost daemon
+ *   query.c     queries and their replies              undo.c      reverting an edit
+ *   seek.c      change of position                     services.c  checkpoints, stream's cursor
+ *   mix.c       change of the mix                      operator.c  an operator's requests
+ *   next.c      the next batch                         state.c     shape, names, annotations
  *   tokend.c    attach and detach, with options.c
  *
- * error.c (faults as public errors), edit.c (cursors as values) and widen.c stand by themselves.
+ * error.c (faults as public errors), edit.c (cursors as values) and widen.c use none of these.
  *
- * Positions. `origin` is the cursor of the last attach or seek, and covers all that may still be
- * asked for. `taken` is the position after the last batch handed out, `committed` after the last
- * one committed; cursors in between are made from origin. A lost daemon changes none of this: the
- * new ring begins at `taken`.
+ * Positions. `origin` is the cursor of the last attach or seek. It covers every position that may
+ * still be requested. `taken` is the position after the last batch taken, `committed` after the
+ * last one committed. Cursors in between are derived from origin. Losing the daemon changes none of
+ * them: the new ring begins at `taken`.
  */
 #ifndef TOKEND_HANDLE_H
 #define TOKEND_HANDLE_H
@@ -36,20 +34,19 @@ struct pin;
 struct recording;
 
 /*
- * How long a search goes on. Where nobody listens: connect_ms. Where a daemon is there that starts,
- * or refuses for now: deadline_ms, unless @never.
+ * How long a search lasts: connect_ms while no process listens, deadline_ms while a daemon is
+ * starting or refuses for now.
  */
 struct patience {
 	uint32_t connect_ms, deadline_ms;
-	bool never; /* a passing refusal is an error at once */
+	bool never; /* a refusal for now is an error at once */
 };
 
-/* A search for a daemon that attaches us: it connects, says hello and attaches until a feed comes.
- */
+/* A search for a daemon: connects, says hello and attaches, again and again, until a feed comes. */
 struct search {
 	int fd;	     /* connected, no feed yet; -1 */
 	int error;   /* errno of the last try; 0: see refused */
-	int refused; /* a passing refusal that ended the last try, an enum tokend_error; 0: none */
+	int refused; /* enum tokend_error of the refusal that ended the last try; 0: none did */
 	bool active;
 	uint32_t backoff_ms, warnings;
 	struct patience patience;
@@ -57,35 +54,35 @@ struct search {
 	struct fault refusal;
 };
 
-/* The edit that tokend_obey() carried out and tokend_answer() has not yet reported: at which
- * position, from where it acts. */
+/* The edit that tokend_obey() carried out and tokend_answer() has not reported yet: made at
+ * position
+ * @from, in effect from position @acts_from on. */
 struct applied {
 	bool any;
 	uint64_t from, acts_from;
 };
 
 /*
- * Where we were before the edit that was applied last, with the ring and its session: taking the
- * edit back needs neither memory nor the daemon. Kept until the request is answered, the next look
- * for a batch, or a seek.
+ * The state before the last edit, with its ring and session, so that tokend_undo() needs neither
+ * memory nor the daemon. Kept until the request is answered, the next look for a batch, or a seek.
  */
 struct undo {
-	struct cursor origin; /* datasets 0: nothing is kept */
+	struct cursor origin; /* datasets is 0 if nothing is kept */
 	uint64_t taken, committed, number, batches;
-	struct mapping *mapping; /* NULL: the edit is not carried out yet */
-	int fd;			 /* of its session; -1: lost */
+	struct mapping *mapping; /* NULL: the edit has not been carried out yet */
+	int fd;			 /* of its session; -1: no daemon */
 	uint32_t late;
 	uint64_t saving;
 };
 
-/* Batches taken since position `start` end `step` positions apart. Another world or micro-batch, or
- * a skip, begins a new grid. */
+/* From position `start` on, batches end every `step` positions. A change of world or micro-batch,
+ * or a skip, begins a new grid. */
 struct grid {
 	uint64_t start, step;
-	uint64_t from; /* where the one before it ended: < start after a skip */
+	uint64_t from; /* end of the grid before; less than start after a skip */
 };
 
-/* The callbacks of struct tokend_options, each NULL if it is not wanted. */
+/* The callbacks of struct tokend_options; each may be NULL. */
 struct callbacks {
 	int (*idle)(void *context);
 	int (*absent)(void *context);
@@ -96,32 +93,31 @@ struct callbacks {
 };
 
 struct tokend {
-	/* what a ready next() and release() touch */
+	/* used by next() and release() while batches are ready */
 	const volatile uint64_t *alive; /* a page that fork() wipes */
-	struct mapping *mapping;	/* the current one, never NULL; then older ones. Published
-					   slots are served even when the daemon is gone */
+	struct mapping *mapping;	/* the current one, never NULL, linked to older ones */
 	uint64_t taken, end;
 	uint64_t step; /* world × micro_batch */
 	uint64_t rank, world;
 	uint64_t number;
 	uint32_t micro_batch;
 	uint32_t copying;	  /* slots on their way to a GPU */
-	int fd;			  /* of the session; -1: lost */
+	int fd;			  /* of the session; -1: no daemon */
 	struct recording *record; /* or NULL */
 
 	struct fault fault;	     /* the last failure */
-	char line[ERROR_LINE_BYTES]; /* of it, for tokend_why() */
-	int failed;	      /* an enum tokend_error that holds until the next seek; 0: none */
-	struct fault failure; /* of that */
+	char line[ERROR_LINE_BYTES]; /* its text, for tokend_why() */
+	int failed;		     /* enum tokend_error, repeated until the next seek; 0: none */
+	struct fault failure;	     /* its fault */
 
 	struct cursor origin;
-	struct cursor moved; /* origin moved to where it was last asked for */
+	struct cursor moved; /* cache: origin, moved to the position requested last */
 	bool moved_ok, committing;
 	uint64_t serial; /* of the last query */
-	uint32_t late;	 /* replies to come to queries that were interrupted, from a daemon whose
-			    replies carry no serial */
-	uint64_t saving; /* serial of a checkpoint that was interrupted, whose reply is to come: the
-			    daemon saves one at a time; 0: none */
+	uint32_t late;	 /* replies still to come to interrupted queries, from a daemon whose
+			    replies carry no serials */
+	uint64_t saving; /* serial of an interrupted checkpoint whose reply is still to come, as
+			    the daemon stores one at a time; 0: none */
 	uint64_t committed;
 	struct grid *grid; /* ascending; the last is the current one */
 	uint32_t grids;
@@ -131,13 +127,13 @@ struct tokend {
 	char *socket, *stream, *run;
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper, strict;
-	int64_t listened;     /* when the socket was read last, although batches were there */
+	int64_t listened;     /* ns: when the socket was last read while batches were ready */
 	struct search search; /* for a lost daemon */
-	struct pin *pin;      /* a GPU's driver; NULL: none was asked for */
-	bool pins;	      /* each ring is registered with it */
+	struct pin *pin;      /* the GPU's driver; NULL: not used */
+	bool pins;	      /* register every ring with it */
 	uint64_t mappings, reattached, lost_wakes, waited_ns, batches;
-	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES] of an attach */
-	uint8_t *saved; /* [LIMIT_CURSOR_BYTES] of a checkpoint, which may have to attach first */
+	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES], for an attach */
+	uint8_t *saved; /* [LIMIT_CURSOR_BYTES], for a checkpoint, which may have to attach first */
 	uint8_t *out;	/* [LIMIT_PACKET_BYTES] */
 	struct packet *packet;
 
@@ -155,34 +151,34 @@ static inline uint64_t handle_position(const struct tokend *t)
 	return t->committing ? t->committed : t->taken;
 }
 
-/* 0, or EFORKED in a child. */
+/* Returns 0, or EFORKED in a forked child. */
 int handle_usable(const struct tokend *t);
 /*
- * The functions below make something the handle's last failure, and return its enum tokend_error.
+ * Each function below stores the handle's last failure and returns its enum tokend_error.
  *
- * @error, with the member that it is about ("" if there is none) and what is wrong with it.
+ * handle_fail(): @field is the member that is wrong ("": none), @format says what is wrong.
  */
 __attribute__((format(printf, 4, 5))) int handle_fail(
 	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...);
 /* The same for a system call that failed with errno @number. */
 __attribute__((format(printf, 5, 6))) int handle_fail_errno(struct tokend *t,
 	enum tokend_error error, int number, const char *field, const char *format, ...);
-/* A fault. */
+/* Stores a copy of @fault. */
 int handle_fault(struct tokend *t, const struct fault *fault);
 /* Out of memory. */
 int handle_memory(struct tokend *t);
-/* An invariant does not hold. That is our mistake, but a library must not abort its host: the
- * failure is EPROTOCOL, and is latched. */
+/* An invariant does not hold: a bug in the library. A library must not abort its host, so the
+ * failure is EPROTOCOL, repeated until the next seek. */
 int handle_broken(struct tokend *t, const char *invariant);
-/* A name that is none; @field is what it names. */
+/* @name is not a valid name of a stream, run or tag (@field). */
 int handle_fail_name(struct tokend *t, const char *field, const char *name);
-/* The last failure, which is @error, holds until the next seek. */
+/* Repeats the last failure, which is @error, until the next seek. */
 int handle_latch(struct tokend *t, int error);
-/* The enum tokend_error of the last failure, where a callee could not return it. */
+/* The enum tokend_error of the last failure, for callees that return a pointer or a bool. */
 int handle_error(const struct tokend *t);
-/* The latched failure again. */
+/* Stores the latched failure again. */
 int handle_failed(struct tokend *t);
-/* The daemon is lost, or the session is left. */
+/* Closes the session: the daemon was lost, or the caller leaves. */
 void handle_lose(struct tokend *t);
 
 #endif

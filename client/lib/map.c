@@ -1,9 +1,8 @@
 /*
- * Maps a ring that another process handed over. Nothing is used before it is checked: memory that
- * could shrink would turn a load into SIGBUS, and sizes that do not fit would point outside.
+ * Maps a ring received from the daemon. Everything is checked before it is used: in memory that
+ * could shrink a load would be a SIGBUS, and wrong sizes would lead outside the mapping.
  *
- * A child of fork() inherits neither of the two memories: it would keep the ring of a dead trainer
- * alive.
+ * A forked child does not inherit the mappings: it would keep a dead trainer's ring alive.
  */
 #include "client/lib/map.h"
 
@@ -28,13 +27,13 @@ static void *map_memory(const struct memory *s, struct fault *fault)
 	int seals = fcntl(s->fd, F_GET_SEALS);
 
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-		fault_set(fault, FAULT_PROTOCOL, "ring",
-			"the %s memory is not sealed against resizing", s->name);
+		fault_set(fault, FAULT_PROTOCOL, "ring", "the %s memory can be resized (no seals)",
+			s->name);
 		return NULL;
 	}
 	if (fstat(s->fd, &st) != 0 || (uint64_t)st.st_size != s->bytes || s->bytes == 0) {
 		fault_set(fault, FAULT_PROTOCOL, "ring",
-			"the %s memory has %lld bytes, %llu were announced", s->name,
+			"the %s memory has %lld bytes instead of %llu", s->name,
 			(long long)st.st_size, (unsigned long long)s->bytes);
 		return NULL;
 	}
@@ -42,9 +41,8 @@ static void *map_memory(const struct memory *s, struct fault *fault)
 	void *at = mmap(NULL, s->bytes, s->protection, MAP_SHARED, s->fd, 0);
 
 	if (at == MAP_FAILED || madvise(at, s->bytes, MADV_DONTFORK) != 0) {
-		fault_errno(fault, errno, "ring",
-			"the %s memory of %llu bytes cannot be mapped: %s", s->name,
-			(unsigned long long)s->bytes, strerror(errno));
+		fault_errno(fault, errno, "ring", "cannot map the %s memory of %llu bytes: %s",
+			s->name, (unsigned long long)s->bytes, strerror(errno));
 		if (at != MAP_FAILED)
 			munmap(at, s->bytes);
 		return NULL;

@@ -1,7 +1,7 @@
 /*
- * One ring as this process has it mapped, from one attach to the next. A handle has a current
- * mapping; older ones stay only while batches of them are held, so that a batch outlives the daemon
- * that filled it, or while a GPU copies out of them.
+ * This process's mapping of a ring. A handle has one current mapping, from the last attach. Older
+ * ones stay while batches of them are held, so that a batch outlives its daemon, or while a GPU
+ * copies from them.
  */
 #ifndef TOKEND_MAP_H
 #define TOKEND_MAP_H
@@ -17,38 +17,38 @@ struct mapping {
 	struct ring ring;
 	struct release_queue queue;
 	uint64_t published; /* as last seen */
-	uint64_t answered;  /* the last wake_at that was sent its byte */
+	uint64_t answered;  /* the last wake_at for which a wake-up byte was sent */
 	uint64_t held;	    /* batches taken and not released */
 	uint64_t id;
-	uint64_t session; /* the daemon's number for it; SESSION_UNNAMED: an older daemon does not
-			     say */
+	uint64_t session; /* the daemon's number of it; SESSION_UNNAMED: an older daemon sends
+			     none */
 	bool serials;	  /* the daemon's replies carry the serials of queries */
-	bool undoable;	  /* the mapping of struct undo: stays although nothing of it is held */
+	bool undoable;	  /* kept by struct undo, although nothing of it is held */
 	void *meta, *data;
-	struct copies *copies; /* to a GPU; NULL: there was none yet */
+	struct copies *copies; /* to a GPU; NULL: none was made */
 	struct mapping *older;
-	uint64_t bits[];
+	uint64_t bits[]; /* of queue */
 };
 
-/* Is slot @s on its way to a GPU? */
+/* True if slot @s is being copied to a GPU. */
 static inline bool mapping_copies(const struct mapping *m, uint64_t s)
 {
 	return m->copies && copies_has(m->copies, s);
 }
-/* Do its counters keep their order? released ≤ taken ≤ published ≤ released + slots. */
+/* True if the counters are consistent: released ≤ taken ≤ published ≤ released + slots. */
 bool mapping_sound(const struct mapping *m);
-/* Nothing of it is needed any more: no batches are held, no copies under way, and no edit may be
- * taken back to it. */
+/* True if nothing needs it: no batch is held or being copied, and no undo leads back to it. */
 bool mapping_idle(const struct mapping *m);
 
 /*
- * Maps the two memfds; the descriptors stay the caller's. On failure returns NULL, and @fault:
- * FAULT_PROTOCOL if they are not a sealed ring of these sizes, FAULT_MEMORY if there is no memory.
+ * Maps a ring's two memfds, which the caller still owns. On failure returns NULL and sets @fault:
+ * FAULT_PROTOCOL if they are not a sealed ring of these sizes, otherwise the errno of the call that
+ * failed.
  */
 struct mapping *mapping_open(
 	int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes, struct fault *fault);
-/* @mapped: false in a forked child, where the memory is not mapped. Memory that a GPU goes on
- * reading stays mapped. */
+/* Unmaps and frees. @mapped: false in a forked child, which does not inherit the memory. Memory
+ * that a GPU still reads stays mapped. */
 void mapping_close(struct mapping *m, bool mapped);
 
 #endif

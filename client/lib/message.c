@@ -4,8 +4,8 @@
 #include <string.h>
 
 /*
- * Errors that would mean a shortage or a bad value of our own mean, from the daemon, that it
- * refuses.
+ * If the daemon is out of memory or rejects a value, it refuses us. For the caller that is
+ * EREFUSED, not its own EMEMORY or EARGUMENT.
  */
 static enum fault_code code_of(const struct wire *w)
 {
@@ -33,11 +33,11 @@ int message_refused(struct tokend *t)
 int message_unknown(struct tokend *t, const char *what)
 {
 	return handle_fail(t, TOKEND_EPROTOCOL, "socket",
-		"what answers at %s is not a tokend we understand (%s): is it of another version?",
+		"the process at %s is not a compatible tokend (%s); does its version match this "
+		"library's?",
 		t->socket, what);
 }
 
-/* What is in t->packet is not a message. */
 int message_invalid(struct tokend *t)
 {
 	const struct fault *fault = &t->packet->fault;
@@ -47,7 +47,6 @@ int message_invalid(struct tokend *t)
 	return message_unknown(t, what);
 }
 
-/* Is the message in t->packet a warning? It is passed on. */
 bool message_warning(struct tokend *t)
 {
 	struct wire_bytes text = wire_bytes(&t->packet->wire, WIRE_TEXT);

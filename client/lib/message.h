@@ -1,19 +1,19 @@
-/* What a daemon says that is not a reply: errors, warnings, and what is no message of ours. */
+/* Messages of the daemon that are not replies: errors, warnings, and invalid packets. */
 #ifndef TOKEND_MESSAGE_H
 #define TOKEND_MESSAGE_H
 
 #include "client/lib/connect.h"
 #include "client/lib/handle.h"
 
-/* The error in t->packet becomes the handle's. */
+/* Makes the error in t->packet the handle's last failure, and returns it. */
 int message_refused(struct tokend *t);
-/* EPROTOCOL: @what is wrong with what answers. */
+/* Fails with EPROTOCOL; @what is wrong with the peer. */
 int message_unknown(struct tokend *t, const char *what);
 /* The same for t->packet->fault. */
 int message_invalid(struct tokend *t);
-/* If the message in t->packet is a warning, it is passed on, and the result is true. */
+/* If the message in t->packet is a warning, passes it to the callback and returns true. */
 bool message_warning(struct tokend *t);
-/* The session is about to be left: warnings that wait are passed on, everything else is dropped. */
+/* Before a session ends: passes on the warnings in the socket and drops all other messages. */
 void message_warnings(struct tokend *t);
 
 #endif

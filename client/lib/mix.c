@@ -14,7 +14,7 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Appends dataset @name as the cursor @begin of the stream has it. */
+/* Appends dataset @name from @begin, the stream's cursor at position 0. */
 static int add_dataset(
 	struct tokend *t, struct cursor *edited, const struct cursor *begin, const char *name)
 {
@@ -24,16 +24,16 @@ static int add_dataset(
 
 	if (d < 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			"stream %s has no dataset %s, it has %s%s: add it to the daemon's config "
-			"first, and restart that",
+			"stream %s has no dataset %s, but %s%s; add it to the daemon's config and "
+			"restart the daemon",
 			t->stream, name, begin->dataset[0].name,
 			begin->datasets > 1 ? " and others" : "");
 	cursor_source(begin, (uint32_t)d, &source);
 	return cursor_add(edited, &source, &fault) ? 0 : handle_fault(t, &fault);
 }
 
-/* The datasets among @names that the cursor lacks, in an order that does not depend on the
- * caller's. */
+/* Appends the datasets of @names that the cursor lacks, sorted: the result must not depend on the
+ * order of @names. */
 static int add_missing(
 	struct tokend *t, struct cursor *edited, const char *const *names, uint32_t n)
 {
@@ -64,7 +64,7 @@ static int add_missing(
 	return (int)r;
 }
 
-/* @weights in the order of the cursor, which has all of @names. */
+/* Sorts @weights in the order of the cursor, which contains all of @names. */
 static int order_weights(struct tokend *t, const struct cursor *cursor, const char *const *names,
 	const double *weights, uint32_t n, double *ordered)
 {
@@ -75,7 +75,7 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 
 		if (!isfinite(weights[i]) || weights[i] < 0)
 			return handle_fail(t, TOKEND_EARGUMENT, "mix",
-				"weight of dataset %s: %g, must be a finite number ≥ 0", names[i],
+				"weight of dataset %s: %g is not a finite number ≥ 0", names[i],
 				weights[i]);
 		if (ordered[d] >= 0)
 			return handle_fail(
@@ -89,8 +89,8 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 }
 
 /*
- * @mixed is @edited at a later position and with another mix from there on. Gives @edited the
- * segments of @mixed; segments that begin earlier stay before them.
+ * Copies the segments of @mixed to @edited. @mixed is @edited at a later position with a new mix;
+ * segments of @edited that begin earlier stay.
  */
 static bool join(struct cursor *edited, struct cursor *mixed)
 {
@@ -122,14 +122,14 @@ static bool join(struct cursor *edited, struct cursor *mixed)
 }
 
 /*
- * Makes @edited cover all that is not committed, so that it can be the new origin. If a cursor
- * cannot hold so much and the trainer never committed, only what is taken is covered: it will not
- * ask for more.
+ * Makes @edited cover all positions from the committed one on, so that it can be the new origin. If
+ * a cursor cannot hold that and the trainer never committed, it covers the positions from the taken
+ * one on, as no earlier one will be requested.
  */
 static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
 {
 	struct fault fault;
-	static const char covers[] = "origin covers what is taken and committed";
+	static const char covers[] = "origin covers the positions taken and committed";
 
 	if (t->committing && !cursor_seek(edited, t->committed, &fault))
 		return handle_broken(t, covers);
@@ -140,8 +140,8 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 		return 0;
 	if (t->committing)
 		return handle_fail(t, TOKEND_EAGAIN, "mix",
-			"more mixes than a cursor holds have begun since %" PRIu64
-			", the last that is committed: commit first",
+			"more mixes began since the committed position %" PRIu64
+			" than a cursor holds; commit first",
 			t->committed);
 	if (!cursor_seek(edited, t->taken, &fault))
 		return handle_broken(t, covers);
@@ -149,7 +149,7 @@ static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, 
 	return 0;
 }
 
-/* Gives @mixed, the cursor at the position taken, another mix from *@at on. */
+/* Changes the mix of @mixed, the cursor at the position taken, from *@at on. */
 static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names,
 	const double *weights, uint32_t n, uint64_t *at)
 {
@@ -165,7 +165,7 @@ static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *n
 	return r;
 }
 
-/* @edited becomes the origin; it belongs to this function. */
+/* Makes @edited, which this function owns, the origin. */
 static int change_mix(struct tokend *t, struct cursor *edited, const char *const *names,
 	const double *weights, uint32_t n, uint64_t *at)
 {

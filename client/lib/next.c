@@ -1,7 +1,6 @@
 /*
- * The calls of every step. While the ring has batches ready, next() and release() touch two shared
- * words and private memory and make no system call. Everything else happens only when the ring is
- * empty.
+ * The calls of every step. While the ring has batches ready, next() and release() use two shared
+ * words and private memory and make no system call. All other work is done when the ring is empty.
  */
 #include "client/lib/connect.h"
 #include "client/lib/gpu_copy.h"
@@ -18,11 +17,11 @@
 #include <poll.h>
 
 enum {
-	SPIN_NS = 20000,    /* a slot that comes within this is not worth a system call */
-	ATTEND_MS = 50,	    /* for looking for a lost daemon while there are batches */
-	LATE_WAKE_MS = 250, /* a wake-up that is later than this counts as lost */
-	COPY_NS = 200000,   /* between two checks whether a copy to a GPU is over */
-	LISTEN_MS = 1000,   /* between two reads of the socket while there are always batches */
+	SPIN_NS = 20000,    /* spin this long before a system call */
+	ATTEND_MS = 50,	    /* limit of tokend_attend() */
+	LATE_WAKE_MS = 250, /* a wake-up later than this counts as lost */
+	COPY_NS = 200000,   /* between two checks whether a copy to a GPU has ended */
+	LISTEN_MS = 1000,   /* between two reads of the socket while batches are ready */
 };
 
 _Static_assert(
@@ -33,7 +32,7 @@ _Static_assert(
 		offsetof(struct tokend_row, offset) == offsetof(struct ring_row, offset) &&
 		offsetof(struct tokend_row, dataset) == offsetof(struct ring_row, dataset) &&
 		offsetof(struct tokend_row, shard) == offsetof(struct ring_row, shard),
-	"rows are handed out as they lie in the ring");
+	"tokend_batch.row points into the ring");
 
 static inline void pause_cpu(void)
 {
@@ -59,10 +58,7 @@ static bool spin(const struct tokend *t)
 	return false;
 }
 
-/*
- * The wait ended by the clock. If a slot is there, but no wake-up came or is still to come, the
- * wake-up was lost.
- */
+/* After a wait that timed out: if a slot is ready and no wake-up follows, the wake-up was lost. */
 static int count_lost_wake(struct tokend *t)
 {
 	if (ring_published(&t->mapping->ring) <= t->mapping->queue.taken)
@@ -75,13 +71,13 @@ static int count_lost_wake(struct tokend *t)
 	return r;
 }
 
-/* Waits until the next slot may be there, the daemon sent something, or a second has passed. */
+/* Waits until the next slot may be ready, the daemon sent a message, or a second has passed. */
 static int wait_once(struct tokend *t)
 {
 	const struct mapping *m = t->mapping;
 	int r;
 
-	/* Full of slots that are being copied: the daemon has nothing to do. */
+	/* All slots are taken, some are being copied: the daemon cannot fill any. */
 	if (release_queue_full(&m->queue)) {
 		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
 		return r == 1 ? query_listen(t) : r;
@@ -103,7 +99,7 @@ static int wait_once(struct tokend *t)
 	return r == 1 ? query_listen(t) : r;
 }
 
-/* An error that this finds is latched: it is returned when the batches that are there are taken. */
+/* An error found here is latched: it is returned after the batches that are ready. */
 static void listen_if_due(struct tokend *t)
 {
 	int64_t now = wait_now();
@@ -114,7 +110,7 @@ static void listen_if_due(struct tokend *t)
 	query_listen(t);
 }
 
-/* 1: a batch is there, 0: the end of the stream, EAGAIN: not yet; or an error. */
+/* 1: a batch is ready, 0: the end of the stream, EAGAIN: not yet; or an error. */
 static int look(struct tokend *t)
 {
 	struct mapping *m = t->mapping;
@@ -134,15 +130,15 @@ static int look(struct tokend *t)
 		return handle_failed(t);
 	if (release_queue_full(&m->queue) && !t->copying)
 		return handle_fail(t, TOKEND_EHELD, "slots",
-			"all %u are taken and the oldest batch was not released: release it, or "
+			"all %u are held and the oldest was not released; release a batch, or "
 			"attach with more slots",
 			m->queue.slots);
 	return TOKEND_EAGAIN;
 }
 
 /*
- * A caller that polls waits as well: a daemon that sleeps until half the ring is free must be
- * woken, or a trainer that holds more than half would starve.
+ * A caller that polls waits too. The daemon may be asleep until half the ring is free: without a
+ * wake-up a trainer that holds more than half would starve.
  */
 static int ask_for_one(struct tokend *t)
 {
@@ -154,7 +150,7 @@ static int ask_for_one(struct tokend *t)
 	return TOKEND_EAGAIN;
 }
 
-/* Published batches come first, whatever else has happened. */
+/* Published batches are returned before any error. */
 static int find_slot(struct tokend *t, bool wait)
 {
 	for (bool again = false;; again = true) {
@@ -196,7 +192,7 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
 }
 
 /*
- * Hands out the slot after the last one taken; it is published. A batch that cannot be recorded is
+ * Takes the slot after the last one taken, which is published. A batch that cannot be recorded is
  * not taken.
  */
 static int hand_out(struct tokend *t, struct tokend_batch *batch)
@@ -207,10 +203,11 @@ static int hand_out(struct tokend *t, struct tokend_batch *batch)
 	uint64_t due = t->taken + t->rank * t->micro_batch;
 
 	if (slot->rows_valid > 0 && slot->position != due)
-		return handle_latch(t, handle_fail(t, TOKEND_EPROTOCOL, "position",
-					       "the daemon served %" PRIu64 " where %" PRIu64
-					       " was due: seek, and report this",
-					       slot->position, due));
+		return handle_latch(
+			t, handle_fail(t, TOKEND_EPROTOCOL, "position",
+				   "bug in tokend, please report it: the daemon served "
+				   "%" PRIu64 " instead of %" PRIu64 "; seek to continue",
+				   slot->position, due));
 
 	describe(t, batch);
 	if (__builtin_expect(t->record != NULL, 0)) {
@@ -232,7 +229,7 @@ static inline bool ready(const struct tokend *t)
 	return !handle_forked(t) && t->mapping->published > t->mapping->queue.taken && !t->copying;
 }
 
-/* 1: the next batch is there, 0: there is none, or an error. */
+/* 1: the next batch is ready, 0: the stream has ended; or an error. */
 static int wait_for_one(struct tokend *t)
 {
 	int r = handle_usable(t);
@@ -279,8 +276,8 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 }
 
 /*
- * Each call is a search of its own: an attach names our position, and by the next call batches may
- * have been taken.
+ * Each call is a separate search: an attach contains the position, and batches may be taken before
+ * the next call.
  */
 int tokend_attend(struct tokend *t)
 {

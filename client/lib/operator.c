@@ -1,6 +1,5 @@
 /*
- * An operator's requests, from a session's side: seeing one, fetching it, carrying out a mix or a
- * skip, and answering. How the ranks of a job agree on the step is up to the job.
+ * An operator's requests in a session: fetching one, carrying out a mix or a skip, answering.
  */
 #include "client/lib/connect.h"
 #include "client/lib/map.h"
@@ -16,18 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(TOKEND_ARGS_BYTES == WIRE_ARGS_BYTES, "users rely on it");
+_Static_assert(TOKEND_ARGS_BYTES == WIRE_ARGS_BYTES, "part of the public interface");
 _Static_assert((int)TOKEND_NOTED == (int)WIRE_NOTED && (int)TOKEND_DONE == (int)WIRE_DONE &&
 		       (int)TOKEND_FAILED == (int)WIRE_FAILED,
-	"passed on as they are");
+	"sent without conversion");
 
-enum { SEND_MS = 1000 }; /* for a daemon to take an answer */
+enum { SEND_MS = 1000 }; /* limit of sending an answer */
 
-/* ---- seeing and fetching ---- */
+/* ---- fetching ---- */
 
 uint64_t tokend_request_number(const struct tokend *t)
 {
-	/* When a daemon is lost, so is its request. */
+	/* The request was lost with the daemon. */
 	if (handle_forked(t) || t->fd < 0)
 		return 0;
 	return atomic_load_explicit(&t->mapping->ring.header->request, memory_order_acquire);
@@ -47,14 +46,14 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 	if (!wire_text(w, WIRE_KIND, request->kind, sizeof(request->kind)) ||
 		!wire_text(w, WIRE_ARGS, request->args, sizeof(request->args)))
 		return handle_fail(t, TOKEND_EPROTOCOL, "request",
-			"the daemon sent one too long for this client: is it newer?");
+			"the daemon sent one that is too long; is it newer than this client?");
 	request->number = wire_number(w, WIRE_NUMBER);
 	return 0;
 }
 
 /* ---- carrying out ---- */
 
-/* What the lines "KEY VALUE" of a request contain. */
+/* The lines "KEY VALUE" of a request. */
 struct arguments {
 	bool has_at, has_samples, has_world;
 	uint64_t at, samples, world, micro_batch;
@@ -69,23 +68,23 @@ static int bad(struct tokend *t, const char *key, const char *value, const char 
 	return handle_fail(t, TOKEND_EARGUMENT, key, "'%.200s' %s", value, right);
 }
 
-/* "0.5 web". The decimal point does not depend on the program's locale. */
+/* "0.5 web". @plain: the C locale, for the decimal point. */
 static int read_weight(struct tokend *t, struct arguments *o, char *value, locale_t plain)
 {
 	char *space = strchr(value, ' '), *end;
 
 	if (!space || !wire_label_ok(space + 1))
 		return bad(
-			t, "weight", value, "must be a number, a blank and the name of a dataset");
+			t, "weight", value, "is not a number, a space and the name of a dataset");
 	*space = 0;
 	o->weight[o->weights] = strtod_l(value, &end, plain);
 	if (*end || end == value || strspn(value, "0123456789.eE+-") != strlen(value))
-		return bad(t, "weight", value, "must be a decimal number");
+		return bad(t, "weight", value, "is not a decimal number");
 	o->name[o->weights++] = space + 1;
 	return 0;
 }
 
-/* One line. Unknown keys, of a later version, are rejected: what they ask for would not be done. */
+/* Reads a line. Unknown keys, from a later version, are rejected: they cannot be carried out. */
 static int read_line(
 	struct tokend *t, struct arguments *o, const char *key, char *value, locale_t plain)
 {
@@ -99,17 +98,17 @@ static int read_line(
 	if (strcmp(key, "weight") == 0)
 		return read_weight(t, o, value, plain);
 	if (strcmp(key, "tag") == 0)
-		return wire_name_ok(value) ? 0 : bad(t, key, value, "is no tag");
+		return wire_name_ok(value) ? 0 : bad(t, key, value, "is not a valid tag");
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (strcmp(key, numbers[i].key) != 0)
 			continue;
 		if (!wire_digits(value, numbers[i].to))
-			return bad(t, key, value, "must be a whole number below 2^64");
+			return bad(t, key, value, "is not an integer from 0 to 2^64 - 1");
 		if (numbers[i].has)
 			*numbers[i].has = true;
 		return 0;
 	}
-	return bad(t, "request", key, "is not understood here: is tokctl newer than this client?");
+	return bad(t, "request", key, "is unknown; is tokctl newer than this client?");
 }
 
 static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
@@ -122,7 +121,7 @@ static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
 		next = end ? end + 1 : line + strlen(line);
 		space = strchr(line, ' ');
 		if (!space)
-			return bad(t, "request", line, "is no line of \"KEY VALUE\"");
+			return bad(t, "request", line, "is not a line \"KEY VALUE\"");
 		*space = 0;
 
 		int r = read_line(t, o, line, space + 1, plain);
@@ -134,7 +133,7 @@ static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
 	return 0;
 }
 
-/* The caller calls free_arguments(), on failure, too. */
+/* The caller calls free_arguments(), also on failure. */
 static int read_arguments(struct tokend *t, struct arguments *o, const char *args)
 {
 	size_t lines = 1;
@@ -166,11 +165,11 @@ static void free_arguments(struct arguments *o)
 static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts_from)
 {
 	if (o->weights == 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "mix", "it names no dataset");
+		return handle_fail(t, TOKEND_EARGUMENT, "mix", "names no dataset");
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			"stream %s is finite, its mix stays as it is while it runs: edit its "
-			"cursor, or use a stream without end",
+			"the mix of stream %s cannot be changed, as the stream is finite; edit its "
+			"cursor, or use an endless stream",
 			t->stream);
 	return mix_change(
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
@@ -183,12 +182,12 @@ static int check_save(struct tokend *t, const char *kind, const struct arguments
 		return 0;
 	if (strcmp(kind, "rescale") != 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "request",
-			"'%.60s' is not understood here: is tokctl newer than this client?", kind);
+			"'%.60s' is unknown; is tokctl newer than this client?", kind);
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
 		return handle_fail(t, TOKEND_EARGUMENT, "world",
-			"%" PRIu64 ", must be 1 to %" PRIu64, o->world, (uint64_t)LIMIT_WORLD);
+			"%" PRIu64 "; must be 1 to %" PRIu64, o->world, (uint64_t)LIMIT_WORLD);
 	if (o->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro", "%" PRIu64 ", must be 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "micro", "%" PRIu64 "; must be 1 to %d",
 			o->micro_batch, LIMIT_MICRO_BATCH);
 	return 0;
 }
@@ -208,7 +207,7 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 	else if (r == 0 && strcmp(kind, "skip") == 0)
 		r = o.has_samples ? seek_skip(t, o.samples, &at)
 				  : handle_fail(t, TOKEND_EARGUMENT, "skip",
-					    "it does not say how many samples");
+					    "the number of samples is missing");
 	else if (r == 0)
 		r = check_save(t, kind, &o);
 	free_arguments(&o);
@@ -224,10 +223,7 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 
 /* ---- answering ---- */
 
-/*
- * Sends it to the daemon of the request, and looks for no other one, which would not know the
- * request.
- */
+/* Sends an answer. Does not look for a lost daemon: another one would not know the request. */
 static int tell(struct tokend *t, const struct wire *note)
 {
 	struct fault fault;
@@ -240,7 +236,9 @@ static int tell(struct tokend *t, const struct wire *note)
 		if (t->fd < 0 || !fault.passing) {
 			handle_lose(t);
 			return handle_fail(t, TOKEND_ECONNECT, "request",
-				"the daemon at %s was lost, and the request with it", t->socket);
+				"the daemon at %s was lost, and the request with it; repeat it "
+				"with tokctl",
+				t->socket);
 		}
 
 		int r = wait_ready(t, t->fd, POLLOUT, wait_now() + SEND_MS * INT64_C(1000000));
@@ -249,11 +247,12 @@ static int tell(struct tokend *t, const struct wire *note)
 			return r;
 		if (r == 0)
 			return handle_fail(t, TOKEND_ECONNECT, "request",
-				"the daemon at %s does not read what it is sent", t->socket);
+				"the daemon at %s does not read its messages; see its log",
+				t->socket);
 	}
 }
 
-/* Bytes of @text that fit in an answer, without half a character at the end. */
+/* Bytes of @text that fit into an answer, not cut inside a UTF-8 character. */
 static size_t answer_bytes(const char *text)
 {
 	size_t n = strnlen(text, LIMIT_TEXT_BYTES);
@@ -273,7 +272,8 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 	if (r < 0)
 		return r;
 	if (outcome < TOKEND_NOTED || outcome > TOKEND_FAILED)
-		return handle_fail(t, TOKEND_EARGUMENT, "outcome", "%d is none", (int)outcome);
+		return handle_fail(t, TOKEND_EARGUMENT, "outcome",
+			"%d; must be TOKEND_NOTED, DONE or FAILED", (int)outcome);
 	wire_set(&note, WIRE_NUMBER, number);
 	wire_set(&note, WIRE_OUTCOME, outcome);
 	wire_set_bytes(&note, WIRE_TEXT, text, answer_bytes(text));

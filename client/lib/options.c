@@ -4,14 +4,8 @@
 
 #include <string.h>
 
-enum {
-	TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8
-}; /* RUN/TAG.former, the longest that a daemon offers */
+enum { TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8 }; /* RUN/TAG.former, the longest valid tag */
 
-/*
- * The caller may be compiled against another version of the struct: members that it does not know
- * are 0.
- */
 bool options_read(struct tokend_options *o, const struct tokend_options *given)
 {
 	const char *bytes = (const char *)given;
@@ -33,25 +27,25 @@ int options_check(struct tokend *t, const struct tokend_options *o)
 
 	if (!o->stream)
 		return handle_fail(t, TOKEND_EARGUMENT, "stream",
-			"missing: name a stream of the daemon's config");
+			"is missing; name a stream of the daemon's config");
 	if (!wire_name_ok(o->stream))
 		return handle_fail_name(t, "stream", o->stream);
 	if (o->run && !wire_name_ok(o->run))
 		return handle_fail_name(t, "run", o->run);
 	if (o->strict && !o->run)
 		return handle_fail(t, TOKEND_EARGUMENT, "strict",
-			"needs a run: jobs that name none are all of run default");
+			"needs a run, as all unnamed jobs share run default; set run");
 	if (starts > 1)
 		return handle_fail(t, TOKEND_EARGUMENT, "start",
-			"give one of cursor, tag and position, not %d of them", starts);
+			"%d of cursor, tag and position are set; set one", starts);
 	if (o->cursor && (o->cursor_bytes == 0 || o->cursor_bytes > LIMIT_CURSOR_BYTES))
-		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes, a cursor has 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes; a cursor has 1 to %d",
 			o->cursor_bytes, LIMIT_CURSOR_BYTES);
 	if (o->tag && strlen(o->tag) > TAG_BYTES)
 		return handle_fail(t, TOKEND_EARGUMENT, "tag",
-			"%zu bytes, TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
+			"%zu bytes; TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
 	if (o->slots > LIMIT_SLOTS)
-		return handle_fail(
-			t, TOKEND_EARGUMENT, "slots", "%u, at most %d", o->slots, LIMIT_SLOTS);
+		return handle_fail(t, TOKEND_EARGUMENT, "slots", "%u; must be at most %d", o->slots,
+			LIMIT_SLOTS);
 	return 0;
 }

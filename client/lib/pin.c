@@ -11,11 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { /* of cuda.h, which is not needed to build this */
+enum { /* from cuda.h, which is not needed to build this */
 	SUCCESS = 0,
 	NOT_READY = 600,
-	CAPTURE_FIRST =
-		900, /* a capture is under way: this says nothing about the work asked for */
+	CAPTURE_FIRST = 900, /* errors of a capture, not of the queried work */
 	CAPTURE_LAST = 908,
 	REGISTER_PORTABLE = 1,
 	REGISTER_DEVICEMAP = 2,
@@ -24,8 +23,8 @@ enum { /* of cuda.h, which is not needed to build this */
 };
 
 enum {
-	DRAIN_MS = 10000, /* for copies to end before their memory is given up */
-	TURN_MS = 10000,  /* for the other trainers to have registered theirs */
+	DRAIN_MS = 10000, /* limit of waiting for copies to end */
+	TURN_MS = 10000,  /* limit of waiting for other trainers to register */
 };
 
 struct driver {
@@ -60,16 +59,15 @@ struct pin {
 	void *context;
 	int device;
 	bool retained;
-	bool stuck; /* memory that could not be unregistered needs the context */
+	bool stuck; /* memory could not be unregistered: the context must stay */
 };
 
 struct copies {
 	struct pin *pin;
 	const struct ring *ring;
 	void **event;	 /* [slots], by index of the slot; made when first needed */
-	uint64_t *queue; /* [slots] of slot numbers, begun and not known to be over */
-	bool *settling; /* [slots]: nobody knows by what event, only a sync of the context will tell
-			 */
+	uint64_t *queue; /* [slots]: numbers of slots whose copy has begun, oldest at `first` */
+	bool *settling;	 /* [slots]: without an event; needs a sync of the context */
 	uint32_t slots, first, n;
 	uint64_t registered; /* bytes, from the first slot on */
 };
@@ -128,23 +126,24 @@ static bool cuda_failed(const struct driver *cu, int error, const char *what, st
 		fault, FAULT_IO, "cuda", "%s failed: %s (%d)", what, name_of(cu, error), error);
 }
 
-/* The library is never closed: the driver has threads and handlers of its own by then. */
+/* The library is never closed, as the driver starts threads and installs handlers. */
 static bool load(struct driver *cu, struct fault *fault)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
 	if (!library)
-		return fault_set(fault, FAULT_IO, "cuda", "no NVIDIA driver here: %s", dlerror());
+		return fault_set(
+			fault, FAULT_IO, "cuda", "no NVIDIA driver on this machine: %s", dlerror());
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
 		void *symbol = dlsym(library, symbols[i].symbol);
 
 		if (!symbol && symbols[i].required)
 			return fault_set(fault, FAULT_IO, "cuda",
-				"the driver has no %s: it is too old", symbols[i].symbol);
+				"the driver is too old: it has no %s", symbols[i].symbol);
 		memcpy((char *)cu + symbols[i].at, &symbol, sizeof(symbol));
 	}
 
-	/* A library is not a driver: the stub that toolkits bring answers 34 here. */
+	/* The stub library of CUDA toolkits returns 34 here. */
 	int error = cu->init(0);
 
 	return error == SUCCESS || cuda_failed(cu, error, "cuInit", fault);
@@ -217,7 +216,7 @@ static bool choose_context(struct pin *p, int ordinal, struct fault *fault)
 		ordinal = find_active(&p->cu);
 	if (ordinal < 0)
 		return fault_set(fault, FAULT_ARGUMENT, "device",
-			"no CUDA context is current and none is active: name the device");
+			"no CUDA context is current or active; set device");
 	return use_primary(p, ordinal, fault);
 }
 
@@ -266,7 +265,7 @@ static int64_t now_ms(void)
 	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* A lock that dies with its process and leaves no file behind. -1: go without. */
+/* A lock that ends with its process and leaves no file. -1: register without it. */
 static int begin_turn(const char *socket)
 {
 	const char *slash = strrchr(socket, '/');
@@ -285,8 +284,7 @@ static int begin_turn(const char *socket)
 	return fd;
 }
 
-/* Unlocked, not only closed: a child that another thread forked meanwhile has the descriptor, too.
- */
+/* Unlocks before it closes: a child that another thread forked also has the descriptor. */
 static void end_turn(int fd)
 {
 	if (fd < 0)
@@ -344,8 +342,8 @@ bool copies_register(struct copies *c, const char *socket, struct fault *fault)
 		return true;
 	fault_set(fault, FAULT_MEMORY, "pin",
 		"the ring of %" PRIu64
-		" bytes cannot be registered with the GPU's driver: %s (%d); copies go on from "
-		"pageable memory, slower (does this machine or container let memory be pinned?)",
+		" bytes cannot be registered with the GPU's driver: %s (%d); copies from pageable "
+		"memory are slower; allow this machine or container to pin memory",
 		c->ring->geometry.control_at, name_of(&c->pin->cu, error), error);
 	return false;
 }
@@ -416,7 +414,7 @@ bool copies_has(const struct copies *c, uint64_t s)
 	return false;
 }
 
-/* With the context current. @what: the call that failed. */
+/* The context must be current. @what: the call that failed. */
 static int start(struct copies *c, uint64_t s, uint64_t to, void *stream, const char **what)
 {
 	const struct driver *cu = &c->pin->cu;
@@ -432,11 +430,11 @@ static int start(struct copies *c, uint64_t s, uint64_t to, void *stream, const 
 	*what = "cuEventRecord";
 	error = cu->event_record(*event_of(c, s), stream);
 	if (error != SUCCESS)
-		cu->stream_synchronize(stream); /* nothing would tell us when the copy is over */
+		cu->stream_synchronize(stream); /* without an event, the end is unknown */
 	return error;
 }
 
-/* A copy that becomes part of a graph would run again when its slot holds other tokens. */
+/* A copy in a graph would run again when its slot has other tokens. */
 static bool captured(const struct driver *cu, void *stream)
 {
 	int status = 0;
@@ -459,8 +457,8 @@ bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, struc
 	}
 	if (graph)
 		return fault_set(fault, FAULT_ARGUMENT, "stream",
-			"it is being captured into a graph, which would copy this slot again "
-			"later: copy on another stream, to a buffer that the graph reads");
+			"is being captured into a graph, which would copy this slot again later; "
+			"copy on another stream, to a buffer that the graph reads");
 	if (error != SUCCESS)
 		return cuda_failed(cu, error, what, fault);
 	push(c, s, false);
@@ -481,7 +479,7 @@ void copies_settle(struct copies *c, uint64_t s)
 	push(c, s, error != SUCCESS);
 }
 
-/* If the context is broken or gone, none of its work is under way any more. */
+/* On any other error the context is broken or destroyed, and its work has ended. */
 static bool not_yet(int error)
 {
 	return error == NOT_READY || (error >= CAPTURE_FIRST && error <= CAPTURE_LAST);
@@ -522,7 +520,7 @@ void copies_sync(struct copies *c)
 		any |= c->settling[i];
 	if (!any)
 		return;
-	if (enter(c->pin, &mode) == SUCCESS) { /* otherwise the context is gone, and its work */
+	if (enter(c->pin, &mode) == SUCCESS) { /* otherwise the context and its work are gone */
 		error = c->pin->cu.synchronize();
 		leave(c->pin, mode);
 	}

@@ -1,15 +1,14 @@
 /*
- * A GPU that reads a ring by itself. The driver API comes through dlopen(): a trainer without a GPU
- * needs no library for it, and a second CUDA runtime next to the trainer's own would give invalid
+ * Copies from a ring to a GPU. The driver API is loaded with dlopen(): a trainer without a GPU
+ * needs no CUDA library. A second CUDA runtime next to the trainer's own would give invalid
  * handles.
  *
  * This process's mapping of the slots is registered, in chunks of at most 1 GiB that no slot
- * crosses. Memory is unregistered before it is unmapped, and memory that a copy reads is not
- * unmapped: copies_free() sees to both, for every ring. No function here is called in a child after
- * fork().
+ * crosses. copies_free() unregisters memory before it is unmapped, and reports memory that is still
+ * being copied. No function here may be called in a forked child.
  *
- * Every call into the driver is made between a push and a pop of the context, and tells the driver
- * that it is allowed while another stream of the process is captured into a graph.
+ * Every call into the driver pushes the context and pops it afterwards. Capture mode is relaxed
+ * meanwhile, so calls are allowed while another stream of the process is captured into a graph.
  */
 #ifndef TOKEND_PIN_H
 #define TOKEND_PIN_H
@@ -17,57 +16,58 @@
 #include "proto/fault.h"
 #include "proto/ring.h"
 
-/* The driver and a context of it. It belongs to a handle and outlives its copies. */
+/* The driver and one of its contexts. A handle owns it, and frees it after its copies. */
 struct pin;
 
 /*
- * @device: -1 for the device of the current context, or if there is none for the first device that
- * has an active primary context. The context is the current one if it is of that device; otherwise
- * the primary one, which is retained until pin_close(). On failure returns NULL, and @fault says
- * that there is no driver, only a stub of one, or no such device.
+ * @device: number of the GPU. -1: that of the current context, otherwise the first GPU with an
+ * active primary context. Uses the current context if it is one of that device, otherwise the
+ * primary one, which is retained until pin_close(). On failure returns NULL and sets @fault: no
+ * driver, only a stub of it, or no such device.
  */
 struct pin *pin_open(int device, struct fault *fault);
 void pin_close(struct pin *p);
 int pin_device(const struct pin *p);
 
-/* The copies out of one ring: which slots are on their way to a GPU, and the event after each. */
+/* The copies from one ring that have not ended, and the event after each. */
 struct copies;
 
-/* Nothing is registered yet; copies out of unregistered memory are correct, too. NULL: out of
- * memory. */
+/* Does not register the memory: copies work without, but slower. NULL: out of memory. */
 struct copies *copies_new(struct pin *p, const struct ring *ring);
 /*
- * Waits for the copies that are under way, and unregisters. Returns false if one had not ended
- * after 10 s: the memory must then stay mapped for good.
+ * Waits for copies to end, unregisters and frees. Returns false if a copy has not ended after 10 s:
+ * the memory must then stay mapped until the process exits.
  */
 bool copies_free(struct copies *c);
-/* In a child: frees it without a call into the driver. */
+/* Frees without a call into the driver, for a forked child. */
 void copies_forget(struct copies *c);
 
 /*
- * Registers the slots, all or nothing. Registering takes locks of the whole driver, so the trainers
- * of a daemon take turns: each locks the directory of @socket meanwhile, and waits for that 10 s at
- * most. On failure returns false, and @fault (FAULT_MEMORY: the driver reached a limit).
+ * Registers all slots or none. Registering takes locks of the whole driver, so a daemon's trainers
+ * take turns: each locks the directory of @socket, after waiting at most 10 s for the others. On
+ * failure returns false and sets @fault (FAULT_MEMORY: the driver reached a limit).
  */
 bool copies_register(struct copies *c, const char *socket, struct fault *fault);
-uint64_t copies_registered(const struct copies *c); /* bytes; 0: it is not */
+uint64_t copies_registered(const struct copies *c); /* in bytes; 0: not registered */
 
-/* Queues the copy of slot @s to @to on @stream, and an event after it. On failure returns false,
- * and nothing is under way. */
+/* Queues a copy of slot @s to device address @to on @stream, and an event after it. On failure
+ * returns false, and no copy is queued. */
 bool copies_start(struct copies *c, uint64_t s, uint64_t to, void *stream, struct fault *fault);
 /*
- * Slot @s was lent to code that may have queued copies of its own on streams that are not known.
- * It is over when all work is over that the context has been given so far. Asking the driver for
- * that ends every capture into a graph that is under way in the context, and so may copies_sync():
- * trainers that lend slots of a registered ring capture at other times.
+ * For slot @s that was lent to code that may have queued copies on unknown streams. It counts as
+ * copied when all work queued in the context so far has ended. Both this call and copies_sync() may
+ * abort graph captures in the context: trainers that lend slots of a registered ring must not
+ * capture at the same time.
  */
 void copies_settle(struct copies *c, uint64_t s);
+/* True if no copy is queued. */
 bool copies_none(const struct copies *c);
+/* True if slot @s is being copied. */
 bool copies_has(const struct copies *c, uint64_t s);
-/* True if the copy that was begun first is over and its slot is below @below: *@s is the slot, and
- * the copy is forgotten. */
+/* If the copy queued first has ended and its slot is below @below, removes it from the queue, sets
+ * *@s to its slot and returns true. */
 bool copies_over(struct copies *c, uint64_t below, uint64_t *s);
-/* Waits for all work of the context, if a settled slot cannot come back in another way. */
+/* Waits for all work of the context, if a settled slot has no event of its own. */
 void copies_sync(struct copies *c);
 
 #endif

@@ -46,14 +46,11 @@ const struct cursor *position_cursor(struct tokend *t, uint64_t position)
 
 	if (cursor_seek(&t->moved, position, &fault))
 		return &t->moved;
-	handle_broken(t, "origin covers all that is asked for");
+	handle_broken(t, "origin covers the requested position");
 	return NULL;
 }
 
-/*
- * The cursor that tokend_cursor() returns. For users the handle is constant: only a cached copy
- * moves along.
- */
+/* The cursor that tokend_cursor() returns. Only the cached copy in the handle changes. */
 static const struct cursor *current(const struct tokend *t)
 {
 	return position_cursor((struct tokend *)t, handle_position(t));
@@ -76,7 +73,7 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 
 	return n ? (int64_t)n
 		 : handle_fail(handle, TOKEND_EMEMORY, "capacity",
-			   "%zu bytes are too few for the cursor, %d always hold it", capacity,
+			   "%zu bytes are too few for the cursor; %d are always enough", capacity,
 			   TOKEND_CURSOR_BYTES);
 }
 
@@ -99,7 +96,7 @@ uint64_t tokend_taken(const struct tokend *t)
 
 /* ---- committing ---- */
 
-/* Was a batch handed out whose next is @position? */
+/* True if a batch with this `next` was taken. */
 static bool was_a_next(const struct tokend *t, uint64_t position)
 {
 	uint32_t i = t->grids - 1;
@@ -125,8 +122,8 @@ int tokend_commit(struct tokend *t, uint64_t next)
 	}
 	if (next < t->committed || next > t->taken || !was_a_next(t, next))
 		return handle_fail(t, TOKEND_EARGUMENT, "next",
-			"%" PRIu64 " is not that of a batch taken and not yet committed: %" PRIu64
-			" is committed, %" PRIu64 " taken",
+			"%" PRIu64 " is not the next of a batch that was taken and not committed; "
+			"committed: %" PRIu64 ", taken: %" PRIu64,
 			next, t->committed, t->taken);
 	r = recording_commit(t, next);
 	if (r < 0)
@@ -142,7 +139,7 @@ int tokend_commit(struct tokend *t, uint64_t next)
 	return 0;
 }
 
-/* ---- elsewhere ---- */
+/* ---- moving ---- */
 
 void position_set_target(struct tokend *t, const struct target *target)
 {

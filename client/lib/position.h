@@ -1,23 +1,25 @@
-/* Where a session is in the order: the cursor taken, the one committed. */
+/* The position of a session: cursors taken and committed. */
 #ifndef TOKEND_POSITION_H
 #define TOKEND_POSITION_H
 
 #include "client/lib/attach.h"
 
-/* 0 if all invariants hold: origin ≤ committed ≤ taken ≤ end, the counters of the rings, the grids.
- * Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps. */
+/* Returns 0 if all invariants hold: origin ≤ committed ≤ taken ≤ end, the rings' counters, the
+ * grids. Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps.
+ */
 int position_check(struct tokend *t);
-/* The cursor at @position, which origin covers. NULL: handle_error(). Valid until the next call. */
+/* The cursor at @position, which origin covers. Valid until the next call. NULL: see
+ * handle_error(). */
 const struct cursor *position_cursor(struct tokend *t, uint64_t position);
-/* Begins at a cursor, which becomes the handle's, on the ring that was adopted for it. */
+/* Starts at @origin, which the handle then owns, on the ring that was adopted for it. */
 void position_start(struct tokend *t, const struct cursor *origin, const struct target *target);
-/* As another rank, or with other batches, on the ring that was adopted for it. */
+/* Sets rank, world and micro-batch, on the ring that was adopted for them. */
 void position_set_target(struct tokend *t, const struct target *target);
-/* @origin becomes the handle's. */
+/* Replaces the origin; the handle then owns @origin. */
 void position_set_origin(struct tokend *t, const struct cursor *origin);
-/* Room for another grid. */
+/* Reserves memory for one more grid. */
 bool position_make_room(struct tokend *t);
-/* Begins a grid at @start, in that room. */
+/* Begins a grid at @start, in the reserved memory. */
 void position_add_grid(struct tokend *t, uint64_t start);
 
 #endif

@@ -1,4 +1,4 @@
-/* The number lies in a page that fork() wipes, because a child is another process. */
+/* The number is in a page that fork() wipes, so a child makes its own. */
 #include "client/lib/process.h"
 
 #include "proto/ring.h"

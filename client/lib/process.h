@@ -1,13 +1,13 @@
 /*
- * A number for this process, by which the daemon knows that two sessions belong to one process:
- * where client and daemon are in PID namespaces of their own, PIDs do not tell.
+ * A random number of this process, which tells the daemon that two sessions belong to one process.
+ * PIDs cannot: client and daemon may be in different PID namespaces.
  */
 #ifndef TOKEND_PROCESS_H
 #define TOKEND_PROCESS_H
 
 #include <stdint.h>
 
-/* Random, and another one in every process, children included. 0: it could not be made. */
+/* Different in every process, forked children included. 0: no random bytes were available. */
 uint64_t process_number(void);
 
 #endif

@@ -7,16 +7,16 @@
 
 #include <poll.h>
 
-/* What a message is to the query that is waited for. */
+/* The relation of a message to the query that waits for its reply. */
 enum relation {
 	REPLY,
 	LATE, /* the reply to an earlier query, which was interrupted */
-	NEWS, /* not a reply: the daemon sent it on its own account */
+	NEWS, /* not a reply: an error or a warning */
 };
 
 /*
- * For daemons of releases without serials. They answer each query once, but a checkpoint may be
- * answered after a later query: so a query is sent only when all late replies are in.
+ * For daemons whose replies carry no serials. They answer each query once, but may answer a
+ * checkpoint after a later query: so a query is sent only after all late replies have arrived.
  */
 static enum relation relate_by_kind(struct tokend *t, enum wire_op reply)
 {
@@ -31,7 +31,7 @@ static enum relation relate_by_kind(struct tokend *t, enum wire_op reply)
 	return w->op == reply ? REPLY : NEWS;
 }
 
-/* What the message in t->packet is to the query @serial (0: none is waited for), whose reply is of
+/* The relation of the message in t->packet to query @serial (0: no query waits), whose reply is of
  * kind @reply. */
 static enum relation relate(struct tokend *t, uint64_t serial, enum wire_op reply)
 {
@@ -46,13 +46,13 @@ static enum relation relate(struct tokend *t, uint64_t serial, enum wire_op repl
 	return got == serial ? REPLY : LATE;
 }
 
-/* Must an earlier query be answered before one whose reply is of kind @reply is sent? */
+/* True if an earlier query must be answered before one with a reply of kind @reply is sent. */
 static bool is_owed(const struct tokend *t, enum wire_op reply)
 {
 	return t->late > 0 || (t->saving && reply == WIRE_SAVED);
 }
 
-/* The query that was sent last is left without its reply, of kind @reply. */
+/* Notes that the reply, of kind @reply, to the last query is still to come. */
 static void leave(struct tokend *t, enum wire_op reply)
 {
 	if (!t->mapping->serials)
@@ -83,7 +83,7 @@ int query_listen(struct tokend *t)
 	}
 }
 
-/* 1: it is sent, 0: the daemon is lost, or an error. */
+/* Sends a query. 1: sent, 0: the daemon is lost, or an error. */
 static int tell(struct tokend *t, const struct wire *wire)
 {
 	struct fault fault;
@@ -104,8 +104,8 @@ static int tell(struct tokend *t, const struct wire *wire)
 	return 1;
 }
 
-/* The message in t->packet is the reply to the query that is waited for, or an error without a
- * serial. 1, or an error. */
+/* Handles the message in t->packet: the reply to the query, or an error without a serial. Returns 1
+ * or an error. */
 static int take_reply(struct tokend *t, enum wire_op reply)
 {
 	enum wire_op op = t->packet->wire.op;
@@ -121,8 +121,8 @@ static int take_reply(struct tokend *t, enum wire_op reply)
 }
 
 /*
- * Waits for the reply to the query @serial; 0: until none is owed before @reply. 1: it is in
- * t->packet, 0: the daemon is lost, or an error.
+ * Waits for the reply to query @serial (0: until a query with a reply of kind @reply may be sent).
+ * Returns 1 with the reply in t->packet, 0 if the daemon is lost, or an error.
  */
 static int await(struct tokend *t, uint64_t serial, enum wire_op reply)
 {

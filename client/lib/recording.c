@@ -1,8 +1,7 @@
 /*
- * Writes what a session takes into a file; the format is in proto/record.h. A batch is handed out
- * only once its entries are in the file. So after a kill there may be a record of a batch that
- * nobody took, but no batch was taken without a record. In a session that commits, the entries of a
- * batch are kept until it is committed, and it is committed only once they are in the file.
+ * A batch is returned only after its entries are in the file. So after a kill the record may
+ * contain a batch that was never returned, but no batch was returned without a record. In a session
+ * that commits, entries are kept in memory until their batch is committed, and written before that.
  */
 #include "client/lib/recording.h"
 #include "proto/record.h"
@@ -16,33 +15,33 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where the session is, according to the entries up to some point. */
+/* The position of the session according to the entries up to some point. */
 struct state {
-	bool rows;   /* this process took a row: from then on a move forwards is a skip */
-	bool begun;  /* the rest is set: */
-	uint64_t at; /* the position after the last row of all ranks, or after the last move */
+	bool rows;   /* this process took a row: later moves forwards are skips */
+	bool begun;  /* the members below are set */
+	uint64_t at; /* position after the last step of all ranks, or after the last move */
 	uint64_t rank, world, micro_batch;
 };
 
-/* The end of a batch, or of a skip, among the entries that are kept. */
-struct mark {
-	size_t entries;
-	uint64_t next; /* it is written once this position is committed */
+/* The kept entries of a batch or of a skip. */
+struct part {
+	size_t entries; /* up to its end, from the first kept one on */
+	uint64_t next;	/* the entries are written when this position is committed */
 	struct state state;
 };
 
 struct recording {
 	char *path; /* for error messages */
 	int fd;
-	uint64_t size; /* bytes of the file that are whole; the rest is torn */
+	uint64_t size; /* bytes of complete entries in the file; a torn end may follow */
 	bool again;    /* the next beginning is that of another pass */
 	struct state state, written;
-	uint64_t from;	 /* where the session seeked to last; if < taken, the range between was
-			    skipped by request */
+	uint64_t from;	 /* target of the last seek; positions from there to `taken` were skipped
+			    by request */
 	uint64_t *entry; /* [room][2], not written yet */
 	size_t room, entries;
-	struct mark *mark;
-	size_t mark_room, marks;
+	struct part *part;
+	size_t part_room, parts;
 };
 
 /* ---- writing ---- */
@@ -54,7 +53,7 @@ static void put(struct recording *r, uint64_t first, uint64_t second)
 	r->entries++;
 }
 
-/* Makes room for @rows, two beginnings and a mark. */
+/* Reserves room for @rows entries, two beginnings and a part. */
 static bool make_room(struct recording *r, size_t rows)
 {
 	size_t room = r->entries + rows + 2 + 2 * (size_t)RECORD_WORDS;
@@ -68,21 +67,21 @@ static bool make_room(struct recording *r, size_t rows)
 		r->entry = entry;
 		r->room = more;
 	}
-	if (r->marks == r->mark_room) {
-		size_t more = r->mark_room ? 2 * r->mark_room : 4;
-		struct mark *mark = realloc(r->mark, more * sizeof(*mark));
+	if (r->parts == r->part_room) {
+		size_t more = r->part_room ? 2 * r->part_room : 4;
+		struct part *part = realloc(r->part, more * sizeof(*part));
 
-		if (!mark)
+		if (!part)
 			return false;
-		r->mark = mark;
-		r->mark_room = more;
+		r->part = part;
+		r->part_room = more;
 	}
 	return true;
 }
 
 /*
- * Writes all of the first @entries or nothing: a part that was written is cut off, or will be
- * written over.
+ * Writes the first @entries, all or none: a part that was written is cut off, or overwritten by the
+ * next try.
  */
 static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 {
@@ -98,11 +97,11 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 			int error = n < 0 ? errno : ENOSPC;
 			int cut = ftruncate(r->fd, (off_t)r->size);
 
-			(void)cut; /* the next try writes over it, and readers recognise a torn end
-				    */
+			(void)cut; /* the next try overwrites it; readers detect a torn end */
 			return handle_fail_errno(t, TOKEND_EARGUMENT, error, "record",
-				"%s: %s: nothing was %s; make it writable and call again, or end "
-				"the record",
+				"%s: cannot write: %s; nothing was %s; make room and call again, "
+				"or "
+				"end the record",
 				r->path, strerror(error), t->committing ? "committed" : "taken");
 		}
 		done += (size_t)n;
@@ -111,10 +110,10 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 	return 0;
 }
 
-/* Writes up to the first @marks marks. */
-static int write_marks(struct tokend *t, struct recording *r, size_t marks)
+/* Writes the first @parts parts. */
+static int write_parts(struct tokend *t, struct recording *r, size_t parts)
 {
-	const struct mark *last = marks > 0 ? &r->mark[marks - 1] : NULL;
+	const struct part *last = parts > 0 ? &r->part[parts - 1] : NULL;
 	int status = last ? write_entries(t, r, last->entries) : 0;
 
 	if (!last || status < 0)
@@ -125,10 +124,10 @@ static int write_marks(struct tokend *t, struct recording *r, size_t marks)
 	r->written = last->state;
 	r->entries -= written;
 	memmove(r->entry, r->entry + 2 * written, r->entries * RECORD_ENTRY_BYTES);
-	r->marks -= marks;
-	memmove(r->mark, r->mark + marks, r->marks * sizeof(*r->mark));
-	for (size_t i = 0; i < r->marks; i++)
-		r->mark[i].entries -= written;
+	r->parts -= parts;
+	memmove(r->part, r->part + parts, r->parts * sizeof(*r->part));
+	for (size_t i = 0; i < r->parts; i++)
+		r->part[i].entries -= written;
 	return 0;
 }
 
@@ -168,10 +167,7 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 		put(r, word[2 * i], word[2 * i + 1]);
 }
 
-/*
- * Writes the move from where the file says we are to where we are. If a skip followed a seek, both
- * are written.
- */
+/* Adds the move from r->state to the position taken. If a skip followed a seek, adds both. */
 static void put_moves(const struct tokend *t, struct recording *r)
 {
 	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
@@ -185,8 +181,8 @@ static void put_moves(const struct tokend *t, struct recording *r)
 }
 
 /*
- * The entries from @entries on say that we are at @at, after rows or a skip that are committed with
- * @next. They are written now, unless they must be committed first.
+ * The entries from @entries on end at position @at, with rows or a skip that are committed with
+ * @next. Writes them now, unless they must be committed first.
  */
 static int finish(struct tokend *t, struct recording *r, size_t entries, bool rows, uint64_t at,
 	uint64_t next)
@@ -198,12 +194,12 @@ static int finish(struct tokend *t, struct recording *r, size_t entries, bool ro
 		.world = t->world,
 		.micro_batch = t->micro_batch};
 
-	r->mark[r->marks++] = (struct mark){r->entries, next, state};
+	r->part[r->parts++] = (struct part){r->entries, next, state};
 
-	int status = t->committing && next > t->committed ? 0 : write_marks(t, r, r->marks);
+	int status = t->committing && next > t->committed ? 0 : write_parts(t, r, r->parts);
 
 	if (status < 0) {
-		r->marks--;
+		r->parts--;
 		r->entries = entries;
 		return status;
 	}
@@ -231,9 +227,9 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 }
 
 /*
- * A skip is written at once, because a checkpoint may be saved after it and the process killed
- * before its next row. All other moves, and those of a process that took no row yet, count only
- * when a row follows, and are written with it.
+ * A skip is written at once, because the process may save a checkpoint after it and be killed
+ * before its next row. All other moves, and those of a process that has taken no row, matter only
+ * if a row follows, and are written with it.
  */
 static int write_skip(struct tokend *t)
 {
@@ -269,20 +265,20 @@ int recording_skipped(struct tokend *t)
 int recording_commit(struct tokend *t, uint64_t next)
 {
 	struct recording *r = t->record;
-	size_t marks = 0;
+	size_t parts = 0;
 
-	while (r && marks < r->marks && r->mark[marks].next <= next)
-		marks++;
-	return r ? write_marks(t, r, marks) : 0;
+	while (r && parts < r->parts && r->part[parts].next <= next)
+		parts++;
+	return r ? write_parts(t, r, parts) : 0;
 }
 
 void recording_drop(struct tokend *t)
 {
 	struct recording *r = t->record;
 
-	if (!r || r->marks == 0)
+	if (!r || r->parts == 0)
 		return;
-	r->entries = r->marks = 0;
+	r->entries = r->parts = 0;
 	r->state = r->written;
 }
 
@@ -298,11 +294,11 @@ static void recording_free(struct recording *r)
 {
 	free(r->path);
 	free(r->entry);
-	free(r->mark);
+	free(r->part);
 	free(r);
 }
 
-/* All @bytes of the file at @at. */
+/* Reads @bytes of the file at @at. */
 static bool read_at(int fd, void *to, size_t bytes, uint64_t at, struct fault *fault)
 {
 	ssize_t n = pread(fd, to, bytes, (off_t)at);
@@ -313,8 +309,7 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t at, struct fault *f
 	       fault_set(fault, FAULT_CHANGED, "record", "became shorter while it was read");
 }
 
-/* *@end: the length of the part of the file, @bytes long, that is whole entries and no torn
- * beginning. */
+/* *@end: the length of the complete entries in the file of @bytes, without a torn beginning. */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end, struct fault *fault)
 {
 	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
@@ -327,8 +322,7 @@ static bool find_end(int fd, uint64_t bytes, uint64_t *end, struct fault *fault)
 			fault))
 		return false;
 	if (!record_is_beginning(head, first))
-		return fault_set(fault, FAULT_DATA, "record",
-			"is no record of this version, and is left as it is");
+		return fault_set(fault, FAULT_DATA, "record", "is not a record of this version");
 	*end = whole * RECORD_ENTRY_BYTES;
 	for (uint64_t i = 0; i < last; i++)
 		if (record_is_beginning(tail[i], sizeof(tail[i]))) {
@@ -349,13 +343,13 @@ static int open_file(struct tokend *t, struct recording *r)
 			t, TOKEND_EARGUMENT, errno, "record", "%s: %s", r->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return handle_fail(t, TOKEND_EARGUMENT, "record",
-			"%s: is no regular file: name another one", r->path);
+			"%s is not a regular file; choose another path", r->path);
 	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size, &fault))
 		return handle_fail_errno(t, TOKEND_EARGUMENT, fault.error, "record",
-			"%s: %s: name another file", r->path, fault.text);
+			"%s: %s; choose another path", r->path, fault.text);
 	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
 		return handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
-			"%s: its torn end cannot be cut off: %s", r->path, strerror(errno));
+			"%s: cannot cut off an incomplete entry: %s", r->path, strerror(errno));
 	return 0;
 }
 
@@ -391,7 +385,7 @@ static int end_record(struct tokend *t, struct recording *r, int status)
 {
 	if (close(r->fd) != 0 && errno != EINTR && status == 0)
 		status = handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
-			"%s: %s: what was written last may be lost", r->path, strerror(errno));
+			"%s: %s; the last entries may be lost", r->path, strerror(errno));
 	recording_free(r);
 	return status;
 }
@@ -405,7 +399,7 @@ int tokend_record(struct tokend *t, const char *path)
 		return status;
 	if (path && !*path)
 		return handle_fail(t, TOKEND_EARGUMENT, "record", "the path is empty");
-	/* Before the new one is opened, which may be the same file. */
+	/* The new record may be the same file, so the old one is written first. */
 	status = recording_commit(t, UINT64_MAX);
 	if (status == 0)
 		status = recording_skipped(t);
@@ -425,8 +419,8 @@ void recording_end(struct tokend *t, bool ours)
 	if (!r)
 		return;
 	if (ours) {
-		/* A caller that wants to see errors has ended the record before. */
-		end_record(t, r, r->marks > 0 ? 0 : recording_skipped(t));
+		/* Callers that want errors end the record before they detach. */
+		end_record(t, r, r->parts > 0 ? 0 : recording_skipped(t));
 	} else {
 		recording_free(r);
 	}

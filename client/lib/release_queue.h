@@ -1,7 +1,7 @@
 /*
- * Slots waiting to be given back. They come back in any order, but the daemon hears of them in
- * order: `released` follows the oldest slot that is still out. One bit a slot remembers those that
- * came back before it. Plain arithmetic on one thread.
+ * Slots waiting to be given back to the daemon. Trainers release them in any order, the daemon gets
+ * them in order: `released` is the oldest slot that is still held. One bit per slot stores those
+ * released before it. Used by one thread.
  */
 #ifndef TOKEND_RELEASE_QUEUE_H
 #define TOKEND_RELEASE_QUEUE_H
@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 struct release_queue {
-	uint64_t taken;	   /* slots handed out */
-	uint64_t released; /* all slots below are back; taken - released ≤ slots */
+	uint64_t taken;	   /* number of slots taken */
+	uint64_t released; /* all slots below are released; taken - released ≤ slots */
 	uint64_t *bits;	   /* [release_queue_words(slots)] */
 	uint32_t slots;
 };
@@ -21,7 +21,7 @@ static inline uint32_t release_queue_words(uint32_t slots)
 	return (slots + 63) / 64;
 }
 
-/* Is slot @s, at or above `released`, back already? */
+/* True if slot @s, which is ≥ `released`, was released. */
 static inline bool release_queue_has(const struct release_queue *q, uint64_t s)
 {
 	uint32_t bit = (uint32_t)(s % q->slots);
@@ -36,7 +36,7 @@ static inline void release_queue_flip(struct release_queue *q, uint64_t s)
 	q->bits[bit / 64] ^= UINT64_C(1) << bit % 64;
 }
 
-/* Slot number @s is back. False if it was not out. */
+/* Releases slot @s. False if it was not held. */
 static inline bool release_queue_return(struct release_queue *q, uint64_t s)
 {
 	if (s < q->released || s >= q->taken)
@@ -53,7 +53,7 @@ static inline bool release_queue_return(struct release_queue *q, uint64_t s)
 	return true;
 }
 
-/* Nothing can be handed out until the oldest slot comes back. */
+/* True if no slot is free until the oldest one is released. */
 static inline bool release_queue_full(const struct release_queue *q)
 {
 	return q->taken - q->released == q->slots;

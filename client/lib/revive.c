@@ -4,26 +4,28 @@
 #include "client/lib/position.h"
 #include "client/lib/search.h"
 
-/* The new ring must go on exactly where the old one stopped. */
+/* The new ring must continue exactly where the old one stopped. */
 static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
 {
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 
 	if (cursor->next != t->taken)
-		return message_unknown(t, "a feed at another position");
-	/* The width may change: a stream is as wide as the widest dataset of its config. */
+		return message_unknown(t, "a feed at another position than requested");
+	/* token_bytes may differ: it is that of the widest dataset in the config. */
 	if (new->window_tokens != old->window_tokens)
 		return handle_fail(t, TOKEND_EREFUSED, "window",
-			"the restarted daemon serves windows of %u tokens, before it were %u",
+			"the restarted daemon serves windows of %u tokens instead of %u; restore "
+			"its "
+			"config, or attach again",
 			new->window_tokens, old->window_tokens);
 	if (old->documents && !new->documents)
 		return handle_fail(t, TOKEND_EREFUSED, "documents",
-			"the restarted daemon's config has them no more for stream %s: it needs "
+			"the restarted daemon's config no longer has them for stream %s; set "
 			"documents: true there",
 			t->stream);
 	if (old->loss_mask && !new->loss_mask)
 		return handle_fail(t, TOKEND_EREFUSED, "loss_mask",
-			"the restarted daemon's config has it no more for stream %s: it needs "
+			"the restarted daemon's config no longer has it for stream %s; set "
 			"loss_mask: true there",
 			t->stream);
 	return 1;

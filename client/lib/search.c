@@ -11,8 +11,8 @@
 #define SECOND (1000 * WAIT_MS)
 
 enum {
-	BACKOFF_MS = 250,  /* between two tries, at most */
-	REFUSED_MS = 1000, /* after a passing refusal: each try costs the daemon an attach */
+	BACKOFF_MS = 250,  /* longest pause between two tries */
+	REFUSED_MS = 1000, /* the same after a passing refusal: a try costs the daemon an attach */
 	WARNINGS = 3,
 };
 
@@ -40,7 +40,7 @@ void search_end(struct search *s)
 	s->active = false;
 }
 
-/* The next try follows after half to all of the backoff, so that ranks do not come all at once. */
+/* The next try follows after half to all of the backoff, so that ranks do not try all at once. */
 void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
 	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
@@ -63,7 +63,7 @@ bool search_nobody(const struct search *s)
 	return s->error == ENOENT || s->error == ECONNREFUSED;
 }
 
-/* Is a daemon there, which is starting or stopping, or refuses for now? */
+/* True if a daemon exists, which is starting or stopping, or refuses for now. */
 static bool is_there(const struct search *s)
 {
 	return s->fd >= 0 || s->refused || s->error == ETIMEDOUT || s->error == ECONNRESET ||
@@ -91,18 +91,19 @@ static void say_wait(const struct tokend *t, const struct search *s, char *line,
 
 	if (s->refused)
 		snprintf(line, bytes,
-			"%s: %s; refused for %" PRId64 " s, trying again for %" PRId64 " s",
+			"%s: %s; refused for %" PRId64 " s, trying for another %" PRId64 " s",
 			s->refusal.field, s->refusal.text, waited, seconds);
 	else if (s->fd >= 0 || s->error == ETIMEDOUT)
 		snprintf(line, bytes,
 			"socket: the daemon at %s has not answered for %" PRId64
-			" s: is it starting? waiting for %" PRId64 " s more",
+			" s (is it starting?); waiting for another %" PRId64 " s",
 			t->socket, waited, seconds);
 	else
 		snprintf(line, bytes,
 			"socket: no daemon has answered at %s for %" PRId64
-			" s (%s): start one with tokend -c FILE, or name its socket; waiting for "
-			"%" PRId64 " s more",
+			" s (%s); start one with tokend -c FILE, or set socket; waiting for "
+			"another "
+			"%" PRId64 " s",
 			t->socket, waited, strerror(s->error), seconds);
 }
 
@@ -125,26 +126,27 @@ int search_warn(struct tokend *t, struct search *s)
 int search_gave_up(struct tokend *t, const struct search *s)
 {
 	int64_t seconds = (wait_now() - s->since) / SECOND;
-	const char *error = s->error == ETIMEDOUT ? "it accepts connections but does not answer"
+	const char *error = s->error == ETIMEDOUT ? "it accepts connections, but does not answer"
 						  : strerror(s->error);
 
 	if (s->refused)
 		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
-			"%s (tried again for %" PRId64 " s)", s->refusal.text, seconds);
+			"%s (tried for %" PRId64 " s)", s->refusal.text, seconds);
 	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
 		return handle_fail_errno(t, TOKEND_EMEMORY, s->error, "socket", "%s: %s", t->socket,
 			strerror(s->error));
 	if (s->error == ENAMETOOLONG)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-			"%s has %zu bytes, a socket's path has at most 107", t->socket,
+			"%s has %zu bytes; a socket's path has at most 107", t->socket,
 			strlen(t->socket));
 	if (s == &t->search)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-			"the daemon at %s was lost and none came back for %" PRId64
-			" s (%s): start it, and resume from the cursor, which is at position "
-			"%" PRIu64,
+			"the daemon at %s was lost %" PRId64
+			" s ago and did not come back (%s); start it, and resume from the cursor "
+			"at "
+			"position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-		"no daemon answers at %s (%s): start one with tokend -c FILE, or name its socket",
+		"no daemon answers at %s (%s); start one with tokend -c FILE, or set socket",
 		t->socket, error);
 }

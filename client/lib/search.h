@@ -1,8 +1,7 @@
 /*
- * How long a search for a daemon goes on, and what it says meanwhile. What passes by itself is
- * waited for, up to the deadline: a daemon that is starting or being restarted, and a refusal that
- * is marked as passing, because others hold the memory or the connections. What does not pass is an
- * error at once.
+ * How long a search for a daemon lasts, and its warnings. Passing conditions are waited for, up to
+ * the deadline: a daemon that is starting or restarting, and a refusal with the `passing` flag,
+ * because other sessions use the memory or the connections. All other failures are errors at once.
  */
 #ifndef TOKEND_SEARCH_H
 #define TOKEND_SEARCH_H
@@ -11,18 +10,18 @@
 
 void search_begin(struct search *s, const struct patience *patience);
 void search_end(struct search *s);
-/* This try failed, with errno @error or the passing refusal @refused that is the handle's error.
- * The next one follows after a while. */
+/* The last try failed, with errno @error or with the passing refusal @refused, which is the
+ * handle's last failure. Schedules the next one. */
 void search_later(struct tokend *t, struct search *s, int error, int refused);
-/* Did nobody listen at the last try? */
+/* True if no process listened at the last try. */
 bool search_nobody(const struct search *s);
-/* When the search is over if nothing changes, in ns. */
+/* The time at which the search ends if nothing changes, in ns. */
 int64_t search_give_up(const struct search *s);
-/* When search_warn() has something to say again, in ns. */
+/* The time of the next warning, in ns. */
 int64_t search_warn_at(const struct search *s);
-/* Says what is waited for, if it is time. 0, or TOKEND_EAGAIN. */
+/* Calls warn() if a warning is due. Returns 0 or TOKEND_EAGAIN. */
 int search_warn(struct tokend *t, struct search *s);
-/* The error at the end of a search that found nothing. */
+/* Returns the error of a search that found no daemon. */
 int search_gave_up(struct tokend *t, const struct search *s);
 
 #endif

@@ -6,9 +6,9 @@
 #include "client/lib/undo.h"
 
 /*
- * Attaches at @target and adopts the new ring. 1 and the daemon's @cursor, or an error. @waits: a
- * refusal that passes is waited for. An operator's edit fails at once instead: all ranks carry it
- * out at one step, and those that could would wait for us.
+ * Attaches at @target and adopts the new ring. Returns 1 and the daemon's @cursor, or an error.
+ * @waits: wait while refused for now. An operator's edit does not wait: all ranks carry it out at
+ * the same step, and would wait for this one.
  */
 static int go(struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
@@ -27,8 +27,8 @@ static int go(struct tokend *t, const struct target *target, bool waits, struct 
 }
 
 /*
- * Stays at the position, as another rank or with other batches. Batches taken and not committed
- * stay so.
+ * Changes rank, world or micro-batch at the position taken. Batches taken and not committed stay
+ * so.
  */
 static int seek_here(struct tokend *t, struct target *target)
 {
@@ -69,7 +69,7 @@ static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	if (!cursor)
 		return seek_here(t, &target);
 	if (cursor_bytes == 0 || cursor_bytes > LIMIT_CURSOR_BYTES)
-		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes, a cursor has 1 to %d",
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes; a cursor has 1 to %d",
 			cursor_bytes, LIMIT_CURSOR_BYTES);
 	r = go(t, &target, true, &origin);
 	if (r != 1)
@@ -79,7 +79,7 @@ static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	return position_check(t);
 }
 
-/* @again: to the beginning of another pass. A former seek may have said so, and no row followed. */
+/* @again: to the beginning of another pass. Replaces what a former seek without rows noted. */
 static int seek_as(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch, bool again)
 {
@@ -106,9 +106,8 @@ int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, 
 	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, true);
 }
 
-/* ---- edits of where we are ---- */
+/* ---- edits ---- */
 
-/* Attaches at @edited, as who we are. */
 int seek_edited(struct tokend *t, const struct cursor *edited)
 {
 	struct target target = {.cursor = t->bytes,

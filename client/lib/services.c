@@ -1,4 +1,4 @@
-/* What a trainer asks of the daemon: to save a cursor, and where the stream begins. */
+/* Queries of a trainer: store a checkpoint, get the stream's first cursor. */
 #include "client/lib/query.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 
 	if (bytes.n > capacity)
 		return handle_fail(t, TOKEND_EMEMORY, "capacity",
-			"%zu bytes are too few for the cursor, %d always hold it", capacity,
+			"%zu bytes are too few for the cursor; %d are always enough", capacity,
 			TOKEND_CURSOR_BYTES);
 	memcpy(cursor, bytes.at, bytes.n);
 	return bytes.n;

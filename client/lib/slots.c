@@ -44,18 +44,19 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 
 	if (*at && mapping_copies(*at, s))
 		handle_fail(t, TOKEND_EARGUMENT, "batch",
-			"number %" PRIu64 " is being copied to a GPU, and comes back by itself",
+			"number %" PRIu64
+			" is being copied to a GPU; its slot is released automatically",
 			batch->number);
 	else if (!*at || !slots_return(t, at, s))
-		handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " was released before",
+		handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " was already released",
 			batch->number);
 }
 
-/* The ring that holds row @row of the batch, and *@index, its row there. NULL: no ring does. */
+/* The ring that contains row @row of the batch, and *@index, its number there. NULL: none does. */
 static const struct ring *find_row(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
 {
-	/* For users the handle is constant: it is only read. */
+	/* slots_mapping() only reads the handle. */
 	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
 
 	if (handle_forked(t) || !m || row >= m->ring.geometry.rows)

@@ -1,6 +1,5 @@
 /*
- * Slots that were handed out, in the current ring and in former ones, and their way back to the
- * daemon.
+ * Slots of held batches, in the current ring and in former ones, and their release.
  */
 #ifndef TOKEND_SLOTS_H
 #define TOKEND_SLOTS_H
@@ -8,7 +7,7 @@
 #include "client/lib/handle.h"
 #include "client/lib/map.h"
 
-/* tokend_batch.handle: the slot's number, and above it the mapping's. */
+/* tokend_batch.handle: the slot's number in the low bits, the mapping's above. */
 enum { SLOTS_BITS = 48 };
 
 static inline uint64_t slots_number(uint64_t handle)
@@ -21,10 +20,10 @@ static inline uint64_t slots_handle(const struct mapping *m, uint64_t s)
 	return m->id << SLOTS_BITS | s;
 }
 
-/* The pointer to the mapping that @handle names; it holds NULL if there is none. */
+/* Points to the link to @handle's mapping; the link is NULL if there is no such mapping. */
 struct mapping **slots_mapping(struct tokend *t, uint64_t handle);
-/* Slot @s of the mapping that @at points to comes back. False if it was not out. A former mapping
- * of which nothing is held any more is closed, and *@at is the one after it. */
+/* Releases slot @s of mapping *@at. False if it was not held. A former mapping that nothing needs
+ * any more is closed, and *@at becomes the next one. */
 bool slots_return(struct tokend *t, struct mapping **at, uint64_t s);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a handle says of itself. */
+/* Shape, counters, names and annotations of a handle. */
 #include "client/lib/gpu_copy.h"
 #include "client/lib/slots.h"
 #include "proto/version.h"

@@ -1,4 +1,4 @@
-/* The beginning and the end of a handle. */
+/* Creating and freeing a handle. */
 #include "client/lib/tokend.h"
 
 #include "client/lib/connect.h"
@@ -16,9 +16,9 @@
 
 enum { DEADLINE_MS = 300000 };
 
-_Static_assert(
-	TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS, "users rely on it");
-_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "users rely on it");
+_Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS,
+	"part of the public interface");
+_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "part of the public interface");
 
 static bool make_fork_page(struct tokend *t)
 {
@@ -115,7 +115,7 @@ int tokend_attach(
 		r = attach(t, &o);
 	} else {
 		r = handle_fail(t, TOKEND_EARGUMENT, "size",
-			"%zu: set it to sizeof(struct tokend_options) and everything unused to 0",
+			"%zu; set it to sizeof(struct tokend_options), and all unused members to 0",
 			options->size);
 	}
 	if (why && why_bytes)
@@ -132,10 +132,8 @@ void tokend_detach(struct tokend *t)
 	if (!t)
 		return;
 
-	/*
-	 * A child has no mapping, and must not close descriptors by number: they may be others by
-	 * now.
-	 */
+	/* A forked child has no mappings. It must not close descriptors: the numbers may belong to
+	 * other files by now. */
 	bool ours = t->alive && !handle_forked(t);
 
 	recording_end(t, ours);

@@ -1,11 +1,11 @@
 /*
- * Who answers at the socket. The daemon hands out the tokens that a model is trained on, so a path
- * alone is not enough: in a directory where others may write, anybody can listen in the daemon's
- * place. The kernel tells which user called listen() (SO_PEERCRED). It must be root (systemd
- * listens for the service), our own user, or a user named in the environment.
+ * The daemon provides the tokens that a model is trained on, so a path alone is not enough: in a
+ * directory that others may write, anybody could listen instead of the daemon. SO_PEERCRED names
+ * the user that called listen(). It must be root (systemd listens for the service), our own user,
+ * or a user in $TOKEND_TRUST_UID.
  *
- * In a rootless container, all users from outside appear as one: the overflow uid. There the
- * socket's directory is checked instead: it must belong to them, and not be writable by all.
+ * In a rootless container all users from outside appear as the overflow uid. There the socket's
+ * directory is checked instead: it must belong to that uid and must not be writable by all.
  */
 #include "client/lib/trust.h"
 
@@ -19,7 +19,7 @@
 
 enum { NOBODY = 65534 }; /* the kernel's overflow uid */
 
-/* Are there users that this process's user namespace has no number for? */
+/* True if some users have no number in this process's user namespace. */
 static bool in_rootless_container(void)
 {
 	unsigned inside = 1, outside = 1, count = 0;
@@ -48,7 +48,7 @@ static bool directory_is_closed(const char *path)
 	return stat(directory, &st) == 0 && st.st_uid == NOBODY && !(st.st_mode & S_IWOTH);
 }
 
-/* Does $TOKEND_TRUST_UID, numbers separated by commas, name @uid? */
+/* True if $TOKEND_TRUST_UID, numbers separated by commas, contains @uid. */
 static bool is_named(uid_t uid)
 {
 	const char *list = getenv("TOKEND_TRUST_UID");
@@ -65,7 +65,8 @@ static bool is_named(uid_t uid)
 	return false;
 }
 
-/* Where everybody has the overflow uid, we may have it, too: that does not make it our own user. */
+/* If everybody has the overflow uid, we may have it too. It does not prove that the user is ours.
+ */
 static bool is_ours(uid_t uid, const char *path)
 {
 	if (uid == NOBODY && in_rootless_container())
@@ -80,11 +81,12 @@ bool trust_peer(int fd, const char *path, struct fault *fault)
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
 		return fault_set(fault, FAULT_PERMISSION, "socket",
-			"%s does not say who listens there: name the daemon's socket", path);
+			"cannot find out which user listens at %s; set it to the daemon's socket",
+			path);
 	if (is_ours(peer.uid, path) || is_named(peer.uid))
 		return true;
 	return fault_set(fault, FAULT_PERMISSION, "socket",
-		"uid %u (pid %d) listens at %s, not root or uid %u: name the daemon's socket, or, "
-		"if that is the daemon's user, set TOKEND_TRUST_UID=%u",
+		"uid %u (pid %d) listens at %s, neither root nor uid %u; set it to the daemon's "
+		"socket, or set TOKEND_TRUST_UID=%u if that is the daemon's user",
 		(unsigned)peer.uid, (int)peer.pid, path, (unsigned)geteuid(), (unsigned)peer.uid);
 }

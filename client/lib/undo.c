@@ -46,8 +46,6 @@ int undo_prepare(struct tokend *t)
 	return 0;
 }
 
-/* The present ring and its session, if they may be wanted again. The next one to be adopted takes
- * their place. */
 void undo_keep_mapping(struct tokend *t)
 {
 	struct undo *k = &t->undo;
@@ -62,19 +60,19 @@ void undo_keep_mapping(struct tokend *t)
 	t->fd = -1;
 }
 
-/* The ring that was kept is the present one again. */
+/* Makes the kept ring the current one again. */
 static int readopt(struct tokend *t, const struct undo *k)
 {
 	struct mapping **at = find_kept(t), *m = *at;
 
 	if (!m || m == t->mapping)
-		return handle_broken(t, "the ring of the edit that is taken back is a former one");
+		return handle_broken(t, "the ring of the reverted edit is a former one");
 	*at = m->older;
 	m->undoable = false;
 	attach_adopt(t, m, k->fd);
 	t->late = k->late;
 	t->saving = k->saving;
-	/* Slots that came back meanwhile were not reported to the daemon. */
+	/* Releases in the meantime were not reported to the daemon. */
 	ring_release(&m->ring, m->queue.released);
 	if (t->fd >= 0)
 		link_wake(t->fd);

@@ -1,15 +1,14 @@
-/* Taking an edit back, for jobs where not every rank could carry it out. */
+/* Reverting an edit that another rank could not carry out. */
 #ifndef TOKEND_UNDO_H
 #define TOKEND_UNDO_H
 
 #include "client/lib/handle.h"
 
-/* Keeps where we are, for tokend_undo() of the edit that follows. 0, or EMEMORY. */
+/* Saves the state before an edit, for tokend_undo(). Returns 0 or EMEMORY. */
 int undo_prepare(struct tokend *t);
-/* After undo_prepare(), the edit goes to another ring: keeps the present one and its session. The
- * next one to be adopted takes their place. */
+/* After undo_prepare(), before another ring is adopted: keeps the current ring and its session. */
 void undo_keep_mapping(struct tokend *t);
-/* What was kept is not needed any more. */
+/* Frees the saved state, ring and session. */
 void undo_forget(struct tokend *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* The clock, and waiting until the daemon says something. */
+/* The clock, and waiting for the daemon. */
 #ifndef TOKEND_WAIT_H
 #define TOKEND_WAIT_H
 
@@ -6,7 +6,7 @@
 
 #define WAIT_MS INT64_C(1000000) /* ns */
 
-enum { WAIT_SLICE_MS = 1000 }; /* of a wait: a lost wake-up costs at most this */
+enum { WAIT_SLICE_MS = 1000 }; /* longest single wait, so a lost wake-up costs at most this */
 
 /* CLOCK_MONOTONIC in ns. */
 int64_t wait_now(void);
@@ -17,8 +17,8 @@ static inline int64_t wait_earlier(int64_t a, int64_t b)
 }
 
 /*
- * Waits until @fd is ready for @events (-1: only for the time), or it is @until. Returns 1 if it is
- * ready, 0 if the time is over, TOKEND_EAGAIN if idle() ended the wait.
+ * Waits until @fd is ready for @events, or until @until (ns, see wait_now()). @fd -1: only for the
+ * time. Returns 1 if it is ready, 0 after @until, TOKEND_EAGAIN if idle() ended the wait.
  */
 int wait_ready(struct tokend *t, int fd, short events, int64_t until);
 

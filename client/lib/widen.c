@@ -1,6 +1,6 @@
 /*
- * Tokens travel in their stored width and become int64 here, as a consumer's last step. The loops
- * are plain, over restrict pointers: the compiler vectorises them, and memory is the limit.
+ * Tokens are stored in 2 or 4 bytes; torch wants int64. Over restrict pointers the compiler
+ * vectorises these loops, and memory bandwidth is the limit.
  */
 #include "client/lib/tokend.h"
 
@@ -24,10 +24,7 @@ void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_byte
 		widen_u32(to, tokens, n);
 }
 
-/*
- * One pass: each token is loaded while its cache line is hot, and both destinations are written as
- * streams.
- */
+/* One pass: each token is loaded while its cache line is hot. */
 static void widen_pair_u16(
 	int64_t *restrict to, int64_t *restrict next, const uint16_t *restrict from, size_t n)
 {

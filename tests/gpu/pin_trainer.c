@@ -413,7 +413,7 @@ static void contexts(const char *socket)
 
 	library = dlopen("libcuda.so.1", RTLD_NOW);
 	attach(socket, 4);
-	CHECK(tokend_pin(t, -1) == TOKEND_EREFUSED && strstr(tokend_why(t), "name the device"));
+	CHECK(tokend_pin(t, -1) == TOKEND_EREFUSED && strstr(tokend_why(t), "set device"));
 	CHECK(tokend_pin(t, 7) == TOKEND_EREFUSED && strstr(tokend_why(t), "INVALID_DEVICE"));
 	CHECK(tokend_pin(t, 1) == 0 && tokend_pin(t, 1) == 0 && tokend_pin(t, -1) == 0);
 	CHECK(registered() == 1);
@@ -500,7 +500,7 @@ static void refusals(const char *socket)
 	CHECK(tokend_copy(t, &batch, to, stream) == TOKEND_EARGUMENT &&
 		strstr(tokend_why(t), "already"));
 	tokend_release(t, &batch);
-	CHECK(strstr(tokend_why(t), "by itself"));
+	CHECK(strstr(tokend_why(t), "released automatically"));
 	train(to);
 	CHECK(tokend_next(t, &other) == 1);
 	tokend_release(t, &other);

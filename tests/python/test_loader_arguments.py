@@ -63,9 +63,9 @@ def test_closed_and_used_as_a_context(daemon):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"micro": 2.5}, TypeError, "micro_batch: 2.5, must be a whole number from 0 to"),
-        ({"micro": "4"}, TypeError, "micro_batch: '4', must be a whole number"),
-        ({"slots": 1.0}, TypeError, "slots: 1.0, must be a whole number"),
+        ({"micro": 2.5}, TypeError, "micro_batch: 2.5 is not an integer from 0 to"),
+        ({"micro": "4"}, TypeError, "micro_batch: '4' is not an integer"),
+        ({"slots": 1.0}, TypeError, "slots: 1.0 is not an integer"),
         (
             {"device": "mps"},
             tokend.ArgumentError,

@@ -132,7 +132,7 @@ def test_int32_refuses_a_token_that_it_cannot_hold_by_name(daemon):
             place = f"position 0, dataset wide, shard 0, offset {row['offset'] + first}"
             assert (
                 str(error.value)
-                == f"dtype: int32 cannot hold token {tokens[first]} ({place}): ask for int64"
+                == f"dtype: token {tokens[first]} does not fit into int32 ({place}); use int64"
             )
             assert loader.position == loader.taken == 0  # it was not taken
 

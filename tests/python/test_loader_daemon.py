@@ -50,7 +50,7 @@ def test_a_daemon_that_stays_away_is_an_error_with_the_place_to_resume_from(daem
         check_run(daemon, loader, 1)
         daemon.kill()
         with pytest.raises(
-            tokend.ConnectError, match="resume from the cursor, which is at position"
+            tokend.ConnectError, match="resume from the cursor at position"
         ) as error:
             for _ in range(10):
                 next(loader)

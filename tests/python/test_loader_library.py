@@ -166,7 +166,7 @@ def test_a_second_release_is_said_and_harmless(library, daemon):
         handle.release(batch)
         assert handle.why() == ""
         handle.release(batch)
-        assert "released before" in handle.why()
+        assert "already released" in handle.why()
         assert handle.take().position == 4
 
 
@@ -198,9 +198,9 @@ def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
     [
         ({"size": 0}, "size: 0"),
         ({"size": 8}, "size: 8"),
-        ({"tag": b"x", "start_at_position": 1}, "start: give one"),
+        ({"tag": b"x", "start_at_position": 1}, "start: 2 of cursor, tag and position"),
         ({"cursor": b"x", "cursor_bytes": 0}, "cursor: 0 bytes"),
-        ({"stream": None}, "stream: missing"),
+        ({"stream": None}, "stream: is missing"),
     ],
 )
 def test_options_that_cannot_be(library, daemon, options, text):

@@ -48,7 +48,7 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
         loader.commit(nexts[1])
         assert loader.position == 8
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
-        with pytest.raises(tokend.ArgumentError, match="next: 9 is not that of a batch taken"):
+        with pytest.raises(tokend.ArgumentError, match="next: 9 is not the next of a batch"):
             loader.commit(9)
         loader.commit(nexts[1])  # again: nothing changes
         assert loader.position == 8
@@ -142,7 +142,7 @@ def test_a_refused_seek_changes_nothing(daemon):
         check_run(daemon, loader, 2)
         with pytest.raises(tokend.RefusedError, match="stream"):
             loader.seek(finite.state_dict()["cursor"])
-        with pytest.raises(tokend.ArgumentError, match="rank: 3 is not below world"):
+        with pytest.raises(tokend.ArgumentError, match="rank: 3 is not less than world"):
             loader.seek(rank=3, world=3)
         broken = bytearray(loader.state_dict()["cursor"])
         broken[-1] ^= 1

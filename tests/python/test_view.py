@@ -105,12 +105,11 @@ def test_held_too_deep_names_the_depth_needed(daemon):
     lender = Lender(daemon, slots=8, hold=2)
     held = [lender.tensor() for _ in range(3)]
     with pytest.raises(
-        HeldError,
-        match=r"hold: the batch 3 before .* hold=2 was stated: say hold=3, slots=4, or more",
+        HeldError, match=r"hold: the batch 3 steps back .* hold is 2; use hold=3, slots=4 or more"
     ):
         lender.take()
     held.pop(1)  # it is the age that counts: a ring is filled in its order
-    with pytest.raises(HeldError, match="say hold=3"):
+    with pytest.raises(HeldError, match="use hold=3"):
         lender.take()
     held.pop(0)
     held.append(lender.tensor())
@@ -120,10 +119,7 @@ def test_held_too_deep_names_the_depth_needed(daemon):
 def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
     with pytest.raises(
         HeldError,
-        match=(
-            r"hold: 4 batches held, and one to come, are more than the ring's 4 slots: say "
-            r"slots=5"
-        ),
+        match="hold: 4 held batches and the next one need more than the ring's 4 slots; use slots=5",
     ):
         Lender(daemon, slots=4, hold=4)
 
@@ -372,7 +368,7 @@ def test_a_loader_lends(daemon):
             assert batch["position"].tolist() == list(range(number * MICRO, number * MICRO + MICRO))
             assert loader.position == (number + 1) * MICRO and batch["offset"].shape == (MICRO,)
         held = [batch, *(next(loader) for _ in range(HOLD))]
-        with pytest.raises(HeldError, match=f"say hold={HOLD + 1}, slots={HOLD + 2}"):
+        with pytest.raises(HeldError, match=f"use hold={HOLD + 1}, slots={HOLD + 2}"):
             next(loader)
         del batch, held[:2]
         loader.seek(position=400)
@@ -410,7 +406,7 @@ def test_what_cannot_be_lent_is_refused(daemon):
     assert "hold: None, must be how many batches" in refused(view=True)
     assert "hold: 0, must be" in refused(view=True, hold=0)
     assert "hold: 3 is of use with view=True only" in refused(hold=3)
-    assert "say slots=5" in refused(view=True, hold=4)
+    assert "use slots=5" in refused(view=True, hold=4)
     assert "so dtype, cp cannot be had" in refused(
         view=True, hold=1, dtype=torch.int32, cp=(0, 2, "zigzag")
     )

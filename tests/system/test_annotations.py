@@ -409,7 +409,7 @@ def test_library(served, kinds):
     while (code := lib.tokend_next(t, ctypes.byref(batch))) == 1:
         lib.tokend_release(t, ctypes.byref(batch))
     assert code == EREFUSED, "libtokend: a daemon that has masks no more"
-    why = f"loss_mask: the restarted daemon's config has it no more for stream {kind.name}"
+    why = f"loss_mask: the restarted daemon's config no longer has it for stream {kind.name}"
     assert has(lib.tokend_why(t).decode(), why), "libtokend: and why"
     lib.tokend_detach(t)
 

@@ -125,7 +125,7 @@ def test_without(shared, daemon, rows):
         Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1),
         rows[: BATCHES * MICRO],
     )
-    assert has(said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "let memory be pinned"), (
+    assert has(said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "to pin memory"), (
         "unpinned: says why, in one line"
     )
     assert said.count("\n") == 1, "unpinned: one line"

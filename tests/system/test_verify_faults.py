@@ -203,7 +203,7 @@ def test_bad_input(scene):
         "a file that is not there"
     )
     assert has(scene.refused(scene.config), scene.config, "not a record"), (
-        "a file that is no record"
+        "a file that is not a record"
     )
     assert has(scene.refused("/dev/zero"), "not a regular file"), "a device"
     whole = open(sound, "rb").read()
@@ -261,6 +261,6 @@ def test_bad_input(scene):
         "--record",
         config,
     )
-    assert status == 1, "cat does not write into what is no record"
-    assert has(err, config, "is no record"), "  and says so"
+    assert status == 1, "cat does not append to a file that is not a record"
+    assert has(err, config, "is not a record"), "  and says so"
     json.load(open(config))

@@ -59,11 +59,11 @@ static void other_files_are_refused(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		put_file(texts[i], strlen(texts[i]));
-		refused_and_left_alone(path, "is no record");
+		refused_and_left_alone(path, "is not a record");
 		assert_int_equal(file_bytes(), strlen(texts[i]));
 	}
 	put_file(newer, sizeof(newer));
-	refused_and_left_alone(path, "is no record of this version");
+	refused_and_left_alone(path, "is not a record of this version");
 	assert_int_equal(file_bytes(), sizeof(newer));
 	refused_and_left_alone("/tmp", "directory");
 	refused_and_left_alone("/dev/full", "regular");

@@ -1,4 +1,4 @@
-/* The extension: the module and its errors. */
+/* The module _tokend and its exceptions. */
 #include "client/python/src/client.h"
 
 #include <stdio.h>
@@ -8,26 +8,28 @@
 static const struct {
 	int code;
 	const char *name, *doc;
-	const char *beside; /* the built-in exception that it is too */
+	const char *builtin; /* second base class, or NULL */
 } errors[] = {
-	{TOKEND_EARGUMENT, "ArgumentError", "A value that cannot be; nothing was changed.",
-		"ValueError"},
-	{TOKEND_ECONNECT, "ConnectError", "No daemon answers at the socket.", "ConnectionError"},
-	{TOKEND_EREFUSED, "RefusedError", "The daemon refused: the text names the field.", NULL},
+	{TOKEND_EARGUMENT, "ArgumentError", "An invalid value. Nothing was changed.", "ValueError"},
+	{TOKEND_ECONNECT, "ConnectError", "No daemon answered at the socket within the deadline.",
+		"ConnectionError"},
+	{TOKEND_EREFUSED, "RefusedError",
+		"The daemon refused. The message begins with the option or config key.", NULL},
 	{TOKEND_EDATA, "DataError",
 		"The stream stopped: a shard is unreadable, truncated or replaced.", NULL},
-	{TOKEND_EHELD, "HeldError", "All slots are held.", NULL},
+	{TOKEND_EHELD, "HeldError", "All slots hold batches that are still in use.", NULL},
 	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
-	{TOKEND_EPROTOCOL, "ProtocolError", "What answers is no tokend of a version we speak.",
+	{TOKEND_EPROTOCOL, "ProtocolError",
+		"Not a tokend of a compatible version, or a bug in the library.", NULL},
+	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached (fork).",
 		NULL},
-	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached.", NULL},
-	{TOKEND_EAGAIN, "NotNowError", "Not now: commit what was taken first.", NULL},
+	{TOKEND_EAGAIN, "NotNowError", "Not now: commit the batches taken first.", NULL},
 };
 
-static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *beside)
+static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *builtin)
 {
 	PyObject *builtins = PyEval_GetBuiltins(); /* borrowed */
-	PyObject *other = beside ? PyDict_GetItemString(builtins, beside) : NULL;
+	PyObject *other = builtin ? PyDict_GetItemString(builtins, builtin) : NULL;
 	PyObject *bases = other ? PyTuple_Pack(2, m->error, other) : PyTuple_Pack(1, m->error);
 	char full[64];
 
@@ -46,11 +48,11 @@ static int execute(PyObject *module)
 	struct module *m = PyModule_GetState(module);
 
 	m->error = PyErr_NewExceptionWithDoc(
-		"tokend.Error", "Everything that tokend raises.", NULL, NULL);
+		"tokend.Error", "Base class of all errors of tokend.", NULL, NULL);
 	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		PyObject *error = new_error(m, errors[i].name, errors[i].doc, errors[i].beside);
+		PyObject *error = new_error(m, errors[i].name, errors[i].doc, errors[i].builtin);
 
 		m->kind[-errors[i].code] = error;
 		if (!error || PyModule_AddObjectRef(module, errors[i].name, error) < 0)

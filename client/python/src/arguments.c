@@ -1,4 +1,4 @@
-/* What Python hands over, as C has it. */
+/* Conversion of Python arguments to C. */
 #include "client/python/src/client.h"
 
 int to_whole(PyObject *object, void *out)
@@ -11,8 +11,8 @@ int to_whole(PyObject *object, void *out)
 	PyObject *index = PyNumber_Index(object);
 
 	if (!index) {
-		PyErr_Format(PyExc_TypeError, "%s: %R, must be a whole number from 0 to %llu",
-			w->name, object, (unsigned long long)w->most);
+		PyErr_Format(PyExc_TypeError, "%s: %R is not an integer from 0 to %llu", w->name,
+			object, (unsigned long long)w->most);
 		return 0;
 	}
 	w->value = PyLong_AsUnsignedLongLong(index);
@@ -21,7 +21,7 @@ int to_whole(PyObject *object, void *out)
 	if (!PyErr_Occurred() && w->value <= w->most)
 		return 1;
 	PyErr_Clear();
-	PyErr_Format(PyExc_ValueError, "%s: %S, must be 0 to %llu", w->name, object,
+	PyErr_Format(PyExc_ValueError, "%s: %S; must be 0 to %llu", w->name, object,
 		(unsigned long long)w->most);
 	return 0;
 }
@@ -43,7 +43,9 @@ bool read_weights(struct weights *w, PyObject *names, PyObject *weights)
 		return false;
 	}
 	if (PyList_Size(weights) != n) {
-		PyErr_SetString(PyExc_ValueError, "mix: as many weights as names");
+		PyErr_Format(PyExc_ValueError,
+			"mix: %zd names, but %zd weights; give each name a weight", n,
+			PyList_Size(weights));
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {

@@ -1,10 +1,10 @@
-/* Batches into arrays of Python's: tokens widened or narrowed, labels, rows, documents. */
+/* Copies batches to arrays: tokens as int64 or int32, labels, rows, documents. */
 #include "client/python/src/client.h"
 
 #include <limits.h>
 #include <stdio.h>
 
-/* What the rows say, as int64 [fields][rows]; -1 in padding rows. */
+/* The fields of rows, as int64 [fields][rows]; -1 in padding rows. */
 enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
 
 static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields)
@@ -21,10 +21,10 @@ static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields
 }
 
 /*
- * What attention over packed documents asks for: position ids that begin again with each document,
- * and where documents begin in the flat list of all inputs, its length behind them. A row's end
- * ends a document, too. The last token of a window may be a label alone: a document that begins
- * there is not one of the inputs.
+ * Input of attention over packed documents: position ids, which restart at each document, and the
+ * starts of documents in the flat list of all inputs, followed by the list's length. A document
+ * ends at the end of its row. The last token of a window may be a label only: a document that
+ * begins there is not part of the inputs.
  */
 struct packing {
 	int64_t *ids;	 /* [rows × seq] */
@@ -43,7 +43,7 @@ static void pack_document(struct packing *p, uint32_t at, uint32_t length)
 		p->longest = length;
 }
 
-/* In a stream without documents: the exception is set. */
+/* Sets the exception if the stream carries no document starts. */
 static bool has_documents(struct client *c)
 {
 	char why[300];
@@ -51,8 +51,8 @@ static bool has_documents(struct client *c)
 	if (tokend_annotations(c->t) & TOKEND_DOCUMENTS)
 		return true;
 	snprintf(why, sizeof(why),
-		"documents: stream %s does not carry them: its config must have documents: true, "
-		"and eos",
+		"documents: stream %s carries none; set documents: true and eos in the daemon's "
+		"config",
 		tokend_stream_name(c->t));
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 	return false;
@@ -89,8 +89,7 @@ static void pack(
 	p->starts[p->n] = (int32_t)(b->rows * seq);
 }
 
-/* The label of a token that losses leave out, as torch has it. */
-#define IGNORE (-100)
+#define IGNORE (-100) /* torch's label for tokens without a loss */
 
 static int64_t token_at(const struct tokend_batch *b, size_t i)
 {
@@ -98,9 +97,8 @@ static int64_t token_at(const struct tokend_batch *b, size_t i)
 				   : ((const uint32_t *)b->tokens)[i];
 }
 
-/* The token that follows each input, IGNORE where there is none, in padding rows, and where the
- * mask says so.
- */
+/* Labels: the token after each input. IGNORE if there is none, in padding rows, and where the loss
+ * mask is 0. */
 static void copy_labels(
 	const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
 {
@@ -121,7 +119,7 @@ static void copy_labels(
 	}
 }
 
-/* Returns the index of the first of @n tokens that int32 cannot hold, or n. */
+/* Returns the index of the first of @n tokens that does not fit into int32, or @n. */
 static size_t narrow(int32_t *restrict to, const void *tokens, size_t n, uint32_t token_bytes)
 {
 	const uint16_t *two = tokens;
@@ -143,11 +141,11 @@ static size_t narrow(int32_t *restrict to, const void *tokens, size_t n, uint32_
 	return n;
 }
 
-/* Where next_into() puts a batch; 0: not wanted. */
+/* Destinations of next_into(), as addresses; 0: not wanted. */
 struct into {
 	unsigned long long tokens, rows, labels, ids, starts;
 	unsigned token_bytes, fields;
-	unsigned width; /* tokens of each row, from its first on; 0: the whole window */
+	unsigned width; /* number of first tokens of each row; 0: the whole window */
 };
 
 /* Sets the exception: the requested dtype cannot hold token @i of row @r. */
@@ -157,10 +155,8 @@ static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_
 	char why[400];
 
 	snprintf(why, sizeof(why),
-		"dtype: int32 cannot hold token %lld (position %llu, dataset %s, shard %u, offset "
-		"%llu): ask "
-		"for "
-		"int64",
+		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
+		"offset %llu); use int64",
 		(long long)token_at(b, (size_t)r * b->window_tokens + i),
 		(unsigned long long)row->position, tokend_dataset(c->t, row->dataset), row->shard,
 		(unsigned long long)(row->offset + i));
@@ -192,7 +188,7 @@ static bool copy_tokens(struct client *c, const struct tokend_batch *b, const st
 	return true;
 }
 
-/* Are labels all of the following tokens, as int64, and inputs too? */
+/* True if inputs and labels are wanted as int64, without a loss mask: copy_pair() can be used. */
 static bool is_pair(
 	const struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
@@ -239,15 +235,15 @@ static bool fill(
 	return true;
 }
 
-/* A vector of whole numbers, for it is called for every batch. */
+/* Reads the arguments, integers only: parsing must be fast, as it is done for every batch. */
 static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 {
 	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0};
 	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
 
 	if (n < 2 || n > most) {
-		PyErr_Format(
-			PyExc_TypeError, "next_into: takes 2 to %zd numbers, not %zd", most, n);
+		PyErr_Format(PyExc_TypeError, "next_into: %zd arguments; must be 2 to %zd integers",
+			n, most);
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
@@ -275,7 +271,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 	if (!read_into(&into, args, n) || !say_notice(c) || !enter(c, true))
 		return NULL;
 
-	if (into.ids && !has_documents(c)) { /* a seek has led to a daemon of another config */
+	if (into.ids && !has_documents(c)) { /* after a seek to a daemon with another config */
 		leave(c, true);
 		return NULL;
 	}

@@ -1,6 +1,6 @@
 /*
- * The handle of libtokend as a Python object, in the stable ABI. Users see the package's loader.py;
- * this moves values across and keeps the interpreter running while a call waits.
+ * A handle of libtokend as a Python object, in the stable ABI. Users call the package's loader.py.
+ * This code converts values and releases the interpreter's lock while a call waits.
  */
 #include "client/python/src/client.h"
 
@@ -26,7 +26,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	int r;
 
 	if (c->t) {
-		raise_error(self, 0, "attached already");
+		raise_error(self, 0, "client: already attached; make a new one");
 		return -1;
 	}
 	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names,
@@ -106,8 +106,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-	/* It waits for copies under way, which may wait for somebody who needs the interpreter's
-	 * lock. */
+	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
 	WAITING(c, views_detach(c));
 	leave(c, true);
 	Py_RETURN_NONE;
@@ -115,56 +114,71 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 
 static PyMethodDef client_methods[] = {
 	{"next_into", (PyCFunction)(void (*)(void))client_next_into, METH_FASTCALL,
-		"(tokens [rows, window], rows [fields, rows], bytes of a token = 8, fields = 2, "
-		"labels "
-		"[rows, seq], "
-		"position_ids [rows, seq], int32 cu_seqlens [rows * seq + 1]): addresses of int64, "
-		"or 0 → "
-		"(rows_valid, next), with position_ids (…, documents, longest), or None at the "
-		"end. Fields: "
-		"position, "
-		"dataset, epoch, window, shard, offset"},
+		"next_into(tokens, rows, token_bytes=8, fields=2, labels=0, position_ids=0, "
+		"cu_seqlens=0, width=0)\n\n"
+		"Takes the next batch and copies it to these addresses (0: not wanted):\n"
+		"tokens        [rows, width or window] of token_bytes, 4 or 8\n"
+		"rows          int64 [fields, rows]: position, dataset, epoch, window, shard, "
+		"offset\n"
+		"labels        int64 [rows, seq_len]\n"
+		"position_ids  int64 [rows, seq_len], with\n"
+		"cu_seqlens    int32 [rows * seq_len + 1]\n\n"
+		"Returns (rows_valid, next), with position_ids (rows_valid, next, documents, "
+		"longest), or None at the end of the stream."},
 	{"need_documents", client_need_documents, METH_NOARGS,
-		"raises if the stream does not carry them"},
-	{"cursor", client_cursor, METH_NOARGS, "bytes"},
-	{"position", client_position, METH_NOARGS, "of the cursor"},
-	{"taken", client_taken, METH_NOARGS, "position behind the last batch taken"},
-	{"fingerprint", client_fingerprint, METH_NOARGS, "equal on all ranks at one step"},
-	{"commit", client_commit, METH_VARARGS, "(next)"},
-	{"shape", client_shape, METH_NOARGS, "a dict of sizes and counts"},
-	{"datasets", client_datasets, METH_NOARGS, "their names, by index"},
-	{"run", client_run, METH_NOARGS, "its name, which the daemon chooses for an unnamed one"},
+		"Raises ArgumentError if the stream carries no document starts."},
+	{"cursor", client_cursor, METH_NOARGS, "The cursor, as bytes."},
+	{"position", client_position, METH_NOARGS, "Position of the cursor."},
+	{"taken", client_taken, METH_NOARGS, "Position after the last batch taken."},
+	{"fingerprint", client_fingerprint, METH_NOARGS,
+		"A hash that is equal on all ranks at the same step."},
+	{"commit", client_commit, METH_VARARGS,
+		"commit(next)\n\nReports that the batches up to this position were trained on."},
+	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
+	{"datasets", client_datasets, METH_NOARGS, "Names of the datasets, by index."},
+	{"run", client_run, METH_NOARGS, "Name of the run; the daemon names an unnamed one."},
 	{"seek", client_seek, METH_VARARGS,
-		"(cursor or None, rank, world, micro_batch, again): again: another pass over a "
-		"finite "
-		"stream"},
-	{"set_mix", client_set_mix, METH_VARARGS, "(names, weights) → where it acts from"},
-	{"checkpoint", client_checkpoint, METH_VARARGS, "(tag) → path"},
-	{"attend", client_attend, METH_NOARGS, "looks after the connection: is there one?"},
+		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
+		"Moves to a cursor (None: the last batch taken). again: another pass over a finite "
+		"stream."},
+	{"set_mix", client_set_mix, METH_VARARGS,
+		"set_mix(names, weights)\n\nReturns the first position of the new mix."},
+	{"checkpoint", client_checkpoint, METH_VARARGS,
+		"checkpoint(tag)\n\nThe daemon stores the cursor. Returns the path."},
+	{"attend", client_attend, METH_NOARGS,
+		"Checks the connection, looks for a lost daemon. True if connected."},
 	{"request_number", client_request_number, METH_NOARGS,
-		"of the operator's last request, or 0"},
-	{"request", client_request, METH_NOARGS, "(number, kind, args)"},
-	{"obey", client_obey, METH_VARARGS, "(kind, args) → where it acts from"},
-	{"undo", client_undo, METH_NOARGS, "the last mix that obey() carried out"},
-	{"answer", client_answer, METH_VARARGS, "(number, NOTED, DONE or FAILED, text)"},
-	{"stream", client_stream, METH_NOARGS, "the stream's cursor at 0 as configured now"},
+		"Number of the operator's pending request, or 0."},
+	{"request", client_request, METH_NOARGS,
+		"The operator's pending request: (number, kind, args)."},
+	{"obey", client_obey, METH_VARARGS,
+		"obey(kind, args)\n\nCarries out a mix or a skip. Returns the first position at "
+		"which the order differs."},
+	{"undo", client_undo, METH_NOARGS, "Reverts the last mix or skip that was carried out."},
+	{"answer", client_answer, METH_VARARGS,
+		"answer(number, outcome, text)\n\nReports NOTED, DONE or FAILED to the operator."},
+	{"stream", client_stream, METH_NOARGS,
+		"The stream's cursor at position 0, with the datasets of the daemon's config."},
 	{"lend", client_lend, METH_VARARGS,
-		"(hold): from now on batches are lent by view(), the last @hold ones when the next "
-		"is taken"},
-	{"view", client_view, METH_NOARGS, "the batch that next_into() took, as a DLPack capsule"},
+		"lend(hold)\n\nFrom now on view() lends batches; the last hold ones may be in use "
+		"when the next is taken."},
+	{"view", client_view, METH_NOARGS,
+		"The batch that next_into() took last, as a DLPack capsule."},
 	{"pin", client_pin, METH_VARARGS,
-		"(device): registers the ring with a GPU's driver, or raises why not"},
-	{"copied", client_copied, METH_NOARGS, "is the batch that comes next on its way to a GPU?"},
+		"pin(device)\n\nRegisters the ring with the GPU's driver."},
+	{"copied", client_copied, METH_NOARGS, "True if the next batch is being copied to a GPU."},
 	{"copy_next", client_copy_next, METH_VARARGS,
-		"(to, bytes, stream, wait): copies the batch that comes next, without taking it; "
-		"False: there is none; None: its slot does not have @bytes"},
-	{"record", client_record, METH_VARARGS, "(path): what is taken is recorded there"},
-	{"close", client_close, METH_NOARGS, "gives everything back"},
+		"copy_next(to, bytes, stream, wait)\n\n"
+		"Queues a copy of the next batch to a GPU, without taking it. False: no batch is "
+		"ready. None: its size is not bytes."},
+	{"record", client_record, METH_VARARGS,
+		"record(path or None)\n\nRecords the batches taken from now on in a file."},
+	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
 	{0},
 };
 
 static PyType_Slot client_slots[] = {
-	{Py_tp_doc, "One session with a daemon. See tokend.Loader."},
+	{Py_tp_doc, "One session with a daemon. Private: use tokend.Loader."},
 	{Py_tp_new, client_new},
 	{Py_tp_init, client_init},
 	{Py_tp_dealloc, client_dealloc},

@@ -1,13 +1,12 @@
 /*
- * The Python object of a handle, shared by the files of the extension, which use each other from
- * the last to the first:
+ * The Python object of a handle. A file of the extension uses only files listed before it:
  *
- *   error.c      exceptions                     arguments.c  what Python hands over
+ *   error.c      exceptions                     arguments.c  conversion of arguments
  *   turn.c       threads, the interpreter's lock
  *   dlpack.c     batches lent as tensors        batch.c      batches copied into Python's arrays
- *   device.c     batches copied to a GPU        position.c   where the session is
+ *   device.c     batches copied to a GPU        position.c   cursor, commit, seek, checkpoint
  *   operator.c   an operator's requests         cursor.c     cursors as values
- *   client.c     the object                     _tokend.c    the module
+ *   client.c     the class Client               _tokend.c    the module
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
@@ -27,12 +26,12 @@ struct views;
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
 	pthread_mutex_t turn, state;
-	atomic_int wanting;	/* threads that wait for state */
+	atomic_int wanting;	/* number of threads that wait for `state` */
 	PyThreadState *thread;	/* of the call that waits */
-	bool yields;		/* it gives state up meanwhile */
-	PyObject *absent;	/* or NULL: called where no daemon listens; may start one */
-	const char *warning;	/* to be said to Python */
-	_Atomic(char *) notice; /* the daemon's warning, until Python is told; or NULL */
+	bool yields;		/* that call unlocks `state` while it waits */
+	PyObject *absent;	/* called if no daemon listens; may start one. Or NULL */
+	const char *warning;	/* for say_warning() */
+	_Atomic(char *) notice; /* the daemon's warning, until say_notice(); or NULL */
 	uint64_t batches, tokens;
 	struct views *views; /* NULL: batches are copied, never lent */
 };
@@ -47,10 +46,11 @@ struct module {
 	PyObject *client;
 };
 
-/* Of a client. */
+/* The module of a Client. */
 struct module *module_of(PyObject *self);
-/* NULL, with the exception that goes with an enum tokend_error. */
+/* Sets the exception for @code, an enum tokend_error, unless one is set. Returns NULL. */
 PyObject *raise_error(PyObject *self, int code, const char *why);
+/* The same with tokend_why(). */
 PyObject *raise_last(struct client *c, int code);
 
 /* ---- arguments.c ---- */
@@ -66,43 +66,45 @@ struct whole {
 		name, most, 0, false                                                               \
 	}
 
-/* An "O&" converter: an integer from 0 to most, or None. */
+/* An "O&" converter to struct whole: an integer from 0 to `most`, or None (not given). */
 int to_whole(PyObject *object, void *out);
 
 struct weights {
-	const char **name; /* the texts belong to the list of names */
+	const char **name; /* the list of names owns the texts */
 	double *weight;
 	uint32_t n;
 };
 
-/* Of two lists. False with the exception set; free_weights() is the caller's either way. */
+/* Reads two lists. Returns false with the exception set. The caller calls free_weights() in both
+ * cases. */
 bool read_weights(struct weights *w, PyObject *names, PyObject *weights);
 void free_weights(struct weights *w);
 
 /* ---- cursor.c ---- */
 
-extern PyMethodDef cursor_methods[]; /* the module's */
+extern PyMethodDef cursor_methods[]; /* functions of the module */
 
 /* ---- turn.c ---- */
 
 /*
- * Before any use of the handle, and after it; @waits: the call may wait for the daemon. False: the
- * handle was closed, or belongs to a parent; the exception is set and nothing is locked.
+ * Locks the handle before any use, and unlocks it after. @waits: the call may wait for the daemon.
+ * enter() returns false, with the exception set and nothing locked, if the handle was closed or
+ * belongs to the parent process.
  */
 bool enter(struct client *c, bool waits);
 void leave(struct client *c, bool waits);
 
-/* Before a call that changes nothing yet: says the daemon's warning. False if Python makes an error
- * of it. */
+/* Warns with the daemon's last warning, before a call changes anything. Returns false if Python
+ * turns the warning into an exception. */
 bool say_notice(struct client *c);
 
-/* For struct tokend_options; @context is a struct client. */
+/* Callbacks of struct tokend_options; @context is a struct client. */
 int on_idle(void *context);
 int on_absent(void *context);
 int on_warn(void *context, const char *line);
 void on_notice(void *context, const char *line);
 
-/* Lets the interpreter go on during @call, which may wait. */
+/* Releases the interpreter's lock during @call, which may wait. */
 #define WAITING(c, call)                                                                           \
 	do {                                                                                       \
 		(c)->thread = PyEval_SaveThread();                                                 \
@@ -111,9 +113,9 @@ void on_notice(void *context, const char *line);
 	} while (0)
 
 /*
- * A call that may neither wait nor give the interpreter's lock up leaves the search for a lost
- * daemon to one that may: absent() takes that lock, and a new ring is registered with a GPU's
- * driver.
+ * For a call that holds the interpreter's lock: if the daemon is lost, returns EAGAIN, and the
+ * caller repeats it with WAITING(). The search for a daemon may call absent(), which takes that
+ * lock, or register a ring with a GPU's driver, which takes long.
  */
 #define UNLESS_LOST(c, call) (tokend_lost((c)->t) ? (int)TOKEND_EAGAIN : (call))
 
@@ -124,19 +126,19 @@ PyObject *client_need_documents(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */
 
-/* Call before a batch is taken: releases what came back of lent ones. False, with HeldError: too
- * much is held. */
+/* Call before a batch is taken: releases the lent batches that are no longer used. Returns false
+ * with HeldError if too many are held. */
 bool batch_due(struct client *c);
-/* Call when @batch was copied: releases it, or keeps it for view(). */
+/* Call after @batch was copied: releases it, or keeps it for view(). */
 void batch_done(struct client *c, const struct tokend_batch *batch);
-/* Detaches. What is lent stays valid: then the last one that comes back does the rest. */
+/* Detaches. Lent batches stay valid; the last one to end frees the handle. */
 void views_detach(struct client *c);
 PyObject *client_lend(PyObject *self, PyObject *args);
 PyObject *client_view(PyObject *self, PyObject *none);
 
 /* ---- position.c ---- */
 
-/* A number that the library tells of the handle at any time. */
+/* Calls @of, which does not wait, and returns its number. */
 PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t));
 PyObject *client_cursor(PyObject *self, PyObject *none);
 PyObject *client_position(PyObject *self, PyObject *none);

@@ -1,7 +1,7 @@
-/* Cursors as values: bytes in, bytes out. */
+/* Edits of cursors, which are bytes. */
 #include "client/python/src/client.h"
 
-/* An edit on its way: the library's view of it, and room for its result and for a line. */
+/* An edit, with room for its result and its error message. */
 struct draft {
 	struct tokend_edit edit;
 	char why[600];
@@ -124,7 +124,6 @@ static PyObject *position_of(PyObject *module, PyObject *args)
 	return r < 0 ? raise_edit(module, r, why) : PyLong_FromUnsignedLongLong(position);
 }
 
-/* order.md, 2. */
 static PyObject *derive(PyObject *module, PyObject *args)
 {
 	unsigned long long seed, tag, value;
@@ -164,21 +163,33 @@ static PyObject *default_socket(PyObject *module, PyObject *none)
 
 	(void)module, (void)none;
 	if (tokend_default_socket(path, sizeof(path)) < 0)
-		return raise_edit(module, TOKEND_EARGUMENT, "TOKEND_SOCKET: too long for a path");
+		return raise_edit(module, TOKEND_EARGUMENT,
+			"TOKEND_SOCKET: is longer than a socket's path, 107 bytes");
 	return PyUnicode_DecodeFSDefault(path);
 }
 
 PyMethodDef cursor_methods[] = {
-	{"cursor_seek", edit_seek, METH_VARARGS, "(cursor, position) → cursor"},
-	{"cursor_skip", edit_skip, METH_VARARGS, "(cursor, samples) → cursor"},
-	{"cursor_rewind", edit_rewind, METH_VARARGS, "(cursor, position) → cursor"},
-	{"cursor_mix", edit_mix, METH_VARARGS, "(cursor, names, weights, at or None) → cursor"},
-	{"cursor_add", edit_add, METH_VARARGS, "(cursor, cursor that has it, name) → cursor"},
-	{"cursor_remove", edit_remove, METH_VARARGS, "(cursor, name, at or None) → cursor"},
-	{"cursor_position", position_of, METH_VARARGS, "(cursor) → position"},
-	{"cursor_show", show, METH_VARARGS, "(cursor) → JSON"},
-	{"derive", derive, METH_VARARGS, "(seed, tag, value) → a key, as the order derives them"},
+	{"cursor_seek", edit_seek, METH_VARARGS,
+		"cursor_seek(cursor, position)\n\nReturns the cursor at this position."},
+	{"cursor_skip", edit_skip, METH_VARARGS,
+		"cursor_skip(cursor, samples)\n\nReturns the cursor after skipping samples."},
+	{"cursor_rewind", edit_rewind, METH_VARARGS,
+		"cursor_rewind(cursor, position)\n\nReturns the cursor at an earlier position."},
+	{"cursor_mix", edit_mix, METH_VARARGS,
+		"cursor_mix(cursor, names, weights, at or None)\n\nReturns the cursor with a new "
+		"mix."},
+	{"cursor_add", edit_add, METH_VARARGS,
+		"cursor_add(cursor, other, name)\n\nReturns the cursor with a dataset of another."},
+	{"cursor_remove", edit_remove, METH_VARARGS,
+		"cursor_remove(cursor, name, at or None)\n\nReturns the cursor without weight for "
+		"a "
+		"dataset."},
+	{"cursor_position", position_of, METH_VARARGS,
+		"cursor_position(cursor)\n\nReturns the position."},
+	{"cursor_show", show, METH_VARARGS, "cursor_show(cursor)\n\nReturns the cursor as JSON."},
+	{"derive", derive, METH_VARARGS,
+		"derive(seed, tag, value)\n\nReturns the key that the order derives from them."},
 	{"default_socket", default_socket, METH_NOARGS,
-		"() → where a daemon is looked for if nobody names its socket"},
+		"default_socket()\n\nReturns the path of the socket that is used by default."},
 	{0},
 };

@@ -1,6 +1,6 @@
 /*
- * Batches that go to a GPU: the calls that device.py makes of client/lib/gpu_copy.c. The next batch
- * is copied before it is taken, which next_into() does, without a place for tokens.
+ * Copies to a GPU, for device.py. The next batch is copied before it is taken. next_into() takes
+ * it, with address 0 for tokens.
  */
 #include "client/python/src/client.h"
 
@@ -59,7 +59,7 @@ PyObject *client_copy_next(PyObject *self, PyObject *args)
 		r = tokend_copy(c->t, &batch, to, (void *)(uintptr_t)stream);
 		r = r < 0 ? r : 1;
 	} else if (!wait) {
-		r = 0; /* what is an error is the next batch's to raise */
+		r = 0; /* the call that takes the batch raises the error */
 	}
 
 	PyObject *result = r < 0 ? raise_last(c, r) : PyBool_FromLong(r);

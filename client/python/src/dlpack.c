@@ -1,20 +1,18 @@
 /*
- * Batches lent without a copy: a tensor (DLPack, of the CPU) that is the slot itself. The slot
- * comes back when the last tensor over it is gone, which may happen in any thread, with or without
- * the interpreter's lock, or after the loader was closed. So a tensor's end only puts its batch on
- * a list, without a lock and without Python; the reader empties the list before it takes the next
- * batch.
+ * Batches lent without a copy: a CPU tensor (DLPack) whose memory is the slot. The slot is released
+ * after its last tensor is freed. That may happen in any thread, with or without the interpreter's
+ * lock, or after the loader was closed. So freeing a tensor only adds its batch to a list, without
+ * a lock and without Python. The reader empties the list before it takes the next batch.
  *
- * Between a tensor's end and the end of the copies to a GPU that it was used for nobody but us
- * stands: where the ring is registered, tokend_settle() waits for all that the context has been
- * given by then.
+ * A tensor may be freed before copies from it to a GPU have ended. tokend_settle() therefore waits,
+ * in a registered ring, for all work that was queued in the context so far.
  */
 #include "client/python/src/client.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* DLPack's ABI, of before versions: what every consumer takes. */
+/* DLPack's unversioned ABI, which all consumers accept. */
 enum { DEVICE_CPU = 1, CODE_UINT = 1 };
 
 struct dl_tensor {
@@ -46,22 +44,22 @@ struct view {
 };
 
 struct views {
-	atomic_long users; /* the client, and each view that is lent */
-	_Atomic(struct view *) back;
-	struct tokend *left; /* by a client that is gone: the last user's to detach */
+	atomic_long users;	     /* the client and the lent views */
+	_Atomic(struct view *) back; /* list of views that ended */
+	struct tokend *left;	     /* handle of a closed client: the last user detaches it */
 	uint32_t hold;
-	bool keeps; /* a batch was taken that view() may be asked for */
+	bool keeps; /* `kept` is a batch for view() */
 	struct tokend_batch kept;
 };
 
-/* ---- coming back ---- */
+/* ---- returning ---- */
 
 static struct view *take_back(struct views *v)
 {
 	return atomic_exchange(&v->back, NULL);
 }
 
-/* What is back, to the daemon; @t: NULL, or of a parent: to nobody. */
+/* Frees the views that ended and releases their batches, unless @t is NULL or a parent's. */
 static void settle(struct views *v, struct tokend *t)
 {
 	bool ours = t && !tokend_forked(t);
@@ -78,7 +76,7 @@ static void drop(struct views *v)
 {
 	if (atomic_fetch_sub(&v->users, 1) > 1)
 		return;
-	settle(v, v->left); /* the ring stays for what is still copied from it */
+	settle(v, v->left); /* the ring stays mapped while it is copied from */
 	tokend_detach(v->left);
 	free(v);
 }
@@ -123,16 +121,14 @@ bool batch_due(struct client *c)
 		return true;
 	if (held > hold)
 		snprintf(why, sizeof(why),
-			"hold: the batch %llu before the next one is held still, and hold=%u was "
-			"stated: say "
-			"hold=%llu, slots=%llu, or more",
+			"hold: the batch %llu steps back is still in use, but hold is %u; use "
+			"hold=%llu, slots=%llu or more",
 			(unsigned long long)held, hold, (unsigned long long)held,
 			(unsigned long long)held + 1);
 	else
 		snprintf(why, sizeof(why),
-			"hold: %u batches held, and one to come, are more than the ring's %u "
-			"slots: say "
-			"slots=%u",
+			"hold: %u held batches and the next one need more than the ring's %u "
+			"slots; use slots=%u",
 			hold, slots, hold + 1);
 	raise_error((PyObject *)c, TOKEND_EHELD, why);
 	return false;
@@ -153,8 +149,7 @@ void views_detach(struct client *c)
 	struct views *v = c->views;
 
 	if (v && c->t && !tokend_forked(c->t)) {
-		/* The daemon may forget us; the memory is needed for as long as somebody looks at
-		 * it. */
+		/* The session ends now, the memory stays mapped while lent batches use it. */
 		tokend_leave(c->t);
 		v->left = c->t;
 	} else {
@@ -191,14 +186,13 @@ PyObject *client_lend(PyObject *self, PyObject *args)
 	return fits ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Of a capsule that nobody took the tensor of. */
+/* Frees the tensor of a capsule that nobody consumed. */
 static void capsule_ended(PyObject *capsule)
 {
 	struct dl_managed *managed;
 
-	/* Else it was taken: the tensor's end is the view's. An exception may be on its way: leave
-	 * it alone.
-	 */
+	/* A consumed capsule has another name; its consumer frees the tensor. Do not change an
+	 * exception that may be set. */
 	if (!PyCapsule_IsValid(capsule, "dltensor"))
 		return;
 	managed = PyCapsule_GetPointer(capsule, "dltensor");
@@ -237,7 +231,7 @@ PyObject *client_view(PyObject *self, PyObject *none)
 
 	if (!v || !v->keeps) {
 		raise_error(self, TOKEND_EARGUMENT,
-			"view: no batch was taken since the last one: lend() first, then "
+			"view: no batch was taken since the last view; call lend(), then "
 			"next_into()");
 		leave(c, false);
 		return NULL;

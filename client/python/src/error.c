@@ -1,4 +1,4 @@
-/* Exceptions for what the library says. */
+/* Exceptions for the library's errors. */
 #include "client/python/src/client.h"
 
 struct module *module_of(PyObject *self)
@@ -11,7 +11,7 @@ PyObject *raise_error(PyObject *self, int code, const char *why)
 	struct module *m = module_of(self);
 	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
 
-	/* Interrupted: what the signal's handler raised is set already. */
+	/* If a signal's handler raised, its exception is already set. */
 	if (!PyErr_Occurred())
 		PyErr_SetString(kind, why);
 	return NULL;

@@ -14,7 +14,7 @@ PyObject *client_attend(PyObject *self, PyObject *none)
 		return NULL;
 	WAITING(c, r = tokend_attend(c->t));
 	leave(c, true);
-	/* What is an error is the next batch's to raise; so is why no daemon can be started. */
+	/* The call that takes the next batch raises the errors, also those of absent(). */
 	if (PyErr_Occurred() && PyErr_ExceptionMatches(module_of(self)->error))
 		PyErr_Clear();
 	return PyErr_Occurred() ? NULL : PyBool_FromLong(r == 1);

@@ -1,4 +1,4 @@
-/* Where a session is in its run, and every way to be elsewhere. */
+/* Position of a session: cursor, commit, seek, mix, checkpoint, record. */
 #include "client/python/src/client.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ PyObject *client_cursor(PyObject *self, PyObject *none)
 	return result;
 }
 
-/* What the handle answers at once. */
+/* ---- calls that do not wait ---- */
 
 PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t))
 {

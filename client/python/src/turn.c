@@ -1,11 +1,10 @@
 /*
  * Threads and the interpreter's lock.
  *
- * Python code asks for a loader's state from other threads than the one that reads, so calls are
- * serialised: a call that may wait holds `turn`, whoever touches the handle holds `state`. next()
- * gives `state` up each time it asks whether Python wants something (a signal, the interpreter's
- * lock), so a cursor can be read while it waits. No thread waits for either of them with the
- * interpreter's lock held.
+ * Python code may save a loader's state in another thread than the one that reads, so calls are
+ * serialised. A call that may wait holds `turn`. A call that uses the handle holds `state`. While
+ * next() waits, it regularly unlocks `state` to check for signals, so that other threads can read
+ * the cursor. No thread waits for either lock while it holds the interpreter's lock.
  */
 #include "client/python/src/client.h"
 
@@ -13,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* False: this thread has it. */
+/* Returns false if this thread already holds @mutex. */
 static bool lock(pthread_mutex_t *mutex)
 {
 	int error = pthread_mutex_trylock(mutex);
@@ -24,21 +23,20 @@ static bool lock(pthread_mutex_t *mutex)
 	Py_END_ALLOW_THREADS return error == 0;
 }
 
-/* Within a call of its own that waits, Python code runs in the same thread: a signal's handler,
- * absent(). */
+/* Python code (a signal's handler, absent()) used the handle in the thread that waits in it. */
 static bool busy(struct client *c)
 {
 	raise_error((PyObject *)c, 0,
-		"busy: this loader is waiting in this very thread, which a signal's handler has "
-		"interrupted: "
-		"let the handler take a note, and do it when the call has returned");
+		"busy: the loader is waiting in this thread, and a signal's handler interrupted "
+		"it; "
+		"set a flag in the handler, and act on it when the call has returned");
 	return false;
 }
 
 bool enter(struct client *c, bool waits)
 {
 	if (c->t && tokend_forked(c->t)) {
-		/* The locks were copied as they stood: leave them alone. */
+		/* fork() copied the locks, which may be locked: do not use them. */
 		raise_last(c, TOKEND_EFORKED);
 		return false;
 	}
@@ -87,7 +85,7 @@ static int say_warning(const struct client *c)
 	return PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "tokend: %s", c->warning);
 }
 
-/* While the call that waits does not touch the handle. */
+/* Runs Python code from a callback of the call that waits. */
 static int ask_python(struct client *c, int (*ask)(const struct client *c))
 {
 	if (c->yields)
@@ -98,8 +96,8 @@ static int ask_python(struct client *c, int (*ask)(const struct client *c))
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
-		/* Who waits for state goes first: a mutex alone would be ours again before they
-		 * woke. */
+		/* Let threads that wait for `state` go first: this thread would get the mutex back
+		 * before they woke. */
 		for (int i = 0; i < 1000 && atomic_load(&c->wanting) > 0; i++)
 			usleep(50);
 		pthread_mutex_lock(&c->state);
