@@ -5,6 +5,7 @@
 #include "client/lib/message.h"
 #include "client/lib/search.h"
 #include "client/lib/wait.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,15 +23,15 @@ enum {
 int attach_check(struct tokend *t, const struct target *target)
 {
 	if (target->world < 1 || target->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world",
-			"%" PRIu64 "; must be 1 to %" PRIu64, target->world, (uint64_t)LIMIT_WORLD);
+		return handle_fail(t, TOKEND_EARGUMENT, "world", PHRASE_RANGE, target->world,
+			(uint64_t)LIMIT_WORLD);
 	if (target->rank >= target->world)
 		return handle_fail(t, TOKEND_EARGUMENT, "rank",
 			"%" PRIu64 " is not less than world (%" PRIu64 ")", target->rank,
 			target->world);
 	if (target->micro_batch < 1 || target->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch", "%u; must be 1 to %d",
-			target->micro_batch, LIMIT_MICRO_BATCH);
+		return handle_fail(t, TOKEND_EARGUMENT, "micro_batch", PHRASE_RANGE,
+			(uint64_t)target->micro_batch, (uint64_t)LIMIT_MICRO_BATCH);
 	return 0;
 }
 

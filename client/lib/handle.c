@@ -1,4 +1,5 @@
 #include "client/lib/handle.h"
+#include "proto/phrases.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ static const enum fault_code code_of[] = {
 	[-TOKEND_EFORKED] = FAULT_ARGUMENT,
 	[-TOKEND_EAGAIN] = FAULT_ARGUMENT,
 };
+
+_Static_assert(LIMIT_NAME_BYTES == 64, "PHRASE_NAME says so");
 
 static int fail(struct tokend *t, enum tokend_error error, int number, const char *field,
 	const char *format, va_list args)
@@ -78,10 +81,8 @@ int handle_fail_name(struct tokend *t, const char *field, const char *name)
 		((unsigned char)name[n] & 0xc0) == 0x80) /* do not cut inside a UTF-8 character */
 		n--;
 	shown[n] = 0;
-	return handle_fail(t, TOKEND_EARGUMENT, field,
-		"'%s%s' is not a name of 1 to %d bytes without '/', control characters or a "
-		"leading '.'",
-		shown, name[n] ? "…" : "", LIMIT_NAME_BYTES);
+	return handle_fail(t, TOKEND_EARGUMENT, field, "'%s%s' is not " PHRASE_NAME, shown,
+		name[n] ? "…" : "");
 }
 
 int handle_latch(struct tokend *t, int error)

@@ -1,4 +1,5 @@
 #include "client/lib/message.h"
+#include "proto/phrases.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,9 +34,8 @@ int message_refused(struct tokend *t)
 int message_unknown(struct tokend *t, const char *what)
 {
 	return handle_fail(t, TOKEND_EPROTOCOL, "socket",
-		"the process at %s is not a compatible tokend (%s); does its version match this "
-		"library's?",
-		t->socket, what);
+		"the process at %s is not a compatible tokend (%s); " PHRASE_RELEASE, t->socket,
+		what);
 }
 
 int message_invalid(struct tokend *t)

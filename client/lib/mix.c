@@ -3,6 +3,7 @@
 #include "client/lib/position.h"
 #include "client/lib/seek.h"
 #include "client/lib/undo.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -75,7 +76,7 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 
 		if (!isfinite(weights[i]) || weights[i] < 0)
 			return handle_fail(t, TOKEND_EARGUMENT, "mix",
-				"weight of dataset %s: %g is not a finite number ≥ 0", names[i],
+				"weight of dataset %s: %g is not " PHRASE_WEIGHT, names[i],
 				weights[i]);
 		if (ordered[d] >= 0)
 			return handle_fail(

@@ -8,6 +8,7 @@
 #include "client/lib/seek.h"
 #include "client/lib/undo.h"
 #include "client/lib/wait.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <locale.h>
@@ -103,7 +104,7 @@ static int read_line(
 		if (strcmp(key, numbers[i].key) != 0)
 			continue;
 		if (!wire_digits(value, numbers[i].to))
-			return bad(t, key, value, "is not an integer from 0 to 2^64 - 1");
+			return bad(t, key, value, "is not " PHRASE_UINT64);
 		if (numbers[i].has)
 			*numbers[i].has = true;
 		return 0;
@@ -168,9 +169,7 @@ static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts
 		return handle_fail(t, TOKEND_EARGUMENT, "mix", "names no dataset");
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			"the mix of stream %s cannot be changed, as the stream is finite; edit its "
-			"cursor, or use an endless stream",
-			t->stream);
+			PHRASE_FINITE "; edit its cursor, or use an endless stream", t->stream);
 	return mix_change(
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
 }
@@ -184,11 +183,11 @@ static int check_save(struct tokend *t, const char *kind, const struct arguments
 		return handle_fail(t, TOKEND_EARGUMENT, "request",
 			"'%.60s' is unknown; is tokctl newer than this client?", kind);
 	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world",
-			"%" PRIu64 "; must be 1 to %" PRIu64, o->world, (uint64_t)LIMIT_WORLD);
+		return handle_fail(t, TOKEND_EARGUMENT, "world", PHRASE_RANGE, o->world,
+			(uint64_t)LIMIT_WORLD);
 	if (o->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro", "%" PRIu64 "; must be 1 to %d",
-			o->micro_batch, LIMIT_MICRO_BATCH);
+		return handle_fail(t, TOKEND_EARGUMENT, "micro", PHRASE_RANGE, o->micro_batch,
+			(uint64_t)LIMIT_MICRO_BATCH);
 	return 0;
 }
 

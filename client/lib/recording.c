@@ -4,6 +4,7 @@
  * that commits, entries are kept in memory until their batch is committed, and written before that.
  */
 #include "client/lib/recording.h"
+#include "proto/phrases.h"
 #include "proto/record.h"
 
 #include <endian.h>
@@ -343,7 +344,7 @@ static int open_file(struct tokend *t, struct recording *r)
 			t, TOKEND_EARGUMENT, errno, "record", "%s: %s", r->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return handle_fail(t, TOKEND_EARGUMENT, "record",
-			"%s is not a regular file; choose another path", r->path);
+			"%s " PHRASE_NOT_FILE "; choose another path", r->path);
 	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size, &fault))
 		return handle_fail_errno(t, TOKEND_EARGUMENT, fault.error, "record",
 			"%s: %s; choose another path", r->path, fault.text);

@@ -1,6 +1,7 @@
 #include "client/lib/search.h"
 
 #include "client/lib/wait.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -100,10 +101,8 @@ static void say_wait(const struct tokend *t, const struct search *s, char *line,
 			t->socket, waited, seconds);
 	else
 		snprintf(line, bytes,
-			"socket: no daemon has answered at %s for %" PRId64
-			" s (%s); start one with tokend -c FILE, or set socket; waiting for "
-			"another "
-			"%" PRId64 " s",
+			"socket: no daemon has answered at %s for %" PRId64 " s (%s); " PHRASE_START
+			"; waiting for another %" PRId64 " s",
 			t->socket, waited, strerror(s->error), seconds);
 }
 
@@ -147,6 +146,5 @@ int search_gave_up(struct tokend *t, const struct search *s)
 			"position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-		"no daemon answers at %s (%s); start one with tokend -c FILE, or set socket",
-		t->socket, error);
+		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
 }

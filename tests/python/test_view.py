@@ -118,8 +118,7 @@ def test_held_too_deep_names_the_depth_needed(daemon):
 
 def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
     with pytest.raises(
-        HeldError,
-        match="hold: 4 held batches and the next one need more than the ring's 4 slots; use slots=5",
+        HeldError, match="hold: 4 held batches and the next one need more .* 4 slots; use slots=5"
     ):
         Lender(daemon, slots=4, hold=4)
 

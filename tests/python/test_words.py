@@ -64,7 +64,6 @@ TO_COME = {
     "bench",
     "client/ctl",
     "client/example",
-    "client/lib",
     "client/python",
     "config",
     "daemon/catalog",
