@@ -1,6 +1,5 @@
 /*
- * tokend: reads its configuration, opens every shard list once, and serves until SIGTERM or
- * SIGINT.
+ * tokend: reads its configuration, opens all datasets, and serves until SIGTERM or SIGINT.
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/dataset_note.h"
@@ -27,9 +26,9 @@ enum {
 	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
-	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds while it attaches */
-	BACKOFF_S = 5,		   /* between two starts that fail, under systemd */
-	INDEXES_SHARE = 16,	   /* a part of so many of `memory:`, where shards have indexes */
+	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
+	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
+	INDEXES_SHARE = 16,	   /* 1/16 of memory: is for the indexes of shards */
 };
 
 struct arguments {
@@ -51,7 +50,7 @@ static const char usage[] =
 	"  --check             check configuration and shards, print what is never served, exit\n"
 	"  --version           print the version and exit\n";
 
-/* 0, or the exit code to leave with. -1: all is well. */
+/* Returns the exit code, or -1 to continue. */
 static int parse(int argc, char **argv, struct arguments *a)
 {
 	static const struct option options[] = {
@@ -121,7 +120,7 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-/* Notes on a stream's shards and on its plan, line by line. */
+/* Passes notes about a stream's shards and its plan to @tell, line by line. */
 static void tell_plan(
 	const struct stream *s, void (*tell)(const struct stream *s, const char *text))
 {
@@ -149,7 +148,8 @@ static void tell_plan(
 				" × %" PRIu64 " windows are never served",
 				position, unserved, most, c->order[d].windows);
 		else
-			snprintf(text + n, sizeof(text) - (size_t)n, "not reached before the end");
+			snprintf(text + n, sizeof(text) - (size_t)n,
+				"not reached before the stream ends");
 		tell(s, text);
 	}
 	if (s->config->steps > 0) {
@@ -196,7 +196,8 @@ static void print_check(const struct catalog *catalog)
 	}
 }
 
-/* Descriptors are divided at the start: however many clients attach, a shard must find one. */
+/* Descriptors are divided at the start, so that shards can be opened however many clients attach.
+ */
 struct descriptors {
 	unsigned files, sessions;
 };
@@ -250,19 +251,19 @@ static bool is_compressed(const struct dataset *d)
 	return d->frame_bytes > 0;
 }
 
-/* Such shards may hold their index open as well, */
+/* Do its shards keep an index file open? */
 static bool is_indexed(const struct dataset *d)
 {
 	return !d->plain || d->marked;
 }
 
-/* and these one more. */
+/* Do its shards keep a mask file open? */
 static bool is_masked(const struct dataset *d)
 {
 	return d->masks;
 }
 
-/* Logs @why and tells systemd, which shows it. Always 1, the exit code. */
+/* Logs @why, and reports it to systemd for `systemctl status`. Returns the exit code, 1. */
 static int fail_start(const char *why)
 {
 	char status[LIMIT_TEXT_BYTES];
@@ -274,16 +275,14 @@ static int fail_start(const char *why)
 }
 
 /*
- * systemd restarts a service 200 ms after its end, because trainers wait for one that crashed. It
- * cannot tell that from a service that fails until its config is corrected, so such a start ends
- * only after a pause.
+ * Pauses after a failed start under systemd. The units restart tokend 200 ms after its end, because
+ * trainers wait after a crash. systemd cannot distinguish a crash from a config that is refused.
  */
 static void back_off(void)
 {
 	if (!getenv("NOTIFY_SOCKET"))
 		return;
-	log_line(LOG_ERROR,
-		"not started; trainers wait, each until its deadline; trying again in %d s",
+	log_line(LOG_ERROR, "not started; trainers wait until their timeout; next try in %d s",
 		BACKOFF_S);
 	sleep(BACKOFF_S);
 }
@@ -333,7 +332,7 @@ static int serve(const struct catalog *catalog, const struct arguments *a,
 	});
 }
 
-/* For on_signal(), which gets no context. */
+/* For on_signal(), which has no argument for it. */
 static const struct listener *starting;
 
 static void on_signal(int number)
@@ -344,8 +343,8 @@ static void on_signal(int number)
 }
 
 /*
- * Until the server handles SIGTERM and SIGINT they remove what is next to the socket and end the
- * process with 0: a process that can connect can then also stop us, and nothing is left over.
+ * Handles SIGTERM and SIGINT until the server does: removes the socket and the files next to it,
+ * and ends the process with 0.
  */
 static void end_on_signals(const struct listener *listener)
 {
@@ -356,7 +355,7 @@ static void end_on_signals(const struct listener *listener)
 	sigaction(SIGINT, &action, NULL);
 }
 
-/* Listens, before the shards are opened: see listener_open(). */
+/* Listens. Called before the shards are opened: see listener_open(). */
 static bool listen_at(struct listener *listener, const struct arguments *a,
 	const struct config *config, struct fault *fault)
 {
@@ -373,9 +372,9 @@ static bool listen_at(struct listener *listener, const struct arguments *a,
 }
 
 /*
- * Limits memory: to what the cgroup allows: beyond that, an attach would end in an OOM kill instead
- * of a refusal. Memory that other processes use now does not count: it may be rings of the daemon
- * before this one, which trainers release when they attach again. Each attach checks what is left.
+ * Lowers memory: to what the cgroup allows. Beyond that, an attach would cause an OOM kill instead
+ * of an error. Memory that other processes use now is ignored here: it may be rings of the previous
+ * daemon, which trainers release when they attach again. Each attach checks what is left.
  */
 static void cap_memory(struct config *config, const struct cgroup *cgroup)
 {
@@ -384,15 +383,15 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 	if (!cgroup_room(cgroup, &room) || room.limit - room.kept >= config->memory_bytes)
 		return;
 	log_line(LOG_WARNING,
-		"memory: %" PRIu64 " bytes instead of %" PRIu64 ": cgroup %s may use %" PRIu64
-		" bytes, of which %" PRIu64 " are kept back and %" PRIu64 " are in use",
+		"memory: lowered to %" PRIu64 " bytes from %" PRIu64 ": cgroup %s may use %" PRIu64
+		" bytes, of which %" PRIu64 " are reserved and %" PRIu64 " are in use",
 		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
 		room.used);
 	config->memory_bytes = room.limit - room.kept;
 	config->memory_capped = true;
 }
 
-/* Sampled tokens that may not be served; NULL: none. */
+/* A message about sampled token ids that may not be served, or NULL. */
 static const char *refused_tokens(const struct catalog *catalog)
 {
 	for (uint32_t i = 0; i < catalog->config->streams; i++)

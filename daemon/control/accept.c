@@ -2,13 +2,16 @@
 
 #include "daemon/control/log.h"
 #include "daemon/control/runs.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <unistd.h>
 
 enum {
-	ACCEPTS_A_TURN = 16, /* those to be refused hold a descriptor until its end */
-	/* A millisecond, of those who have no credit: others are in the queue, too. */
+	/* Per turn of the loop: a refused client keeps its descriptor until the turn ends. */
+	ACCEPTS_A_TURN = 16,
+	/* Clients without credit, per millisecond: the queue may also hold clients that have some.
+	 */
 	ACCEPTS_LATE = 16,
 	AGAIN_MS = 1,
 };
@@ -27,38 +30,36 @@ static bool may_stay(const struct acceptor *a, struct connection *c, struct faul
 {
 	if (!allowed(a->config, c->uid))
 		return fault_set(fault, FAULT_PERMISSION, "allow_uids",
-			"uid %u may not attach: add it to allow_uids", (unsigned)c->uid);
+			"uid %u may not connect; add it to allow_uids", (unsigned)c->uid);
 	c->quota = quota_of(a->quotas, c->uid);
 	if (!quota_connect(a->quotas, c->quota, c->all->n, fault))
 		return false;
 	if (c->all->n > a->most)
 		return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
-			"%u connections are all that the descriptors allow: raise LimitNOFILE "
-			"(ulimit -n)",
+			"all %u connections that the file descriptor limit allows are in "
+			"use; " PHRASE_NOFILE,
 			a->most);
 	return true;
 }
 
-/* To a client that gets no connection: it tries again. */
+/* Tells a client why it gets no connection. The fault passes, so the client tries again. */
 static void turn_away(struct connections *all, int fd)
 {
 	struct wire w = {.op = WIRE_ERROR};
 
 	wire_set_code(&w, FAULT_DESCRIPTORS);
 	wire_set_text(&w, WIRE_FIELD, "connections");
-	wire_set_text(&w, WIRE_TEXT,
-		"the daemon is out of file descriptors: raise LimitNOFILE (ulimit -n)");
+	wire_set_text(&w, WIRE_TEXT, "the daemon is out of file descriptors; " PHRASE_NOFILE);
 	wire_set(&w, WIRE_PASSING, 1);
 	send(fd, all->outgoing, wire_encode(&w, all->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
 }
 
-/* Out of descriptors: gives up the spare one to take the client off the queue and refuse it. */
+/* Out of descriptors: closes the spare one to accept a client and refuse it. */
 static void refuse_for_descriptors(struct acceptor *a)
 {
 	if (a->spare_fd < 0) {
-		/* Nothing to give up: leave the queue alone until acceptor_clock(), or the loop
-		 * would spin on it. */
+		/* No spare one: without a pause until acceptor_clock() the loop would spin. */
 		uv_poll_stop(&a->poll);
 		return;
 	}
@@ -68,12 +69,11 @@ static void refuse_for_descriptors(struct acceptor *a)
 
 	if (fd >= 0)
 		turn_away(a->connections, fd);
-	a->spare_fd = dup(STDERR_FILENO); /* if somebody was faster, the clock tries again */
-	log_client(0, LOG_WARNING,
-		"out of file descriptors: a client was turned away; raise LimitNOFILE");
+	a->spare_fd = dup(STDERR_FILENO); /* if it fails, acceptor_clock() tries again */
+	log_client(0, LOG_WARNING, "client refused: out of file descriptors; " PHRASE_NOFILE);
 }
 
-/* Accepts one client. False: there is none. *@late: it has no credit. */
+/* Accepts one client. Returns false if none waits. Sets *@late if the client has no credit. */
 static bool accept_one(struct acceptor *a, bool *late)
 {
 	uint64_t begin = pace_clock();

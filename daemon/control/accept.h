@@ -1,7 +1,7 @@
 /*
- * New clients: accepts them, and refuses those that may not connect or for which no connection is
- * left. When the process is out of descriptors it gives up a spare one
- * to be able to say so.
+ * Accepts new clients. Refuses a client whose user may not connect, or for which no connection is
+ * left. When the process is out of file descriptors, a spare one is closed, so that the client can
+ * be accepted and told why. All on the loop.
  */
 #ifndef TOKEND_ACCEPT_H
 #define TOKEND_ACCEPT_H
@@ -13,18 +13,18 @@ struct acceptor {
 	struct connections *connections;
 	const struct config *config;
 	struct quotas *quotas;
-	unsigned most; /* connections: the descriptors of more are kept for shards */
-	int fd;	       /* listens; not owned */
+	unsigned most; /* connections; other descriptors are reserved for shards */
+	int fd;	       /* the listening socket; not owned */
 	uv_poll_t poll;
-	uv_timer_t again; /* runs while those who come have no credit */
-	int spare_fd;
+	uv_timer_t again; /* ends a pause in accepting: new clients had no credit */
+	int spare_fd;	  /* closed when descriptors run out; -1: none */
 };
 
-/* @acceptor: with its first five members set. */
+/* Begins to accept. The caller has set the first five members. */
 void acceptor_start(struct acceptor *acceptor);
-/* Once a second: descriptors may have come back since we ran out of them. */
+/* Call once a second: accepts again if descriptors have become free. */
 void acceptor_clock(struct acceptor *acceptor);
-/* No more clients. Its handles close with the loop's next turns. */
+/* Stops accepting. The libuv handles close during the next turns of the loop. */
 void acceptor_stop(struct acceptor *acceptor);
 
 #endif

@@ -8,6 +8,7 @@
 #include "daemon/control/twins.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,10 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Before the tag that loads the snapshot before a damaged one. */
+#define FORMER_KEPT_AS "; the previous snapshot is kept as "
+
 enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
 
 struct attach_job {
-	struct errand errand; /* to load the snapshot */
+	struct errand errand; /* loads the snapshot */
 	uv_work_t work;
 	struct connection *connection;
 	struct session *session; /* owned until it is attached */
@@ -33,10 +37,10 @@ struct attach_job {
 	uint64_t fingerprint;
 	struct mix_noted noted;
 	bool ok;
-	bool replaces;	  /* another ring of its client, which goes then */
+	bool replaces;	  /* another ring of the same client, which ends soon */
 	uint64_t used_ns; /* CPU time */
 	struct fault fault;
-	char bytes[LIMIT_CURSOR_BYTES]; /* of the cursor, in and out */
+	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
 };
 
 static void attach_job_free(struct attach_job *job)
@@ -58,17 +62,18 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 	}
 	if (given != 1)
 		return fault_set(&job->fault, FAULT_ATTACH, "start",
-			"name one of begin, position, tag and cursor");
+			"give exactly one of begin, position, tag and cursor");
 	if (job->start == START_POSITION)
 		job->position = wire_number(w, WIRE_POSITION);
 	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
-		return fault_set(&job->fault, FAULT_ATTACH, "tag", "too long");
+		return fault_set(&job->fault, FAULT_ATTACH, "tag", "longer than %zu bytes",
+			sizeof(job->tag) - 1);
 	if (job->start == START_CURSOR) {
 		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 
 		if (b.n > sizeof(job->bytes))
 			return fault_set(&job->fault, FAULT_ATTACH, "cursor",
-				"%u bytes, at most %d", b.n, LIMIT_CURSOR_BYTES);
+				"%u bytes; a cursor has at most %d", b.n, LIMIT_CURSOR_BYTES);
 		memcpy(job->bytes, b.at, b.n);
 		job->cursor_bytes = b.n;
 	}
@@ -91,24 +96,23 @@ static bool read_coordinates(
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
 	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
-		return fault_set(fault, FAULT_ATTACH, "run",
-			"not a name: 1 to %d bytes without '/' and leading dot", LIMIT_NAME_BYTES);
+		return fault_set(fault, FAULT_ATTACH, "run", "must be " PHRASE_NAME);
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
-		return fault_set(fault, FAULT_ATTACH, "stream", "not a name");
+		return fault_set(fault, FAULT_ATTACH, "stream", "must be " PHRASE_NAME);
 	s->stream = catalog_stream(catalog, name);
 	if (!s->stream)
-		return fault_set(fault, FAULT_ATTACH, "stream", "%s is not in %s", name,
+		return fault_set(fault, FAULT_ATTACH, "stream", "%s is not a stream of %s", name,
 			catalog->config->path);
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return fault_set(
-			fault, FAULT_ATTACH, "world", "%" PRIu64 ", must be 1 to 2^32", s->world);
+			fault, FAULT_ATTACH, "world", "%" PRIu64 " is not 1 to 2^32", s->world);
 	if (s->rank >= s->world)
 		return fault_set(fault, FAULT_ATTACH, "rank",
-			"%" PRIu64 ", must be below the world, %" PRIu64, s->rank, s->world);
+			"%" PRIu64 " is not below world, %" PRIu64, s->rank, s->world);
 	return true;
 }
 
-/* Decodes the job's bytes. */
+/* Decodes the client's cursor, or the snapshot. */
 static bool read_cursor(struct attach_job *job)
 {
 	struct fault *fault = &job->fault;
@@ -122,7 +126,7 @@ static bool read_cursor(struct attach_job *job)
 	size_t n = strlen(fault->text);
 
 	snprintf(fault->text + n, sizeof(fault->text) - n, " (snapshot %s)%s%s", job->tag,
-		job->former[0] ? "; the one before it is kept as " : "", job->former);
+		job->former[0] ? FORMER_KEPT_AS : "", job->former);
 	return false;
 }
 
@@ -145,8 +149,10 @@ static bool make_cursor(struct attach_job *job)
 	return made;
 }
 
-/* Other processes in our cgroup may have taken memory since the start that memory: counts on. The
- * cgroup's limit kills instead of failing, so it is checked first. */
+/*
+ * Checks the cgroup's limit first: beyond it the kernel kills instead of failing. `memory:` alone
+ * is not enough, because other processes of the cgroup may have taken memory since the start.
+ */
 static bool make_memory(struct attach_job *job)
 {
 	struct session *s = job->session;
@@ -155,9 +161,9 @@ static bool make_memory(struct attach_job *job)
 
 	if (!cgroup_promise(cgroup, s->bytes, job->replaces, &room))
 		return fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
-			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
-			" are left of the %" PRIu64
-			" that cgroup %s may use: raise its limit, or take fewer slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
+			" of the %" PRIu64
+			" bytes of cgroup %s are left; raise its limit, or " PHRASE_SLOTS,
 			s->slots, s->bytes, room.left, room.limit, room.path);
 
 	bool made = ring_memory_new(&s->memory, &job->geometry, s->node, &job->fault);
@@ -233,8 +239,8 @@ static void send_feed(struct attach_job *job)
 	ring_memory_close_fds(&s->memory);
 }
 
-/* Logs a ring that could not be put on its client's NUMA node. */
-static void tell_node(struct session *s)
+/* Logs that a ring could not be put on its client's NUMA node. */
+static void log_node(struct session *s)
 {
 	struct sessions *all = &s->control->sessions;
 	int error = s->memory.node_error;
@@ -243,13 +249,13 @@ static void tell_node(struct session *s)
 		return;
 	all->nodes_forbidden |= error != EINVAL;
 	log_client(s->connection->uid, LOG_NOTE,
-		"pid %d: its ring is not put on NUMA node %" PRIu64 ": %s%s",
+		"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": %s%s",
 		(int)s->connection->pid, s->node,
-		error == EINVAL ? "we have no such node" : strerror(error),
-		error == EINVAL ? "" : "; not said again");
+		error == EINVAL ? "no such node" : strerror(error),
+		error == EINVAL ? "" : "; later failures are not logged");
 }
 
-/* Its user becomes the owner of the run, unless another one was faster. */
+/* Makes the user the owner of the run. False: another user was faster. */
 static bool claim(struct attach_job *job)
 {
 	const struct session *s = job->session;
@@ -265,7 +271,7 @@ static void begin(struct attach_job *job)
 
 	s->fed = true;
 	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
-	tell_node(s);
+	log_node(s);
 	twins_join(s);
 	request_join(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd);
@@ -314,8 +320,8 @@ static void load_work(struct keeper_job *work)
 		return;
 	n = strlen(fault->text);
 	if (job->former[0])
-		snprintf(fault->text + n, sizeof(fault->text) - n,
-			"; the one before it is kept as %s", job->former);
+		snprintf(
+			fault->text + n, sizeof(fault->text) - n, FORMER_KEPT_AS "%s", job->former);
 	snprintf(fault->field, sizeof(fault->field), "tag");
 	fault->code = FAULT_CURSOR;
 }
@@ -333,7 +339,7 @@ static void load_done(struct keeper_job *work)
 	if (c) {
 		session_free(job->session);
 		connection_refuse(c, job->errand.serial, &job->fault);
-	} /* otherwise the end of the connection has freed the session */
+	} /* otherwise the connection is closed, and its session was freed with it */
 	attach_job_free(job);
 }
 
@@ -342,14 +348,14 @@ static void load_late(struct connection *c, const struct errand *errand)
 	struct fault fault;
 
 	fault_set_passing(&fault, FAULT_STATE_DIR, "tag",
-		"state_dir has not answered for %d s: look at its file system",
+		"state_dir has not answered for %d s; check its file system",
 		KEEPER_DEADLINE_MS / 1000);
 	connection_refuse(c, errand->serial, &fault);
 }
 
 /* ---- on the loop, without waiting ---- */
 
-/* NULL: there is no room for another session. */
+/* NULL: out of sessions, or out of memory. */
 static struct attach_job *attach_job_new(struct connection *c, uint64_t serial)
 {
 	struct attach_job *job = calloc(1, sizeof(*job));
@@ -389,13 +395,14 @@ void session_attach(struct connection *c, const struct wire *w)
 
 	if (c->session) {
 		fault_set(&fault, FAULT_ATTACH, "connection",
-			"it is attached already: a session is a connection of its own");
+			"already attached; open another connection for another session");
 		connection_refuse(c, serial, &fault);
 		return;
 	}
 	job = attach_job_new(c, serial);
 	if (!job) {
-		fault_set_passing(&fault, FAULT_MEMORY, "sessions", "no room for another one");
+		fault_set_passing(&fault, FAULT_MEMORY, "sessions",
+			"no room for another session; at most %d are served", LIMIT_SESSIONS);
 		connection_refuse(c, serial, &fault);
 		return;
 	}

@@ -1,15 +1,15 @@
 /*
- * Attaching, in three steps: what needs no waiting is checked on the loop; cursor and ring are made
- * in libuv's pool; back on the loop the data thread gets the feed and the client its two
- * descriptors. Only an attach at a snapshot waits for state_dir, before the second step. A job in
- * the pool holds its connection open until it is back.
+ * An attach has three steps. On the loop: all checks that need no waiting. In libuv's pool: the
+ * cursor and the ring are made. Back on the loop: the data thread gets the feed, and the client
+ * gets the ring's two descriptors. Only an attach at a snapshot reads state_dir, before the second
+ * step. A connection is not freed while a job of it is in the pool.
  */
 #ifndef TOKEND_ATTACH_H
 #define TOKEND_ATTACH_H
 
 #include "daemon/control/connection.h"
 
-/* Carries out an attach message. */
+/* Handles an attach message. The reply is a feed, or an error after which @c is closed. */
 void session_attach(struct connection *c, const struct wire *w);
 
 #endif

@@ -8,17 +8,17 @@
 #include <string.h>
 
 enum {
-	LEVELS = 64, /* nobody nests deeper */
-	KEPT_SHARE = 16,
+	LEVELS = 64,	 /* of nested groups */
+	KEPT_SHARE = 16, /* 1/16 of a limit is kept */
 };
 
 #define KEPT_LEAST (UINT64_C(16) << 20)
-#define UNLIMITED  (UINT64_C(1) << 62) /* of version 1: the largest number of pages there can be */
+#define UNLIMITED  (UINT64_C(1) << 62) /* version 1 writes a number above this for no limit */
 
 struct hierarchy {
-	bool two;	       /* version 2 */
-	char mount[PATH_MAX];  /* where its files are */
-	char inside[PATH_MAX]; /* our group below that: "" or "/a/b" */
+	bool two; /* version 2 */
+	char mount[PATH_MAX];
+	char inside[PATH_MAX]; /* our group relative to the mount: "" or "/a/b" */
 };
 
 struct cgroup {
@@ -30,7 +30,7 @@ struct cgroup {
 
 /* ---- which groups ---- */
 
-/* Is @word one of those between commas? */
+/* Is @word in the comma-separated @list? */
 static bool has_word(const char *list, const char *word)
 {
 	size_t n = strlen(word);
@@ -83,7 +83,8 @@ static void take_mount(struct cgroup *cgroup, const char *root, char *line)
 		!own_path(root, h->two, path))
 		return;
 
-	/* A mount of a part shows that part; a path out of it belongs to another namespace. */
+	/* A mount may show a part of the hierarchy only. A path outside of it belongs to another
+	 * namespace. */
 	size_t n = strcmp(at, "/") == 0 ? 0 : strlen(at);
 	bool below = strncmp(path, at, n) == 0 && (path[n] == '/' || path[n] == 0) &&
 		     !strstr(path, "/..");
@@ -125,9 +126,9 @@ void cgroup_free(struct cgroup *cgroup)
 	free(cgroup);
 }
 
-/* ---- what they allow ---- */
+/* ---- what the groups allow ---- */
 
-/* The number in file NAME of a group; @otherwise if there is none. */
+/* The number in file @name of a group; @otherwise if there is none. */
 static uint64_t number(const char *directory, const char *name, uint64_t otherwise)
 {
 	char path[2 * PATH_MAX + 64];
@@ -144,7 +145,7 @@ static uint64_t number(const char *directory, const char *name, uint64_t otherwi
 	return value;
 }
 
-/* The page cache of a group and those below it. */
+/* The page cache of a group and its children, in bytes. */
 static uint64_t cache(const char *directory, bool two)
 {
 	char path[2 * PATH_MAX + 64], key[64];
@@ -180,7 +181,7 @@ static uint64_t kept_of(uint64_t limit)
 	return kept > limit / 2 ? limit / 2 : kept;
 }
 
-/* Looks at one group. */
+/* Lowers @room to what group @inside leaves, if that is less. @any: a limit was found. */
 static void look(const struct hierarchy *h, const char *inside, struct cgroup_room *room, bool *any)
 {
 	char directory[2 * PATH_MAX];

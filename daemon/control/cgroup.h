@@ -1,8 +1,8 @@
 /*
- * How much memory the cgroup leaves this process: the least of all groups on the way from its own
- * to the root, by memory.max and memory.high (version 2) or memory.limit_in_bytes (version 1). Page
- * cache does not count as used: the kernel drops it before it kills a process. All of this reads
- * files: do not call it on the loop. Any other thread may.
+ * How much memory the cgroup leaves to this process: the minimum over all groups from its own up to
+ * the root, by memory.max and memory.high (version 2) or memory.limit_in_bytes (version 1). Page
+ * cache does not count as used: the kernel drops it before it kills a process. These functions read
+ * files: any thread may call them, except the loop's.
  */
 #ifndef TOKEND_CGROUP_H
 #define TOKEND_CGROUP_H
@@ -13,23 +13,23 @@
 struct cgroup;
 
 struct cgroup_room {
-	uint64_t limit, used; /* of the group that leaves least */
-	uint64_t kept;	      /* of its limit, for what is not a ring */
-	uint64_t left;	      /* to us: limit - used - kept, or 0 */
+	uint64_t limit, used; /* bytes of the group that leaves the least */
+	uint64_t kept;	      /* part of the limit reserved for memory other than rings */
+	uint64_t left;	      /* limit - used - kept, or 0 */
 	char path[256];	      /* of the group */
 };
 
-/* The groups of this process, by @root/proc and the mounts that it names. @root is "" except in
- * tests. NULL: there is no memory controller, or no memory for this. */
+/* Finds the groups of this process in @root/proc/self. @root is "" except in tests. NULL: there is
+ * no memory controller, or out of memory. */
 struct cgroup *cgroup_find(const char *root);
 void cgroup_free(struct cgroup *cgroup);
-/* False: nothing is limited. */
+/* Fills @room. False: no group has a limit. */
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room);
 
 /*
- * Reserves @bytes that will be used at once, until cgroup_used(), so that several attaches at a
- * time do not count on the same room. False, with @room: they do not fit. @all: what is kept may be
- * used, too.
+ * Promises @bytes to a caller that is about to allocate them, so that concurrent attaches do not
+ * count on the same room. @all: the kept part may be used too. False: they do not fit, see @room.
+ * Call cgroup_used() once they are allocated, or were not.
  */
 bool cgroup_promise(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room);
 void cgroup_used(struct cgroup *cgroup, uint64_t bytes);

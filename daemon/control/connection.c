@@ -16,8 +16,10 @@
 #endif
 
 enum {
-	LAST_WORDS = 4,	       /* packets of a peer that is gone, */
-	LAST_WORDS_MOST = 512, /* and with credit more than a socket's queue holds */
+	/* Packets that are still read from a dead client: without credit, and with credit (more
+	 * than a socket's queue holds). */
+	LAST_WORDS = 4,
+	LAST_WORDS_MOST = 512,
 	MAX_FDS = 8,
 	PACE_MS = 1,
 };
@@ -58,7 +60,8 @@ void connection_close(struct connection *c)
 		return;
 	c->closing = true;
 	pace_forget(&c->member);
-	/* The peer sees the end now; the descriptor lives until the data thread lets go of it. */
+	/* The client sees the end now. The descriptor stays open until the data thread has released
+	 * it. */
 	shutdown(c->fd, SHUT_RDWR);
 	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
 	if (c->pidfd >= 0)
@@ -99,7 +102,7 @@ void connection_send_fds(
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
 	if (errno == EAGAIN)
-		log_client(c->uid, LOG_WARNING, "pid %d does not read its replies: dropped",
+		log_client(c->uid, LOG_WARNING, "pid %d disconnected: it does not read its replies",
 			(int)c->pid);
 	connection_close(c);
 }
@@ -109,8 +112,8 @@ void connection_send(struct connection *c, uint64_t serial, struct wire *w)
 	connection_send_fds(c, serial, w, NULL, 0);
 }
 
-/* @text in @to as a text fit for a message: part of it may be what a client sent, or a path in
- * whatever encoding. */
+/* Copies @text to @to with every invalid byte as '?': it may contain what a client sent, or a path
+ * in any encoding. Returns @to. */
 static const char *printable(char *to, size_t capacity, const char *text)
 {
 	size_t n = 0;
@@ -146,7 +149,7 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	log_client(c->uid, LOG_WARNING, "pid %d: %s refused: %s: %s", (int)c->pid,
+	log_client(c->uid, LOG_WARNING, "pid %d disconnected: %s: %s: %s", (int)c->pid,
 		wire_code_name(fault->code), fault->field, fault->text);
 	connection_error(c, serial, fault);
 	connection_close(c);
@@ -154,7 +157,7 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 
 /* ---- receiving ---- */
 
-/* Clients send no descriptors. One that does is dropped, and its descriptors are closed. */
+/* Closes the descriptors that came with a message. Clients may send none. True: there were some. */
 static bool close_descriptors(struct msghdr *message)
 {
 	bool any = message->msg_flags & MSG_CTRUNC;
@@ -184,7 +187,7 @@ static void reject(struct connection *c, const char *field, const char *text)
 	connection_refuse(c, 0, &fault);
 }
 
-/* Carries out the next packet. False if there is none, or the connection is closing. */
+/* Handles the next packet. False: there is none, or the connection is closing. */
 static bool receive(struct connection *c)
 {
 	char *packet = c->all->incoming;
@@ -198,8 +201,8 @@ static bool receive(struct connection *c)
 	struct fault fault;
 	struct wire w;
 
-	/* A peer that closes with our bytes unread resets the connection; what it said before comes
-	 * after that. */
+	/* A client that closes with unread replies resets the connection. The packets that it sent
+	 * before follow. */
 	if (n < 0 && errno == ECONNRESET)
 		n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -209,7 +212,7 @@ static bool receive(struct connection *c)
 		return false;
 	}
 	if (close_descriptors(&message)) {
-		reject(c, "descriptors", "a client sends none");
+		reject(c, "descriptors", "clients may not send file descriptors");
 	} else if (message.msg_flags & MSG_TRUNC) {
 		reject(c, "packet", "longer than 128 KiB");
 	} else if (n == 1) {
@@ -242,8 +245,8 @@ static bool receive_and_charge(struct connection *c)
 	return more;
 }
 
-/* The peer is gone. What it said before counts: a rank acknowledges, then leaves. */
-static void hear_out(struct connection *c)
+/* The client is gone. Packets sent before count: a rank may answer a request and exit. */
+static void drain(struct connection *c)
 {
 	for (int i = 0; i < LAST_WORDS || (i < LAST_WORDS_MOST && may_receive(c)); i++)
 		if (!receive_and_charge(c))
@@ -268,10 +271,10 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 	struct connection *c = poll->data;
 
 	(void)events;
-	if (status < 0) /* a reset: libuv has stopped the poll */
-		hear_out(c);
+	if (status < 0) /* reset: libuv has stopped polling */
+		drain(c);
 	else if (may_receive(c))
-		receive_and_charge(c); /* one packet, then the other connections get theirs */
+		receive_and_charge(c); /* one packet, then the other connections have their turn */
 	else
 		wait_for_credit(c);
 }
@@ -282,7 +285,8 @@ static void listen_to(struct connection *c)
 		uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
 }
 
-/* Receives one packet. If nobody else needs the time, or there was none, it is polled again. */
+/* Receives one packet; true: it waits for its next turn. Polls the socket again if there was no
+ * packet, or if nobody else needs the time. */
 static bool serve(struct pace_member *member, bool alone)
 {
 	struct connection *c =
@@ -302,7 +306,7 @@ static void on_pace(uv_timer_t *timer)
 		uv_timer_stop(timer);
 }
 
-/* The trainer died, even if another process still has its end of the socket. */
+/* The client's process died, even if another process still has its end of the socket. */
 static void on_process_end(uv_poll_t *poll, int status, int events)
 {
 	struct connection *c = poll->data;
@@ -310,7 +314,7 @@ static void on_process_end(uv_poll_t *poll, int status, int events)
 	(void)status, (void)events;
 	if (!c->closing)
 		c->all->events->on_process_end(c);
-	hear_out(c);
+	drain(c);
 }
 
 /* ---- new ones ---- */
@@ -322,7 +326,7 @@ static int open_pidfd(int socket, pid_t pid)
 
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &n) == 0)
 		return fd;
-	/* Across sibling PID namespaces the pid is 0: then only the socket's end tells. */
+	/* Across sibling PID namespaces the pid is 0: then only the socket's end shows a death. */
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
@@ -333,7 +337,7 @@ static bool peer_left(int fd)
 	return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-/* NULL: out of memory; or it has no credit, and has left already. */
+/* NULL: out of memory, or the client has no credit and has left already. */
 static struct connection *make(
 	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns)
 {

@@ -1,6 +1,6 @@
 /*
- * Connections: the sockets of clients, packets in and out, and the end of the process at the other
- * end. What a packet asks for is not known here: a connection reports events to its owner.
+ * The sockets of clients: packets in and out, and the death of the client's process. A connection
+ * does not interpret messages: it reports events to its owner. All on the loop.
  */
 #ifndef TOKEND_CONNECTION_H
 #define TOKEND_CONNECTION_H
@@ -19,15 +19,15 @@ struct errand;
 struct request;
 struct session;
 
-/* All on the loop. A handler may close the connection; it is freed later, by the loop. */
+/* A handler may close the connection; the loop frees it later. */
 struct connection_events {
-	/* A message. What @w borrows is valid until the handler returns. */
+	/* A message. Its texts and bytes are valid until the handler returns. */
 	void (*on_packet)(struct connection *c, const struct wire *w);
 	/* A wake-up: a packet of one byte. */
 	void (*on_wake)(struct connection *c);
-	/* Its process has ended. Packets that it sent before still follow. */
+	/* Its process has ended. Packets sent before that still follow. */
 	void (*on_process_end)(struct connection *c);
-	/* It is closing: nothing more is sent or received. Called once. */
+	/* It is closing: nothing is sent or received from now on. Called once. */
 	void (*on_closed)(struct connection *c);
 };
 
@@ -40,7 +40,7 @@ struct connections {
 	uv_timer_t pace; /* runs while connections wait for their turn */
 	struct connection *first;
 	unsigned n;			   /* length of that list */
-	char incoming[LIMIT_PACKET_BYTES]; /* the packet being read; messages borrow from it */
+	char incoming[LIMIT_PACKET_BYTES]; /* the packet that is being handled */
 	char outgoing[LIMIT_PACKET_BYTES];
 };
 
@@ -48,65 +48,66 @@ struct connection {
 	struct connections *all;
 	struct connection *next, *before;
 	int fd;
-	pid_t pid; /* 0: of a PID namespace that we cannot see */
+	pid_t pid; /* 0: in a PID namespace that we cannot see */
 	uid_t uid;
 	uv_poll_t poll;
-	uv_poll_t process; /* the peer's pidfd, if it could be had */
-	int pidfd;
-	unsigned handles; /* still open in libuv */
-	unsigned jobs;	  /* of it in libuv's pool: it is not freed before they are back */
+	uv_poll_t process; /* polls pidfd, if there is one */
+	int pidfd;	   /* the client's process; -1: unknown */
+	unsigned handles;  /* open in libuv */
+	unsigned jobs;	   /* in libuv's pool: it is not freed before they return */
 	bool closing;
 	struct pace_member member;
-	struct quota *quota; /* of its user; NULL: that may not connect */
-	uint64_t since_ms;   /* of its last message */
+	struct quota *quota; /* of its user; NULL: the user may not connect */
+	uint64_t since_ms;   /* when the last message arrived */
 
-	/* Of its owner, and not used by connection.c, except that it is not freed while it has a
-	 * session. */
+	/* The owner's. connection.c does not use them, except that a connection with a session is
+	 * not freed. */
 	struct control *control;
 	bool greeted;
 	char host[LIMIT_NAME_BYTES + 1];
-	uint64_t token; /* of its process, random, from its hello; 0: it sent none */
+	uint64_t token; /* random number of its process, from the hello; 0: none sent */
 	struct session *session;
-	struct errand *errand;	 /* what it waits for from state_dir, or NULL */
-	struct request *request; /* whose answers it waits for, or NULL */
+	struct errand *errand;	 /* the state_dir job it waits for, or NULL */
+	struct request *request; /* the operator's request whose answers it waits for, or NULL */
 };
 
-/* @all: with its loop, control and events set. */
+/* The caller has set loop, control and events. */
 void connections_init(struct connections *all);
-/* Closes the timer; every connection is closed already. */
+/* Closes the timer. Every connection must be gone. */
 void connections_stop(struct connections *all);
 void connections_free(struct connections *all);
 
 /*
- * Takes over the accepted socket @fd of @peer, which has used @begin_ns of this thread's CPU time.
- * NULL: out of memory, or its user has no credit now and it has left already; then @fd is closed.
- * Call connection_start() once it may stay.
+ * Takes over the accepted socket @fd of @peer. @begin_ns: this thread's CPU clock when the accept
+ * began, to charge its user. NULL, and @fd is closed: out of memory, or the client has left already
+ * and its user has no credit. Call connection_start() once the client is admitted.
  */
 struct connection *connection_new(
 	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns);
-/* Begins to receive, at once or when there is credit. True: the latter. */
+/* Begins to receive. Returns true if it must wait for credit first. */
 bool connection_start(struct connection *c, uint64_t used_ns);
 
 /*
- * Sends a message. @serial: of the query that it answers; 0: none, or the query had none. A client
- * that does not read its replies is closed.
+ * Sends a message. @serial: that of the query it replies to; 0: none. If the socket's buffer is
+ * full, the client does not read its replies, and is disconnected.
  */
 void connection_send(struct connection *c, uint64_t serial, struct wire *w);
-/* The same, with descriptors. */
+/* The same, with @n descriptors, which stay the caller's. */
 void connection_send_fds(
 	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n);
-/* Answers with an error and stays open. */
+/* Replies with an error and stays open. */
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
 /* Logs and sends an error, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
 
 void connection_close(struct connection *c);
-/* Frees it if nothing of it is left. Call it after anything that may have been the last. */
+/* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
+ */
 void connection_settle(struct connection *c);
-/* Charges CPU time that a job has used for it. */
+/* Charges CPU time that a job used on its behalf. */
 void connection_charge(struct connection *c, uint64_t used_ns);
 
-/* Asserts what holds between turns of the loop. */
+/* Asserts the invariants between turns of the loop. */
 void connections_check(const struct connections *all);
 
 static inline uint64_t connection_now(const struct connection *c)

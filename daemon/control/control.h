@@ -1,6 +1,6 @@
 /*
- * The parts of the control thread, for those of its modules that need several. Each part belongs to
- * its own module. server.c makes and ends them.
+ * All parts of the control thread, for modules that need more than one. Each part belongs to the
+ * module that declares its type; server.c creates and destroys them.
  */
 #ifndef TOKEND_CONTROL_H
 #define TOKEND_CONTROL_H
@@ -21,12 +21,12 @@ struct control {
 	uv_loop_t *loop;
 	const struct catalog *catalog;
 	const struct config *config; /* the catalog's */
-	const struct reader *reader; /* the data_thread's: for its name */
+	const struct reader *reader; /* the data thread's; only reader_name() is called */
 	struct cgroup *cgroup;	     /* or NULL */
 	const struct rereads *rereads;
 	uint64_t started_ms;
-	struct data_thread *data_thread; /* the data thread */
-	struct keeper *keeper;		 /* makes all calls on state_dir */
+	struct data_thread *data_thread;
+	struct keeper *keeper; /* makes all calls on state_dir */
 	struct quotas *quotas;
 	struct runs *runs;
 	struct hangs hangs;

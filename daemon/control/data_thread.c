@@ -15,7 +15,7 @@
 enum { TICK_MS = 1000, REAP = 128 };
 enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
 
-/* Flags a session, and the list of sessions that have any. */
+/* Flags per session, and the list of sessions that have some set. */
 struct mailbox {
 	pthread_mutex_t lock;
 	uint32_t count;
@@ -36,10 +36,10 @@ struct data_thread {
 	void (*ring)(void *);
 	void *context;
 	bool stop;		/* under to_data.lock */
-	_Atomic uint64_t turns; /* of the data thread's loop, a second apart at most */
+	_Atomic uint64_t turns; /* of the data thread's loop, at most a second apart */
 	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
 	unsigned streams;
-	pthread_mutex_t hangs; /* of what follows */
+	pthread_mutex_t hangs; /* protects hang */
 	struct reader_hang hang[LIMIT_STREAMS];
 	bool news;	    /* data thread: something was posted since the last ring() */
 	bool noted;	    /* data thread: the reader's note is in the log */
@@ -51,7 +51,7 @@ struct data_thread {
 
 /* ---- mailboxes ---- */
 
-/* True: it was empty. */
+/* Returns true if the mailbox was empty. */
 static bool mailbox_post(struct mailbox *box, uint32_t id, unsigned flags)
 {
 	bool empty;
@@ -86,8 +86,8 @@ static void send_wake(int socket)
 {
 	char byte = 0;
 
-	/* A full socket means that wake-ups lie there unread already; a dead one is the control
-	 * thread's to see. */
+	/* A full socket contains unread wake-ups already. A dead one is the control thread's
+	 * business. */
 	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return;
 }
@@ -175,7 +175,7 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 			.fault = fault ? fault->code : FAULT_NONE,
 			.retryable = fault && fault->passing,
 		});
-	/* All feeds that it stops are told now: f->fault is the last one. */
+	/* All feeds that this fault stops must fail now: only the last fault is kept. */
 	while (fault && f->actions.more)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
@@ -198,8 +198,8 @@ static bool stopping(struct data_thread *f)
 	return stop;
 }
 
-/* What the reader could not do as it was told, once. */
-static void note_reader(struct data_thread *f)
+/* Logs the reader's warnings, and once what it could not set up as configured. */
+static void log_reader(struct data_thread *f)
 {
 	char warning[LIMIT_TEXT_BYTES];
 
@@ -211,7 +211,7 @@ static void note_reader(struct data_thread *f)
 	log_line(LOG_WARNING, "%s", reader_notes(f->reader));
 }
 
-/* Looks for storage that does not answer, and tells the engine whose. */
+/* Looks for storage that does not answer, and tells the engine which streams wait for it. */
 static void tick_reader(struct data_thread *f)
 {
 	reader_tick(f->reader);
@@ -254,11 +254,10 @@ static void *run(void *argument)
 		if (now >= tick) {
 			tick_reader(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
-			note_reader(f);
+			log_reader(f);
 			tick = now + TICK_MS;
 		}
-		/* One step at a time: mail that came meanwhile is not kept waiting by a feed that
-		 * has much to do. */
+		/* One step at a time, so that a busy feed does not keep new mail waiting. */
 		if (f->actions.more)
 			step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 	}
@@ -291,7 +290,7 @@ struct data_thread *data_thread_start(struct reader *reader, unsigned depth, uns
 		free(f);
 		return NULL;
 	}
-	/* Signals are the loop's. */
+	/* Signals are handled by the loop's thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&f->thread, NULL, run, f);
@@ -322,8 +321,8 @@ void data_thread_stop(struct data_thread *f)
 
 static void tell(struct data_thread *f, uint32_t id, unsigned what)
 {
-	/* Not empty: the kick for what is in it is on its way, and the data thread takes all there
-	 * is. */
+	/* A mailbox that was not empty has had its kick, and the data thread empties it in one go.
+	 */
 	if (mailbox_post(&f->to_data, id, what))
 		reader_kick(f->reader);
 }

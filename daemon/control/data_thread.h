@@ -1,7 +1,7 @@
 /*
- * The data thread: the one place where the engine meets the reader. It owns both; the control
- * thread talks to it through mailboxes of flags, one set a session: nothing can overflow, and two
- * kicks in a row are one.
+ * The data thread: it owns the engine and the reader, and passes events between them. The control
+ * thread talks to it through mailboxes that hold one set of flags per session. They cannot
+ * overflow, and two kicks in a row count as one. All functions are the control thread's.
  */
 #ifndef TOKEND_DATA_THREAD_H
 #define TOKEND_DATA_THREAD_H
@@ -12,10 +12,9 @@
 struct data_thread;
 
 enum {
-	DATA_THREAD_FAILED = 1,	 /* the stream stopped: data_thread_failure() says why */
-	DATA_THREAD_HOSTILE = 2, /* the client wrote nonsense into its ring */
-	DATA_THREAD_GONE =
-		4, /* the feed is the caller's again, and its socket is not used any more */
+	DATA_THREAD_FAILED = 1,	 /* the stream stopped; see data_thread_failure() */
+	DATA_THREAD_HOSTILE = 2, /* the client wrote values out of range into its ring */
+	DATA_THREAD_GONE = 4,	 /* the feed is the caller's again; its socket is unused */
 };
 
 struct data_thread_failure {
@@ -24,28 +23,34 @@ struct data_thread_failure {
 	struct fault fault; /* as in struct reader_done */
 };
 
-/* Takes over @reader, which @streams share. @ring is called in the data thread when
- * data_thread_take() has news. NULL: no memory, or no thread. */
+/*
+ * Takes over @reader, which @streams streams share. @depth: reads in flight at most. @ring is
+ * called with @context, in the data thread, when data_thread_take() has news. NULL with @fault: out
+ * of memory, or no thread; @reader is the caller's then.
+ */
 struct data_thread *data_thread_start(struct reader *reader, unsigned depth, unsigned streams,
 	void (*ring)(void *), void *context, struct fault *fault);
-/* Every feed must be gone. Closes the reader. */
+/* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 
-/* @socket gets the wake-up bytes until DATA_THREAD_GONE. The feed's id names the session from here
- * on.
- */
+/* Lends @feed and @socket to the data thread until DATA_THREAD_GONE. @socket gets the wake-up
+ * bytes.
+ * @id: the feed's, which names the session below. */
 void data_thread_attach(
 	struct data_thread *data_thread, uint32_t id, struct feed *feed, int socket);
+/* The client has released slots, or waits. */
 void data_thread_kick(struct data_thread *data_thread, uint32_t id);
+/* Asks for the feed back: DATA_THREAD_GONE follows once no read into its ring is in flight. */
 void data_thread_detach(struct data_thread *data_thread, uint32_t id);
 
-/* The next session with news and its DATA_THREAD_ flags; false if there is none. */
+/* The next session with news, and its DATA_THREAD_ flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
 struct data_thread_failure data_thread_failure(const struct data_thread *data_thread, uint32_t id);
 
-/* What the stream's storage did not answer to at the last tick, a second ago at most. */
+/* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
-/* Has the data thread answered since the last call? Asks it to answer until the next one. */
+/* Has the data thread made a turn since the last call? Wakes it, so that it makes one before the
+ * next call. */
 bool data_thread_answers(struct data_thread *data_thread);
 
 #endif

@@ -8,6 +8,7 @@
 #include "daemon/control/request_new.h"
 #include "daemon/control/snapshot.h"
 #include "daemon/control/status.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 
@@ -18,7 +19,7 @@ static void hello(struct connection *c, const struct wire *w)
 
 	if (wire_number(w, WIRE_VERSION_KEY) != WIRE_VERSION) {
 		fault_set(&fault, FAULT_PROTOCOL, "version",
-			"this tokend speaks version 1: install client and daemon of one release");
+			"this daemon speaks protocol version 1; " PHRASE_RELEASE);
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
@@ -30,10 +31,10 @@ static void hello(struct connection *c, const struct wire *w)
 	connection_send(c, wire_number(w, WIRE_SERIAL), &answer);
 }
 
-/* What may be sent to a daemon. */
+/* The messages that clients may send. */
 static const struct {
 	void (*handle)(struct connection *c, const struct wire *w);
-	enum fault_code unattached; /* the fault of a client that is not attached; or may it be? */
+	enum fault_code unattached; /* error if not attached; FAULT_NONE: need not be */
 } messages[WIRE_OPS] = {
 	[WIRE_HELLO] = {hello, FAULT_NONE},
 	[WIRE_ATTACH] = {session_attach, FAULT_NONE},
@@ -51,9 +52,9 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 	enum fault_code unattached = messages[w->op].unattached;
 
 	if (!c->greeted && w->op != WIRE_HELLO)
-		return fault_set(fault, FAULT_PROTOCOL, "op", "say hello first");
+		return fault_set(fault, FAULT_PROTOCOL, "op", "send hello first");
 	if (!messages[w->op].handle)
-		return fault_set(fault, FAULT_PROTOCOL, "op", "not a message for a daemon");
+		return fault_set(fault, FAULT_PROTOCOL, "op", "clients may not send this message");
 	if (unattached != FAULT_NONE && (!c->session || !c->session->fed))
 		return fault_set(fault, unattached, "connection", "attach first");
 	return true;
@@ -78,7 +79,7 @@ static void on_wake(struct connection *c)
 static void on_process_end(struct connection *c)
 {
 	if (c->session)
-		log_client(c->uid, LOG_NOTE, "pid %d ended: rank %" PRIu64 " of %s freed",
+		log_client(c->uid, LOG_NOTE, "pid %d ended: rank %" PRIu64 " of stream %s is free",
 			(int)c->pid, c->session->rank, c->session->stream->config->name);
 }
 

@@ -1,4 +1,4 @@
-/* Which function carries out which message: to add a message is one file and one line here. */
+/* Maps each message to its handler. A new message is one file, and one line in dispatch.c. */
 #ifndef TOKEND_DISPATCH_H
 #define TOKEND_DISPATCH_H
 

@@ -40,7 +40,7 @@ static bool sync_parent(const char *path, struct fault *fault)
 	bool ok = fsync(fd) == 0 || failed(parent, errno, fault);
 
 	close(fd);
-	if (!ok) /* or the next one would find it there and take it for durable */
+	if (!ok) /* otherwise the next caller would find it and take it for durable */
 		rmdir(path);
 	return ok;
 }

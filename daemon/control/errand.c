@@ -39,5 +39,5 @@ void errand_clock(struct connection *c)
 	if (!errand || keeper_clock() - errand->job.since_ms < KEEPER_DEADLINE_MS)
 		return;
 	errand_forget(c);
-	errand->late(c, errand); /* done() frees it, on this thread */
+	errand->late(c, errand); /* still valid: done() frees it, on this thread */
 }

@@ -1,7 +1,7 @@
 /*
  * An errand: a job of the keeper (a call on state_dir, which may hang) that a connection waits for.
- * The connection may leave before the job is done. After KEEPER_DEADLINE_MS it is told that
- * state_dir does not answer; the job then goes on without it.
+ * The connection may close before the job is done. After KEEPER_DEADLINE_MS the client gets an
+ * error, and the job continues without it. All on the loop.
  */
 #ifndef TOKEND_ERRAND_H
 #define TOKEND_ERRAND_H
@@ -10,21 +10,22 @@
 #include "daemon/control/keeper.h"
 
 struct errand {
-	struct keeper_job job; /* first: done() gets a pointer to it */
-	uint64_t serial;       /* of the query that it answers */
-	/* It takes too long, and the connection does not wait for it any more: says so. */
+	struct keeper_job job; /* first member: done() gets a pointer to it */
+	uint64_t serial;       /* of the query to reply to */
+	/* Sends the error: the deadline has passed. */
 	void (*late)(struct connection *c, const struct errand *errand);
-	struct connection *connection; /* NULL: nobody waits any more */
+	struct connection *connection; /* NULL: nobody waits */
 	struct keeper *keeper;
 };
 
-/* Gives the job, whose work and done are set, to the keeper. One at a time for each connection. */
+/* Gives the job to the keeper. Its work and done, and late, are set. One per connection at a time.
+ */
 void errand_send(struct keeper *keeper, struct connection *c, struct errand *errand);
-/* In done(): the connection that waits, or NULL. */
+/* Call it in done(). Returns the connection that waits, or NULL. */
 struct connection *errand_back(struct errand *errand);
-/* The connection closes, or was answered. */
+/* The connection closes, or has its reply: nobody waits for its errand. */
 void errand_forget(struct connection *c);
-/* Once a second for each connection: ends a wait that takes too long. */
+/* Call once a second for each connection: ends a wait after the deadline. */
 void errand_clock(struct connection *c);
 
 #endif

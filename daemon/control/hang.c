@@ -7,11 +7,11 @@
 static void name_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
 	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
-	if (!path[0]) /* longer than there is room */
+	if (!path[0]) /* too long */
 		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
 }
 
-static void tell(
+static void log_change(
 	const struct stream *stream, const struct reader_hang *was, const struct reader_hang *is)
 {
 	char path[LIMIT_TEXT_BYTES];
@@ -19,12 +19,12 @@ static void tell(
 	if (is->ticks > 0 && was->ticks == 0) {
 		name_shard(is, path, sizeof(path));
 		log_line(LOG_WARNING,
-			"stream %s: %s: its storage has not answered for %u s; the stream waits "
-			"for it, others go on: look at the disk, or the server of the mount",
+			"stream %s: storage of %s has not answered for %u s; the stream waits, "
+			"other streams continue; check the disk or the file server",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {
 		name_shard(was, path, sizeof(path));
-		log_line(LOG_NOTE, "stream %s: %s: its storage answers again, after %u s",
+		log_line(LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
 			stream->config->name, path, was->ticks);
 	}
 }
@@ -37,7 +37,7 @@ void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
 		struct reader_hang was = hangs->of[i];
 
 		hangs->of[i] = data_thread_hang(data_thread, i);
-		tell(&catalog->stream[i], &was, &hangs->of[i]);
+		log_change(&catalog->stream[i], &was, &hangs->of[i]);
 	}
 }
 

@@ -1,4 +1,5 @@
-/* Storage that does not answer: logged when it begins and ends, and kept for status and metrics. */
+/* Storage that does not answer: logs when that begins and ends, and reports it in status and
+ * metrics. All on the loop. */
 #ifndef TOKEND_HANG_H
 #define TOKEND_HANG_H
 
@@ -8,15 +9,17 @@
 
 struct hangs {
 	const struct catalog *catalog;
-	struct reader_hang of[LIMIT_STREAMS]; /* by the stream's number */
+	struct reader_hang of[LIMIT_STREAMS]; /* by index of the stream */
 };
 
-/* Once a second. */
+/* Call once a second. */
 void hangs_clock(struct hangs *hangs, struct data_thread *data_thread);
+/* The stream's hang; its ticks are 0 while storage answers. */
 const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream);
 /* The stream whose storage has not answered for the longest time, or NULL. */
 const struct stream *hang_longest(const struct hangs *hangs);
-/* Puts it into a message, unless there is none; the message borrows @path. */
+/* Adds a hang to message @w, if there is one. @path: buffer for the shard's path, which @w borrows.
+ */
 void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes);
 
 #endif

@@ -11,12 +11,12 @@ struct keeper {
 	pthread_t thread;
 	pthread_mutex_t mutex;
 	pthread_cond_t given, over;
-	struct keeper_job *first, **end;	     /* to be carried out */
-	struct keeper_job *finished, **finished_end; /* their done() is to be called */
-	unsigned jobs;				     /* waiting, or being carried out */
-	uint64_t begun_ns;			     /* the one being carried out; 0: none */
-	uid_t last;				     /* whose job that was */
-	uint64_t turn;				     /* its number; they are even */
+	struct keeper_job *first, **end;	     /* waiting */
+	struct keeper_job *finished, **finished_end; /* their done() must be called */
+	unsigned jobs;				     /* waiting or running */
+	uint64_t begun_ns;			     /* when the present job began; 0: none */
+	uid_t last;				     /* the user of the last job */
+	uint64_t turn;				     /* the number of its turn; even */
 	bool stopping;
 };
 
@@ -34,9 +34,9 @@ uint64_t keeper_clock(void)
 }
 
 /*
- * When the user of a new job had its last turn. A user without waiting jobs comes after all who
- * have some, but before the one who has the present turn: holding a job back until the one before
- * is done gains nothing.
+ * The last turn of the user of a new job. A user without waiting jobs comes after all users who
+ * have some, but before the one whose turn it is now: a user gains nothing by giving jobs one at a
+ * time.
  */
 static uint64_t turn_of(const struct keeper *k, uid_t uid)
 {
@@ -46,7 +46,7 @@ static uint64_t turn_of(const struct keeper *k, uid_t uid)
 	return uid == k->last ? k->turn : k->turn - 1;
 }
 
-/* The first job of the user whose last turn is the longest ago. */
+/* Takes the first job of the user whose last turn was the longest ago. */
 static struct keeper_job *take(struct keeper *k)
 {
 	struct keeper_job **first = &k->first, *job;
@@ -67,7 +67,7 @@ static struct keeper_job *take(struct keeper *k)
 	return job;
 }
 
-/* To the loop, for its done(). */
+/* Passes a finished job to the loop, for its done(). */
 static void hand_back(struct keeper *k, struct keeper_job *job)
 {
 	*k->finished_end = job;
@@ -110,7 +110,7 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-/* Calls done() of all that are finished. */
+/* Calls done() of all finished jobs. */
 static void finish(struct keeper *k)
 {
 	pthread_mutex_lock(&k->mutex);
@@ -214,7 +214,7 @@ bool keeper_await(struct keeper *k, struct keeper_job *job, unsigned patience_ms
 	queue(k, job, wait);
 	while (wait && !job->over && error == 0)
 		error = pthread_cond_timedwait(&k->over, &k->mutex, &until);
-	if (wait) { /* otherwise it may be gone already */
+	if (wait) { /* otherwise @job may be freed already */
 		over = job->over;
 		job->awaited = false;
 	}
@@ -289,7 +289,7 @@ bool keeper_stop(struct keeper *k, unsigned patience_ms, unsigned *left)
 		keeper_free(k);
 		return true;
 	}
-	/* What the jobs point to is about to be freed: the thread takes no more of them. */
+	/* The thread must take no more jobs: they point to memory that is about to be freed. */
 	pthread_mutex_lock(&k->mutex);
 	k->first = NULL;
 	*left = k->jobs;

@@ -24,11 +24,11 @@ static bool adopt(struct listener *l, int fd, struct fault *fault)
 		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
 		domain != AF_UNIX)
 		return fault_set(fault, FAULT_ARGUMENT, "socket",
-			"the socket systemd passed is no unix SOCK_SEQPACKET: use "
+			"the socket from systemd is not a Unix SOCK_SEQPACKET socket; use "
 			"ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(
-			fault, errno, "socket", "the socket systemd passed: %s", strerror(errno));
+			fault, errno, "socket", "the socket from systemd: %s", strerror(errno));
 	l->fd = fd;
 	return true;
 }
@@ -46,7 +46,8 @@ static bool name_files(struct listener *l, const char *path, struct fault *fault
 {
 	if (strlen(path) >= sizeof(l->path))
 		return fault_set(fault, FAULT_ARGUMENT, "socket",
-			"socket: the path %s is longer than %zu bytes", path, sizeof(l->path) - 1);
+			"socket: the path %s is longer than %zu bytes; choose a shorter one", path,
+			sizeof(l->path) - 1);
 	const char *slash = strrchr(path, '/');
 
 	memcpy(l->path, path, strlen(path) + 1);
@@ -64,14 +65,13 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, struct fau
 	if (!is_file_at(lock_fd, l->lock) || flock(lock_fd, LOCK_EX | LOCK_NB) < 0 ||
 		fcntl(lock_fd, F_SETFD, FD_CLOEXEC) < 0)
 		return fault_set(fault, FAULT_ARGUMENT, "socket",
-			"--private %d: is not the lock %s: who starts us takes that first", lock_fd,
-			l->lock);
+			"--private %d: not a lock on %s; lock that file and pass its descriptor",
+			lock_fd, l->lock);
 	l->lock_fd = lock_fd;
 	return true;
 }
 
-/* Takes the lock next to the socket. If its former owner unlinks the file meanwhile, tries again.
- */
+/* Takes the lock next to the socket. Tries again if its former owner unlinks the file meanwhile. */
 static bool take_lock(struct listener *l, struct fault *fault)
 {
 	for (;;) {
@@ -81,7 +81,7 @@ static bool take_lock(struct listener *l, struct fault *fault)
 				l->lock, strerror(errno));
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return fault_set(fault, FAULT_ARGUMENT, "socket",
-				"socket: another tokend listens at %s: stop it, or take another "
+				"socket: another tokend listens at %s; stop it, or choose another "
 				"--socket",
 				l->path);
 		if (is_file_at(l->lock_fd, l->lock))
@@ -90,7 +90,7 @@ static bool take_lock(struct listener *l, struct fault *fault)
 	}
 }
 
-/* Does a process listen there? systemd and other programs take no lock of ours. */
+/* Does a process listen there? systemd and other programs do not take our lock. */
 static bool is_live(const struct sockaddr_un *to)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -103,8 +103,7 @@ static bool is_live(const struct sockaddr_un *to)
 	return !dead;
 }
 
-/* Removes a socket at which nobody listens; anything else is not ours to remove. False: a process
- * listens there. */
+/* Removes a socket at which nobody listens, and nothing else. False: a process listens there. */
 static bool clear(const struct sockaddr_un *to)
 {
 	struct stat st;
@@ -134,7 +133,8 @@ static bool bind_own(struct listener *l, struct fault *fault)
 		return fault_errno(fault, errno, "socket", "socket: %s", strerror(errno));
 	if (!clear(&to))
 		return fault_set(fault, FAULT_ARGUMENT, "socket",
-			"socket: another program listens at %s: stop it, or take another --socket",
+			"socket: another program listens at %s; stop it, or choose another "
+			"--socket",
 			l->path);
 	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
 	if (!l->bound || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
@@ -143,11 +143,11 @@ static bool bind_own(struct listener *l, struct fault *fault)
 	return true;
 }
 
-/* The directory of the socket; one missing level is made. */
+/* Makes the directory of the socket, but not its parents. */
 static void make_parent(const struct listener *l)
 {
 	if (l->parent[0] && mkdir(l->parent, 0755) < 0)
-		return; /* it is there, or the lock will say why not */
+		return; /* it exists, or take_lock() will fail with the reason */
 }
 
 bool listener_open(struct listener *l, const char *path, struct fault *fault)
@@ -175,7 +175,7 @@ bool listener_open(struct listener *l, const char *path, struct fault *fault)
 
 /*
  * Removes the files next to the socket, while we have the lock: nobody else writes to them then.
- * Also called in a signal's handler. The log was opened for us by the process that started us.
+ * Also called by a signal handler. The log was opened by the process that started us.
  */
 static void remove_files(const struct listener *l)
 {
@@ -183,7 +183,7 @@ static void remove_files(const struct listener *l)
 		unlink(l->log);
 	unlink(l->lock);
 	if (l->handed && l->parent[0] && rmdir(l->parent) < 0)
-		return; /* others are in it */
+		return; /* other files are in it */
 }
 
 void listener_remove(const struct listener *l)

@@ -16,7 +16,7 @@ enum {
 	LINES = 256,
 	LINE_BYTES = 2048,
 	CAUSES = 64,
-	BURST = 20, /* lines of one cause at once; later one a second */
+	BURST = 20, /* lines of one cause at once; then one a second */
 	FLUSH_S = 1,
 };
 
@@ -25,14 +25,14 @@ struct line {
 	char text[LINE_BYTES];
 };
 
-/* Lines of one format for one user. `credit` more may be written; it grows by one a second, up to
- * BURST. */
+/* Lines of one format for one user. `credit` is how many more may be written now; it grows by one a
+ * second, up to BURST. */
 struct cause {
 	const char *format; /* its address is its identity; NULL: unused */
 	uid_t uid;
 	enum log_level level;
 	unsigned credit;
-	time_t since; /* of the credit, in seconds of the monotonic clock */
+	time_t since; /* when credit was computed, in seconds of the monotonic clock */
 	uint64_t suppressed;
 };
 
@@ -40,8 +40,8 @@ struct log {
 	pthread_mutex_t mutex;
 	pthread_cond_t news, drained; /* on the monotonic clock */
 	struct line line[LINES];
-	unsigned first, count; /* of the lines that wait; the first stays until it is written */
-	uint64_t lost;	       /* lines for which there was no room */
+	unsigned first, count; /* lines that wait; the first stays until it is written */
+	uint64_t lost;	       /* lines dropped since that was last logged */
 	struct cause cause[CAUSES];
 };
 
@@ -62,8 +62,8 @@ static void write_line(const struct line *l)
 {
 	size_t done = 0;
 
-	/* One write a line where the kernel takes it whole, so that lines of several processes do
-	 * not mix. A log that cannot be written has nobody to tell. */
+	/* One write() per line if the kernel takes it whole, so that lines of several processes do
+	 * not mix. Errors are ignored: there is no place to report them. */
 	while (done < l->n) {
 		ssize_t n = write(STDERR_FILENO, l->text + done, l->n - done);
 
@@ -81,7 +81,7 @@ static void format_line(struct line *l, enum log_level level, const char *format
 	n += vsnprintf(l->text + n, LINE_BYTES - (size_t)n - 1, format, args);
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
-	/* Part of it may be a client's text, which must not end a line. */
+	/* It may contain a client's text, which must not end the line. */
 	for (int i = 0; i < n; i++)
 		if ((unsigned char)l->text[i] < 0x20 || l->text[i] == 0x7f)
 			l->text[i] = '?';
@@ -113,7 +113,7 @@ __attribute__((format(printf, 3, 4))) static void queue(
 /* ---- causes ---- */
 
 /* Under the mutex. */
-static void tell_suppressed(struct log *log, struct cause *c)
+static void queue_suppressed(struct log *log, struct cause *c)
 {
 	if (c->suppressed > 0)
 		queue(log, c->level, "%llu more lines like \"%.60s\" by uid %u were suppressed",
@@ -133,7 +133,7 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format, 
 		if (c->since < oldest->since)
 			oldest = c;
 	}
-	tell_suppressed(log, oldest);
+	queue_suppressed(log, oldest);
 	*oldest = (struct cause){.format = format, .uid = uid, .credit = BURST, .since = now};
 	return oldest;
 }
@@ -152,25 +152,27 @@ static bool may_write(struct log *log, uid_t uid, enum log_level level, const ch
 		return false;
 	}
 	c->credit--;
-	tell_suppressed(log, c);
+	queue_suppressed(log, c);
 	return true;
 }
 
 /* ---- the writer ---- */
 
-/* Under the mutex, when nothing waits: what was not written. True if that is something. */
-static bool tell_rest(struct log *log)
+/* Under the mutex, when no line waits: queues the numbers of lost and suppressed lines. True: there
+ * were some. */
+static bool queue_counts(struct log *log)
 {
 	uint64_t n = log->lost;
 	time_t now = clock_now().tv_sec;
 
 	log->lost = 0;
 	if (n > 0)
-		queue(log, LOG_WARNING, "%llu lines of this log were lost: its reader is too slow",
+		queue(log, LOG_WARNING,
+			"%llu log lines were lost: the reader of stderr is too slow",
 			(unsigned long long)n);
 	for (unsigned i = 0; i < CAUSES; i++)
 		if (log->cause[i].suppressed > 0 && now > log->cause[i].since)
-			tell_suppressed(log, &log->cause[i]);
+			queue_suppressed(log, &log->cause[i]);
 	return log->count > 0;
 }
 
@@ -180,7 +182,7 @@ static void *writer(void *argument)
 
 	pthread_mutex_lock(&log->mutex);
 	for (;;) {
-		while (log->count == 0 && !tell_rest(log)) {
+		while (log->count == 0 && !queue_counts(log)) {
 			struct timespec until = clock_now();
 
 			until.tv_sec++;
@@ -212,7 +214,7 @@ bool log_start(void)
 	pthread_cond_init(&log->news, &monotonic);
 	pthread_cond_init(&log->drained, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	/* Signals are for the threads that expect them. */
+	/* Signals are handled by other threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 

@@ -1,6 +1,6 @@
 /*
- * libmicrohttpd without a thread of its own: its epoll descriptor is polled by the loop, and a
- * timer covers the time-outs that it asks for.
+ * libmicrohttpd runs without a thread of its own: the loop polls its epoll descriptor, and a timer
+ * serves its timeouts.
  */
 #include "daemon/control/metrics.h"
 
@@ -28,7 +28,7 @@ struct metrics {
 	unsigned handles;
 	struct MHD_Connection *open[CONNECTIONS]; /* the oldest first */
 	unsigned opened;
-	bool closed; /* one, in this run */
+	bool closed; /* a connection was closed during this MHD_run() */
 };
 
 /* ---- the page ---- */
@@ -44,7 +44,7 @@ static void plain(FILE *to, const char *name, const char *type, const char *help
 	fprintf(to, "%s %.15g\n", name, value);
 }
 
-/* A label's value: quotes, backslashes and line ends are escaped. */
+/* A label's value: quotes and backslashes are escaped. Names contain no line ends. */
 static void label(FILE *to, const char *text)
 {
 	for (; *text; text++) {
@@ -76,15 +76,15 @@ static void sessions(FILE *to, const struct control *control)
 {
 	static const char *const families[][3] = {
 		{"tokend_session_published_batches_total", "counter",
-			"Micro-batches put into the session's ring"},
+			"Micro-batches written to the session's ring"},
 		{"tokend_session_released_batches_total", "counter",
-			"Micro-batches the trainer has given back"},
+			"Micro-batches that the trainer has released"},
 		{"tokend_session_ready_batches", "gauge",
-			"Micro-batches in the ring and not given back: 0 while the trainer waits"},
+			"Micro-batches in the ring and not released: 0 while the trainer waits"},
 		{"tokend_session_full_seconds", "gauge",
-			"For how long the ring has been full: the trainer is behind, or hangs"},
+			"How long the ring has been full: the trainer is slow, or hangs"},
 		{"tokend_session_lost_wakes_total", "counter",
-			"Wake-ups that did not arrive: 0 in a sound system"},
+			"Wake-ups that did not arrive; must be 0"},
 	};
 	uint64_t now = uv_now(control->loop);
 
@@ -112,7 +112,7 @@ static void storage(FILE *to, const struct control *control)
 	const struct catalog *catalog = control->catalog;
 
 	header(to, "tokend_stream_slow_seconds", "gauge",
-		"For how long the stream's storage has not answered: 0 if it does");
+		"How long the stream's storage has not answered; 0: it answers");
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		fputs("tokend_stream_slow_seconds{stream=\"", to);
 		label(to, catalog->config->stream[i].name);
@@ -138,35 +138,34 @@ static void page(FILE *to, const struct control *control)
 	uv_rusage_t usage = {0};
 
 	uv_getrusage(&usage);
-	header(to, "tokend_info", "gauge", "Version and way of reading");
+	header(to, "tokend_info", "gauge", "Version and I/O backend");
 	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION,
 		reader_name(control->reader));
-	plain(to, "tokend_uptime_seconds", "gauge", "Since the daemon was ready",
+	plain(to, "tokend_uptime_seconds", "gauge", "Time since the daemon was ready",
 		(double)(now - control->started_ms) / 1000);
 	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",
 		(double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
 			((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6);
 	plain(to, "tokend_sessions", "gauge", "Sessions attached", control->sessions.n);
-	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging in use",
+	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging buffers",
 		(double)control->sessions.memory_bytes);
-	plain(to, "tokend_memory_limit_bytes", "gauge", "What memory: allows",
-		(double)control->config->memory_bytes);
-	plain(to, "tokend_lost_wakes_total", "counter",
-		"Wake-ups lost, of sessions that have ended", (double)control->sessions.lost_wakes);
+	plain(to, "tokend_memory_limit_bytes", "gauge",
+		"The limit set by memory:", (double)control->config->memory_bytes);
+	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost by sessions that have ended",
+		(double)control->sessions.lost_wakes);
 	plain(to, "tokend_sessions_failed_total", "counter",
 		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
 	plain(to, "tokend_rereads_total", "counter",
-		"Damaged reads of compressed shards that were good when read again",
+		"Reads of compressed shards that were damaged, and intact when repeated",
 		(double)atomic_load(&control->rereads->total));
 	plain(to, "tokend_state_dir_jobs", "gauge",
-		"Snapshots and entries of mix logs that wait to be written to state_dir",
+		"Jobs for state_dir that wait or run: snapshots and mix log entries",
 		keeper_jobs(control->keeper));
 	plain(to, "tokend_state_dir_busy_seconds", "gauge",
-		"For how long state_dir has been at the current one: above 20 it hangs, and saves "
-		"fail",
+		"How long the present state_dir job has been running; above 20, saves fail",
 		(double)keeper_busy_ms(control->keeper) / 1000);
 	plain(to, "tokend_unpinned_sessions", "gauge",
-		"Sessions whose GPU's driver refused to register the ring: their copies are slower",
+		"Sessions whose GPU driver refused to register the ring: their copies are slower",
 		unpinned(control));
 	storage(to, control);
 	sessions(to, control);
@@ -199,7 +198,7 @@ static struct MHD_Response *make_page(const struct control *control)
 static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url,
 	const char *method, const char *version, const char *body, size_t *body_bytes, void **state)
 {
-	static char lost[] = "metrics are at /metrics\n";
+	static char lost[] = "not found; metrics are at /metrics\n";
 	struct metrics *m = context;
 	bool found = strcmp(method, "GET") == 0 && strcmp(url, "/metrics") == 0;
 	struct MHD_Response *response =
@@ -231,8 +230,8 @@ static void forget(struct metrics *m, const struct MHD_Connection *connection)
 }
 
 /*
- * A scrape takes a millisecond, so the oldest connection is idle. It is closed before the limit is
- * reached, at which no new one would be accepted.
+ * Closes the oldest connection before the limit is reached, at which no new one would be accepted.
+ * It is idle: a scrape takes a millisecond.
  */
 static void notice(void *context, struct MHD_Connection *connection, void **unused,
 	enum MHD_ConnectionNotificationCode code)
@@ -266,7 +265,7 @@ static void run(struct metrics *m)
 
 	m->closed = false;
 	MHD_run(m->http);
-	/* After one has closed at the limit, only the next run listens again. */
+	/* After a close at the limit, MHD listens again only in its next run. */
 	if (m->closed)
 		uv_timer_start(&m->timer, on_timer, 0, 0);
 	else if (MHD_get_timeout(m->http, &wait) == MHD_YES)
@@ -296,7 +295,7 @@ static bool resolve(const char *address, struct addrinfo **found, struct fault *
 
 	if (!colon || n >= sizeof(host)) {
 		return fault_set(fault, FAULT_ARGUMENT, "metrics",
-			"metrics: %s: must be HOST:PORT with a numeric host", address);
+			"metrics: %s is not HOST:PORT with a numeric host", address);
 	}
 	if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
 		snprintf(host, sizeof(host), "%.*s", (int)(n - 2), address + 1);
@@ -306,7 +305,7 @@ static bool resolve(const char *address, struct addrinfo **found, struct fault *
 
 	if (error)
 		fault_set(fault, FAULT_ARGUMENT, "metrics",
-			"metrics: %s: %s; must be HOST:PORT with a numeric host", address,
+			"metrics: %s is not HOST:PORT with a numeric host: %s", address,
 			gai_strerror(error));
 	return error == 0;
 }

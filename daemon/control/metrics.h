@@ -7,10 +7,10 @@
 struct control;
 struct metrics;
 
-/* Listens at @address, "HOST:PORT" (a numeric host; [::1]:9464 for IPv6). NULL: it
- * cannot. */
+/* Listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6). NULL with @fault: it
+ * cannot. On the loop, as metrics_stop(). */
 struct metrics *metrics_start(struct control *control, const char *address, struct fault *fault);
-/* Frees it, its handles with the loop's next turns. NULL is fine. */
+/* Stops and frees it during the next turns of the loop. NULL does nothing. */
 void metrics_stop(struct metrics *metrics);
 
 #endif

@@ -16,14 +16,13 @@
 
 enum { RUNS = 16, DIGITS = 6 };
 
-/* The last file of a run's log as it was last seen. The ranks of a job attach one after another and
- * note the same mix. */
+/* The last file of a run's log, as last seen. All ranks of a job attach with the same mix, one
+ * after another. */
 struct seen {
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
-	uint64_t number;    /* 0: not known */
+	uint64_t number;    /* 0: unknown */
 	uint64_t checksum;  /* of its mix */
-	uint64_t complaint; /* checksum of the mix that could not be written, so that it is
-			       logged once */
+	uint64_t complaint; /* checksum of the last mix whose failure was logged */
 	uid_t owner;	    /* of the run */
 };
 
@@ -36,7 +35,7 @@ struct log_of {
 
 struct mix_logs {
 	struct seen seen[RUNS];
-	unsigned next; /* to be replaced */
+	unsigned next; /* the entry to be replaced next */
 };
 
 struct mix_logs *mix_logs_new(void)
@@ -51,7 +50,7 @@ void mix_logs_free(struct mix_logs *logs)
 
 uint64_t mix_checksum(const struct cursor *cursor)
 {
-	struct cursor begin = *cursor; /* shares everything; only encoded */
+	struct cursor begin = *cursor; /* shares all memory; only encoded */
 	char bytes[LIMIT_CURSOR_BYTES];
 
 	begin.next = begin.segment[0]->start;
@@ -102,7 +101,7 @@ static bool failed(const struct log_of *log, int error, struct fault *fault)
 	return fault_errno(fault, error, "state_dir", "%s: %s", log->directory, strerror(error));
 }
 
-/* The highest number there, 0 for none. */
+/* The highest number in the directory; 0: none. */
 static bool last_number(const struct log_of *log, uint64_t *last, struct fault *fault)
 {
 	DIR *dir = opendir(log->directory);
@@ -125,7 +124,7 @@ static bool last_number(const struct log_of *log, uint64_t *last, struct fault *
 	return ok;
 }
 
-/* Does file @number hold the mix to note? One that is damaged does not. */
+/* Does file @number contain the mix to add? A damaged one does not. */
 static bool holds(const struct log_of *log, uint64_t number)
 {
 	struct cursor cursor = {0};
@@ -141,7 +140,8 @@ static bool holds(const struct log_of *log, uint64_t number)
 	return same;
 }
 
-/* fault->error EEXIST: a daemon of an earlier version, which takes no lock, took the number. */
+/* Adds file @number. EEXIST: a daemon of an earlier version, which takes no lock, has just added
+ * it. */
 static bool add(
 	const struct log_of *log, uint64_t number, const void *bytes, size_t n, struct fault *fault)
 {
@@ -160,7 +160,7 @@ static bool add(
 	return done && (fsync(log->at) == 0 || failed(log, errno, fault));
 }
 
-/* In an open directory. */
+/* Adds the mix, in the open directory log->at. */
 static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted,
 	struct fault *fault)
 {
@@ -183,7 +183,7 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_not
 	return true;
 }
 
-/* In the directory of the run, which is locked. */
+/* The same, in the locked directory of the run. */
 static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
 	size_t n, struct mix_noted *noted, struct fault *fault)
 {
@@ -205,12 +205,12 @@ static void complain(struct log_of *log, const struct run_place *place, const ch
 		return;
 	log->seen->complaint = log->checksum;
 	log_client(place->uid, LOG_WARNING,
-		"the mix of stream %s, run %s, is not in the log: %s; the run goes on, but `tokctl "
-		"--run` will not know of it",
+		"stream %s, run %s: cannot write the mix log: %s; the run continues, but tokctl "
+		"--run will not know this mix",
 		log->seen->stream, log->seen->run, why);
 }
 
-/* Has the last file this mix, as far as we have seen it? */
+/* Does the last file contain this mix, according to the cache? */
 static bool is_noted(const struct log_of *log, const struct run_place *place)
 {
 	const struct seen *seen = log->seen;

@@ -25,12 +25,12 @@ void notify(const char *state)
 		return;
 	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&to,
 		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))) < 0) {
-		/* systemd's own time-outs deal with a service that it cannot hear. */
+		/* Ignored: systemd has timeouts for a service that it does not hear from. */
 	}
 	close(fd);
 }
 
-/* Is the variable pair PID/value meant for this very process? */
+/* The number in variable @value_name, or 0 if @pid_name names another process. */
 static uint64_t variable_for_us(const char *value_name, const char *pid_name)
 {
 	const char *value = getenv(value_name), *pid = getenv(pid_name);

@@ -1,14 +1,15 @@
-/* What systemd tells a service and hears from it: one datagram each way is not worth a library. */
+/* systemd's protocol for services: READY=1, the watchdog, passed sockets. Too small for libsystemd.
+ */
 #ifndef TOKEND_NOTIFY_H
 #define TOKEND_NOTIFY_H
 
 #include <stdint.h>
 
-/* Sends @state ("READY=1", …) to $NOTIFY_SOCKET; nothing happens without one. */
+/* Sends @state ("READY=1", …) to $NOTIFY_SOCKET, if that is set. */
 void notify(const char *state);
-/* How often "WATCHDOG=1" is due, in ms; 0: never. */
+/* The period at which to send "WATCHDOG=1", in ms; 0: never. */
 uint64_t notify_watchdog_ms(void);
-/* The socket systemd listens on for us, or -1. */
+/* The listening socket that systemd passed, or -1. */
 int notify_listen_fd(void);
 
 #endif

@@ -8,10 +8,10 @@
 #include <time.h>
 
 enum {
-	SHARE = 8,	   /* one part of the time in so many */
-	MOST_NS = 2000000, /* of credit: this much may come at once after a pause */
-	/* Of debt. A large ring takes its maker hundreds of milliseconds; after that its trainer's
-	 * wake-ups must not wait for seconds. */
+	SHARE = 8,	   /* a user or run gets 1/8 of the time */
+	MOST_NS = 2000000, /* highest credit: a burst after a pause */
+	/* Highest debt. Making a large ring takes hundreds of milliseconds; after that, its
+	 * trainer's wake-ups must not wait for seconds. */
 	DEBT_NS = 10000000,
 	MS_NS = 1000000,
 };
@@ -69,7 +69,7 @@ void pace_clean(struct paces *paces, uint64_t now_ms)
 	}
 }
 
-/* ---- who it is ---- */
+/* ---- members, their runs and users ---- */
 
 static struct pace *find(struct pace *parent, uint64_t key, uint64_t now_ms)
 {
@@ -115,7 +115,7 @@ void pace_leave(struct pace_member *member)
 	count(member->pace, -1);
 }
 
-/* ---- what it takes ---- */
+/* ---- time and credit ---- */
 
 uint64_t pace_clock(void)
 {
@@ -186,7 +186,7 @@ void pace_run(struct paces *paces, struct pace_member *member, const char *run, 
 	struct pace *to = find(member->pace->parent, order_name_hash(run, strlen(run)) | 1, now_ms);
 	bool waits = member->waiting;
 
-	if (!to) /* it stays where it is: a matter of fairness alone */
+	if (!to) /* only less fair */
 		return;
 	pace_forget(member);
 	count(to, 1);

@@ -1,11 +1,13 @@
 /*
- * How much of the control thread each of several users and runs may take. A member is a connection.
- * It belongs to a run of its user; connections that are not attached belong to a run of their own.
- * While there are others, a user or a run gets an eighth of the thread's CPU time, and of what the
- * pool and the keeper do for it. Members without credit wait: their packets stay in their sockets,
- * and nobody is refused. A member has one packet a turn, so members of one run wait equally long.
+ * Limits the control thread's CPU time per user and per run. A member is a connection. It belongs
+ * to a run of its user; all connections of a user that are not attached belong to one run without a
+ * name. A user gets an eighth of the time while other users are connected, and a run gets an eighth
+ * while other runs of its user are. The CPU time of jobs in the pool and the keeper counts too.
+ * Members without credit wait: their packets stay in their sockets, and none is refused. Members of
+ * one run take turns, one packet each.
  *
- * Time is charged as it was used, so the cost of a message need not be known.
+ * Time is charged after it was used, so the cost of a message need not be known before. All on the
+ * loop, except pace_clock().
  */
 #ifndef TOKEND_PACE_H
 #define TOKEND_PACE_H
@@ -19,24 +21,24 @@ struct pace;
 
 struct pace_member {
 	struct pace *pace;
-	TAILQ_ENTRY(pace_member) waits; /* in its pace, while waiting */
+	TAILQ_ENTRY(pace_member) waits; /* in pace->waiting, if waiting */
 	bool waiting;
 };
 
-/* A user or a run of it. Kept after its last member has left until its debt is paid: a user that
- * comes back at once finds it. */
+/* A user, or a run of a user. Kept after its last member has left until its debt is paid, so that
+ * reconnecting does not cancel the debt. */
 struct pace {
-	struct pace *parent; /* of a run: its user; of a user: the root */
+	struct pace *parent; /* a run's user; a user's root */
 	LIST_HEAD(, pace) children;
 	LIST_ENTRY(pace) sibling;
-	uint64_t key;	  /* uid, or a number for the run's name, or 0 */
+	uint64_t key;	  /* a user's uid; a hash of the run's name; 0: the run without a name */
 	unsigned members; /* connections */
-	unsigned live;	  /* children that have any */
+	unsigned live;	  /* children with members */
 	int64_t credit_ns;
 	uint64_t filled_ms; /* when credit was added last */
-	/* of a run */
+	/* Of a run: */
 	TAILQ_HEAD(, pace_member) waiting; /* for credit */
-	struct pace_queue *in;		   /* while some wait */
+	struct pace_queue *in;		   /* the queue it is in; NULL: no member waits */
 	TAILQ_ENTRY(pace) queue;
 };
 
@@ -44,41 +46,41 @@ TAILQ_HEAD(pace_queue, pace);
 
 struct paces {
 	struct pace root;
-	/* Runs where some wait: those to be served, and those that have no credit until the next
-	 * millisecond. */
+	/* Runs with waiting members: those to be served now, and those without credit until the
+	 * next millisecond. */
 	struct pace_queue queue[2];
-	unsigned now; /* which of the two is which */
+	unsigned now; /* index of the first of the two */
 };
 
 void paces_init(struct paces *paces);
 void paces_free(struct paces *paces);
 
-/* A new member, of user @uid and no run. False: out of memory. */
+/* Adds a member, of user @uid and of the run without a name. False: out of memory. */
 bool pace_join(struct paces *paces, struct pace_member *member, uid_t uid, uint64_t now_ms);
-/* Moves @member to @run of its user. If there is no memory for that it stays where it is. */
+/* Moves @member to @run of its user. Out of memory, it stays where it is. */
 void pace_run(struct paces *paces, struct pace_member *member, const char *run, uint64_t now_ms);
-/* @member is freed. */
+/* Removes @member, which does not wait. */
 void pace_leave(struct pace_member *member);
 
-/* CPU time of the calling thread. */
+/* CPU time of the calling thread, in ns. */
 uint64_t pace_clock(void);
+/* Takes @used_ns off the credit of the member's run and user, unless they are alone. */
 void pace_charge(struct pace_member *member, uint64_t used_ns);
 
-/* May it be served now? */
+/* Does it have credit, so that it may be served now? */
 bool pace_may(struct pace_member *member, uint64_t now_ms);
-/* Puts it after the others of its run, to be served by pace_serve(). Do not serve it otherwise
- * meanwhile. */
+/* Queues it as the last of its run. Only pace_serve() serves it from now on. */
 void pace_wait(struct paces *paces, struct pace_member *member);
-/* It does not wait any more. */
+/* Removes it from the queue, if it waits. */
 void pace_forget(struct pace_member *member);
 /*
- * To be called every millisecond while some wait: calls @serve for these as far as their credit
- * goes. @alone: nobody else needs the time. @serve returns true if @member is to wait again.
- * Returns false if none is left.
+ * Call every millisecond while members wait: calls @serve for each one that has credit. @alone: no
+ * other user or run is connected. @serve returns true if @member must wait again. Returns false if
+ * no member waits.
  */
 bool pace_serve(struct paces *paces, uint64_t now_ms,
 	bool (*serve)(struct pace_member *member, bool alone));
-/* Once a second: frees what has no member and owes nothing. */
+/* Call once a second: frees users and runs that have no member and no debt. */
 void pace_clean(struct paces *paces, uint64_t now_ms);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Makes the directory of socket @path, for this user alone. */
+/* Makes the directory of socket @path, accessible to this user only. */
 static bool take_directory(const char *path, struct fault *fault)
 {
 	char directory[WIRE_SOCKET_BYTES];
@@ -18,13 +18,13 @@ static bool take_directory(const char *path, struct fault *fault)
 	*strrchr(directory, '/') = 0;
 	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
 		return fault_errno(fault, errno, "socket",
-			"socket: cannot create %s: %s; name a socket with --socket", directory,
+			"socket: cannot create %s: %s; choose a socket with --socket", directory,
 			strerror(errno));
 	if (lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
 		(st.st_mode & 077) == 0)
 		return true;
 	return fault_set(fault, FAULT_ARGUMENT, "socket",
-		"socket: %s must be a directory of uid %u with mode 0700: remove it, or name a "
+		"socket: %s must be a directory of uid %u with mode 0700; remove it, or choose a "
 		"socket with --socket",
 		directory, (unsigned)geteuid());
 }
@@ -42,8 +42,8 @@ const char *place_listen(
 	if (!take_directory(path, fault))
 		return NULL;
 	log_line(LOG_NOTE,
-		"socket: %s, because uid %u may not create %s; trainers and tokctl of this user "
-		"find it there",
+		"socket: %s, because uid %u may not create %s; this user's trainers and tokctl "
+		"look there too",
 		path, (unsigned)geteuid(), config->socket);
 	return path;
 }
@@ -62,16 +62,16 @@ bool place_state_dir(struct config *config, bool private)
 	const char *given = getenv("STATE_DIRECTORY");
 	char *own;
 
-	/* A list with colons; our units name one directory. */
+	/* A list, separated by colons; our units name one directory. */
 	if (!config->has_state_dir && given && given[0] == '/' &&
 		!set_state_dir(config, strndup(given, strcspn(given, ":"))))
 		return false;
-	/* A state_dir that the config names stays. It may hang: only the keeper touches it. */
+	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang. */
 	if ((config->has_state_dir && !private) || config_may_write(config->state_dir))
 		return true;
 	own = private || !config->has_state_dir ? config_user_state_dir(config) : NULL;
 	if (!own || !config_may_write(own)) {
-		free(own); /* the keeper says that checkpoints will fail */
+		free(own); /* the keeper warns that checkpoints will fail */
 		return true;
 	}
 	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,

@@ -1,15 +1,16 @@
 #include "daemon/control/quota.h"
 
 #include "daemon/config/config.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 enum {
-	CONNECTIONS_SHARED = 4, /* a part of so many of the connections is divided into shares, */
-	MEMORY_SHARED = 8,	/* and of the memory */
-	OPERATORS = 16,		/* connections for root and the daemon's user */
+	CONNECTIONS_SHARED = 4, /* 1/4 of the connections is divided into shares */
+	MEMORY_SHARED = 8,	/* 1/8 of the ring memory, likewise */
+	OPERATORS = 16,		/* connections reserved for root and the daemon's user */
 	RUNS_AT_ONCE = 64,
 	RUN_MS = 2000,
 	RUNS_MOST = 16384,
@@ -17,7 +18,7 @@ enum {
 	FILE_MS = 100,
 };
 
-/* Fills up with time. Below 0: more was done than it allows, before that was known. */
+/* A token bucket. Below 0: more was done than allowed, because it is counted afterwards. */
 struct bucket {
 	int64_t left;
 	uint64_t filled_ms;
@@ -25,7 +26,7 @@ struct bucket {
 
 struct quota {
 	uid_t uid;
-	bool listed;	/* in allow_uids or admin_uids: it has a share */
+	bool listed;	/* in allow_uids or admin_uids: has a share */
 	bool unlimited; /* root and the daemon's own user */
 	unsigned connected, runs;
 	uint64_t bytes;
@@ -90,7 +91,7 @@ static uint64_t missing(uint64_t share, uint64_t used)
 	return share > used ? share - used : 0;
 }
 
-/* Connections that are kept for others than @quota. */
+/* Connections reserved for users other than @quota's. */
 static uint64_t kept_connections(const struct quotas *q, const struct quota *quota)
 {
 	uint64_t share = q->listed ? q->connections / CONNECTIONS_SHARED / q->listed : 0, kept = 0,
@@ -116,8 +117,8 @@ bool quota_connect(
 	if (quota->listed && quota->connected <= q->connections / CONNECTIONS_SHARED / q->listed)
 		return true;
 	return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
-		"uid %u has %u of %u connections, and those left are kept for other users: close "
-		"some, or raise LimitNOFILE (ulimit -n)",
+		"uid %u has %u of %u connections, and the rest is reserved for other users; close "
+		"some, or " PHRASE_NOFILE,
 		(unsigned)quota->uid, quota->connected - 1, q->connections);
 }
 
@@ -138,12 +139,12 @@ bool quota_memory(const struct quotas *q, const struct quota *quota, uint64_t ne
 			kept += missing(share, q->quota[i].bytes);
 	if (used + need + kept <= total)
 		return true;
-	/* Once other users have left, this one may have all but their shares. */
+	/* If all other users leave, this one may have everything except their shares. */
 	most = total - share * (q->listed - quota->listed);
 	return (need <= most ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
-		"the ring needs %" PRIu64 " bytes, uid %u has %" PRIu64 " of %" PRIu64
+		"the ring needs %" PRIu64 " bytes; uid %u has %" PRIu64 " of %" PRIu64
 		", and %" PRIu64
-		" of those left are kept for other users: raise memory:, or take fewer slots",
+		" of the rest are reserved for other users; raise memory:, or " PHRASE_SLOTS,
 		need, (unsigned)quota->uid, quota->bytes, total, kept);
 }
 
@@ -179,14 +180,15 @@ bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct fault *fault)
 		return true;
 	if (quota->runs >= RUNS_MOST)
 		return fault_set(fault, FAULT_ATTACH, "run",
-			"uid %u has %u runs in state_dir, and may not have more: remove old ones "
-			"there and restart tokend, or go on with one of them",
+			"uid %u has %u runs in state_dir, which is the limit; remove old ones "
+			"there "
+			"and restart tokend, or use the name of one of them",
 			(unsigned)quota->uid, quota->runs);
 	if (has_left(&quota->begins, RUNS_AT_ONCE, RUN_MS, now_ms))
 		return true;
 	return fault_set_passing(fault, FAULT_ATTACH, "run",
-		"uid %u has begun too many runs, and may begin one every %d s for now: use the "
-		"name of one of them",
+		"uid %u has begun too many runs, and may now begin one every %d s; use the name "
+		"of one of them",
 		(unsigned)quota->uid, RUN_MS / 1000);
 }
 
@@ -206,7 +208,7 @@ bool quota_may_write(
 	if (quota->unlimited || has_left(&quota->files, FILES_AT_ONCE, FILE_MS, now_ms))
 		return true;
 	return fault_set_passing(fault, code, "state_dir",
-		"uid %u has written too many files, and may write %d a second for now: save less "
+		"uid %u has written too many files, and may now write %d a second; save less "
 		"often",
 		(unsigned)quota->uid, 1000 / FILE_MS);
 }

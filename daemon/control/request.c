@@ -76,7 +76,7 @@ static void show(struct session *s)
 		&s->memory.ring.header->request, request_number(s), memory_order_release);
 }
 
-/* To all sessions of a run, also after the end of its request. */
+/* Updates the request's number in all rings of a run, also when the request has ended. */
 static void show_all(struct control *control, const struct stream *stream, const char *run)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
@@ -84,7 +84,7 @@ static void show_all(struct control *control, const struct stream *stream, const
 			show(control->sessions.of[id]);
 }
 
-/* Makes @s a participant. One that has answered keeps its answer. */
+/* Makes @s a participant. If it is one and has answered, its answer stays. False: out of memory. */
 static bool add_participant(struct request *r, const struct session *s)
 {
 	struct participant *p = participant_of(r, s);
@@ -102,7 +102,7 @@ static bool add_participant(struct request *r, const struct session *s)
 		*p = (struct participant){.rank = s->rank, .peer = s->peer};
 	}
 	if (p->outcome == WIRE_GONE)
-		p->outcome = 0; /* it has come back */
+		p->outcome = 0; /* it has attached again */
 	p->world = s->world;
 	p->micro_batch = s->micro_batch;
 	p->pid = s->connection->pid;
@@ -147,12 +147,13 @@ void requests_free(struct requests *requests)
 static const char *outcome_name(enum wire_outcome outcome)
 {
 	static const char *const names[] = {
-		"", "has seen it", "done", "failed", "ended without an answer"};
+		"", "seen", "done", "failed", "ended without an answer"};
 
 	return names[outcome];
 }
 
-/* Does the operator get this cursor? *@same: it has the bytes of the first. */
+/* Should the operator get this cursor? Only the first one, and the first that differs from it.
+ * *@same: it equals the first. */
 static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *same)
 {
 	if (!r->cursor) {
@@ -171,14 +172,14 @@ static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *sa
 	return first;
 }
 
-/* The user whose lines in the log these are. */
+/* The user whose log lines these are. */
 static uid_t uid_of(const struct request *r)
 {
 	return r->asker ? r->asker->uid : 0;
 }
 
-/* Passes the answer of @p on: @w, or, if that is NULL, that it is gone. Ends the request after the
- * last answer. */
+/* Passes the answer of @p to the operator: message @w, or NULL: @p is gone. Ends the request after
+ * the last answer. */
 static void pass_on(struct control *control, struct request *r, const struct participant *p,
 	const struct wire *w)
 {
@@ -218,7 +219,7 @@ static void pass_on(struct control *control, struct request *r, const struct par
 		r->asker = NULL;
 		asker->request = NULL;
 	}
-	/* This may close it, which ends a request that nobody has fetched. */
+	/* This may close the asker, which ends a request that nobody has fetched. */
 	if (asker)
 		connection_send(asker, r->serial, &out);
 	if (left == 0)
@@ -237,15 +238,15 @@ void request_answer(struct connection *c, const struct wire *w)
 		!wire_text(w, WIRE_TEXT, text, sizeof(text)) ||
 		wire_bytes(w, WIRE_CURSOR).n > LIMIT_CURSOR_BYTES) {
 		fault_set(&fault, FAULT_REQUEST, "answer",
-			"not an outcome, or longer than one may be");
+			"the outcome is out of range, or the text or the cursor is too long");
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
 	if (!r || r->number != number) {
-		/* A request of the daemon before this one, or one that was taken back. */
+		/* A request of the previous daemon, or one that was taken back. */
 		log_client(c->uid, LOG_NOTE,
-			"request %" PRIu64 ": rank %" PRIu64
-			" of run %s answers, but it is not open here",
+			"request %" PRIu64 ": answer of rank %" PRIu64
+			" of run %s ignored: no such request is open",
 			number, s->rank, s->run);
 		return;
 	}
@@ -253,7 +254,7 @@ void request_answer(struct connection *c, const struct wire *w)
 	struct participant *p = participant_of(r, s);
 
 	if (outcome == p->outcome)
-		return; /* noted twice */
+		return; /* reported twice */
 	p->outcome = (enum wire_outcome)outcome;
 	show(s);
 	pass_on(c->control, r, p, w);
@@ -267,8 +268,8 @@ void request_join(struct session *s)
 
 	if (r && !add_participant(r, s))
 		log_client(s->connection->uid, LOG_WARNING,
-			"request %" PRIu64 ": no room for rank %" PRIu64
-			" of run %s, which is not asked",
+			"request %" PRIu64 ": rank %" PRIu64
+			" of run %s does not see it: out of memory",
 			r->number, s->rank, s->run);
 	show(s);
 }
@@ -288,7 +289,7 @@ void request_leave(struct session *s)
 		if (control->sessions.of[id] != s &&
 			request_concerns(control->sessions.of[id], r->stream, r->run) &&
 			is_participant(control->sessions.of[id], p))
-			return; /* it has moved to another ring */
+			return; /* it has another ring */
 	p->outcome = WIRE_GONE;
 	pass_on(control, r, p, NULL);
 }
@@ -303,12 +304,12 @@ void request_abandon(struct connection *c)
 	r->asker = NULL;
 	if (r->fetched)
 		return;
-	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": its operator left, it is taken back",
+	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back: its operator has left",
 		r->number);
 	request_end(c->control, r);
 }
 
-/* ---- what sessions and operators ask ---- */
+/* ---- queries of sessions and operators ---- */
 
 void request_pending(struct connection *c, const struct wire *query)
 {
@@ -340,7 +341,7 @@ void request_cancel(struct connection *c, const struct wire *w)
 
 	if (!r || r->number != wire_number(w, WIRE_NUMBER)) {
 		fault_set(&fault, FAULT_REQUEST, "number",
-			"that request is over, or not of this connection");
+			"no such request of this connection is open");
 		connection_error(c, serial, &fault);
 		return;
 	}
@@ -378,7 +379,7 @@ void request_begin(struct connection *asker, struct request *r)
 	show_all(control, r->stream, r->run);
 }
 
-/* Numbers grow from one daemon to the next, and those of two nodes differ. */
+/* Numbers grow from one daemon to the next, and differ between nodes. */
 void requests_init(struct requests *requests)
 {
 	uint32_t chance = 0;
@@ -393,7 +394,7 @@ void requests_check(const struct requests *requests)
 	for (const struct request *r = requests->first; r; r = r->next) {
 		assert(r->number > 0 && r->number <= requests->last);
 		assert(r->stream && r->args && r->participants <= LIMIT_SESSIONS);
-		assert(request_waiting(r) > 0); /* or it would be over */
+		assert(request_waiting(r) > 0); /* otherwise it would have ended */
 		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
 		for (const struct request *other = r->next; other; other = other->next)
 			assert(other->number < r->number &&

@@ -2,13 +2,14 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS_NAMED = 8 }; /* in one line */
+enum { RUNS_NAMED = 8 }; /* in one message */
 
 /* Do all sessions of the run belong to this user? */
 static bool is_all_of(const struct control *control, uid_t uid, const char *stream, const char *run)
@@ -32,7 +33,8 @@ static bool may_change(const struct connection *c, const struct stream *stream, 
 	       (runs_known(control->runs) || is_all_of(control, c->uid, name, run));
 }
 
-/* Names of the runs attached on @stream that @c may change, with commas; how many there are. */
+/* Lists the runs attached on @stream that @c may change, separated by commas. Returns their number.
+ */
 static unsigned name_runs(
 	const struct connection *c, const struct stream *stream, char *to, size_t room)
 {
@@ -68,28 +70,28 @@ static bool is_attached(const struct control *control, const struct stream *stre
 	return false;
 }
 
-/* Whom it is for: the run named in @w, */
+/* Takes the run that @w names. */
 static bool find_named(const struct connection *c, struct request *r, const struct wire *w,
 	const char *runs, struct fault *fault)
 {
 	const char *stream = r->stream->config->name;
 
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
-		return fault_set(fault, FAULT_REQUEST, "run", "not a name");
+		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
 	runs_rename(c->control->runs, c->uid, stream, r->run);
 	if (!is_attached(c->control, r->stream, r->run))
 		return fault_set(fault, FAULT_REQUEST, "run",
-			"no session of run %s is attached on stream %s, only of %s", r->run, stream,
+			"run %s is not attached on stream %s; attached: %s", r->run, stream,
 			runs[0] ? runs : "runs of other users");
 	if (!may_change(c, r->stream, r->run))
 		return fault_set(fault, FAULT_REQUEST, "run",
-			"run %s belongs to someone else: only its owner, root and admin_uids may "
+			"run %s belongs to someone else; only its owner, root and admin_uids may "
 			"change it, not uid %u",
 			r->run, (unsigned)c->uid);
 	return true;
 }
 
-/* or the only one that the operator may change. */
+/* Takes the run that @w names, or the only one that the operator may change. */
 static bool find_run(
 	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
@@ -99,22 +101,22 @@ static bool find_run(
 
 	if (!is_attached(c->control, r->stream, NULL))
 		return fault_set(fault, FAULT_REQUEST, "stream",
-			"no session of stream %s is attached here", stream);
+			"no session is attached on stream %s at this daemon", stream);
 	if (wire_has(w, WIRE_RUN))
 		return find_named(c, r, w, runs, fault);
 	if (n == 0)
 		return fault_set(fault, FAULT_REQUEST, "run",
-			"only runs of other users are attached on stream %s: their owners, root "
+			"only runs of other users are attached on stream %s; their owners, root "
 			"and admin_uids may change them, not uid %u",
 			stream, (unsigned)c->uid);
 	if (n > 1)
 		return fault_set(fault, FAULT_REQUEST, "run",
-			"several runs are attached on stream %s: name one of %s", stream, runs);
+			"several runs are attached on stream %s; name one of %s", stream, runs);
 	memcpy(r->run, runs, strlen(runs) + 1);
 	return true;
 }
 
-/* One a run at a time. */
+/* A run and an operator's connection have one request at a time. */
 static bool find_room(struct connection *c, const struct request *r, struct fault *fault)
 {
 	uint64_t now = connection_now(c);
@@ -125,18 +127,18 @@ static bool find_room(struct connection *c, const struct request *r, struct faul
 
 		const struct participant *p = other->participant;
 
-		while (!participant_waits(p)) /* one does, or the request were over */
+		while (!participant_waits(p)) /* at least one does, otherwise it would have ended */
 			p++;
 		return fault_set(fault, FAULT_REQUEST, "run",
-			"run %s has an open request: %s, number %" PRIu64 ", for %" PRIu64
-			" s; rank %" PRIu64 " (pid %d on %s) has not answered it%s",
-			r->run, other->kind, other->number, (now - other->since_ms) / 1000, p->rank,
+			"run %s has had an open request for %" PRIu64 " s: %s, number %" PRIu64
+			"; rank %" PRIu64 " (pid %d on %s) has not answered%s",
+			r->run, (now - other->since_ms) / 1000, other->kind, other->number, p->rank,
 			(int)p->pid, p->host[0] ? p->host : "?",
-			request_waiting(other) > 1 ? ", nor have others" : "");
+			request_waiting(other) > 1 ? ", nor have other ranks" : "");
 	}
 	if (c->request)
-		return fault_set(
-			fault, FAULT_REQUEST, "connection", "it waits for another request already");
+		return fault_set(fault, FAULT_REQUEST, "connection",
+			"already waits for another request; open another connection");
 	return true;
 }
 
@@ -147,29 +149,29 @@ static bool read_request(
 	struct wire_bytes args = wire_bytes(w, WIRE_ARGS);
 
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
-		return fault_set(fault, FAULT_REQUEST, "stream", "not a name");
+		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
 	r->stream = catalog_stream(c->control->catalog, name);
 	if (!r->stream)
-		return fault_set(fault, FAULT_REQUEST, "stream", "%s is not in %s", name,
+		return fault_set(fault, FAULT_REQUEST, "stream", "%s is not a stream of %s", name,
 			c->control->config->path);
 	if (!wire_text(w, WIRE_KIND, r->kind, sizeof(r->kind)) || !wire_name_ok(r->kind))
-		return fault_set(fault, FAULT_REQUEST, "kind", "not a name of at most %zu bytes",
+		return fault_set(fault, FAULT_REQUEST, "kind", "must be a name of 1 to %zu bytes",
 			sizeof(r->kind) - 1);
 	if (args.n >= WIRE_ARGS_BYTES)
-		return fault_set(fault, FAULT_REQUEST, "args", "%u bytes, must be fewer than %d",
+		return fault_set(fault, FAULT_REQUEST, "args", "%u bytes; must be fewer than %d",
 			args.n, WIRE_ARGS_BYTES);
 	r->args = malloc(args.n + 1);
 	if (!r->args)
 		return fault_set(fault, FAULT_MEMORY, "args", "out of memory");
 	if (!wire_text(w, WIRE_ARGS, r->args, args.n + 1))
-		return fault_set(fault, FAULT_REQUEST, "args", "a 0 byte in it");
+		return fault_set(fault, FAULT_REQUEST, "args", "contains a 0 byte");
 	if (!find_run(c, r, w, fault) || !find_room(c, r, fault))
 		return false;
 	return request_invite(c->control, r) ||
 	       fault_set(fault, FAULT_MEMORY, "sessions", "out of memory");
 }
 
-/* The lines of its arguments as one. */
+/* Logs a request, its arguments in one line. */
 static void log_request(const struct connection *c, const struct request *r)
 {
 	char line[400];
@@ -180,7 +182,7 @@ static void log_request(const struct connection *c, const struct request *r)
 	line[n] = 0;
 	log_client(c->uid, LOG_NOTE,
 		"request %" PRIu64
-		" of uid %u (pid %d) to %u sessions of run %s on stream %s: %s %s",
+		" of uid %u (pid %d) for %u sessions of run %s on stream %s: %s %s",
 		r->number, (unsigned)c->uid, (int)c->pid, r->participants, r->run,
 		r->stream->config->name, r->kind, line);
 }

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In the thread that reads: shards know no names. */
-static void told(void *context, int fd, uint64_t at, uint64_t n, const char *why)
+/* In the thread that reads. Shards do not know their paths. */
+static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char *why)
 {
 	struct rereads *rereads = context;
 	char link[40], path[PATH_MAX] = "";
@@ -22,12 +22,12 @@ static void told(void *context, int fd, uint64_t at, uint64_t n, const char *why
 	atomic_fetch_add(&rereads->total, 1);
 	log_client(getuid(), LOG_WARNING,
 		"shard %s: bytes %" PRIu64 " to %" PRIu64
-		" were damaged when read (%s) and good when read again; nothing was lost; check "
+		" were damaged when read (%s), and intact when read again; no data was lost; check "
 		"this node's memory and disk",
 		path, at, at + n, why);
 }
 
 void rereads_watch(struct rereads *rereads)
 {
-	reread_tell(told, rereads);
+	reread_tell(on_reread, rereads);
 }

@@ -1,6 +1,5 @@
 /*
- * Bytes that were damaged when first read, and good when read again: logged, and counted for
- * metrics.
+ * Logs and counts reads that were damaged, and intact when repeated.
  */
 #ifndef TOKEND_REREADS_H
 #define TOKEND_REREADS_H
@@ -12,7 +11,7 @@ struct rereads {
 	_Atomic uint64_t total;
 };
 
-/* From now on. Before there are other threads; @rereads outlives all reads. */
+/* Begins. Call it before other threads exist; @rereads must outlive all reads. */
 void rereads_watch(struct rereads *rereads);
 
 #endif

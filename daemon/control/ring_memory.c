@@ -18,7 +18,7 @@
 
 enum { NODES = 1024, LONG_BITS = 8 * sizeof(long), MPOL_PREFERRED = 1 }; /* of <numaif.h> */
 
-/* Before Linux 5.14 there is no advice for it: touch each page. */
+/* Allocates all pages. Linux before 5.14 has no MADV_POPULATE_WRITE: touch each page. */
 static bool populate(void *map, size_t bytes)
 {
 	if (madvise(map, bytes, MADV_POPULATE_WRITE) == 0)
@@ -31,9 +31,8 @@ static bool populate(void *map, size_t bytes)
 }
 
 /*
- * The policy is the memfd's own, whichever process touches its pages. One that is refused (no such
- * node, or seccomp forbids it) leaves things as they are without: slower on large machines, never
- * wrong.
+ * The policy belongs to the memfd, whichever process touches its pages. If it is refused (no such
+ * node, or seccomp forbids the call), the ring is slower on large machines, but correct.
  */
 static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 {
@@ -54,26 +53,26 @@ static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 }
 
 /*
- * A memfd of @bytes, mapped, populated, sealed.
+ * Makes a memfd of @bytes: mapped, populated, sealed.
  *
- * A client may call mbind() on its mapping. It needs no permission, and the policy belongs to the
- * memfd: it holds for our page faults, too. That gives the client no power over us or over others.
+ * A client may call mbind() on its mapping. It needs no permission, and the policy then also
+ * applies to the daemon's page faults. This gives the client no power over the daemon or other
+ * users:
  *
- * A policy is about pages that are allocated later. All pages exist before the client gets the
- * descriptor, and the seals keep the size. New pages are needed only after a swap-out, or where the
- * client frees pages of the data memfd itself (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE
- * forbids both in the meta memory). Slots are written in full before they are published, so only
- * its own batches come from elsewhere. The pages stay within what `memory:` has counted, and are
- * charged to us as before.
+ * - A policy applies to pages that are allocated later. All pages exist before the client gets the
+ *   descriptor, and the seals fix the size. New pages are needed only after a swap-out, or if the
+ *   client frees pages of the data memfd (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE forbids
+ *   both in the meta memory). Slots are written in full before they are published, so the client
+ *   affects its own batches only. `memory:` has counted the pages already.
+ * - With MPOL_BIND to a full node, the daemon's page fault waits for reclaim there. A client can
+ *   cause that anyway, by filling the node with memory of its own. The kernel ignores a policy for
+ *   nodes outside the daemon's cpuset.
+ * - MPOL_MF_MOVE moves only pages that no other process maps, and the daemon maps all of them.
+ *   MPOL_MF_MOVE_ALL requires CAP_SYS_NICE.
  *
- * With MPOL_BIND to a full node our fault waits for reclaim there, as any process on that node
- * does: a client can fill a node with memory of its own as well. In a fault of ours the kernel
- * ignores a policy for nodes outside of our cpuset. MPOL_MF_MOVE moves only pages that no other
- * process maps, and we map all of them; MPOL_MF_MOVE_ALL takes CAP_SYS_NICE.
- *
- * Forbidding it would take a read-only descriptor. Clients write to the data memfd (their control
- * words), and GPU drivers register it for writing. tests/system/test_ring_memory.py does what a
- * hostile client can do.
+ * Only a read-only descriptor would prevent mbind(). But clients write their control words to the
+ * data memfd, and GPU drivers register it for writing. tests/system/test_ring_memory.py tries what
+ * a hostile client can do.
  */
 static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, int seals, int *fd,
 	void **map)
@@ -85,7 +84,8 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	if (*map == MAP_FAILED)
 		return false;
 	prefer_node(memory, *map, bytes);
-	/* fallocate first: where memory is short it says so, where a page fault would kill us. */
+	/* fallocate() first: out of memory it returns an error, where a page fault would kill us.
+	 */
 	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0 || !populate(*map, bytes))
 		return false;
 	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
@@ -103,7 +103,8 @@ bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, 
 		int error = errno;
 
 		ring_memory_free(memory);
-		return fault_errno(fault, error, "ring", "%" PRIu64 " bytes of shared memory: %s",
+		return fault_errno(fault, error, "ring",
+			"cannot make %" PRIu64 " bytes of shared memory: %s",
 			g->meta_bytes + g->data_bytes, strerror(error));
 	}
 	ring_format(&memory->ring, g, memory->meta, memory->data);
@@ -121,9 +122,8 @@ void ring_memory_close_fds(struct ring_memory *memory)
 
 static void vacate(void *at, uint64_t bytes)
 {
-	/* At one stroke: a read that ends now finds the one or the other. If it fails, nothing has
-	 * changed.
-	 */
+	/* Atomic: a read that ends now writes to the old or the new pages. If mmap() fails, nothing
+	 * has changed. */
 	(void)!mmap(at, bytes, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }

@@ -18,7 +18,7 @@
 
 enum {
 	LOCK_PATIENCE_MS =
-		3000, /* a save takes milliseconds: a process that holds a lock for so long hangs */
+		3000, /* a save takes milliseconds: a process with a lock for so long hangs */
 	LOCK_PAUSE_MS = 5,
 };
 
@@ -38,7 +38,7 @@ static bool failed(const struct run_dir *dir, int error, struct fault *fault)
 	return fault_errno(fault, error, "state_dir", "%s: %s", dir->path, strerror(error));
 }
 
-/* Also the fixed names of earlier versions, .TAG.new and .TAG.link. No tag begins with a dot. */
+/* Includes the names of earlier versions, .TAG.new and .TAG.link. No tag begins with a dot. */
 static bool is_temporary(const char *name)
 {
 	size_t n = strlen(name);
@@ -50,13 +50,13 @@ static bool is_temporary(const char *name)
 /* ---- locks ---- */
 
 /*
- * STATE_DIR/.lock. Every daemon has its first byte locked for reading as long as it lives. Every
- * run has another byte, by hash: two runs with the same byte take turns.
+ * STATE_DIR/.lock. Every daemon has a read lock on its first byte for life. Each run has another
+ * byte, by hash; two runs with the same byte take turns.
  */
 struct run_locks {
-	int fd;		 /* -1: not open */
-	bool told_none;	 /* that the file system has no locks */
-	pid_t neighbour; /* the other daemon that was told of, or 0 */
+	int fd;		    /* -1: not open */
+	bool no_locks_told; /* logged: the file system has no locks */
+	pid_t neighbour;    /* the other daemon that was logged last, or 0 */
 };
 
 struct run_locks *run_locks_new(void)
@@ -82,7 +82,7 @@ static bool set_lock(const struct run_locks *locks, short type, off_t byte)
 	return fcntl(locks->fd, F_SETLK, &lock) == 0;
 }
 
-/* The process that keeps us from locking @byte; 0 if there is none, -1 if it is one we cannot see.
+/* The process that has @byte locked; 0: none; -1: one in another PID namespace or on another host.
  */
 static pid_t holder(const struct run_locks *locks, off_t byte)
 {
@@ -110,20 +110,19 @@ static bool lacks_locks(int error)
 /* Logs it once. */
 static void tell_no_locks(const struct run_place *place)
 {
-	if (!place->locks->told_none)
+	if (!place->locks->no_locks_told)
 		log_line(LOG_WARNING,
-			"state_dir: %s/.lock: %s: saves go on without locks: two daemons that use "
-			"this state_dir do not take turns, and left-over temporary files stay; let "
-			"no other daemon use it",
+			"state_dir: %s/.lock: %s: saves continue without locks, and left-over "
+			"temporary files stay; make sure that no other daemon uses this state_dir",
 			place->state_dir, strerror(errno));
-	place->locks->told_none = true;
+	place->locks->no_locks_told = true;
 }
 
 /*
- * A process that can read the file can lock it and hold up every save, so only the daemon may read
- * it. A daemon that runs as root gives a new file to state_dir's owner, so that a single run as
- * root does not lock the service out. An old file is changed only if it is certainly ours and not a
- * link to another file.
+ * Any process that can open the file can lock it and block every save, so only the daemon's user
+ * may open it. A daemon that runs as root gives a new file to the owner of state_dir: otherwise one
+ * run as root would lock the service out. The mode of an old file is changed only if it is
+ * certainly ours, and not a link to another file.
  */
 static int open_lock_file(const struct run_place *place, const char *path)
 {
@@ -134,8 +133,7 @@ static int open_lock_file(const struct run_place *place, const char *path)
 	if (fd >= 0) {
 		if (geteuid() == 0 && stat(place->state_dir, &it) == 0 && it.st_uid != 0 &&
 			fchown(fd, it.st_uid, it.st_gid) < 0)
-			log_line(LOG_WARNING,
-				"state_dir: %s: cannot give it to uid %u: %s: chown it", path,
+			log_line(LOG_WARNING, "state_dir: %s: cannot chown to uid %u: %s", path,
 				(unsigned)it.st_uid, strerror(errno));
 		return fd;
 	}
@@ -156,12 +154,12 @@ static bool lock_file_failed(const struct run_place *place, struct fault *fault)
 		return fault_errno(fault, error, "state_dir", "%s/.lock: %s", place->state_dir,
 			strerror(error));
 	return fault_errno(fault, error, "state_dir",
-		"%s/.lock: %s: a daemon of another user may have made it: give it to uid %u, or "
-		"remove it",
+		"%s/.lock: %s; chown it to uid %u, or remove it (a daemon of another user may have "
+		"made it)",
 		place->state_dir, strerror(error), (unsigned)geteuid());
 }
 
-/* Opens the file, again if it was replaced since. */
+/* Opens the lock file, or opens it again if it was replaced. */
 static bool open_locks(const struct run_place *place, struct fault *fault)
 {
 	struct run_locks *locks = place->locks;
@@ -188,7 +186,7 @@ static const char *name_process(pid_t pid, char *text, size_t bytes)
 	if (pid > 0)
 		snprintf(text, bytes, "pid %d", (int)pid);
 	else
-		snprintf(text, bytes, "in another container or on another host");
+		snprintf(text, bytes, "in another container or on another host"); /* or both */
 	return text;
 }
 
@@ -202,8 +200,8 @@ static void tell_neighbour(const struct run_place *place)
 		return;
 	place->locks->neighbour = other;
 	log_line(LOG_WARNING,
-		"state_dir: another tokend (%s) writes in %s: saves take turns; give daemons that "
-		"serve other jobs a state_dir of their own",
+		"state_dir: another tokend (%s) uses %s: saves take turns; give daemons that serve "
+		"other jobs another state_dir",
 		name_process(other, who, sizeof(who)), place->state_dir);
 }
 
@@ -222,11 +220,11 @@ static bool held_too_long(const struct run_dir *dir, pid_t other, struct fault *
 	if (other == 0)
 		return failed(dir, ETIMEDOUT, fault);
 	return fault_errno(fault, ETIMEDOUT, "state_dir",
-		"%s: another tokend (%s) has had it locked for %d s: stop that one, or try again",
+		"%s: locked by another tokend (%s) for %d s; stop that one, or try again",
 		dir->path, name_process(other, who, sizeof(who)), LOCK_PATIENCE_MS / 1000);
 }
 
-/* Waits until no other process has the lock. On a file system without locks it goes on without. */
+/* Waits for the lock. Returns true without it on a file system that has no locks. */
 static bool take_lock(struct run_dir *dir, const struct run_place *place, struct fault *fault)
 {
 	const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
@@ -250,7 +248,7 @@ static bool take_lock(struct run_dir *dir, const struct run_place *place, struct
 
 /* ---- owners ---- */
 
-/* FAULT_DATA: damaged. */
+/* FAULT_DATA: .owner is damaged. */
 static bool read_owner(int at, const char *path, uid_t *owner, struct fault *fault)
 {
 	char text[32];
@@ -265,7 +263,7 @@ static bool read_owner(int at, const char *path, uid_t *owner, struct fault *fau
 		text[n - 1] = 0;
 	if (!wire_digits(text, &uid) || uid == 0 || uid >= UINT32_MAX)
 		return fault_set(fault, FAULT_DATA, "state_dir",
-			"%s/.owner: is not a user number: write the owner's there, or remove it",
+			"%s/.owner: not a uid; write the owner's uid there, or remove the file",
 			path);
 	*owner = (uid_t)uid;
 	return true;
@@ -285,7 +283,7 @@ bool run_dir_owner(const char *path, uid_t *owner, struct fault *fault)
 	return known;
 }
 
-/* Appears whole. We hold the lock, so nobody else writes it. */
+/* The file appears whole. We have the lock, so nobody else writes it. */
 static bool write_owner(const struct run_dir *dir, uid_t uid, struct fault *fault)
 {
 	char temporary[DURABLE_NAME_BYTES], text[32];
@@ -309,7 +307,7 @@ static bool check_owner(struct run_dir *dir, const struct run_place *place, stru
 {
 	bool known = read_owner(dir->at, dir->path, &dir->owner, fault);
 
-	if (place->privileged) /* never becomes the owner */
+	if (place->privileged) /* it may write, but never owns a run */
 		return true;
 	if (!known)
 		return fault->code == FAULT_DATA ? false : failed(dir, fault->error, fault);
@@ -320,15 +318,14 @@ static bool check_owner(struct run_dir *dir, const struct run_place *place, stru
 	}
 	return dir->owner == place->uid ||
 	       fault_set(fault, FAULT_PERMISSION, "run",
-		       "run %s belongs to uid %u, not to uid %u: use another name for the run",
+		       "run %s belongs to uid %u, not to uid %u; use another name for the run",
 		       place->run, (unsigned)dir->owner, (unsigned)place->uid);
 }
 
 /* ---- left-over files ---- */
 
-/* Removes temporary files in directory @at if @locked; counts them otherwise. *@others: files of
- * other names.
- */
+/* Removes the temporary files in directory @name of @at if @locked, otherwise counts them. Adds the
+ * number of other files to *@others. */
 static unsigned clean(int at, const char *name, bool locked, unsigned *others)
 {
 	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -356,9 +353,8 @@ static void clean_all(const struct run_dir *dir, const struct run_place *place)
 
 	if (n > 0)
 		log_line(LOG_NOTE,
-			"state_dir: removed %u temporary files that a killed tokend left in "
-			"%s/%s/%s",
-			n, place->state_dir, place->stream, place->run);
+			"state_dir: removed %u temporary files of a killed tokend from %s/%s/%s", n,
+			place->state_dir, place->stream, place->run);
 }
 
 unsigned run_dir_sweep(const struct run_place *place)

@@ -13,10 +13,10 @@
 
 enum {
 	BUCKETS = 4096,
-	SCAN_MS = 2000,	   /* a start waits so long for the owners */
-	NOTES_MOST = 1024, /* entries of mix logs that wait to be written */
-	NOTE_MS = 250, /* an attach waits so long for its entry: logs of several daemons keep their
-			  order */
+	SCAN_MS = 2000,	   /* how long a start waits for the owners */
+	NOTES_MOST = 1024, /* mix log entries that may wait to be written */
+	/* How long an attach waits for its entry, so that several daemons write theirs in order. */
+	NOTE_MS = 250,
 };
 
 #define UNNAMED "default"
@@ -24,17 +24,17 @@ enum {
 struct run {
 	struct run *next;
 	uid_t owner;
-	bool clean; /* no left-over files are in its directory */
+	bool clean; /* its directory contains no left-over files */
 	char stream[LIMIT_NAME_BYTES + 1], name[LIMIT_NAME_BYTES + 1];
 };
 
 struct runs {
 	struct runs_options options;
-	struct run_locks *locks; /* the keeper's thread's */
-	struct mix_logs *logs;	 /* the same */
+	struct run_locks *locks; /* used by the keeper's thread */
+	struct mix_logs *logs;	 /* likewise */
 	bool known;		 /* the owners have been read */
 	bool stopping;
-	_Atomic unsigned notes; /* entries of mix logs that wait to be written */
+	_Atomic unsigned notes; /* mix log entries that wait to be written */
 	struct run *bucket[BUCKETS];
 };
 
@@ -56,7 +56,7 @@ static struct run *find(struct runs *runs, const char *stream, const char *name)
 	return run;
 }
 
-/* The same, or a new one. NULL: out of memory. */
+/* Finds the run, or adds it. NULL: out of memory. */
 static struct run *get(struct runs *runs, const char *stream, const char *name)
 {
 	struct run *run = find(runs, stream, name), **at = bucket(runs, stream, name);
@@ -86,7 +86,7 @@ bool runs_known(const struct runs *runs)
 	return runs->known;
 }
 
-/* ---- who may ---- */
+/* ---- permissions ---- */
 
 bool runs_privileged(const struct config *config, uid_t uid)
 {
@@ -131,16 +131,16 @@ bool runs_enter(struct runs *runs, uid_t uid, const char *stream, char *run, str
 
 	if (kept != RUN_NOBODY && kept != uid && !runs_privileged(runs->options.config, uid))
 		return fault_set(fault, FAULT_ATTACH, "run",
-			"%s is the name of uid %u's unnamed run: use another one", run,
+			"%s is the name of uid %u's unnamed run; use another one", run,
 			(unsigned)kept);
-	/* Until the owners are known everybody goes on as before; runs_found() settles it. */
+	/* Until the owners are known anybody may attach; runs_found() then ends wrong sessions. */
 	if (!runs->known)
 		return true;
 	runs_rename(runs, uid, stream, run);
 	if (runs_may(runs, uid, stream, run))
 		return true;
 	return fault_set(fault, FAULT_ATTACH, "run",
-		"run %s belongs to uid %u, and uid %u is not in admin_uids: use another name for "
+		"run %s belongs to uid %u, and uid %u is not in admin_uids; use another name for "
 		"the run",
 		run, (unsigned)owner_of(runs, stream, run), (unsigned)uid);
 }
@@ -182,7 +182,8 @@ bool runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *na
 	if (!runs->known || runs_may(runs, uid, run->stream, run->name))
 		return true;
 	return fault_set_passing(fault, FAULT_ATTACH, "run",
-		"uid %u was the first in run %s: attach again", (unsigned)run->owner, run->name);
+		"uid %u has just become the owner of run %s; attach again", (unsigned)run->owner,
+		run->name);
 }
 
 void runs_found(struct runs *runs, const char *stream, const char *name, uid_t owner)
@@ -256,7 +257,7 @@ static void note_done(struct keeper_job *job)
 	free(note);
 }
 
-/* NULL: there is no room for it, which is logged. Any thread. */
+/* NULL: too many wait, or out of memory, which is logged. Any thread. */
 static struct note *note_new(struct runs *runs, const struct run_place *place, uint64_t checksum,
 	const void *bytes, size_t n)
 {
@@ -266,8 +267,8 @@ static struct note *note_new(struct runs *runs, const struct run_place *place, u
 	if (!note) {
 		runs->notes--;
 		log_client(place->uid, LOG_WARNING,
-			"the mix of stream %s, run %s, is not in the log: %u entries wait for "
-			"state_dir; `tokctl --run` will not know of it before the next attach",
+			"stream %s, run %s: cannot write the mix log: %u entries wait for "
+			"state_dir; tokctl --run will not know this mix before the next attach",
 			place->stream, place->run, runs->notes);
 		return NULL;
 	}
@@ -304,22 +305,22 @@ void runs_note_later(struct runs *runs, const struct run_place *place, uint64_t 
 		keeper_give(runs->options.keeper, &note->job);
 }
 
-/* ---- what is there when the daemon starts ---- */
+/* ---- reading state_dir when the daemon starts ---- */
 
 struct found {
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
 	uid_t owner;
 };
 
-/* First the owners are read. Then the directories are cleaned, one a job, so that other jobs do not
- * wait for all of them. */
+/* One job reads the owners. Then the directories are cleaned, one per job, so that other jobs do
+ * not wait for all of them. */
 struct scan {
 	struct keeper_job job;
 	struct runs *runs;
 	struct run_place place;
 	struct found *found;
 	size_t n, room;
-	size_t at; /* the next one to be cleaned */
+	size_t at; /* index of the next directory to be cleaned */
 	unsigned streams;
 	char stream[][LIMIT_NAME_BYTES + 1];
 };
@@ -362,9 +363,8 @@ static void scan_stream(struct scan *scan, const char *stream)
 
 		if (!run_dir_owner(path, &owner, &fault) && fault.error != ENOTDIR)
 			log_line(LOG_WARNING,
-				"state_dir: %s/.owner: %s: who has the run is not known", path,
-				fault.code == FAULT_DATA ? "not a user number"
-							 : strerror(fault.error));
+				"state_dir: %s/.owner: %s: the owner of the run is unknown", path,
+				fault.code == FAULT_DATA ? "not a uid" : strerror(fault.error));
 		if (!add_found(scan, stream, run, owner))
 			break;
 	}
@@ -396,7 +396,7 @@ static void scan_free(struct scan *scan)
 	free(scan);
 }
 
-/* The next directory that nobody has written in meanwhile. */
+/* Cleans the next directory that no other job has cleaned meanwhile. */
 static void sweep_done(struct keeper_job *job)
 {
 	struct scan *scan = (struct scan *)job;
@@ -492,8 +492,8 @@ struct runs *runs_start(const struct runs_options *options)
 	keeper_give(options->keeper, &scan->job);
 	if (!keeper_wait(options->keeper, SCAN_MS))
 		log_line(LOG_WARNING,
-			"state_dir %s has not answered for %d s: whose the runs are is not known "
-			"yet; going on",
+			"state_dir %s has not answered for %d s: starting without the owners of "
+			"its runs; check its file system",
 			options->config->state_dir, SCAN_MS / 1000);
 	return runs;
 }

@@ -18,10 +18,9 @@
 
 enum {
 	SECOND_MS = 1000,
-	STOP_MOST_S = 10,	   /* the units' TimeoutStopSec= is longer */
-	KEEPER_PATIENCE_MS = 3000, /* a stop waits so long for state_dir */
-	SILENCE_MS = 10000, /* a connection that neither attached nor said anything for so long is
-			       dropped */
+	STOP_MOST_S = 10,	   /* must be below TimeoutStopSec= in systemd/ */
+	KEEPER_PATIENCE_MS = 3000, /* how long a stop waits for state_dir */
+	SILENCE_MS = 10000,	   /* an idle connection without a session is closed then */
 };
 
 struct server {
@@ -33,17 +32,18 @@ struct server {
 	uv_timer_t second, watchdog;
 	uv_async_t news;	 /* from the data thread */
 	struct metrics *metrics; /* or NULL */
-	bool state_stalled;	 /* logged */
+	bool state_stalled;	 /* state_dir hangs, and that was logged */
 	bool stopping;
 	uint64_t lonely_since_ms;
 };
 
-/* Ends the process whatever other threads wait for: that loses nothing. */
+/* Ends the process even if other threads hang. Nothing is lost by that. */
 static void *leave_in_time(void *none)
 {
 	(void)none;
 	sleep(STOP_MOST_S);
-	log_line(LOG_WARNING, "stopping took %d s: leaving without waiting for storage any longer",
+	log_line(LOG_WARNING,
+		"not stopped after %d s, because storage does not answer: exiting now",
 		STOP_MOST_S);
 	log_flush();
 	_exit(0);
@@ -63,7 +63,7 @@ static void stop(struct server *server)
 	acceptor_stop(&server->acceptor);
 	metrics_stop(server->metrics);
 	server->metrics = NULL;
-	/* Trainers reconnect: the sooner the path is free, the sooner they find our successor. */
+	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
 	listener_close(server->options->listener);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
@@ -71,7 +71,7 @@ static void stop(struct server *server)
 	}
 }
 
-/* With the last connection the rest of the loop may go. */
+/* Closes the rest of the loop's handles after the last connection. */
 static void leave_if_done(struct server *server)
 {
 	if (!server->stopping || server->control.connections.first ||
@@ -122,14 +122,15 @@ static void watch_state_dir(struct server *server)
 	if (stalled && !server->state_stalled)
 		log_line(LOG_WARNING,
 			"state_dir %s has not answered for %" PRIu64
-			" s: saves fail, and mix logs are written later; training goes on",
+			" s: saves fail, mix logs are written later, training continues; check its "
+			"file system",
 			state_dir, busy / 1000);
 	if (!stalled && server->state_stalled)
 		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
 	server->state_stalled = stalled;
 }
 
-/* What we keep count of, once a second. */
+/* Asserts the invariants of all parts, once a second. */
 static void server_check(const struct server *server)
 {
 	const struct control *control = &server->control;
@@ -167,7 +168,8 @@ static void on_second(uv_timer_t *timer)
 		server->lonely_since_ms = now;
 	if (server->options->linger_s > 0 &&
 		now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
-		log_line(LOG_NOTE, "no session for %u s: leaving", server->options->linger_s);
+		log_line(LOG_NOTE, "stopping: no session for %u s (--linger)",
+			server->options->linger_s);
 		stop(server);
 	}
 }
@@ -176,12 +178,12 @@ static void on_watchdog(uv_timer_t *timer)
 {
 	struct server *server = timer->data;
 
-	/* Trainers wait for the data thread, so it is watched, too. */
+	/* Trainers wait for the data thread, so the watchdog covers it too. */
 	if (data_thread_answers(server->control.data_thread))
 		notify("WATCHDOG=1");
 }
 
-/* Takes back what start() has done so far. */
+/* Undoes what start() has done so far. */
 static void give_up(struct server *server)
 {
 	struct control *control = &server->control;
@@ -205,7 +207,7 @@ static void on_owner(void *context, const char *stream, const char *run, uid_t o
 	sessions_owner(context, stream, run, owner);
 }
 
-/* The keeper, and what it needs. */
+/* Starts the keeper and its users. */
 static bool start_keeper(struct server *server, struct fault *fault)
 {
 	struct control *control = &server->control;
@@ -237,8 +239,8 @@ static bool start_metrics(struct server *server, struct fault *fault)
 		return true;
 	if (!server->options->listener->handed)
 		return false;
-	/* Somebody's notebook does not stop for a port that another one has. */
-	log_line(LOG_WARNING, "%s; going on without metrics", fault->text);
+	/* In embedded mode a port in use must not stop a trainer or a notebook. */
+	log_line(LOG_WARNING, "%s; continuing without metrics", fault->text);
 	return true;
 }
 
@@ -260,7 +262,7 @@ static bool start(struct server *server, struct fault *fault)
 	const struct server_options *o = server->options;
 	struct control *control = &server->control;
 
-	/* From main()'s handlers. */
+	/* These replace main()'s handlers. */
 	for (int i = 0; i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signal[i]);
 		server->signal[i].data = server;
@@ -294,7 +296,7 @@ static bool start(struct server *server, struct fault *fault)
 	return true;
 }
 
-/* One turn of the loop at a time, to notice the end of the last connection whatever caused it. */
+/* One turn of the loop at a time, to notice when the last connection is gone. */
 static void serve(struct server *server)
 {
 	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)
@@ -308,7 +310,7 @@ static void close_handle(uv_handle_t *handle, void *none)
 		uv_close(handle, NULL);
 }
 
-/* Entries of mix logs may still have to be written. */
+/* Waits for the keeper, which may still have to write mix logs. */
 static void end_keeper(struct server *server)
 {
 	unsigned left;
@@ -316,8 +318,8 @@ static void end_keeper(struct server *server)
 
 	if (!idle)
 		log_line(LOG_WARNING,
-			"state_dir %s does not answer: leaving without %u entries of mix logs, "
-			"which are written at the next attach",
+			"state_dir %s does not answer: exiting without writing %u mix log entries; "
+			"they are written at the next attach",
 			server->control.config->state_dir, left);
 	runs_free(server->control.runs, idle);
 	quotas_free(server->control.quotas);

@@ -1,28 +1,28 @@
 /*
- * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: every
- * session is what its client said at attach, and dies with its connection. The loop makes no
- * file-system call: those on state_dir are the keeper's, others run in libuv's pool.
+ * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: a
+ * session is what its client said at attach, and ends with its connection. The loop makes no
+ * file-system call: the keeper makes those on state_dir, and libuv's pool all others.
  *
- * Its files call downwards in this order, and never back:
+ * The files of this room call each other downwards in this order:
  *
- *   server.c          the loop: signals, the clock, news from the data thread
+ *   server.c          the loop: signals, timers, news from the data thread
  *   accept.c          new clients
- *   metrics.c         what status says, for Prometheus
- *   dispatch.c        which function carries out which message
- *   attach.c          a session begins
- *   snapshot.c        snapshots that a session asks for
- *   status.c          what goes on
- *   request_new.c     an operator's request arrives; request.c: the sessions answer it
- *   session.c         a session's clock and end; session_memory.c: its part of `memory:`
- *   twins.c           two processes that read for one rank
- *   errand.c          a connection waits for the keeper
- *   connection.c      one client's socket: packets in and out, and when it dies
- *   runs.c            whose each run is
- *   pace.c, quota.c   how much of the control thread, memory and state_dir a user may take
+ *   metrics.c         Prometheus metrics
+ *   dispatch.c        maps messages to handlers
+ *   attach.c          begins a session
+ *   snapshot.c        saves snapshots
+ *   status.c          replies to status queries
+ *   request_new.c     takes an operator's request; request.c passes on the sessions' answers
+ *   session.c         the life of a session; session_memory.c: its part of `memory:`
+ *   twins.c           detects two processes that read for one rank
+ *   errand.c          lets a connection wait for the keeper
+ *   connection.c      a client's socket: packets in and out, and the death of the client
+ *   runs.c            the owners of runs
+ *   pace.c, quota.c   limit each user's part of the control thread, memory and state_dir
  *   hang.c            storage that does not answer
- *   data_thread.c          the data thread
+ *   data_thread.c     the thread of the engine and the reader
  *   keeper.c          the thread that makes all calls on state_dir
- *   mix_log.c, snapshot_file.c, run_dir.c, durable.c    what lies there
+ *   mix_log.c, snapshot_file.c, run_dir.c, durable.c    the files in state_dir
  */
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
@@ -35,17 +35,17 @@
 
 struct server_options {
 	const struct catalog *catalog;
-	struct listener *listener; /* open; closed at the end */
-	struct reader *reader;	   /* taken over */
-	unsigned depth;
-	unsigned connections;	/* at most so many: the descriptors of more are kept for shards */
-	struct cgroup *cgroup;	/* or NULL */
-	uint64_t staging_bytes; /* of the reader, counted in memory: */
+	struct listener *listener; /* open; server_run() closes it */
+	struct reader *reader;	   /* server_run() closes it */
+	unsigned depth;		   /* reads in flight at most */
+	unsigned connections;	   /* clients at most; other descriptors are for shards */
+	struct cgroup *cgroup;	   /* or NULL */
+	uint64_t staging_bytes;	   /* of the reader, counted in memory: */
 	const struct rereads *rereads;
-	unsigned linger_s; /* leave when there was no session for so long; 0: never */
+	unsigned linger_s; /* exit after so long without a session; 0: never */
 };
 
-/* Serves until SIGTERM or SIGINT. The exit code; reasons go to the log. */
+/* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */
 int server_run(const struct server_options *options);
 
 #endif

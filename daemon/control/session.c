@@ -12,7 +12,7 @@
 
 enum {
 	OUTLIVED_MS = 1000,
-	LEAVING_MOST_S = 2, /* then its memory is given back, even if reads into it are in flight */
+	LEAVING_MOST_S = 2, /* then its memory is freed, even if reads into it are in flight */
 };
 
 bool session_is_live(const struct session *s)
@@ -26,7 +26,7 @@ bool session_is_of(const struct session *s, const char *stream, const char *run)
 	       strcmp(s->run, run) == 0;
 }
 
-/* ---- its life ---- */
+/* ---- making and freeing ---- */
 
 struct session *session_new(struct connection *c)
 {
@@ -66,7 +66,7 @@ void session_free(struct session *s)
 	free(s);
 }
 
-/* In the pool: to give back the pages of a large ring takes a while. */
+/* In the pool: freeing a large ring takes a while. */
 static void unmap_work(uv_work_t *work)
 {
 	struct session *s = work->data;
@@ -106,17 +106,17 @@ void session_leave(struct session *s)
 		data_thread_detach(s->control->data_thread, s->id);
 	else if (s->connection->jobs == 0)
 		session_end(s);
-	/* else attach_done() ends it */
+	/* otherwise attach_done() ends it */
 }
 
-/* The first position of the session's rank that was not handed out. */
+/* The first position of the session's rank that was not published. */
 static uint64_t sound_until(const struct session *s)
 {
 	return order_rank_position(
 		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro_batch);
 }
 
-static void say_failure(struct session *s, const struct data_thread_failure *f)
+static void send_failure(struct session *s, const struct data_thread_failure *f)
 {
 	const char *shard = dataset_shard_name(f->dataset, f->shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
@@ -127,8 +127,8 @@ static void say_failure(struct session *s, const struct data_thread_failure *f)
 
 	if (f->fault.code == FAULT_CHANGED)
 		snprintf(sound, sizeof(sound),
-			": positions of rank %" PRIu64 " before %" PRIu64
-			" are sound, none after was handed out; restore the shard, then attach at "
+			"; positions of rank %" PRIu64 " before %" PRIu64
+			" are sound, later ones were not served; restore the shard, then attach at "
 			"the cursor",
 			s->rank, sound_until(s));
 	fault_set(&fault, FAULT_DATA, field,
@@ -138,12 +138,12 @@ static void say_failure(struct session *s, const struct data_thread_failure *f)
 	connection_refuse(s->connection, 0, &fault);
 }
 
-static void throw_out(struct connection *c)
+static void refuse_hostile(struct connection *c)
 {
 	struct fault fault;
 
 	fault_set(&fault, FAULT_PROTOCOL, "released",
-		"the ring's control words are out of range: this client was thrown out");
+		"the client wrote control words out of range into its ring");
 	connection_refuse(c, 0, &fault);
 }
 
@@ -157,10 +157,10 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 	if ((news & DATA_THREAD_FAILED) && !c->closing) {
 		struct data_thread_failure failure = data_thread_failure(control->data_thread, id);
 
-		say_failure(s, &failure);
+		send_failure(s, &failure);
 	}
 	if ((news & DATA_THREAD_HOSTILE) && !c->closing)
-		throw_out(c);
+		refuse_hostile(c);
 	if (news & DATA_THREAD_GONE) {
 		s->fed = false;
 		if (!s->vacating)
@@ -168,12 +168,12 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 	}
 }
 
-static void tell_unpinned(struct session *s, bool unpinned)
+static void log_unpinned(struct session *s, bool unpinned)
 {
 	if (unpinned && !s->unpinned)
 		log_client(s->connection->uid, LOG_WARNING,
-			"pid %d: its ring of stream %s is not pinned: its GPU's driver refused to "
-			"register it; its copies are slower",
+			"pid %d: its ring of stream %s is not pinned: the GPU driver refused to "
+			"register it; copies to the GPU are slower",
 			(int)s->connection->pid, s->stream->config->name);
 	s->unpinned = unpinned;
 }
@@ -202,7 +202,7 @@ static void vacate_done(uv_work_t *work, int status)
 		session_end(s);
 }
 
-/* Its trainer is gone, and storage does not answer: the ring's memory does not wait for that. */
+/* The client is gone, and storage does not answer: frees the ring's memory without waiting. */
 static void give_back(struct session *s)
 {
 	if (++s->leaving_s != LEAVING_MOST_S)
@@ -226,9 +226,9 @@ static void note_again(const struct session *s)
 }
 
 /*
- * A client that takes an edit back goes on with the ring it had before, and does not attach again.
- * The mix log then ends with a mix that never acted, so the session's own is added once more. Not
- * at once: the sessions of a process that is killed end in any order, and its edit may stand.
+ * A client that undoes an edit continues with its former ring, without another attach. The mix log
+ * then ends with a mix that never acted, so the session's own mix is added again. Only after a
+ * second: the sessions of a killed process end in any order, and its edit may be valid.
  */
 static void note_outlived(struct session *s, uint64_t now_ms)
 {
@@ -250,7 +250,7 @@ void session_clock(struct session *s, uint64_t now_ms)
 	struct feed_counters counters = feed_counters(s->feed);
 
 	note_outlived(s, now_ms);
-	tell_unpinned(s, counters.pinned == RING_UNPINNED);
+	log_unpinned(s, counters.pinned == RING_UNPINNED);
 	if (!counters.full)
 		s->full_since_ms = 0;
 	else if (s->full_since_ms == 0)
@@ -266,14 +266,14 @@ void sessions_owner(struct control *control, const char *stream, const char *run
 			runs_may(control->runs, s->connection->uid, stream, run))
 			continue;
 		log_line(LOG_WARNING,
-			"pid %d (uid %u): its session ends: run %s of stream %s belongs to uid %u",
+			"pid %d (uid %u) disconnected: run %s of stream %s belongs to uid %u",
 			(int)s->connection->pid, (unsigned)s->connection->uid, run, stream,
 			(unsigned)owner);
 		connection_close(s->connection);
 	}
 }
 
-/* ---- what holds ---- */
+/* ---- invariants ---- */
 
 static void session_check(const struct sessions *all, uint32_t id)
 {

@@ -1,23 +1,25 @@
 #include "daemon/control/session_memory.h"
 
 #include "daemon/control/control.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 enum {
-	RING_BYTES = 4 << 20, /* size of a ring unless the client says otherwise, */
-	SLOTS_LEAST = 4,      /* but at least so many batches */
-	SLOTS_MOST = 64,      /* and at most so many */
+	/* The default size of a ring, within a range of slots. */
+	RING_BYTES = 4 << 20,
+	SLOTS_LEAST = 4,
+	SLOTS_MOST = 64,
 };
 
 /* ---- the two rings of a seek ---- */
 
 /*
- * Only a session of the same process counts. It may have one successor that stays and one that is
- * closing, and none while it replaces another session that stays. So a client that opens ring after
- * ring and closes none gets at most twice what `memory:` allows.
+ * A session may have one successor that stays and one that is closing, and none while it replaces
+ * another session that stays. So a client that opens rings and closes none gets at most twice what
+ * `memory:` allows.
  */
 static bool may_be_replaced(const struct sessions *sessions, const struct session *former)
 {
@@ -37,6 +39,8 @@ static bool may_be_replaced(const struct sessions *sessions, const struct sessio
 	return true;
 }
 
+/* The session that the attach message @w replaces, if it is of the same process and run; or NULL.
+ */
 static struct session *find_replaced(const struct session *s, const struct wire *w)
 {
 	const struct connection *c = s->connection;
@@ -93,7 +97,8 @@ static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
 	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
 }
 
-/* Has @limit room for @need bytes, of which @lent are a replaced ring's? */
+/* Do `memory:` and the user's share have room for @need bytes, of which a replaced ring has @lent?
+ */
 static bool has_room(const struct session *s, uint64_t need, uint64_t lent, struct fault *fault)
 {
 	const struct control *control = s->control;
@@ -101,19 +106,19 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 	uint64_t limit = control->config->memory_bytes;
 	uint64_t used = all->memory_bytes - all->lent_bytes;
 	uint64_t left = limit > used ? limit - used : 0;
-	/* A ring that fits once all others have left will fit; a larger one never does. */
+	/* Will it fit when all other sessions have ended? */
 	bool passing = need + all->staging_bytes <= limit;
 
 	if (need - lent > left)
 		return (passing ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
-			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, %" PRIu64
-			" of %" PRIu64 " are left: raise %s %s, or take fewer slots",
+			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
+			" of %" PRIu64 " are left; raise %s %s, or " PHRASE_SLOTS,
 			s->slots, need, left, limit,
 			control->config->memory_capped
 				? "the cgroup's limit, which is below memory: in"
 				: "memory: in",
 			control->config->path);
-	/* A ring in place of another one needs only what it takes in addition. */
+	/* The user's share is charged only for what the replaced ring does not have. */
 	return need <= lent ||
 	       quota_memory(control->quotas, s->connection->quota, need - lent,
 		       used - all->staging_bytes, limit - all->staging_bytes, fault);
@@ -125,7 +130,7 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 	const struct config_stream *c = s->stream->config;
 
 	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
-		return fault_set(fault, FAULT_ATTACH, "micro_batch", "%" PRIu64 ", must be 1 to %d",
+		return fault_set(fault, FAULT_ATTACH, "micro_batch", "%" PRIu64 " is not 1 to %d",
 			s->micro_batch, LIMIT_MICRO_BATCH);
 	if (s->slots == 0)
 		s->slots = default_slots(s->stream, s->micro_batch);

@@ -1,9 +1,9 @@
 /*
- * What rings take out of `memory:`, and out of their user's share of it.
+ * Counts ring memory against `memory:` and each user's share of it.
  *
- * A client that seeks has its next ring before it closes this one, so that a refusal leaves it
- * where it was. For that moment `memory:` counts the two as the larger of them: a config that fits
- * exactly serves an operator's mix.
+ * A client that seeks gets its next ring before it closes the present one, so that it can continue
+ * if the attach is refused. Meanwhile `memory:` counts the larger ring of the two only, so that an
+ * operator's mix needs no additional memory.
  */
 #ifndef TOKEND_SESSION_MEMORY_H
 #define TOKEND_SESSION_MEMORY_H
@@ -14,13 +14,13 @@
 #include "proto/wire.h"
 
 /*
- * Sizes the ring of @s, which @w attaches, and takes its memory out of `memory:`. *@replaces: in
- * place of another ring of the same client, which ends then. False: FAULT_ATTACH for a ring that
- * cannot be, FAULT_MEMORY, passing if it fits once others leave.
+ * Computes the ring's @geometry from the attach message @w, and reserves its memory. Sets
+ * *@replaces if the ring replaces another one of the same client. False: FAULT_ATTACH for an
+ * invalid geometry; FAULT_MEMORY, passing if the ring will fit when other sessions have ended.
  */
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	bool *replaces, struct fault *fault);
-/* Gives it back, if there is any. */
+/* Returns the memory, if any is reserved. */
 void session_release(struct session *s);
 
 #endif

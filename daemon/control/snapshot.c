@@ -4,6 +4,7 @@
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/snapshot_file.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -87,31 +88,33 @@ static void save_late(struct connection *c, const struct errand *errand)
 	struct fault fault;
 
 	log_client(c->uid, LOG_ERROR,
-		"pid %d: its snapshot is not saved: state_dir has not answered for %d s",
+		"pid %d: snapshot not saved: state_dir has not answered for %d s; check its file "
+		"system",
 		(int)c->pid, KEEPER_DEADLINE_MS / 1000);
 	fault_set(&fault, FAULT_CHECKPOINT, "state_dir",
-		"has not answered for %d s, nothing is known to be saved: save again once it does",
+		"has not answered for %d s; the snapshot may not be saved, save it again later",
 		KEEPER_DEADLINE_MS / 1000);
 	connection_error(c, errand->serial, &fault);
 }
 
-/* What can be said without a look at state_dir. */
+/* All checks that need no access to state_dir. */
 static bool check(const struct connection *c, const struct wire *w, struct fault *fault)
 {
 	uint64_t busy_ms = keeper_busy_ms(c->control->keeper);
 
 	if (wire_bytes(w, WIRE_CURSOR).n > LIMIT_CURSOR_BYTES)
-		return fault_set(fault, FAULT_CHECKPOINT, "cursor", "%u bytes, at most %d",
-			wire_bytes(w, WIRE_CURSOR).n, LIMIT_CURSOR_BYTES);
+		return fault_set(fault, FAULT_CHECKPOINT, "cursor",
+			"%u bytes; a cursor has at most %d", wire_bytes(w, WIRE_CURSOR).n,
+			LIMIT_CURSOR_BYTES);
 	if (busy_ms >= KEEPER_DEADLINE_MS)
 		return fault_set(fault, FAULT_CHECKPOINT, "state_dir",
 			"has not answered for %" PRIu64
-			" s, nothing is saved: save again once it does",
+			" s; the snapshot is not saved, save it again later",
 			busy_ms / 1000);
 	return quota_may_write(c->quota, connection_now(c), FAULT_CHECKPOINT, fault);
 }
 
-/* NULL with @fault. */
+/* NULL with @fault: the tag is not valid, or out of memory. */
 static struct save_job *save_job_new(
 	const struct connection *c, const struct wire *w, struct fault *fault)
 {
@@ -121,8 +124,7 @@ static struct save_job *save_job_new(
 	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) ||
 		!wire_name_ok(job->tag)) {
 		free(job);
-		fault_set(fault, FAULT_CHECKPOINT, "tag",
-			"not a name: 1 to 64 bytes without '/' and leading dot");
+		fault_set(fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
 		return NULL;
 	}
 	job->errand = (struct errand){.job = {.work = save_work, .done = save_done},
@@ -146,7 +148,7 @@ void snapshot_save(struct connection *c, const struct wire *w)
 
 	if (c->errand) {
 		fault_set(&fault, FAULT_CHECKPOINT, "connection",
-			"wait for the answer to the one before");
+			"another snapshot is being saved; wait for its reply");
 		connection_refuse(c, serial, &fault);
 		return;
 	}

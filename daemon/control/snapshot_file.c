@@ -15,7 +15,7 @@
 
 #define FORMER ".former"
 
-/* DIRECTORY/RUN/FILE in @path. False: too long. */
+/* Writes DIRECTORY/RUN/FILE to @path. False: too long. */
 static bool join(char path[PATH_MAX], const char *directory, const char *run, const char *file)
 {
 	return snprintf(path, PATH_MAX, "%s/%s/%s", directory, run, file) < PATH_MAX;
@@ -31,10 +31,11 @@ static bool too_long(struct fault *fault)
 static bool failed(const struct snapshot_saved *saved, int error, struct fault *fault)
 {
 	return fault_errno(fault, error, "state_dir",
-		"%s: %s; the former snapshot, if any, is as it was", saved->path, strerror(error));
+		"%s: %s; the previous snapshot, if any, is unchanged", saved->path,
+		strerror(error));
 }
 
-/* Keeps what NAME holds now as FORMER, whatever happens in between. */
+/* Makes the file @name also available as @former, atomically. */
 static bool keep_former(int at, const char *name, const char *former, struct fault *fault)
 {
 	char temporary[DURABLE_NAME_BYTES];
@@ -47,13 +48,13 @@ static bool keep_former(int at, const char *name, const char *former, struct fau
 	bool kept = renameat(at, temporary, at, former) == 0 ||
 		    fault_errno(fault, errno, "state_dir", "%s: %s", former, strerror(errno));
 
-	/* Two names of one file are not renamed: then FORMER is what NAME is, after a kill right
-	 * here. */
+	/* rename() does nothing if both names are one file already, which a kill after this
+	 * function causes. The temporary name then still exists. */
 	unlinkat(at, temporary, 0);
 	return kept;
 }
 
-/* Undoes a save that may not be durable: the next save must not take it for durable. */
+/* Undoes a save that may not be durable, so that the next save does not take it for durable. */
 static void take_back(int at, const char *name, const char *former, bool replaced)
 {
 	if (replaced)
@@ -62,7 +63,7 @@ static void take_back(int at, const char *name, const char *former, bool replace
 		unlinkat(at, name, 0);
 }
 
-/* Has a run as many snapshots as it may? */
+/* Has the run reached SNAPSHOTS_MOST? */
 static bool is_full(int at)
 {
 	int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -78,7 +79,7 @@ static bool is_full(int at)
 	return n > SNAPSHOTS_MOST;
 }
 
-/* Writes @bytes to a temporary file, and renames that to NAME. */
+/* Writes @bytes to a temporary file, and renames it to @name. */
 static bool write_and_rename(int at, const char *name, const char *former, const void *bytes,
 	size_t n, bool replaced, struct fault *fault)
 {
@@ -96,7 +97,7 @@ static bool write_and_rename(int at, const char *name, const char *former, const
 	return false;
 }
 
-/* Puts @bytes in place of NAME in @dir, which is locked. */
+/* Replaces @name in the locked directory @dir by @bytes. */
 static bool replace(const struct run_dir *dir, const char *name, const char *former,
 	const void *bytes, size_t n, bool limited, struct snapshot_saved *saved,
 	struct fault *fault)
@@ -106,13 +107,13 @@ static bool replace(const struct run_dir *dir, const char *name, const char *for
 	struct stat st;
 
 	if (have == (ssize_t)n &&
-		memcmp(now, bytes, n) == 0) /* another rank of this job was faster */
+		memcmp(now, bytes, n) == 0) /* another rank of this job has saved it */
 		return durable_sync(dir->at, fault) || failed(saved, fault->error, fault);
-	/* Whatever is there is kept, damaged or not. */
+	/* The previous file is kept even if it is damaged. */
 	saved->replaced = fstatat(dir->at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 	if (limited && !saved->replaced && is_full(dir->at))
 		return fault_set(fault, FAULT_STATE_DIR, "state_dir",
-			"%s: the run has %d snapshots, and may not have more: remove old ones",
+			"%s: the run has %d snapshots, which is the limit; remove old ones",
 			dir->path, SNAPSHOTS_MOST);
 	if (!write_and_rename(dir->at, name, former, bytes, n, saved->replaced, fault))
 		return failed(saved, fault->error, fault);
@@ -141,7 +142,8 @@ bool snapshot_file_save(const struct run_place *place, const char *tag, const vo
 		return false;
 	if (is_former(tag))
 		return fault_set(fault, FAULT_ARGUMENT, "state_dir",
-			"tag: %s: names that end in " FORMER " are kept for what a tag held before",
+			"tag: %s: names that end in " FORMER
+			" are reserved for the previous snapshot of a tag",
 			tag);
 	snprintf(name, sizeof(name), "%s.cursor", tag);
 	snprintf(former, sizeof(former), "%s" FORMER ".cursor", tag);
@@ -158,7 +160,7 @@ bool snapshot_file_save(const struct run_place *place, const char *tag, const vo
 	run_dir_close(&dir);
 	if (ok && saved->replaced)
 		log_client(place->uid, LOG_NOTE,
-			"snapshot %s of stream %s, run %s, saved again: the former one is now "
+			"snapshot %s of stream %s, run %s, saved again: the previous one is now "
 			"%s" FORMER,
 			tag, place->stream, place->run, tag);
 	return ok;
@@ -166,8 +168,8 @@ bool snapshot_file_save(const struct run_place *place, const char *tag, const vo
 
 /* ---- reading ---- */
 
-/* Runs of @stream that have @tag: their number, the last one's name in @found, all of them in
- * @list. */
+/* Finds the runs of a stream that have @file. Returns their number, the last one's name in @found,
+ * and all of them in @list, separated by commas. */
 static int find_runs(
 	const char *stream_dir, const char *file, char *found, char *list, size_t list_bytes)
 {
@@ -183,7 +185,7 @@ static int find_runs(
 			access(path, F_OK) < 0)
 			continue;
 		n++;
-		memcpy(found, e->d_name, strlen(e->d_name) + 1); /* a name is ≤ LIMIT_NAME_BYTES */
+		memcpy(found, e->d_name, strlen(e->d_name) + 1); /* ≤ LIMIT_NAME_BYTES */
 		size_t used = strlen(list);
 
 		snprintf(list + used, list_bytes - used, "%s%s", n > 1 ? ", " : "", e->d_name);
@@ -193,7 +195,7 @@ static int find_runs(
 	return n;
 }
 
-/* A name, or one with FORMER after it. */
+/* Is @tag a name, or a name with FORMER after it? */
 static bool tag_ok(const char *tag)
 {
 	char name[SNAPSHOT_TAG_BYTES];
@@ -205,7 +207,7 @@ static bool tag_ok(const char *tag)
 	return wire_name_ok(name);
 }
 
-/* Splits "RUN/TAG"; a plain TAG leaves @run as it is. */
+/* Splits "RUN/TAG". A plain TAG leaves @run unchanged. */
 static bool split_tag(
 	const char *text, char *run, size_t run_bytes, char *tag, size_t tag_bytes, bool *named)
 {
@@ -218,7 +220,7 @@ static bool split_tag(
 	return wire_name_ok(run) && tag_ok(tag);
 }
 
-/* The tag of what the file @path held before, if that is still there. */
+/* Sets @former to the tag of the previous snapshot of @path, if that exists. */
 static void offer_former(const char *path, const char *tag, char *former)
 {
 	char before[PATH_MAX + 16];
@@ -229,7 +231,7 @@ static void offer_former(const char *path, const char *tag, char *former)
 		snprintf(former, SNAPSHOT_TAG_BYTES, "%s" FORMER, tag);
 }
 
-/* The path of the snapshot, also if it is another run's. */
+/* Finds the path of the snapshot, also in another run. */
 static bool find_path(const struct run_place *place, const char *run, const char *tag, bool named,
 	char path[PATH_MAX], struct fault *fault)
 {
@@ -248,7 +250,7 @@ static bool find_path(const struct run_place *place, const char *run, const char
 
 	if (runs > 1)
 		return fault_set(fault, FAULT_ARGUMENT, "tag",
-			"run %s has no snapshot %s, but several others have: %s; name one as "
+			"run %s has no snapshot %s, but several other runs have: %s; name one as "
 			"RUN/%s",
 			place->run, tag, list, tag);
 	return runs != 1 || join(path, stream_dir, other, file) || too_long(fault);
@@ -264,8 +266,7 @@ size_t snapshot_file_load(const struct run_place *place, const char *tag, void *
 	*former = 0;
 	snprintf(run, sizeof(run), "%s", place->run);
 	if (!split_tag(tag, run, sizeof(run), name, sizeof(name), &named)) {
-		fault_set(fault, FAULT_ARGUMENT, "tag", "'%s' is no tag: must be TAG or RUN/TAG",
-			tag);
+		fault_set(fault, FAULT_ARGUMENT, "tag", "'%s' is not TAG or RUN/TAG", tag);
 		return 0;
 	}
 	if (!find_path(place, run, name, named, path, fault))
@@ -273,7 +274,7 @@ size_t snapshot_file_load(const struct run_place *place, const char *tag, void *
 	offer_former(path, tag, former);
 	n = durable_read_file(AT_FDCWD, path, bytes, LIMIT_CURSOR_BYTES, fault);
 	if (n == 0)
-		fault_set(fault, FAULT_DATA, "tag", "%s: is empty", path);
+		fault_set(fault, FAULT_DATA, "tag", "%s: the file is empty", path);
 	else if (n < 0 && fault->error == ENOENT)
 		fault_errno(fault, ENOENT, "tag", "stream %s has no snapshot %s (%s)",
 			place->stream, name, path);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STATUS_PAGE = 32 }; /* sessions a reply lists; they must fit into the socket's buffer */
+enum { STATUS_PAGE = 32 }; /* sessions per reply; their packets must fit the socket's buffer */
 
 static void send_session(
 	struct connection *c, uint64_t serial, const struct session *s, uint64_t now_ms)
@@ -40,7 +40,7 @@ static void send_session(
 	connection_send(c, serial, &w);
 }
 
-/* The file's absolute path: as it was written it means something to this process alone. */
+/* The config's absolute path: a relative one is only valid in this process's directory. */
 static void name_config(const struct config *config, char *path, size_t path_bytes)
 {
 	const char *slash = strrchr(config->path, '/');

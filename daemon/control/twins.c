@@ -9,7 +9,8 @@
 
 enum { SETTLED_MS = 2000 };
 
-/* A process without a token is known by its pid, one in another PID namespace by its token. */
+/* A process without a token is identified by its pid; one in another PID namespace, by its token.
+ */
 static bool same_process(const struct connection *a, const struct connection *b)
 {
 	if (a->pid > 0 && a->pid == b->pid)
@@ -26,7 +27,7 @@ static bool same_rank(const struct session *a, const struct session *b)
 	       !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
 
-/* Another session for the rank of @s, of the same process or of another one; or NULL. */
+/* Another session for the rank of @s, of the same process or of a different one; or NULL. */
 static struct session *find(const struct session *s, bool of_same_process)
 {
 	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
@@ -39,7 +40,7 @@ static struct session *find(const struct session *s, bool of_same_process)
 	return NULL;
 }
 
-/* "pid 7 on node1"; a PID of another namespace is not known. */
+/* "pid 7 on node1"; a pid in another namespace is unknown. */
 static void name_process(char *to, size_t capacity, const struct connection *c)
 {
 	const char *host = c->host[0] ? c->host : "an unnamed host";
@@ -47,7 +48,7 @@ static void name_process(char *to, size_t capacity, const struct connection *c)
 	if (c->pid > 0)
 		snprintf(to, capacity, "pid %d on %s", (int)c->pid, host);
 	else
-		snprintf(to, capacity, "a process of another PID namespace, on %s", host);
+		snprintf(to, capacity, "a process in another PID namespace on %s", host);
 }
 
 bool twins_allow(const struct session *s, struct fault *fault)
@@ -61,8 +62,9 @@ bool twins_allow(const struct session *s, struct fault *fault)
 	name_process(here, sizeof(here), s->connection);
 	return fault_set_passing(fault, FAULT_ATTACH, "rank",
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", is read by %s; this is %s: end that one, give this job another run, or, if both "
-		"are tensor- or pipeline-parallel peers, each its own peer",
+		", is read by %s; this is %s; end that one, or give this job another run, or, if "
+		"both "
+		"are tensor- or pipeline-parallel peers, give each its own peer",
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 
@@ -71,14 +73,14 @@ void twins_join(struct session *s)
 	const struct session *former = find(s, true);
 
 	s->fed_since_ms = uv_now(s->control->loop);
-	if (!former || !former->fed) /* a seek attaches again; what was logged before holds */
+	if (!former || !former->fed) /* otherwise a seek: do not warn again */
 		return;
 	s->fed_since_ms = former->fed_since_ms;
 	s->twins_looked_for = former->twins_looked_for;
 	s->twin_told = former->twin_told;
 }
 
-static void tell(struct session *s, const struct session *other)
+static void warn(struct session *s, const struct session *other)
 {
 	struct wire w = {.op = WIRE_WARNING};
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
@@ -91,15 +93,16 @@ static void tell(struct session *s, const struct session *other)
 	snprintf(text, sizeof(text),
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
 		", of stream %s is read twice, by this process (%s) and by %s: both take the same "
-		"samples; end one, or give each its rank and world, its own run, or, if they are "
-		"peers, its own peer",
+		"samples; end one, or give each its own rank and world, its own run, or, if they "
+		"are peers, its own peer",
 		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
 	if (!other->twin_told)
 		log_client(s->connection->uid, LOG_WARNING,
-			"%s: rank %" PRIu64 " of %" PRIu64 " of run %s is read by %s and by %s",
+			"stream %s: rank %" PRIu64 " of %" PRIu64
+			" of run %s is read by %s and by %s: both take the same samples; end one",
 			s->stream->config->name, s->rank, s->world, s->run, here, there);
 	wire_set_text(&w, WIRE_TEXT, text);
-	if (s->connection->token != 0) /* earlier clients do not know this message */
+	if (s->connection->token != 0) /* older clients do not know this message */
 		connection_send(s->connection, 0, &w);
 }
 
@@ -115,7 +118,7 @@ void twins_clock(struct session *s, uint64_t now_ms)
 
 	if (!other || !other->fed)
 		return;
-	tell(s, other);
+	warn(s, other);
 	if (!s->connection->closing && !other->connection->closing)
-		tell(other, s);
+		warn(other, s);
 }

@@ -1,10 +1,10 @@
 /*
- * Twins: sessions of one rank, run and peer from two processes. Each takes the rank's rows, so rows
- * are taken twice. That happens with two plain processes that both are rank 0 of 1, or with a
- * trainer that is started again while the old one lives.
+ * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
+ * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
+ * the old one lives.
  *
- * Both are warned once they have been there together for a while: ranks that change places meet for
- * a moment. A strict session is refused as long as the other process lives.
+ * Both are warned after two seconds: ranks that exchange their places meet for a moment. A strict
+ * session is refused while the other process lives. All on the loop.
  */
 #ifndef TOKEND_TWINS_H
 #define TOKEND_TWINS_H
@@ -12,11 +12,12 @@
 #include "daemon/control/session.h"
 #include "proto/fault.h"
 
-/* False (FAULT_ATTACH, passing): @s is strict, and another process reads for its rank. */
+/* May @s attach? False (FAULT_ATTACH, passing): it is strict, and another process reads for its
+ * rank. */
 bool twins_allow(const struct session *s, struct fault *fault);
-/* @s was fed: it may take the place of another session of its process. */
+/* @s is fed now. If its process had another session, it inherits that one's warnings. */
 void twins_join(struct session *s);
-/* Once a second: warns both. May close the connection. */
+/* Call once a second: warns both twins, once. May close the connection. */
 void twins_clock(struct session *s, uint64_t now_ms);
 
 #endif

@@ -271,6 +271,6 @@ def test_where_pids_are_unknown_the_processes_are_told_apart(trainers, shared):
         two = trainers(daemon=apart)
         two.says("in")
         for trainer in (one, two):
-            assert "a process of another PID namespace" in trainer.says("warned")
+            assert "a process in another PID namespace" in trainer.says("warned")
     finally:
         apart.kill()

@@ -77,7 +77,7 @@ def test_users(bench):
         "another uid is refused before a packet is parsed",
         seen,
     )
-    advice = f"uid {NOBODY} may not attach: add it to allow_uids"
+    advice = f"uid {NOBODY} may not connect; add it to allow_uids"
     wait_for(lambda: advice in bench.daemon.log())  # the log is written a moment later
     assert has(bench.daemon.log(), advice), "the log says what to do"
     config = bench.place.config("users.yaml", streams=bench.streams, allow_uids=[1, NOBODY])

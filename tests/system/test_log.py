@@ -68,13 +68,13 @@ def test_flood(place, config):
     assert count == FLOOD, "flood: every client was refused"
 
     def counted():
-        return daemon.log().count("refused: stream") + suppressed(daemon.log()) == FLOOD
+        return daemon.log().count("attach: stream") + suppressed(daemon.log()) == FLOOD
 
     assert wait_for(counted), (
         "flood: lines written and suppressed are all of them",
         daemon.log()[-2000:],
     )
-    written = daemon.log().count("refused: stream")
+    written = daemon.log().count("attach: stream")
     assert written <= 20 + took + 2, (
         "flood: 20 lines, then one a second",
         f"{written} lines in {took:.1f} s",
@@ -88,7 +88,7 @@ def test_flood(place, config):
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-        named = wait_for(lambda: f"uid {NOBODY} may not attach" in daemon.log())
+        named = wait_for(lambda: f"uid {NOBODY} may not connect" in daemon.log())
         assert named, ("flood: another user's line is written", daemon.log()[-500:])
     assert daemon.stop() == 0, "flood: it stops"
     assert has(daemon.log(), "SIGTERM: stopping"), "flood: last words are written"
@@ -112,7 +112,7 @@ def test_full_pipe(place, config):
     assert answers(), "full pipe: it still answers"
     assert bytes_waiting(reader) == filled, "full pipe: not a byte was written"
     os.read(reader, filled)
-    assert has(read_until(reader, b"refused: stream").decode(), "ready at"), (
+    assert has(read_until(reader, b"attach: stream").decode(), "ready at"), (
         "full pipe: what waited is written once it is read"
     )
     os.write(writer, b"x" * (4096 - bytes_waiting(reader)))

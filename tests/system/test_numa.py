@@ -63,7 +63,7 @@ def check_nodes(place, daemon):
             f"node {node}: no node in the status"
         )
         assert has(
-            daemon.log(), f"its ring is not put on NUMA node {node}: we have no such node"
+            daemon.log(), f"its ring cannot be put on NUMA node {node}: no such node"
         ), f"node {node}: said in the log"
         client.close()
         wait_for(lambda: not daemon.rings())
@@ -131,7 +131,7 @@ def check_forbidden(place, config):
         "mbind is forbidden: served all the same"
     )
     log.seek(0)
-    assert log.read().count("Operation not permitted; not said again") == 1, (
+    assert log.read().count("Operation not permitted; later failures are not logged") == 1, (
         "mbind is forbidden: said once"
     )
     for client in clients:

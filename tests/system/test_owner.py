@@ -92,7 +92,7 @@ def test_named(shared, daemon):
     assert other.feed["cursor"] == before, "  but read a snapshot, and begin a run with it"
     for uid, run_, words in (
         (STRANGER, "job", ["run job belongs to someone else", "1002"]),
-        (STRANGER, "default", ["no session of run"]),
+        (STRANGER, "default", ["run default is not attached"]),
     ):
         operator = client_of(daemon, uid)
         told = refusal(
@@ -108,7 +108,7 @@ def test_named(shared, daemon):
         operator = client_of(daemon, uid)
         asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="")
         assert asked["sessions"] == 1, (f"uid {uid} may drain it", asked)
-        words = f"of uid {uid} (pid {os.getpid()}) to 1 sessions of run job"
+        words = f"of uid {uid} (pid {os.getpid()}) for 1 sessions of run job"
         assert wait_for(lambda w=words: w in daemon.log()), (
             "  the log says who asked",
             daemon.log(),

@@ -270,8 +270,8 @@ def test_behind_a_commit(bench):
 def test_whom(bench):
     refuse = lambda *a: run(TOKCTL, *a, "--socket", bench.daemon.socket)  # noqa: E731
     for words, arguments in (
-        (["nosuch is not in"], ["drain", "nosuch"]),
-        (["no session of stream train"], ["drain", "train"]),
+        (["nosuch is not a stream"], ["drain", "nosuch"]),
+        (["no session is attached on stream train"], ["drain", "train"]),
     ):
         code, out, err = refuse(*arguments)
         assert code == 1 and out == b"" and err.count("\n") == 1, (
