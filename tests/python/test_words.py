@@ -68,7 +68,6 @@ TO_COME = {
     "config",
     "daemon/catalog",
     "daemon/config",
-    "daemon/control",
     "daemon/engine",
     "daemon/io",
     "daemon/reader",
