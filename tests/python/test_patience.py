@@ -113,7 +113,9 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
     )
     wait_until(daemon.answers, "the daemon's start")
     held = []
-    with pytest.raises(tokend.RefusedError, match="connections that the file descriptor limit allows"):
+    with pytest.raises(
+        tokend.RefusedError, match="connections that the file descriptor limit allows"
+    ):
         while len(held) < 10:
             held.append(client(daemon, deadline_ms=500))
     with later(1.0, held[0].close):

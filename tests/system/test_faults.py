@@ -112,7 +112,7 @@ def test_full_disk(place):
         except OSError:
             pass
     told = refusal(lambda: client.ask(op="checkpoint", tag="a", cursor=second))
-    assert has(told, "checkpoint", "No space left", "former snapshot"), (
+    assert has(told, "checkpoint", "No space left", "previous snapshot"), (
         "ENOSPC: the request is answered with the error"
     )
     assert open(path, "rb").read() == first and at_tag(daemon, "a") == 0, (
@@ -131,7 +131,9 @@ def test_full_disk(place):
         other = Client(daemon.socket).attach(run="other")
         assert other.next() is not None, "  another run attaches, without its log of mixes"
         other.close()
-    said = [line for line in daemon.log().splitlines() if "run other: cannot write the mix log" in line]
+    said = [
+        line for line in daemon.log().splitlines() if "run other: cannot write the mix log" in line
+    ]
     assert len(said) == 1 and "No space left" in said[0], ("  and one line says so", said)
     left = [name for _, _, names in os.walk(f"{inside}/train/other") for name in names]
     assert left == [], "  nothing half written is left"

@@ -62,9 +62,9 @@ def check_nodes(place, daemon):
         assert [s["node"] for s in status(daemon.socket)[0]] == [None], (
             f"node {node}: no node in the status"
         )
-        assert has(
-            daemon.log(), f"its ring cannot be put on NUMA node {node}: no such node"
-        ), f"node {node}: said in the log"
+        assert has(daemon.log(), f"its ring cannot be put on NUMA node {node}: no such node"), (
+            f"node {node}: said in the log"
+        )
         client.close()
         wait_for(lambda: not daemon.rings())
     client = Client(daemon.socket).attach()
