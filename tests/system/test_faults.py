@@ -173,7 +173,7 @@ def test_snapshots(place):
     told = refusal(lambda: at_tag(daemon, "test/" + "x" * 64 + ".former"))
     assert told == "not refused: 0", "  that of the longest tag too"
     assert has(
-        refusal(lambda: client.ask(op="checkpoint", tag="x.former", cursor=first)), "kept for"
+        refusal(lambda: client.ask(op="checkpoint", tag="x.former", cursor=first)), "reserved for"
     ), "  and not one to save"
     told = refusal(lambda: client.ask(op="checkpoint", tag="t", cursor=second[:-1]))
     assert has(told, "checksum"), "a damaged cursor is not saved"
