@@ -175,7 +175,7 @@ fuzz: deps-test ## every parser of other people's files, FUZZ_SECONDS each
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-bench: deps-test ## ratios to peers and to limits measured in the same run
+bench: deps-bench ## ratios to peers and to limits measured in the same run
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py
 

