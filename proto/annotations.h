@@ -5,10 +5,10 @@
 #include <stdint.h>
 
 struct annotations {
-	/* Where documents begin, both or neither: *count indices of tokens from 1 on, ascending, in
-	 * start, which has room for one a token. */
+	/* Document starts: *count token indices ≥ 1, ascending, in start[], which has room for one
+	 * per token. Both are NULL or neither. */
 	uint32_t *count, *start;
-	uint8_t *loss_mask; /* a byte a token: 1 if it may be a label, otherwise 0 */
+	uint8_t *loss_mask; /* one byte per token: 1 if it may be a label, otherwise 0 */
 };
 
 #endif

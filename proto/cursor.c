@@ -91,7 +91,7 @@ static void place_source(struct cursor *c, uint32_t d, const struct cursor_sourc
 	};
 }
 
-/* Room for @n datasets; what is there stays. */
+/* Makes room for @n datasets and keeps the present ones. */
 static bool grow(struct cursor *c, uint32_t n)
 {
 	assert(n > 0 && n <= LIMIT_DATASETS + 1 && n >= c->datasets);
@@ -175,7 +175,7 @@ static bool check_size(const struct cursor *c, struct fault *fault)
 			c->datasets, LIMIT_DATASETS);
 
 	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
-	/* Room for a mix that is asked for later. */
+	/* Room for a mix that an operator may request later. */
 	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets;
 
 	for (uint32_t i = 1; i < c->segments; i++)
@@ -212,7 +212,8 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct fault *f
 	return true;
 }
 
-/* Among the first @n datasets. By name: a name with the hash of another one is found in seconds. */
+/* Searches the first @n datasets. Compares names, not hashes: two names with one hash can be
+ * computed in seconds. */
 static int find_name(const struct cursor *c, uint32_t n, const char *name)
 {
 	for (uint32_t d = 0; d < n; d++)
@@ -271,7 +272,7 @@ bool cursor_append(struct cursor *c, struct order_segment *segment)
 		return false;
 	assert(n == 0 || segment->start > c->segment[n - 1]->start);
 	assert(n == 0 || segment->datasets >= c->segment[n - 1]->datasets);
-	/* Room doubles at powers of two, so there is always some up to the next one. */
+	/* The list is full if n is a power of two: double it. */
 	if ((n & (n - 1)) == 0) {
 		struct order_segment **list = realloc(
 			c->segment, (n ? 2 * (size_t)n : 1) * sizeof(struct order_segment *));
@@ -305,7 +306,7 @@ bool cursor_copy(struct cursor *out, const struct cursor *cursor)
 	out->order = NULL;
 	out->segment = NULL;
 	out->segments = 0;
-	if (cursor->datasets == 0) /* one that was freed */
+	if (cursor->datasets == 0) /* it was freed */
 		return true;
 	if (!grow(out, cursor->datasets))
 		goto fail;

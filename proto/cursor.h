@@ -1,20 +1,19 @@
 /*
  * The cursor: the state of a run. It is a value, and it belongs to the trainer.
  *
- *   identity   stream, seed, windows, and the list of datasets: what must not change under a run
+ *   identity   stream, seed, windows and datasets: they cannot change during a run
  *   next       the first position that no rank has taken
- *   mix        the current segment and the pending ones: an announced mix, or the rest of a
- * schedule
+ *   mix        the current segment and the pending ones (an announced mix, or a schedule)
  *
- * Every change to a run is an edit of its cursor followed by a seek; the edits below are the only
- * way into the order. Equal cursors encode to equal bytes, so at one step all ranks hold the same
+ * Every change to a run is an edit of its cursor, then a seek; the edits below are the only way
+ * into the order. Equal cursors encode to equal bytes, so at one step all ranks have the same
  * bytes.
  *
- * Encoded: "tkdc", u32 format version, u64 checksum of the rest (both little-endian), then a
- * MessagePack map. The meaning of a version never changes; readers keep all older ones.
+ * Encoding: "tkdc", u32 format version, u64 checksum of the rest (both little-endian), then a
+ * MessagePack map. The meaning of a version never changes, and all versions are read forever.
  *
- * A function that fails returns false and fills *fault with FAULT_CURSOR, unless it is out of
- * memory. fault->field is the member that is wrong: "next", "dataset web: weight".
+ * Functions that fail return false and fill *fault: FAULT_CURSOR, or FAULT_MEMORY. fault->field is
+ * the member that is wrong: "next", "dataset web: weight".
  */
 #ifndef TOKEND_CURSOR_H
 #define TOKEND_CURSOR_H
@@ -36,8 +35,8 @@ struct cursor {
 	char stream[LIMIT_NAME_BYTES + 1];
 	uint64_t seed;
 	uint64_t seq_len, extra, stride;
-	uint64_t epochs;  /* > 0: finite, every window that often; excludes samples */
-	uint64_t samples; /* > 0: finite, ends there */
+	uint64_t epochs;  /* > 0: finite, serves each window so many times; excludes samples */
+	uint64_t samples; /* > 0: finite, ends at this position */
 	uint32_t datasets;
 	struct cursor_dataset *dataset; /* [datasets], owned */
 	struct order_dataset *order;	/* [datasets], owned; name hash, windows, shuffle */
@@ -46,7 +45,7 @@ struct cursor {
 	struct order_segment **segment; /* [segments], owned: the current one, then the pending */
 };
 
-/* One dataset of a new cursor, as config and shards describe it. */
+/* One dataset of a new cursor. */
 struct cursor_source {
 	const char *name;
 	double weight;
@@ -58,10 +57,10 @@ struct cursor_source {
 };
 
 /*
- * A planned change of the mix: from the mix before it to @weights, in @steps equal steps. The k-th
- * acts from position from + (to - from)·k / steps, rounded down to a multiple of 1024. Its units
- * are (before·(steps - k) + after·k) / steps; the missing ones go to the largest remainders, one
- * each (ties: lower index). A change at once is one step with from = to.
+ * A planned change of the mix: from the mix before it to @weights, in @steps equal steps. Step k
+ * acts from position from + (to - from)·k / steps on, rounded down to a multiple of 1024. Its units
+ * are (before·(steps - k) + after·k) / steps, rounded down; the largest remainders get the missing
+ * units, one each (ties: lower index). A change at once is one step with from = to.
  */
 struct cursor_step {
 	uint64_t from, to; /* multiples of 1024 */
@@ -70,9 +69,9 @@ struct cursor_step {
 };
 
 /*
- * A cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and samples.
- * @steps, ascending and after 0, are its schedule: see cursor_schedule(). On failure *@out may
- * still be passed to cursor_free().
+ * Makes a cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and
+ * samples. @steps, ascending and after 0, are its schedule: see cursor_schedule(). Free *@out with
+ * cursor_free(), also after a failure.
  */
 bool cursor_begin(struct cursor *out, const struct cursor *identity,
 	const struct cursor_source *sources, uint32_t n, const struct cursor_step *steps,
@@ -82,65 +81,65 @@ void cursor_free(struct cursor *cursor);
 
 /* One past the last position, UINT64_MAX for an endless stream. */
 uint64_t cursor_end(const struct cursor *cursor);
-/* The order of this cursor's run, from its current segment on. Borrows from @cursor until its next
+/* The order of the run from its current segment on. It borrows from @cursor: valid until the next
  * edit. */
 struct order cursor_order(const struct cursor *cursor);
 
 /*
  * ---- edits: on failure *cursor is unchanged ----
  *
- * A dataset with max_epochs gets weight 0 from the block of 1024 on that would exceed them; the
- * other datasets keep their ratio. Every edit of the mix below lays these changes out as pending
+ * A dataset with max_epochs gets weight 0 from the first block of 1024 that would exceed them; the
+ * other datasets keep their ratio. Every edit of the mix below makes these changes pending
  * segments. It fails if they do not fit into LIMIT_CURSOR_BYTES, or if from some position on no
- * dataset would be left. A later mix may give such a dataset weight again, if its remaining windows
- * last for a block. Planned mixes that change nothing do not become segments.
+ * dataset would be left. A later mix may give such a dataset a weight again, if its remaining
+ * windows last for a block. Planned mixes that change nothing do not become segments.
  */
 
-/* Fails before the current segment and after the end. A seek past pending mixes makes the last of
- * them the current one. */
+/* Fails for a position before the current segment or past the end. A seek past pending mixes makes
+ * the last of them the current one. */
 bool cursor_seek(struct cursor *cursor, uint64_t position, struct fault *fault);
-/* Moves forwards by @samples, which are never served. Fails after the end. */
+/* Moves forwards by @samples, which are never served. Fails past the end. */
 bool cursor_skip(struct cursor *cursor, uint64_t samples, struct fault *fault);
 /* A seek backwards. Fails for a position ahead. */
 bool cursor_rewind(struct cursor *cursor, uint64_t position, struct fault *fault);
-/* Where a mix that is announced now acts: the least multiple of 1024 that is ≥ next and after the
- * start of the current segment. 0: there is none below 2^64. */
+/* The first position of a mix that is announced now: the least multiple of 1024 that is ≥ next and
+ * after the start of the current segment. 0: there is none below 2^64. */
 uint64_t cursor_mix_at(const struct cursor *cursor);
 /*
- * New weights from @at on: cursor_mix_at(), or a later multiple of 1024. @weights has one entry a
- * dataset of the cursor. Replaces all pending mixes. Fails on a stream with epochs, and for a
- * weight above 0 of a dataset whose max_epochs are served by then.
+ * Sets new weights from @at on, which is cursor_mix_at() or a later multiple of 1024. @weights has
+ * one entry for each dataset of the cursor. Replaces all pending mixes. Fails on a stream with
+ * epochs, and for a weight above 0 of a dataset whose max_epochs are served by then.
  */
 bool cursor_mix(struct cursor *cursor, uint64_t at, const double *weights, struct fault *fault);
 /*
- * Appends a dataset without weight; a mix gives it some. Fails on a stream with epochs, and for a
- * name that is in use.
+ * Appends a dataset with weight 0; cursor_mix() can change that. Fails on a stream with epochs, and
+ * for a name that is in use.
  */
 bool cursor_add(struct cursor *cursor, const struct cursor_source *source, struct fault *fault);
-/* The argument of cursor_add() for dataset @d of another cursor. Borrows the name; weight is 0. */
+/* Fills *@source from dataset @d, for cursor_add() to another cursor. The name is borrowed; the
+ * weight is 0. */
 void cursor_source(const struct cursor *cursor, uint32_t d, struct cursor_source *source);
 /*
- * Takes the weight of dataset @d away from @at on, in the mix that is in force there and in all
+ * Sets the weight of dataset @d to 0 from @at on, in the mix that is in force there and in all
  * later pending ones; the other datasets keep their ratio. Pending mixes before @at stay, and the
  * dataset stays in the list. Fails on a stream with epochs, if the dataset has no weight from @at
- * on, and if nothing would be left.
+ * on, and if no dataset would be left.
  */
 bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct fault *fault);
 /*
- * Replaces all pending mixes by @steps, ascending, and, unless @max_epochs ([datasets]) is NULL,
- * the limits. Of the steps before cursor_mix_at() only the last is kept, and acts from there.
- * @weights is the mix from which the first step starts: a ramp that has begun starts from the mix
- * that was in force then. NULL: the mix that is in force now. Fails on a stream with epochs.
- * fault->index is the number of the step if fault->field begins with "schedule[".
+ * Replaces all pending mixes by @steps, ascending, and the datasets' limits by @max_epochs
+ * ([datasets]; NULL: they stay). Of the steps before cursor_mix_at() only the last is kept, and
+ * acts from there. @weights is the mix before the first step, from which a ramp starts; NULL: the
+ * mix that is in force now. Fails on a stream with epochs. fault->index is the number of the step
+ * if fault->field begins with "schedule[".
  */
 bool cursor_schedule(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
 	uint32_t n, const uint64_t *max_epochs, struct fault *fault);
 
 /*
- * How dataset @d with max_epochs ends by the segments of this cursor. From *@position on it is not
- * served any more; *@unserved is the number of windows, repeats counted, that are left of its
- * max_epochs then (at most 2^64 - 1). False: it has no max_epochs, or has weight until the end of
- * the stream.
+ * Finds where max_epochs end dataset @d: it is not served from *@position on, and *@unserved of the
+ * windows of its max_epochs are never served (repeats counted; at most 2^64 - 1). False: it has no
+ * max_epochs, or has a weight until the end of the stream.
  */
 bool cursor_unserved(
 	const struct cursor *cursor, uint32_t d, uint64_t *position, uint64_t *unserved);
@@ -154,22 +153,21 @@ int cursor_find(const struct cursor *cursor, const char *name);
 /* ---- comparing ---- */
 
 /*
- * True if @cursor belongs to the stream as it is now (@now: a fresh cursor of it). The order and
- * the weights of the datasets do not matter, and the stream may have more datasets. The datasets
- * that
- * @cursor serves must be there unchanged.
+ * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
+ * have all datasets that @cursor serves, unchanged. It may have more; their order and weights do
+ * not matter.
  */
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
-/* A number over identity, order version, mix, position, world and micro-batch: equal on all ranks
- * at one step. */
+/* A hash of identity, order version, mix, position, world and micro-batch. At one step it is equal
+ * on all ranks. */
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro_batch);
 
 /* ---- bytes ---- */
 
-/* Length of the encoding written to @bytes, or 0 if it is longer than @capacity. LIMIT_CURSOR_BYTES
- * are always enough. */
+/* Writes the encoding to @bytes. Returns its length, or 0 if it is longer than @capacity.
+ * LIMIT_CURSOR_BYTES are always enough. */
 size_t cursor_encode(const struct cursor *cursor, void *bytes, size_t capacity);
-/* @bytes may be anything. On failure *@out may still be passed to cursor_free(). */
+/* Decodes any @n bytes, or fails. Free *@out with cursor_free(), also after a failure. */
 bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault);
 
 #endif

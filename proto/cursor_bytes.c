@@ -1,7 +1,7 @@
 /*
  * Cursors as bytes. Encoding is canonical: equal cursors give equal bytes. Decoding trusts nothing:
- * what it accepts is a cursor that the order can be evaluated on; everything else is rejected, with
- * the member that is wrong.
+ * it accepts only cursors whose order can be evaluated, and otherwise reports the member that is
+ * wrong.
  */
 #include "proto/cursor.h"
 
@@ -79,7 +79,7 @@ static void pack_datasets(struct pack *p, const struct cursor *c)
 	}
 }
 
-/* Base and phase of what is pending follow from the current mix. */
+/* Base and phase of pending segments are derived from the current one. */
 static void pack_pending(struct pack *p, const struct cursor *c)
 {
 	pack_key(p, "pending");
@@ -309,7 +309,7 @@ out:
 	return ok;
 }
 
-/* Units must be what weights or epochs can make of these datasets. */
+/* Units must be possible for the weights or epochs of these datasets. */
 static bool check_units(
 	const struct cursor *c, const uint64_t *units, uint32_t n, struct fault *fault)
 {

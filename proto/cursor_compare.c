@@ -1,4 +1,4 @@
-/* Comparing cursors: with the stream as it stands now, and with those of other ranks. */
+/* Comparing cursors: with the stream as it is now, and across ranks. */
 #include "proto/cursor.h"
 
 #include "proto/cursor_private.h"
@@ -78,8 +78,8 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 				"in the config");
 		}
 	}
-	/* With epochs the datasets are the end of the stream: none may come or go, and the list's
-	 * order is the tree's. */
+	/* With epochs the datasets determine the end of the stream: none may be added or removed.
+	 */
 	if (c->epochs && !same_number(fault, "datasets", c->datasets, now->datasets))
 		return false;
 	return true;

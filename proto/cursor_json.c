@@ -10,7 +10,7 @@
 struct text {
 	char *bytes;
 	size_t n, capacity;
-	bool full; /* something did not fit; nothing after it is written */
+	bool full; /* a part did not fit; nothing after it is written */
 };
 
 static void put_bytes(struct text *t, const char *bytes, size_t n)
@@ -45,8 +45,8 @@ static void put_pair(struct text *t, const char *before, const char *key, uint64
 	put_number(t, value);
 }
 
-/* A name has no control characters. A byte that is not UTF-8 becomes \udcXX (Python's
- * surrogateescape). */
+/* Names have no control characters. A byte that is not UTF-8 becomes \udcXX, as Python's
+ * surrogateescape does. */
 static void put_string(struct text *t, const char *text)
 {
 	char escape[8];

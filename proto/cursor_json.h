@@ -4,9 +4,9 @@
 
 #include "proto/cursor.h"
 
-enum { CURSOR_JSON_BYTES = 4 << 20 }; /* room enough for every cursor */
+enum { CURSOR_JSON_BYTES = 4 << 20 }; /* enough for every cursor */
 
-/* Writes @cursor and a 0 to @json. Returns the length without the 0, or 0 if @capacity is too
+/* Writes @cursor and a final 0 to @json. Returns the length without the 0, or 0 if @capacity is too
  * small. */
 size_t cursor_json(const struct cursor *cursor, char *json, size_t capacity);
 

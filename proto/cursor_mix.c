@@ -3,8 +3,8 @@
  *
  * All edits of the mix end in cursor_lay_out(), the one place where max_epochs become segments. A
  * dataset reaches its limit in the block of 1024 that would exceed it. A segment alone determines
- * that block: where does it serve the first ordinal too many? So a schedule that is laid out in the
- * middle of a run equals the one that was laid out at its beginning.
+ * that block, by the first ordinal past the limit. So a schedule gives the same segments at the
+ * beginning and in the middle of a run.
  */
 #include "proto/cursor.h"
 
@@ -48,7 +48,7 @@ static uint64_t base_of(const struct order_segment *s, uint32_t d)
 	return d < s->datasets ? s->base[d] : 0;
 }
 
-/* Units as weights: exact, they have 33 bits. */
+/* Units as weights. Exact, because units have 33 bits. */
 static void weights_of(const struct cursor *c, const struct order_segment *s, double *weights)
 {
 	assert(s->datasets <= c->datasets);
@@ -74,7 +74,7 @@ static uint64_t block_beyond(const struct cursor *c, const struct order_segment 
 
 	if (limit == UINT64_MAX || units_of(s, d) == 0)
 		return UINT64_MAX;
-	/* It may be exceeded already, if the limit came later: then the next sample exceeds it. */
+	/* A limit that was set later may be exceeded already: then the next sample exceeds it. */
 	if (limit < s->base[d])
 		limit = s->base[d];
 	if (!order_join(s, d, limit, &j) || j > UINT64_MAX - s->start)
@@ -82,8 +82,8 @@ static uint64_t block_beyond(const struct cursor *c, const struct order_segment 
 	return s->start + j / LIMIT_BLOCK * LIMIT_BLOCK;
 }
 
-/* Takes the weight of all datasets that reach their limit in @s by the block at @at. Returns the
- * first of them, or -1. */
+/* Sets the weight of all datasets that reach their limit in @s by the block at @at to 0. Returns
+ * the first of them, or -1. */
 static int take_weight(
 	const struct cursor *c, const struct order_segment *s, uint64_t at, double *weights)
 {
@@ -123,8 +123,8 @@ static bool any(const double *weights, uint32_t n)
 
 struct layout {
 	const struct cursor *cursor;
-	struct cursor list;		  /* of segments alone: those laid out so far */
-	const struct order_segment *last; /* of them, or NULL */
+	struct cursor list;		  /* only its segments: those made so far */
+	const struct order_segment *last; /* of these, or NULL */
 	uint64_t floor;			  /* no segment starts before it */
 	size_t bytes;
 };
@@ -273,7 +273,7 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 		l.last = now;
 	}
 	bool ok = lay_points(&l, points, n, asked, fault);
-	struct cursor *out = ok ? c : &l.list; /* its segments, except @now, are of no use now */
+	struct cursor *out = ok ? c : &l.list; /* the list to free, except for @now */
 
 	for (uint32_t i = 0; i < out->segments; i++)
 		if (out->segment[i] != now)
@@ -283,8 +283,8 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 		return false;
 	c->segment = l.list.segment;
 	c->segments = l.list.segments;
-	/* A mix that acts at the present position is the current one: equal cursors have one form.
-	 */
+	/* Makes a mix that acts at the present position the current one, so that equal cursors have
+	 * one form. */
 	return cursor_seek(c, c->next, fault);
 }
 

@@ -10,15 +10,15 @@
 __attribute__((format(printf, 4, 5))) bool cursor_refuse_dataset(
 	struct fault *fault, const char *name, const char *what, const char *text, ...);
 
-/* Identity and datasets, validated; no segment yet. On failure *@out may still be passed to
- * cursor_free(). */
+/* Fills *@out with the identity and the datasets, validated, and no segment. Free it with
+ * cursor_free(), also after a failure. */
 bool cursor_identity(struct cursor *out, const struct cursor *identity,
 	const struct cursor_source *sources, uint32_t n, struct fault *fault);
-/* Units of a stream with epochs: E times the windows of each dataset, T in all. */
+/* Units of a stream with epochs: epochs × windows of each dataset. */
 bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fault *fault);
 
-/* Takes over @segment as the last pending one, freeing it on failure. False: out of memory, or it
- * is NULL. */
+/* Appends @segment, which then belongs to the cursor; frees it on failure. False: out of memory, or
+ * @segment is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
 
 bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
@@ -39,9 +39,10 @@ bool cursor_units(
 	const struct cursor *cursor, const double *weights, uint64_t *units, struct fault *fault);
 /*
  * Replaces all pending mixes by @points, ascending and ahead, and by the mixes that follow from
- * max_epochs. A cursor without a segment gets its first one too, from a point at 0. With @asked the
- * last point comes from an operator: it becomes a segment even if it changes nothing, and a weight
- * that max_epochs forbids is an error instead of being left out. On failure *cursor is unchanged.
+ * max_epochs. A cursor without a segment gets its first one, too, from a point at 0. @asked: the
+ * last point comes from an operator, so it becomes a segment even if it changes nothing, and a
+ * weight that max_epochs forbids is an error instead of being dropped. On failure *cursor is
+ * unchanged.
  */
 bool cursor_lay_out(struct cursor *cursor, const struct cursor_point *points, uint32_t n,
 	bool asked, struct fault *fault);

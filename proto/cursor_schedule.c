@@ -1,6 +1,6 @@
 /*
- * Schedules: planned changes of the mix, at once or in steps, as points to lay out. Integers only,
- * so that every machine has the same ones.
+ * Schedules: planned changes of the mix, at once or in steps, become points for cursor_lay_out().
+ * Integers only, so that all machines compute the same.
  */
 #include "proto/cursor.h"
 
@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a step may be ---- */
+/* ---- checking steps ---- */
 
-/* A fault of one member of step @i: "schedule[2]: at", with the index. Always false. */
+/* Fills @fault for one member of step @i: "schedule[2]: at", with the index. Always false. */
 __attribute__((format(printf, 4, 5))) static bool refuse_step(
 	struct fault *fault, uint32_t i, const char *what, const char *format, ...)
 {
@@ -102,7 +102,7 @@ static int by_larger_part(const void *a, const void *b)
 	return x->index < y->index ? -1 : 1;
 }
 
-/* The mix after @k of @steps from @before to @after; units as weights, which holds them exactly. */
+/* Computes the mix after @k of @steps from @before to @after. Weights hold the units exactly. */
 static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k,
 	uint32_t steps, double *weights)
 {
@@ -152,7 +152,7 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 			return false;
 		count += steps[i].steps;
 	}
-	/* None is encoded in fewer bytes than a start, the head of a list, and one a dataset. */
+	/* Each takes at least 4 bytes for its start and the list's header, and one per dataset. */
 	if (count > LIMIT_CURSOR_BYTES / ((uint64_t)c->datasets + 4)) {
 		fault_set(fault, FAULT_CURSOR, "schedule",
 			"a cursor of %d bytes has no room for %" PRIu64
@@ -170,7 +170,7 @@ static bool plan_open(struct plan *p, const struct cursor *c, const struct curso
 	return true;
 }
 
-/* The next point; its weights are for the caller to write. */
+/* Adds a point. Returns its weights, for the caller to fill. */
 static double *add_point(struct plan *p, const struct cursor *c, uint64_t at)
 {
 	double *weights = p->weights + (size_t)p->n * c->datasets;
@@ -200,15 +200,15 @@ static bool plan_steps(struct plan *p, const struct cursor *c, uint64_t *before,
 			ramp(before, after, c->datasets, k, s->steps,
 				add_point(p, c, at / LIMIT_BLOCK * LIMIT_BLOCK));
 		}
-		/* The last one has the weights as given, so that what is left of them without a
-		 * dataset keeps its ratio. */
+		/* The last point has the weights as given, so that the others keep their exact
+		 * ratio if a dataset is left out. */
 		memcpy(add_point(p, c, s->to), s->weights, c->datasets * sizeof(*s->weights));
 		memcpy(before, after, c->datasets * sizeof(*before));
 	}
 	return true;
 }
 
-/* Leaves out what has passed by @least, but for the last, which then acts from there. */
+/* Drops the points before @least, except the last of them, which then acts from @least. */
 static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 {
 	uint32_t i = 0;
@@ -223,7 +223,7 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 	return p->point + i;
 }
 
-/* cursor_schedule() with the limits in place already. */
+/* cursor_schedule() after the limits are set. */
 static bool schedule(struct cursor *c, const double *weights, const struct cursor_step *steps,
 	uint32_t n, struct fault *fault)
 {

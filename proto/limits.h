@@ -1,8 +1,6 @@
 /*
- * Every bound of the project in one place, with the asserts that relate them.
- *
- * A bound is here if two parts rely on it or if it limits input. Bounds that follow from the
- * arithmetic of the order are asserted in the order's files.
+ * Bounds that several rooms rely on, and bounds of input. Bounds that follow from the arithmetic of
+ * the order are asserted in the order's files.
  */
 #ifndef TOKEND_LIMITS_H
 #define TOKEND_LIMITS_H
@@ -10,19 +8,19 @@
 #include <stdint.h>
 
 enum {
-	LIMIT_DATASETS = 1024, /* in one stream */
-	LIMIT_NAME_BYTES = 64, /* stream and dataset names, tags, run tokens are ≤ this */
+	LIMIT_DATASETS = 1024,		 /* in one stream */
+	LIMIT_NAME_BYTES = 64,		 /* of the name of a stream, dataset, run or tag */
 	LIMIT_PACKET_BYTES = 128 * 1024, /* one message on the socket */
 	LIMIT_CURSOR_BYTES = 96 * 1024,	 /* one encoded cursor, so that it fits in a message */
-	LIMIT_TEXT_BYTES = 1024,	 /* an error text or a path in a message */
+	LIMIT_TEXT_BYTES = 1024,	 /* an error text or a path in a message, with its 0 */
 	LIMIT_DEPTH = 8,		 /* nesting of a message */
 	LIMIT_MICRO_BATCH = 1 << 16,	 /* rows of one slot */
 	LIMIT_SLOTS = 4096,		 /* slots of one ring */
 	LIMIT_RING_ROWS = 1 << 22,	 /* rows of one ring: slots × micro-batch */
-	LIMIT_BLOCK = 1024,    /* the order scrambles and cuts segments in blocks of this */
-	LIMIT_SESSIONS = 4096, /* sessions of one daemon */
-	LIMIT_STREAMS = 1024,  /* in one configuration */
-	LIMIT_READS = 512,     /* reads in flight in the data thread */
+	LIMIT_BLOCK = 1024,		 /* positions: the order scrambles within a block */
+	LIMIT_SESSIONS = 4096,		 /* sessions of one daemon */
+	LIMIT_STREAMS = 1024,		 /* in one configuration */
+	LIMIT_READS = 512,		 /* reads in flight in the data thread */
 };
 
 #define LIMIT_CHUNK_BYTES                                                                          \

@@ -21,7 +21,7 @@ void order_check(const struct order *order)
 	}
 }
 
-/* Size of block @m: the last one of an exactly finite stream is cut short. */
+/* Size of block @m. An exact end cuts the last block short. */
 static uint64_t block_size(const struct order *order, uint64_t m)
 {
 	uint64_t left = order->end - m * LIMIT_BLOCK;
@@ -98,8 +98,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	j += s->start;
 	if (i < order->segments && j >= order->segment[i]->start)
 		return false;
-	/* Past an exact end nothing is scrambled; past another end the scramble may still bring it
-	 * before it.
+	/* Past an exact end nothing is scrambled. Past any other end, scrambling may still bring it
+	 * before the end.
 	 */
 	if (order->exact_end && j >= order->end)
 		return false;

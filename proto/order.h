@@ -1,16 +1,16 @@
 /*
- * The order: a pure function from position to window of tokens, and its inverse.
+ * The order: a pure function from a position to a window of tokens, and its inverse.
  *
- * Position i is the number of a sample in the whole run, over all ranks and epochs. It is mapped in
- * three steps:
+ * A position i is the number of a sample in the whole run, over all ranks and epochs. Three steps
+ * map it to a window:
  *
  *   mix      i → (dataset, ordinal k)       a balanced tree of exact fractions over the datasets
  *   epochs   k → (epoch k / N, x = k mod N)
  *   shuffle  x → window                      a keyed bijection on [0, N), or on blocks of it
  *
- * Each step takes constant time and memory and has an inverse. So "what is served at i?" and "when
+ * Each step takes constant time and memory and has an inverse. So "which window is at i?" and "when
  * is window w of dataset d served in epoch e?" cost the same. Only the segments of the mix are
- * stored. This is order version 1: every implementation of it agrees bit for bit.
+ * stored. This is order version 1: all implementations of it agree bit for bit.
  *
  * Only order_segment_*() allocate; nothing does I/O. Arithmetic is on unsigned 64-bit integers
  * modulo 2^64 unless a comment says 128.
@@ -57,16 +57,16 @@ uint64_t order_digest_add(uint64_t digest, const char *path, uint64_t tokens);
 
 /* ---- a keyed bijection on [0, n) ---- */
 
-/* @n ≥ 1 and x < n. order_unpermute() is the inverse under the same key. */
+/* @n ≥ 1 and @x < @n. order_unpermute() is the inverse with the same key. */
 uint64_t order_permute(uint64_t n, uint64_t key, uint64_t x);
 uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y);
 
 /* ---- weights ---- */
 
 /*
- * Turns @n weights into integer units that sum to ORDER_UNITS. False (FAULT_ARGUMENT) if a weight
- * is negative, not finite, or too small to get one unit: fault->index is its index. It is
- * FAULT_NO_INDEX if their sum is not a finite number above 0.
+ * Turns @n weights into integer units that sum to ORDER_UNITS. False (FAULT_ARGUMENT): a weight is
+ * negative, not finite, or too small for one unit, and fault->index is its index; or the sum is not
+ * a finite number above 0, and fault->index is FAULT_NO_INDEX.
  */
 bool order_units(const double *weights, uint32_t n, uint64_t *units, struct fault *fault);
 
@@ -87,16 +87,16 @@ struct order_segment {
 	uint64_t *prefix;  /* [padded + 1] sums of units, derived */
 };
 
-/* The first segment of a stream. @units sum to more than 0 and less than 2^64. NULL: out of memory,
- * or they do not. */
+/* The first segment of a stream. @units must sum to more than 0 and less than 2^64. NULL: they do
+ * not, or out of memory. */
 struct order_segment *order_segment_first(const uint64_t *units, uint32_t datasets);
-/* The segment that follows @before from @start on, a later multiple of LIMIT_BLOCK. Datasets may
- * only be appended. NULL: out of memory, or not such a segment. */
+/* The segment after @before, from @start on, a later multiple of LIMIT_BLOCK. Datasets may only be
+ * appended. NULL: the arguments break these rules, or out of memory. */
 struct order_segment *order_segment_next(const struct order_segment *before, uint64_t start,
 	const uint64_t *units, uint32_t datasets);
-/* A segment from its stored parts, arrays copied; phase has order_padded(datasets) entries. On
- * failure NULL: out of memory, or FAULT_CURSOR if the parts cannot be a segment (sum 0 or ≥ 2^64, a
- * phase not below its node's units, start not on a block). */
+/* A segment from its stored parts. Copies the arrays; @phase has order_padded(@datasets) entries.
+ * NULL: out of memory, or not a segment (FAULT_CURSOR): the units sum to 0 or to 2^64 or more, a
+ * phase is not below its node's units, or @start is within a block. */
 struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	const uint64_t *base, const uint64_t *phase, uint32_t datasets, struct fault *fault);
 struct order_segment *order_segment_copy(const struct order_segment *segment);
@@ -105,8 +105,9 @@ void order_segment_free(struct order_segment *segment);
 void order_segment_check(const struct order_segment *segment);
 uint32_t order_padded(uint32_t datasets);
 
-/* Dataset and ordinal of the @j-th sample of the segment, before blocks are scrambled; and back.
- * order_join() returns false if the dataset has no units here, or the answer is 2^64 or more. */
+/* Maps the @j-th sample of the segment, before blocks are scrambled, to its dataset and ordinal;
+ * and back. order_join() returns false if the dataset has no units here, or if @j would be 2^64 or
+ * more. */
 void order_split(
 	const struct order_segment *segment, uint64_t j, uint32_t *dataset, uint64_t *ordinal);
 bool order_join(
@@ -126,7 +127,7 @@ struct order_dataset {
 	uint32_t block;	  /* B, windows a block; used by ORDER_BLOCK, in [1, 2^31] */
 	uint32_t group;	  /* K, blocks a group; likewise */
 	enum order_shuffle shuffle;
-	bool slide;
+	bool slide; /* windows begin at other tokens in each epoch: order_slide() */
 };
 
 struct order {
@@ -147,33 +148,33 @@ struct order_place {
 
 /* Asserts the invariants of the lists, not of each segment. */
 void order_check(const struct order *order);
-/* What is served at @position. False if it lies before the first segment, or at or past the end. */
+/* Finds the window at @position. False: it is before the first segment, or at or past the end. */
 bool order_at(const struct order *order, uint64_t position, struct order_place *place);
-/* When @place is served. False if these segments never serve it. */
+/* Finds the position that serves @place. False: these segments never serve it. */
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position);
 
-/* Window of the @x-th sample of an epoch, and back; N ≥ 1, x < N. */
+/* Maps the @x-th sample of an epoch to its window, and back. @x and @window are below N. */
 uint64_t order_window(
 	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t x);
 uint64_t order_unwindow(
 	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t window);
 
-/* By how many tokens the windows of shard number @shard begin later in @epoch, if the dataset
- * slides: 0 to @slack. */
+/* The tokens, 0 to @slack, by which the windows of shard number @shard begin later in @epoch. 0
+ * unless the dataset slides. */
 uint64_t order_slide(const struct order_dataset *dataset, uint64_t seed, uint64_t epoch,
 	uint64_t shard, uint64_t slack);
 
-/* Windows of a shard of @tokens, and the tokens left after the last one. */
+/* The number of windows in a shard of @tokens, and the tokens left after the last one. */
 uint64_t order_shard_windows(uint64_t tokens, uint64_t window_tokens, uint64_t stride);
 uint64_t order_shard_slack(uint64_t tokens, uint64_t window_tokens, uint64_t stride);
 
 /* ---- ranks ---- */
 
-/* First position of micro-batch @m of @rank after a cursor at @next; saturates at UINT64_MAX. */
+/* The first position of micro-batch @m of @rank after a cursor at @next; at most UINT64_MAX. */
 uint64_t order_rank_position(
 	uint64_t next, uint64_t m, uint64_t rank, uint64_t world, uint64_t micro_batch);
-/* Position after every rank has taken one more micro-batch: @step is world × micro_batch, @end at
- * most 2^64 - 1. */
+/* The position after every rank has taken one more micro-batch. @step is world × micro_batch, @end
+ * at most 2^64 - 1. */
 static inline uint64_t order_rank_next(uint64_t next, uint64_t step, uint64_t end)
 {
 	return end - next > step ? next + step : end;

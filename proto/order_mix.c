@@ -86,7 +86,7 @@ static uint64_t node_units(const struct order_segment *s, uint32_t lo, uint32_t 
 	return s->prefix[hi] - s->prefix[lo];
 }
 
-/* Is every phase below its node's units? Where those are 0, so is the phase. */
+/* Is every phase below its node's units, or 0 if these are 0? */
 static bool phases_fit(const struct order_segment *s)
 {
 	assert(s->padded > 0 && (s->padded & (s->padded - 1)) == 0);
@@ -231,7 +231,7 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	return NULL;
 }
 
-/* How many of the first @j samples of node [lo,hi) go left. @rest gets the remainder. */
+/* Returns how many of the first @j samples of node [lo,hi) go left, and the remainder in *@rest. */
 static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t mid, uint32_t hi,
 	uint64_t j, uint64_t *rest)
 {

@@ -105,7 +105,7 @@ static uint64_t mul_div(uint64_t x, uint64_t y, uint64_t z)
 	return (uint64_t)((u128)x * y / z);
 }
 
-/* The group of blocks that holds the x-th window, as its bounds [lo, lo + size) and its number. */
+/* The group of blocks that contains the x-th window: [lo, lo + size), and its number. */
 struct group {
 	uint64_t lo, size, number;
 };
@@ -122,7 +122,7 @@ static struct group group_of(const struct order_dataset *d, uint64_t x)
 	return (struct group){lo, size, g};
 }
 
-/* The tail, the @tail windows after the last full block, is served from number @at on. */
+/* The tail, the *@tail windows after the last full block, is served from number *@at on. */
 static void tail_of(
 	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t *at, uint64_t *tail)
 {

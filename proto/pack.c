@@ -8,8 +8,7 @@
 #include <msgpack/unpack_define.h>
 #include <string.h>
 
-_Static_assert(MSGPACK_EMBED_STACK_SIZE >= LIMIT_DEPTH,
-	"the template's stack holds the depth that we check");
+_Static_assert(MSGPACK_EMBED_STACK_SIZE >= LIMIT_DEPTH, "the template's stack is deep enough");
 
 /* ---- packing ---- */
 
@@ -69,7 +68,7 @@ void pack_bytes(struct pack *pack, const void *bytes, size_t n)
 	msgpack_pack_bin_body(&p, bytes, n);
 }
 
-/* ---- unpacking: the template calls back once a value, in document order ---- */
+/* ---- unpacking: the template calls a function for each value, in document order ---- */
 
 struct sink {
 	struct value *values;
@@ -78,7 +77,7 @@ struct sink {
 	uint32_t open[LIMIT_DEPTH]; /* items still to come in each open container */
 };
 
-typedef int nothing; /* the template's idea of an object; we keep none */
+typedef int nothing; /* the template's type of an object; only containers use it */
 
 static int sink_value(struct sink *s, struct value v)
 {
@@ -167,7 +166,7 @@ static int sink_bin(struct sink *s, const char *base, const char *at, unsigned i
 static int sink_ext(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
 {
 	(void)s, (void)base, (void)at, (void)n, (void)o;
-	return UNPACK_MALFORMED; /* we speak no extension types */
+	return UNPACK_MALFORMED; /* extension types are not supported */
 }
 
 static nothing sink_root(struct sink *s)
@@ -176,7 +175,7 @@ static nothing sink_root(struct sink *s)
 	return 0;
 }
 
-/* The container's object is what it has left to come, so that its last item closes it. */
+/* A container's object counts its items that are still to come; the last one closes it. */
 static int sink_array(struct sink *s, unsigned int n, nothing *o)
 {
 	if (n > INT32_MAX)

@@ -2,8 +2,8 @@
  * MessagePack in fixed memory, over msgpack-c's header-only templates.
  *
  * Packing writes into the caller's buffer. Unpacking turns a buffer into a flat list of values in
- * document order: a map of n is one VALUE_MAP followed by its 2n keys and values. Nothing is
- * allocated or copied: texts and bytes point into the buffer, and never past its end.
+ * document order: a map of n pairs is one VALUE_MAP followed by its 2n keys and values. Nothing is
+ * allocated or copied: texts and bytes point into the buffer.
  */
 #ifndef TOKEND_PACK_H
 #define TOKEND_PACK_H
@@ -17,7 +17,7 @@ struct pack {
 	char *bytes;
 	size_t capacity;
 	size_t length;
-	bool full; /* something did not fit; nothing after it is written */
+	bool full; /* a value did not fit; nothing after it is written */
 };
 
 static inline struct pack pack_into(void *bytes, size_t capacity)
@@ -61,10 +61,10 @@ enum {
 	UNPACK_MANY = -3,      /* more than @max values */
 };
 
-/* Number of values written to @values, ≥ 1, or one of the above. */
+/* Returns the number of values written to @values, ≥ 1, or one of the above. */
 int unpack(const void *bytes, size_t n, struct value *values, size_t max);
 
-/* The value that follows @value and everything in it; at most @end. */
+/* Returns the value after @value and all that it contains; at most @end. */
 const struct value *value_skip(const struct value *value, const struct value *end);
 /* True if @value is the text @text. */
 bool value_is(const struct value *value, const char *text);

@@ -7,7 +7,7 @@
 #ifndef TOKEND_PHRASES_H
 #define TOKEND_PHRASES_H
 
-/* Wrong in itself. */
+/* Problems. */
 #define PHRASE_MEMORY	   "out of memory"
 #define PHRASE_MISSING	   "missing or of the wrong type"
 #define PHRASE_TWICE	   "is given twice"
@@ -24,21 +24,21 @@
 #define PHRASE_FORMAT_LOST                                                                         \
 	"unknown format, but another shard, %s, is %s: its index is lost or its header is damaged"
 
-/* Wrong, and what would be right. */
+/* Problems with their correction. */
 #define PHRASE_RANGE "%" PRIu64 "; must be 1 to %" PRIu64 /* uint64_t: the number; the most */
 #define PHRASE_MULTIPLE                                                                            \
 	"%" PRIu64 " is not a multiple of %d; use %" PRIu64 /* uint64_t; int; uint64_t */
 #define PHRASE_TINY                                                                                \
 	"%g is below 2^-32 of the sum, so it is never served; must be larger, or 0" /* double */
 
-/* What would be right, after "must be". */
+/* Corrections, after "must be". */
 #define PHRASE_INTEGER "an integer from %" PRIu64 " to %" PRIu64 /* uint64_t: least; most */
 #define PHRASE_UINT64  "an integer below 2^64"
 #define PHRASE_WEIGHT  "a finite number ≥ 0"
 #define PHRASE_LABEL   "a name of 1 to 64 bytes, without control characters"
 #define PHRASE_NAME    "a name of 1 to 64 bytes, without '/', control characters or a leading dot"
 
-/* What to do, after a semicolon. */
+/* Corrections, after a semicolon. */
 #define PHRASE_WEIGHTS	   "give at least one dataset a weight above 0"
 #define PHRASE_ALL_OR_NONE "all shards of a dataset must have one, or none"
 #define PHRASE_ONE_FORMAT  "all shards of a dataset must have one format"

@@ -9,33 +9,35 @@
  *   pass       RECORD_BEGIN, RECORD_PASS      a beginning too: of another pass over a finite stream
  *                                             whose end this process saw
  *
- * A beginning is written with the first row that is taken after tokend_record(), and after a seek
- * to another position or to another rank, world or micro-batch. A change of the mix alone, or a
- * reconnection to a daemon, writes none. So a session that took nothing leaves an empty file. A
- * session that took rows and then moves forwards, by a skip or a seek, writes a beginning at once:
- * it may save its state and end before its next row. In a session that calls tokend_commit(), all
- * of this is written when it is committed. Earlier clients wrote a beginning at tokend_record() and
- * at every seek. No row has the position RECORD_BEGIN, and no entry inside a beginning looks like
- * the first entry of one, so the beginning that follows a torn one reveals it.
+ * A beginning is written with the first row that is taken after tokend_record(), or after a seek to
+ * another position, rank, world or micro-batch. A change of the mix alone, or a reconnection to a
+ * daemon, writes none, and a session that took nothing leaves an empty file. A session that took
+ * rows and then moves forwards, by a skip or a seek, writes a beginning at once: it may save its
+ * state and end before its next row. If a session calls tokend_commit(), all of this is written at
+ * the commit. Earlier clients wrote a beginning at tokend_record() and at every seek.
  *
- * Which rows count. Beginnings are ordered by their time, and within a file by their place. So the
- * clocks of the nodes must agree better than the interval between two changes of a run. The ranks
- * of one world and micro-batch from some position on are a generation: they share a grid, positions
+ * No row has the position RECORD_BEGIN, and no entry inside a beginning looks like the first entry
+ * of one. So the beginning after a torn one reveals it.
+ *
+ * Which rows count. Beginnings are ordered by time, and within a file by their place in it. So the
+ * clocks of the nodes must differ by less than the interval between two changes of a run. The ranks
+ * of one world and micro-batch from some position on are a generation. They share a grid: positions
  * modulo world × micro_batch.
  *   - A beginning on the grid of the newest generation is a rank that joins it or returns to it. It
  *     voids all rows that this rank recorded in it from its position on; they are taken again.
- *   - A beginning with the same world, micro-batch and position as an older generation that its
- *     rank has not joined is a late member of that generation. If one of that generation's members
- *     begins there again too, it is the first of a new generation.
+ *   - A beginning with the world, micro-batch and position of an older generation that its rank has
+ *     not joined is a late member of that generation. But if a member of that generation begins
+ *     there again, too, it is the first of a new generation.
  *   - Any other beginning opens a new generation, and voids all rows of older generations from its
  *     position on: the run was restarted from a checkpoint, or rescaled.
  * A beginning without rows is ignored, unless its process took rows before and it moves forwards. A
- * process begins at its first row. How it got there, for example by loading a checkpoint, is not a
- * skip, unless it was asked to skip. Each pass is verified separately: a beginning voids nothing of
- * an earlier pass. A process that begins belongs to the last pass that all ranks of its world have
- * begun. If a beginning moves forwards and nobody took the samples from `left` to `position`, the
- * run was made to skip them. Peers of a rank take the same rows; the records of each peer are
- * verified separately.
+ * process begins at its first row. The way it got there, for example by loading a checkpoint, is
+ * not a skip, unless it was asked to skip. If a beginning moves forwards and no rank took the
+ * samples from `left` to `position`, the run was made to skip them.
+ *
+ * Each pass is verified separately: a beginning voids nothing of an earlier pass. A process that
+ * begins belongs to the last pass that all ranks of its world have begun. Peers of a rank take the
+ * same rows; the records of each peer are verified separately.
  */
 #ifndef TOKEND_RECORD_H
 #define TOKEND_RECORD_H
@@ -59,14 +61,14 @@ enum { RECORD_ENTRY_BYTES = 16, RECORD_WORDS = sizeof(struct record_begin) / REC
 
 _Static_assert(sizeof(struct record_begin) == 64, "layout of the file");
 
-/* True if the @n bytes at @entry, at most RECORD_ENTRY_BYTES, are those that a beginning's first
- * entry starts with. */
+/* True if the @n bytes at @entry, at most RECORD_ENTRY_BYTES, are the first bytes of a beginning.
+ */
 bool record_is_beginning(const void *entry, size_t n);
 
 /*
- * Checksum of a row's tokens in the width that they were served in, with its position. The sum over
- * rows is one number for a range of positions, whatever the ranks. The bytes, padded with zeros to
- * a multiple of 32, are little-endian words in four lanes, word w in lane w mod 4:
+ * Checksum of a row: of its position, and of its tokens in the width in which they were served. The
+ * sum over the rows of a range of positions does not depend on the ranks. The bytes, padded with
+ * zeros to a multiple of 32, are little-endian words in four lanes, word w in lane w mod 4:
  *
  *   v = (v ^ word) · 0xBF58476D1CE4E5B9, v ^= v >> 32, from v = 0
  *

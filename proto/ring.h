@@ -1,6 +1,6 @@
 /*
  * The ring between the daemon and one trainer process: the layout of its two memories, and the
- * protocol on them.
+ * protocol of publishing, releasing and waking.
  *
  *   meta   written by the daemon, mapped read-only by the client (sealed F_SEAL_FUTURE_WRITE)
  *          | header page: struct ring_header | struct ring_slot [slots]
@@ -13,17 +13,17 @@
  *
  * Slots are numbered 0, 1, 2, … without end; number s is stored at index s mod slots. The daemon
  * fills them in order and raises `published`; the client reads below it and raises `released`.
- * Tokens are packed, [rows, window_tokens], in their stored width. Once a slot is published the
- * daemon never reads its bytes again. It reads only two words of the control page, and checks their
- * range: a client that writes nonsense there harms only itself.
+ * Tokens are packed, [rows, window_tokens], in their stored width. The daemon never reads a slot
+ * after it has published it. It reads only the words of the control page, and checks their range:
+ * a client that writes nonsense there harms only itself.
  *
- * Documents. start[0] < start[1] < … are `count` tokens of a row's window, each ≥ 1: those that
- * belong to another document than the token before. There is room for every token but the first.
- * Loss mask. One byte a token: 1 if it may be a label, otherwise 0; 0 in padding rows.
+ * Documents. start[0] < start[1] < … are the indices, ≥ 1, of the `count` tokens of a row's window
+ * that belong to another document than the token before them.
+ * Loss mask. One byte per token: 1 if it may be a label, otherwise 0; 0 in padding rows.
  *
- * Waiting. Each side announces what it waits for, then checks again; the other side publishes its
- * progress, then checks whether somebody waits. Both are store-then-load, so all four accesses are
- * seq_cst, and at least one side sees the other. A wake-up is one byte on the socket.
+ * Waiting. A side that waits first announces what it waits for, then checks again. The other side
+ * first publishes its progress, then checks for a waiter. Both store, then load, and all four
+ * accesses are seq_cst, so at least one side sees the other. A wake-up is one byte on the socket.
  *
  *   client   client_waits = s + 1; published > s ?
  *   daemon   published = p; client_waits ≤ p ? → wake-up
@@ -31,8 +31,8 @@
  *   daemon   wake_at = r; released ≥ r ?
  *   client   released = q; wake_at ≤ q ? → wake-up
  *
- * The daemon waits for half a ring, to be woken seldom. A client that holds more than half and
- * waits for one slot would wait forever, so it announces the beginning of its wait as well:
+ * The daemon waits for half a ring, so that it is seldom woken. A client that keeps more than half
+ * and waits for one slot would then wait forever. So the beginning of its wait is a reason, too:
  *
  *   daemon   wake_at = r; client_waits, and a slot is free ?
  *   client   client_waits = s + 1; wake_at ? → wake-up
@@ -63,7 +63,7 @@ struct ring_geometry {
 	uint32_t token_bytes;	/* 2 or 4 */
 	uint64_t slot_bytes;	/* rows × window_tokens × token_bytes */
 	uint64_t slot_stride;	/* slot_bytes, rounded up to 64 */
-	uint64_t control_at;	/* of the control page in the data segment */
+	uint64_t control_at;	/* offset of the control page in the data memory */
 	uint64_t meta_bytes;
 	uint64_t data_bytes;
 	uint32_t documents; /* 1: rows have document starts */
@@ -82,7 +82,7 @@ struct ring_row {
 	uint64_t position; /* or RING_PADDING; everything else is then 0 */
 	uint64_t epoch;
 	uint64_t window;  /* number in the dataset */
-	uint64_t offset;  /* of the first token, in tokens, in its shard */
+	uint64_t offset;  /* of the first token in its shard, in tokens */
 	uint32_t dataset; /* index in the cursor's list */
 	uint32_t shard;	  /* index in the dataset's sorted list */
 };
@@ -107,7 +107,7 @@ struct ring_control {
 		pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
 
-/* Registering it failed. (0: nobody has asked for that.) */
+/* `pinned` if registering failed. (0: it was not requested.) */
 #define RING_UNPINNED UINT64_MAX
 
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
@@ -124,8 +124,8 @@ _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout
 _Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
-/* One side's view of a ring. The pointers belong to the caller who mapped the memories; geometry is
- * a private copy. */
+/* One side's view of a ring. The pointers are into the caller's mappings; geometry is a private
+ * copy. */
 struct ring {
 	struct ring_geometry geometry;
 	struct ring_header *header;
@@ -139,25 +139,25 @@ struct ring {
 };
 
 /*
- * Sizes of a ring. @annotations: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False
- * (FAULT_ATTACH) if a bound is broken; the text then holds the arithmetic.
+ * Computes the sizes of a ring. @annotations: RING_DOCUMENTS, RING_LOSS_MASK, both or none. False
+ * (FAULT_ATTACH): a bound is exceeded.
  */
 bool ring_geometry(struct ring_geometry *g, uint64_t slots, uint64_t rows, uint64_t window_tokens,
 	uint64_t token_bytes, unsigned annotations, struct fault *fault);
 
-/* The daemon's side: makes a zero-filled pair of maps a ring. */
+/* The daemon's side: makes a ring of two zero-filled mappings. */
 void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, void *data);
-/* The client's side: checks a header against the sizes of its two maps. False (FAULT_PROTOCOL): not
- * a ring of this version. */
+/* The client's side: checks the header against the sizes of the two mappings. False
+ * (FAULT_PROTOCOL): not a ring of this version. */
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,
 	struct fault *fault);
 
-/* Asserts that @g is what ring_geometry() makes. */
+/* Asserts the invariants of a geometry. */
 void ring_geometry_check(const struct ring_geometry *g);
-/* The same for a view of a ring, and that its pointers fit. */
+/* The same for a view of a ring, its pointers included. */
 void ring_check(const struct ring *ring);
 
-/* Offset of slot number @s in the data memory. */
+/* Byte offset of slot number @s in the data memory. */
 uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s);
 
 static inline void *ring_slot_data(const struct ring *ring, uint64_t s)
@@ -175,7 +175,8 @@ static inline struct ring_row *ring_rows(const struct ring *ring, uint64_t s)
 	return &ring->row[s % ring->geometry.slots * ring->geometry.rows];
 }
 
-/* Of ring row @index, (slot number mod slots) × rows + row, in a ring with documents. */
+/* Document starts of ring row @index, which is (slot number mod slots) × rows + row. Only in a ring
+ * with documents. */
 static inline uint32_t *ring_document_start(const struct ring *ring, uint32_t index)
 {
 	return ring->document_start + (size_t)index * ring->geometry.window_tokens;
@@ -186,13 +187,13 @@ static inline uint32_t *ring_document_count(const struct ring *ring, uint32_t in
 	return &ring->document_count[index];
 }
 
-/* In a ring with a loss mask. */
+/* Only in a ring with a loss mask. */
 static inline uint8_t *ring_loss_mask(const struct ring *ring, uint32_t index)
 {
 	return ring->loss_mask + (size_t)index * ring->geometry.window_tokens;
 }
 
-/* Where the row's annotations are written. */
+/* Destinations of the row's annotations. */
 static inline struct annotations ring_annotations(const struct ring *ring, uint32_t index)
 {
 	bool documents = ring->geometry.documents, loss_mask = ring->geometry.loss_mask;
@@ -206,7 +207,7 @@ static inline struct annotations ring_annotations(const struct ring *ring, uint3
 
 /* ---- the daemon's side ---- */
 
-/* Raises published. Returns the client_waits that is reached, which calls for a wake-up, or 0. */
+/* Raises published. Returns the client_waits that is reached, and needs a wake-up; otherwise 0. */
 static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 {
 	atomic_store_explicit(&ring->header->published, published, memory_order_seq_cst);
@@ -215,7 +216,7 @@ static inline uint64_t ring_publish(const struct ring *ring, uint64_t published)
 	return waits != 0 && waits <= published ? waits : 0;
 }
 
-/* Loads released into *@released. False if it cannot be: less than before, or more than was
+/* Loads released into *@released. False: the client wrote less than before, or more than was
  * published. */
 static inline bool ring_released(const struct ring *ring, uint64_t published, uint64_t *released)
 {
@@ -227,8 +228,7 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
-/* Asks the client for a wake-up once released ≥ @at; 0: no longer. Check released again afterwards.
- */
+/* Asks the client for a wake-up once released ≥ @at; 0: never. Check released again afterwards. */
 static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 {
 	atomic_store_explicit(&ring->header->wake_at, at, memory_order_seq_cst);
@@ -247,8 +247,8 @@ static inline uint64_t ring_published(const struct ring *ring)
 	return atomic_load_explicit(&ring->header->published, memory_order_acquire);
 }
 
-/* Announces a wait for slot number @s. True if it is there already: then do not wait. Otherwise
- * ring_daemon_waits() tells whether the daemon needs a wake-up. */
+/* Announces a wait for slot number @s. True: it is published already, so do not wait. Otherwise ask
+ * ring_daemon_waits() whether the daemon needs a wake-up. */
 static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 {
 	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);
@@ -271,7 +271,7 @@ static inline void ring_wait_end(const struct ring *ring)
 	atomic_store_explicit(&ring->control->client_waits, 0, memory_order_relaxed);
 }
 
-/* Raises released. Returns the wake_at that is reached, which calls for a wake-up, or 0. */
+/* Raises released. Returns the wake_at that is reached, and needs a wake-up; otherwise 0. */
 static inline uint64_t ring_release(const struct ring *ring, uint64_t released)
 {
 	atomic_store_explicit(&ring->control->released, released, memory_order_seq_cst);

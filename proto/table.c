@@ -1,6 +1,6 @@
 /*
  * Windows are numbered through the sorted shards. So bisection finds a window's shard, and
- * arithmetic its offset. Two words a shard are stored; everything else is computed.
+ * arithmetic its offset. Only two words are stored for each shard.
  */
 #include "proto/table.h"
 
@@ -34,9 +34,9 @@ void table_number(struct table *table)
 }
 
 /*
- * The last shard that starts at or before @window. (A shard without windows has the same number as
- * the next one.) Shards are about as long as their neighbours, so a few guesses in proportion find
- * it, each a cache miss; bisection ends the search where they are not.
+ * The last shard whose first window is at or before @window; a shard without windows has the same
+ * number as the next. Shards usually have similar lengths, so a few proportional guesses find it,
+ * each a cache miss. If they do not, bisection ends the search.
  */
 static uint64_t shard_of(const struct table *table, uint64_t window)
 {
@@ -49,7 +49,7 @@ static uint64_t shard_of(const struct table *table, uint64_t window)
 		if (guesses < GUESSES) {
 			double part = (double)(window - below) / (double)(above - below);
 
-			/* Rounded, it may come out as hi: any mid between them is right. */
+			/* Rounding may give hi. Any mid between lo and hi is right. */
 			mid = lo + (uint64_t)((double)(hi - lo) * part);
 			mid = mid <= lo ? lo + 1 : mid >= hi ? hi - 1 : mid;
 		}
@@ -67,7 +67,7 @@ static uint64_t shard_of(const struct table *table, uint64_t window)
 static uint64_t slide_of(const struct table *table, const struct order_dataset *order,
 	uint64_t seed, uint64_t epoch, uint64_t shard)
 {
-	if (!order->slide) /* then nothing of the shard is read */
+	if (!order->slide) /* saves the cache miss of reading tokens[] */
 		return 0;
 	uint64_t slack =
 		order_shard_slack(table->tokens[shard], table->window_tokens, table->stride);
@@ -106,7 +106,7 @@ void table_touching(const struct table *table, const struct order_dataset *order
 	if (token + tokens <= slide)
 		return;
 
-	/* Window j holds [j·stride, j·stride + window_tokens), counted from the slide on. */
+	/* Window j contains [j·stride, j·stride + window_tokens), counted from the slide on. */
 	uint64_t at = token < slide ? 0 : token - slide,
 		 last = (token + tokens - 1 - slide) / table->stride;
 	uint64_t lowest =

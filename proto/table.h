@@ -1,6 +1,6 @@
 /*
- * The window table of a dataset: which shard contains window w, and where. It is built from sizes
- * and knows no files.
+ * The window table of a dataset: which shard contains window w, and where. It is computed from the
+ * shards' sizes alone.
  */
 #ifndef TOKEND_TABLE_H
 #define TOKEND_TABLE_H
@@ -18,13 +18,13 @@ struct table {
 				   entry is N */
 };
 
-/* Computes first_window, windows and total_tokens. The arrays belong to the caller, who has filled
- * tokens. */
+/* Computes first_window, windows and total_tokens from tokens. The caller allocates and owns the
+ * arrays. */
 void table_number(struct table *table);
-/* Asserts what table_number() makes true, in constant time. */
+/* Asserts the invariants of a numbered table, in constant time. */
 void table_check(const struct table *table);
 
-/* Shard and token offset of @window in @epoch (slide included). window < N. */
+/* Finds the shard and the token offset of @window, below N, in @epoch (with the slide). */
 void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t window, uint64_t *shard, uint64_t *offset);
 

@@ -1,4 +1,4 @@
-/* The one place that says which release this is. */
+/* The number of the release. */
 #ifndef TOKEND_VERSION_H
 #define TOKEND_VERSION_H
 

@@ -104,14 +104,14 @@ static const char *const code_names[FAULT_CODES] = {
 	[FAULT_PERMISSION] = "uid",
 };
 
-/* Codes that are read from their word. */
+/* The code for each word. */
 static const enum fault_code named_codes[] = {FAULT_ATTACH, FAULT_CHECKPOINT, FAULT_CURSOR,
 	FAULT_DATA, FAULT_DESCRIPTORS, FAULT_MEMORY, FAULT_PROTOCOL, FAULT_REQUEST, FAULT_STATE_DIR,
 	FAULT_PERMISSION};
 
 #define BIT WIRE_BIT
 
-/* What a message must have to be one. */
+/* The keys that each message must have. */
 static const uint64_t required[WIRE_OPS] = {
 	[WIRE_HELLO] = BIT(WIRE_VERSION_KEY),
 	[WIRE_ATTACH] = BIT(WIRE_STREAM) | BIT(WIRE_RUN) | BIT(WIRE_RANK) | BIT(WIRE_WORLD) |
@@ -189,7 +189,7 @@ size_t wire_encode(const struct wire *w, void *packet)
 
 /* ---- reading ---- */
 
-/* The index of the text @value among @n names, or @n. */
+/* Returns the index of the text @value among @n names, or @n. */
 static unsigned find_name(const struct value *value, const char *const *names, unsigned n)
 {
 	unsigned i = 0;

@@ -1,34 +1,34 @@
 /*
- * Messages on the socket. A packet is one MessagePack map {"op": …, key: value, …}; no value is a
- * container.
+ * Messages on the socket. A packet is one MessagePack map {"op": …, key: value, …}. No value is a
+ * map or an array.
  *
  * From the client to the daemon (→) and back (←):
  *
  *   → hello{version, host, process?}
  *   ← hello{version}
  *   ← error{code, field, text, fault?, passing?}
- *         At any time. The daemon then closes the connection, except after a failed checkpoint or
+ *         At any time. Then the daemon closes the connection, except after a failed checkpoint or
  *         request. passing: the same attach may succeed later, so the client retries until its
- *         deadline. code and fault say the same: see wire_code().
+ *         deadline. code and fault are two forms of one code: see wire_code().
  *
- *   a trainer's session
+ *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
  *         helper?, node?, replaces?, strict?}
  *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
- *         A seek attaches again and names in `replaces` the id of the session that it closes
- *         afterwards; `memory:` counts the two rings as one meanwhile. `run` is the name of an
- *         unnamed run if "default" belongs to another user.
+ *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
+ *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
+ *         if "default" belongs to another user.
  *   ← warning{text}
- *         At any time, only to clients that sent their process.
+ *         At any time, but only to clients that sent `process`.
  *   → checkpoint{tag, cursor}
  *   ← saved{tag, path, digest}
  *   → describe{}
  *   ← described{cursor}                       the beginning of the stream
  *   → pending{}
- *   ← request{number, kind, args}             number 0: there is none
+ *   ← request{number, kind, args}             number 0: there is none.
  *   → answer{number, outcome, text, cursor?, from?, acts_from?}
  *
- *   an operator
+ *   An operator:
  *   → status{after}
  *   ← session{…} × n, status{…, after: next page or 0}
  *   → request{stream, run?, kind, args}
@@ -46,16 +46,16 @@
  *
  * Requests. A request goes to the sessions of one run. They see its number in their rings until
  * they have answered it, and any of them may fetch the rest. `waiting` is the number of sessions
- * that had neither done it nor failed when the answer was passed on; at 0 the request is over. If
- * a session ends without an answer, its answer is WIRE_GONE, unless another session of its rank
- * and peer exists (it moved to another ring). The first WIRE_DONE comes with its cursor. For later
- * ones, `same` tells whether their cursor has the same bytes; the first that differs is passed on
- * as well. cancel takes a request back if nobody has fetched it (fetched: 0). The end of the
- * operator's connection does the same. Otherwise the request goes on; a run has one at a time.
+ * that had neither done it nor failed when the answer was passed on; at 0 the request is over. If a
+ * session ends without an answer, its answer is WIRE_GONE, unless another session of its rank and
+ * peer exists (it moved to another ring). The first WIRE_DONE comes with its cursor. For later
+ * ones, `same` says whether their cursor has the same bytes; the first that differs is passed on,
+ * too. cancel takes a request back if no session has fetched it (fetched: 0), and so does the end
+ * of the operator's connection. A request that was fetched goes on. A run has one at a time.
  *
- * A packet of one byte is a wake-up (see ring.h), in either direction, and not a message. To
- * detach is to close. Unknown keys are ignored; a missing required key is an error. Texts and bytes
- * are borrowed from the packet.
+ * A packet of one byte is a wake-up (see ring.h), in either direction, and not a message. Closing
+ * the connection detaches. Unknown keys are ignored; a missing required key is an error. Texts and
+ * bytes are borrowed from the packet.
  */
 #ifndef TOKEND_WIRE_H
 #define TOKEND_WIRE_H
@@ -69,7 +69,7 @@
 #include <stdint.h>
 
 #define WIRE_VERSION 1
-#define WIRE_SOCKET  "/run/tokend/tokend.sock" /* where the daemon listens unless told otherwise */
+#define WIRE_SOCKET  "/run/tokend/tokend.sock" /* the default */
 
 enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
 
@@ -94,7 +94,7 @@ enum wire_op {
 	WIRE_OPS,
 };
 
-/* Keys of numbers first, then keys of texts or bytes. Their names in a packet are the same in lower
+/* First the keys of numbers, then those of texts or bytes. In a packet their names are in lower
  * case. */
 enum wire_key {
 	WIRE_VERSION_KEY, /* "version" */
@@ -119,27 +119,27 @@ enum wire_key {
 	WIRE_LOST_WAKES,
 	WIRE_SESSIONS,
 	WIRE_MEMORY_BYTES, /* of rings and staging, in use */
-	WIRE_LIMIT_BYTES,  /* what the config allows */
+	WIRE_LIMIT_BYTES,  /* the most of them, `memory:` */
 	WIRE_UPTIME_MS,
 	WIRE_STALL_MS,	  /* how long this session has had no free slot */
-	WIRE_REQUEST_KEY, /* "request": the number of the one this session has not answered, or 0 */
+	WIRE_REQUEST_KEY, /* "request": number of the one that this session has not answered, or 0
+			   */
 	WIRE_OUTCOME,	  /* enum wire_outcome */
 	WIRE_WAITING,
 	WIRE_FETCHED,
 	WIRE_SAME,
-	WIRE_FROM, /* the position at which it was carried out */
+	WIRE_FROM, /* position at which it was carried out */
 	WIRE_ACTS_FROM,
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
-	WIRE_NODE,    /* NUMA node: of the client; in a status: the one that its ring prefers */
-	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it failed */
+	WIRE_NODE,    /* NUMA node of the client; in a status, the one that its ring prefers */
+	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_SLOW_MS, /* how long its storage has not answered */
-	WIRE_PROCESS, /* a random number for each process: two sessions with the same one are of
-			 one process; 0: none */
-	WIRE_STRICT,  /* 1: reject, passing, while another process reads for this rank, run and peer
-		       */
+	WIRE_PROCESS, /* a random number that the sessions of one process share; 0: none */
+	WIRE_STRICT,  /* 1: reject while another process reads for this rank, run and peer; the
+			 error is passing */
 	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
 	WIRE_FAULT,   /* enum fault_code of an error, next to its older form, `code` */
 	WIRE_NUMBERS,
@@ -156,17 +156,17 @@ enum wire_key {
 	WIRE_TEXT,
 	WIRE_HOST,
 	WIRE_IO,
-	WIRE_SLOW_SHARD, /* the path that it waits for */
+	WIRE_SLOW_SHARD, /* path of the shard that it waits for */
 	WIRE_KEYS,
 };
 
 /* struct wire has one bit for each key. */
 _Static_assert(WIRE_KEYS <= 64, "too many keys for struct wire's bit mask");
 
-/* Trainers send the first three: enum tokend_outcome. */
+/* The first three are sent by trainers: enum tokend_outcome. */
 enum wire_outcome { WIRE_NOTED = 1, WIRE_DONE, WIRE_FAILED, WIRE_GONE };
 
-enum { WIRE_ARGS_BYTES = 65536 }; /* of a request, with the 0 that ends a text */
+enum { WIRE_ARGS_BYTES = 65536 }; /* of a request, with the final 0 */
 
 #define WIRE_BIT(key) (UINT64_C(1) << (key))
 
@@ -195,7 +195,8 @@ void wire_set_text(struct wire *w, enum wire_key key, const char *text);
 void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n);
 /* Sets WIRE_CODE and WIRE_FAULT. @code is not FAULT_NONE. */
 void wire_set_code(struct wire *w, enum fault_code code);
-/* Length of the packet written to @packet (LIMIT_PACKET_BYTES of room), 0 if it does not fit. */
+/* Writes the packet to @packet, which has room for LIMIT_PACKET_BYTES. Returns its length, or 0 if
+ * it does not fit. */
 size_t wire_encode(const struct wire *w, void *packet);
 
 /* ---- reading ---- */
@@ -218,25 +219,26 @@ static inline struct wire_bytes wire_bytes(const struct wire *w, enum wire_key k
 	return w->bytes[key - WIRE_NUMBERS];
 }
 
-/* Copies a text with its 0 into @to. False if it is absent, has a 0 inside, or does not fit. */
+/* Copies a text and a final 0 to @to. False: it is absent, has a 0 inside, or does not fit. */
 bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity);
 
-/* False (FAULT_PROTOCOL) if the packet is not a message. fault->field is the key that is missing or
+/* False (FAULT_PROTOCOL): the packet is not a message. fault->field is the key that is missing or
  * has the wrong type, or "packet". */
 bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault);
-/* Code of an error, by WIRE_FAULT if it is there and known, otherwise by the word of WIRE_CODE.
- * FAULT_NONE: neither is known here. */
+/* The code of an error: WIRE_FAULT if it is present and known, otherwise by the word of WIRE_CODE.
+ * FAULT_NONE: neither is known. */
 enum fault_code wire_code(const struct wire *w);
-/* The word of WIRE_CODE for @code, which is not FAULT_NONE. Several codes share a word: those that
- * peers of older releases treat alike. */
+/* The word of WIRE_CODE for @code, which is not FAULT_NONE. Codes that older releases do not
+ * distinguish share a word. */
 const char *wire_code_name(enum fault_code code);
 const char *wire_op_name(enum wire_op op);
 
-/* Reads plain decimal digits, up to 2^64 - 1. False if @text is anything else; *@value is then
+/* Reads plain decimal digits, up to 2^64 - 1. False: @text is anything else, and *@value is
  * unchanged. */
 bool wire_digits(const char *text, uint64_t *value);
 
-/* Bytes of the first character of @text; 0 if it is not UTF-8, a control character, or empty. */
+/* Bytes of the first character of @text; 0 if @text is empty, or begins with a control character or
+ * with bytes that are not UTF-8. */
 unsigned wire_character(const char *text);
 /* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Names of streams, runs
  * and tags become file names: no '/', no leading dot. Names of datasets (labels) may contain both.
@@ -245,9 +247,10 @@ bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
 /*
- * The socket of a daemon of user @uid who may not create WIRE_SOCKET: @runtime/tokend/tokend.sock,
- * or /tmp/tokend-UID/tokend.sock if @runtime ($XDG_RUNTIME_DIR) is NULL. The directory must belong
- * to the user, and only the user may write to it. False: the path is too long for a socket.
+ * Writes the socket's path for a daemon whose user @uid cannot create WIRE_SOCKET:
+ * @runtime/tokend/tokend.sock, or /tmp/tokend-UID/tokend.sock if @runtime ($XDG_RUNTIME_DIR) is
+ * NULL. The directory must belong to the user, and nobody else may write to it. False: the path is
+ * too long for a socket.
  */
 bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES]);
 

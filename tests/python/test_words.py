@@ -72,7 +72,6 @@ TO_COME = {
     "daemon/io",
     "daemon/reader",
     "daemon/shard",
-    "proto",
     "tests",
     "README.md",
     "daemon/ARCHITECTURE.md",
