@@ -228,9 +228,7 @@ def test_beside(place):
         f.write("10,20\n20,60\n90,100\n")
     error = said(place.file("gap.bin"), place.file("g.bin"), "--format", "megatron")
     assert error.count("\n") == 1, "tokens in no document: one line"
-    assert has(error, "gap.bin: has tokens that its list of bounds (.csv.gz) leaves out"), (
-        "that says so"
-    )
+    assert has(error, "gap.bin: tokens outside the documents of its .csv.gz"), "that says so"
     assert list(megatron(place.file("g"))[1]) == [10, 10, 40, 30, 10], (
         "they are documents of their own"
     )
@@ -239,9 +237,9 @@ def test_beside(place):
         (
             "of two inputs",
             place.file("l"),
-            "x.npy (the first of 2 inputs): the bounds of its documents are not kept",
+            "x.npy (the first of 2 inputs): its document bounds are lost",
         ),
-        ("of Megatron", place.file("g.bin"), "g.bin: the bounds of its documents are not kept"),
+        ("of Megatron", place.file("g.bin"), "g.bin: its document bounds are lost"),
     ):
         for format, ending in (("flat", ".bin"), ("zstd", ".bin.zst")):
             out = place.file(f"flat-{name[-3:]}{ending}")
@@ -252,7 +250,7 @@ def test_beside(place):
     shutil.copy(place.file("g.idx"), place.file("g\n2.idx"))
     error = said(place.file("g\n2.bin"), place.file("g2.bin"), "--format", "flat")
     assert error.count("\n") == 1, "documents of a name with a line end: one line"
-    assert has(error, "g?2.bin: the bounds of its documents"), "of which that is no part"
+    assert has(error, "g?2.bin: its document bounds"), "of which that is no part"
     flat(place, "d/1.bin", 1000, 51)
     assert said(place.file("d"), place.file("d-flat"), "--format", "flat") == "", (
         "no documents, no word"
@@ -264,7 +262,7 @@ def test_beside(place):
         f.write(bytes(1000))
     error = said(place.file("m"), place.file("m.bin"), "--format", "megatron")
     assert error.count("\n") == 1, "a loss mask: one line"
-    assert has(error, "y.ds: its loss mask is not kept"), "that says it is not kept"
+    assert has(error, "y.ds: its loss mask is lost"), "that says it is not kept"
 
 
 @pytest.mark.asan
@@ -298,7 +296,7 @@ def test_bad(place):
         place.file("b.bin"),
         "--format",
         "flat",
-        words=["b.bin: is there already"],
+        words=["b.bin: exists"],
     )
     assert contents(place.file("b.bin")) == there.tobytes(), "what is there stays there"
     refused("nor a directory", a, place.file("s"), "--format", "flat", words=["is not empty"])
@@ -309,13 +307,13 @@ def test_bad(place):
         place.file("lone.bin"),
         "--format",
         "megatron",
-        words=["lone.idx: is there already"],
+        words=["lone.idx: exists"],
     )
     numpy.array([1, 2, 70000, 80000], "<u4").tofile(place.file("big.bin"))
     refused("what does not fit", place.file("n.npy.bin"), place.file("big.bin"),
         place.file("o.bin"), "--format", "flat",
             "--input-dtype", "u32", "--dtype", "u16",
-            words=["big.bin: token 2 is 70000; must be at most 65535", "say --"])  # fmt: skip
+            words=["token 2 is 70000; must be at most 65535", "give --dtype u32"])  # fmt: skip
     numpy.array([1, 1 << 31], "<u4").tofile(place.file("huge.bin"))
     refused("31 bits of Megatron", place.file("huge.bin"), place.file("o.bin"), "--format",
         "megatron", "--input-dtype", "u32",
@@ -343,7 +341,7 @@ def test_bad(place):
         place.file("s/out"),
         "--format",
         "flat",
-        words=["is inside"],
+        words=["inside the input"],
     )
     refused(
         "more shards than tokens",
@@ -453,7 +451,7 @@ def test_cut_state(place):
             out,
             "--format",
             "flat",
-            words=["shard-00000.bin: is there already"],
+            words=["shard-00000.bin: exists"],
         )
     with open(out + "/.pack", "wb") as f:
         f.write(state + b"1 4000 0 00")
@@ -465,7 +463,7 @@ def test_cut_state(place):
         out,
         "--format",
         "flat",
-        words=["is 2001 bytes long; 2000 were written"],
+        words=["has 2001 bytes, but 2000 were written"],
     )
     os.truncate(out + "/shard-00000.bin", 2000)
     pack(place.file("t"), out, "--format", "flat")
@@ -516,7 +514,7 @@ def test_disk_full(place):
         pytest.skip("may not mount a tmpfs here")
     code, error, left, same = json.loads(text)
     assert code == 1, "a full disk fails"
-    assert has(error, "shard-00001.bin: No space left on device; make room"), (
+    assert has(error, "shard-00001.bin: No space left on device; free some space"), (
         "with one line that says what to do"
     )
     assert left == [".pack", "shard-00000.bin"], "and leaves what is whole"
@@ -544,7 +542,7 @@ def test_alone(place):
             os.path.exists(place.file("both/.pack")) and os.path.getsize(place.file("both/.pack"))
         )
     )
-    refused("another one at work", *command[2:], words=["another tokctl pack is at work"])
+    refused("another one at work", *command[2:], words=["another tokctl pack is writing"])
     assert child.wait() == 0, "which goes on"
 
 

@@ -320,6 +320,8 @@ static const struct ctl_command new_command = {
 	.least = 1,
 	.most = 1,
 	.help = "create the cursor of a stream's beginning",
+	.examples = CTL_EXAMPLES(
+		{"begin train", "tokctl cursor new train -c tokend.yaml -o new.cursor"}),
 	.options = new_options,
 	.count = OPTIONS,
 	.run = new_cursor,
@@ -331,6 +333,11 @@ static const struct ctl_command seek_command = {
 	.least = 1,
 	.most = 1,
 	.help = "move a cursor to another position of the same order",
+	.about = "Sets the position of the next sample. It cannot be before the cursor's current "
+		 "mix began: take an earlier cursor for that. Seeking past pending mixes applies "
+		 "them.",
+	.examples = CTL_EXAMPLES({"go on from position 8192",
+		"tokctl cursor seek begin.cursor --to 8192 -o seek.cursor"}),
 	.options = seek_options,
 	.count = OPTIONS,
 	.run = seek_file,
@@ -342,6 +349,8 @@ static const struct ctl_command skip_command = {
 	.least = 1,
 	.most = 1,
 	.help = "skip the next samples: they are never served",
+	.examples = CTL_EXAMPLES({"skip 4096 samples",
+		"tokctl cursor skip run.cursor --samples 4096 -o skipped.cursor"}),
 	.options = skip_options,
 	.count = OPTIONS,
 	.run = skip_file,
@@ -353,6 +362,11 @@ static const struct ctl_command mix_command = {
 	.least = 2,
 	.most = CTL_ANY,
 	.help = "change the weights of the datasets",
+	.about = "Announces a mix with these weights, which are relative to each other. Datasets "
+		 "that are not named get weight 0. It replaces all pending mixes. A stream with "
+		 "epochs: has no weights to change.",
+	.examples = CTL_EXAMPLES({"use half web and half code from the earliest position on",
+		"tokctl cursor mix run.cursor web=0.5 code=0.5 -o mixed.cursor"}),
 	.options = mix_options,
 	.count = OPTIONS,
 	.run = mix_file,
@@ -364,6 +378,10 @@ static const struct ctl_command add_command = {
 	.least = 1,
 	.most = 1,
 	.help = "add the config's new datasets to a cursor, without weight",
+	.about = "Adds the datasets that the config's stream has and the cursor lacks. They are "
+		 "served once `tokctl cursor mix` gives them a weight.",
+	.examples = CTL_EXAMPLES({"add the datasets that tokend.yaml now has",
+		"tokctl cursor add run.cursor -c tokend.yaml -o added.cursor"}),
 	.options = config_options,
 	.count = OPTIONS,
 	.run = add_file,
@@ -375,6 +393,10 @@ static const struct ctl_command remove_command = {
 	.least = 2,
 	.most = 2,
 	.help = "stop serving a dataset",
+	.about = "Gives the dataset weight 0 from a position on, in all pending mixes too. The "
+		 "other datasets keep their ratio. The cursor keeps the dataset in its list.",
+	.examples = CTL_EXAMPLES(
+		{"stop serving code", "tokctl cursor remove run.cursor code -o removed.cursor"}),
 	.options = mix_options,
 	.count = OPTIONS,
 	.run = remove_file,
@@ -386,6 +408,10 @@ static const struct ctl_command schedule_command = {
 	.least = 1,
 	.most = 1,
 	.help = "replace the pending mixes with the config's `schedule:`",
+	.about = "Applies schedule: and max_epochs: of the config's stream to a run that has "
+		 "begun. The present mix stays until the first step of the schedule.",
+	.examples = CTL_EXAMPLES({"apply an edited schedule",
+		"tokctl cursor schedule run.cursor -c tokend.yaml -o scheduled.cursor"}),
 	.options = config_options,
 	.count = OPTIONS,
 	.run = schedule_file,
@@ -394,6 +420,13 @@ static const struct ctl_command schedule_command = {
 const struct ctl_command ctl_cursor = {
 	.name = "cursor",
 	.help = "create, print, compare and edit cursor files",
+	.about =
+		"A cursor is the state of a run: stream, position and mixes. Trainers store it in "
+		"the model's checkpoint; a job that saves under a tag also has the daemon write it "
+		"to STATE_DIR/STREAM/RUN/TAG.cursor. An edit makes a new cursor: everything is "
+		"checked before OUT is written, and the changes are printed. It takes effect when "
+		"a job attaches at the new cursor. `tokctl mix` and `tokctl skip` change a "
+		"running job instead.",
 	.subcommands =
 		(const struct ctl_command *const[]){
 			&new_command,

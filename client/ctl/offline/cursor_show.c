@@ -230,6 +230,9 @@ const struct ctl_command ctl_cursor_show = {
 	.least = 1,
 	.most = 1,
 	.help = "print a cursor",
+	.about = "Prints the stream, the position of the next sample, the datasets, and their "
+		 "shares in the current mix and in pending ones.",
+	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"}),
 	.options = options,
 	.count = COUNT(options),
 	.run = show,
@@ -497,6 +500,10 @@ const struct ctl_command ctl_cursor_diff = {
 	.least = 2,
 	.most = 2,
 	.help = "print how two cursors differ",
+	.about = "Prints one line per difference, with LEFT's value first. The exit status is 1 if "
+		 "the cursors differ.",
+	.examples = CTL_EXAMPLES({"compare two cursors",
+		"tokctl cursor diff begin.cursor run.cursor || echo they differ"}),
 	.options = options,
 	.count = COUNT(options),
 	.run = diff,

@@ -309,8 +309,7 @@ static void inspect_file(
 		/* An empty file among others is a shard without windows. A single one without a
 		 * header was probably never written. */
 		if (in->alone && r->facts.tokens == 0 && shard->format == &shard_flat)
-			report_problem(r,
-				"contains no tokens: its size is 0 bytes%s; write it again",
+			report_problem(r, "its size is 0 bytes%s; write it again",
 				shard->bytes->plain ? "" : " after decoding");
 		check_looks(in, r, shard, input.hint.has_type);
 		if (in->deep)
@@ -502,6 +501,17 @@ const struct ctl_command ctl_inspect = {
 	.least = 1,
 	.most = CTL_ANY,
 	.help = "print what shards contain and what is wrong with them",
+	.about = "Prints one line per shard: format, dtype, number of tokens and of documents, and "
+		 "any problem. PATH is a file, a directory or a pattern. With -c, shards are read "
+		 "as the datasets of the config read them, and their windows are counted. With "
+		 "--deep all tokens are read, and compared with the stream's vocab and with the "
+		 "manifest's digests. The exit status is 1 if there is a problem.\n\n"
+		 "--manifest writes a manifest, with which a daemon starts without opening each "
+		 "shard: see the key manifest: in tokend.yaml(5).",
+	.examples = CTL_EXAMPLES({"look at the shards of a dataset", "tokctl inspect data/web"},
+		{"read all tokens, as the config's streams do",
+			"tokctl inspect data/web -c tokend.yaml --deep"},
+		{"write a manifest", "tokctl inspect data/web --manifest web.jsonl"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = inspect,

@@ -74,13 +74,14 @@ void report_put_text(struct ctl_out *out, const struct report *r)
 {
 	char text[64];
 
-	ctl_put_left(out, r->format ? r->format : "?", 10);
-	ctl_put_left(out, r->format ? shard_type_name(r->facts.type) : "?", 4);
-	if (r->format)
+	if (r->format) {
+		ctl_put_left(out, r->format, 10);
+		ctl_put_left(out, shard_type_name(r->facts.type), 4);
 		ctl_put_right(out, r->facts.tokens, 16);
-	else
-		ctl_put_left(out, "               ?", 16);
-	ctl_put(out, " tokens  ");
+		ctl_put(out, " tokens  ");
+	} else {
+		ctl_put_left(out, "unreadable", 10 + 4 + 16 + sizeof(" tokens  ") - 1);
+	}
 	if (r->format && r->facts.documents != SHARD_UNKNOWN) {
 		ctl_put_right(out, r->facts.documents, 10);
 		ctl_put(out, " documents  ");

@@ -1,5 +1,5 @@
 /*
- * tokctl pack: shards of any readable format become shards of one, cut as the user likes.
+ * tokctl pack: converts shards of any readable format to shards of one format, cut as requested.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
@@ -24,7 +24,7 @@ enum {
 	LEVEL_MOST = 19,
 	FRAME_BYTES = 256 << 10,
 	FRAME_LEAST = 1 << 10,
-	FRAME_MOST = 64 << 20, /* each thread holds some, and so does each reader */
+	FRAME_MOST = 64 << 20, /* each thread here, and each reader later, keeps some in memory */
 	FRAMES_BYTES = 64 << 20,
 	SHARDS_MOST = 1000 * 1000,
 };
@@ -35,26 +35,26 @@ struct pack {
 	struct pack_in in;
 	struct pack_how how;
 	struct pack_target target;
-	uint64_t *cut; /* shard i is [cut[i], cut[i + 1]) of the row */
+	uint64_t *cut; /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
 	struct ctl_progress progress;
 };
 
 /* ---- the plan ---- */
 
 /* One shard for each source. */
-static bool cut_as_they_are(struct pack *p, struct fault *fault)
+static bool cut_by_source(struct pack *p, struct fault *fault)
 {
 	for (uint64_t i = 0; i < p->in.sources; i++) {
 		if (p->in.source[i].tokens == 0)
 			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: has no tokens; leave it out, or give --shards",
+				"%s: contains no tokens; leave it out, or give --shards",
 				p->in.source[i].path);
 		p->cut[i + 1] = p->cut[i] + p->in.source[i].tokens;
 	}
 	return true;
 }
 
-/* Shards of about one size: exactly, or where the documents of a Megatron file end. */
+/* Shards of equal size; for Megatron cut at the next end of a document. */
 static bool cut_evenly(struct pack *p, struct fault *fault)
 {
 	for (uint64_t i = 1; i <= p->target.shards; i++) {
@@ -65,7 +65,7 @@ static bool cut_evenly(struct pack *p, struct fault *fault)
 		if (at == p->cut[i - 1])
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"--shards %" PRIu64 ": shard %" PRIu64
-				" would be empty; there are too few %s (%" PRIu64 " tokens in all)",
+				" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
 				p->target.shards, i - 1,
 				p->how.format == PACK_MEGATRON ? "documents" : "tokens",
 				p->in.tokens);
@@ -76,23 +76,23 @@ static bool cut_evenly(struct pack *p, struct fault *fault)
 
 static bool plan(struct pack *p, struct fault *fault)
 {
-	bool as_they_are = p->target.shards == 0 && !p->target.single;
+	bool by_source = p->target.shards == 0 && !p->target.single;
 
 	if (p->in.tokens == 0)
-		return fault_set(fault, FAULT_ARGUMENT, "", "there are no tokens to pack");
+		return fault_set(fault, FAULT_ARGUMENT, "", "the inputs contain no tokens");
 	if (p->how.token_bytes == 0)
 		p->how.token_bytes = p->in.token_bytes;
-	if (as_they_are)
+	if (by_source)
 		p->target.shards = p->in.sources;
 	else if (p->target.shards == 0)
 		p->target.shards = 1;
 	p->cut = calloc(p->target.shards + 1, sizeof(*p->cut));
 	if (!p->cut)
 		return fault_memory(fault);
-	return as_they_are ? cut_as_they_are(p, fault) : cut_evenly(p, fault);
+	return by_source ? cut_by_source(p, fault) : cut_evenly(p, fault);
 }
 
-/* Of the plan and the inputs: a run continues another only if it is the same. */
+/* The digest of the plan and the inputs. A run continues another only if theirs are equal. */
 static uint64_t plan_digest(const struct pack *p)
 {
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
@@ -102,8 +102,8 @@ static uint64_t plan_digest(const struct pack *p)
 		XXH64(facts, sizeof(facts), p->in.digest));
 }
 
-/* OUT must not be in one of the inputs: a second run would pack its own output. */
-static bool apart(struct pack *p, char *const *path, int n, struct fault *fault)
+/* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
+static bool is_outside(struct pack *p, char *const *path, int n, struct fault *fault)
 {
 	char text[PATH_MAX];
 
@@ -123,15 +123,15 @@ static bool apart(struct pack *p, char *const *path, int n, struct fault *fault)
 
 		if (in && strncmp(in, parent, m) == 0 && (parent[m] == '/' || parent[m] == 0))
 			fine = fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: is inside %s; name a directory outside it", p->target.path,
-				path[i]);
+				"%s: is inside the input %s; give a directory outside it",
+				p->target.path, path[i]);
 		free(in);
 	}
 	free(parent);
 	return fine;
 }
 
-/* ---- one after another ---- */
+/* ---- packing ---- */
 
 static void print(struct pack *p, const char *path, uint64_t tokens, const struct pack_result *r)
 {
@@ -168,17 +168,16 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 	ctl_put(out, "}\n");
 }
 
-/* Notes what the inputs contain and the packed files will not. */
-static void tell_losses(const struct pack *p)
+/* Reports what the inputs contain and the packed files will not. */
+static void report_losses(const struct pack *p)
 {
 	static const char *const texts[] = {
-		[PACK_DOCUMENTS] = "the bounds of its documents are not kept: a flat file has no "
-				   "place for them; an eos among the tokens stays, and --format "
-				   "megatron keeps all",
-		[PACK_OUTSIDE] = "has tokens that its list of bounds (.csv.gz) leaves out; between "
-				 "documents they become documents of their own",
-		[PACK_MASK] = "its loss mask is not kept: no packed format has a place for it; a "
-			      "dataset's label_mask may name a directory of masks",
+		[PACK_DOCUMENTS] = "its document bounds are lost (eos tokens are kept); --format "
+				   "megatron keeps them",
+		[PACK_OUTSIDE] = "tokens outside the documents of its .csv.gz become documents of "
+				 "their own",
+		[PACK_MASK] = "its loss mask is lost: packed formats have none; keep masks in a "
+			      "directory, and name that as the dataset's label_mask",
 	};
 
 	for (unsigned i = 0; i < PACK_LOSSES; i++) {
@@ -229,7 +228,8 @@ static bool pack_shards(struct pack *p, struct pack_done *done, struct fault *fa
 
 static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 {
-	if (!apart(p, path, n, fault) || !pack_in_begin(&p->in, path, n, fault) || !plan(p, fault))
+	if (!is_outside(p, path, n, fault) || !pack_in_begin(&p->in, path, n, fault) ||
+		!plan(p, fault))
 		return false;
 	struct pack_done *done = calloc(p->target.shards, sizeof(*done));
 
@@ -238,7 +238,7 @@ static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 	bool fine = done ? pack_target_open(&p->target, done, fault) : fault_memory(fault);
 
 	if (fine)
-		tell_losses(p);
+		report_losses(p);
 	fine = fine && pack_shards(p, done, fault);
 	pack_target_close(&p->target);
 	free(done);
@@ -273,41 +273,44 @@ static const struct ctl_option options[] = {
 		.kind = CTL_CHOICE,
 		.required = true,
 		.value = "flat|zstd|megatron", /* in the order of enum pack_format */
-		.help = "what to write"},
+		.help = "format to write"},
 	[DTYPE] = {.name = "dtype",
 		.kind = CTL_CHOICE,
 		.value = "u16|u32",
-		.help = "the width of a token; default: the widest of the inputs"},
+		.help = "width of a token; default: that of the widest input"},
 	[SHARDS] = {.name = "shards",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.least = 1,
 		.most = SHARDS_MOST,
-		.help = "cut into N of about one size; default: as the inputs are"},
+		.help = "write N shards of about equal size; default: one per input file"},
 	[LEVEL] = {.name = "level",
 		.kind = CTL_NUMBER,
 		.value = "L",
 		.least = 1,
 		.most = LEVEL_MOST,
-		.help = "of zstd; default 3"},
+		.preset = "3",
+		.help = "zstd compression level"},
 	[FRAME] = {.name = "frame",
 		.kind = CTL_NUMBER,
 		.value = "BYTES",
 		.least = FRAME_LEAST,
 		.most = FRAME_MOST,
-		.help = "what a zstd frame decodes to, a multiple of 4; default 262144"},
+		.preset = "262144",
+		.help = "decoded size of a zstd frame, a multiple of 4"},
 	[EOS] = {.name = "eos",
 		.kind = CTL_NUMBER,
 		.value = "ID",
 		.most = UINT32_MAX,
-		.help = "the token that ends a document, for inputs that do not say"},
+		.help = "token that ends a document, for inputs without document bounds"},
 	[INPUT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
 	[INPUT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
 	[INPUT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
 	[JSON] = CTL_JSON_OPTION,
 };
 
-/* A name that looks like another format's file is a mistake, not a directory. */
+/* Sets the target. Rejects a name that looks like another format's file: it is hardly a directory.
+ */
 static int take_target(struct pack *p, const struct ctl_command *command, const char *to)
 {
 	static const char *const files[] = {
@@ -322,11 +325,11 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 		i++)
 		if (pack_ends(to, files[i]))
 			return ctl_usage(command,
-				"OUT %s: a file of --format %s ends in %s; or name a directory", to,
-				pack_formats[p->how.format].name,
+				"OUT %s: a file of --format %s must end in %s; or give a directory",
+				to, pack_formats[p->how.format].name,
 				pack_formats[p->how.format].endings[0]);
 	if (p->target.single && p->target.shards > 1)
-		return ctl_usage(command, "OUT %s is one file; --shards needs a directory", to);
+		return ctl_usage(command, "OUT %s: is one file; --shards needs a directory", to);
 	return CTL_OK;
 }
 
@@ -340,7 +343,7 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	if (ctl_given(a, DTYPE))
 		p->how.token_bytes = ctl_number(a, DTYPE, 0) == 0 ? 2 : 4;
 	if ((ctl_given(a, LEVEL) || ctl_given(a, FRAME)) && p->how.format != PACK_ZSTD)
-		return ctl_usage(c, "--level and --frame are for --format zstd");
+		return ctl_usage(c, "--level and --frame need --format zstd");
 	if (frame % 4 != 0)
 		return ctl_usage(c, "--frame %" PRIu64 ": must be a multiple of 4", frame);
 	p->target.shards = ctl_number(a, SHARDS, 0);
@@ -377,7 +380,19 @@ const struct ctl_command ctl_pack = {
 	.arguments = "IN... OUT",
 	.least = 2,
 	.most = CTL_ANY,
-	.help = "shards of any format made into a directory of shards, or one file, of another",
+	.help = "convert shards of any readable format to flat, zstd or Megatron shards",
+	.about = "Writes the tokens of the input shards as raw tokens (flat: .bin), seekable zstd "
+		 "(zstd: .bin.zst) or Megatron shards (megatron: .bin and .idx). IN is a file, a "
+		 "directory or a pattern. OUT is a directory of shard-00000 and so on, with one "
+		 "shard per input file unless --shards is given; or, if it ends in the format's "
+		 "ending, one file with all tokens. Megatron shards are cut between documents."
+		 "\n\n"
+		 "Each file is read back and compared before it gets its name. Nothing is "
+		 "overwritten. To continue after an interruption, repeat the command. Only "
+		 "--format megatron keeps document bounds; lines on stderr report what is lost.",
+	.examples = CTL_EXAMPLES(
+		{"compress a dataset", "tokctl pack data/web web-zstd --format zstd"},
+		{"cut it into 4 shards", "tokctl pack data/web web-4 --format flat --shards 4"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = pack_arguments,

@@ -29,8 +29,8 @@ void pack_idx_path(const char *path, char *idx, size_t idx_bytes)
 bool pack_fail(struct fault *fault, const char *path, int error)
 {
 	return fault_errno(fault, error, "", "%s: %s%s", path, strerror(error),
-		error == ENOSPC ? "; make room and repeat the command: it goes on after the last "
-				  "whole file"
+		error == ENOSPC ? "; free some space and repeat the command, which continues "
+				  "after the last complete file"
 				: "");
 }
 

@@ -1,4 +1,4 @@
-/* What `tokctl pack` writes. */
+/* The formats that `tokctl pack` writes, and helpers to write files. */
 #ifndef TOKEND_CTL_PACK_FORMAT_H
 #define TOKEND_CTL_PACK_FORMAT_H
 
@@ -11,8 +11,9 @@
 enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON, PACK_FORMATS };
 
 struct pack_format_names {
-	const char *name, *endings[3]; /* of --format; of files that are recognised as such */
-	const char *ending;	       /* of the files that are written */
+	const char *name;	/* for --format */
+	const char *endings[3]; /* an OUT that ends so is one file */
+	const char *ending;	/* of the files in a directory */
 };
 
 extern const struct pack_format_names pack_formats[PACK_FORMATS];
@@ -28,16 +29,16 @@ struct pack_how {
 struct pack_result {
 	uint64_t bytes;	    /* of the file */
 	uint64_t documents; /* PACK_MEGATRON */
-	uint64_t digest;    /* as of ctl_scan() */
+	uint64_t digest;    /* like ctl_scan()'s */
 };
 
 /* Does @text end in @ending, with something before it? */
 bool pack_ends(const char *text, const char *ending);
-/* The file next to @path with .idx in place of .bin; @path ends so. */
+/* Sets @idx to @path with .idx instead of .bin, in which @path must end. */
 void pack_idx_path(const char *path, char *idx, size_t idx_bytes);
-/* A system call on @path failed with @error. Always false. */
+/* Fills in @fault: a system call on @path failed with @error. Always false. */
 bool pack_fail(struct fault *fault, const char *path, int error);
-/* Writes all @n bytes at @at. False: errno is set. */
+/* Writes all @n bytes at offset @at. False: errno is set. */
 bool pack_write(int fd, const void *from, size_t n, uint64_t at);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Shards one after another as one row of tokens. They are opened when they are read: there may be
- * more than a process can have open.
+ * Shards are opened when they are read, and closed at their end: there may be more than a process
+ * can have open.
  */
 #include "client/ctl/offline/pack_in.h"
 
@@ -20,7 +20,7 @@
 
 /* ---- listing ---- */
 
-/* Must be the same each time that the shard is opened. */
+/* Must be the same each time the shard is opened. */
 static uint64_t identity_of(const struct shard *shard, const struct stat *st)
 {
 	const uint64_t facts[] = {(uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
@@ -172,8 +172,7 @@ static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault 
 		if (s->shard &&
 			(fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
 			fault_set(fault, FAULT_CHANGED, "",
-				"it, or a side file of it, was changed since packing began (size "
-				"or "
+				"the file or a side file has changed since packing began (size or "
 				"time)");
 			shard_close(s->shard);
 			s->shard = NULL;
@@ -207,7 +206,7 @@ static uint64_t value_at(const void *tokens, uint64_t i, uint32_t token_bytes)
 	return token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
 }
 
-/* To another width. Returns the first one above @most, or @n. */
+/* Converts @n tokens to another width. Returns the index of the first token above @most, or @n. */
 static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void *to,
 	uint32_t to_bytes, uint64_t most)
 {
@@ -239,7 +238,7 @@ static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void 
 	return n;
 }
 
-/* Reads the part that is in source @i, from its @token on. */
+/* Reads @n tokens of source @i, from its token @token on. */
 static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n, void *to,
 	uint32_t token_bytes, uint64_t most, void *scratch, struct fault *fault)
 {
@@ -263,8 +262,8 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 				"%s: token %" PRIu64 " is %" PRIu64 "; must be at most %" PRIu64
 				" for %s",
 				path, token + bad, value_at(scratch, bad, width), most,
-				token_bytes == 2 ? "--dtype u16: say --dtype u32"
-						 : "a Megatron file: its ids are 31 bits");
+				token_bytes == 2 ? "--dtype u16; give --dtype u32"
+						 : "--format megatron (31 bits)");
 	}
 	release(in, i, token + n == in->source[i].tokens);
 	return fine;
@@ -294,7 +293,7 @@ bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint
 
 enum { AT_ONCE = 4096 };
 
-/* Boundaries b with token < b < token + n of a source, as numbers from @token + @lead on. */
+/* Boundaries in (token, token + n) of a source, each minus @token plus @lead. */
 static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint64_t n,
 	uint32_t lead, uint32_t *at, const char *path, struct fault *fault)
 {
@@ -331,7 +330,7 @@ static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint6
 	return count;
 }
 
-/* Does a document end right before @token of the source, whose tokens up to there end in @last? */
+/* Does a document end right before @token of the source? @last: the token before it. */
 static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token,
 	uint64_t last, const char *path, bool *ends, struct fault *fault)
 {
@@ -387,7 +386,7 @@ int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const 
 	return count;
 }
 
-/* The first eos from @token of a source on, and one past it. */
+/* Sets *@after to the token after the first eos from @token of a source on, or to its end. */
 static bool after_eos(const struct pack_in *in, const struct shard *shard, uint64_t token,
 	const char *path, uint64_t *after, struct fault *fault)
 {

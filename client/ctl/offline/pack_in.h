@@ -1,4 +1,4 @@
-/* What `tokctl pack` reads: shards one after another, seen as one row of tokens. */
+/* The input of `tokctl pack`: all shards one after another, as one row of tokens. */
 #ifndef TOKEND_CTL_PACK_IN_H
 #define TOKEND_CTL_PACK_IN_H
 
@@ -9,53 +9,56 @@
 
 struct pack_source {
 	char *path;
-	uint64_t begin, tokens; /* its part of the row */
-	uint64_t identity;	/* of the file and its side files */
-	struct shard *shard;	/* open while it is being read */
+	uint64_t begin, tokens; /* its range of the row */
+	uint64_t identity;	/* hash of size, time and facts of the file and its side files */
+	struct shard *shard;	/* NULL: not open */
 	int fd;
-	unsigned users;
-	bool ended; /* it was read to its end */
+	unsigned users; /* threads that are reading it */
+	bool ended;	/* it was read to its end */
 };
 
-/* What a source has and the packed file cannot contain. */
+/* Contents of a source that the packed file cannot have. */
 enum pack_loss {
-	PACK_DOCUMENTS, /* their bounds; not requested by the hint */
-	PACK_OUTSIDE,	/* that tokens are in no document */
-	PACK_MASK,
+	PACK_DOCUMENTS, /* document bounds */
+	PACK_OUTSIDE,	/* tokens outside all documents */
+	PACK_MASK,	/* a loss mask */
 	PACK_LOSSES,
 };
 
 struct pack_in {
 	struct ctl_input input;
 	bool has_eos;
-	uint64_t eos; /* ends a document where the format knows none */
+	uint64_t eos; /* ends a document in formats without document bounds */
 	struct pack_source *source;
 	uint64_t sources, room;
 	uint64_t tokens;
-	uint32_t token_bytes; /* the largest width that they are served in */
-	uint64_t digest;      /* of names, sizes, times and counts */
+	uint32_t token_bytes; /* the largest width of a source */
+	uint64_t digest;      /* of the names and identities of all sources */
 	struct {
-		uint64_t first, sources; /* from which it is lost; how many */
+		uint64_t first, sources; /* the first source concerned; the number of them */
 	} loss[PACK_LOSSES];
 	pthread_mutex_t lock; /* over shard, fd, users and ended */
 };
 
-/* Lists and opens each of @path once. */
+/* Lists the shards of the @n paths, and opens each once for its facts. Call pack_in_end() either
+ * way. */
 bool pack_in_begin(struct pack_in *in, char *const *path, int n, struct fault *fault);
 void pack_in_end(struct pack_in *in);
 /*
- * Tokens [token, token + n) of the row into @to, in @token_bytes each, which are to be at most
- * @most. Any thread. @scratch: room for n × 4 bytes.
+ * Reads tokens [token, token + n) of the row into @to, with @token_bytes each. Fails for a token
+ * above @most. @scratch: room for n × 4 bytes. Any thread.
  */
 bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
 	uint64_t most, void *scratch, struct fault *fault);
 /*
- * Where documents end in [token, token + n), as numbers of tokens from @token on, ascending, into
- * @at, which has room for n. @tokens are these. The end of a source ends a document. -1: a fault.
+ * Finds the ends of documents in [token, token + n), whose tokens are @tokens. Writes them into
+ * @at, ascending and relative to @token; it has room for n. The end of a source ends a document.
+ * Returns their number; -1: a fault. Any thread.
  */
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
 	uint32_t token_bytes, uint32_t *at, struct fault *fault);
-/* The first place ≥ @token of the row where a document begins or the row ends. */
+/* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
+ * the row. */
 bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault);
 
 #endif

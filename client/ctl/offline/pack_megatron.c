@@ -35,7 +35,7 @@ bool pack_sequences_begin(
 	s->lengths = fopen(path, "w+e");
 	if (!s->lengths)
 		return pack_fail(fault, path, errno);
-	unlink(path); /* without a name, it is gone with the process */
+	unlink(path); /* so that it vanishes with the process */
 	return true;
 }
 
@@ -46,8 +46,8 @@ static bool keep_sequence(struct pack_sequences *s, uint64_t tokens, struct faul
 	if (tokens > SEQUENCE_MOST)
 		return fault_set(fault, FAULT_ARGUMENT, "eos",
 			"%s: a document of %" PRIu64
-			" tokens; a Megatron file's have at most %d: give "
-			"--eos, or more --shards",
+			" tokens is too long for Megatron (at most %d); give --eos, or more "
+			"--shards",
 			s->part, tokens, SEQUENCE_MOST);
 	put32(length, (uint32_t)tokens);
 	s->sequences++;
@@ -81,7 +81,7 @@ static void idx_header(const struct pack_sequences *s, uint8_t *header)
 	put64(header + 26, s->sequences + 1);
 }
 
-/* The lengths once more from the start, as they are or summed up to pointers. */
+/* Copies the lengths to @idx; with @pointers, the byte offsets that they add up to instead. */
 static bool copy_lengths(struct pack_sequences *s, FILE *idx, bool pointers)
 {
 	uint64_t at = 0;
@@ -99,7 +99,7 @@ static bool copy_lengths(struct pack_sequences *s, FILE *idx, bool pointers)
 	return true;
 }
 
-/* Every sequence is a document. */
+/* The document index: every sequence is a document. */
 static bool put_documents(const struct pack_sequences *s, FILE *idx)
 {
 	uint8_t document[8];

@@ -1,4 +1,4 @@
-/* A Megatron .idx: where the sequences of a .bin are. Every sequence is a document. */
+/* Writes a Megatron .idx, the index of the sequences of a .bin. Every document is one sequence. */
 #ifndef TOKEND_CTL_PACK_MEGATRON_H
 #define TOKEND_CTL_PACK_MEGATRON_H
 
@@ -9,9 +9,9 @@
 struct pack_sequences {
 	const char *part; /* of the .bin */
 	uint32_t token_bytes;
-	FILE *lengths; /* i32 each, in a file without a name; NULL: not begun */
+	FILE *lengths; /* an i32 per sequence, in a file without a name; NULL: not begun */
 	uint64_t sequences;
-	uint64_t open_tokens; /* of the sequence that has not ended yet */
+	uint64_t open_tokens; /* tokens of the sequence that has not ended yet */
 };
 
 bool pack_sequences_begin(

@@ -1,7 +1,7 @@
 /*
- * Threads take pieces of tokens in order, read and compress them in parallel, and wait for each
- * other only to learn where in the file theirs goes. The file is then read back by the same code
- * that the daemon reads shards with, and its digest must be that of what was read from the inputs.
+ * Threads take pieces of tokens in order, and read and compress them in parallel. They wait for
+ * each other only to learn the offset of their piece in the file. The file is then read back with
+ * the daemon's code; its digest must equal that of the tokens read from the inputs.
  */
 #include "client/ctl/offline/pack_out.h"
 
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SPARE_THREADS = 2 }; /* while some wait for their turn, others work */
+enum { SPARE_THREADS = 2 }; /* work while others wait for their turn */
 
 struct out {
 	struct pack_in *in;
@@ -29,21 +29,21 @@ struct out {
 	uint64_t piece_tokens, pieces;
 	const char *part;
 	int fd;
-	bool others; /* another process has it */
+	bool locked; /* another process is writing it */
 
-	pthread_mutex_t lock; /* over all below */
+	pthread_mutex_t lock; /* protects the members below */
 	pthread_cond_t turns;
-	uint64_t next, turn; /* the piece to be taken, to be placed */
+	uint64_t next, turn; /* the next piece to take, to place */
 	uint64_t at;	     /* bytes placed */
 	uint64_t digest;
-	uint64_t faulty;     /* the first piece that failed, or UINT64_MAX */
+	uint64_t faulty;     /* the first piece that failed; UINT64_MAX: none */
 	struct fault *fault; /* of that piece */
 
 	struct pack_frames frames;	 /* zstd */
 	struct pack_sequences sequences; /* Megatron */
 };
 
-/* What one thread works in. */
+/* Memory of one thread. */
 struct worker {
 	struct out *o;
 	void *tokens, *scratch;
@@ -75,7 +75,7 @@ static bool take_piece(struct out *o, uint64_t *piece)
 	return more;
 }
 
-/* Waits until all pieces before @piece have their places. False: one of them failed. */
+/* Waits until all pieces before @piece have their offsets. False: one of them failed. */
 static bool await_turn(struct out *o, uint64_t piece)
 {
 	while (o->turn < piece && o->faulty > piece)
@@ -83,8 +83,8 @@ static bool await_turn(struct out *o, uint64_t piece)
 	return o->faulty > piece;
 }
 
-/* Gives piece @piece its place in the file. False: it, or one before it, failed; the fault is
- * noted. */
+/* Sets *@at to the offset of the piece in the file. False: it, or one before it, failed, and the
+ * fault is noted. */
 static bool place_piece(struct worker *w, uint64_t piece, size_t bytes, uint64_t frames,
 	int64_t documents, uint64_t n, uint64_t digest, uint64_t *at)
 {
@@ -138,7 +138,7 @@ static bool pack_piece(struct worker *w, uint64_t piece, struct fault *fault)
 		return true; /* the fault is noted already */
 	if (!pack_write(o->fd, w->compressor.zstd ? w->compressor.packed : w->tokens, bytes, at))
 		return pack_fail(fault, o->part, errno);
-	/* Starts writing to the disk early; fsync() waits for all of it at the end. */
+	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
 	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 	ctl_progress_add(o->how->progress, n * width);
 	return true;
@@ -193,7 +193,7 @@ static bool write_pieces(struct out *o)
 
 /* ---- reading back ---- */
 
-/* Compares what is read with what was written. The fault does not name the file. */
+/* Compares the file's contents with what was written. The fault does not name the file. */
 static bool compare(const struct out *o, struct shard *shard, struct fault *fault)
 {
 	struct ctl_scan scan = {.shard = shard, .piece_tokens = o->piece_tokens, .digests = true};
@@ -207,12 +207,12 @@ static bool compare(const struct out *o, struct shard *shard, struct fault *faul
 	}
 	if (shard->facts.tokens != tokens || scan.digest != o->digest)
 		return fault_set(fault, FAULT_DATA, "",
-			"%" PRIu64 " tokens of digest %016" PRIx64 " were written; %" PRIu64
-			" of %016" PRIx64 " are read",
+			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
+			" with %016" PRIx64 " are read",
 			tokens, o->digest, shard->facts.tokens, scan.digest);
 	if (o->how->format == PACK_MEGATRON && shard->facts.documents != o->sequences.sequences)
 		return fault_set(fault, FAULT_DATA, "",
-			"%" PRIu64 " documents were written; %" PRIu64 " are read",
+			"%" PRIu64 " documents were written, but %" PRIu64 " are read",
 			o->sequences.sequences, shard->facts.documents);
 	return true;
 }
@@ -233,7 +233,7 @@ static bool verify(const struct out *o, struct pack_result *result, struct fault
 		close(fd);
 	*result = (struct pack_result){
 		.bytes = o->at, .documents = o->sequences.sequences, .digest = o->digest};
-	return fine || fault_prefix(fault, "%s: does not read back: ", o->part);
+	return fine || fault_prefix(fault, "%s: reading it back failed: ", o->part);
 }
 
 /* ---- all of it ---- */
@@ -252,8 +252,8 @@ static bool begin(struct out *o, struct fault *fault)
 	if (o->fd < 0)
 		return pack_fail(fault, o->part, errno);
 	if (flock(o->fd, LOCK_EX | LOCK_NB) != 0) {
-		o->others = errno == EWOULDBLOCK;
-		return o->others ? fault_set(fault, FAULT_ARGUMENT, "",
+		o->locked = errno == EWOULDBLOCK;
+		return o->locked ? fault_set(fault, FAULT_ARGUMENT, "",
 					   "%s: another tokctl pack is writing it", o->part)
 				 : pack_fail(fault, o->part, errno);
 	}
@@ -293,7 +293,7 @@ bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range 
 	bool fine = begin(&o, fault) && write_pieces(&o) && finish(&o, result, fault);
 
 	end(&o);
-	if (!fine && !o.others)
+	if (!fine && !o.locked)
 		pack_out_remove(part);
 	return fine;
 }
@@ -311,13 +311,13 @@ static bool move(const char *from, const char *to, struct fault *fault)
 {
 	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
 		return true;
-	/* Not every file system can do that atomically. */
+	/* Not every file system has RENAME_NOREPLACE. */
 	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
 		return true;
 	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
 }
 
-/* The .idx first: a .bin alone would be taken for a flat file. */
+/* Renames the .idx first: a .bin without one would be taken for a flat file. */
 bool pack_out_publish(
 	const struct pack_how *how, const char *part, const char *path, struct fault *fault)
 {

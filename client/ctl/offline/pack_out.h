@@ -1,4 +1,4 @@
-/* One file that `tokctl pack` writes. */
+/* Writes one file of `tokctl pack`. */
 #ifndef TOKEND_CTL_PACK_OUT_H
 #define TOKEND_CTL_PACK_OUT_H
 
@@ -10,15 +10,15 @@ struct pack_range {
 };
 
 /*
- * Writes the tokens of @range to @part, which is replaced, and its side file; reads them back and
- * compares; makes them durable. False: nothing is left.
+ * Writes the tokens of @range to @part, which is replaced, and its side file; makes both durable,
+ * reads them back and compares. False: both are removed.
  */
 bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range range,
 	const char *part, struct pack_result *result, struct fault *fault);
-/* Renames @part and its side file to @path, where nothing may be. */
+/* Renames @part and its side file to @path, which must not exist. */
 bool pack_out_publish(
 	const struct pack_how *how, const char *part, const char *path, struct fault *fault);
-/* Removes @part and its side file, if they are there. */
+/* Removes @part and its side file, if they exist. */
 void pack_out_remove(const char *part);
 
 #endif

@@ -77,7 +77,7 @@ static bool is_empty(const char *path)
 	return empty;
 }
 
-/* Reads which shards are finished. */
+/* Reads from the state which shards are finished. */
 static bool read_done(const struct pack_target *t, FILE *state, struct pack_done *done,
 	const char *path, struct fault *fault)
 {
@@ -91,13 +91,14 @@ static bool read_done(const struct pack_target *t, FILE *state, struct pack_done
 			    &r.documents, &r.digest) != 4 ||
 			i >= t->shards)
 			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: is damaged; remove %s and begin anew", path, t->path);
+				"%s: damaged; remove %s and begin again", path, t->path);
 		done[i] = (struct pack_done){true, r};
 	}
 	return true;
 }
 
-/* Are the finished shards still there? One that was not renamed is made again. */
+/* Checks that the finished shards exist and have not changed. One that was not renamed is written
+ * again. */
 static bool check_done(const struct pack_target *t, struct pack_done *done, struct fault *fault)
 {
 	char path[PATH_MAX], part[PATH_MAX];
@@ -109,16 +110,18 @@ static bool check_done(const struct pack_target *t, struct pack_done *done, stru
 		if (!done[i].is) {
 			if (size_of(path, &bytes))
 				return fault_set(fault, FAULT_ARGUMENT, "",
-					"%s: is there already, and not by this run", path);
+					"%s: exists, but this run has not written it; give another "
+					"directory",
+					path);
 			continue;
 		}
 		if (!size_of(path, &bytes)) {
 			done[i].is = false;
-			pack_out_remove(path); /* an .idx that got there without its .bin */
+			pack_out_remove(path); /* an .idx whose .bin was not renamed */
 		} else if (bytes != done[i].result.bytes) {
 			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: is %" PRIu64 " bytes long; %" PRIu64
-				" were written before the interruption: remove %s and begin anew",
+				"%s: has %" PRIu64 " bytes, but %" PRIu64
+				" were written before the interruption; remove %s and begin again",
 				path, bytes, done[i].result.bytes, t->path);
 		}
 	}
@@ -134,8 +137,7 @@ static bool begin_state(const struct pack_target *t, const char *path, bool fres
 	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", t->digest);
 	if (fstat(t->state, &st) != 0)
 		return pack_fail(fault, path, errno);
-	if (fresh ||
-		(size_t)st.st_size < strlen(line)) /* nothing was made before that line was whole */
+	if (fresh || (size_t)st.st_size < strlen(line)) /* no shard was begun before this line */
 		return (ftruncate(t->state, 0) == 0 && dprintf(t->state, "%s", line) > 0 &&
 			       fsync(t->state) == 0) ||
 		       pack_fail(fault, path, errno);
@@ -146,8 +148,8 @@ static bool begin_state(const struct pack_target *t, const char *path, bool fres
 	bool same = fgets(first, sizeof(first), state) && strcmp(first, line) == 0;
 	bool fine = same ? read_done(t, state, done, path, fault)
 			 : fault_set(fault, FAULT_ARGUMENT, "",
-				   "%s: holds an interrupted pack of other inputs or with other "
-				   "options; finish that, or remove the directory",
+				   "%s: contains an interrupted pack of other inputs or with other "
+				   "options; finish that one, or remove the directory",
 				   t->path);
 
 	fclose(state);
@@ -182,13 +184,14 @@ static bool open_directory(struct pack_target *t, struct pack_done *done, struct
 	t->state = open(path, O_RDWR | O_APPEND | O_CLOEXEC | (fresh ? O_CREAT : 0), 0666);
 	if (t->state < 0 && errno == ENOENT)
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: is not empty; nothing is overwritten: name a new directory", t->path);
+			"%s: is not empty, and nothing is overwritten; give a new directory",
+			t->path);
 	if (t->state < 0)
 		return pack_fail(fault, path, errno);
 	if (flock(t->state, LOCK_EX | LOCK_NB) != 0)
 		return errno == EWOULDBLOCK
 			       ? fault_set(fault, FAULT_ARGUMENT, "",
-					 "%s: another tokctl pack is at work there", t->path)
+					 "%s: another tokctl pack is writing to it", t->path)
 			       : pack_fail(fault, path, errno);
 	return trim_state(t, path, fault) && begin_state(t, path, fresh, done, fault) &&
 	       check_done(t, done, fault);
@@ -203,11 +206,11 @@ bool pack_target_open(struct pack_target *t, struct pack_done *done, struct faul
 		return open_directory(t, done, fault);
 	if (size_of(t->path, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: is there already; nothing is overwritten", t->path);
+			"%s: exists, and nothing is overwritten; give another name", t->path);
 	if (t->format == PACK_MEGATRON &&
 		bytes_side_path(t->path, ".bin", ".idx", idx, sizeof(idx)) && size_of(idx, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: is there already; nothing is overwritten", idx);
+			"%s: exists, and nothing is overwritten; give another name", idx);
 	return true;
 }
 

@@ -1,10 +1,10 @@
 /*
- * Where `tokctl pack` writes: a file, or a directory with its state.
+ * The output of `tokctl pack`: a file, or a directory with its state.
  *
- * In a directory, an interrupted run is continued: the first line of DIR/.pack says what is being
- * made of what, the lines below it which files are finished. Each file is written as a dot file and
- * renamed when it has been read back. Its line is written before the rename, so a file without a
- * line is not ours.
+ * In a directory, an interrupted run is continued. The first line of DIR/.pack identifies inputs
+ * and options; each further line is a finished file. A file is written under a dot name and renamed
+ * after it was read back. Its line is written before the rename, so a file without a line is
+ * someone else's.
  */
 #ifndef TOKEND_CTL_PACK_TARGET_H
 #define TOKEND_CTL_PACK_TARGET_H
@@ -21,22 +21,22 @@ struct pack_target {
 	bool single; /* @path is a file */
 	enum pack_format format;
 	uint64_t shards;
-	uint64_t digest; /* of what is to be made, of what: a run does not continue another */
-	int state;	 /* DIR/.pack, locked; -1 */
+	uint64_t digest; /* of inputs and options: a run continues only one with the same */
+	int state;	 /* DIR/.pack, locked; -1: not open */
 };
 
-/* Makes or opens the directory and reads which shards are @done already; a single file must not
- * exist yet. Nothing is overwritten. */
+/* Creates or opens the directory, and sets which shards are @done ([shards]). A single file must
+ * not exist yet. Nothing is overwritten. pack_target_close() is needed either way. */
 bool pack_target_open(struct pack_target *t, struct pack_done *done, struct fault *fault);
-/* @path: where shard @i goes; @part: where it is until it is complete. PATH_MAX each. */
+/* Sets @path to the name of shard @i, and @part to its name until it is complete. PATH_MAX each. */
 bool pack_target_name(
 	const struct pack_target *t, uint64_t i, char *path, char *part, struct fault *fault);
-/* Shard @i is complete: written down before it is renamed. */
+/* Notes in the state that shard @i is complete. Call it before the rename. */
 bool pack_target_note(const struct pack_target *t, uint64_t i, const struct pack_result *result,
 	struct fault *fault);
 /* Makes the rename of @path durable. */
 bool pack_target_sync(const char *path, struct fault *fault);
-/* All shards are there: removes the state. */
+/* Removes the state, after all shards are complete. */
 bool pack_target_end(const struct pack_target *t, struct fault *fault);
 void pack_target_close(struct pack_target *t);
 

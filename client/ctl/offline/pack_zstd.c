@@ -15,8 +15,8 @@ static void put32(uint8_t *p, uint32_t v)
 		p[i] = (uint8_t)(v >> 8 * i);
 }
 
-/* Takes the level's parameters for large files: those for files as small as a frame cost more time
- * than they save space. */
+/* Uses the level's parameters for large files. Those for files as small as a frame take longer, and
+ * save too little space. */
 static bool set_up(ZSTD_CCtx *zstd, const struct pack_how *how)
 {
 	ZSTD_compressionParameters c = ZSTD_getCParams(how->level, 0, 0);
@@ -102,7 +102,7 @@ bool pack_frames_add(
 	return true;
 }
 
-/* The table is a skippable frame. */
+/* The table is a skippable frame of its own. */
 bool pack_frames_write(
 	const struct pack_frames *f, int fd, const char *path, uint64_t *at, struct fault *fault)
 {
@@ -112,7 +112,8 @@ bool pack_frames_write(
 	if (bytes + FOOTER_BYTES > UINT32_MAX || f->frames > FRAMES_MOST)
 		return fault_set(fault, FAULT_ARGUMENT, "frame",
 			"%s: %" PRIu64
-			" frames; a seek table holds %d: take a larger --frame, or more --shards",
+			" frames do not fit into a seek table (at most %d); give a larger --frame, "
+			"or more --shards",
 			path, f->frames, FRAMES_MOST);
 	put32(head, 0x184d2a5e);
 	put32(head + 4, (uint32_t)(bytes + FOOTER_BYTES));
