@@ -1,12 +1,12 @@
 /* One entry of a stream's `datasets:`. */
 #include "daemon/config/dataset_keys.h"
 
+#include "daemon/config/keys.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const char LABEL_RIGHT[] = "a name of 1 to 64 bytes, no control characters";
 
 static bool take_label(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
@@ -17,7 +17,7 @@ static bool take_label(
 	if (!name)
 		return false;
 	if (!wire_label_ok(name))
-		return schema_refuse(s, line, "'%s' is no name; must be %s",
+		return schema_refuse(s, line, "'%s' is not a valid name; must be %s",
 			schema_show(name, shown), key->right);
 	memcpy(to, name, strlen(name) + 1);
 	return true;
@@ -56,33 +56,77 @@ static const char *const shuffles[] = {
 
 static const struct schema_key dataset_keys[] = {
 	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
-		.right = LABEL_RIGHT, .required = true},
+		.right = PHRASE_LABEL, .required = true,
+		.help = "Unique in the stream. The order depends on it."},
 	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
-		.right = "a file, a directory or a glob", .required = true},
+		.right = "a file, a directory or a glob", .required = true,
+		.help = "The shards. A directory is read recursively, and every file in it must be "
+			"a "
+			"shard or a side file of one."},
 	[DATASET_MANIFEST] = {"manifest", schema_text, offsetof(struct config_dataset, manifest),
-		.right = "a file that `tokctl inspect --manifest` wrote"},
+		.right = "a file that `tokctl inspect --manifest` wrote", .otherwise = "none",
+		.help = "The shards below path are those that the manifest lists, and start-up "
+			"opens "
+			"none of them. When a shard is first read, its size, format, dtype and "
+			"number "
+			"of tokens are compared with the manifest. The order is the same as "
+			"without "
+			"one. `tokctl inspect --deep -c` also compares the digests of the tokens."},
 	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
-		.right = "auto or a format's name"},
+		.right = "auto or a format's name", .preset = "auto",
+		.help = "`auto` recognises the format. The others are `npy`, `llmc`, `datatrove`, "
+			"`flat` (bare tokens), `megatron` (with its .idx), `mds` and `arrow`. The "
+			"first four may be compressed with zstd (.zst)."},
 	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
-		.right = "u16 or u32", .choices = dtypes},
+		.choices = dtypes, .preset = "u16",
+		.help = "The width of a token in files that do not state it, when no manifest "
+			"states "
+			"it either, and the width to which tokens of 8 bytes are narrowed. A "
+			"stream "
+			"serves the widest of its datasets' widths."},
 	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
-		.right = CONFIG_WEIGHT_RIGHT},
+		.right = PHRASE_WEIGHT, .preset = "1",
+		.help = "The dataset's share of the samples, relative to the other weights of the "
+			"stream."},
 	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number,
-		offsetof(struct config_dataset, max_epochs), .min = 1, .max = UINT64_MAX},
+		offsetof(struct config_dataset, max_epochs), .min = 1, .max = UINT64_MAX,
+		.unit = "epochs", .otherwise = "no limit",
+		.help = "Before the block of 1024 samples that would serve a window of it more "
+			"often, "
+			"its weight becomes 0 and the others keep their ratio. `tokend --check` "
+			"prints the position."},
 	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
-		.right = "global, block or none", .choices = shuffles},
+		.choices = shuffles, .preset = "global",
+		.help = "`global` shuffles all windows. `block` is for storage that needs long "
+			"reads: "
+			"it shuffles blocks of windows, then the windows within each group of "
+			"blocks."},
 	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block),
-		.min = 1, .max = UINT64_C(1) << 31},
+		.min = 1, .max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
+		.help = "With `shuffle: block`, the size of a block."},
 	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group),
-		.min = 1, .max = UINT64_C(1) << 31},
+		.min = 1, .max = UINT64_C(1) << 31, .unit = "blocks", .preset = "64",
+		.help = "With `shuffle: block`, the size of a group. Keep block times group above "
+			"16 "
+			"global batches."},
 	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
-		.right = "true or false"},
+		.right = "true or false", .preset = "false",
+		.help = "Cut the shards into windows at another offset in each epoch, so that the "
+			"tokens left over at their ends are served, too."},
 	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
-		.right = "a column's name"},
+		.right = "a column's name",
+		.otherwise = "tokens, then input_ids, then the only column that fits",
+		.help = "The column of mds and arrow shards that contains the tokens."},
 	[DATASET_LABEL_MASK] = {"label_mask", schema_text,
 		offsetof(struct config_dataset, label_mask),
-		.right = "a directory of loss masks under the names of the shards"},
+		.right = "a directory of loss masks under the names of the shards",
+		.otherwise = "none",
+		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
+			"a "
+			"NumPy .npy of bool."},
 };
+
+const struct schema_table dataset_table = {dataset_keys, SCHEMA_COUNT(dataset_keys)};
 
 _Static_assert(
 	sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
@@ -91,17 +135,7 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 {
 	int lines[SCHEMA_COUNT(dataset_keys)], line = (int)node->start_mark.line + 1;
 
-	*d = (struct config_dataset){
-		.token_bytes = 2,
-		.weight = 1,
-		.shuffle = ORDER_GLOBAL,
-		.block = 64,
-		.group = 64,
-		.line = line,
-	};
-	d->format = strdup("auto");
-	if (!d->format)
-		return schema_refuse_memory(s, line);
+	d->line = line;
 	if (!schema_mapping(s, node, line, dataset_keys, SCHEMA_COUNT(dataset_keys), d, lines))
 		return false;
 	d->path_line = lines[DATASET_PATH];
@@ -144,8 +178,8 @@ bool datasets_take(
 			if (strcmp(stream->dataset[j].name, d->name) == 0) {
 				schema_enter(s, ".name");
 				return schema_refuse(s, d->line,
-					"'%s' is taken by the dataset on line %d; must be another "
-					"name",
+					"'%s' is also the name of the dataset on line %d; "
+					"must be unique",
 					d->name, stream->dataset[j].line);
 			}
 		}

@@ -1,9 +1,9 @@
 /*
- * The config file and its top-level keys, as a table, which schema.c reads. A new key is a line in
- * such a table, a member of its struct in config.h (freed in config.c if it is owned), and a line
- * in config/tokend.yaml.
+ * The config file and its top-level keys. A new key is a row in such a table, a member of its
+ * struct in config.h (freed in config.c if it is owned), and a line in config/tokend.yaml.
  */
 #include "daemon/config/config.h"
+#include "daemon/config/keys.h"
 #include "daemon/config/schema.h"
 #include "daemon/config/stream_keys.h"
 #include "daemon/config/yaml_load.h"
@@ -18,7 +18,7 @@
 
 _Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
-/* @path if it is absolute, else below the config's directory. NULL: out of memory. */
+/* @path, relative to the config's directory. Owned by the caller. NULL: out of memory. */
 static char *absolute(const struct config *config, const char *path)
 {
 	char *whole;
@@ -45,14 +45,12 @@ static bool take_socket(
 	struct config *config = to;
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
 
-	config->has_socket = true;
 	if (!schema_text(s, key, value, line, &config->socket) ||
 		!make_absolute(s, config, line, &config->socket))
 		return false;
 	if (strlen(config->socket) > room)
-		return schema_refuse(s, line,
-			"%s has %zu bytes; a socket's path must have at most %zu", config->socket,
-			strlen(config->socket), room);
+		return schema_refuse(s, line, "%s has %zu bytes; must have at most %zu",
+			config->socket, strlen(config->socket), room);
 	return true;
 }
 
@@ -61,12 +59,11 @@ static bool take_state_dir(
 {
 	struct config *config = to;
 
-	config->has_state_dir = true;
 	return schema_text(s, key, value, line, &config->state_dir) &&
 	       make_absolute(s, config, line, &config->state_dir);
 }
 
-/* HOST:PORT, with brackets around an IPv6 host. */
+/* HOST:PORT. An IPv6 host is in brackets. */
 static bool take_metrics(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
@@ -83,16 +80,16 @@ static bool take_metrics(
 
 	if (host == 0 || (!six && memchr(text, ':', host)) || strpbrk(text, " \t/") ||
 		colon[1 + digits] != 0 || colon[1] == '0' || port < 1 || port > 65535)
-		return schema_refuse(s, line, "'%s' is no address; must be %s",
+		return schema_refuse(s, line, "'%s' is not an address; must be %s",
 			schema_show(text, shown), key->right);
 	return schema_text(s, key, value, line, to);
 }
 
-/* A list of users, [*@count] at *@list. */
+/* Reads a list of user numbers into *@list, [*@count]. */
 static bool take_uids(struct schema *s, yaml_node_t *value, int line, const char *right,
 	uid_t **list, uint32_t *count)
 {
-	/* 2^32 - 1 is no user: it means "none" to the kernel. */
+	/* The kernel uses 2^32 - 1 for "no user". */
 	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1};
 
 	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, right))
@@ -135,31 +132,83 @@ static bool take_admins(
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
 
+enum { SOCKET, STATE_DIR, MEMORY, METRICS, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STREAMS };
+
 static const struct schema_key config_keys[] = {
-	{"socket", take_socket, 0, .right = "the path of a socket"},
-	{"state_dir", take_state_dir, 0, .right = "a directory"},
-	{"memory", schema_size, offsetof(struct config, memory_bytes),
-		.right = "a size such as 512MiB, 1GiB or plain bytes", .min = 1, .max = INT64_MAX},
-	{"metrics", take_metrics, offsetof(struct config, metrics),
-		.right = "HOST:PORT, such as 127.0.0.1:9464"},
-	{"io", schema_choice, offsetof(struct config, io), .right = "auto, uring or pread",
-		.choices = ios},
-	{"direct", schema_flag, offsetof(struct config, direct), .right = "true or false"},
-	{"allow_uids", take_allowed, 0, .right = "a list of user numbers, such as [1000]"},
-	{"admin_uids", take_admins, 0, .right = "a list of user numbers, such as [1000]"},
-	{"streams", streams_take, 0, .right = "a mapping of stream names to streams",
-		.required = true},
+	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
+		.preset = WIRE_SOCKET,
+		.help = "The socket on which trainers and tokctl connect. A user who may not "
+			"create "
+			"the default socket gets `$XDG_RUNTIME_DIR/tokend/tokend.sock`, otherwise "
+			"`/tmp/tokend-UID/tokend.sock`. Trainers and tokctl of the same user look "
+			"there first."},
+	[STATE_DIR] = {"state_dir", take_state_dir, 0, .right = "a directory",
+		.preset = "/var/lib/tokend",
+		.help = "Where snapshots of cursors and the logs of changed mixes are written. "
+			"Under "
+			"systemd, `$STATE_DIRECTORY` comes before the default. A user who may not "
+			"write to the default directory gets `$XDG_STATE_HOME/tokend`, otherwise "
+			"`~/.local/state/tokend`. So does a daemon with `--private` whose user may "
+			"not write to the directory that is set here."},
+	[MEMORY] = {"memory", schema_size, offsetof(struct config, memory_bytes),
+		.right = "a size such as 512MiB or 1GiB, or a number of bytes", .min = 1,
+		.max = INT64_MAX, .preset = "1GiB",
+		.help = "All rings and staging buffers together. With a compressed dataset, a "
+			"quarter "
+			"is for decoded frames and their decoders, and no frame may be larger than "
+			"that. With shards that have an index, a sixteenth caches the indexes of "
+			"shards that are not in use. If the cgroup allows less, its limit less a "
+			"sixteenth (at least 16 MiB) is used, and the log says so."},
+	[METRICS] = {"metrics", take_metrics, offsetof(struct config, metrics),
+		.right = "HOST:PORT, such as 127.0.0.1:9464", .otherwise = "none",
+		.help = "Serve metrics for Prometheus at this address."},
+	[IO] = {"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
+		.help = "How shards are read: `uring` is io_uring, `pread` is a pool of threads, "
+			"and "
+			"`auto` uses io_uring if the kernel allows it."},
+	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct),
+		.right = "true or false", .preset = "false",
+		.help = "Read with O_DIRECT, for local disks and data much larger than RAM. "
+			"Compressed shards are read without it."},
+	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0,
+		.right = "a list of user numbers, such as [1000]", .otherwise = "none",
+		.help = "Users who may connect, in addition to root and the daemon's own user. "
+			"Their "
+			"trainers set `$TOKEND_TRUST_UID` to the daemon's user number, unless "
+			"systemd "
+			"listens. A quarter of the connections and an eighth of the memory are "
+			"reserved for these users and admin_uids, in equal shares; the rest is for "
+			"whoever comes first. A user may begin 64 runs at once and then one every "
+			"2 "
+			"seconds, and write 256 files into state_dir at once and then 10 a second. "
+			"Root and the daemon's own user have no limits."},
+	[ADMIN_UIDS] = {"admin_uids", take_admins, 0,
+		.right = "a list of user numbers, such as [1000]", .otherwise = "none",
+		.help = "Users who may connect and change every run, as root may. A run belongs to "
+			"the first user who attaches to it and is neither root nor listed here. "
+			"Other users may not attach to it, save its snapshots or change it. A run "
+			"without a name that belongs to someone else becomes `default@UID`."},
+	[STREAMS] = {"streams", streams_take, 0, .required = true,
+		.right = "a mapping of stream names to streams",
+		.help = "The streams by name: 1 to 1024. A name has 1 to 64 bytes, does not begin "
+			"with a dot, and contains neither '/' nor control characters."},
 };
+
+const struct schema_table config_table = {config_keys, SCHEMA_COUNT(config_keys)};
 
 static bool take_document(struct schema *s, struct config *config)
 {
+	int lines[SCHEMA_COUNT(config_keys)];
 	yaml_node_t *root = yaml_document_get_root_node(s->document);
 
 	if (!root)
-		return schema_refuse(s, 1,
-			"the file is empty; must have at least streams: (see config/tokend.yaml)");
-	return schema_mapping(s, root, (int)root->start_mark.line + 1, config_keys,
-		SCHEMA_COUNT(config_keys), config, NULL);
+		return schema_refuse(s, 1, "the file is empty; must have at least streams:");
+	if (!schema_mapping(s, root, (int)root->start_mark.line + 1, config_keys,
+		    SCHEMA_COUNT(config_keys), config, lines))
+		return false;
+	config->has_socket = lines[SOCKET] != 0;
+	config->has_state_dir = lines[STATE_DIR] != 0;
+	return true;
 }
 
 static bool parse(FILE *file, struct config *config, struct fault *fault)
@@ -190,14 +239,11 @@ static char *directory_of(const char *path)
 	return whole;
 }
 
-static bool set_defaults(struct config *config, const char *path)
+static bool set_path(struct config *config, const char *path)
 {
 	config->path = strdup(path);
 	config->directory = directory_of(path);
-	config->socket = strdup(WIRE_SOCKET);
-	config->state_dir = strdup("/var/lib/tokend");
-	config->memory_bytes = UINT64_C(1) << 30;
-	return config->path && config->directory && config->socket && config->state_dir;
+	return config->path && config->directory;
 }
 
 struct config *config_load(const char *path, struct fault *fault)
@@ -207,12 +253,12 @@ struct config *config_load(const char *path, struct fault *fault)
 
 	if (!file) {
 		fault_errno(fault, errno, "",
-			"%s: cannot be opened: %s; name the config file with -c", path,
+			"%s: cannot be opened: %s; check the path given with -c", path,
 			strerror(errno));
 		return NULL;
 	}
 	config = calloc(1, sizeof(*config));
-	if (!config || !set_defaults(config, path))
+	if (!config || !set_path(config, path))
 		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
 	else if (parse(file, config, fault))
 		goto out;

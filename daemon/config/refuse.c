@@ -1,5 +1,7 @@
 #include "daemon/config/refuse.h"
 
+#include "proto/phrases.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +25,7 @@ bool config_refuse(struct fault *fault, const char *file, int line, const char *
 bool config_refuse_memory(
 	struct fault *fault, const char *file, int line, const char *field, int index)
 {
-	config_refuse(fault, file, line, field, index, "out of memory");
+	config_refuse(fault, file, line, field, index, PHRASE_MEMORY);
 	fault->code = FAULT_MEMORY;
 	return false;
 }

@@ -3,7 +3,9 @@
  */
 #include "daemon/config/schedule_keys.h"
 
+#include "daemon/config/keys.h"
 #include "proto/order.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,20 +23,27 @@ struct reading_step {
 };
 
 #define POSITION_KEY(name, field)                                                                  \
-	{                                                                                          \
-		name, schema_number, offsetof(struct reading_step, field),                         \
-			.right = "a position, a multiple of 1024", .max = UINT64_MAX               \
-	}
+	name, schema_number, offsetof(struct reading_step, field),                                 \
+		.right = "a position, a multiple of 1024", .max = UINT64_MAX
 
 static const struct schema_key step_keys[] = {
-	[STEP_AT] = POSITION_KEY("at", at),
-	[STEP_FROM] = POSITION_KEY("from", from),
-	[STEP_TO] = POSITION_KEY("to", to),
+	[STEP_AT] = {POSITION_KEY("at", at),
+		.help = "Change the mix at this position. Not together with from, to and steps."},
+	[STEP_FROM] = {POSITION_KEY("from", from),
+		.help = "Begin a ramp from the mix before it at this position."},
+	[STEP_TO] = {POSITION_KEY("to", to),
+		.help = "End the ramp: the weights are in effect from this position."},
 	[STEP_STEPS] = {"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
-		.max = UINT32_MAX},
+		.max = UINT32_MAX, .unit = "steps", .preset = "1",
+		.help = "Equal steps of the ramp: at most (to - from) / 1024. Required with from "
+			"and "
+			"to."},
 	[STEP_WEIGHTS] = {"weights", schema_keep, offsetof(struct reading_step, weights),
-		.right = STEP_WEIGHTS_RIGHT, .required = true},
+		.right = STEP_WEIGHTS_RIGHT, .required = true,
+		.help = "The new weights. A dataset that is not named gets 0."},
 };
+
+const struct schema_table step_table = {step_keys, SCHEMA_COUNT(step_keys)};
 
 static bool refuse_dataset(
 	struct schema *s, const struct config_stream *stream, int line, const char *name)
@@ -46,21 +55,18 @@ static bool refuse_dataset(
 		known[d] = stream->dataset[d].name;
 	near = schema_near(name, known, stream->datasets);
 	if (near)
-		return schema_refuse(s, line,
-			"no dataset of the stream is called so; did you mean %s?",
+		return schema_refuse(s, line, "is not a dataset of the stream; did you mean %s?",
 			schema_show(near, shown));
 	return schema_refuse(s, line,
-		"no dataset of the stream is called so; must be one of those under datasets:, the "
-		"first of which is %s",
+		"is not a dataset of the stream; must be a name under datasets:, such as %s",
 		schema_show(known[0], shown));
 }
 
-/* One "dataset: weight". @seen has the line of each dataset that was named before. */
+/* One "dataset: weight". @seen has the lines of the datasets that were named before. */
 static bool take_step_weight(struct schema *s, const struct config_stream *stream,
 	const yaml_node_pair_t *pair, double *weights, int *seen)
 {
-	static const struct schema_key weight_key = {
-		"weight", schema_real, .right = CONFIG_WEIGHT_RIGHT};
+	static const struct schema_key weight_key = {"weight", schema_real, .right = PHRASE_WEIGHT};
 	yaml_node_t *key = yaml_document_get_node(s->document, pair->key);
 	int line = (int)key->start_mark.line + 1;
 	const char *name = schema_scalar(s, key, line, "a dataset's name");
@@ -77,7 +83,7 @@ static bool take_step_weight(struct schema *s, const struct config_stream *strea
 		return refuse_dataset(s, stream, line, name);
 	if (seen[d])
 		return schema_refuse(
-			s, line, "is given twice; the first is on line %d, remove one", seen[d]);
+			s, line, PHRASE_TWICE "; remove it here or on line %d", seen[d]);
 	seen[d] = line;
 	if (!schema_real(s, &weight_key, yaml_document_get_node(s->document, pair->value), line,
 		    &weights[d]))
@@ -86,7 +92,7 @@ static bool take_step_weight(struct schema *s, const struct config_stream *strea
 	return true;
 }
 
-/* The field is that of the weights. @seen: lines of those that are named. */
+/* The current field is `weights`. @seen: lines of the datasets that are named. */
 static bool check_step_weights(struct schema *s, const struct config_stream *stream,
 	const double *weights, int line, const int *seen)
 {
@@ -97,13 +103,10 @@ static bool check_step_weights(struct schema *s, const struct config_stream *str
 	if (order_units(weights, stream->datasets, units, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
-		return schema_refuse(s, line,
-			"they do not sum to a finite number above 0; must have at least one weight "
-			"above 0");
+		return schema_refuse(
+			s, line, "they do not sum to a finite number above 0; " PHRASE_WEIGHTS);
 	schema_enter(s, ".%s", schema_show(stream->dataset[fault.index].name, shown));
-	return schema_refuse(s, seen[fault.index],
-		"%g is below 1/2^32 of the sum, so never served; must be larger, or 0",
-		weights[fault.index]);
+	return schema_refuse(s, seen[fault.index], PHRASE_TINY, weights[fault.index]);
 }
 
 static bool take_step_weights(struct schema *s, const struct config_stream *stream,
@@ -127,7 +130,7 @@ static bool take_step_weights(struct schema *s, const struct config_stream *stre
 	return true;
 }
 
-/* Which keys go together. */
+/* An entry has `at` alone, or `from`, `to` and `steps`. */
 static bool check_step_keys(struct schema *s, const int *lines, int line)
 {
 	static const int ramp[] = {STEP_FROM, STEP_TO, STEP_STEPS};
@@ -137,12 +140,12 @@ static bool check_step_keys(struct schema *s, const int *lines, int line)
 
 		if (lines[STEP_AT] && lines[key])
 			return SCHEMA_REFUSE_KEY(s, lines[key], "",
-				"has at (line %d) and %s; must have at alone, or from, to and "
-				"steps",
+				"has at (line %d) and %s; must have either at, or from, to "
+				"and steps",
 				lines[STEP_AT], step_keys[key].name);
 		if (!lines[STEP_AT] && !lines[key])
 			return SCHEMA_REFUSE_KEY(s, line, "",
-				"has no %s; must have at, or from, to and steps",
+				"has no %s; must have either at, or from, to and steps",
 				step_keys[key].name);
 	}
 	return true;
@@ -154,20 +157,14 @@ static bool check_step_position(struct schema *s, const char *name, uint64_t at,
 
 	if (at == down)
 		return true;
-	if (down > UINT64_MAX - LIMIT_BLOCK)
-		return SCHEMA_REFUSE_KEY(s, line, name,
-			"%" PRIu64 " is not a multiple of %d; take %" PRIu64, at, LIMIT_BLOCK,
-			down);
-	if (down == 0)
-		return SCHEMA_REFUSE_KEY(s, line, name,
-			"%" PRIu64 " is not a multiple of %d; take %d", at, LIMIT_BLOCK,
-			LIMIT_BLOCK);
-	return SCHEMA_REFUSE_KEY(s, line, name,
-		"%" PRIu64 " is not a multiple of %d; take %" PRIu64 " or %" PRIu64, at,
-		LIMIT_BLOCK, down, down + LIMIT_BLOCK);
+	if (down == 0 || down > UINT64_MAX - LIMIT_BLOCK)
+		return SCHEMA_REFUSE_KEY(s, line, name, PHRASE_MULTIPLE, at, LIMIT_BLOCK,
+			down ? down : (uint64_t)LIMIT_BLOCK);
+	return SCHEMA_REFUSE_KEY(s, line, name, PHRASE_MULTIPLE " or %" PRIu64, at, LIMIT_BLOCK,
+		down, down + LIMIT_BLOCK);
 }
 
-/* @before: the step in front of it, or NULL. */
+/* @before: the step before it, or NULL. */
 static bool check_step(struct schema *s, const struct config_step *step,
 	const struct config_step *before, const int *lines)
 {
@@ -181,22 +178,22 @@ static bool check_step(struct schema *s, const struct config_step *step,
 		return false;
 	if (!ramp && step->from == 0)
 		return SCHEMA_REFUSE_KEY(s, from, name,
-			"0 is where the run begins; must be ahead: what it begins with are the "
-			"datasets' weights");
+			"0 is the beginning of the run; must be later (the run begins with the "
+			"datasets' weights)");
 	if (ramp && step->to <= step->from)
 		return SCHEMA_REFUSE_KEY(s, lines[STEP_TO], ".to",
-			"%" PRIu64 " is not behind from, %" PRIu64 "; must be a later position",
+			"%" PRIu64 " is not after from (%" PRIu64 "); must be a later position",
 			step->to, step->from);
 	if (ramp && step->steps > most)
 		return SCHEMA_REFUSE_KEY(s, lines[STEP_STEPS], ".steps",
-			"%" PRIu32 " is more than there are blocks of %d between from and to; must "
-			"be 1 to %" PRIu64,
-			step->steps, LIMIT_BLOCK, most);
+			"%" PRIu32 " is more than the %" PRIu64
+			" blocks of %d samples between from and to; must be 1 to %" PRIu64,
+			step->steps, most, LIMIT_BLOCK, most);
 	if (before && (ramp ? step->from < before->to : step->from <= before->to))
 		return SCHEMA_REFUSE_KEY(s, from, name,
 			"%" PRIu64
-			" is not behind the entry before it (line %d), which ends at %" PRIu64
-			"; must be in ascending order",
+			" is not after the previous entry (line %d), which ends at %" PRIu64
+			"; list the entries in ascending order",
 			step->from, before->line, before->to);
 	return true;
 }
@@ -205,7 +202,7 @@ static bool take_step(struct schema *s, yaml_node_t *node, struct config_stream 
 {
 	struct config_step *step = &stream->step[stream->steps++];
 	int lines[SCHEMA_COUNT(step_keys)], line = (int)node->start_mark.line + 1;
-	struct reading_step reading = {.steps = 1};
+	struct reading_step reading = {0};
 
 	step->line = line;
 	if (!schema_mapping(s, node, line, step_keys, SCHEMA_COUNT(step_keys), &reading, lines) ||
@@ -221,7 +218,7 @@ static bool take_step(struct schema *s, yaml_node_t *node, struct config_stream 
 bool schedule_take(struct schema *s, yaml_node_t *node, struct config_stream *stream)
 {
 	int line = stream->schedule_line;
-	/* No cursor holds more mixes; see proto/cursor_schedule.c. */
+	/* As many mixes as a cursor may have; see proto/cursor_schedule.c. */
 	size_t most = LIMIT_CURSOR_BYTES / (stream->datasets + 4);
 	size_t whole = schema_enter(s, ".schedule");
 

@@ -10,8 +10,8 @@
 	"weights: {…}}"
 
 /*
- * Reads @node into stream->step. The schedule names datasets, which may come after it in the file:
- * call it once stream->dataset and schedule_line are known.
+ * Reads @node into stream->step. A schedule names datasets that may come after it in the file, so
+ * call it after stream->dataset and stream->schedule_line are set.
  */
 bool schedule_take(struct schema *s, yaml_node_t *node, struct config_stream *stream);
 

@@ -1,5 +1,7 @@
 #include "daemon/config/schema.h"
 
+#include "proto/phrases.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -59,8 +61,8 @@ const char *schema_show(const char *text, char shown[64])
 	for (; text[n] && n < 56; n++)
 		shown[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
 	if (text[n])
-		while (n > 0 && ((unsigned char)text[n] & 0xc0) ==
-					0x80) /* not in the middle of a character */
+		while (n > 0 &&
+			((unsigned char)text[n] & 0xc0) == 0x80) /* do not split a character */
 			n--;
 	memcpy(shown + n, text[n] ? "…" : "", text[n] ? sizeof("…") : 1);
 	return shown;
@@ -71,8 +73,7 @@ static size_t least(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Letters to insert, drop or replace to get from @a to @b; SIZE_MAX if they are too long for keys.
- */
+/* Edit distance: letters to insert, drop or replace. SIZE_MAX if a text is too long for a key. */
 static size_t distance(const char *a, const char *b)
 {
 	enum { LONGEST = 32 };
@@ -158,7 +159,7 @@ const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const c
 	const char *text = (const char *)node->data.scalar.value;
 
 	if (strlen(text) != node->data.scalar.length) {
-		schema_refuse(s, line, "has a zero byte in it; must be %s", right);
+		schema_refuse(s, line, "contains a zero byte; must be %s", right);
 		return NULL;
 	}
 	if (text[0] == 0) {
@@ -168,14 +169,14 @@ const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const c
 	return text;
 }
 
-/* A scalar without quotes: with them it would be a text. */
+/* The text of a scalar that must not be quoted: quotes make it a string. */
 static const char *bare_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
 {
 	const char *text = schema_scalar(s, node, line, right);
 	char shown[64];
 
 	if (text && node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) {
-		schema_refuse(s, line, "\"%s\" in quotes is a text; must be %s, without quotes",
+		schema_refuse(s, line, "\"%s\" is quoted; must be %s, without quotes",
 			schema_show(text, shown), right);
 		return NULL;
 	}
@@ -198,7 +199,7 @@ static bool refuse_unknown(
 	near = schema_near(name, known, n);
 	if (near)
 		return schema_refuse(s, line, "unknown key; did you mean %s?", near);
-	return schema_refuse(s, line, "unknown key; known here: %s", list);
+	return schema_refuse(s, line, "unknown key; must be one of %s", list);
 }
 
 /* One "key: value" of a mapping. */
@@ -222,12 +223,30 @@ static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const stru
 		return refuse_unknown(s, line, name, keys, n);
 	if (lines[i])
 		return schema_refuse(
-			s, line, "is given twice; the first is on line %d, remove one", lines[i]);
+			s, line, PHRASE_TWICE "; remove it here or on line %d", lines[i]);
 	lines[i] = line;
 	if (!keys[i].take(s, &keys[i], value, line, (char *)into + keys[i].at))
 		return false;
 	schema_leave(s, field);
 	return true;
+}
+
+/* A key that is not given. */
+static bool take_default(struct schema *s, const struct schema_key *key, int line, void *into)
+{
+	char right[SCHEMA_RIGHT_BYTES];
+	yaml_node_t preset = {.type = YAML_SCALAR_NODE};
+
+	if (key->preset) {
+		preset.data.scalar.value = (yaml_char_t *)key->preset;
+		preset.data.scalar.length = strlen(key->preset);
+		preset.data.scalar.style = YAML_PLAIN_SCALAR_STYLE;
+		return key->take(s, key, &preset, line, (char *)into + key->at);
+	}
+	if (!key->required)
+		return true;
+	schema_enter(s, "%s%s", s->field[0] ? "." : "", key->name);
+	return schema_refuse(s, line, "is missing; set it to %s", schema_right(key, right));
 }
 
 bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
@@ -244,14 +263,40 @@ bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct 
 		p++)
 		if (!take_pair(s, p, keys, n, into, lines))
 			return false;
-	for (size_t i = 0; i < n; i++) {
-		if (!keys[i].required || lines[i])
-			continue;
-		schema_enter(s, "%s%s", s->field[0] ? "." : "", keys[i].name);
-		return schema_refuse(
-			s, line, "is missing; add %s: %s", keys[i].name, keys[i].right);
-	}
+	for (size_t i = 0; i < n; i++)
+		if (!lines[i] && !take_default(s, &keys[i], line, into))
+			return false;
 	return true;
+}
+
+/* ---- values in words ---- */
+
+static void list_choices(const struct schema_key *key, char *right)
+{
+	size_t n = 0, used = 0;
+
+	while (key->choices[n])
+		n++;
+	for (size_t i = 0; i < n; i++)
+		used += (size_t)snprintf(right + used, SCHEMA_RIGHT_BYTES - used, "%s%s",
+			i == 0	    ? ""
+			: i + 1 < n ? ", "
+				    : " or ",
+			key->choices[i]);
+}
+
+const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_BYTES])
+{
+	if (key->right)
+		snprintf(right, SCHEMA_RIGHT_BYTES, "%s", key->right);
+	else if (key->choices)
+		list_choices(key, right);
+	else if (key->unit)
+		snprintf(right, SCHEMA_RIGHT_BYTES, "a number of %s from %" PRIu64 " to %" PRIu64,
+			key->unit, key->min, key->max);
+	else
+		snprintf(right, SCHEMA_RIGHT_BYTES, PHRASE_INTEGER, key->min, key->max);
+	return right;
 }
 
 /* ---- takers ---- */
@@ -264,41 +309,38 @@ bool schema_keep(
 	return true;
 }
 
-/* Plain decimal digits without a leading zero. Returns what is wrong, or NULL. */
+/* Decimal digits without a leading zero. Returns the mistake in words, or NULL. */
 static const char *whole(const char *text, size_t n, uint64_t *value)
 {
 	*value = 0;
 	if (n == 0)
-		return "is no whole number";
+		return PHRASE_NOT_INTEGER;
 	for (size_t i = 0; i < n; i++) {
 		if (text[i] < '0' || text[i] > '9')
-			return "is no whole number";
+			return PHRASE_NOT_INTEGER;
 		uint64_t digit = (uint64_t)(text[i] - '0');
 
 		if (*value > (UINT64_MAX - digit) / 10)
 			return "is too large";
 		*value = *value * 10 + digit;
 	}
-	return n > 1 && text[0] == '0' ? "has a leading zero, which some read as octal" : NULL;
+	return n > 1 && text[0] == '0' ? "has a leading zero, which YAML reads as octal" : NULL;
 }
 
 static bool refuse_number(struct schema *s, int line, const struct schema_key *key,
 	const char *text, const char *wrong)
 {
-	char shown[64];
+	char shown[64], right[SCHEMA_RIGHT_BYTES];
 
-	schema_show(text, shown);
-	if (key->right)
-		return schema_refuse(s, line, "'%s' %s; must be %s", shown, wrong, key->right);
-	return schema_refuse(s, line,
-		"'%s' %s; must be a whole number from %" PRIu64 " to %" PRIu64 " in plain digits",
-		shown, wrong, key->min, key->max);
+	return schema_refuse(s, line, "'%s' %s; must be %s", schema_show(text, shown), wrong,
+		schema_right(key, right));
 }
 
 bool schema_number(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
-	const char *text = bare_scalar(s, value, line, key->right ? key->right : "a whole number");
+	char right[SCHEMA_RIGHT_BYTES];
+	const char *text = bare_scalar(s, value, line, schema_right(key, right));
 	uint64_t number;
 
 	if (!text)
@@ -342,7 +384,7 @@ bool schema_size(
 	while (unit < 5 && strcmp(units[unit].name, text + digits) != 0)
 		unit++;
 	if (unit == 5)
-		wrong = "is no size";
+		wrong = "is not a size";
 	else if (!wrong && number > key->max >> units[unit].shift)
 		wrong = "is too large";
 	else if (!wrong && number << units[unit].shift < key->min)
@@ -353,8 +395,7 @@ bool schema_size(
 	return true;
 }
 
-/* [+-]digits[.digits][e[+-]digits] with at least one digit before the exponent: no hex, no names.
- */
+/* [+-]digits[.digits][e[+-]digits], with a digit before the exponent. Not hex, nan or inf. */
 static bool looks_real(const char *text)
 {
 	size_t sign = strspn(text, "+-"), whole_digits, digits;
@@ -390,14 +431,14 @@ bool schema_real(
 	if (!text)
 		return false;
 	if (!looks_real(text))
-		return refuse_number(s, line, key, text, "is no finite number");
+		return refuse_number(s, line, key, text, "is not a finite number");
 	errno = 0;
 	double number = strtod(text, NULL);
 
 	if (!isfinite(number))
 		return refuse_number(s, line, key, text, "is too large");
 	if (number == 0 && errno == ERANGE)
-		return refuse_number(s, line, key, text, "is too small to be told from 0");
+		return refuse_number(s, line, key, text, "is too close to 0");
 	if (number < 0)
 		return refuse_number(s, line, key, text, "is negative");
 	*(double *)to = number;
@@ -414,7 +455,7 @@ bool schema_flag(
 	if (!text)
 		return false;
 	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-		return schema_refuse(s, line, "'%s' is no truth value; must be true or false",
+		return schema_refuse(s, line, "'%s' is not a boolean; must be true or false",
 			schema_show(text, shown));
 	*(bool *)to = text[0] == 't';
 	return true;
@@ -423,8 +464,8 @@ bool schema_flag(
 bool schema_choice(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
-	const char *text = schema_scalar(s, value, line, key->right), *near;
-	char shown[64];
+	char shown[64], right[SCHEMA_RIGHT_BYTES];
+	const char *text = schema_scalar(s, value, line, schema_right(key, right)), *near;
 	size_t n = 0;
 
 	if (!text)
@@ -438,9 +479,9 @@ bool schema_choice(
 	schema_show(text, shown);
 	near = schema_near(text, key->choices, n);
 	if (near)
-		return schema_refuse(
-			s, line, "'%s' is none of %s; did you mean %s?", shown, key->right, near);
-	return schema_refuse(s, line, "'%s' is unknown; must be %s", shown, key->right);
+		return schema_refuse(s, line, "'%s' is unknown; must be %s (did you mean %s?)",
+			shown, right, near);
+	return schema_refuse(s, line, "'%s' is unknown; must be %s", shown, right);
 }
 
 bool schema_text(

@@ -1,7 +1,8 @@
 /*
- * Tables of the keys that a YAML mapping may have, and one walker for all of them. The type of a
- * value is given by its key, never by YAML's own rules (octal, yes/no, "1e3" as text). Everything
- * else is rejected with its line.
+ * One table row per config key. The row reads the value, makes the message for a wrong one, sets
+ * the default and is the key's entry in tokend.yaml(5).
+ *
+ * A value's type follows from its key, not from YAML's own rules for octal, yes/no or "1e3".
  */
 #ifndef TOKEND_SCHEMA_H
 #define TOKEND_SCHEMA_H
@@ -16,66 +17,75 @@
 struct schema {
 	yaml_document_t *document;
 	const char *file;
-	char field[320]; /* the present one: "streams.train.seq_len" */
-	int index;	 /* of the list's entry that it is in, or FAULT_NO_INDEX */
-	size_t item;	 /* how much of the field is before that "[3]" */
+	char field[320]; /* the current field: "streams.train.seq_len" */
+	int index;	 /* of the list entry that contains it, or FAULT_NO_INDEX */
+	size_t item;	 /* length of the field before that entry's "[3]" */
 	struct fault *fault;
 };
 
 struct schema_key {
 	const char *name;
-	/* Reads @value into @to, which is at @at in the mapping's struct. @line is the key's. */
+	/* Reads @value into @to, which is @at bytes into the mapping's struct. @line is the key's.
+	 */
 	bool (*take)(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,
 		void *to);
 	size_t at;
-	const char *right; /* what would be right; the second half of a message */
 	bool required;
 	uint64_t min, max;	    /* of numbers */
-	const char *const *choices; /* NULL-terminated */
+	const char *unit;	    /* of numbers: "tokens"; or NULL */
+	const char *const *choices; /* ends with NULL */
+	const char *right;	    /* a correct value in words; NULL if the members above say it */
+	const char *preset;	    /* default, read as if it had been written; or NULL */
+	const char *otherwise;	    /* the default in words if it is not a constant */
+	const char *help;	    /* sentences for the man page */
 };
 
-enum { SCHEMA_KEYS = 16 }; /* in one table at most */
+struct schema_table {
+	const struct schema_key *keys;
+	size_t n;
+};
+
+enum { SCHEMA_KEYS = 16, SCHEMA_RIGHT_BYTES = 160 }; /* most keys of a table */
 
 #define SCHEMA_COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-/* What is right for a weight, of a dataset or of a step of a schedule. */
-#define CONFIG_WEIGHT_RIGHT "a finite number, 0 or more, such as 0.7"
-
-/* Fills s->fault as config_refuse() does, about the current field. Always false. */
+/* Sets s->fault for the current field, as config_refuse() does. Always false. */
 __attribute__((format(printf, 3, 4))) bool schema_refuse(
 	struct schema *s, int line, const char *text, ...);
 bool schema_refuse_memory(struct schema *s, int line);
-/* Goes into a part of the current field (".name"). Returns what schema_leave() needs to come back.
- */
+/* Appends a part (".name") to the current field. Returns the argument for schema_leave(). */
 __attribute__((format(printf, 2, 3))) size_t schema_enter(struct schema *s, const char *part, ...);
 /* The same for an entry of a list, "[3]". */
 size_t schema_enter_item(struct schema *s, size_t index);
 void schema_leave(struct schema *s, size_t field);
-/* Refuses one key of a mapping that has been read. @name: ".seq_len", or "" for the mapping. */
+/* Refuses one key of a mapping after it was read. @name: ".seq_len", or "" for the mapping. */
 #define SCHEMA_REFUSE_KEY(s, line, name, ...)                                                      \
 	(schema_enter(s, "%s", name), schema_refuse(s, line, __VA_ARGS__))
 
 /*
- * Reads a mapping by its table: unknown, repeated and missing keys are refused. @lines, if not
- * NULL, gets each key's line, or 0 where it is not given. @line is that of its key.
+ * Reads a mapping by its table into @into; keys that are not given get their preset. Unknown,
+ * repeated and missing keys are refused. @lines (or NULL) gets each key's line, 0 if not given.
+ * @line is the line of the mapping's own key.
  */
 bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
 	size_t n, void *into, int *lines);
-/* @node if it is of @type and has no tag, else NULL and s->fault: @right says what would be right.
- */
+/* @node if it has @type and no tag. Otherwise NULL and s->fault, which says it must be @right. */
 yaml_node_t *schema_node(
 	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right);
-/* The text of a scalar, in quotes or not. NULL and s->fault if there is none, or it contains a zero
- * byte. */
+/* The text of a scalar, in quotes or not. NULL and s->fault if it is empty or contains a zero byte.
+ */
 const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right);
+/* Writes a correct value of the key in words, "an integer from 1 to 64": key->right, or its choices
+ * or range. Returns @right. */
+const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_BYTES]);
 /* @text for a message: shortened, control characters replaced. Returns @shown. */
 const char *schema_show(const char *text, char shown[64]);
-/* The element of @known nearest to a mistyped @text, or NULL if none is near. */
+/* The element of @known most similar to a mistyped @text, or NULL if none is similar. */
 const char *schema_near(const char *text, const char *const *known, size_t n);
 
 /* ---- takers ---- */
 
-/* The node itself, to be read later: yaml_node_t * */
+/* Keeps the node, to be read later: yaml_node_t * */
 bool schema_keep(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
 bool schema_number(struct schema *s, const struct schema_key *key, yaml_node_t *value, int line,

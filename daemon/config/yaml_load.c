@@ -1,8 +1,7 @@
 /*
- * libyaml looks through all open flow sequences at every token, so a file of 200,000 "[" takes it
- * most of a minute. The text is therefore read into memory and parsed twice: a first pass over the
- * events stops at the first one that is nested too deeply, and only a text that passed is composed
- * into a document.
+ * libyaml looks through all open flow sequences at every token: a file of 200,000 "[" takes it most
+ * of a minute. The text is therefore read into memory and parsed twice. The first pass reads events
+ * and stops where the nesting is too deep. Only a text that passes is composed into a document.
  */
 #include "daemon/config/yaml_load.h"
 
@@ -20,7 +19,7 @@ struct text {
 	size_t n;
 };
 
-/* The file is read here because libyaml does not say which error its input had. */
+/* libyaml does not report which error its input had, so the file is read here. */
 static bool read_text(struct schema *s, FILE *file, struct text *text)
 {
 	size_t room = 1 << 16, n;
@@ -36,13 +35,13 @@ static bool read_text(struct schema *s, FILE *file, struct text *text)
 		text->n += n;
 		if (ferror(file))
 			return fault_errno(s->fault, errno, "",
-				"%s: cannot be read: %s; name a config file with -c", s->file,
+				"%s: cannot be read: %s; check the path given with -c", s->file,
 				strerror(errno));
 		if (text->n < room)
 			return true;
 		if (room >= TEXT_MOST)
 			return schema_refuse(s, 1,
-				"the file is larger than %d MiB; name a config file with -c",
+				"the file is larger than %d MiB; check the path given with -c",
 				TEXT_MOST >> 20);
 	}
 }
@@ -52,7 +51,7 @@ static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
 	snprintf(s->field, sizeof(s->field), "YAML");
 	if (parser->error == YAML_MEMORY_ERROR)
 		return schema_refuse_memory(s, 1);
-	/* A reader error (bad UTF-8) has an offset but no line. */
+	/* A reader error (invalid UTF-8) has an offset but no line. */
 	if (parser->error == YAML_READER_ERROR)
 		return schema_refuse(s, (int)parser->mark.line + 1,
 			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
@@ -95,7 +94,8 @@ static bool check_depth(struct schema *s, const struct text *text)
 		return true;
 	snprintf(s->field, sizeof(s->field), "YAML");
 	return schema_refuse(s, line,
-		"lists and mappings are nested deeper than %d levels; a config has 7", DEPTH_MOST);
+		"lists and mappings are nested deeper than %d levels; a config needs 7",
+		DEPTH_MOST);
 }
 
 /* Most programs would ignore a second document. */
@@ -109,7 +109,8 @@ static bool check_trailing(struct schema *s, yaml_parser_t *parser)
 	int line = (int)more.start_mark.line + 1;
 
 	yaml_document_delete(&more);
-	return trailing ? schema_refuse(s, line, "a second YAML document begins here; must be one")
+	return trailing ? schema_refuse(
+				  s, line, "a second YAML document begins here; must be only one")
 			: true;
 }
 

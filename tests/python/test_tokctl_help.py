@@ -1,4 +1,4 @@
-"""tokctl's help and usage lines, which are made from its tables of options."""
+"""tokctl's --help and usage lines contain every option of its tables."""
 
 import re
 

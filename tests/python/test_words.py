@@ -67,7 +67,6 @@ TO_COME = {
     "client/python",
     "config",
     "daemon/catalog",
-    "daemon/config",
     "daemon/engine",
     "daemon/io",
     "daemon/reader",

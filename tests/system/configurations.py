@@ -1,5 +1,5 @@
-"""Random configurations with real shards, and the comparison of `tokctl plan` and `tokctl when`
-with the reference.
+"""Random configs with real shards, on which `tokctl plan` and `tokctl when` are compared with the
+reference order.
 """
 
 import copy
@@ -16,18 +16,18 @@ DTYPES = {"u16": "<u2", "u32": "<u4"}
 NAMES = ["web", "code", "math", "b-ooks", "Übersetzung", "wiki/en", "x y"]
 
 
-CONFIGS = int(os.environ.get("TOKEND_CONFIGS", 60))  # how many each test draws
+CONFIGS = int(os.environ.get("TOKEND_CONFIGS", 60))  # drawn by each test
 
 
 class Wrong(Exception):
-    """What differs, with the command that shows it."""
+    """A difference, with the command that shows it."""
 
 
 # ---- a random configuration ----
 
 
 class Configuration:
-    """Shards on disk, a config file that names them, and the order that they must have."""
+    """Shards on disk, a config file that names them, and their order by the reference."""
 
     def __init__(self, place, rng):
         self.place = place
@@ -48,7 +48,7 @@ class Configuration:
                 break
             self.entries.clear()
         self.order = self.make_order()
-        self.begin = copy.copy(self.order)  # what the config alone says, whatever becomes of a run
+        self.begin = copy.copy(self.order)  # the config's own order; a run may change its mix
         self.begin.segments = list(self.order.segments)
         self.path = self.write("tokend.yaml", self.entries)
 
@@ -76,7 +76,7 @@ class Configuration:
         )
 
     def weights(self, datasets):
-        """None but 0 for a dataset without windows, and none so small that it gets no unit."""
+        """Random weights: 0 for a dataset without windows, and none too small to get a unit."""
         able = [self.windows(d) > 0 for d in datasets]
         kinds = [
             0,
@@ -158,10 +158,10 @@ class Configuration:
             stream["stride"] = self.stride
         return self.place.config(name, streams={"train": stream}, memory=1 << 26)
 
-    # -- a newcomer --
+    # -- a new dataset --
 
     def grow(self):
-        """One more dataset, anywhere in a second config; in the run's order it comes last."""
+        """Adds a dataset, anywhere in a second config. In the run's order it comes last."""
         at = self.rng.randrange(len(self.begin.datasets) + 1)
         dataset = self.dataset(NAMES[len(self.datasets)])
         self.entries.insert(at, {**self.entries.pop(), "weight": 0})
@@ -172,10 +172,10 @@ class Configuration:
         self.begin = self.reference(listed, [entry["weight"] for entry in self.entries])
         self.path = self.write("grown.yaml", self.entries)
 
-    # -- what must come --
+    # -- expected rows --
 
     def row(self, order, position):
-        """The tokens at a position; zeros behind the end."""
+        """The tokens at a position; zeros after the end."""
         place = order.place(position)
         window = self.seq_len + self.extra
         if place is None:
@@ -183,7 +183,7 @@ class Configuration:
         return self.tokens[place.dataset, place.shard][place.offset : place.offset + window]
 
 
-# ---- asking tokctl ----
+# ---- running tokctl ----
 
 
 def tokctl(*arguments, ok=(0,)):

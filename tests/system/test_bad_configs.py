@@ -1,4 +1,4 @@
-"""Faulty configs and command lines: one line that says where, and the right exit status."""
+"""Faulty configs and command lines get a message of one line and the right exit status."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from lib import TOKEND, run
 
-pytestmark = pytest.mark.asan  # whatever is written in them, no byte outside of it is touched
+pytestmark = pytest.mark.asan  # no faulty config makes tokend touch memory out of bounds
 
 # ---- the command line ----
 
@@ -22,25 +22,25 @@ streams:
 
 
 def scheduled(entry, words):
-    """A schedule of this one entry, on line 10."""
+    """A config whose schedule has this one entry, on line 10."""
     return "weight: 0.7}\n", f"weight: 0.7}}\n    schedule:\n      - {entry}\n", 10, words
 
 
 CONFIGS = {
-    # what is wrong: (text to replace, by what, line, words of the message)
+    # fault: (text to replace, its replacement, line, words of the message)
     "an unknown key": ("seed: 7", "seed: 7\n    sead: 8", 6, ["sead"]),
     "a wrong type": ("seed: 7", "seed: seven", 5, ["seed", "seven"]),
     "seq_len 0": ("seq_len: 64", "seq_len: 0", 6, ["seq_len", "1"]),
     "a negative weight": ("weight: 0.7", "weight: -1", 8, ["weight", "-1"]),
-    "a weight that is no number": ("weight: 0.7", "weight: .nan", 8, ["weight"]),
+    "a weight that is not a number": ("weight: 0.7", "weight: .nan", 8, ["weight"]),
     "a missing path": ("path: web", "path: nothing", 8, ["nothing"]),
     "shards shorter than a window": ("seq_len: 64", "seq_len: 1000000", 8, ["window"]),
     "a missing seed": ("    seed: 7\n", "", 4, ["seed"]),
-    "no YAML": ("streams:", "streams: {[", None, []),
+    "invalid YAML": ("streams:", "streams: {[", None, []),
     "a schedule with an unknown dataset": scheduled(
         "{at: 1024, weights: {wab: 1}}", ["weights.wab", "did you mean web?"]
     ),
-    "a schedule with a weight that is no number": scheduled(
+    "a schedule with a weight that is not a number": scheduled(
         "{at: 1024, weights: {web: .nan}}", ["weights.web", ".nan"]
     ),
     "a schedule with a negative weight": scheduled(
@@ -50,20 +50,20 @@ CONFIGS = {
         "{at: 1024, weights: {web: 0}}", ["weights", "above 0"]
     ),
     "a schedule without weights": scheduled("{at: 1024}", ["weights", "missing"]),
-    "a schedule within a block": scheduled(
-        "{at: 1500, weights: {web: 1}}", ["at", "take 1024 or 2048"]
+    "a schedule inside a block": scheduled(
+        "{at: 1500, weights: {web: 1}}", ["at", "use 1024 or 2048"]
     ),
-    "a schedule at 0": scheduled("{at: 0, weights: {web: 1}}", ["at", "ahead"]),
+    "a schedule at 0": scheduled("{at: 0, weights: {web: 1}}", ["at", "must be later"]),
     "a schedule with at and from": scheduled(
         "{at: 1024, from: 1024, weights: {web: 1}}", ["at (line 10) and from"]
     ),
     "a ramp backwards": scheduled(
-        "{from: 4096, to: 2048, steps: 1, weights: {web: 1}}", ["to", "behind from"]
+        "{from: 4096, to: 2048, steps: 1, weights: {web: 1}}", ["to", "not after from"]
     ),
-    "a ramp in no steps": scheduled(
+    "a ramp of 0 steps": scheduled(
         "{from: 0, to: 2048, steps: 0, weights: {web: 1}}", ["steps", "0"]
     ),
-    "a ramp in more steps than blocks": scheduled(
+    "a ramp of more steps than blocks": scheduled(
         "{from: 0, to: 2048, steps: 3, weights: {web: 1}}", ["steps", "1 to 2"]
     ),
     "a schedule with epochs": (
@@ -85,7 +85,7 @@ CONFIGS = {
         8,
         ["max_epochs", "epochs"],
     ),
-    "max_epochs of all there is": (
+    "max_epochs of the only dataset": (
         "weight: 0.7",
         "max_epochs: 1",
         8,
@@ -117,7 +117,7 @@ def test_configs(bench):
         f.write(good)
     code, out, err = run(TOKEND, "-c", path, "--check")
     assert code == 0 and b"never served" in out and not err, (
-        "the sound one: exit 0 and what is never served",
+        "a valid config: exit 0, and the tokens that are never served",
         (code, out, err),
     )
     usages = [
@@ -140,4 +140,4 @@ def test_configs(bench):
     assert not wrong, (f"{len(usages)} usage faults: exit 2", wrong)
     code, _, err = run(TOKEND, "-c", bench.place.file("missing.yaml"))
     good = code == 1 and err.count("\n") == 1 and "missing.yaml" in err
-    assert good, ("a config that is not there: exit 1 and one line", (code, err))
+    assert good, ("a missing config: exit 1 and one line", (code, err))

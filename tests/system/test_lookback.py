@@ -243,7 +243,7 @@ def test_another_run_of_that_name(scene):
     err = scene.ctl(
         "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--run", "again", code=1
     )
-    assert has(err, "000002.cursor", "does not belong to stream train", "seed"), (
+    assert has(err, "000002.cursor", "is not a cursor of stream train", "seed"), (
         "  which is none of the former stream"
     )
     assert daemon.stop() == 0, "  exit 0"

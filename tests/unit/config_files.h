@@ -1,4 +1,4 @@
-/* A config file of a test's own. */
+/* A config file in a temporary directory for each test. */
 #ifndef TOKEND_TEST_CONFIG_FILES_H
 #define TOKEND_TEST_CONFIG_FILES_H
 
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define HEAD "streams:\n  train:\n    seed: 1\n    seq_len: 8\n    datasets:\n" /* lines 1 to 5 */
-#define WEB  HEAD "      - {name: web, path: web" /* line 6, to be closed */
+#define WEB  HEAD "      - {name: web, path: web" /* line 6, without its "}" */
 #define GOOD WEB "}\n"
 
 struct place {

@@ -1,4 +1,4 @@
-/* What a config says is what is read from it. */
+/* Every key of a config arrives in its struct, and keys that are not given have their defaults. */
 #include "proto/wire.h"
 #include "tests/unit/config_files.h"
 
@@ -178,7 +178,7 @@ static void test_schedule(void **state)
 		"streams:\n"
 		"  train:\n"
 		"    seed: 1\n"
-		"    schedule:\n" /* before the datasets it speaks of */
+		"    schedule:\n" /* before the datasets that it names */
 		"      - {from: 0, to: 4096, steps: 4, weights: {code: 3, web: 1}}\n"
 		"      - {from: 4096, to: 8192, steps: 1, weights: {web: 1e-3}}\n"
 		"      - at: 9216\n"
@@ -226,7 +226,7 @@ static void test_schedule(void **state)
 	config_free(c);
 }
 
-/* The largest window there may be. */
+/* The largest window is accepted. */
 static void test_window_bound(void **state)
 {
 	struct config *c = load_good(*state,

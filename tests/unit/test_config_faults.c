@@ -1,23 +1,23 @@
 /*
- * What a config may not say. Each fault has the line and the field; its words are compared where
- * they are the first of their kind in the table.
+ * Every kind of faulty config is refused with its line and field. The text is compared once for
+ * each kind of fault.
  */
 #include "tests/unit/config_files.h"
 
 struct bad {
 	const char *config;
 	int line;
-	const char *field; /* "": of the file as a whole */
-	const char *text;  /* NULL: of a kind that is compared elsewhere */
+	const char *field; /* "": the whole file */
+	const char *text;  /* NULL: another row compares it */
 };
 
 static const struct bad bad_files[] = {
-	{"", 1, "", "the file is empty; must have at least streams: (see config/tokend.yaml)"},
+	{"", 1, "", "the file is empty; must have at least streams:"},
 	{"# nothing\n", 1, "", NULL},
 	{"- a\n", 1, "", "is a list; must be a mapping of keys to values"},
 	{"a\n", 1, "", "'a' is a single value; must be a mapping of keys to values"},
 	{"memory: 1GiB\n", 1, "streams",
-		"is missing; add streams: a mapping of stream names to streams"},
+		"is missing; set it to a mapping of stream names to streams"},
 	{"streams:\n", 1, "streams", "is empty; must be a mapping of stream names to streams"},
 	{"streams: [a]\n", 1, "streams", NULL},
 	{"streams: {}\n", 1, "streams", "has 0 streams; must have 1 to 1024"},
@@ -28,51 +28,46 @@ static const struct bad bad_files[] = {
 	{WEB "\n", 7, "YAML", "did not find expected ',' or '}' (column 1); must be valid YAML"},
 	{GOOD "...\nio: auto\n", 8, "YAML",
 		"did not find expected <document start> (column 1); must be valid YAML"},
-	{GOOD "---\nio: auto\n", 7, "", "a second YAML document begins here; must be one"},
+	{GOOD "---\nio: auto\n", 7, "", "a second YAML document begins here; must be only one"},
 	{"io: \xff\n", 1, "YAML",
 		"invalid leading UTF-8 octet at byte 4; must be a file of UTF-8 text"},
 	/* keys */
 	{GOOD "sockt: x\n", 7, "sockt", "unknown key; did you mean socket?"},
 	{GOOD "colour: x\n", 7, "colour",
-		"unknown key; known here: socket, state_dir, memory, metrics, io, direct, "
+		"unknown key; must be one of socket, state_dir, memory, metrics, io, direct, "
 		"allow_uids, admin_uids, streams"},
 	{GOOD "    seqlen: 3\n", 7, "streams.train.seqlen", "unknown key; did you mean seq_len?"},
 	{WEB ", wieght: 1}\n", 6, "streams.train.datasets[0].wieght",
 		"unknown key; did you mean weight?"},
 	{GOOD "    seed: 3\n", 7, "streams.train.seed",
-		"is given twice; the first is on line 3, remove one"},
+		"is given twice; remove it here or on line 3"},
 	{GOOD "  train: {}\n", 7, "streams.train", NULL},
 	{GOOD "? [a]\n: b\n", 7, "", NULL},
 	{WEB ", \"a\\nb\": 1}\n", 6, "streams.train.datasets[0].a?b",
-		"unknown key; known here: name, path, manifest, format, dtype, weight, max_epochs, "
-		"shuffle, block, group, slide, column, label_mask"},
+		"unknown key; must be one of name, path, manifest, format, dtype, weight, "
+		"max_epochs, shuffle, block, group, slide, column, label_mask"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n", 1, "streams.t.seed",
-		"is missing; add seed: a whole number from 0 to 18446744073709551615 in plain "
-		"digits"},
+		"is missing; set it to an integer from 0 to 18446744073709551615"},
 	{"streams:\n  t:\n    seed: 1\n    datasets: [{name: a, path: b}]\n", 2,
 		"streams.t.seq_len",
-		"is missing; add seq_len: a number of tokens from 1 to 1073741824 in plain digits"},
+		"is missing; set it to a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seed: 1, seq_len: 8}}\n", 1, "streams.t.datasets",
-		"is missing; add datasets: a list of datasets, each {name: …, path: …}"},
+		"is missing; set it to a list of datasets, each {name: …, path: …}"},
 	/* numbers */
 	{"streams: {t: {seed: 1,\n  seq_len: 0}}\n", 2, "streams.t.seq_len",
-		"'0' is too small; must be a number of tokens from 1 to 1073741824 in plain "
-		"digits"},
+		"'0' is too small; must be a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seq_len: -1}}\n", 1, "streams.t.seq_len",
-		"'-1' is no whole number; must be a number of tokens from 1 to 1073741824 in plain "
-		"digits"},
+		"'-1' is not an integer; must be a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seq_len: 1073741825}}\n", 1, "streams.t.seq_len",
-		"'1073741825' is too large; must be a number of tokens from 1 to 1073741824 in "
-		"plain digits"},
+		"'1073741825' is too large; must be a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seq_len: 010}}\n", 1, "streams.t.seq_len",
-		"'010' has a leading zero, which some read as octal; must be a number of tokens "
-		"from 1 to 1073741824 in plain digits"},
+		"'010' has a leading zero, which YAML reads as octal; must be a number of tokens "
+		"from 1 to 1073741824"},
 	{"streams: {t: {seq_len: 0x10}}\n", 1, "streams.t.seq_len", NULL},
 	{"streams: {t: {seq_len: 1e3}}\n", 1, "streams.t.seq_len", NULL},
 	{"streams: {t: {seq_len: 1_000}}\n", 1, "streams.t.seq_len", NULL},
 	{"streams: {t: {seq_len: \"8\"}}\n", 1, "streams.t.seq_len",
-		"\"8\" in quotes is a text; must be a number of tokens from 1 to 1073741824 in "
-		"plain digits, without quotes"},
+		"\"8\" is quoted; must be a number of tokens from 1 to 1073741824, without quotes"},
 	{"streams: {t: {seq_len: [8]}}\n", 1, "streams.t.seq_len", NULL},
 	{"streams: {t: {seed: }}\n", 1, "streams.t.seed", NULL},
 	{"streams: {t: {seed: !!int 3}}\n", 1, "streams.t.seed",
@@ -80,46 +75,46 @@ static const struct bad bad_files[] = {
 	{"streams: {t: {seed: 18446744073709551616}}\n", 1, "streams.t.seed", NULL},
 	{GOOD "    stride: 0\n", 7, "streams.train.stride", NULL},
 	{GOOD "    extra: 1073741817\n", 7, "streams.train.extra",
-		"seq_len 8 + extra 1073741817 is over 1073741824 tokens; must be at most that"},
+		"seq_len 8 + extra 1073741817 is more than 1073741824 tokens; must be at most "
+		"that"},
 	{"streams:\n  t: {seed: 0, seq_len: 1073741824, datasets: [{name: a, path: b}]}\n", 2,
 		"streams.t.seq_len", NULL},
 	{GOOD "    epochs: 0\n", 7, "streams.train.epochs", NULL},
 	{GOOD "    samples: 0\n", 7, "streams.train.samples", NULL},
 	{GOOD "    eos: 70\n    vocab: 70\n", 7, "streams.train.eos",
-		"70 is no token of a vocab of 70; must be below it"},
+		"70 is not below vocab (70); must be a token of the vocabulary"},
 	{GOOD "    eos: 7\n    documents: 1\n", 8, "streams.train.documents",
-		"'1' is no truth value; must be true or false"},
+		"'1' is not a boolean; must be true or false"},
 	{GOOD "    loss_mask: yes please\n", 7, "streams.train.loss_mask", NULL},
 	{WEB ", label_mask: masks}\n", 6, "streams.train.datasets[0].label_mask",
-		"the stream asks for no loss mask; must have loss_mask: true, or be left out"},
+		"is used only with loss_mask; set loss_mask: true in the stream, or remove it"},
 	{WEB ", label_mask: [a]}\n    loss_mask: true\n", 6, "streams.train.datasets[0].label_mask",
 		NULL},
 	/* epochs with what it excludes */
 	{GOOD "    epochs: 1\n    samples: 4\n", 8, "streams.train.samples",
-		"the stream has epochs too (line 7); must have one of them"},
+		"the stream also has epochs (line 7); remove one of them"},
 	{WEB ", weight: 1}\n    epochs: 1\n", 6, "streams.train.datasets[0].weight",
-		"a stream with epochs (line 7) serves every window so often; must be left out"},
+		"a stream with epochs (line 7) serves every window that often; remove it"},
 	/* weights */
 	{WEB ", weight: .nan}\n", 6, "streams.train.datasets[0].weight",
-		"'.nan' is no finite number; must be a finite number, 0 or more, such as 0.7"},
+		"'.nan' is not a finite number; must be a finite number ≥ 0"},
 	{WEB ", weight: nan}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: .inf}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: 1e400}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: 1e-400}\n", 6, "streams.train.datasets[0].weight",
-		"'1e-400' is too small to be told from 0; must be a finite number, 0 or more, such "
-		"as 0.7"},
+		"'1e-400' is too close to 0; must be a finite number ≥ 0"},
 	{WEB ", weight: -1}\n", 6, "streams.train.datasets[0].weight",
-		"'-1' is negative; must be a finite number, 0 or more, such as 0.7"},
+		"'-1' is negative; must be a finite number ≥ 0"},
 	{WEB ", weight: 0x1p3}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: 1e}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: half}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: 0}\n", 5, "streams.train.datasets",
-		"the weights do not sum to a finite number above 0; must have at least one weight "
-		"above 0"},
+		"the weights do not sum to a finite number above 0; give at least one dataset a "
+		"weight above 0"},
 	{WEB ", weight: 1e308}\n      - {name: b, path: b, weight: 1e308}\n", 5,
 		"streams.train.datasets", NULL},
 	{GOOD "      - {name: b, path: b, weight: 1e-12}\n", 7, "streams.train.datasets[1].weight",
-		"1e-12 is below 1/2^32 of the sum, so never served; must be larger, or 0"},
+		"1e-12 is below 2^-32 of the sum, so it is never served; must be larger, or 0"},
 	/* datasets */
 	{"streams: {t: {seed: 0, seq_len: 1, datasets: []}}\n", 1, "streams.t.datasets",
 		"has 0 datasets; must have 1 to 1024"},
@@ -127,16 +122,18 @@ static const struct bad bad_files[] = {
 		"is a mapping; must be a list of datasets, each {name: …, path: …}"},
 	{HEAD "      - web\n", 6, "streams.train.datasets[0]", NULL},
 	{HEAD "      - {path: web}\n", 6, "streams.train.datasets[0].name",
-		"is missing; add name: a name of 1 to 64 bytes, no control characters"},
+		"is missing; set it to a name of 1 to 64 bytes, without control characters"},
 	{HEAD "      - {name: web}\n", 6, "streams.train.datasets[0].path",
-		"is missing; add path: a file, a directory or a glob"},
+		"is missing; set it to a file, a directory or a glob"},
 	{GOOD "      - {path: b, name: web}\n", 7, "streams.train.datasets[1].name",
-		"'web' is taken by the dataset on line 6; must be another name"},
+		"'web' is also the name of the dataset on line 6; must be unique"},
 	{HEAD "      - {name: '', path: web}\n", 6, "streams.train.datasets[0].name", NULL},
 	{HEAD "      - {name: \"a\\tb\", path: web}\n", 6, "streams.train.datasets[0].name",
-		"'a?b' is no name; must be a name of 1 to 64 bytes, no control characters"},
+		"'a?b' is not a valid name; must be a name of 1 to 64 bytes, without control "
+		"characters"},
 	{HEAD "      - {name: \"a\\0b\", path: web}\n", 6, "streams.train.datasets[0].name",
-		"has a zero byte in it; must be a name of 1 to 64 bytes, no control characters"},
+		"contains a zero byte; must be a name of 1 to 64 bytes, without control "
+		"characters"},
 	{HEAD "      - {path: web, name: "
 	      "0123456789012345678901234567890123456789012345678901234567890123x}\n",
 		6, "streams.train.datasets[0].name", NULL},
@@ -144,11 +141,11 @@ static const struct bad bad_files[] = {
 		"is null; must be a file, a directory or a glob"},
 	{WEB ", manifest: ~}\n", 6, "streams.train.datasets[0].manifest", NULL},
 	{WEB ", dtype: u8}\n", 6, "streams.train.datasets[0].dtype",
-		"'u8' is none of u16 or u32; did you mean u16?"},
+		"'u8' is unknown; must be u16 or u32 (did you mean u16?)"},
 	{WEB ", dtype: float}\n", 6, "streams.train.datasets[0].dtype",
 		"'float' is unknown; must be u16 or u32"},
 	{WEB ", shuffle: globl}\n", 6, "streams.train.datasets[0].shuffle",
-		"'globl' is none of global, block or none; did you mean global?"},
+		"'globl' is unknown; must be none, global or block (did you mean global?)"},
 	{WEB ", block: 0}\n", 6, "streams.train.datasets[0].block", NULL},
 	{WEB ", group: 2147483649}\n", 6, "streams.train.datasets[0].group", NULL},
 	{WEB ", slide: yes}\n", 6, "streams.train.datasets[0].slide", NULL},
@@ -165,41 +162,41 @@ static const struct bad bad_files[] = {
 	{GOOD "    schedule: {}\n", 7, "streams.train.schedule", NULL},
 	{TWO "      - 1024\n", 9, "streams.train.schedule[0]", NULL},
 	{GOOD "    epochs: 1\n    schedule: []\n", 8, "streams.train.schedule",
-		"the stream ends (epochs, line 7), and its mix stays as it is; must be left out"},
+		"the mix of a finite stream (epochs, line 7) cannot change; remove one of them"},
 	{GOOD "    schedule: []\n    samples: 9\n", 7, "streams.train.schedule",
-		"the stream ends (samples, line 8), and its mix stays as it is; must be left out"},
+		"the mix of a finite stream (samples, line 8) cannot change; remove one of them"},
 	{STEP("at: 1024, weigths: {web: 1}"), 9, "streams.train.schedule[0].weigths",
 		"unknown key; did you mean weights?"},
 	{STEP("at: 1024"), 9, "streams.train.schedule[0].weights",
-		"is missing; add weights: a mapping of dataset names to weights, such as {web: "
-		"0.7, code: 0.3}"},
+		"is missing; set it to a mapping of dataset names to weights, such as {web: 0.7, "
+		"code: 0.3}"},
 	{STEP("at: 1024, weights: 1"), 9, "streams.train.schedule[0].weights", NULL},
 	{STEP("at: 1024, weights: [1]"), 9, "streams.train.schedule[0].weights", NULL},
-	/* which keys go together */
+	/* keys that exclude or need each other */
 	{STEP("weights: {web: 1}"), 9, "streams.train.schedule[0]",
-		"has no from; must have at, or from, to and steps"},
+		"has no from; must have either at, or from, to and steps"},
 	{STEP("from: 0, steps: 1, weights: {web: 1}"), 9, "streams.train.schedule[0]",
-		"has no to; must have at, or from, to and steps"},
+		"has no to; must have either at, or from, to and steps"},
 	{STEP("from: 0, to: 1024, weights: {web: 1}"), 9, "streams.train.schedule[0]",
-		"has no steps; must have at, or from, to and steps"},
+		"has no steps; must have either at, or from, to and steps"},
 	{STEP("at: 1024,\n         from: 0, weights: {web: 1}"), 10, "streams.train.schedule[0]",
-		"has at (line 9) and from; must have at alone, or from, to and steps"},
+		"has at (line 9) and from; must have either at, or from, to and steps"},
 	{STEP("at: 1024, to: 2048, weights: {web: 1}"), 9, "streams.train.schedule[0]",
-		"has at (line 9) and to; must have at alone, or from, to and steps"},
+		"has at (line 9) and to; must have either at, or from, to and steps"},
 	{STEP("at: 1024, steps: 1, weights: {web: 1}"), 9, "streams.train.schedule[0]",
-		"has at (line 9) and steps; must have at alone, or from, to and steps"},
+		"has at (line 9) and steps; must have either at, or from, to and steps"},
 	/* positions */
 	{STEP("at: 0, weights: {web: 1}"), 9, "streams.train.schedule[0].at",
-		"0 is where the run begins; must be ahead: what it begins with are the datasets' "
-		"weights"},
+		"0 is the beginning of the run; must be later (the run begins with the datasets' "
+		"weights)"},
 	{STEP("at: -1024, weights: {web: 1}"), 9, "streams.train.schedule[0].at", NULL},
 	{STEP("at: 1e6, weights: {web: 1}"), 9, "streams.train.schedule[0].at", NULL},
 	{STEP("at: 18446744073709551616, weights: {web: 1}"), 9, "streams.train.schedule[0].at",
 		NULL},
 	{STEP("at: 1000, weights: {web: 1}"), 9, "streams.train.schedule[0].at",
-		"1000 is not a multiple of 1024; take 1024"},
+		"1000 is not a multiple of 1024; use 1024"},
 	{STEP("at: 5000, weights: {web: 1}"), 9, "streams.train.schedule[0].at",
-		"5000 is not a multiple of 1024; take 4096 or 5120"},
+		"5000 is not a multiple of 1024; use 4096 or 5120"},
 	{STEP("at: 18446744073709551615, weights: {web: 1}"), 9, "streams.train.schedule[0].at",
 		NULL},
 	{STEP("from: 1025, to: 4096, steps: 1, weights: {web: 1}"), 9,
@@ -208,17 +205,17 @@ static const struct bad bad_files[] = {
 		"streams.train.schedule[0].to", NULL},
 	{STEP("from: 4096, to: 4096, steps: 1, weights: {web: 1}"), 9,
 		"streams.train.schedule[0].to",
-		"4096 is not behind from, 4096; must be a later position"},
+		"4096 is not after from (4096); must be a later position"},
 	{STEP("from: 4096, to: 1024, steps: 1, weights: {web: 1}"), 9,
 		"streams.train.schedule[0].to", NULL},
 	{STEP("from: 1024, to: 4096, steps: 0, weights: {web: 1}"), 9,
 		"streams.train.schedule[0].steps", NULL},
 	{STEP("from: 1024, to: 4096, steps: 4, weights: {web: 1}"), 9,
 		"streams.train.schedule[0].steps",
-		"4 is more than there are blocks of 1024 between from and to; must be 1 to 3"},
+		"4 is more than the 3 blocks of 1024 samples between from and to; must be 1 to 3"},
 	{AT("web: 1") "      - {at: 1024, weights: {web: 1}}\n", 10, "streams.train.schedule[1].at",
-		"1024 is not behind the entry before it (line 9), which ends at 1024; must be in "
-		"ascending order"},
+		"1024 is not after the previous entry (line 9), which ends at 1024; list the "
+		"entries in ascending order"},
 	{STEP("from: 1024, to: 4096, steps: 2, weights: {web: 1}") "      - {at: 3072, weights: "
 								   "{web: 1}}\n",
 		10, "streams.train.schedule[1].at", NULL},
@@ -227,15 +224,14 @@ static const struct bad bad_files[] = {
 		10, "streams.train.schedule[1].from", NULL},
 	/* weights */
 	{AT("wbe: 1"), 9, "streams.train.schedule[0].weights.wbe",
-		"no dataset of the stream is called so; did you mean web?"},
+		"is not a dataset of the stream; did you mean web?"},
 	{AT("wikipedia: 1"), 9, "streams.train.schedule[0].weights.wikipedia",
-		"no dataset of the stream is called so; must be one of those under datasets:, the "
-		"first of which is web"},
+		"is not a dataset of the stream; must be a name under datasets:, such as web"},
 	{AT("web: 1, code: 2, web: 3"), 9, "streams.train.schedule[0].weights.web", NULL},
 	{AT("[web]: 1"), 9, "streams.train.schedule[0].weights", NULL},
 	{AT(""), 9, "streams.train.schedule[0].weights",
-		"they do not sum to a finite number above 0; must have at least one weight above "
-		"0"},
+		"they do not sum to a finite number above 0; give at least one dataset a weight "
+		"above 0"},
 	{AT("web: 0, code: 0.0"), 9, "streams.train.schedule[0].weights", NULL},
 	{AT("web: 1e308, code: 1e308"), 9, "streams.train.schedule[0].weights", NULL},
 	{AT("web: 1,\n         code: 1e-12"), 10, "streams.train.schedule[0].weights.code", NULL},
@@ -244,26 +240,27 @@ static const struct bad bad_files[] = {
 	{AT("web: "), 9, "streams.train.schedule[0].weights.web", NULL},
 	/* streams */
 	{"streams:\n  a/b: {}\n", 2, "streams.a/b",
-		"'a/b' cannot name a stream; must be a name of 1 to 64 bytes, no control "
-		"characters, no '/', no dot in front"},
+		"'a/b' is not a valid name; must be a name of 1 to 64 bytes, without '/', control "
+		"characters or a leading dot"},
 	{"streams:\n  .a: {}\n", 2, "streams..a", NULL},
 	{"streams:\n  a: &a {seed: 1, seq_len: 1, datasets: *a}\n", 2, "streams.a.datasets", NULL},
-	/* the daemon's own */
+	/* keys of the daemon */
 	{"memory: 1GB\n", 1, "memory",
-		"'1GB' is no size; must be a size such as 512MiB, 1GiB or plain bytes"},
+		"'1GB' is not a size; must be a size such as 512MiB or 1GiB, or a number of bytes"},
 	{"memory: GiB\n", 1, "memory", NULL},
 	{"memory: 0\n", 1, "memory", NULL},
 	{"memory: 01MiB\n", 1, "memory",
-		"'01MiB' has a leading zero, which some read as octal; must be a size such as "
-		"512MiB, 1GiB or plain bytes"},
+		"'01MiB' has a leading zero, which YAML reads as octal; must be a size such as "
+		"512MiB or 1GiB, or a number of bytes"},
 	{"memory: 8388608TiB\n", 1, "memory", NULL},
 	{"metrics: 9464\n", 1, "metrics",
-		"'9464' is no address; must be HOST:PORT, such as 127.0.0.1:9464"},
+		"'9464' is not an address; must be HOST:PORT, such as 127.0.0.1:9464"},
 	{"metrics: ':9464'\n", 1, "metrics", NULL},
 	{"metrics: a:0\n", 1, "metrics", NULL},
 	{"metrics: a:65536\n", 1, "metrics", NULL},
 	{"metrics: ::1:9464\n", 1, "metrics", NULL},
-	{"io: urng\n", 1, "io", "'urng' is none of auto, uring or pread; did you mean uring?"},
+	{"io: urng\n", 1, "io",
+		"'urng' is unknown; must be auto, uring or pread (did you mean uring?)"},
 	{"direct: 1\n", 1, "direct", NULL},
 	{"allow_uids: 1000\n", 1, "allow_uids", NULL},
 	{"allow_uids:\n  - 1\n  - -1\n", 3, "allow_uids[1]", NULL},
@@ -280,7 +277,7 @@ static int index_in(const char *field)
 	return bracket ? atoi(bracket + 1) : FAULT_NO_INDEX;
 }
 
-static bool is_as_told(const struct place *p, const struct bad *bad, const struct fault *fault)
+static bool is_expected(const struct place *p, const struct bad *bad, const struct fault *fault)
 {
 	char head[1024];
 	size_t n = (size_t)snprintf(head, sizeof(head), "%s:%d: %s: ", p->file, bad->line,
@@ -301,10 +298,10 @@ static void test_bad_files(void **state)
 		struct fault fault;
 		struct config *c = load(p, bad->config, &fault);
 
-		if (c || !is_as_told(p, bad, &fault)) {
+		if (c || !is_expected(p, bad, &fault)) {
 			print_error("config:\n%s\nexpected: %d: %s: %s\n     got: %s\n",
 				bad->config, bad->line, bad->field, bad->text ? bad->text : "…",
-				c ? "(it was taken)" : fault.text);
+				c ? "(accepted)" : fault.text);
 			wrong++;
 		}
 		config_free(c);
@@ -312,8 +309,7 @@ static void test_bad_files(void **state)
 	assert_int_equal(wrong, 0);
 }
 
-/* A schedule may have as many entries as a cursor could hold mixes, so no config takes memory
- * without end. */
+/* A schedule has at most as many entries as a cursor may have mixes, so its memory is bounded. */
 static void test_long_schedule(void **state)
 {
 	enum { MOST = LIMIT_CURSOR_BYTES / 5 };
@@ -353,7 +349,7 @@ static void test_long_socket(void **state)
 	snprintf(text, sizeof(text), GOOD "socket: %s\n", path);
 	assert_null(load(*state, text, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s:7: socket: %s has 108 bytes; a socket's path must have at most 107",
+		"%s:7: socket: %s has 108 bytes; must have at most 107",
 		((struct place *)*state)->file, path);
 	assert_string_equal(fault.text, expected);
 }
@@ -366,12 +362,12 @@ static void test_no_file(void **state)
 
 	assert_null(config_load(p->file, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s: cannot be opened: No such file or directory; name the config file with -c",
+		"%s: cannot be opened: No such file or directory; check the path given with -c",
 		p->file);
 	assert_string_equal(fault.text, expected);
 	assert_null(config_load(p->directory, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s: cannot be read: Is a directory; name a config file with -c", p->directory);
+		"%s: cannot be read: Is a directory; check the path given with -c", p->directory);
 	assert_string_equal(fault.text, expected);
 }
 
@@ -389,7 +385,7 @@ static void test_nested(void **state)
 	write_bytes(*state, text, 9 + DEEP);
 	assert_null(config_load(file, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s:1: YAML: lists and mappings are nested deeper than 32 levels; a config has 7",
+		"%s:1: YAML: lists and mappings are nested deeper than 32 levels; a config needs 7",
 		file);
 	assert_string_equal(fault.text, expected);
 	free(text);
@@ -405,12 +401,11 @@ static void test_large(void **state)
 	assert_int_equal(truncate(file, 17 << 20), 0);
 	assert_null(config_load(file, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s:1: config: the file is larger than 16 MiB; name a config file with -c", file);
+		"%s:1: config: the file is larger than 16 MiB; check the path given with -c", file);
 	assert_string_equal(fault.text, expected);
 }
 
-/* Any prefix of a config, and any byte of it changed, is taken or refused in one line; a sanitizer
- * watches.
+/* Any prefix of a config, and a config with any byte changed, is accepted or refused in one line.
  */
 static void test_mangled(void **state)
 {

@@ -3,6 +3,7 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/help.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -75,10 +76,10 @@ static int take_number(const struct ctl_command *c, const struct ctl_option *o, 
 		value->number <= o->most)
 		return CTL_OK;
 	if (o->most == UINT64_MAX)
-		return ctl_usage(c, "--%s: '%s' is not an integer from %" PRIu64 " to 2^64 - 1",
-			o->name, text, o->least);
-	return ctl_usage(c, "--%s: '%s' is not an integer from %" PRIu64 " to %" PRIu64, o->name,
-		text, o->least, o->most);
+		return ctl_usage(c,
+			"--%s: '%s' " PHRASE_NOT_INTEGER " from %" PRIu64 " to 2^64 - 1", o->name,
+			text, o->least);
+	return ctl_usage(c, "--%s: '%s' is not " PHRASE_INTEGER, o->name, text, o->least, o->most);
 }
 
 static int take_choice(const struct ctl_command *c, const struct ctl_option *o, const char *text,
@@ -131,7 +132,7 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 	if (o->kind == CTL_LIST)
 		value->list[value->count++] = text;
 	else if (o->kind != CTL_FLAG && value->text)
-		return ctl_usage(a->command, "--%s is given twice", o->name);
+		return ctl_usage(a->command, "--%s " PHRASE_TWICE, o->name);
 	value->text = text ? text : "";
 	return convert(a->command, o, value->text, value);
 }
@@ -272,7 +273,7 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv)
 		count += command->options[i].kind == CTL_LIST;
 	lists = calloc(count * (size_t)argc + 1, sizeof(*lists));
 	if (!lists)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	status = run_with(&a, lists, argc, argv);
 	free(lists);
 	return status;

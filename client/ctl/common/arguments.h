@@ -41,10 +41,11 @@ struct ctl_option {
 };
 
 /*
- * tests/system/test_man.py runs the command in bash and expects exit status 0. Its directory has
- * tokend.yaml (streams train, of the datasets web and code, and valid), the shards in data/web/,
- * data/code/ and data/valid.bin, the cursors begin.cursor and run.cursor of train, and records/,
- * which the trainers of train wrote. A daemon serves tokend.yaml, and one rank trains on train.
+ * tests/system/test_man.py runs the command in bash and expects exit status 0. The directory
+ * contains tokend.yaml, with the streams train (datasets web and code) and valid. Its shards are in
+ * data/web/, data/code/ and data/valid.bin. There are two cursors of train, begin.cursor and
+ * run.cursor, and records/, which the trainers of train wrote. A daemon serves tokend.yaml, and one
+ * rank trains on train.
  */
 struct ctl_example {
 	const char *shows;   /* a phrase */

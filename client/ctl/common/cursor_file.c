@@ -1,6 +1,7 @@
 #include "client/ctl/common/cursor_file.h"
 
 #include "client/ctl/common/error.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,14 +31,14 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	else if (!cursor_decode(cursor, bytes, n, &fault))
 		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
 	else if (begin && !cursor_belongs(cursor, begin, &fault))
-		ctl_fail("%s: does not belong to stream %s: %s: %s", path, begin->stream,
+		ctl_fail("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
 			fault.field, fault.text);
 	else
 		return true;
 	return false;
 }
 
-/* What rename() has done must survive a power cut too. */
+/* Makes the rename() survive a power cut. */
 static bool sync_parent(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -52,7 +53,7 @@ static bool sync_parent(const char *path)
 	return done;
 }
 
-/* mkstemp() makes files for their owner alone. */
+/* mkostemp() creates files that only their owner may read. */
 static bool usual_mode(int fd)
 {
 	mode_t mask = umask(0);
@@ -88,11 +89,11 @@ bool ctl_cursor_write(const struct cursor *cursor, const char *path)
 		return false;
 	}
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-		ctl_fail("%s: is no regular file; name one to write the cursor to", path);
+		ctl_fail("%s: " PHRASE_NOT_FILE "; write the cursor to another path", path);
 		return false;
 	}
 	if (asprintf(&temporary, "%s.XXXXXX", path) < 0) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	fd = mkostemp(temporary, O_CLOEXEC);

@@ -1,6 +1,7 @@
 #include "client/ctl/common/grow.h"
 
 #include "client/ctl/common/error.h"
+#include "proto/phrases.h"
 
 #include <stdlib.h>
 
@@ -8,10 +9,10 @@ bool ctl_grow(void **array, size_t n, size_t bytes)
 {
 	void *more = *array;
 
-	if ((n & (n - 1)) == 0) /* 0, 1, 2, 4, … are full */
+	if ((n & (n - 1)) == 0) /* it is full at 0, 1, 2, 4, … items */
 		more = realloc(*array, (n ? 2 * n : 1) * bytes);
 	if (!more) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	*array = more;

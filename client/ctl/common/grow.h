@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Makes room for one more item of @bytes in *@array, which has @n and grows by doubling. False
- * after an error was printed. */
+/* Makes room for one more item of @bytes in *@array, which has @n items and grows by doubling. On
+ * failure prints a message and returns false. */
 bool ctl_grow(void **array, size_t n, size_t bytes);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * Output in large pieces: a plan may be millions of lines.
- */
+/* stdout is written in pieces of 64 KiB, because a plan may have millions of lines. */
 #include "client/ctl/common/out.h"
 
 #include "client/ctl/common/error.h"
@@ -70,10 +68,10 @@ void ctl_put_pair(struct ctl_out *out, const char *key, uint64_t value)
 	ctl_put_number(out, value);
 }
 
-/* Bytes of the character at @p; 0: it is not UTF-8, or below 0x80 and not printable. */
+/* Bytes of the character at @p. 0: not UTF-8, or an unprintable character below 0x80. */
 static size_t character(const unsigned char *p)
 {
-	bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* of the upper half */
+	bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
 
 	return control ? 2 : wire_character((const char *)p);
 }

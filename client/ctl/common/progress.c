@@ -1,6 +1,4 @@
-/*
- * The bar has no thread of its own: the first thread that adds bytes when it is due draws it.
- */
+/* The bar has no thread of its own. The thread that adds bytes when a redraw is due draws it. */
 #include "client/ctl/common/progress.h"
 
 #include <stdio.h>
@@ -9,7 +7,7 @@
 
 enum {
 	EVERY_NS = 100 * 1000 * 1000,
-	LONG_BYTES = 64 << 20, /* so much is shown at once, less only if it takes time */
+	LONG_BYTES = 64 << 20, /* work of this size shows the bar at once */
 	CELLS = 30,
 };
 
@@ -54,7 +52,7 @@ void ctl_progress_add(struct ctl_progress *p, uint64_t bytes)
 		return;
 	uint64_t now = now_ns(), next = atomic_load(&p->next_ns);
 
-	/* The thread that moves the time draws. */
+	/* The thread that advances next_ns draws. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next, now + EVERY_NS))
 		draw(p, now);
 }

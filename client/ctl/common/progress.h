@@ -1,6 +1,4 @@
-/*
- * A progress bar on stderr for long work on many bytes. Shown only on a terminal.
- */
+/* A progress bar on stderr, if that is a terminal. */
 #ifndef TOKEND_CTL_PROGRESS_H
 #define TOKEND_CTL_PROGRESS_H
 
@@ -13,13 +11,13 @@ struct ctl_progress {
 	uint64_t total;
 	uint64_t began_ns;
 	_Atomic uint64_t done;
-	_Atomic uint64_t next_ns; /* when to draw it next */
+	_Atomic uint64_t next_ns; /* of the next redraw */
 	bool shown;
 };
 
-/* @total bytes of work; @what, "packing", is borrowed. */
+/* @what: "packing", borrowed. @total: bytes of work. */
 void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total);
-/* From any thread. */
+/* Adds finished bytes. Any thread may call it. */
 void ctl_progress_add(struct ctl_progress *p, uint64_t bytes);
 /* Removes the bar. */
 void ctl_progress_end(struct ctl_progress *p);
