@@ -73,8 +73,6 @@ TO_COME = {
     "daemon/shard",
     "tests",
     "README.md",
-    "daemon/ARCHITECTURE.md",
-    "daemon/SECURITY.md",
 }  # files and rooms that are still to be rewritten
 
 
