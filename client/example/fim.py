@@ -1,8 +1,8 @@
 """Fill-in-the-middle as a transform: python fim.py CONFIG [WORKERS].
 
-Half of all documents are cut in three and put as <pre> prefix <suf> suffix <mid> middle, so that a
-model learns to fill a gap. A row keeps its length: the middle gives up the three tokens that the
-marks take.
+Half of all documents are cut into three parts and reordered as <pre> prefix <suf> suffix <mid>
+middle, so that a model learns to fill a gap. The row keeps its length: the document's last three
+tokens make room for the special tokens.
 """
 
 import sys
@@ -11,13 +11,12 @@ import numpy
 import tokend
 from numpy.typing import NDArray
 
-EOS, PRE, SUF, MID = 0, 50257, 50258, 50259  # of your tokenizer
+EOS, PRE, SUF, MID = 0, 50257, 50258, 50259  # set those of your tokenizer
 RATE = 0.5
 
 
 def cut(document: NDArray[numpy.int64], rng: numpy.random.Generator) -> NDArray[numpy.int64]:
-    """One document, without its eos, rearranged."""
-    # the last three tokens of the middle's end go
+    """Reorders one document without its eos."""
     a, b = numpy.sort(rng.integers(0, len(document) - 2, 2))
     prefix, middle, suffix = document[:a], document[a:b], document[b : len(document) - 3]
     return numpy.concatenate(([PRE], prefix, [SUF], suffix, [MID], middle))
@@ -34,18 +33,18 @@ def fim(
     return tokens
 
 
-if __name__ == "__main__":  # workers are processes of their own, and import this file for fim()
+if __name__ == "__main__":  # worker processes import this file
     workers = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tokend.Loader(
         "train", 4, config=sys.argv[1], documents=True, transform=fim, workers=workers
     ) as data:
         for _, batch in zip(range(3), data):
-            marks = [int((batch["input_ids"] == mark).sum()) for mark in (PRE, SUF, MID)]
+            special = [int((batch["input_ids"] == token).sum()) for token in (PRE, SUF, MID)]
             print(
                 "samples",
                 batch["position"].tolist(),
                 "documents",
                 len(batch["cu_seqlens"]) - 1,
-                "marks",
-                marks,
+                "special",
+                special,
             )

@@ -1,6 +1,6 @@
 /*
- * A trainer on a GPU, but for the model: while a batch is trained on, the next one is copied. What
- * is copied ahead is not taken: the cursor that is saved at the end is that of the last batch
+ * A GPU trainer without a model: the next batch is copied while the current one is trained on. A
+ * batch copied ahead is not taken yet, so the cursor stored at the end is that of the last batch
  * trained on.
  *
  *   cc gpu_trainer.c -ltokend -lcudart -o trainer && ./trainer [STREAM [SOCKET]]
@@ -15,8 +15,8 @@ enum { STEPS = 100 };
 
 struct lane {
 	void *tokens; /* on the device: [rows][window_tokens], batch.token_bytes each */
-	size_t bytes; /* that it has room for */
-	cudaEvent_t arrived, free; /* by the copy; by the step */
+	size_t bytes; /* size of `tokens` */
+	cudaEvent_t arrived, free; /* recorded after the copy; after the step */
 };
 
 static void cuda(cudaError_t error, const char *what)
@@ -35,8 +35,7 @@ static void tokend(int r, const struct tokend *t)
 	exit(1);
 }
 
-/* Queues the copy of the next batch. 0: there is none, or, where that is not waited for, none yet.
- */
+/* Queues a copy of the next batch. Returns 1, or 0 if there is none (yet, unless @wait). */
 static int copy(struct tokend *t, struct lane *lane, cudaStream_t stream, int wait)
 {
 	struct tokend_batch batch;
@@ -44,7 +43,7 @@ static int copy(struct tokend *t, struct lane *lane, cudaStream_t stream, int wa
 
 	if (r != 1)
 		return r == TOKEND_EAGAIN ? 0 : r;
-	/* A restarted daemon may serve wider tokens, if its config has a wider dataset now. */
+	/* A restarted daemon serves wider tokens if its config has a wider dataset now. */
 	size_t bytes = (size_t)batch.rows * batch.window_tokens * batch.token_bytes;
 
 	if (bytes > lane->bytes) {
@@ -81,7 +80,7 @@ int main(int argc, char **argv)
 	cuda(cudaStreamCreateWithFlags(&training, cudaStreamNonBlocking), "stream");
 	if (tokend_attach(&t, &options, why, sizeof(why)) < 0)
 		return fprintf(stderr, "trainer: %s\n", why), 1;
-	if (tokend_pin(t, 0) < 0) /* slower, that is all */
+	if (tokend_pin(t, 0) < 0) /* copies are slower, but work */
 		fprintf(stderr, "trainer: %s\n", tokend_why(t));
 	tokend_shape(t, &shape);
 	for (int i = 0; i < 2; i++) {
@@ -100,9 +99,8 @@ int main(int argc, char **argv)
 		if (r == 0)
 			break;
 		cuda(cudaStreamWaitEvent(training, now->arrived, 0), "wait");
-		/* Forward, backward and step go here, on `training`: now->tokens has what batch.row
-		 * tells of.
-		 */
+		/* Forward, backward and optimizer step go here, on stream `training`. now->tokens
+		 * is [rows][window_tokens]; batch.row says where each row comes from. */
 		cuda(cudaEventRecord(now->free, training), "record");
 		tokend(ahead = copy(t, &lane[(step + 1) % 2], copies, 0), t);
 	}

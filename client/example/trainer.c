@@ -1,10 +1,10 @@
 /*
  * A trainer without a model: takes batches, carries out an operator's requests (tokctl mix, skip,
- * checkpoint, drain), saves the cursor, and prints how fast tokens came.
+ * checkpoint, drain), stores the cursor, and prints the tokens per second.
  *
  *   cc trainer.c -ltokend -o trainer && ./trainer [STREAM [SOCKET [TAG [STEPS]]]]
  *
- * It saves under the tag "example"; with that TAG it goes on where it was.
+ * The cursor is stored under the tag "example". Pass it as TAG to resume there.
  */
 #include "client/lib/tokend.h" /* installed: <tokend.h> */
 
@@ -21,7 +21,7 @@ static double seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Called after 2, 10 and 60 s of waiting: the daemon is starting, or others use its memory. */
+/* Called after 2, 10 and 60 s of waiting: @line says what for. */
 static int warn(void *context, const char *line)
 {
 	(void)context;
@@ -29,7 +29,7 @@ static int warn(void *context, const char *line)
 	return 0;
 }
 
-/* The value of "tag" in a request's args, into @tag; "" if there is none. */
+/* Copies the value of "tag" in a request's args to @tag; "" if there is none. */
 static void tag_of(const char *args, char tag[65])
 {
 	const char *line = strncmp(args, "tag ", 4) == 0 ? args : strstr(args, "\ntag ");
@@ -40,27 +40,27 @@ static void tag_of(const char *args, char tag[65])
 }
 
 /*
- * Carries out the operator's request that this session sees, if any. Call it after each step; in a
- * job of several ranks all of them call it at the same step. 1: the operator asked this job to
- * stop; 0; or an error.
+ * Carries out the operator's pending request, if any. Call it after each step; all ranks of a job
+ * must carry out a request at the same step. Returns 1 if the operator asked the job to stop, 0 if
+ * not, or an error.
  */
 static int control(struct tokend *t)
 {
 	static struct tokend_request request; /* 64 KiB: too large for some stacks */
 	char tag[65], text[128];
 	uint64_t acts_from = 0;
-	int r = tokend_attend(t); /* keeps the connection alive while there are batches enough */
+	int r = tokend_attend(t); /* finds a restarted daemon even while batches are ready */
 
 	if (r < 0 || tokend_request_number(t) == 0)
 		return r < 0 ? r : 0;
 	r = tokend_request(t, &request);
-	if (r < 0 || request.number == 0) /* taken back meanwhile */
+	if (r < 0 || request.number == 0) /* withdrawn in the meantime */
 		return r;
 	r = tokend_obey(t, request.kind, request.args, &acts_from);
-	if (r < 0) /* nothing was changed: training goes on */
+	if (r < 0) /* nothing was changed, training continues */
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	tag_of(request.args, tag);
-	if (tag[0] && tokend_checkpoint(t, tag, NULL, 0) < 0) /* next to the model's own state */
+	if (tag[0] && tokend_checkpoint(t, tag, NULL, 0) < 0) /* save the model here too */
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	snprintf(text, sizeof(text), "done at position %llu",
 		(unsigned long long)tokend_position(t));
@@ -93,8 +93,8 @@ int main(int argc, char **argv)
 	double begin = seconds();
 
 	for (; step < steps && !stop && (r = tokend_next(t, &batch)) == 1; step++) {
-		/* Forward, backward and step go here: batch.tokens is [rows][window_tokens], of
-		 * token_bytes each. */
+		/* Forward, backward and optimizer step go here. batch.tokens is
+		 * [rows][window_tokens], each of token_bytes. */
 		tokens += (uint64_t)batch.rows_valid * batch.window_tokens;
 		tokend_release(t, &batch);
 		stop = control(t);

@@ -1,5 +1,6 @@
-"""torchrun --nproc-per-node 2 trainer.py [CONFIG]: 100 steps, then a checkpoint. Again, on any
-number: it goes on there.
+"""A DDP trainer: 100 steps, then a checkpoint. Started again, on any number of ranks, it resumes.
+
+torchrun --nproc-per-node 2 trainer.py [CONFIG]
 """
 
 import gc
@@ -21,7 +22,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2, config=sys.argv[1] if len(sys.argv) > 1 else None)
 
 if os.path.exists("checkpoint/.metadata"):
-    # only here: it makes a step of zeros, which the optimizer counts
+    # not without a checkpoint: get_state_dict() makes a step of zeros, which the optimizer counts
     weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -38,7 +39,7 @@ for step, batch in zip(range(int(os.environ.get("STEPS", 100))), data):
     )
 weights, moments = get_state_dict(model, optimizer)
 dcp.save({"model": weights, "optimizer": moments, "data": data}, checkpoint_id="checkpoint")
-del model, optimizer  # DDP holds the process group
+del model, optimizer  # DDP keeps the process group alive
 gc.collect()
-# waits for gloo's threads, which may else abort a process that ends right behind a save
+# joins gloo's threads: otherwise a process that exits right after a save may abort
 dist.destroy_process_group()

@@ -100,9 +100,8 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 
 			(void)cut; /* the next try overwrites it; readers detect a torn end */
 			return handle_fail_errno(t, TOKEND_EARGUMENT, error, "record",
-				"%s: cannot write: %s; nothing was %s; make room and call again, "
-				"or "
-				"end the record",
+				"%s: cannot write: %s; nothing was %s; make room and call "
+				"again, or end the record",
 				r->path, strerror(error), t->committing ? "committed" : "taken");
 		}
 		done += (size_t)n;

@@ -14,9 +14,8 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 	/* token_bytes may differ: it is that of the widest dataset in the config. */
 	if (new->window_tokens != old->window_tokens)
 		return handle_fail(t, TOKEND_EREFUSED, "window",
-			"the restarted daemon serves windows of %u tokens instead of %u; restore "
-			"its "
-			"config, or attach again",
+			"the restarted daemon serves windows of %u tokens instead of %u; "
+			"restore its config, or attach again",
 			new->window_tokens, old->window_tokens);
 	if (old->documents && !new->documents)
 		return handle_fail(t, TOKEND_EREFUSED, "documents",

@@ -141,9 +141,8 @@ int search_gave_up(struct tokend *t, const struct search *s)
 	if (s == &t->search)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 			"the daemon at %s was lost %" PRId64
-			" s ago and did not come back (%s); start it, and resume from the cursor "
-			"at "
-			"position %" PRIu64,
+			" s ago and did not come back (%s); start it, and resume from the "
+			"cursor at position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);

@@ -344,4 +344,4 @@ def test_the_fim_example_runs(daemon, workers):
     assert [line.split(" documents")[0] for line in said] == [
         f"samples {[4 * i + j for j in range(4)]}" for i in range(3)
     ]
-    assert any("marks [0, 0, 0]" not in line for line in said)
+    assert any("special [0, 0, 0]" not in line for line in said)

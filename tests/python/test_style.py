@@ -11,10 +11,7 @@ FIRST = "58ab16e"  # commits after this one have short subjects
 COLUMNS = 100
 FILE_LINES = 600
 SUBJECT = re.compile(r"[a-z0-9_./, -]+: \S.*")
-PROSE_TO_COME = {
-    "README.md",
-    "client/example/trainers/README.md",
-}  # pages that are still to be rewritten
+PROSE_TO_COME = {"README.md"}  # pages that are still to be rewritten
 
 
 def git(*arguments):

@@ -63,7 +63,6 @@ def problems(path):
 TO_COME = {
     "bench",
     "client/ctl",
-    "client/example",
     "client/python",
     "config",
     "daemon/catalog",

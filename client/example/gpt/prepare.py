@@ -1,9 +1,9 @@
-"""Real text to token shards: what a team's own tokenising job would do before tokend enters.
+"""Makes token shards from real text, in place of a team's own tokenising job.
 
-Code from the Python standard library, prose from two Debian documentation packages, GPT-2's own
-tokenizer. A shard is nothing but u16 tokens, documents one after the other, each closed by EOS.
+The text is code from the Python standard library and prose from two Debian documentation packages;
+the tokenizer is GPT-2's. A shard is a flat file of u16 tokens; each document ends with EOS.
 
-usage: prepare.py DATA_DIR        (reuses what is there if it is intact)
+usage: prepare.py DATA_DIR        (reuses the shards of an earlier run)
 """
 
 import base64
@@ -25,10 +25,10 @@ import numpy
 
 VOCABULARY, EOS = 50257, 50256
 SHARD_TOKENS = 2_000_000
-DATASET_TOKENS = 12_000_000  # enough of one kind
-HELD_OUT = 1000  # every 1000th document goes into the validation set instead
+DATASET_TOKENS = 12_000_000  # at most, per dataset
+HELD_OUT = 1000  # every 1000th document goes into the validation set
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-# openai-whisper is here for one file it ships, GPT-2's vocabulary; nothing of it is imported.
+# openai-whisper is needed for one file, GPT-2's vocabulary. It is not imported.
 TOKENIZER = ("tiktoken==0.14.0", "regex", "openai-whisper==20250625")
 
 
@@ -49,7 +49,7 @@ def python_files(*roots):
 
 
 def deb_files(deb, wanted):
-    """Texts inside a .deb, without unpacking it to disk."""
+    """The texts of a .deb, without unpacking it to disk."""
     unpack = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE)
     with unpack.stdout, tarfile.open(fileobj=unpack.stdout, mode="r|") as tar:
         for member in tar:
@@ -59,13 +59,11 @@ def deb_files(deb, wanted):
                     data = gzip.decompress(data)
                 yield data.decode("utf-8", "replace")
     if unpack.wait():
-        raise RuntimeError(f"dpkg-deb cannot read {deb}; remove it and try again")
+        raise RuntimeError(f"{deb}: dpkg-deb cannot read it; remove it and try again")
 
 
 def local_prose(roots):
-    """What stands in where a package cannot be had: documentation that is on the machine
-    already.
-    """
+    """Documentation that is already on the machine, if a package cannot be downloaded."""
     for root in roots:
         for path in sorted(pathlib.Path(root).rglob("*")):
             if path.is_file() and path.suffix in (".gz", ".txt", ".md", ".rst", ""):
@@ -77,7 +75,7 @@ def local_prose(roots):
 
 
 def package(name, downloads):
-    """The .deb of a Debian package, downloaded once; None if it cannot be had."""
+    """The .deb of a Debian package, downloaded once. None: the download failed."""
     found = sorted(downloads.glob(name + "_*.deb"))
     if not found:
         say(f"{name}: apt-get download")
@@ -116,7 +114,7 @@ def sources(data):
     ):
         deb = package(name=deb_name, downloads=downloads)
         if deb is None:
-            say(f"{name}: {deb_name} cannot be had here; instead: {', '.join(instead)}")
+            say(f"{name}: cannot download {deb_name}; using {', '.join(instead)}")
         yield name, deb_files(deb, wanted) if deb else local_prose(instead)
 
 
@@ -162,7 +160,7 @@ def tokenizer():
 
 
 def tokenise(encoding, documents):
-    """One u16 array a document, EOS at its end; the same text twice is taken once."""
+    """A u16 array per document, ending with EOS. Duplicates are dropped."""
     seen, batch, size = set(), [], 0
 
     def encode():
@@ -205,7 +203,7 @@ class Shards:
             self.pending, self.pending_tokens = [], 0
 
 
-# ---- the whole, once ----
+# ---- preparing, once ----
 
 
 def digest(path):
@@ -213,7 +211,7 @@ def digest(path):
 
 
 def intact(data, recipe):
-    """The summary of an earlier run, if this recipe made it and every shard is as it was left."""
+    """The token counts of an earlier run with this recipe, if its shards are unchanged."""
     try:
         stamp = json.loads((data / "stamp.json").read_text())
         if stamp["recipe"] == recipe and all(
@@ -230,7 +228,7 @@ def prepare(data):
     recipe = digest(pathlib.Path(__file__))
     tokens = intact(data, recipe)
     if tokens:
-        say("the shards of an earlier run are here and intact: reused")
+        say("reusing the shards of an earlier run")
         return tokens
     (data / "stamp.json").unlink(missing_ok=True)
     encoding = tokenizer()

@@ -1,8 +1,8 @@
-"""Keeps run.py's promise that nothing it starts outlives it, however it ends.
+"""Ends every process that run.py started, however run.py ends.
 
-torchrun puts each of its workers into a session of its own, so a process group does not hold them
-all. Two things do: we are their subreaper (whoever loses its parent becomes our child, and so can
-be found), and the kernel signals our children should we die without a chance to clean up.
+torchrun puts each worker into its own session, so killing a process group is not enough. Instead
+run.py is a subreaper: orphaned descendants become its children and can be found. If run.py itself
+is killed, the kernel signals its children.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt():
-    """From here on, orphaned descendants become our children."""
+    """Makes orphaned descendants our children from now on."""
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -38,7 +38,7 @@ def start(command, log, environment):
 
 
 def stat(pid):
-    """The fields of /proc/PID/stat from the third on, or None when there is no such process."""
+    """The fields of /proc/PID/stat from the third on. None: no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -68,7 +68,7 @@ def reap():
 
 
 def kill_tree(process):
-    """SIGKILLs a child and all below it, at once; returns how many."""
+    """Kills a child and all its descendants with SIGKILL. Returns their number."""
     pids = [process.pid, *descendants(process.pid)]
     for pid in pids:
         try:
@@ -82,7 +82,7 @@ def kill_tree(process):
 
 
 def kill_all():
-    """SIGKILLs every descendant until there is none."""
+    """Kills all descendants with SIGKILL, until there are none."""
     while left := descendants(os.getpid()):
         for pid in left:
             try:
@@ -100,7 +100,7 @@ def cpu_seconds(pid):
 
 
 def memory_kib(pid):
-    """(private, shared) resident KiB: the shared part is the rings, which the trainers map too."""
+    """(private, shared) resident KiB. The shared part is the rings, which trainers map too."""
     with open(f"/proc/{pid}/status") as file:
         sizes = dict(line.split(":", 1) for line in file)
     return tuple(int(sizes[key].split()[0]) for key in ("RssAnon", "RssShmem"))

@@ -1,8 +1,6 @@
-"""What the trainers recorded, held against the order: nothing here talks to the daemon or believes
-it.
+"""Compares the trainers' records with the order, without the daemon.
 
-The order comes from `tokctl plan`, which needs no daemon; the tokens come from the shard files,
-through numpy.
+The order comes from `tokctl plan`, which needs no daemon. numpy reads the tokens from the shards.
 """
 
 import json
@@ -21,14 +19,12 @@ from drawing import Drawing  # noqa: E402
 
 
 def read(path):
-    """Lines of one rank's record. A last line without its end was never written: the trainer was
-    killed there.
-    """
+    """The lines of a rank's record. An incomplete last line, of a killed trainer, is dropped."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 class Attempt:
-    """One launch of the trainers: what each rank wrote, by step."""
+    """One launch of the trainers: the records of all ranks, by step."""
 
     def __init__(self, directory, name, world):
         ranks = [read(directory / f"{name}-{rank}.jsonl") for rank in range(world)]
@@ -36,12 +32,12 @@ class Attempt:
         assert all(
             lines[0]["start"] == self.start and lines[0]["world"] == world for lines in ranks
         )
-        self.steps = defaultdict(list)  # step → one entry a rank
+        self.steps = defaultdict(list)  # step → one entry per rank
         for lines in ranks:
             for line in lines:
                 if "step" in line:
                     self.steps[line["step"]].append(line)
-        # of ranks that ended by themselves
+        # the last lines of ranks that were not killed
         self.last = [lines[-1] for lines in ranks if "valid" in lines[-1]]
 
     def rows(self, step):
@@ -50,8 +46,8 @@ class Attempt:
 
 
 def surviving(attempts):
-    """(step, attempt) for each step whose effect is in the final model: a restart undoes what came
-    after its checkpoint.
+    """(step, attempt) of each step in the final model. A restart undoes the steps after its
+    checkpoint.
     """
     for attempt, following in zip(attempts, [*attempts[1:], None]):
         end = following.start if following else max(attempt.steps) + 1
@@ -68,7 +64,7 @@ def plan(tokctl, config, stream, count):
 
 
 class Shards:
-    """The files of all datasets, and the windows in them as order.md defines windows."""
+    """The shard files of all datasets, and the numbers of their windows."""
 
     def __init__(self, data, names, seq_len):
         self.seq_len, self.files, self.first = seq_len, {}, {}
@@ -86,14 +82,14 @@ class Shards:
         return zlib.crc32(window[1:].tobytes(), zlib.crc32(window[:-1].tobytes()))
 
     def holds(self, row):
-        """Does window number `window` lie at (shard, offset), give or take the epoch's slide?"""
+        """True if the row's window begins at its offset, up to the slide of its epoch."""
         number = row["window"] - self.first[row["dataset"], row["shard"]]
         slide = row["offset"] - number * self.seq_len
         return number >= 0 and 0 <= slide < self.seq_len
 
 
 def check(attempts, order, shards, global_batch):
-    """Counts of what went wrong, all of which must be 0, and of what went right."""
+    """Counts samples, and every kind of error; each of those counts must be 0."""
     seen, moved, altered = Counter(), 0, 0
     steps = list(surviving(attempts))
     for step, attempt in steps:
@@ -141,8 +137,8 @@ def check(attempts, order, shards, global_batch):
 
 
 def losses(attempts):
-    """Mean loss over the ranks: (steps, losses) of the surviving timeline, and the same of each
-    undone tail.
+    """(step, mean loss of the ranks) of the steps in the final model, and of the steps that each
+    restart undid.
     """
 
     def mean(attempt, step):
@@ -156,8 +152,8 @@ def losses(attempts):
     return kept, [tail for tail in undone if tail]
 
 
-def text_plot(curve, marks, width=68, height=11):
-    """The curve in characters; @marks {step: letter} stand under it."""
+def text_plot(curve, letters, width=68, height=11):
+    """The curve in characters, with letters ({step: letter}) below it."""
     last = curve[-1][0] + 1
     columns = defaultdict(list)
     for step, loss in curve:
@@ -174,7 +170,7 @@ def text_plot(curve, marks, width=68, height=11):
         )
         lines.append(f"  {label} | {''.join(row).rstrip()}")
     axis = [" "] * width
-    for step, letter in marks.items():
+    for step, letter in letters.items():
         axis[min(step * width // last, width - 1)] = letter
     lines.append("        +" + "-" * (width + 1))
     lines.append("          " + "".join(axis).rstrip())
@@ -182,7 +178,7 @@ def text_plot(curve, marks, width=68, height=11):
 
 
 def picture(path, curve, undone, valid, events):
-    """Draws the loss; @undone are the steps that a kill undid, @events {step: text}."""
+    """Draws the loss, the steps undone by a kill, and the events ({step: text})."""
     d = Drawing(900, 380, "Loss of the training run; the kills leave no trace")
     left, right, top, bottom = 50, 880, 50, 330
     steps = curve[-1][0] + 1

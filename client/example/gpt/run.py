@@ -1,9 +1,7 @@
-"""`make run`: a small GPT learns from real text through tokend, while daemon and trainers are
-killed.
+"""`make run`: trains a small GPT on real text, and kills daemon and trainers meanwhile.
 
-The conductor. It starts the daemon and the trainers as an operator would, kills them, starts them
-again, and at the end holds what was trained on against the order. train.py is what a user would
-write; this file is not.
+Starts the daemon and the trainers as an operator would, kills and restarts them, and compares the
+recorded rows with the order at the end. train.py is an example for users; this file is not.
 """
 
 import fcntl
@@ -63,7 +61,7 @@ streams:
 
 
 class Failure(Exception):
-    """One line for the user; the log, if there is one, shows its last lines."""
+    """A message for the user, and the log file whose last lines are shown, or None."""
 
     def __init__(self, text, log=None):
         super().__init__(text)
@@ -71,10 +69,10 @@ class Failure(Exception):
 
 
 class Stopped(BaseException):
-    """A signal asked us to end."""
+    """SIGINT, SIGTERM or SIGHUP arrived."""
 
 
-# ---- what is shown ----
+# ---- output ----
 
 
 class Screen:
@@ -92,7 +90,7 @@ class Screen:
         print(("\r\033[K" if self.live else "") + text, flush=True)
 
     def progress(self, text):
-        """One line that is rewritten on a terminal, and now and then a line in a log."""
+        """Shows progress: one line, rewritten, on a terminal; otherwise a line every 5 s."""
         if self.live:
             print("\r\033[K  " + text[: shutil.get_terminal_size().columns - 3], end="", flush=True)
         elif time.monotonic() - self.shown > 5 and text != self.last:
@@ -104,7 +102,7 @@ class Screen:
 
 
 class Daemon:
-    """tokend and what it cost, over all its lives."""
+    """The daemon, and its CPU time and memory over all its processes."""
 
     def __init__(self, socket_path):
         self.socket, self.process, self.cpu_s, self.private_kib, self.shared_kib = (
@@ -116,12 +114,12 @@ class Daemon:
         )
 
     def start(self):
-        """Returns the milliseconds until it answers."""
+        """Starts tokend. Returns the milliseconds until it answered."""
         began = time.monotonic()
         self.process = processes.start([BIN / "tokend", "-c", CONFIG], RUN / "tokend.log", {})
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() - began > 10:
-                raise Failure("tokend does not come up", RUN / "tokend.log")
+                raise Failure("tokend did not start", RUN / "tokend.log")
             time.sleep(0.001)
         return 1000 * (time.monotonic() - began)
 
@@ -131,7 +129,9 @@ class Daemon:
 
     def watch(self):
         if self.process and self.process.poll() is not None:
-            raise Failure(f"tokend ended by itself ({self.process.returncode})", RUN / "tokend.log")
+            raise Failure(
+                f"tokend ended unexpectedly ({self.process.returncode})", RUN / "tokend.log"
+            )
         if self.process:
             private, shared = processes.memory_kib(self.process.pid)
             self.private_kib, self.shared_kib = (
@@ -140,7 +140,7 @@ class Daemon:
             )
 
     def end(self, number):
-        """Sends a signal and waits; SIGTERM must end it with 0."""
+        """Sends a signal and waits for the end; after SIGTERM the exit status must be 0."""
         self.watch()
         self.cpu_s += processes.cpu_seconds(self.process.pid)
         self.process.send_signal(number)
@@ -154,7 +154,7 @@ class Daemon:
 
 
 class Tail:
-    """The lines that a growing file got since the last look."""
+    """The complete lines that were added to a file since the last call."""
 
     def __init__(self, path):
         self.path, self.at = path, 0
@@ -170,7 +170,7 @@ class Tail:
 
 
 class Job:
-    """One torchrun of train.py, followed through what its ranks record."""
+    """One torchrun of train.py, followed through its ranks' records."""
 
     def __init__(self, screen, daemon, name, world, until):
         self.screen, self.daemon, self.world, self.until = screen, daemon, world, until
@@ -238,7 +238,7 @@ class Job:
         )
 
     def follow(self, step=None, seconds=None):
-        """Until a step is done, or for a while, or to the end."""
+        """Waits until a step is done, for some seconds, or until the job ends."""
         until = time.monotonic() + seconds if seconds else None
         while not (step and self.step >= step) and not (until and time.monotonic() > until):
             time.sleep(0.2 if self.screen.live else 0.1)
@@ -267,7 +267,7 @@ def fresh_start(socket_path):
 
 
 def checked(config):
-    """`tokend --check`: configuration and shards, without serving."""
+    """Runs `tokend --check`: config and shards, without serving."""
     done = subprocess.run(
         [BIN / "tokend", "-c", config, "--check"],
         stdout=subprocess.PIPE,
@@ -290,7 +290,7 @@ def story(screen, socket_path):
     total = sum(tokens.values())
     screen.say(f"  {total:,} tokens: " + ", ".join(f"{name} {n:,}" for name, n in tokens.items()))
     if total < 8e6:
-        raise Failure(f"only {total:,} tokens of text were found on this machine, need 8,000,000")
+        raise Failure(f"found only {total:,} tokens of text on this machine; need 8,000,000")
 
     fresh_start(socket_path)
     daemon = Daemon(socket_path)
@@ -307,9 +307,8 @@ def story(screen, socket_path):
     screen.act(
         "Two processes train; the daemon is killed",
         [
-            "torchrun, DDP over gloo, a small GPT. The daemon holds no truth: trainers go on with "
-            "what",
-            "their rings hold, and attach again by themselves where they were.",
+            "torchrun, DDP over gloo, a small GPT. The daemon keeps no state of the run: trainers",
+            "continue with the batches in their rings, then attach again at their position.",
         ],
     )
     first = Job(screen, daemon, "1", 2, END)
@@ -321,15 +320,15 @@ def story(screen, socket_path):
     answers = daemon.start()
     meanwhile = sum(killed < step["at"] < time.time() for step in first.steps) // first.world
     screen.say(
-        f"  step {first.step}: a new one answers after {answers:.0f} ms; steps made without any: "
-        f"{meanwhile}"
+        f"  step {first.step}: a new one answers after {answers:.0f} ms; {meanwhile} steps "
+        "were made without a daemon"
     )
 
     screen.act(
         "All trainers are killed between two checkpoints",
         [
-            f"A checkpoint every {CHECKPOINT_EVERY} steps holds model, optimizer and loader; what "
-            "comes after it is undone."
+            f"A checkpoint every {CHECKPOINT_EVERY} steps contains model, optimizer and loader; "
+            "later steps are undone."
         ],
     )
     first.follow(step=KILL_TRAINERS)
@@ -345,13 +344,13 @@ def story(screen, socket_path):
     second.follow()
     resumed = second.steps[0]["step"]
     screen.say(
-        f"  resumed at step {resumed}: {first.step - resumed} steps were done again; stopped at "
+        f"  resumed at step {resumed}: {first.step - resumed} steps were repeated; stopped at "
         f"step {second.step}"
     )
 
     screen.act(
-        "One process goes on where two stopped",
-        ["Another number of ranks reads the very same global batches."],
+        "One process continues where two stopped",
+        ["Another number of ranks reads the same global batches."],
     )
     third = Job(screen, daemon, "3", 1, END)
     third.follow()
@@ -364,10 +363,9 @@ def story(screen, socket_path):
     }
 
 
-def proof(screen, daemon, marks):
+def proof(screen, daemon, events):
     screen.act(
-        "The proof",
-        ["What each rank recorded, held against `tokctl plan` and the shard files themselves."],
+        "The proof", ["The records of all ranks, compared with `tokctl plan` and the shard files."]
     )
     attempts = [
         report.Attempt(RECORDS, name, world) for name, world in (("1", 2), ("2", 2), ("3", 1))
@@ -387,8 +385,8 @@ def proof(screen, daemon, marks):
         for n, attempt in enumerate(attempts)
         if attempt.last
     ]
-    report.picture(RUN / "loss.svg", curve, undone, valid, marks)
-    screen.say(report.text_plot(curve, dict(zip(marks, "DT1"))))
+    report.picture(RUN / "loss.svg", curve, undone, valid, events)
+    screen.say(report.text_plot(curve, dict(zip(events, "DT1"))))
     screen.say("          D daemon killed, T trainers killed, 1 one process from here on\n")
 
     entries = [entry for attempt in attempts for step in attempt.steps.values() for entry in step]
@@ -409,10 +407,10 @@ def proof(screen, daemon, marks):
         ),
         ("picture", (RUN / "loss.svg").relative_to(REPO)),
         ("mix", served),
-        ("global batches", f"{END}, {found['moved']} of them not as the order has them"),
+        ("global batches", f"{END}, {found['moved']} of them different from the plan"),
         (
-            "done again",
-            f"{found['undone']} steps, {found['differ']} rows of them different the second time",
+            "repeated steps",
+            f"{found['undone']} after the kill, {found['differ']} of their rows different",
         ),
         (
             "waiting for data",
@@ -424,7 +422,7 @@ def proof(screen, daemon, marks):
             "the daemon",
             f"{daemon.private_kib / 1024:.1f} MiB private, {daemon.shared_kib / 1024:.1f} MiB in "
             "rings, "
-            f"{daemon.cpu_s:.2f} CPU s in both its lives",
+            f"{daemon.cpu_s:.2f} s of CPU time",
         ),
     )
     for name, text in lines:
@@ -442,12 +440,12 @@ def proof(screen, daemon, marks):
     if last > first - 2:
         wrong.append("the loss did not fall")
     if wrong:
-        raise Failure("the run does not hold what it promises: " + ", ".join(wrong))
+        raise Failure("not as promised: " + ", ".join(wrong))
 
 
 def place_for_socket():
-    """(path, directory to remove afterwards or None): a checkout may lie too deep for a unix
-    socket's path.
+    """(path, directory to remove afterwards or None). The checkout's path may be too long for a
+    Unix socket.
     """
     path = RUN / "tokend.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
@@ -456,12 +454,12 @@ def place_for_socket():
         if root and os.access(root, os.W_OK) and len(os.fsencode(root)) < SOCKET_PATH_BYTES - 32:
             directory = pathlib.Path(tempfile.mkdtemp(prefix="tokend-", dir=root))
             return directory / "tokend.sock", directory
-    raise Failure("no place for a socket: neither $XDG_RUNTIME_DIR nor /tmp can be written to")
+    raise Failure("cannot create a socket: neither $XDG_RUNTIME_DIR nor /tmp is writable")
 
 
 def stop(number, _frame):
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, signal.SIG_IGN)  # once is enough: what follows is the cleaning up
+        signal.signal(other, signal.SIG_IGN)  # do not interrupt the cleanup
     raise Stopped(number)
 
 
@@ -471,7 +469,7 @@ def main():
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        print(f"run.py: another run is going on in {RUN}; wait for it, or stop it", file=sys.stderr)
+        print(f"run.py: another run is using {RUN}; wait for it, or stop it", file=sys.stderr)
         return 1
     screen, directory = Screen(), None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -484,7 +482,7 @@ def main():
         screen.say(f"  {time.monotonic() - screen.began:.0f} s; still running: {left} processes")
         return 1 if left else 0
     except Stopped as stopped:
-        screen.say("\nStopped; the daemon and the trainers are ended.")
+        screen.say("\nStopped, with the daemon and the trainers.")
         return 128 + stopped.args[0]
     except (Failure, OSError, RuntimeError, subprocess.SubprocessError) as failure:
         screen.say(f"\nFAILED: {failure}")

@@ -1,8 +1,8 @@
-"""A small GPT, trained with plain DDP. What concerns tokend is marked "tokend:".
+"""A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
     torchrun --nproc-per-node N train.py --socket S --checkpoints DIR --record PREFIX --until STEP
 
-It starts from the newest checkpoint in DIR, whatever the number of ranks that wrote it.
+It resumes from the newest checkpoint in DIR, also if another number of ranks wrote it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tokend import Loader
 
-GLOBAL_BATCH = 16  # rows a step, however many ranks share them
+GLOBAL_BATCH = 16  # rows per step, over all ranks
 
 
 class GPT(nn.Module):
@@ -44,7 +44,7 @@ class GPT(nn.Module):
             layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
         )
         # GPT-2 numbers its tokens roughly by frequency, so rare ones can have a narrower output
-        # layer. It is still a distribution over all of them, at a tenth of the arithmetic.
+        # layer. It is still a distribution over all tokens, at a tenth of the arithmetic.
         self.output = nn.AdaptiveLogSoftmaxWithLoss(width, vocabulary, cutoffs=[1000, 8000])
         for embedding in (self.token, self.place):
             nn.init.normal_(embedding.weight, std=0.02)
@@ -54,7 +54,7 @@ class GPT(nn.Module):
 
     def forward(self, input_ids, labels):
         x = self.layers(self.token(input_ids) + self.place.weight, mask=self.causal, is_causal=True)
-        real = labels >= 0  # the padding at the end of a finite stream is -100
+        real = labels >= 0  # padding at the end of a finite stream is -100
         return self.output(x[real], labels[real]).loss
 
 
@@ -90,9 +90,7 @@ class Training:
 
 
 def checksums(batch):
-    """Of each row as it was trained on, so that the report can compare it with the bytes on
-    disk.
-    """
+    """A checksum of each row, which the report compares with the bytes on disk."""
     rows = zip(batch["input_ids"].numpy().astype("<u2"), batch["labels"].numpy().astype("<u2"))
     return [
         zlib.crc32(labels.tobytes(), zlib.crc32(input_ids.tobytes())) for input_ids, labels in rows
@@ -101,8 +99,8 @@ def checksums(batch):
 
 @torch.no_grad()
 def validate(model, socket, rank, world):
-    """Loss summed over this rank's tokens of the validation set, and their number."""
-    # tokend: another stream of the same daemon; this one is finite, so the loop ends by itself.
+    """The summed loss over this rank's tokens of the validation set, and their number."""
+    # tokend: another stream of the same daemon. It is finite, so the loop ends.
     loader = Loader("valid", micro_batch=GLOBAL_BATCH // world, socket=socket)
     loss, tokens = 0.0, 0
     for batch in loader:
@@ -121,10 +119,10 @@ def newest(checkpoints):
 def train(arguments):
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
-    # A batch without one rare token leaves that part of the output layer without a gradient.
+    # In a batch without rare tokens, their part of the output layer has no gradient.
     training = Training(DistributedDataParallel(GPT(), find_unused_parameters=True))
 
-    # tokend: the loader goes into the checkpoint beside the model. It adds a few hundred bytes.
+    # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
     loader = Loader("train", micro_batch=GLOBAL_BATCH // world, socket=arguments.socket)
     state = {"training": training, "loader": loader}
     if checkpoint := newest(arguments.checkpoints):
@@ -135,7 +133,7 @@ def train(arguments):
 
     names = loader.datasets
     began = time.perf_counter()
-    for batch in loader:  # tokend: no workers, no sampler, no epochs to count
+    for batch in loader:  # tokend: needs no workers, sampler or set_epoch()
         waited = time.perf_counter() - began
         loss = training.learn(batch)
         record.write(
@@ -179,15 +177,15 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--socket")
     arguments.add_argument("--checkpoints", type=pathlib.Path)
-    arguments.add_argument("--record", help="where each rank writes what it trained on")
+    arguments.add_argument("--record", help="prefix of the files in which ranks record their rows")
     arguments.add_argument("--until", type=int)
     arguments.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     arguments = arguments.parse_args()
 
     dist.init_process_group("gloo")
     train(arguments)
-    gc.collect()  # DDP, which holds the process group
-    # waits for gloo's threads, which may else abort a process that ends right behind a gather
+    gc.collect()  # frees DDP, which keeps the process group alive
+    # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
 
 

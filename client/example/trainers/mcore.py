@@ -1,7 +1,7 @@
-"""torchrun --nproc-per-node 4 mcore.py STEPS TP PP CHUNKS: a GPT with megatron.core's pipeline
-schedules, saved every 5 steps.
+"""A GPT with megatron.core's pipeline schedules, saved every 5 steps.
 
-Started again, with other numbers too, it goes on where it was.
+torchrun --nproc-per-node 4 mcore.py STEPS TP PP CHUNKS. Started again, with other numbers too, it
+resumes.
 """
 
 import gc
@@ -59,8 +59,8 @@ def main(steps, tp, pp, chunks):
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, clip_grad=0.0), model)
 
     def forward(iterator, chunk):
-        """Tensor-parallel rank 0 reads for the others; only a chunk at one end of the pipeline is
-        called with rows.
+        """Tensor-parallel rank 0 reads and broadcasts. Only the first and the last chunk of the
+        pipeline need rows.
         """
         part, rows = chunk.module, {}
         if part.pre_process or part.post_process:
@@ -113,10 +113,10 @@ def main(steps, tp, pp, chunks):
             print(
                 f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True
             )
-        request = control()  # an operator's, with tokctl
+        request = control()  # from tokctl
         if step % 5 == 0 or (request and request.save):
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)
-            # What is not sharded is saved by the first process, which reads.
+            # the first process saves unsharded entries, and it reads
             first = torch.distributed.get_rank() == 0
             dist_checkpointing.save(
                 state() | {"step": step, "data": iterators[0].save_state() if first else None},
@@ -128,9 +128,9 @@ def main(steps, tp, pp, chunks):
             break
 
 
-if __name__ == "__main__":  # saving starts processes, which import this
+if __name__ == "__main__":  # saving starts processes, which import this file
     main(*map(int, sys.argv[1:]))
-    parallel_state.destroy_model_parallel()  # it holds process groups, as the model did
+    parallel_state.destroy_model_parallel()  # it keeps process groups alive, as the model did
     gc.collect()
-    # waits for gloo's threads, otherwise they may abort a process that ends right after a save
+    # joins gloo's threads: otherwise a process that exits right after a save may abort
     torch.distributed.destroy_process_group()

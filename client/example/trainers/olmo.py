@@ -1,5 +1,6 @@
-"""torchrun --nproc-per-node 2 olmo.py STEPS; again, on any number of processes: it goes on where it
-was.
+"""OLMo-core with FSDP.
+
+torchrun --nproc-per-node 2 olmo.py STEPS. Started again, on any number of processes, it resumes.
 """
 
 import sys
@@ -35,8 +36,8 @@ data = TokendDataLoader(
     dp_world_size=get_world_size(module.dp_process_group),
     dp_rank=get_rank(module.dp_process_group),
 )
-# Not beside the training: ranks note when such a save is done, each at its own time, and hang if
-# they reduce different metrics.
+# not save_async: each rank logs the end of an asynchronous save at its own step, and ranks that
+# reduce different metrics hang
 saves = CheckpointerCallback(save_interval=5, ephemeral_save_interval=None, save_async=False)
 TrainerConfig(
     save_folder="checkpoints",

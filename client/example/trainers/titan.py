@@ -1,5 +1,7 @@
-"""torchrun --nproc-per-node 8 -m torchtitan.train --module titan --config llama3; again, on any
-number of processes: it goes on.
+"""A config of torchtitan.
+
+torchrun --nproc-per-node 8 -m torchtitan.train --module titan --config llama3. Started again, on
+any number of processes, it resumes.
 """
 
 from dataclasses import replace
@@ -13,7 +15,7 @@ def llama3():
     config = replace(
         llama3_debugmodel(),
         dataloader=TokendDataLoader.Config(stream="train"),
-        # The last checkpoint, too, is to hold the loader's state.
+        # False: the last checkpoint contains the loader's state too
         checkpoint=CheckpointManager.Config(enable=True, interval=5, last_save_model_only=False),
     )
-    return TokendTrainer.Config.of(config)  # for tokctl
+    return TokendTrainer.Config.of(config)  # carries out tokctl's requests

@@ -1,7 +1,6 @@
-"""torchrun --nproc-per-node 2 train_ddp.py: DistributedDataParallel, torch.compile, a DCP
-checkpoint every 5 steps.
+"""DistributedDataParallel, torch.compile, a DCP checkpoint every 5 steps.
 
-Killed and started again, on any number of processes, it goes on where its last checkpoint is.
+torchrun --nproc-per-node 2 train_ddp.py. Started again, on any number of processes, it resumes.
 """
 
 import gc
@@ -25,7 +24,7 @@ data = Loader("train", micro_batch=2)  # rank and world come from torch.distribu
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
-    # only here: it makes a step of zeros, which the optimizer counts
+    # not without a checkpoint: get_state_dict() makes a step of zeros, which the optimizer counts
     weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -43,7 +42,7 @@ for step, batch in zip(range(done + 1, 16), data):
         )
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
-del model, compiled, optimizer  # DDP holds the process group
+del model, compiled, optimizer  # DDP keeps the process group alive
 gc.collect()
-# waits for gloo's threads, otherwise they may abort a process that ends right after a save
+# joins gloo's threads: otherwise a process that exits right after a save may abort
 dist.destroy_process_group()

@@ -1,8 +1,7 @@
-"""torchrun --nproc-per-node 4 train_fsdp.py [REPLICAS]: FSDP2, or HSDP with REPLICAS > 1; blocks
-compiled; a DCP checkpoint every 5 steps.
+"""FSDP2, or HSDP with REPLICAS > 1; compiled blocks, a DCP checkpoint every 5 steps.
 
-Killed and started again, on any number of processes and replicas, it goes on where its last
-checkpoint is.
+torchrun --nproc-per-node 4 train_fsdp.py [REPLICAS]. Started again, on any number of processes and
+replicas, it resumes.
 """
 
 import gc
@@ -32,13 +31,13 @@ for i in range(len(blocks)):
     fully_shard(blocks[i], mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
-# which of its dimensions are data: nothing else is to be said
+# the loader finds the mesh's data dimensions by their names
 data = Loader("train", micro_batch=2, mesh=mesh)
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
-    # only here: it makes a step of zeros, which the optimizer counts
+    # not without a checkpoint: get_state_dict() makes a step of zeros, which the optimizer counts
     weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -54,7 +53,7 @@ for step, batch in zip(range(done + 1, 16), data):
             {"model": weights, "optimizer": moments, "data": data},
             checkpoint_id=f"checkpoint/{step:08}",
         )
-del model, blocks, optimizer  # FSDP holds the process groups
+del model, blocks, optimizer  # FSDP keeps the process groups alive
 gc.collect()
-# waits for gloo's threads, otherwise they may abort a process that ends right after a save
+# joins gloo's threads: otherwise a process that exits right after a save may abort
 dist.destroy_process_group()

@@ -1,5 +1,7 @@
-"""torchrun --nproc-per-node 2 train_lightning.py: Lightning. Killed and started again, on any
-number of processes, it goes on.
+"""Lightning, with a validation stream.
+
+torchrun --nproc-per-node 2 train_lightning.py. Started again, on any number of processes, it
+resumes.
 """
 
 import os
@@ -48,5 +50,5 @@ trainer.fit(
     TokendData("train", micro_batch=2, valid="valid"),
     ckpt_path=last if os.path.exists(last) else None,
 )
-# waits for gloo's threads, which may else abort a process that ends right behind a broadcast
+# joins gloo's threads: otherwise a process that exits right after a broadcast may abort
 torch.distributed.destroy_process_group()

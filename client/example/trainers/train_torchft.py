@@ -1,8 +1,8 @@
-"""Replica groups that come and go (torchft), each:  REPLICA_GROUP_ID=i torchrun train_torchft.py
-STEPS
+"""torchft: replica groups that join and leave at any step.
 
-Before: torchft_lighthouse --min_replicas 1 --bind 0.0.0.0:29510, and
-TORCHFT_LIGHTHOUSE=http://HOST:29510 for all groups.
+Start torchft_lighthouse --min_replicas 1 --bind 0.0.0.0:29510, set
+TORCHFT_LIGHTHOUSE=http://HOST:29510 for all groups, and start each group i with
+REPLICA_GROUP_ID=i torchrun train_torchft.py STEPS
 """
 
 import os
@@ -30,14 +30,14 @@ for name, part in {"model": net, "optimizer": adam, "data": data}.items():
     manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
 
 while manager.current_step() < int(sys.argv[1]) and not data.should_stop:
-    optimizer.zero_grad()  # begins the quorum: who takes part, and with which rank
+    optimizer.zero_grad()  # starts the quorum, which decides the groups and ranks of this step
     for batch in data.take(1):
         logits = model(batch["input_ids"])
         torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), batch["labels"].flatten()
         ).backward()
-    optimizer.step()  # if all agree; otherwise the rows come again
-    request = data.control()  # an operator's, with tokctl
+    optimizer.step()  # if all groups agree; otherwise the rows are served again
+    request = data.control()  # from tokctl
     if request and request.save:
         torch.save(manager.state_dict(), "saved.pt")
         request.done(f"saved step {manager.current_step()}")

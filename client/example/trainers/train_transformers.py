@@ -1,5 +1,7 @@
-"""torchrun --nproc-per-node 2 train_transformers.py: transformers' Trainer. Killed and started
-again, on any number, it goes on.
+"""The Trainer of transformers.
+
+torchrun --nproc-per-node 2 train_transformers.py. Started again, on any number of processes, it
+resumes.
 """
 
 import os
@@ -31,12 +33,12 @@ model = LlamaForCausalLM(
 )
 # rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)
-# the callback: for tokctl
+# the callback carries out tokctl's requests
 trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
 )
-# DDP holds the process group
+# DDP keeps the process group alive
 (trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)
-# waits for gloo's threads, which may else abort a process that ends right behind a gather
+# joins gloo's threads: otherwise a process that exits right after a gather may abort
 trainer.accelerator.end_training()
