@@ -14,7 +14,7 @@ import yaml
 from .pages import commands, console, missing, missing_target
 from .process import BIN, REPO, TOKEND, child_environment, run, with_parent
 
-BLOCK_SECONDS = 120
+BLOCK_SECONDS = 60
 TOP_LEVEL = {"socket", "state_dir", "memory", "metrics", "io", "direct", "allow_uids", "admin_uids"}
 
 # The process that executes a page's Python. train() ends a block after some batches.
@@ -58,7 +58,16 @@ SHELL = """set -e
 tokend() {
     case " $* " in
     *" --check "* | *" --help "* | *" --version "*) command tokend "$@" ;;
-    *) serve tokend "$@" --socket "$PAGE/tokend.sock" ;;
+    *)
+        serve tokend "$@" --socket "$PAGE/tokend.sock"
+        export TOKEND_SOCKET="$PAGE/tokend.sock"
+        ;;
+    esac
+}
+python() {
+    case "$*" in
+    "-m tokend run "*) serve python "$@" ;;
+    *) command python "$@" ;;
     esac
 }
 serve() {
@@ -139,6 +148,12 @@ class Runner:
             values.tofile(path)
         for name in ("build", "client", "config", "tests"):
             (self.directory / name).symlink_to(REPO / name)
+        for name in ("tokend", "tokctl"):  # as the wheel installs them
+            command = self.directory / "bin" / name
+            command.parent.mkdir(exist_ok=True)
+            sub = {"tokend": "daemon", "tokctl": "ctl"}[name]
+            command.write_text(f'#!/bin/sh\nexec python -m tokend {sub} "$@"\n')
+            command.chmod(0o755)
         for name in ("run", "state"):
             (self.directory / name).mkdir(mode=0o700)
         web, code, held_out = (
@@ -161,7 +176,7 @@ class Runner:
             "HOME": str(self.directory),
             "XDG_RUNTIME_DIR": str(self.directory / "run"),
             "XDG_STATE_HOME": str(self.directory / "state"),
-            "PATH": f"{BIN}:{REPO}/build/venv/bin:{os.environ['PATH']}",
+            "PATH": f"{self.directory}/bin:{REPO}/build/venv/bin:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
         }
         if (self.directory / ".daemon").exists():
@@ -219,16 +234,23 @@ class Runner:
             assert not gone, f"{block}: make {gone}: no such target"
         log = self.directory / ".output"
         with open(log, "wb") as out:
-            code = subprocess.run(
+            shell = subprocess.Popen(
                 ["bash", "-c", SHELL + self._local(script)],
                 cwd=self.directory,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                timeout=BLOCK_SECONDS,
-            ).returncode
+                preexec_fn=with_parent,
+            )
+        try:
+            code = shell.wait(BLOCK_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = f"killed after {BLOCK_SECONDS} s"
+            shell.kill()
+            shell.wait()
         self.output = self._public(log.read_text(errors="replace"))
+        assert isinstance(code, int), f"{block}: {code}:\n{script}\n{self.output[-3000:]}"
         self._ended(block, code != 0)
 
     def _console(self, block):

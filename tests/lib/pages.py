@@ -149,10 +149,10 @@ def console(text):
 
 def pattern_of(line):
     """A shown line of output: numbers, digests and … match any other."""
-    parts = re.split(r"(…|\.\.\.|\b[0-9a-f]{8,}\b|\d[\d.,]*|\s+)", line.strip())
+    parts = re.split(r"(\s*(?:…|\.\.\.)\s*|\b[0-9a-f]{8,}\b|\d[\d.,]*|\s+)", line.strip())
     pattern = ""
     for part in parts:
-        if part in ("…", "..."):
+        if part.strip() in ("…", "..."):
             pattern += ".*"
         elif re.fullmatch(r"[0-9a-f]{8,}", part):
             pattern += "[0-9a-f]+"

@@ -129,6 +129,7 @@ def _python(source):
 
 def _page(source):
     fenced, lines = False, []
+    source = re.sub(r"<!--.*?-->", lambda c: "\n" * c[0].count("\n"), source, flags=re.S)
     for line in source.splitlines():
         if line.lstrip().startswith("```"):
             fenced = not fenced

@@ -32,13 +32,13 @@ WORDS = {  # pattern: what to write instead
     r"\b(?<!there )(?:is|are|was|were) no (?!longer|more|other|need|way|such)[a-z]": "is not a",
     r"\b(?:part(?:y|ies)|giveback|crew|doz(?:e|es|ing)|obeys?)\b(?!/)": "see the glossary",
     r"\bmemos?\b": "cache",
-    r"\bmarks\b": "annotations",
+    r"(?<!question )(?<!quotation )\bmarks\b": "annotations",
     r"\b(?:there|where|here)(?:by|in|of|upon|with|after|to)\b(?<!hereafter)": "an ordinary word",
     r"(?:^|[.;] )What(?:ever)? (?!if )[^?]*?\b(?:is|are|was|were|has|have|does|do|did|goes|"
     r"comes|makes|takes|needs|can|may|must)\b[^?]*$": "a noun as the subject",
     r"(?:^|[.;] )(?:Who|Whoever|Whose) [^?]*$": "a noun as the subject",
     r"\bof others\b|\bothers' ": "someone else's",
-    r"\bbade?\b|\bshan't\b|\bought\b|\blest\b|\bnay\b": "an ordinary word",
+    r"\bbade\b|\bshan't\b|\bought\b|\blest\b|\bnay\b": "an ordinary word",
     r"\bnot so\b(?! [a-z]+ (?:as|that))": "is false, a negative answer",
     r"\bas well\.": "too",
 }
